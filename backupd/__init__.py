@@ -1,0 +1,1 @@
+"""backupd: pulls hosts with rsync into btrfs snapshots, and looks after the backups."""

@@ -1,0 +1,70 @@
+"""What an operator may see go wrong, and with which exit status.
+
+Libraries raise :class:`OperatorError`; only the command line's edge catches it and prints one line and a hint. Anything else that
+is raised is a bug and keeps its traceback.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit statuses of every program; the manual's table is this one."""
+
+    OK = 0
+    ATTENTION = 1
+    USAGE = 2
+    LOCKED = 3
+    UNUSABLE = 4
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+EXIT_MEANING: dict[Exit, str] = {
+    Exit.OK: "all complete, or nothing was due",
+    Exit.ATTENTION: "some host is partial, failed or suspect; or a check found something to act on",
+    Exit.USAGE: "wrong usage or configuration",
+    Exit.LOCKED: "a lock is held by another process, which is named",
+    Exit.UNUSABLE: "the pool is unusable: not there, not the right one, read-only or full",
+    Exit.INTERRUPTED: "interrupted from the terminal (SIGINT)",
+    Exit.TERMINATED: "ended by SIGTERM",
+}
+
+
+class OperatorError(Exception):
+    """Something the operator can act on: one line, and a hint what to do next."""
+
+    exit_code = Exit.ATTENTION
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(OperatorError):
+    """The command's words do not fit the configuration or the catalogue."""
+
+    exit_code = Exit.USAGE
+
+
+class ConfigError(OperatorError):
+    """The configuration is wrong; every problem found is listed in `problems`, one line each."""
+
+    exit_code = Exit.USAGE
+
+    def __init__(self, problems: Sequence[str], hint: str = "") -> None:
+        super().__init__("\n".join(problems), hint)
+        self.problems = list(problems)
+
+
+class LockHeld(OperatorError):
+    """Another process holds the lock that is needed."""
+
+    exit_code = Exit.LOCKED
+
+
+class PoolUnusable(OperatorError):
+    """The pool is not there, not the one it should be, read-only or full."""
+
+    exit_code = Exit.UNUSABLE

@@ -1,0 +1,118 @@
+"""Sizes, durations, shares, moments and names: between what people write and what programs count.
+
+Sizes are bytes as int, durations are seconds as float, shares are fractions of one, moments are aware UTC datetimes.
+"""
+
+import re
+from datetime import UTC, datetime
+
+_SIZE_UNITS = {
+    "": 1, "B": 1,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15,
+    "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50,
+    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "PIB": 2**50,
+}  # fmt: skip
+_DURATION_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+_NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_STAMP = "%Y-%m-%dT%H%M%SZ"
+_STAMP_SHAPE = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "16MB" (decimal), "20GiB" or "20G" (binary), "512". Raises ValueError."""
+    match = _NUMBER_AND_UNIT.fullmatch(text)
+    if not match or match[2].upper() not in _SIZE_UNITS:
+        raise ValueError(f"{text!r} is no size: write a number and a unit, such as 16MB or 20GiB")
+    return round(float(match[1]) * _SIZE_UNITS[match[2].upper()])
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of "30m", "6h", "1d", "1d12h", "2w". Raises ValueError."""
+    pieces = re.findall(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text)
+    rest = re.sub(r"(\d+(?:\.\d+)?)\s*([a-z]+)", "", text).strip()
+    if not pieces or rest or any(unit not in _DURATION_UNITS for _, unit in pieces):
+        raise ValueError(f"{text!r} is no duration: write a number and a unit, such as 30m, 6h, 1d or 2w")
+    return sum(float(number) * _DURATION_UNITS[unit] for number, unit in pieces)
+
+
+def parse_share(text: str) -> float:
+    """The fraction that "5%" means: 0.05. Raises ValueError when it is not between 0 % and 100 %."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+    if not match or float(match[1]) > 100:
+        raise ValueError(f"{text!r} is no share: write a percentage between 0% and 100%")
+    return float(match[1]) / 100
+
+
+def format_size(size: int | None) -> str:
+    """Three significant digits and a binary unit: 1536 is "1.50 KiB", None is "-"."""
+    if size is None:
+        return "-"
+    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+    while abs(value) >= 1000 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    if units[0] == "B":
+        return f"{size} B"
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{digits}f} {units[0]}"
+
+
+def format_duration(seconds: float | None) -> str:
+    """Two units at the most: 3725 s is "1h 2m", 0.4 s is "0.4s", None is "-"."""
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    parts = [(whole // 86400, "d"), (whole % 86400 // 3600, "h"), (whole % 3600 // 60, "m"), (whole % 60, "s")]
+    first = next((index for index, (count, _) in enumerate(parts) if count), 3)
+    return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def format_share(share: float) -> str:
+    """0.034 is "3.4%"."""
+    return f"{share * 100:.1f}%".replace(".0%", "%")
+
+
+def format_time(moment: datetime) -> str:
+    """RFC 3339 in UTC with Z, whole seconds: 2026-11-20T22:00:03Z."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_time(text: str) -> datetime:
+    """An aware UTC datetime of an RFC 3339 or ISO 8601 time. Raises ValueError when it has no zone."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} names no zone: end it with Z or an offset, such as 2026-11-20T22:00:00Z")
+    return moment.astimezone(UTC)
+
+
+def backup_name(started: datetime) -> str:
+    """The folder name of a backup: 2026-11-20T220003Z, its start in UTC."""
+    return started.astimezone(UTC).strftime(_STAMP)
+
+
+def parse_backup_name(name: str) -> datetime | None:
+    """When the backup of that name started, or None when it is no backup's name."""
+    if not _STAMP_SHAPE.fullmatch(name):
+        return None
+    try:
+        return datetime.strptime(name, _STAMP).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def printable(text: str | bytes) -> str:
+    """`text` made safe to show: bytes that are no UTF-8, control and format characters become visible escapes.
+
+    File names and messages of a backed up host are somebody else's: they must not move the cursor or fake a line.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "surrogateescape")
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode("ascii")
