@@ -1,0 +1,29 @@
+"""Opens what is in a backup without ever leaving it: the names there are an untrusted host's, and so is every symlink.
+
+A path is a sequence of names, in bytes. Each folder on the way is opened by its name in the folder before, and never through a
+symlink.
+"""
+
+import os
+from collections.abc import Iterable
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOATIME | os.O_CLOEXEC
+
+
+def open_folder(root: int, path: Iterable[bytes]) -> int:
+    """A descriptor of the folder at `path` beneath the folder that `root` is open on.
+
+    Raises OSError: ENOENT, and ENOTDIR where a component is no folder or is a symlink. Raises ValueError for "..".
+    """
+    folder = os.dup(root)
+    for name in path:
+        if name in (b"..", b".", b"") or b"/" in name:
+            os.close(folder)
+            raise ValueError(f"{name!r} is not the name of a folder")
+        try:
+            inner = os.open(name, FOLDER, dir_fd=folder)
+        finally:
+            os.close(folder)
+        folder = inner
+    return folder

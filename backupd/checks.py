@@ -1,0 +1,200 @@
+"""What `backupd check` looks at. Each check gives findings: how bad, about what, what is wrong, and what to do."""
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from shutil import which
+
+from backupd.night import too_little_room
+from backupd.rsync.command import probe_command
+from backupd.rsync.meaning import meaning
+from backupd.version import OLDEST, SAFE, rsync_version
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import Config, HostConfig
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool import mount_options, open_pool, read_room
+from btrkeep.process import ProgramFailed, run
+from btrkeep.units import printable
+
+LEVELS = ("ok", "note", "warning", "error")
+OUR_NAMES = ("backupd", "balancer", "heatmap", "web")
+_PROBE_SECONDS = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the table. `level` is one of LEVELS; `unusable` marks what makes the pool unusable."""
+
+    level: str
+    subject: str
+    message: str
+    hint: str = ""
+    unusable: bool = False
+
+
+def check_all(config: Config) -> Iterator[Finding]:
+    """Every check that needs no host, in the order of the table."""
+    for check in _CHECKS:
+        yield from check(config)
+
+
+def _configuration(config: Config) -> Iterator[Finding]:
+    enabled = sum(host.enabled for host in config.hosts.values())
+    if not config.hosts:
+        yield Finding("warning", "configuration", f"{config.file}: no host is configured", "add a [host.NAME] table; the README shows one")
+    else:
+        yield Finding("ok", "configuration", f"{config.file}: {len(config.hosts)} hosts, {enabled} enabled")
+    for notice in config.notices:
+        yield Finding("note", "configuration", printable(notice))
+
+
+def _names(_: Config) -> Iterator[Finding]:
+    owners = metadata.packages_distributions()
+    for name in OUR_NAMES:
+        others = sorted(set(owners.get(name, ())) - {"btrkeep"})
+        if others:
+            hint = f"install btrkeep into a virtual environment of its own (without {', '.join(others)})"
+            yield Finding("error", "import names", f"the Python package {name} also belongs to {', '.join(others)}", hint)
+
+
+def _rsync(_: Config) -> Iterator[Finding]:
+    try:
+        found = rsync_version()
+    except ProgramFailed as error:
+        yield Finding("error", "rsync", error.message, "apt install rsync")
+        return
+    if found.numbers < OLDEST:
+        yield Finding("error", "rsync", f"{found.version} cannot compare nanoseconds", "use 3.4.3 or later")
+    elif found.numbers < SAFE:
+        hint = "update it: a hostile host could use its known holes against this server"
+        yield Finding("warning", "rsync", f"{found.version} is older than 3.4.3", hint)
+    else:
+        yield Finding("ok", "rsync", found.version)
+
+
+def _other_programs(config: Config) -> Iterator[Finding]:
+    needed = [config.ssh.command.split()[0]] if any(host.address for host in config.hosts.values()) else []
+    for program in needed:
+        if which(program):
+            version = run([program, "-V"], check=False).stderr.strip() if program == "ssh" else ""
+            yield Finding("ok", program, version or str(which(program)))
+        else:
+            yield Finding("error", program, "is not installed", "apt install openssh-client")
+
+
+def _pool(config: Config) -> Iterator[Finding]:
+    path = config.pool.path
+    try:
+        pool = open_pool(path)
+    except PoolUnusable as error:
+        yield Finding("error", "pool", error.message, error.hint, unusable=True)
+        return
+    yield Finding("ok", "pool", f"{path} ({pool.id} on filesystem {pool.filesystem}){', a rehearsal' if pool.rehearsal else ''}")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        yield Finding("error", "pool", f"{path} has mode {mode:04o}: others can look into the backups", f"chmod 700 {path}")
+    yield from _mount(path)
+    room = read_room(path)
+    if reason := too_little_room(room, config):
+        yield Finding("error", "room", reason, "expire backups, or give the pool more room", unusable=True)
+    else:
+        yield Finding("ok", "room", str(room))
+
+
+def _mount(path: Path) -> Iterator[Finding]:
+    options = mount_options(path)
+    if "ro" in options:
+        yield Finding("error", "mount", f"{path} is mounted read-only", "look at dmesg, then mount it read-write", unusable=True)
+    if "nodatacow" in options or "nodatasum" in options:
+        yield Finding("warning", "mount", "mounted with nodatacow or nodatasum: nothing notices damaged data", "mount it without")
+    if not options & {"noatime"}:
+        hint = "mount with noatime: every look at a backup of a writable subvolume costs metadata"
+        yield Finding("note", "mount", "access times are kept", hint)
+
+
+def _catalogue(config: Config) -> Iterator[Finding]:
+    try:
+        with Catalogue.open(config.pool.state) as catalogue:
+            known, pool_id = catalogue.pool_id(), open_pool(config.pool.path).id
+    except PoolUnusable:
+        return
+    except OperatorError as error:
+        yield Finding("error", "catalogue", error.message, error.hint)
+        return
+    if known not in (None, pool_id):
+        yield Finding("error", "catalogue", f"{config.pool.state} is of another pool ({known})", "set another `state`, or run `backupd rebuild`")
+    else:
+        yield Finding("ok", "catalogue", str(config.pool.state))
+
+
+def _ssh_files(config: Config) -> Iterator[Finding]:
+    if not any(host.address for host in config.hosts.values()):
+        return
+    key, known = config.ssh.key, config.ssh.known_hosts
+    if not key.exists():
+        yield Finding("error", "ssh key", f"{key} is missing", f"ssh-keygen -t ed25519 -N '' -f {key}")
+    elif key.stat().st_mode & 0o077:
+        yield Finding("error", "ssh key", f"{key} can be read by others, so ssh refuses it", f"chmod 600 {key}")
+    else:
+        yield Finding("ok", "ssh key", str(key))
+    if not known.exists():
+        yield Finding("error", "known_hosts", f"{known} is missing", f"ssh-keyscan HOST >> {known}, and compare the keys with the host's own")
+
+
+def _hooks(config: Config) -> Iterator[Finding]:
+    for host in config.hosts.values():
+        for which_one, words in (("before", host.before), ("after", host.after)):
+            if words and not (which(words[0]) or os.access(words[0], os.X_OK)):
+                yield Finding("error", host.name, f"{which_one}: {printable(words[0])} cannot be run", "install it, or mend its path and mode")
+
+
+def _sources(config: Config) -> Iterator[Finding]:
+    for host in config.hosts.values():
+        for path in host.paths if not host.address else ():
+            if not Path(path).is_dir():
+                yield Finding("error", host.name, f"{printable(path)} is no folder of this machine", "mend `paths`")
+
+
+_CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
+    _configuration, _names, _rsync, _other_programs, _pool, _catalogue, _ssh_files, _hooks, _sources,
+)  # fmt: skip
+
+
+async def check_hosts(config: Config) -> list[Finding]:
+    """Every enabled host's paths by `rsync --list-only`, a few at a time."""
+    gate = asyncio.Semaphore(max(4, config.backup.concurrency))
+    hosts = [host for host in config.hosts.values() if host.enabled and host.address]
+    return [finding for found in await asyncio.gather(*(_probe(gate, config, host) for host in hosts)) for finding in found]
+
+
+async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig) -> list[Finding]:
+    async with gate:
+        found = [finding for path in host.paths if (finding := await asyncio.to_thread(_probe_path, config, host, path))]
+    return found or [Finding("ok", host.name, f"reached, {len(host.paths)} paths can be listed")]
+
+
+def _probe_path(config: Config, host: HostConfig, path: str) -> Finding | None:
+    try:
+        done = run(probe_command(host, config.ssh, path), timeout=_PROBE_SECONDS, check=False)
+    except ProgramFailed as error:
+        return Finding("error", host.name, f"{printable(path)}: {error.message}", "is the host up?")
+    if done.returncode == 0:
+        return None
+    lines = [printable(line) for line in done.stderr.splitlines() if line.strip()]
+    means = meaning(done.returncode, lines)
+    said = next((line for line in lines if not line.startswith("rsync error")), "")
+    level = "warning" if host.optional and means.unreachable else "error"
+    return Finding(level, host.name, f"{printable(path)}: {means.words}" + (f": {said}" if said else ""), _HINTS.get(means.words, ""))
+
+
+_HINTS = {
+    "the host key is unknown or changed": "ssh-keyscan the host into known_hosts, and compare the key with the host's own",
+    "the host does not accept the key": "add the public key to the host's authorized_keys; the documentation has the line",
+    "some files could not be transferred": "does the path exist there, and may the user read it?",
+    "rsync was not found on the other side (or a program is missing here)": "install rsync there, or set rsync_path",
+}
+

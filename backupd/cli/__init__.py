@@ -1,0 +1,67 @@
+"""The command line of backupd: this package is the edge where errors become one line, a hint and an exit status."""
+
+import logging
+import sys
+from importlib import import_module
+
+import click
+
+from btrkeep import __version__
+from btrkeep.cli import edge
+
+COMMANDS = {
+    "init": "make a pool on a mounted btrfs",
+    "check": "look for what is wrong, and say what to do",
+    "run": "back up the hosts that are due",
+    "status": "how every host is doing",
+    "list": "the backups that there are",
+    "accept": "let a suspect backup count as complete",
+    "log": "past runs, and what rsync said",
+    "rebuild": "make the catalogue again from the pool",
+}
+
+
+class _LazyGroup(click.Group):
+    """Imports a command only when it is used: start-up is part of every command's time."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"backupd.cli.{name}_").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, 1)
+            ctx.fail(f"no command {args[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="backupd")
+@click.option("--pool", "pool_name", default="main", show_default=True, metavar="NAME", help="The pool: /etc/btrkeep/NAME.toml.")
+@click.option("--config", "config_file", type=click.Path(), metavar="FILE", help="The configuration file, instead of a pool's name.")
+@click.option("-v", "--verbose", count=True, help="Say more; twice: every program that is started.")
+@click.pass_context
+def group(ctx: click.Context, pool_name: str, config_file: str | None, verbose: int) -> None:
+    """Back up many hosts with rsync into btrfs snapshots.
+
+    Exit status: 0 all is well, 1 something needs a look, 2 usage or configuration, 3 locked, 4 the pool is unusable.
+    """
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=level, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    ctx.obj = {"pool": pool_name, "config": config_file}
+
+
+def main() -> None:
+    """The entry point of `backupd`."""
+    sys.exit(edge(group, "backupd"))

@@ -1,0 +1,57 @@
+"""`backupd accept`: a suspect backup becomes complete."""
+
+from dataclasses import replace
+from datetime import datetime
+
+import click
+
+from backupd import record as records
+from backupd.cli.context import Opened, json_option, now_option, opened, see_host
+from backupd.reconcile import row_of
+from backupd.working import final_backups
+from btrkeep.cli import echo_json
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.pool import take_lock
+from btrkeep.units import format_time
+
+
+@click.command("accept")
+@click.argument("host")
+@click.argument("name")
+@click.option("--why", default="", metavar="TEXT", help="Why it is right after all; kept with the backup.")
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, now: datetime | None) -> int:
+    """Let the suspect backup NAME of HOST count as complete.
+
+    It may then be what the next backup grows from, and older ones may expire. `latest` as NAME is the newest suspect one.
+    """
+    with opened(ctx, now) as site:
+        see_host(site.config, site.catalogue, host)
+        moment = format_time(site.clock.now())
+        with take_lock(site.pool.locks / f"host-{host}", "accept", moment):
+            accepted = _accept(site, host, name, {"at": moment, "why": why})
+    if as_json:
+        echo_json({"host": host, "name": accepted, "state": records.COMPLETE, "at": moment, "why": why})
+    else:
+        click.echo(f"{host} {accepted} counts as complete now")
+    return 0
+
+
+def _accept(site: Opened, host: str, name: str, note: dict[str, str]) -> str:
+    folder = site.pool.host(host)
+    notes = records.read_notes(folder)
+    found = {record.name: record for _, _, record in final_backups(site.pool, host)}
+    suspect = [record.name for record in found.values() if records.effective_state(record, notes) == records.SUSPECT]
+    if name == "latest" and suspect:
+        name = str(suspect[0])
+    if name not in found:
+        raise UsageError(f"{host} has no backup {name}", f"`backupd list {host}` shows them")
+    if name not in suspect:
+        raise OperatorError(f"{host} {name} is {records.effective_state(found[name], notes)}, not suspect", "only a suspect backup can be accepted")
+    records.write_notes(folder, notes.with_note(name, "accepted", note))
+    row = row_of(site.pool, host, name)
+    assert row is not None
+    site.catalogue.put_backup(replace(row, state=records.COMPLETE))
+    return name

@@ -1,0 +1,45 @@
+"""`backupd check`: what is wrong, and what to do."""
+
+import asyncio
+from dataclasses import asdict
+
+import click
+
+from backupd.checks import Finding, check_all, check_hosts
+from backupd.cli.context import json_option, load_config
+from btrkeep.cli import echo_json, table
+from btrkeep.errors import Exit
+
+_COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
+
+
+@click.command("check")
+@click.option("--connect", is_flag=True, help="Also reach every host, by a harmless `rsync --list-only` of its paths.")
+@json_option
+@click.pass_context
+def command(ctx: click.Context, connect: bool, as_json: bool) -> int:
+    """Look at the configuration, the pool and the programs, and say what is wrong and what to do.
+
+    Exit status 1 when there is a warning or an error, 4 when the pool is unusable.
+    """
+    config = load_config(ctx)
+    found = list(check_all(config))
+    if connect:
+        found += asyncio.run(check_hosts(config))
+    if as_json:
+        echo_json([{key: value for key, value in asdict(finding).items() if key != "unusable"} for finding in found])
+    else:
+        _show(found)
+    if any(finding.unusable for finding in found):
+        return Exit.UNUSABLE
+    return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in found) else Exit.OK
+
+
+def _show(found: list[Finding]) -> None:
+    rows = [(click.style(finding.level, fg=_COLOURS[finding.level]), finding.subject, finding.message) for finding in found]
+    click.echo(table(rows, ["", "WHAT", "FOUND"]))
+    hints = [finding for finding in found if finding.hint]
+    if hints:
+        click.echo("\nWhat to do:")
+    for finding in hints:
+        click.echo(f"  {finding.subject}: {finding.hint}")

@@ -1,0 +1,85 @@
+"""What every command needs first: the configuration, the pool, the catalogue and the clock."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from backupd.clock import Clock
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import Config, load
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.pool import Pool, open_pool
+from btrkeep.units import parse_time
+
+
+class _Time(click.ParamType):
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            return value if isinstance(value, datetime) else parse_time(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+TIME = _Time()
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+now_option = click.option("--now", type=TIME, metavar="TIME", help="Act as if it were TIME; only on a pool made with --rehearsal.")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An opened site for one command."""
+
+    config: Config
+    pool: Pool
+    catalogue: Catalogue
+    clock: Clock
+
+
+def load_config(ctx: click.Context) -> Config:
+    """The configuration that --pool or --config names. Raises ConfigError."""
+    chosen = ctx.find_root().obj
+    return load(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
+
+
+def clock_for(pool: Pool, now: datetime | None) -> Clock:
+    """The clock. Raises UsageError when `now` is given for a pool that is no rehearsal."""
+    if now and not pool.rehearsal:
+        raise UsageError("--now works only on a pool that was made with `backupd init --rehearsal`", "leave --now out")
+    return Clock(now)
+
+
+@contextmanager
+def opened(ctx: click.Context, now: datetime | None = None) -> Iterator[Opened]:
+    """Everything opened and checked. Raises ConfigError, PoolUnusable, OperatorError."""
+    config = load_config(ctx)
+    pool = open_pool(config.pool.path)
+    clock = clock_for(pool, now)
+    with Catalogue.open(config.pool.state) as catalogue:
+        known = catalogue.pool_id()
+        if known is None:
+            catalogue.set_pool_id(pool.id)
+        elif known != pool.id:
+            raise OperatorError(f"the catalogue in {config.pool.state} is of another pool ({known})", "set another `state`, or run `backupd rebuild`")
+        yield Opened(config, pool, catalogue, clock)
+
+
+def see_host(config: Config, catalogue: Catalogue, host: str) -> None:
+    """Raises UsageError when the host is neither configured nor known to the catalogue."""
+    if host in config.hosts:
+        return
+    known = catalogue.hosts()
+    if host not in known:
+        from difflib import get_close_matches
+
+        near = get_close_matches(host, [*config.hosts, *known], 1)
+        raise UsageError(f"there is no host {host}", f"did you mean {near[0]}?" if near else "`backupd status` lists them")
+
+
+Decorated = Callable[..., Any]

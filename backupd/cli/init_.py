@@ -1,0 +1,49 @@
+"""`backupd init`: makes the pool, and an example configuration if there is none."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from backupd.cli.context import json_option
+from btrkeep.cli import echo_json
+from btrkeep.config import example
+from btrkeep.errors import UsageError
+from btrkeep.pool import create_pool
+
+
+@click.command("init")
+@click.argument("path", type=click.Path())
+@click.option("--rehearsal", is_flag=True, help="A pool for trying things out: commands on it accept --now.")
+@json_option
+@click.pass_context
+def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> None:
+    """Make a pool at PATH: a new subvolume of a mounted btrfs, or an empty folder on one.
+
+    Writes an example configuration too, unless there is one already.
+    """
+    chosen = ctx.find_root().obj
+    config = Path(chosen["config"] or f"/etc/btrkeep/{chosen['pool']}.toml")
+    place = Path(path)
+    if not place.is_absolute():
+        place = Path.cwd() / place
+    text = example(place, config.stem)
+    pool = create_pool(place, rehearsal=rehearsal, now=datetime.now(UTC))
+    written = _write_example(config, text)
+    if as_json:
+        echo_json({"path": str(pool.path), "id": pool.id, "filesystem": pool.filesystem, "rehearsal": rehearsal, "config": str(config), "config_written": written})
+        return
+    click.echo(f"{pool.path} is a pool now ({pool.id} on filesystem {pool.filesystem})")
+    click.echo(f"{config} " + ("is an example: add your hosts to it, then run `backupd check`" if written else "was there already and is left as it is"))
+
+
+def _write_example(config: Path, text: str) -> bool:
+    if config.exists():
+        return False
+    try:
+        config.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with config.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"{config} cannot be written: {error.strerror}", "the pool is made; write its configuration yourself") from None
+    return True

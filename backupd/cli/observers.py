@@ -1,0 +1,92 @@
+"""Who is told of a run when nobody watches a terminal: one line per event, or JSON at the end."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from backupd.site import HostResult, Running
+from btrkeep.units import format_duration, format_size, printable
+
+COLOURS = {"complete": "green", "skipped": "cyan", "locked": "yellow", "partial": "yellow", "suspect": "yellow", "failed": "red"}
+
+
+def result_line(result: HostResult) -> str:
+    """One host's end in one line, without colour."""
+    parts = [f"{result.host}: {result.outcome}"]
+    if result.files is not None:
+        parts.append(f"{result.files} files, {format_size(result.bytes)}, {format_size(result.new_bytes)} new, {format_duration(result.seconds)}")
+    if result.name:
+        parts.append(result.name)
+    if result.error:
+        parts.append(printable(result.error))
+    if result.warnings:
+        parts.append(f"{len(result.warnings)} warnings: {printable(result.warnings[0])}")
+    return "; ".join(parts)
+
+
+def summary_line(results: Sequence[HostResult], seconds: float) -> str:
+    """The whole run in one line."""
+    counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in COLOURS}
+    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count) or "nothing was due"
+    new = sum(result.new_bytes or 0 for result in results)
+    return f"{told}; {format_size(new)} new in {format_duration(seconds)}"
+
+
+def as_json_object(result: HostResult) -> dict[str, Any]:
+    """One host's result for --json."""
+    return {
+        "host": result.host,
+        "outcome": result.outcome,
+        "name": result.name,
+        "files": result.files,
+        "bytes": result.bytes,
+        "new_bytes": result.new_bytes,
+        "seconds": round(result.seconds, 3),
+        "attempts": result.attempts,
+        "warnings": list(result.warnings),
+        "error": result.error,
+    }
+
+
+class LineObserver:
+    """One line per event: for a pipe, a file or the journal."""
+
+    def __init__(self) -> None:
+        self.results: list[HostResult] = []
+
+    def begin(self, hosts: Sequence[str]) -> None:
+        """The run begins."""
+        self.hosts = len(hosts)
+        if hosts:
+            click.echo(f"backing up {len(hosts)} host{'s' if len(hosts) > 1 else ''}")
+
+    def started(self, running: Running) -> None:
+        """A host's transfer begins."""
+        click.echo(f"{running.host}: started")
+
+    def finished(self, result: HostResult) -> None:
+        """A host is done."""
+        self.results.append(result)
+        click.echo(f"[{len(self.results)}/{self.hosts}] {result_line(result)}")
+
+    def notice(self, text: str) -> None:
+        """Something worth saying."""
+        click.echo(f"note: {printable(text)}")
+
+    def end(self) -> None:
+        """The run is over."""
+        click.echo(summary_line(self.results, sum(result.seconds for result in self.results)) if self.results else "nothing was due")
+
+
+class JsonObserver:
+    """Says nothing while it goes on; the results are printed as JSON at the end, notices on standard error."""
+
+    def begin(self, hosts: Sequence[str]) -> None: ...
+    def started(self, running: Running) -> None: ...
+    def finished(self, result: HostResult) -> None: ...
+    def end(self) -> None: ...
+
+    def notice(self, text: str) -> None:
+        """Something worth saying."""
+        click.echo(f"note: {printable(text)}", err=True)

@@ -1,0 +1,142 @@
+"""`backupd run`: backs up the hosts that are due."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import datetime
+
+import click
+
+from backupd.cli.context import Opened, json_option, now_option, opened
+from backupd.cli.observers import JsonObserver, LineObserver, as_json_object
+from backupd.night import Night, Planned, plan
+from backupd.reconcile import reconcile
+from backupd.rsync.command import passes, rsync_command
+from backupd.site import HostResult, Observer, Site, buckets_of
+from backupd.version import rsync_version
+from backupd.working import find_base
+from btrkeep.cli import echo_json
+from btrkeep.errors import Exit, UsageError
+from btrkeep.pool import take_lock
+from btrkeep.process import become_reaper, paste_line
+from btrkeep.units import format_time, printable
+
+
+@click.command("run")
+@click.argument("hosts", nargs=-1, metavar="[HOST]...")
+@click.option("--all", "everything", is_flag=True, help="All enabled hosts, due or not, whatever their window.")
+@click.option("--catch-up", is_flag=True, help="Ignore the window for hosts whose newest complete backup is older than 1.5 times `every`.")
+@click.option("--dry-run", is_flag=True, help="Only say what would run, with the exact rsync commands.")
+@json_option
+@now_option
+@click.pass_context
+def command(
+    ctx: click.Context, hosts: tuple[str, ...], everything: bool, catch_up: bool, dry_run: bool, as_json: bool, now: datetime | None
+) -> int:
+    """Back up the hosts that are due, or those that are named.
+
+    A host is due when no complete backup of it started since its current period began. Ctrl-C and SIGTERM stop cleanly and keep
+    what has arrived; a second one stops at once.
+    """
+    if hosts and everything:
+        raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")
+    with opened(ctx, now) as site:
+        planned = plan(site.config, site.catalogue.host_facts(), site.clock.now(), names=hosts, everything=everything, catch_up=catch_up)
+        if dry_run:
+            return _say_plan(site, planned, as_json)
+        return _run(site, planned, night=not hosts, as_json=as_json)
+
+
+def _run(opened_site: Opened, planned: Sequence[Planned], *, night: bool, as_json: bool) -> int:
+    observer = _observer(as_json)
+    with ExitStack() as held:
+        since = format_time(opened_site.clock.now())
+        if night:
+            held.enter_context(take_lock(opened_site.pool.locks / "night", "backupd run", since))
+        become_reaper()
+        if corrected := reconcile(opened_site.pool, opened_site.catalogue, since):
+            observer.notice(f"the catalogue was brought up to date with the pool: {corrected}")
+        for notice in opened_site.config.notices:
+            observer.notice(notice)
+        site = Site(
+            config=opened_site.config,
+            pool=opened_site.pool,
+            catalogue=opened_site.catalogue,
+            clock=opened_site.clock,
+            rsync=rsync_version(),
+            observer=observer,
+            night=night,
+        )
+        results, signalled = asyncio.run(_with_signals(Night(site, planned)))
+    if isinstance(observer, JsonObserver):
+        echo_json([as_json_object(result) for result in results])
+    return exit_status(results, signalled)
+
+
+def exit_status(results: Sequence[HostResult], signalled: int) -> int:
+    """The status of a run that came to its end or was stopped by a signal."""
+    if signalled:
+        return Exit.INTERRUPTED if signalled == signal.SIGINT else Exit.TERMINATED
+    if results and all(result.outcome == "locked" for result in results):
+        return Exit.LOCKED
+    return Exit.OK if all(result.good for result in results) else Exit.ATTENTION
+
+
+async def _with_signals(night: Night) -> tuple[list[HostResult], int]:
+    """Runs the night; the first SIGINT or SIGTERM stops it cleanly, a second one at once."""
+    seen: list[int] = []
+
+    def signalled(number: int) -> None:
+        seen.append(number)
+        if len(seen) == 1:
+            night.site.observer.notice("stopping: transfers end and keep what they have (once more stops at once)")
+            night.stop("stopped by SIGINT" if number == signal.SIGINT else "stopped by SIGTERM")
+        else:
+            night.kill()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, signalled, number)
+    results = await night.run()
+    return results, seen[0] if seen else 0
+
+
+def _observer(as_json: bool) -> Observer:
+    if as_json:
+        return JsonObserver()
+    if os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb":
+        from backupd.cli.live import LiveObserver
+
+        return LiveObserver()
+    return LineObserver()
+
+
+def _say_plan(site: Opened, planned: Sequence[Planned], as_json: bool) -> int:
+    """What would run, in order, and the rsync lines; nothing is changed."""
+    entries = [(entry, _commands(site, entry) if entry.runs else []) for entry in planned]
+    if as_json:
+        echo_json(
+            [{"host": entry.host.name, "runs": entry.runs, "reason": entry.reason, "commands": [list(words) for words in commands]} for entry, commands in entries]
+        )
+        return Exit.OK
+    for entry, commands in entries:
+        click.echo(f"{entry.host.name}: {'would run' if entry.runs else 'would not run'}: {printable(entry.reason)}")
+        for words in commands:
+            click.echo("    " + printable(paste_line(words)))
+    running = sum(entry.runs for entry in planned)
+    click.echo(f"{running} of {len(planned)} hosts would run, {site.config.backup.concurrency} at a time")
+    return Exit.OK
+
+
+def _commands(site: Opened, entry: Planned) -> list[tuple[str, ...]]:
+    host = entry.host
+    based = find_base(site.pool, host.name, site.clock.now()) is not None
+    data = str(site.pool.working(host.name) / "data")
+    buckets = buckets_of(site.config, site.pool, host)
+    return [
+        rsync_command(host, site.config.ssh, path, data, one_pass, buckets)
+        for path in host.paths
+        for one_pass in passes(host.inplace, based=based)
+    ]

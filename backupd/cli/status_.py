@@ -1,0 +1,122 @@
+"""`backupd status`: how every host is doing."""
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from backupd.cli.context import Opened, json_option, now_option, opened, see_host
+from backupd.status import STATES, HostStatus, host_status
+from btrkeep.catalogue import Progress
+from btrkeep.cli import echo_json, table
+from btrkeep.process import start_time
+from btrkeep.units import format_duration, format_share, format_size, format_time, printable
+
+_COLOURS = {"ok": "green", "late": "yellow", "failing": "red", "suspect": "yellow", "never": "red"}
+
+
+@click.command("status")
+@click.argument("host", required=False)
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime | None) -> int:
+    """How every host is doing: ok, late, failing, suspect or never.
+
+    With HOST, that one alone and at length.
+    """
+    with opened(ctx, now) as site:
+        if host:
+            see_host(site.config, site.catalogue, host)
+        found = _statuses(site, host)
+        running = [entry for entry in site.catalogue.progress() if _alive(entry) and host in (None, entry.host)]
+    if as_json:
+        echo_json({"hosts": [_as_json(status) for status in found], "running": [_progress_as_json(entry) for entry in running]})
+    elif host:
+        _show_one(found[0], running) if found else click.echo(f"{printable(host)} has backups but is not configured any more")
+    else:
+        _show_all(found, running)
+    return 0
+
+
+def _statuses(site: Opened, host: str | None) -> list[HostStatus]:
+    facts, moment, zone = site.catalogue.host_facts(), site.clock.now(), site.config.pool.zone
+    hosts = [config for config in site.config.hosts.values() if host in (None, config.name)]
+    return [host_status(config, facts.get(config.name), zone, moment) for config in hosts]
+
+
+def _alive(entry: Progress) -> bool:
+    return start_time(entry.pid) == entry.pid_started
+
+
+def _as_json(status: HostStatus) -> dict[str, Any]:
+    return {
+        "host": status.host,
+        "state": status.state,
+        "last_complete": format_time(status.last_complete) if status.last_complete else None,
+        "age": round(status.age) if status.age is not None else None,
+        "next_due": format_time(status.next_due) if status.next_due else None,
+        "error": status.error,
+        "warnings": list(status.warnings),
+    }
+
+
+def _progress_as_json(entry: Progress) -> dict[str, Any]:
+    return {
+        "host": entry.host,
+        "path": entry.path,
+        "pid": entry.pid,
+        "files": entry.files_done,
+        "files_total": entry.files_total,
+        "bytes": entry.bytes,
+        "rate": round(entry.rate) if entry.rate is not None else None,
+        "share": entry.share,
+        "updated": format_time(entry.updated),
+    }
+
+
+def _show_all(found: list[HostStatus], running: list[Progress]) -> None:
+    rows = [
+        (
+            printable(status.host),
+            click.style(status.state, fg=_COLOURS[status.state]),
+            format_duration(status.age),
+            format_time(status.next_due) if status.next_due else "-",
+            _remark(status),
+        )
+        for status in found
+    ]
+    if rows:
+        click.echo(table(rows, ["HOST", "STATE", "AGE", "NEXT DUE", "REMARK"], right=["AGE"]))
+    for entry in running:
+        click.echo(_running_line(entry))
+    counted = [f"{count} {state}" for state in STATES if (count := sum(status.state == state for status in found))]
+    click.echo(f"{len(found)} hosts: {', '.join(counted)}" if found else "no host is configured")
+
+
+def _remark(status: HostStatus) -> str:
+    if status.error:
+        return printable(status.error)
+    if status.warnings:
+        more = f" (and {len(status.warnings) - 1} more)" if len(status.warnings) > 1 else ""
+        return f"warning: {printable(status.warnings[0])}{more}"
+    return ""
+
+
+def _running_line(entry: Progress) -> str:
+    share = f", {format_share(entry.share)} of the names" if entry.share is not None else ""
+    return f"running: {printable(entry.host)} {printable(entry.path)}: {entry.files_done} files, {format_size(entry.bytes)}{share}"
+
+
+def _show_one(status: HostStatus, running: list[Progress]) -> None:
+    rows = [
+        ("host", printable(status.host)),
+        ("state", click.style(status.state, fg=_COLOURS[status.state])),
+        ("last complete", f"{format_time(status.last_complete)} ({format_duration(status.age)} ago)" if status.last_complete else "never"),
+        ("next due", format_time(status.next_due) if status.next_due else "-"),
+        ("error", printable(status.error) if status.error else "-"),
+        *(("warning", printable(warning)) for warning in status.warnings),
+    ]
+    click.echo(table(rows, []))
+    for entry in running:
+        click.echo(_running_line(entry))

@@ -1,0 +1,95 @@
+"""When a host is due, and whether its window is open. Pure: an explicit `now`, plain data, a reason with every answer.
+
+Whole-day periods begin at the window's start, without a window at midnight of the pool's zone; a period of other lengths simply begins
+when the last complete backup started. Calendar arithmetic happens here, in the pool's zone, and nowhere else.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from btrkeep.config import Window
+from btrkeep.units import format_duration, format_time
+
+DAY = 86400.0
+LATE = 1.5  # times `every`: what `--catch-up` and the state "late" mean
+FUTURE = timedelta(minutes=5)  # a stamp further ahead than this is a wrong clock
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Whether a host is due now, since or until when, and why in words."""
+
+    due: bool
+    when: datetime
+    reason: str
+
+
+def is_due(last_complete: datetime | None, every: float, window: Window | None, zone: ZoneInfo, now: datetime) -> Due:
+    """Due when no complete backup started since the current period began. A backup stamped in the future does not count."""
+    if last_complete is None:
+        return Due(True, now, "no complete backup yet")
+    if last_complete > now + FUTURE:
+        return Due(True, now, f"the newest backup is stamped in the future ({format_time(last_complete)})")
+    begin = period_start(every, window, zone, now)
+    if begin is None:
+        following = last_complete + timedelta(seconds=every)
+        return Due(following <= now, following, f"last complete {_ago(now - last_complete)} ago, every {format_duration(every)}")
+    if last_complete < begin:
+        return Due(True, begin, f"no complete backup since {format_time(begin)}")
+    following = period_after(begin, every, window, zone)
+    return Due(False, following, f"complete since {format_time(last_complete)}, next period begins {format_time(following)}")
+
+
+def _ago(span: timedelta) -> str:
+    return format_duration(max(0.0, span.total_seconds()))
+
+
+def period_start(every: float, window: Window | None, zone: ZoneInfo, now: datetime) -> datetime | None:
+    """When the current whole-day period began; None when `every` is no whole number of days.
+
+    Periods of several days are counted from 1970-01-01, so they do not depend on when anybody looked.
+    """
+    if every % DAY:
+        return None
+    days = int(every // DAY)
+    today = now.astimezone(zone).date()
+    if _begin(today, window, zone) > now:
+        today -= timedelta(days=1)
+    return _begin(date.fromordinal(today.toordinal() - (today.toordinal() - _EPOCH) % days), window, zone)
+
+
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+def period_after(begin: datetime, every: float, window: Window | None, zone: ZoneInfo) -> datetime:
+    """When the whole-day period after the one that began at `begin` begins."""
+    return _begin(begin.astimezone(zone).date() + timedelta(days=int(every // DAY)), window, zone)
+
+
+def _begin(day: date, window: Window | None, zone: ZoneInfo) -> datetime:
+    """The window's start on that local day, in UTC. In an hour that a clock change skips or repeats, the earlier reading."""
+    return datetime.combine(day, window.start if window else time(0), zone).astimezone(UTC)
+
+
+def window_end(window: Window, zone: ZoneInfo, now: datetime) -> datetime | None:
+    """When the window that is open now closes; None when it is closed. The end itself is outside."""
+    today = now.astimezone(zone).date()
+    for day in (today, today - timedelta(days=1)):
+        begin = _begin(day, window, zone)
+        last = day if window.end > window.start else day + timedelta(days=1)
+        end = datetime.combine(last, window.end, zone).astimezone(UTC)
+        if begin <= now < end:
+            return end
+    return None
+
+
+def next_window(window: Window, zone: ZoneInfo, now: datetime) -> datetime:
+    """When the window opens next, strictly after now."""
+    today = now.astimezone(zone).date()
+    return next(begin for ahead in range(3) if (begin := _begin(today + timedelta(days=ahead), window, zone)) > now)
+
+
+def is_late(last_complete: datetime | None, every: float, now: datetime) -> bool:
+    """Whether the newest complete backup is older than 1.5 times `every`."""
+    return last_complete is None or now - last_complete > timedelta(seconds=LATE * every)

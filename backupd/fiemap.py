@@ -1,0 +1,35 @@
+"""Where a file's data is on disk, by the FIEMAP ioctl (Documentation/filesystems/fiemap.rst of the kernel)."""
+
+import fcntl
+from collections.abc import Iterator
+from struct import Struct
+
+Run = tuple[int, int]  # from here, up to there: offsets in a file, bytes
+
+_FIEMAP = 0xC020660B
+_HEADER = Struct("=QQLLLL")  # start, length, flags, mapped extents, extent count, reserved
+_EXTENT = Struct("=QQQ16xL12x")  # logical, physical, length, flags
+_SYNC = 0x1  # what is not on disk yet has no extent
+_BATCH = 512
+_LAST = 0x1
+# unknown, delalloc, encoded (compressed), encrypted, not aligned, inline, tail, unwritten, shared
+_NOT_PRIVATE = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x2000
+
+
+def private_extents(fd: int) -> Iterator[Run]:
+    """The extents that only this file refers to, with plain data in them: not shared with a snapshot or a reflink, not compressed,
+    inline or preallocated. Neighbours on disk are one extent here. Flushes the file first. Raises OSError.
+    """
+    buffer = bytearray(_HEADER.size + _BATCH * _EXTENT.size)
+    position, flags = 0, 0
+    while not flags & _LAST:
+        _HEADER.pack_into(buffer, 0, position, 2**64 - 1 - position, _SYNC, 0, _BATCH, 0)
+        fcntl.ioctl(fd, _FIEMAP, buffer)
+        mapped = _HEADER.unpack_from(buffer)[3]
+        if not mapped:
+            return
+        for number in range(mapped):
+            logical, _, length, flags = _EXTENT.unpack_from(buffer, _HEADER.size + number * _EXTENT.size)
+            position = logical + length
+            if not flags & _NOT_PRIVATE:
+                yield logical, position

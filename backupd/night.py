@@ -1,0 +1,207 @@
+"""Many hosts, a few at a time: who runs next, when nothing new may start, and how everything stops.
+
+The decisions (`plan`) are pure; `Night` carries them out in one asyncio loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from backupd.due import is_due, is_late, next_window, window_end
+from backupd.hostrun import HostRun
+from backupd.site import HostResult, Site
+from btrkeep.catalogue import HostFacts, Progress
+from btrkeep.config import Config, HostConfig
+from btrkeep.errors import PoolUnusable, UsageError
+from btrkeep.pool import Room, read_room
+from btrkeep.process import start_time
+from btrkeep.units import format_time
+
+log = logging.getLogger(__name__)
+
+_PROGRESS_PAUSE = 2.0
+_LEAST_METADATA = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A host and whether this run takes it, with the reason. `bound`: its window binds this run."""
+
+    host: HostConfig
+    runs: bool
+    reason: str
+    bound: bool = False
+
+
+def plan(
+    config: Config, facts: Mapping[str, HostFacts], now: datetime, *, names: Sequence[str] = (), everything: bool = False, catch_up: bool = False
+) -> list[Planned]:
+    """What a run would do, in the order it would do it. Raises UsageError for a name that is not configured.
+
+    Whoever was tried longest ago comes first, so that a host which fails or takes long cannot starve the others.
+    """
+    if names:
+        return [_named(config, name) for name in dict.fromkeys(names)]
+    hosts = [host for host in config.hosts.values() if host.enabled]
+    hosts.sort(key=lambda host: _last_try(facts.get(host.name)))
+    if everything:
+        return [Planned(host, True, "asked for with --all") for host in hosts]
+    return [_of_the_night(host, facts.get(host.name), config.pool.zone, now, catch_up) for host in hosts]
+
+
+def _named(config: Config, name: str) -> Planned:
+    if name not in config.hosts:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, config.hosts, 1)
+        raise UsageError(f"no host {name} is configured", f"did you mean {near[0]}?" if near else f"look at {config.file}")
+    return Planned(config.hosts[name], True, "asked for by name")
+
+
+def _last_try(facts: HostFacts | None) -> str:
+    return format_time(facts.last_run_started) if facts and facts.last_run_started else ""
+
+
+def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime, catch_up: bool) -> Planned:
+    last = facts.last_complete if facts else None
+    due = is_due(last, host.every, host.window, zone, now)
+    if not due.due or host.window is None:
+        return Planned(host, due.due, due.reason)
+    if window_end(host.window, zone, now):
+        return Planned(host, True, due.reason, bound=True)
+    if catch_up and is_late(last, host.every, now):
+        return Planned(host, True, f"{due.reason}; --catch-up ignores the window {host.window}")
+    return Planned(host, False, f"due, but outside the window {host.window}, which opens {format_time(next_window(host.window, zone, now))}")
+
+
+def too_little_room(room: Room, config: Config) -> str:
+    """Why no new transfer may start, or nothing. Free in block groups and unallocated count together, and are said apart."""
+    floor = config.pool.min_free.bytes_of(room.total)
+    if room.available < floor:
+        return f"the pool has too little room: {room}, below min_free = {config.pool.min_free}"
+    if room.unallocated < _LEAST_METADATA and room.metadata_free < _LEAST_METADATA:
+        return f"the pool has too little room for metadata: {room}"
+    return ""
+
+
+class Night:
+    """Runs the planned hosts. `stop` and `kill` may be called at any time (from a signal handler of the loop)."""
+
+    def __init__(self, site: Site, planned: Sequence[Planned]) -> None:
+        self.site = site
+        self.waiting = [entry for entry in planned if entry.runs]
+        self.runs: dict[str, HostRun] = {}
+        self.results: list[HostResult] = []
+        self.reason: str | None = None
+        self.unusable: PoolUnusable | None = None
+        self._changed = asyncio.Condition()
+
+    def stop(self, reason: str) -> None:
+        """Nothing new starts; what runs is stopped cleanly and keeps what it has."""
+        self.reason = self.reason or reason
+        for run in self.runs.values():
+            run.stopper.stop(reason)
+
+    def kill(self) -> None:
+        """Stops all transfers at once."""
+        for run in self.runs.values():
+            run.stopper.kill()
+
+    async def run(self) -> list[HostResult]:
+        """The results, in the order in which hosts ended. Raises PoolUnusable when the pool can hold no more."""
+        self.site.observer.begin([entry.host.name for entry in self.waiting])
+        ticking = asyncio.create_task(self._tick())
+        try:
+            await asyncio.gather(*(self._worker() for _ in range(min(self.site.config.backup.concurrency, len(self.waiting)))))
+        finally:
+            ticking.cancel()
+            self.site.observer.end()
+        if self.unusable:
+            raise self.unusable
+        return self.results
+
+    async def _worker(self) -> None:
+        while entry := await self._next():
+            try:
+                await self._one(entry)
+            except PoolUnusable as error:
+                self.unusable = self.unusable or error
+                self.stop(error.message)
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _next(self) -> Planned | None:
+        """The first waiting host whose group has a place; waits for one while others run."""
+        async with self._changed:
+            while self.waiting and not self.reason:
+                entry = next((entry for entry in self.waiting if self._group_has_place(entry.host)), None)
+                if entry:
+                    self.waiting.remove(entry)
+                    self.runs[entry.host.name] = HostRun(self.site, entry.host)
+                    return entry
+                await self._changed.wait()
+        return None
+
+    def _group_has_place(self, host: HostConfig) -> bool:
+        group = self.site.config.groups.get(host.group or "")
+        if group is None or group.concurrency is None:
+            return True
+        return sum(run.host.group == host.group for run in self.runs.values()) < group.concurrency
+
+    async def _one(self, entry: Planned) -> None:
+        host = entry.host
+        run = self.runs[host.name]
+        closing = None
+        try:
+            if entry.bound and host.window:
+                now = self.site.clock.now()
+                end = window_end(host.window, self.site.config.pool.zone, now)
+                if end is None:
+                    self._tell(HostResult(host.name, "skipped", f"its window {host.window} closed before its turn came"))
+                    return
+                closing = asyncio.get_running_loop().call_later((end - now).total_seconds(), run.stopper.stop, f"the window {host.window} has closed")
+            if reason := too_little_room(read_room(self.site.pool.path), self.site.config):
+                raise PoolUnusable(reason, "expire backups, or give the pool more room")
+            self._tell(await self._guarded(run))
+        finally:
+            if closing:
+                closing.cancel()
+            del self.runs[host.name]
+
+    async def _guarded(self, run: HostRun) -> HostResult:
+        """A bug met by one host must not cost the others their night: it is logged with its traceback and counted as failed."""
+        try:
+            return await run.run()
+        except (PoolUnusable, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            log.exception("internal error while %s was backed up", run.host.name)
+            return HostResult(run.host.name, "failed", f"internal error: {error!r}")
+
+    def _tell(self, result: HostResult) -> None:
+        self.results.append(result)
+        self.site.observer.finished(result)
+
+    async def _tick(self) -> None:
+        """Writes down how far the running transfers are, for `status` and the dashboard."""
+        while True:
+            await asyncio.sleep(_PROGRESS_PAUSE)
+            for running in self.site.running.values():
+                self.site.catalogue.put_progress(
+                    Progress(
+                        host=running.host,
+                        run_id=running.run_id,
+                        pid=running.pid,
+                        pid_started=start_time(running.pid),
+                        path=running.path,
+                        files_done=running.files,
+                        files_total=running.expected_files,
+                        bytes=running.bytes,
+                        rate=running.rate,
+                        share=running.share,
+                        updated=self.site.clock.now(),
+                    )
+                )

@@ -1,0 +1,150 @@
+"""backup.json and notes.json: what a pool says about itself without any catalogue.
+
+backup.json lies in the subvolume and is final with it; its promise is that every later version reads it. notes.json lies beside a host's
+backups and holds what changes afterwards.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from backupd.verdict import Outcome, PathResult
+from btrkeep.errors import OperatorError
+from btrkeep.pool.marker import write_atomically
+from btrkeep.units import format_time, parse_time
+
+FORMAT = 1
+RECORD = "backup.json"
+NOTES = "notes.json"
+DATA = "data"
+RUNNING, COMPLETE, SUSPECT, FAILED, PARTIAL = "running", "complete", "suspect", "failed", "partial"
+FINAL = (COMPLETE, SUSPECT, FAILED)
+
+
+class UnreadableRecord(OperatorError):
+    """A backup.json or notes.json that cannot be understood; nothing is deleted on account of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One backup.json. `name` is None until the backup is final; `settings` are those that a continued run must share."""
+
+    host: str
+    uuid: str
+    state: str
+    started: datetime
+    name: str | None = None
+    base: str | None = None
+    base_uuid: str | None = None
+    finished: datetime | None = None
+    duration: float | None = None
+    attempts: int = 0
+    paths: tuple[PathResult, ...] = ()
+    warnings: tuple[str, ...] = ()
+    error: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    rsync_version: str | None = None
+    protocol: int | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    version: str = ""
+
+    def total(self, key: str) -> int | None:
+        """The sum of one of rsync's numbers over all paths; None when no path has it."""
+        found = [result.numbers[key] for result in self.paths if key in result.numbers]
+        return sum(found) if found else None
+
+    def path(self, name: str) -> PathResult | None:
+        """The result of one source path."""
+        return next((result for result in self.paths if result.path == name), None)
+
+    def to_json(self) -> str:
+        """The file's text."""
+        fields = asdict(self)
+        fields |= {"started": format_time(self.started), "finished": format_time(self.finished) if self.finished else None}
+        totals = {key: self.total(key) for key in ("files", "bytes", "literal", "matched", "received")}
+        return json.dumps({"format": FORMAT, **fields, "totals": totals}, indent=1, ensure_ascii=True) + "\n"
+
+
+def parse(text: str) -> Record:
+    """The record that `text` holds. Raises UnreadableRecord; unknown fields of a newer minor version are passed over."""
+    try:
+        fields = json.loads(text)
+        if fields["format"] > FORMAT:
+            raise UnreadableRecord(f"backup.json has format {fields['format']}, this program knows {FORMAT}", "use the newer btrkeep")
+        known = {name: fields[name] for name in Record.__dataclass_fields__ if name in fields}
+        known["started"] = parse_time(known["started"])
+        known["finished"] = parse_time(known["finished"]) if known.get("finished") else None
+        known["paths"] = tuple(_path_result(entry) for entry in known.get("paths", ()))
+        known["warnings"] = tuple(known.get("warnings", ()))
+        return Record(**known)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableRecord(f"backup.json cannot be understood: {error!r}", "nothing is done with this backup") from None
+
+
+def _path_result(entry: Mapping[str, Any]) -> PathResult:
+    known = {name: entry[name] for name in PathResult.__dataclass_fields__ if name in entry}
+    lists = {name: tuple(known.get(name, ())) for name in ("warnings", "samples")}
+    return PathResult(**{**known, **lists, "outcome": Outcome(known["outcome"])})
+
+
+def read(subvolume: Path) -> Record | None:
+    """The record in a subvolume, None when there is none. Raises UnreadableRecord. Never follows a symlink."""
+    path = subvolume / RECORD
+    if path.is_symlink() or not path.is_file():
+        return None
+    try:
+        return parse(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableRecord(f"{path}: {error}", "nothing is done with this backup") from None
+
+
+def write(subvolume: Path, record: Record) -> None:
+    """Replaces the record of a writable subvolume. What makes it durable is the commit that follows."""
+    temporary = subvolume / (RECORD + ".new")
+    temporary.unlink(missing_ok=True)
+    temporary.write_text(record.to_json(), "utf-8")
+    temporary.replace(subvolume / RECORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """notes.json of a host: by a backup's name, what was said of it after it was final."""
+
+    backups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def accepted(self, name: str) -> bool:
+        """Whether a suspect backup was accepted."""
+        return bool(self.backups.get(name, {}).get("accepted"))
+
+    def with_note(self, name: str, key: str, value: Mapping[str, Any]) -> "Notes":
+        """The notes with one more."""
+        return replace(self, backups={**self.backups, name: {**self.backups.get(name, {}), key: value}})
+
+
+def read_notes(folder: Path) -> Notes:
+    """The notes in a host's folder. Raises UnreadableRecord when they are there and cannot be read."""
+    path = folder / NOTES
+    try:
+        fields = json.loads(path.read_text("utf-8"))
+        if fields["format"] > FORMAT:
+            raise UnreadableRecord(f"{path} has format {fields['format']}, this program knows {FORMAT}", "use the newer btrkeep")
+        return Notes({name: dict(notes) for name, notes in fields["backups"].items()})
+    except FileNotFoundError:
+        return Notes()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableRecord(f"{path} cannot be read: {error}", "mend or restore the file; until then nothing of this host is deleted") from None
+
+
+def write_notes(folder: Path, notes: Notes) -> None:
+    """Replaces the notes as a whole, on disk before this returns."""
+    write_atomically(folder / NOTES, json.dumps({"format": FORMAT, "backups": notes.backups}, indent=1) + "\n")
+
+
+def effective_state(record: Record, notes: Notes) -> str:
+    """The state that counts: an accepted suspect backup is complete."""
+    if record.state == SUSPECT and record.name and notes.accepted(record.name):
+        return COMPLETE
+    return record.state

@@ -1,0 +1,161 @@
+"""The rsync command of one source path, as a tuple. Nothing is run here.
+
+Why these options (docs/how-a-backup-becomes-complete.rst tells it at length):
+
+``--relative`` with ``HOST:/./srv/www/``
+    the source path arrives under its absolute name with its parents' owners and modes; a source that is itself a
+    symlink is followed; and a pattern that begins with / means the host's absolute path whichever source path it meets.
+``--inplace --no-whole-file``
+    only changed blocks are written, so the snapshot shares the rest; a local source would otherwise be copied whole.
+``--sparse``
+    only into an empty subvolume: together with a snapshot it loses the sharing.
+``--modify-window=-1``
+    compares nanoseconds: the default misses a file rewritten within the same second at the same size.
+``--delete-delay --delete-excluded``
+    deletes after the transfer, and what is newly excluded leaves the next backup.
+Never: ``--ignore-errors`` (deletes what could not be read), ``--max-delete`` (a backup with leftovers: the shrink limit looks
+afterwards instead), ``-s`` (rrsync refuses it), ``-z``, ``--trust-sender``, per-directory filters (they switch off rsync's check of
+the sender's file list).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backupd.bandwidth import Bucket, relay_command, shell_words
+from btrkeep.config import HostConfig, SshSettings
+
+LARGE = 1 << 20  # inplace = "large": from this size on a rewrite costs more than the dead space in-place leaves
+
+_ALWAYS = (
+    "--archive",
+    "--hard-links",
+    "--acls",
+    "--xattrs",
+    "--numeric-ids",
+    "--relative",
+    "--delete-delay",
+    "--delete-excluded",
+    "--modify-window=-1",
+    "--no-human-readable",
+    "--outbuf=L",
+    "--info=progress2,stats2",
+    "--debug=proto",  # says which protocol was agreed on
+    "--out-format=%i|%l|%n",
+)
+_IN_PLACE = ("--inplace", "--no-whole-file")
+_SSH_OPTIONS = (
+    "BatchMode=yes",
+    "IdentitiesOnly=yes",
+    "StrictHostKeyChecking=yes",
+    "ConnectTimeout=20",
+    "ServerAliveInterval=30",
+    "ServerAliveCountMax=6",
+    "ControlMaster=no",
+    "ControlPath=none",
+    "ForwardAgent=no",
+    "ForwardX11=no",
+    "PermitLocalCommand=no",
+    "Compression=no",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One run of rsync over a source path; all but ``inplace = "large"`` need just one."""
+
+    options: tuple[str, ...]
+
+
+def passes(inplace: str, *, based: bool) -> tuple[Pass, ...]:
+    """The runs a source path needs. `based`: the working subvolume grew from a snapshot, so sharing is at stake."""
+    if not based:
+        return (Pass(("--sparse", "--partial")),)
+    if inplace == "always":
+        return (Pass(_IN_PLACE),)
+    if inplace == "never":
+        return (Pass(("--partial",)),)
+    return (Pass(("--partial", f"--max-size={LARGE - 1}")), Pass((*_IN_PLACE, f"--min-size={LARGE}")))
+
+
+def rsync_command(
+    host: HostConfig,
+    ssh: SshSettings,
+    path: str,
+    destination: str,
+    one_pass: Pass,
+    buckets: Sequence[Bucket] = (),
+) -> tuple[str, ...]:
+    """The whole command that brings `path` of the host into the folder `destination` (which ends up holding its absolute name)."""
+    return (
+        "rsync",
+        *_ALWAYS,
+        *one_pass.options,
+        *(("--one-file-system",) if host.one_file_system else ()),
+        f"--timeout={max(60, round(host.stall))}",  # for the remote side: it ends when we are gone
+        *filters(host, path),
+        *remote_shell(host, ssh, buckets),
+        source(host, path, through_shell=bool(host.address or buckets)),
+        destination + "/",
+    )
+
+
+def probe_command(host: HostConfig, ssh: SshSettings, path: str) -> tuple[str, ...]:
+    """A harmless look at a source path: what `check --connect` runs, with a restricted key too."""
+    return (
+        "rsync",
+        "--list-only",
+        "--dirs",
+        "--timeout=60",
+        *remote_shell(host, ssh, ()),
+        source(host, path, through_shell=bool(host.address)).replace("/./", "/", 1),
+    )
+
+
+def filters(host: HostConfig, path: str) -> tuple[str, ...]:
+    """The filter rules, first match wins: the source path itself is always wanted, then what is left out."""
+    parts = path.strip("/").split("/") if path != "/" else []
+    wanted = ["/" + "/".join(parts[: depth + 1]) for depth in range(len(parts))]
+    return (
+        *(f"--filter=+ {as_pattern(name)}" for name in wanted),
+        *(f"--filter=- {pattern}" for pattern in host.left_out),
+        *(f"--filter=- {pattern}" for pattern in host.exclude),
+    )
+
+
+def as_pattern(name: str) -> str:
+    """A name as a pattern that matches just it: rsync reads backslashes only in a pattern that has wildcards."""
+    return re.sub(r"([\\*?\[])", r"\\\1", name) if re.search(r"[*?\[]", name) else name
+
+
+def remote_shell(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket]) -> tuple[str, ...]:
+    """rsync's -e, and --rsync-path; nothing for a local source without a bandwidth budget."""
+    shell = ssh_command(host, ssh) if host.address else ()
+    if buckets:
+        shell = relay_command(buckets, shell)
+    path = ("--rsync-path", host.rsync_path) if host.rsync_path else ()
+    return (*path, "--rsh", shell_words(shell)) if shell else ()
+
+
+def ssh_command(host: HostConfig, ssh: SshSettings) -> tuple[str, ...]:
+    """ssh and its options: no prompts, a managed key and host key, one connection per transfer, dead links noticed."""
+    return (
+        *ssh.command.split(),
+        "-x",
+        "-T",
+        "-a",
+        *(("-p", str(host.port)) if host.port else ()),
+        "-i",
+        str(ssh.key),
+        "-o",
+        f"UserKnownHostsFile={ssh.known_hosts}",
+        *(word for option in (*host.ssh_options, *_SSH_OPTIONS) for word in ("-o", option)),
+    )
+
+
+def source(host: HostConfig, path: str, *, through_shell: bool) -> str:
+    """rsync's source argument. A remote shell would expand wildcards in the path, so they are escaped for it."""
+    wanted = "/./" + path.strip("/") + ("/" if path != "/" else "")
+    if not through_shell:
+        return wanted
+    return f"{host.address or 'localhost'}:" + re.sub(r"([\\*?\[\]])", r"\\\1", wanted)

@@ -1,0 +1,81 @@
+"""What an exit status of rsync (or of ssh below it) means, and whether trying again can help. A table."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Kind(Enum):
+    """What to do about an exit status."""
+
+    FINISHED = auto()  # rsync went through to its end; the messages say how well
+    STOPPED = auto()  # by us
+    RETRY = auto()  # the line or the other side broke
+    HOST = auto()  # this host cannot be reached as configured; trying again tonight will not help
+    BROKEN = auto()  # usage, protocol or crash: needs a person
+
+
+MEANING: dict[int, tuple[Kind, str]] = {
+    0: (Kind.FINISHED, "complete"),
+    1: (Kind.BROKEN, "wrong usage: an option that one side's rsync does not know"),
+    2: (Kind.BROKEN, "the other side does not speak rsync (does its login shell print something?)"),
+    3: (Kind.BROKEN, "errors selecting input or output files"),
+    4: (Kind.BROKEN, "the other side cannot do what was asked"),
+    5: (Kind.BROKEN, "the other side refused to start"),
+    6: (Kind.BROKEN, "a log file could not be written"),
+    10: (Kind.RETRY, "socket error"),
+    11: (Kind.BROKEN, "error in file I/O"),
+    12: (Kind.RETRY, "the connection broke"),
+    13: (Kind.BROKEN, "a message could not be written"),
+    14: (Kind.RETRY, "error in communication between rsync's processes"),
+    15: (Kind.RETRY, "rsync's receiver was killed"),
+    16: (Kind.RETRY, "rsync's receiver was killed"),
+    19: (Kind.STOPPED, "stopped"),
+    20: (Kind.STOPPED, "stopped"),
+    21: (Kind.RETRY, "rsync could not wait for its receiver"),
+    22: (Kind.BROKEN, "out of memory"),
+    23: (Kind.FINISHED, "some files could not be transferred"),
+    24: (Kind.FINISHED, "some files vanished while they were read"),
+    25: (Kind.FINISHED, "deletions stopped at a limit"),
+    30: (Kind.RETRY, "no answer from the other side for too long"),
+    35: (Kind.RETRY, "no answer when connecting"),
+    124: (Kind.BROKEN, "the remote command failed"),
+    125: (Kind.BROKEN, "the remote command was killed"),
+    126: (Kind.HOST, "the remote command cannot be run"),
+    127: (Kind.HOST, "rsync was not found on the other side (or a program is missing here)"),
+    255: (Kind.RETRY, "ssh could not connect"),
+}
+
+_SSH_SAYS: tuple[tuple[re.Pattern[str], Kind, str], ...] = (
+    (re.compile(r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED"), Kind.HOST, "the host key is unknown or changed"),
+    (re.compile(r"Permission denied \("), Kind.HOST, "the host does not accept the key"),
+    (re.compile(r"Could not resolve hostname"), Kind.RETRY, "the host's name does not resolve"),
+    (re.compile(r"Connection refused"), Kind.RETRY, "the host refuses the connection"),
+    (re.compile(r"No route to host|Network is unreachable"), Kind.RETRY, "there is no way to the host"),
+    (re.compile(r"timed out|Timeout, server .* not responding"), Kind.RETRY, "the host does not answer"),
+    (re.compile(r"Connection (?:closed|reset)"), Kind.RETRY, "the host closed the connection"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """An exit status in words; `unreachable` when ssh never got through."""
+
+    kind: Kind
+    words: str
+    unreachable: bool = False
+
+
+def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
+    """What `exit_code` (negative: ended by that signal) means, ssh's own words taken into account for 255."""
+    if exit_code < 0:
+        return Meaning(Kind.RETRY, f"rsync was ended by signal {-exit_code}")
+    kind, words = MEANING.get(exit_code, (Kind.BROKEN, f"unknown exit status {exit_code}"))
+    if exit_code != 255:
+        return Meaning(kind, words)
+    for line in last_lines:
+        for pattern, ssh_kind, ssh_words in _SSH_SAYS:
+            if pattern.search(line):
+                return Meaning(ssh_kind, ssh_words, unreachable=True)
+    return Meaning(kind, words, unreachable=True)

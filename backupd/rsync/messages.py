@@ -1,0 +1,98 @@
+"""What rsync and ssh complain about, sorted into what it means for the backup.
+
+Exit status 23 alone says little: a full pool, a missing source and one unreadable file are all 23. A line of the receiving side
+(``[receiver]``, ``[generator]``, ``[Receiver]``) with ENOSPC, EROFS, EIO or EDQUOT is the server's fault; a line of the sender is the
+host's. The sender can print anything, so nothing here may harm any other host.
+"""
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from btrkeep.units import printable
+
+SAMPLES = 5
+LAST_LINES = 20
+_LONGEST_LINE = 1000
+_SERVER_ERRNOS = {"28": "no space left", "30": "read-only filesystem", "5": "input/output error", "122": "quota exceeded"}
+_ERROR = re.compile(r"rsync: (?:\[(?P<role>\w+)\] )?(?P<what>.*?)(?: \((?P<errno>\d+)\))?")
+_PROTOCOL = re.compile(r"\((?:Client|Server)\) Protocol versions: ")  # asked for by --debug=proto, no complaint
+
+
+class Class(Enum):
+    """What one line of standard error is about."""
+
+    SERVER_FAULT = auto()
+    PATH_BROKEN = auto()
+    UNREADABLE = auto()
+    NOT_KEPT = auto()
+    VANISHED = auto()
+    DELETIONS_SKIPPED = auto()
+    DELETE_LIMIT = auto()
+    OTHER = auto()
+
+
+_WORDS = (
+    (re.compile(r"(?:file|directory) has vanished: "), Class.VANISHED),
+    (re.compile(r"IO error encountered .* skipping file deletion"), Class.DELETIONS_SKIPPED),
+    (re.compile(r"Deletions stopped due to --max-delete limit"), Class.DELETE_LIMIT),
+    (re.compile(r"ERROR: .* failed verification"), Class.UNREADABLE),
+)
+
+
+def classify(line: str) -> Class:
+    """The class of one line of standard error (without its newline)."""
+    for pattern, kind in _WORDS:
+        if pattern.match(line):
+            return kind
+    match = _ERROR.fullmatch(line)
+    if not match or not match["errno"]:
+        return Class.OTHER
+    if match["role"] in ("receiver", "generator", "Receiver"):
+        return Class.SERVER_FAULT if match["errno"] in _SERVER_ERRNOS else Class.NOT_KEPT
+    if match["what"].startswith(("link_stat ", "change_dir ")):
+        return Class.PATH_BROKEN
+    return Class.UNREADABLE
+
+
+@dataclass(slots=True)
+class Messages:
+    """Everything read from one rsync's standard error, counted by class, with a few samples of each and the last lines."""
+
+    counts: dict[Class, int] = field(default_factory=dict)
+    samples: dict[Class, list[str]] = field(default_factory=dict)
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
+    _rest: bytes = b""
+
+    def feed(self, data: bytes) -> None:
+        """Takes the next bytes as they came."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[:_LONGEST_LINE]
+        for line in lines:
+            self._line(line)
+
+    def close(self) -> None:
+        """Takes what came without a newline at its end."""
+        if self._rest:
+            self._line(self._rest)
+            self._rest = b""
+
+    def _line(self, raw: bytes) -> None:
+        line = printable(raw[:_LONGEST_LINE].rstrip(b"\r"))
+        if not line or _PROTOCOL.match(line):
+            return
+        kind = classify(line)
+        self.last.append(line)
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        samples = self.samples.setdefault(kind, [])
+        if len(samples) < SAMPLES:
+            samples.append(line)
+
+    def count(self, kind: Class) -> int:
+        """How many lines of that class came."""
+        return self.counts.get(kind, 0)
+
+    def first(self, kind: Class) -> str:
+        """The first line of that class, or nothing."""
+        return self.samples.get(kind, [""])[0]

@@ -1,0 +1,129 @@
+"""One rsync, run to its end or stopped: by the operator, the window, the deadline, or because nothing moves any more.
+
+rsync's own --timeout does not fire on a pull from a host that hangs (our side's keep-alives count as activity), so progress is
+measured from outside: what rsync prints, what its processes read, and the CPU time they use.
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from backupd.rsync.messages import Messages
+from backupd.rsync.output import Output
+from btrkeep.pool import Lock
+from btrkeep.process import Group, members
+from btrkeep.units import format_duration
+
+_PATIENCE = 10.0  # from SIGTERM to SIGKILL
+_ALIVE_BYTES = 1024  # less than this read since the last look is keep-alives
+_ALIVE_TICKS = 5
+
+
+@dataclass(slots=True)
+class Ended:
+    """An rsync that has ended and whose whole group is gone. `stopped`: why we stopped it, None when it ended by itself."""
+
+    exit_code: int
+    output: Output
+    messages: Messages
+    seconds: float
+    stopped: str | None
+
+
+class Stopper:
+    """The one way to stop a host's run from outside: remembers why, and stops the transfer that runs now and all later ones."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self.group: Group | None = None
+        self.event = asyncio.Event()
+
+    def stop(self, reason: str) -> None:
+        """Stops cleanly: rsync gets SIGTERM and keeps what it has."""
+        self.reason = self.reason or reason
+        self.event.set()
+        if self.group:
+            self.group.signal(signal.SIGTERM)
+            asyncio.get_running_loop().call_later(_PATIENCE, self.kill)
+
+    def kill(self) -> None:
+        """Stops at once."""
+        if self.group:
+            self.group.signal(signal.SIGKILL)
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleeps, but not past a stop."""
+        try:
+            await asyncio.wait_for(self.event.wait(), seconds)
+        except TimeoutError:
+            return
+
+
+async def transfer(
+    command: Sequence[str], lock: Lock, stopper: Stopper, stall: float, on_output: Callable[[Output], None] = lambda _: None
+) -> Ended:
+    """Runs rsync under the host's lock, which its processes inherit. Raises ProgramFailed when it cannot be started."""
+    started = time.monotonic()
+    output, messages = Output(), Messages()
+    watch = _Watch(stall)
+
+    def take_output(data: bytes) -> None:
+        output.feed(data)
+        watch.moved()
+        on_output(output)
+
+    def take_messages(data: bytes) -> None:
+        messages.feed(data)
+        watch.moved()
+
+    if stopper.reason:
+        return Ended(20, output, messages, 0.0, stopper.reason)
+    group = Group.start(command, on_stdout=take_output, on_stderr=take_messages, keep_open=[lock.fd])
+    lock.note_group(group.pid)
+    stopper.group = group
+    watching = asyncio.create_task(watch.run(group))
+    try:
+        exit_code = await group.wait()
+    finally:
+        stopper.group = None
+        watching.cancel()
+    messages.close()
+    return Ended(exit_code, output, messages, time.monotonic() - started, stopper.reason or watch.verdict)
+
+
+class _Watch:
+    """Ends a group that has made no progress for `stall` seconds."""
+
+    def __init__(self, stall: float) -> None:
+        self.stall = stall
+        self.verdict: str | None = None
+        self._since = time.monotonic()
+        self._seen: dict[int, tuple[int, int]] = {}
+
+    def moved(self) -> None:
+        """Something came out of rsync."""
+        self._since = time.monotonic()
+
+    async def run(self, group: Group) -> None:
+        pause = min(10.0, self.stall / 4)
+        while group.running:
+            await asyncio.sleep(pause)
+            self._look(group)
+            if time.monotonic() - self._since > self.stall:
+                self.verdict = f"no progress for {format_duration(self.stall)}"
+                group.signal(signal.SIGTERM)
+                await asyncio.sleep(_PATIENCE)
+                group.signal(signal.SIGKILL)
+                return
+
+    def _look(self, group: Group) -> None:
+        """Compares with what was seen when something last moved; rsync's processes only, since ssh reads keep-alives."""
+        now = {member.pid: (member.read_bytes, member.cpu_ticks) for member in members(group.pid) if member.name == "rsync"}
+        for pid, (read_bytes, ticks) in now.items():
+            before = self._seen.get(pid, (0, 0))
+            if read_bytes - before[0] > _ALIVE_BYTES or ticks - before[1] > _ALIVE_TICKS:
+                self._since = time.monotonic()
+                self._seen = now
+                return

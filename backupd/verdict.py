@@ -1,0 +1,166 @@
+"""What became of a source path, and of the whole backup. Pure: numbers and messages in, a judgement with its reason out.
+
+Worst first, since one path decides for all: a fault of the pool ends the run and leaves it unfinished; an unfinished path
+leaves `.working` for the next run; a broken path makes the backup `failed`; a path that lost or missed too much makes it `suspect`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from backupd.rsync.meaning import Kind, meaning
+from backupd.rsync.messages import Class, Messages
+from btrkeep.units import format_share, format_size
+
+
+class Outcome(StrEnum):
+    """What became of one source path; the order is from best to worst."""
+
+    COMPLETE = "complete"
+    SUSPECT = "suspect"
+    BROKEN = "broken"
+    UNFINISHED = "unfinished"
+    FAULT = "fault"
+
+    @property
+    def rank(self) -> int:
+        """0 is best."""
+        return list(Outcome).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Fractions beyond which a path is suspect."""
+
+    shrink: float
+    unreadable: float
+
+
+@dataclass(frozen=True, slots=True)
+class PathResult:
+    """One source path of a run, as backup.json keeps it. `numbers` are rsync's statistics, by short name, in bytes and counts."""
+
+    path: str
+    outcome: Outcome
+    reason: str = ""
+    exit_code: int | None = None
+    meaning: str = ""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    unreadable: int = 0
+    vanished: int = 0
+    not_kept: int = 0
+    deletions_skipped: bool = False
+    warnings: tuple[str, ...] = ()
+    samples: tuple[str, ...] = ()
+
+
+def judge(
+    path: str, exit_code: int, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: Limits, seconds: float
+) -> PathResult:
+    """The result of one source path whose rsync has ended. `base` are the same path's numbers in the backup it grew from."""
+    means = meaning(exit_code, messages.last)
+    outcome, reason = _outcome(exit_code, messages, numbers, base, limits)
+    return PathResult(
+        path=path,
+        outcome=outcome,
+        reason=f"{path}: {reason}" if reason else "",
+        exit_code=exit_code,
+        meaning=means.words,
+        numbers=dict(numbers),
+        seconds=round(seconds, 3),
+        unreadable=messages.count(Class.UNREADABLE),
+        vanished=messages.count(Class.VANISHED),
+        not_kept=messages.count(Class.NOT_KEPT),
+        deletions_skipped=bool(messages.count(Class.DELETIONS_SKIPPED)),
+        warnings=tuple(_warnings(path, messages, numbers, base)),
+        samples=tuple(line for kind in (Class.UNREADABLE, Class.NOT_KEPT, Class.VANISHED) for line in messages.samples.get(kind, [])),
+    )
+
+
+def _outcome(
+    exit_code: int, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: Limits
+) -> tuple[Outcome, str]:
+    means = meaning(exit_code, messages.last)
+    if messages.count(Class.SERVER_FAULT):
+        return Outcome.FAULT, f"this server could not write: {messages.first(Class.SERVER_FAULT)}"
+    if means.kind is Kind.STOPPED:
+        return Outcome.UNFINISHED, "stopped"
+    if means.kind in (Kind.RETRY, Kind.HOST):
+        return Outcome.UNFINISHED, means.words
+    if means.kind is Kind.BROKEN or not numbers:
+        return Outcome.BROKEN, f"{means.words} (rsync's exit status {exit_code})"
+    if messages.count(Class.PATH_BROKEN) and _is_about_the_source(messages, numbers):
+        return Outcome.BROKEN, f"the source is missing or cannot be entered: {messages.first(Class.PATH_BROKEN)}"
+    if reason := _lost_too_much(exit_code, messages, numbers, base, limits):
+        return Outcome.SUSPECT, reason
+    if exit_code == 23 and not any(messages.count(kind) for kind in (Class.UNREADABLE, Class.NOT_KEPT, Class.PATH_BROKEN)):
+        return Outcome.SUSPECT, "rsync says that some files were not transferred, but not which"
+    return Outcome.COMPLETE, ""
+
+
+def _is_about_the_source(messages: Messages, numbers: Mapping[str, int]) -> bool:
+    """link_stat fails for the source itself before anything is listed; later ones are single files."""
+    return numbers.get("regular", 0) == 0 or any("change_dir" in line for line in messages.samples[Class.PATH_BROKEN])
+
+
+def _lost_too_much(
+    exit_code: int, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: Limits
+) -> str:
+    files, regular = numbers.get("files", 0), numbers.get("regular", 0)
+    missed = messages.count(Class.UNREADABLE) + messages.count(Class.NOT_KEPT)
+    if missed and missed >= regular:
+        return f"nothing could be read: {messages.first(Class.UNREADABLE) or messages.first(Class.NOT_KEPT)}"
+    if missed > limits.unreadable * files:
+        share = format_share(missed / max(1, files))
+        return f"{missed} of {files} files could not be read or kept ({share}, the limit is {format_share(limits.unreadable)})"
+    if exit_code == 25 or messages.count(Class.DELETE_LIMIT):
+        return "deletions stopped at a limit, so files that are gone are still there"
+    return _shrunk(numbers, base, limits.shrink) if base else ""
+
+
+def _shrunk(numbers: Mapping[str, int], base: Mapping[str, int], limit: float) -> str:
+    if base.get("regular", 0) and not numbers.get("regular", 0) and limit < 1:
+        return f"no file is left of {base['regular']} (is something not mounted?)"
+    for key, show in (("files", str), ("bytes", format_size)):
+        before, after = base.get(key, 0), numbers.get(key, 0)
+        if before and (before - after) > limit * before:
+            lost = format_share((before - after) / before)
+            return f"{key} went from {show(before)} to {show(after)}: {lost} less, the limit is {format_share(limit)}"
+    return ""
+
+
+def _warnings(path: str, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None) -> list[str]:
+    counted = (
+        (Class.UNREADABLE, "could not be read"),
+        (Class.NOT_KEPT, "could not be kept as they are"),
+        (Class.VANISHED, "vanished while they were read"),
+        (Class.PATH_BROKEN, "could not be looked at"),
+    )
+    found = [f"{path}: {messages.count(kind)} {words}" for kind, words in counted if messages.count(kind)]
+    if messages.count(Class.DELETIONS_SKIPPED):
+        found.append(f"{path}: deletions were skipped because of read errors, so files that are gone may still be there")
+    if base is None and numbers and not numbers.get("regular", 0):
+        found.append(f"{path}: holds no file")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of the run. `state`: the final state of the backup, or None when `.working` stays unfinished."""
+
+    state: str | None
+    outcome: str
+    error: str | None
+
+
+_FINAL = {Outcome.COMPLETE: "complete", Outcome.SUSPECT: "suspect", Outcome.BROKEN: "failed"}
+
+
+def decide(results: Sequence[PathResult]) -> Verdict:
+    """The verdict over all source paths of a run, at least one. The error tells of the worst path."""
+    worst = max(results, key=lambda result: result.outcome.rank)
+    if worst.outcome in _FINAL:
+        state = _FINAL[worst.outcome]
+        return Verdict(state, state, worst.reason or None)
+    return Verdict(None, "failed" if worst.outcome is Outcome.FAULT else "partial", worst.reason)

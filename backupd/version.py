@@ -1,0 +1,34 @@
+"""Which rsync and which other programs are here."""
+
+import json
+import re
+from dataclasses import dataclass
+
+from btrkeep.process import ProgramFailed, run
+
+SAFE = (3, 4, 3)  # older ones have holes that a hostile host can use against the server (see rsync's NEWS)
+OLDEST = (3, 1, 3)  # --modify-window=-1
+
+
+@dataclass(frozen=True, slots=True)
+class Rsync:
+    """Our rsync. `numbers` compares as a tuple."""
+
+    version: str
+    protocol: int | None
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """(3, 5, 0) of "3.5.0"."""
+        return tuple(int(part) for part in re.findall(r"\d+", self.version)[:3])
+
+
+def rsync_version() -> Rsync:
+    """Our rsync's version. Raises ProgramFailed when there is no rsync."""
+    try:
+        fields = json.loads(run(["rsync", "-VV"]).stdout)
+        return Rsync(str(fields["version"]), int(float(fields["protocol"])))
+    except (ValueError, KeyError, ProgramFailed):  # before 3.2.4 it speaks no JSON
+        text = run(["rsync", "--version"]).stdout
+        match = re.search(r"version v?(\S+)\s+protocol version (\d+)", text)
+        return Rsync(match[1], int(match[2])) if match else Rsync("unknown", None)

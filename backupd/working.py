@@ -1,0 +1,264 @@
+"""The subvolume of a run: where it comes from, how it becomes final, what is done with one that was left behind.
+
+Every function here is one small step that may be killed anywhere: what it leaves is either what was before, or what
+`recover` and `prepare` of the next run understand. Blocking; meant to be called in a thread.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from backupd import record as records
+from backupd.hardlinks import split
+from backupd.record import DATA, FINAL, Record
+from btrkeep.config import HostConfig
+from btrkeep.errors import OperatorError
+from btrkeep.pool import Pool, Subvolume, commit, create, delete, describe, set_read_only, snapshot
+from btrkeep.units import backup_name, parse_backup_name
+
+_CLOCK_TOLERANCE = timedelta(minutes=5)
+
+
+class NotOurs(OperatorError):
+    """Something lies where a backup of ours should be; it is left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A `.working` ready for rsync. `base` is the record it grew from; `fresh`: made by this run, so nothing in it is new."""
+
+    path: Path
+    base: Record | None
+    fresh: bool
+    uuid: str
+
+
+def settings_of(host: HostConfig) -> dict[str, Any]:
+    """What two runs must share for one to continue the other."""
+    return {
+        "paths": list(host.paths),
+        "exclude": [*host.left_out, *host.exclude],
+        "inplace": host.inplace,
+        "one_file_system": host.one_file_system,
+    }
+
+
+def ours(path: Path, host: str) -> tuple[Subvolume, Record] | None:
+    """The subvolume and record of a backup of ours, or None: its name, and the record's host, name and UUID, must agree.
+
+    A snapshot that a user made of a backup carries our backup.json too; its UUID tells it apart. Raises UnreadableRecord.
+    """
+    subvolume = describe(path)
+    record = records.read(path) if subvolume else None
+    if subvolume is None or record is None or record.host != host or record.uuid != subvolume.uuid:
+        return None
+    if path.name != ".working" and record.name != path.name:
+        return None
+    return subvolume, record
+
+
+def final_backups(pool: Pool, host: str) -> Iterator[tuple[Path, Subvolume, Record]]:
+    """The host's final backups, newest name first; what is not ours or cannot be read is passed over."""
+    try:
+        names = sorted((entry.name for entry in os.scandir(pool.host(host)) if parse_backup_name(entry.name)), reverse=True)
+    except FileNotFoundError:
+        return
+    for name in names:
+        path = pool.host(host) / name
+        with contextlib.suppress(records.UnreadableRecord):
+            found = ours(path, host)
+            if found and found[0].read_only and found[1].state in FINAL:
+                yield path, *found
+
+
+def find_base(pool: Pool, host: str, now: datetime) -> tuple[Path, Record] | None:
+    """The newest complete backup, from the pool itself. One stamped in the future is a base only when there is no other."""
+    notes = records.read_notes(pool.host(host))
+    future = None
+    for path, _, record in final_backups(pool, host):
+        if records.effective_state(record, notes) != records.COMPLETE:
+            continue
+        if record.started <= now + _CLOCK_TOLERANCE:
+            return path, record
+        future = future or (path, record)
+    return future
+
+
+def recover(pool: Pool, host: str) -> Record | None:
+    """Finishes a `.working` that was final but for its name; the record of what it became, None when there was none.
+
+    A read-only `.working` was committed with its record before it became read-only, so what the record says is true.
+    """
+    path = pool.working(host)
+    found = ours(path, host)
+    if not found or not found[0].read_only:
+        return None
+    record = found[1]
+    if record.state not in FINAL or not record.name:
+        return None
+    _rename(path, record.name)
+    return record
+
+
+def _rename(path: Path, name: str) -> Path:
+    final = path.with_name(name)
+    if final.exists() or final.is_symlink():
+        raise NotOurs(f"{final} is there already, so {path} cannot take its name", "look at both, and move one of them away")
+    path.rename(final)
+    _point_latest(final)
+    return final
+
+
+def _point_latest(final: Path) -> None:
+    """Moves the `latest` symlink: a convenience for people, never trusted by us, so never in the way either."""
+    latest = final.with_name("latest")
+    temporary = final.with_name(".latest.new")
+    if latest.is_symlink() or not latest.exists():
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(final.name)
+            temporary.replace(latest)
+
+
+def prepare(pool: Pool, host: HostConfig, now: datetime) -> Prepared:
+    """A writable `.working` that fits: a continued one, a snapshot of the newest complete backup, or an empty subvolume.
+
+    Raises NotOurs when a `.working` lies there that we did not make, OSError as the filesystem gives it.
+    """
+    pool.host(host.name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    base = find_base(pool, host.name, now)
+    path = pool.working(host.name)
+    fresh = not _continue(path, host, base)
+    if fresh:
+        if base:
+            snapshot(base[0], path)
+        else:
+            create(path)
+    subvolume = describe(path)
+    assert subvolume is not None
+    prepared = Prepared(path, base[1] if base else None, fresh, subvolume.uuid)
+    records.write(path, first_record(prepared, host, now))
+    (path / DATA).mkdir(exist_ok=True)
+    _drop_other_paths(path / DATA, host.paths)
+    if not fresh:
+        commit(path)  # the tree search that looks for hard links sees committed inodes only
+    if base or not fresh:
+        split(path)
+    return prepared
+
+
+def first_record(prepared: Prepared, host: HostConfig, now: datetime) -> Record:
+    """The record of a run that begins."""
+    base = prepared.base
+    return Record(
+        host=host.name,
+        uuid=prepared.uuid,
+        state=records.RUNNING,
+        started=now,
+        base=base.name if base else None,
+        base_uuid=base.uuid if base else None,
+        settings=settings_of(host),
+    )
+
+
+def _continue(path: Path, host: HostConfig, base: tuple[Path, Record] | None) -> bool:
+    """Whether the `.working` that lies there can be continued. One that does not fit is discarded; a foreign one is an error."""
+    if not path.exists() and not path.is_symlink():
+        return False
+    subvolume = describe(path)
+    if subvolume is None or subvolume.read_only:
+        raise NotOurs(f"{path} is not ours", "move it away")
+    if _fits(path, subvolume, host, base):
+        return True
+    if not _made_by_us(path, subvolume, host.name):
+        raise NotOurs(f"{path} is not ours", "move it away")
+    delete(path.parent, subvolume.id)
+    return False
+
+
+def _fits(path: Path, subvolume: Subvolume, host: HostConfig, base: tuple[Path, Record] | None) -> bool:
+    try:
+        record = records.read(path)
+    except records.UnreadableRecord:
+        return False
+    base_uuid = base[1].uuid if base else None
+    return (
+        record is not None
+        and (record.host, record.uuid, record.base_uuid) == (host.name, subvolume.uuid, base_uuid)
+        and record.settings == settings_of(host)
+    )
+
+
+def _made_by_us(path: Path, subvolume: Subvolume, host: str) -> bool:
+    """A `.working` of ours, or one whose maker was killed before it could write the record: a bare snapshot of a backup, or empty."""
+    names = {entry.name for entry in os.scandir(path)}
+    if not names <= {records.RECORD, records.RECORD + ".new", DATA}:
+        return False
+    try:
+        record = records.read(path)
+    except records.UnreadableRecord:
+        return True
+    if record is None:
+        return not (path / DATA).exists() or not any(os.scandir(path / DATA))
+    return record.host == host and record.uuid in (subvolume.uuid, subvolume.parent_uuid)
+
+
+def discard(path: Path, uuid: str) -> None:
+    """Deletes the `.working` of this run, if that is still what lies there."""
+    subvolume = describe(path)
+    if subvolume and subvolume.uuid == uuid and not subvolume.read_only:
+        delete(path.parent, subvolume.id)
+
+
+def _drop_other_paths(data: Path, paths: tuple[str, ...]) -> None:
+    """Removes from the new backup what belongs to no source path any more, and whatever stands where a parent folder must be.
+
+    rsync would follow a symlink there, and a host could have planted one when a path above was still a source of its own.
+    """
+    wanted: dict[str, Any] = {}
+    for path in paths:
+        level = wanted
+        for part in path.strip("/").split("/") if path != "/" else ():
+            level = level.setdefault(part, {})
+        if path == "/":
+            return
+    _prune(data, wanted)
+
+
+def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
+    for entry in list(os.scandir(folder)):
+        below = wanted.get(entry.name)
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if below is None or not is_folder:
+            if is_folder:
+                shutil.rmtree(entry.path)
+            else:
+                Path(entry.path).unlink()
+        elif below:
+            _prune(Path(entry.path), below)
+
+
+def finalise(pool: Pool, prepared: Prepared, record: Record) -> tuple[Path, Record]:
+    """Makes `.working` final under the name of its start; each line is safe to be killed after.
+
+    The record is written before the commit, so a read-only `.working` always has a true one; the name comes last.
+    """
+    named = replace(record, name=_free_name(pool, record))
+    records.write(prepared.path, named)
+    commit(prepared.path)
+    set_read_only(prepared.path)
+    assert named.name is not None
+    return _rename(prepared.path, named.name), named
+
+
+def _free_name(pool: Pool, record: Record) -> str:
+    """The name of the start; seconds later when another backup has it (a clock that was set back)."""
+    moment = record.started
+    while (pool.host(record.host) / backup_name(moment)).exists():
+        moment += timedelta(seconds=1)
+    return backup_name(moment)

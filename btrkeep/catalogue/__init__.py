@@ -1,0 +1,13 @@
+"""What was backed up and how it went: every statement of SQL that btrkeep has.
+
+    with Catalogue.open(Path("/var/lib/btrkeep/main")) as catalogue:
+        for backup in catalogue.backups("web1"):
+            ...
+
+The pool explains itself (backup.json); the catalogue is a cache of it, plus the history of runs. Losing it loses no backup.
+"""
+
+from btrkeep.catalogue.model import BACKUP_STATES, RUN_OUTCOMES, Backup, HostFacts, Progress, Run, RunFields
+from btrkeep.catalogue.store import Catalogue
+
+__all__ = ["BACKUP_STATES", "RUN_OUTCOMES", "Backup", "Catalogue", "HostFacts", "Progress", "Run", "RunFields"]

@@ -1,0 +1,141 @@
+"""From no file, or an older one, to the schema that this code knows.
+
+A look at the version is one query. Only when the schema is missing or behind is Alembic imported (0.3 s): under a lock, so that of
+several programs that start at once one does it and the others wait; in one transaction, so that a version and its record come
+together or not at all; after a copy of the old file was put beside it.
+"""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine
+
+from btrkeep.catalogue import tables
+from btrkeep.catalogue.sqlite import engine_of, for_writing, meaning_of
+from btrkeep.errors import OperatorError
+
+FILE = "catalogue.sqlite"
+MIGRATIONS = Path(__file__).parent / "migrations"
+_LOCK = "catalogue.lock"
+
+
+def prepared_engine(state: Path) -> Engine:
+    """An engine for the catalogue in `state`, which is made or migrated when it has to be.
+
+    Raises OperatorError when the file is no catalogue, damaged, newer than this code, or cannot be written.
+    """
+    path = state / FILE
+    try:
+        _make_file(path)
+        engine = engine_of(path)
+        if not _is_current(engine, path):
+            with _alone(state):
+                _bring_up(engine, path)
+        return engine
+    except OSError as error:
+        raise OperatorError(f"the catalogue {path} cannot be opened: {error.strerror}", "see [pool] state, run as root") from error
+
+
+def set_aside(state: Path) -> Path | None:
+    """Rename the catalogue and its journal out of the way, damaged or not; the new path, or None when there was none.
+
+    For `rebuild`: a program that still has it open goes on writing to the renamed file, so nothing else may run.
+    """
+    path = state / FILE
+    if not path.exists():
+        return None
+    with _alone(state):
+        aside = next(free for n in range(1, 10**6) if not (free := path.with_name(f"{FILE}.aside-{n}")).exists())
+        for suffix in ("-wal", "-shm", ""):  # the file last: until then it is found with what is left, and refused or recovered
+            part = path.with_name(FILE + suffix)
+            if part.exists():
+                part.rename(aside.with_name(aside.name + suffix))
+    return aside
+
+
+def _make_file(path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # SQLite gives its -wal and -shm the mode of the file.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+@contextmanager
+def _alone(state: Path) -> Iterator[None]:
+    descriptor = os.open(state / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_current(engine: Engine, path: Path) -> bool:
+    with engine.connect() as connection:
+        in_wal_mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        return _version(connection, path) == tables.SCHEMA_VERSION and in_wal_mode
+
+
+def _version(connection: Connection, path: Path) -> str | None:
+    """The schema's version, None of an empty file. Raises OperatorError for what this code must not touch."""
+    names = set(connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars())
+    if not names:
+        return None
+    version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() if "alembic_version" in names else None
+    if not isinstance(version, str) or not version.isdecimal() or len(version) != len(tables.SCHEMA_VERSION):
+        raise OperatorError(f"{path} is a database, but no catalogue", "see [pool] state, or move it away and run: backupd rebuild")
+    if version > tables.SCHEMA_VERSION:
+        raise OperatorError(
+            f"the catalogue {path} has schema {version}, this btrkeep knows {tables.SCHEMA_VERSION}: a newer one migrated it",
+            "use that btrkeep, or move the catalogue away and run: backupd rebuild",
+        )
+    return version
+
+
+def _bring_up(engine: Engine, path: Path) -> None:
+    """Migrate, unless somebody else has done so while we waited for the lock."""
+    with engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        version = _version(connection, path)
+    if version == tables.SCHEMA_VERSION:
+        return
+    if version is not None:
+        _copy(path, path.with_name(f"{FILE}.before-{tables.SCHEMA_VERSION}"))
+    with engine.connect() as connection:
+        # A migration may have to build a table anew; with foreign keys on, dropping the old one would delete what refers to it.
+        # This has no effect within a transaction, so it comes before.
+        connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+        connection.commit()
+        with for_writing(connection).begin():
+            _upgrade(connection)
+            if broken := connection.exec_driver_sql("PRAGMA foreign_key_check").first():
+                raise RuntimeError(f"the migration to {tables.SCHEMA_VERSION} left a row of {broken[0]} that refers to nothing")
+
+
+def _copy(path: Path, copy: Path) -> None:
+    """A consistent copy, journal included; it appears under its name when it is whole and on disk."""
+    unfinished = copy.with_name(copy.name + ".tmp")
+    unfinished.unlink(missing_ok=True)
+    descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(unfinished)) as target:
+            source.backup(target)
+        os.fsync(descriptor)
+    except sqlite3.Error as error:
+        raise (meaning_of(error, path) or error) from error
+    finally:
+        os.close(descriptor)
+    unfinished.rename(copy)
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

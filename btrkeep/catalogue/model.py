@@ -1,0 +1,127 @@
+"""What the catalogue gives out and takes in: plain frozen data.
+
+Times are aware UTC datetimes, sizes bytes, durations seconds, shares fractions of one. Text that came from a host may hold
+surrogate escapes (PEP 383) for bytes that are no UTF-8; it comes back as it went in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypedDict
+
+BACKUP_STATES = ("running", "partial", "complete", "suspect", "failed", "expired", "deleting")
+RUN_OUTCOMES = ("complete", "suspect", "failed", "partial", "skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """One backup of one host: a subvolume of the pool. The order of the fields is the order of the catalogue's columns."""
+
+    host: str
+    name: str | None
+    """The folder's name, 2026-11-20T220003Z; None while it is still in `.working`."""
+    path: str
+    state: str
+    """One of BACKUP_STATES."""
+    started: datetime
+    finished: datetime | None
+    duration: float | None
+    files: int | None
+    bytes: int | None
+    """Size of all files, as the host has them."""
+    new_bytes: int | None
+    """What this backup added: rsync's literal data."""
+    error: str | None
+    warnings: tuple[str, ...] = ()
+    base: str | None = None
+    """The name of the backup that it grew from."""
+    subvolume_id: int | None = None
+    uuid: str | None = None
+    detail: Mapping[str, object] = field(default_factory=dict)
+    """The rest of backup.json, as JSON has it; empty unless it was asked for (`backups(with_detail=True)`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One try to back up one host, with what rsync said. Runs are history: they stay when the backup is long gone."""
+
+    id: int
+    host: str
+    started: datetime
+    finished: datetime | None
+    outcome: str | None
+    """One of RUN_OUTCOMES; None: running now, or killed."""
+    backup: str | None
+    attempts: int
+    exit_code: int | None
+    """rsync's; negative for a signal."""
+    meaning: str | None
+    error: str | None
+    last_lines: tuple[str, ...]
+    literal_bytes: int | None
+    matched_bytes: int | None
+    received_bytes: int | None
+    rsync_version: str | None
+    protocol: int | None
+    pid: int
+    pid_started: str | None
+    night: bool
+
+
+class RunFields(TypedDict, total=False):
+    """What `update_run` may change."""
+
+    finished: datetime | None
+    outcome: str | None
+    backup: str | None
+    attempts: int
+    exit_code: int | None
+    meaning: str | None
+    error: str | None
+    last_lines: tuple[str, ...]
+    literal_bytes: int | None
+    matched_bytes: int | None
+    received_bytes: int | None
+    rsync_version: str | None
+    protocol: int | None
+    pid: int
+    pid_started: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a running transfer is; one row per host, gone when its run ends."""
+
+    host: str
+    run_id: int
+    pid: int
+    pid_started: str | None
+    path: str
+    """The source path that is being transferred."""
+    files_done: int
+    files_total: int | None
+    bytes: int
+    rate: float | None
+    """Bytes per second."""
+    share: float | None
+    updated: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What `status` and `due` need to know of a host.
+
+    `newest_*` is the newest backup in any state, `.working` too. `last_run_*` is the newest run that has ended: a run in progress,
+    or one that was killed and not yet cleaned up, does not hide the outcome of the one before.
+    """
+
+    last_complete: datetime | None
+    """When the newest complete backup started."""
+    last_complete_finished: datetime | None
+    last_complete_files: int | None
+    last_complete_bytes: int | None
+    newest_state: str | None
+    newest_error: str | None
+    last_run_started: datetime | None
+    last_run_outcome: str | None
+    last_run_error: str | None

@@ -1,0 +1,176 @@
+"""The catalogue as programs see it: what it is asked in words, answered in dataclasses.
+
+It is a cache of the pool's backup.json files, and the history of runs. A Catalogue is used by the thread that opened it (sqlite3
+refuses others); in asyncio that is the loop's thread: each call takes well under a millisecond unless another process is writing.
+Every method raises OperatorError when the file is damaged, full, not writable, or held by another program for more than 30 s.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self, Unpack
+
+from sqlalchemy import Connection, Engine, delete, insert, select
+
+from btrkeep.catalogue import backups, hosts, migrate, progress, runs
+from btrkeep.catalogue.model import RUN_OUTCOMES, Backup, HostFacts, Progress, Run, RunFields
+from btrkeep.catalogue.spool import spooled
+from btrkeep.catalogue.sqlite import for_writing
+from btrkeep.catalogue.tables import about
+
+_POOL_ID = "pool_id"
+
+
+class Catalogue:
+    """One open catalogue: a connection for reading, and one for writing, so that a list can be read while rows are written."""
+
+    def __init__(self, engine: Engine, state: Path) -> None:
+        self._state = state
+        self._reader = engine.connect()
+        self._writer = for_writing(engine.connect())
+
+    @classmethod
+    def open(cls, state: Path) -> Self:
+        """The catalogue in the folder `state`: made when missing, migrated when behind (a copy of the old file stays beside it).
+
+        Raises OperatorError when the file is damaged or no catalogue (then its hint says how to rebuild it), or when its schema is
+        newer than this code.
+        """
+        return cls(migrate.prepared_engine(state), state)
+
+    @staticmethod
+    def set_aside(state: Path) -> Path | None:
+        """Move a damaged catalogue out of the way, so that `open` makes a new one; where it is now, None when there was none."""
+        return migrate.set_aside(state)
+
+    def close(self) -> None:
+        """Close both connections. Iterators that are still open end here."""
+        self._reader.close()
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with self._writer.begin():
+            yield self._writer
+
+    def pool_id(self) -> str | None:
+        """The id of the pool whose backups these are; None in a new catalogue."""
+        return self._reader.scalar(select(about.c.value).where(about.c.name == _POOL_ID))
+
+    def set_pool_id(self, pool_id: str) -> None:
+        """Say whose backups these are."""
+        with self._writing() as connection:
+            _put_pool_id(connection, pool_id)
+
+    def put_backup(self, backup: Backup) -> None:
+        """Insert the backup, or replace the one of the same host and name; with no name, the host's `.working`."""
+        with self._writing() as connection:
+            backups.put(connection, backup)
+
+    def drop_backup(self, host: str, name: str | None) -> None:
+        """Forget the backup, if it is known; with no name, the host's `.working`."""
+        with self._writing() as connection:
+            backups.drop(connection, host, name)
+
+    def finish_backup(self, backup: Backup, /, run_id: int, **fields: Unpack[RunFields]) -> None:
+        """In one transaction: the host's `.working` goes, `backup` comes, the run ends and its progress goes.
+
+        The run's `finished`, `outcome` and `backup` are the backup's own unless given. Raises KeyError when there is no such run.
+        """
+        outcome = backup.state if backup.state in RUN_OUTCOMES else None
+        ended: RunFields = {"finished": backup.finished, "outcome": outcome, "backup": backup.name, **fields}
+        _see_that_it_ends(ended)
+        with self._writing() as connection:
+            backups.finish(connection, backup)
+            runs.finish(connection, run_id, ended)
+
+    def replace_backups(self, pool_id: str, found: Iterable[Backup]) -> int:
+        """All backups anew, in one transaction; how many. The history of runs stays.
+
+        `found` is read to its end before anything is locked or changed. Two of one host and name are an error: nothing changes.
+        """
+        count = 0
+        with spooled(found, self._state) as lists, self._writing() as connection:
+            _put_pool_id(connection, pool_id)
+            backups.drop_all(connection)
+            for some in lists:
+                backups.put_many(connection, some)
+                count += len(some)
+        return count
+
+    def backups(self, host: str | None = None, with_detail: bool = False) -> Iterator[Backup]:
+        """Backups of one host or of all, by host and start, read as they are asked for: as they were when the first was."""
+        return backups.stream(self._reader, host, with_detail)
+
+    def newest_backups(self) -> list[Backup]:
+        """The newest backup of each host, whatever its state, by host."""
+        return backups.newest(self._reader)
+
+    def host_facts(self) -> dict[str, HostFacts]:
+        """What `status` and `due` need to know of each host. A host without backup and run is not there."""
+        return hosts.facts(self._reader)
+
+    def hosts(self) -> list[str]:
+        """Every host that has a backup or a run, in order."""
+        return hosts.known(self._reader)
+
+    def start_run(self, host: str, started: datetime, pid: int, pid_started: str | None, night: bool) -> int:
+        """A run begins; its id. `pid` and `pid_started` say which process does it, `night` that it is one of a whole night."""
+        with self._writing() as connection:
+            return runs.start(connection, host, started, pid, pid_started, night)
+
+    def update_run(self, run_id: int, **fields: Unpack[RunFields]) -> None:
+        """Change fields of a run. Raises KeyError when there is none of that id."""
+        with self._writing() as connection:
+            runs.update_fields(connection, run_id, fields)
+
+    def finish_run(self, run_id: int, **fields: Unpack[RunFields]) -> None:
+        """The run ends, `finished` and `outcome` are needed; its progress goes. Raises KeyError when there is none of that id."""
+        _see_that_it_ends(fields)
+        with self._writing() as connection:
+            runs.finish(connection, run_id, fields)
+
+    def add_runs(self, history: Iterable[Run]) -> int:
+        """Past runs from elsewhere, in the order given, under new ids; how many."""
+        with self._writing() as connection:
+            return runs.put_many(connection, history)
+
+    def runs(self, host: str | None = None, limit: int = 20) -> list[Run]:
+        """The last runs, of one host or of all, newest first."""
+        return runs.newest(self._reader, host, limit)
+
+    def unfinished_runs(self) -> list[Run]:
+        """Runs without an end, oldest first: running now, or killed; their `pid` and `pid_started` tell."""
+        return runs.unfinished(self._reader)
+
+    def put_progress(self, progress_now: Progress) -> None:
+        """Say how far a host's transfer is."""
+        with self._writing() as connection:
+            progress.put(connection, progress_now)
+
+    def drop_progress(self, host: str) -> None:
+        """Nothing of this host is running any more."""
+        with self._writing() as connection:
+            progress.drop(connection, host)
+
+    def progress(self) -> list[Progress]:
+        """What runs now, by host."""
+        return progress.every(self._reader)
+
+
+def _put_pool_id(connection: Connection, pool_id: str) -> None:
+    connection.execute(delete(about).where(about.c.name == _POOL_ID))
+    connection.execute(insert(about), {"name": _POOL_ID, "value": pool_id})
+
+
+def _see_that_it_ends(fields: RunFields) -> None:
+    if fields.get("finished") is None or fields.get("outcome") is None:
+        raise TypeError("a run ends with `finished` and `outcome`")

@@ -1,0 +1,125 @@
+"""The catalogue's tables, as they are now. How an older file gets there is in migrations/; a test holds the two together.
+
+`host` has one row for each host that ever had a backup or a run. It lets the newest row of each host be found by one index seek per
+host, however long the history has grown.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+)
+
+from btrkeep.catalogue.columns import Document, Lines, Moment, Name, Words
+from btrkeep.catalogue.model import BACKUP_STATES, RUN_OUTCOMES
+
+SCHEMA_VERSION = "0001"
+"""The newest migration. Versions are numbers of four digits, so that text order is their order."""
+
+
+def _one_of(column: str, values: tuple[str, ...]) -> CheckConstraint:
+    return CheckConstraint(f"{column} IN ({', '.join(repr(value) for value in values)})", name=column)
+
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "%(table_name)s_key",
+        "fk": "%(table_name)s_of_%(referred_table_name)s",
+        "ck": "%(table_name)s_%(constraint_name)s_known",
+    }
+)
+
+about = Table(
+    "about",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("value", Words, nullable=False),
+)
+
+host = Table("host", metadata, Column("name", Words, primary_key=True))
+
+backup = Table(
+    "backup",
+    metadata,
+    Column("host", Words, ForeignKey("host.name"), primary_key=True),
+    Column("name", Name, primary_key=True),
+    Column("path", Words, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("started", Moment, nullable=False),
+    Column("finished", Moment),
+    Column("duration", Float),
+    Column("files", BigInteger),
+    Column("bytes", BigInteger),
+    Column("new_bytes", BigInteger),
+    Column("error", Words),
+    Column("warnings", Lines),
+    Column("base", Words),
+    Column("subvolume_id", BigInteger),
+    Column("uuid", Words),
+    _one_of("state", BACKUP_STATES),
+    Index("backup_by_start", "host", "started", "name"),
+)
+
+# Apart from `backup`, because it is some kilobytes: a list of all backups must not read it.
+backup_detail = Table(
+    "backup_detail",
+    metadata,
+    Column("host", Words, primary_key=True),
+    Column("name", Name, primary_key=True),
+    Column("detail", Document, nullable=False),
+    ForeignKeyConstraint(["host", "name"], ["backup.host", "backup.name"], ondelete="CASCADE"),
+)
+
+# `backup` is no foreign key: the run is remembered when the backup has long been deleted.
+run = Table(
+    "run",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("host", Words, ForeignKey("host.name"), nullable=False),
+    Column("started", Moment, nullable=False),
+    Column("finished", Moment),
+    Column("outcome", Text),
+    Column("backup", Words),
+    Column("attempts", Integer, nullable=False),
+    Column("exit_code", Integer),
+    Column("meaning", Words),
+    Column("error", Words),
+    Column("last_lines", Lines),
+    Column("literal_bytes", BigInteger),
+    Column("matched_bytes", BigInteger),
+    Column("received_bytes", BigInteger),
+    Column("rsync_version", Words),
+    Column("protocol", Integer),
+    Column("pid", Integer, nullable=False),
+    Column("pid_started", Words),
+    Column("night", Boolean, nullable=False),
+    _one_of("outcome", RUN_OUTCOMES),
+    Index("run_by_host", "host", "id"),
+    Index("run_by_end", "finished"),
+    sqlite_autoincrement=True,
+)
+
+progress = Table(
+    "progress",
+    metadata,
+    Column("host", Words, ForeignKey("host.name"), primary_key=True),
+    Column("run_id", Integer, ForeignKey("run.id", ondelete="CASCADE"), nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("pid_started", Words),
+    Column("path", Words, nullable=False),
+    Column("files_done", BigInteger, nullable=False),
+    Column("files_total", BigInteger),
+    Column("bytes", BigInteger, nullable=False),
+    Column("rate", Float),
+    Column("share", Float),
+    Column("updated", Moment, nullable=False),
+)

@@ -1,0 +1,117 @@
+"""From sections to a configuration: settings inherited, hosts checked against their groups and the pool."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from btrkeep.config.keys import BACKUP, DEFAULTS, GROUP, HOST, LEGAL, POOL, SSH, default_zone
+from btrkeep.config.left_out import Kept, left_out
+from btrkeep.config.merge import Sections, Table
+from btrkeep.config.model import BackupSettings, Config, GroupSettings, HostConfig, PoolSettings, SshSettings
+from btrkeep.config.problems import Problems, Refused, dotted, nearest, quoted, show
+from btrkeep.errors import ConfigError
+
+_STATE = Path("/var/lib/btrkeep")
+_INHERITED = {key.name for key in LEGAL[HOST].values() if key.inherited}
+_NEEDS_ADDRESS = ("port", "rsync_path", "ssh_options")  # they say how a host is reached
+
+
+def build(file: Path, name: str, sections: Sections, problems: Problems) -> Config:
+    """The whole configuration. Raises ConfigError with every problem, those found before included."""
+    pool = _pool(file, name, sections.single[POOL], problems)
+    kept = [Kept("the pool", pool.get("path")), Kept("the state folder", pool.get("state"))]
+    hosts = dict(_hosts(sections, kept, problems))
+    if problems.lines:
+        raise ConfigError(problems.lines, "the configuration reference, docs/configuration.rst, explains every key")
+    backup = {key: value for key, value in sections.single[BACKUP].items() if key not in _INHERITED}
+    return Config(
+        file=file,
+        name=name,
+        pool=PoolSettings(**pool),
+        backup=BackupSettings(**backup),
+        ssh=SshSettings(**sections.single[SSH]),
+        groups={group: _group(group, table.values) for group, table in sections.named[GROUP].items()},
+        hosts=hosts,
+        notices=tuple(problems.notices),
+    )
+
+
+def _pool(file: Path, name: str, given: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+    if "path" not in given and not problems.unread:
+        problems.add(file, "pool.path", 'missing: the folder that `backupd init` made, such as path = "/srv/backup"')
+    try:
+        values = {"state": _STATE / name, "zone": default_zone(), **given}
+    except Refused as refused:
+        problems.add(file, "pool.zone", refused.reason)
+        return dict(given)
+    return values
+
+
+def _group(name: str, values: Mapping[str, Any]) -> GroupSettings:
+    shared = {key: value for key, value in values.items() if key in _INHERITED}
+    return GroupSettings(name, values.get("concurrency"), values.get("bandwidth"), shared)
+
+
+def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """`own` laid over `base`: values replace, `exclude` adds, `exclude_only` replaces and takes an `exclude` beside it along."""
+    values = {**base, **own}
+    if "exclude" in own or "exclude_only" in own:
+        start = own["exclude_only"] if "exclude_only" in own else base.get("exclude", ())
+        values["exclude"] = tuple(dict.fromkeys((*start, *own.get("exclude", ()))))
+        values.pop("exclude_only", None)
+    return values
+
+
+def _everybody(backup: Mapping[str, Any]) -> dict[str, Any]:
+    """What [backup] sets for every host. Its `exclude` takes the place of the default instead of adding to it."""
+    base = {"exclude": () if "exclude" in backup else DEFAULTS["exclude"]}
+    return inherit(base, {key: value for key, value in backup.items() if key in _INHERITED})
+
+
+def _hosts(sections: Sections, kept: list[Kept], problems: Problems) -> Iterator[tuple[str, HostConfig]]:
+    everybody = _everybody(sections.single[BACKUP])
+    groups = sections.named[GROUP]
+    shared = {name: inherit(everybody, _group(name, table.values).shared) for name, table in groups.items()}
+    for name, table in sections.named[HOST].items():
+        group = table.values.get("group")
+        if group is not None and group not in groups and not problems.unread:
+            where = f"{dotted(HOST, name, 'group')} = {show(group)}"
+            problems.add(table.file, where, f"there is no such group{nearest(group, groups)}")
+        values = inherit(shared.get(group or "", everybody), table.values)
+        if "paths" not in values and not _paths_refused(table, groups):
+            problems.add(table.file, dotted(HOST, name, "paths"), 'missing: the source paths, such as paths = ["/etc", "/srv"]')
+        values["left_out"] = () if "address" in table.given else _this_machine(name, table, values, kept, problems)
+        _say_what_is_empty(name, table.file, values, problems)
+        yield name, HostConfig(name, **values)
+
+
+def _paths_refused(table: Table, groups: Mapping[str, Table]) -> bool:
+    """Whether paths, or the group that may hold them, are given and wrong: that has been said, and nothing is missing besides."""
+    group = groups.get(table.values.get("group", ""))
+    return "paths" in table.given or ("group" in table.given and (group is None or "paths" in group.given))
+
+
+def _this_machine(name: str, table: Table, values: Mapping[str, Any], kept: list[Kept], problems: Problems) -> tuple[str, ...]:
+    """Checks of a host without address; what its source paths have to leave out."""
+    for key in _NEEDS_ADDRESS:
+        if key in table.values:
+            problems.say(table.file, dotted(HOST, name, key), "has no effect, the host has no address: it is this machine")
+    for key in ("before", "after"):
+        if any("{address}" in word for word in values.get(key, ())):
+            problems.add(table.file, dotted(HOST, name, key), "says {address}, but the host has no address")
+    found = left_out(values.get("paths", ()), kept)
+    where = dotted(HOST, name, "paths")
+    for piece in found:
+        if piece.pattern:
+            problems.say(table.file, where, f"{quoted(piece.source)} contains {piece.what}: {piece.pattern} is left out")
+        else:
+            problems.add(table.file, where, f"{quoted(piece.source)}: is {piece.what} itself, or lies in it")
+    return tuple(dict.fromkeys(piece.pattern for piece in found if piece.pattern))
+
+
+def _say_what_is_empty(name: str, file: Path, values: Mapping[str, Any], problems: Problems) -> None:
+    for path in values.get("paths", ()):
+        for pattern in (f"{path}/*", f"{path}/**"):
+            if pattern in values["exclude"]:
+                where = dotted(HOST, name, "paths")
+                problems.say(file, where, f"{quoted(path)} is fetched as an empty folder, {quoted(pattern)} excludes what is in it")

@@ -1,0 +1,78 @@
+"""Which files make up a configuration, and what TOML they hold. Reads; interprets nothing."""
+
+import os
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from btrkeep.config.problems import Problems, nearest
+from btrkeep.errors import ConfigError
+
+_WHERE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One file and the tables in it."""
+
+    file: Path
+    tables: dict[str, Any]
+
+
+def documents(main: Path, problems: Problems) -> list[Document]:
+    """The main file and its drop-ins MAIN.d/*.toml in the order of their names. Raises ConfigError when there is no main file."""
+    if not os.path.lexists(main):
+        raise ConfigError([f"{main}: no such file"], _hint(main))
+    read = [_document(file, problems) for file in (main, *_drop_ins(main.with_suffix(".d"), problems))]
+    return [document for document in read if document]
+
+
+def _hint(main: Path) -> str:
+    others = sorted(file.stem for file in main.parent.glob("*.toml"))
+    hint = "run `backupd init PATH` to make a pool and an example configuration"
+    return f"{hint}; pools configured here: {', '.join(others)}{nearest(main.stem, others)}" if others else hint
+
+
+def _drop_ins(folder: Path, problems: Problems) -> list[Path]:
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        problems.add(folder, f"cannot be read: {error.strerror}")
+        problems.unread = True
+        return []
+    # Hidden files are what editors leave while they work: .#web1.toml
+    return [folder / name for name in sorted(names) if name.endswith(".toml") and not name.startswith(".")]
+
+
+def _document(file: Path, problems: Problems) -> Document | None:
+    try:
+        with open(file, "rb") as stream:
+            content = stream.read()
+        return Document(file, tomllib.loads(content.decode("utf-8-sig")))
+    except OSError as error:
+        problems.add(file, f"cannot be read: {error.strerror}")
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+        problems.add(file, f"line {line}, column {column}: is no UTF-8")
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is what very long numbers raise
+        problems.add(file, _syntax(error, content))
+    problems.unread = True
+    return None
+
+
+def _syntax(error: Exception, content: bytes) -> str:
+    """`line 3, column 5: Unclosed array`, from tomllib's own words."""
+    if isinstance(error, RecursionError):
+        return "is nested too deeply"
+    message = str(error)
+    match = _WHERE.search(message)
+    if not match:
+        return f"is no TOML: {message}"
+    lines = content.decode("utf-8-sig").splitlines() or [""]
+    line, column = (match[1], match[2]) if match[1] else (len(lines), len(lines[-1]) + 1)
+    return f"line {line}, column {column}: {message[: match.start()]}"

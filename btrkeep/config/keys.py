@@ -1,0 +1,118 @@
+"""Every key there is: where it may stand, what it takes, its default and its meaning.
+
+The one table that reading, the models' defaults and docs/configuration.rst are made from. Defaults are written as in TOML and read
+by the same kinds as an operator's values; None means that there is none.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from btrkeep.config import kinds
+from btrkeep.config.kinds import Kind
+
+POOL, BACKUP, SSH, GROUP, HOST = "pool", "backup", "ssh", "group", "host"
+SINGLE = (POOL, BACKUP, SSH)  # sections of which there is one
+NAMED = (GROUP, HOST)  # sections of which each has a name: [host.web1]
+SECTIONS = SINGLE + NAMED
+_ALL, _SHARED = (BACKUP, GROUP, HOST), (GROUP, HOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One row. `sections` are those where it is legal, the widest first; `example` is TOML."""
+
+    name: str
+    sections: tuple[str, ...]
+    kind: Kind
+    default: Any
+    example: str
+    meaning: str
+    inherited: bool = True  # whether a host takes it from its group, and a group from [backup]
+
+
+TABLE = (
+    Key("path", (POOL,), kinds.PATH, None, '"/srv/backup"',
+        "The pool: a folder on a mounted btrfs, made by ``backupd init``. Required."),
+    Key("state", (POOL,), kinds.PATH, None, '"/var/lib/btrkeep/main"',
+        "Where the catalogue and the pictures live. Without it: ``/var/lib/btrkeep/`` and the pool's name."),
+    Key("zone", (POOL,), kinds.ZONE, "UTC", '"Europe/Berlin"',
+        "The time zone in which windows, days and weeks are counted."),
+    Key("min_free", (POOL,), kinds.FLOOR, "5%", '"20GiB"',
+        "Below this no new transfer starts: a share of the filesystem or a size, held against unallocated and free room."),
+
+    Key("concurrency", (BACKUP, GROUP), kinds.COUNT, 4, "8",
+        "How many transfers run at the same time. In a group: how many of the group's hosts, within the pool's number.", False),
+    Key("bandwidth", _ALL, kinds.RATE, None, '"16MB"',
+        "Bytes per second for all transfers together; in a group for the group's hosts together, in a host for that host. "
+        "The caps apply on top of each other. Without it: no limit.", False),
+    Key("window", _ALL, kinds.WINDOW, None, '"22:00-06:00"',
+        'When transfers run, in the pool\'s zone; it may span midnight. ``"none"`` lifts an inherited one.'),
+    Key("every", _ALL, kinds.DURATION, "1d", '"12h"',
+        "How often a host is backed up."),
+    Key("attempts", _ALL, kinds.COUNT, 3, "5",
+        "How often a transfer that broke is tried in one run."),
+    Key("stall", _ALL, kinds.DURATION, "30m", '"1h"',
+        "A transfer without progress for this long is ended."),
+    Key("deadline", _ALL, kinds.DURATION, "6h", '"12h"',
+        "A host that takes longer than this in one run is ended and continued in the next."),
+    Key("inplace", _ALL, kinds.IN_PLACE, "always", '"large"',
+        "Which changed files are written in place, so that unchanged blocks stay shared with earlier backups: "
+        "all, large ones or none."),
+    Key("shrink_limit", _ALL, kinds.SHARE, "50%", '"20%"',
+        "How much of a source path, in files or in bytes, may be gone since the backup before. Beyond it the backup is suspect."),
+    Key("unreadable_limit", _ALL, kinds.SHARE, "1%", '"5%"',
+        "How many of a source path's files may be unreadable. Beyond it, or when nothing could be read, the backup is suspect."),
+    Key("exclude", _ALL, kinds.PATTERNS,
+        ["/proc/*", "/sys/*", "/dev/*", "/run/*", "/tmp/*", "/var/tmp/*", "lost+found"], '["/var/cache/apt/archives/*", "*.iso"]',
+        "What is left out, see `Exclude patterns`_. In [backup] it takes the place of the default; in a group or a host it is "
+        "added to what is inherited."),
+    Key("exclude_only", _ALL, kinds.PATTERNS, None, '["/proc/*", "/sys/*", "/dev/*"]',
+        "Takes the place of everything inherited; an ``exclude`` beside it is added to it."),
+    Key("one_file_system", _ALL, kinds.FLAG, False, "true",
+        "Do not go into filesystems that are mounted below a source path."),
+
+    Key("key", (SSH,), kinds.PATH, "/etc/btrkeep/id_ed25519", '"/etc/btrkeep/id_ed25519"',
+        "The private key that hosts are reached with."),
+    Key("known_hosts", (SSH,), kinds.PATH, "/etc/btrkeep/known_hosts", '"/etc/btrkeep/known_hosts"',
+        "The hosts' public keys. A host that is not in it, or answers with another key, is not contacted."),
+    Key("command", (SSH,), kinds.COMMAND, "ssh", '"/usr/local/bin/ssh"',
+        "The program that rsync gets as -e, followed by btrkeep's options."),
+
+    Key("paths", _SHARED, kinds.SOURCES, None, '["/etc", "/srv"]',
+        "The source paths: absolute, none inside another. Required, in the host or in its group."),
+    Key("enabled", _SHARED, kinds.FLAG, True, "false",
+        "false: never backed up, its backups stay."),
+    Key("optional", _SHARED, kinds.FLAG, False, "true",
+        "true: a laptop; its absence is no failure."),
+    Key("port", _SHARED, kinds.PORT, None, "2222",
+        "The port of the host's ssh. Without it: ssh's own choice, 22."),
+    Key("rsync_path", _SHARED, kinds.COMMAND, None, '"sudo rsync"',
+        "How rsync is called on the host."),
+    Key("ssh_options", _SHARED, kinds.WORDS, [], '["-o", "ProxyJump=gate.example.org"]',
+        "Further arguments for ssh, each word one argument."),
+    Key("before", _SHARED, kinds.WORDS, [], '["/usr/local/bin/dump-databases", "{address}"]',
+        "A command, run on this machine without a shell before the host's transfers; ``{address}`` stands for the host's address. "
+        "Exit status 75 skips the host in this run, any other failure fails it."),
+    Key("after", _SHARED, kinds.WORDS, [], '["/usr/local/bin/thaw", "{address}"]',
+        "The same, after the host's transfers."),
+
+    Key("group", (HOST,), kinds.GROUP, None, '"debian"',
+        "The group whose settings the host takes. Without it: none.", False),
+    Key("address", (HOST,), kinds.ADDRESS, None, '"root@web1.example.org"',
+        "How ssh reaches the host; an IPv6 address in brackets. Without it: this machine.", False),
+)  # fmt: skip
+
+LEGAL = {section: {key.name: key for key in TABLE if section in key.sections} for section in SECTIONS}
+
+
+# Parsed, by name: names are unique in the table. The zone is not among them, for a machine may have no time zones at all.
+DEFAULTS: dict[str, Any] = {
+    key.name: None if key.default is None else key.kind(key.default) for key in TABLE if key.kind is not kinds.ZONE
+}
+
+
+def default_zone() -> ZoneInfo:
+    """Raises Refused on a machine without time zones."""
+    zone: ZoneInfo = kinds.ZONE(LEGAL[POOL]["zone"].default)
+    return zone

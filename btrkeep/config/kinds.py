@@ -1,0 +1,152 @@
+"""The kinds of value a key may take: what is expected, said with an example, and how it is read.
+
+A parser gets what TOML gave and returns the value that the program uses; it raises Refused, RefusedItems or any ValueError.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from btrkeep.config.problems import Refused, nearest, show
+from btrkeep.config.sources import name_fault, parse_address, parse_path, parse_patterns, parse_sources
+from btrkeep.config.values import MinFree, Window, parse_min_free, parse_window
+from btrkeep.units import parse_duration, parse_share, parse_size
+
+INPLACE = ("always", "large", "never")
+_LONGEST_DURATION = 3650 * 86400  # adding it to a moment still gives a moment
+_LEAST_RATE = 1024  # rsync rounds to KiB per second, and 0 means no limit
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`title` names it in the documentation; `expected` completes "expected ..." in a problem."""
+
+    title: str
+    expected: str
+    parse: Callable[[Any], Any]
+
+    def __call__(self, value: Any) -> Any:
+        """The parsed value. Raises Refused or RefusedItems, always with a reason."""
+        try:
+            return self.parse(value)
+        except Refused as refused:
+            raise refused if refused.reason else Refused(f"expected {self.expected}") from None
+        except (ValueError, OverflowError) as error:
+            if hasattr(error, "items"):
+                raise
+            raise Refused(f"expected {self.expected}") from None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Refused
+    return value
+
+
+def _command(value: Any) -> str:
+    if not _text(value).strip() or not value.isprintable():
+        raise Refused
+    return str(value)
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) and item and "\0" not in item for item in value):
+        raise Refused
+    return tuple(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Refused
+    return value
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise Refused
+    return value
+
+
+def _port(value: Any) -> int:
+    if _count(value) > 65535:
+        raise Refused
+    return int(value)
+
+
+def _duration(value: Any) -> float:
+    seconds = parse_duration(_text(value))
+    if not 0 < seconds <= _LONGEST_DURATION:
+        raise Refused('expected a duration above zero and up to ten years, such as "30m" or "1d"')
+    return seconds
+
+
+def _rate(value: Any) -> int:
+    rate = parse_size(_text(value))
+    if rate < _LEAST_RATE:
+        raise Refused('expected at least "1KiB"; for no limit leave the key out')
+    return rate
+
+
+def _share(value: Any) -> float:
+    return parse_share(_text(value))
+
+
+def _min_free(value: Any) -> MinFree:
+    return parse_min_free(_text(value))
+
+
+def _window(value: Any) -> Window | None:
+    window = parse_window(_text(value))
+    if window and window.start == window.end:
+        raise Refused('start and end are the same; for the whole day leave the key out, or write "none" against an inherited one')
+    return window
+
+
+def _inplace(value: Any) -> str:
+    if value not in INPLACE:
+        near = nearest(value, INPLACE) if isinstance(value, str) else ""
+        raise Refused(f"expected one of {', '.join(map(show, INPLACE))}{near}")
+    return str(value)
+
+
+def _zone(value: Any) -> ZoneInfo:
+    try:
+        return ZoneInfo(_text(value))
+    except Refused:
+        raise
+    except (ValueError, KeyError, OSError):  # what zoneinfo raises for odd names, unknown ones and folders of zones
+        raise Refused(f"unknown time zone{_near_zone(str(value))}") from None
+
+
+def _near_zone(name: str) -> str:
+    import zoneinfo
+
+    known = zoneinfo.available_timezones()
+    return nearest(name, known) if known else "; this machine has no time zones, install the package tzdata"
+
+
+def _group(value: Any) -> str:
+    fault = name_fault(_text(value))
+    if fault:
+        raise Refused(fault)
+    return str(value)
+
+
+ADDRESS = Kind("address", 'an address such as "root@web1.example.org"', parse_address)
+COMMAND = Kind("command line", 'a command on one line, such as "sudo rsync"', _command)
+COUNT = Kind("whole number", "a whole number from 1, such as 4, without quotes", _count)
+DURATION = Kind("duration", 'a duration such as "30m", "6h", "1d" or "2w"', _duration)
+FLAG = Kind("true or false", "true or false, without quotes", _flag)
+FLOOR = Kind("share or size", 'a percentage up to "100%" such as "5%", or a size such as "20GiB"', _min_free)
+PATH = Kind("path", 'an absolute path such as "/srv/backup"', parse_path)
+GROUP = Kind("name of a group", 'the name of a group, such as "debian"', _group)
+IN_PLACE = Kind('``"always"``, ``"large"`` or ``"never"``', 'one of "always", "large", "never"', _inplace)
+PATTERNS = Kind("list of exclude patterns", 'a list of patterns such as ["/var/cache/*", "*.tmp"]', parse_patterns)
+PORT = Kind("whole number", "a port from 1 to 65535, such as 22, without quotes", _port)
+RATE = Kind("size per second", 'bytes per second, such as "16MB"', _rate)
+SHARE = Kind("share", 'a percentage from "0%" to "100%", such as "50%"', _share)
+SOURCES = Kind("list of absolute paths", 'a list of one absolute path or more, such as ["/etc", "/srv"]', parse_sources)
+WINDOW = Kind("window of the day", 'a window such as "22:00-06:00", or "none"', _window)
+WORDS = Kind("list of words", 'a list of words, none of them empty, such as ["/usr/local/bin/dump", "{address}"]', _words)
+ZONE = Kind("time zone", 'the name of a time zone such as "Europe/Berlin"', _zone)

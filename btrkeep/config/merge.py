@@ -1,0 +1,96 @@
+"""From files to sections: every key known and in its place, every value parsed, the files laid over each other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from btrkeep.config.files import Document
+from btrkeep.config.keys import LEGAL, NAMED, SECTIONS, SINGLE
+from btrkeep.config.problems import Problems, Refused, RefusedItems, dotted, nearest, quoted, show
+from btrkeep.config.sources import name_fault
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One [group.NAME] or [host.NAME]: where it is written, its values parsed, and in `given` what was written, refused or not."""
+
+    file: Path
+    values: dict[str, Any]
+    given: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Sections:
+    """All files' sections, merged."""
+
+    single: dict[str, dict[str, Any]] = field(default_factory=lambda: {section: {} for section in SINGLE})
+    named: dict[str, dict[str, Table]] = field(default_factory=lambda: {section: {} for section in NAMED})
+
+
+def merged(documents: list[Document], problems: Problems) -> Sections:
+    """Every table of every file, its values parsed. A later file's value takes the place of an earlier one's."""
+    sections = Sections()
+    for document in documents:
+        for section, content in document.tables.items():
+            if section in SINGLE:
+                if _is_table(content, document.file, section, problems):
+                    sections.single[section] |= _values(content, section, document.file, (section,), problems)
+            elif section in NAMED:
+                if _is_table(content, document.file, f"{section}.NAME", problems):
+                    _merge_named(sections.named[section], content, section, document.file, problems)
+            else:
+                _unknown_section(section, content, document.file, problems)
+    return sections
+
+
+def _merge_named(known: dict[str, Table], content: Mapping[str, Any], section: str, file: Path, problems: Problems) -> None:
+    for name, table in content.items():
+        if name in LEGAL[section] and not isinstance(table, dict):
+            problems.add(file, f"{dotted(section, name)} = {show(table)}", f"belongs in a section with a name, [{section}.NAME]")
+            continue
+        if fault := name_fault(name):
+            problems.add(file, dotted(section, name), f"{quoted(name)} {fault}" if fault.startswith("is ") else fault)
+        if not _is_table(table, file, dotted(section, name), problems):
+            continue
+        values = _values(table, section, file, (section, name), problems)
+        if name in known:
+            problems.add(file, dotted(section, name), f"is in {known[name].file} already; a {section} stands in one file")
+        else:
+            known[name] = Table(file, values, table)
+
+
+def _is_table(content: Any, file: Path, name: str, problems: Problems) -> bool:
+    if isinstance(content, dict):
+        return True
+    problems.add(file, f"{name} = {show(content)}", f"expected a section, [{name}]")
+    return False
+
+
+def _unknown_section(name: str, content: Any, file: Path, problems: Problems) -> None:
+    if isinstance(content, dict):
+        problems.add(file, dotted(name), f"unknown section{nearest(name, SECTIONS)}")
+    else:
+        problems.add(file, f"{dotted(name)} = {show(content)}", _misplaced(name, "") or f"unknown key{nearest(name, SECTIONS)}")
+
+
+def _values(content: Mapping[str, Any], section: str, file: Path, where: tuple[str, ...], problems: Problems) -> dict[str, Any]:
+    legal, values = LEGAL[section], {}
+    for name, raw in content.items():
+        try:
+            if name not in legal:
+                raise Refused(_misplaced(name, section) or f"unknown key{nearest(name, legal)}")
+            values[name] = legal[name].kind(raw)
+        except Refused as refused:
+            problems.add(file, f"{dotted(*where, name)} = {show(raw)}", refused.reason)
+        except RefusedItems as refused:
+            for item, reason in refused.items:
+                problems.add(file, dotted(*where, name), f"{show(item)}: {reason}")
+    return values
+
+
+def _misplaced(name: str, section: str) -> str:
+    """Where a key belongs that exists, but not here."""
+    places = [f"[{place}.NAME]" if place in NAMED else f"[{place}]" for place in SECTIONS if name in LEGAL[place]]
+    here = f", not in [{section}.NAME]" if section in NAMED else f", not in [{section}]" if section else ""
+    return f"belongs in {' or '.join(places)}{here}" if places else ""

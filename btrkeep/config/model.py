@@ -1,0 +1,89 @@
+"""The configuration as the programs see it: frozen, parsed, complete, with every inherited value in its place.
+
+Sizes are bytes, durations seconds, shares fractions of one. Defaults are those of the table of keys.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
+
+from btrkeep.config.keys import DEFAULTS
+from btrkeep.config.values import MinFree, Window
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    path: Path
+    state: Path
+    zone: ZoneInfo
+    min_free: MinFree = DEFAULTS["min_free"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackupSettings:
+    """What holds for the pool as a whole; the rest of [backup] is in every host. `bandwidth` is bytes per second, None no limit."""
+
+    concurrency: int = DEFAULTS["concurrency"]
+    bandwidth: int | None = DEFAULTS["bandwidth"]
+
+
+@dataclass(frozen=True, slots=True)
+class SshSettings:
+    key: Path = DEFAULTS["key"]
+    known_hosts: Path = DEFAULTS["known_hosts"]
+    command: str = DEFAULTS["command"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """A group's own caps, on top of the pool's, and in `shared` what it sets for its hosts, parsed, by key."""
+
+    name: str
+    concurrency: int | None = None
+    bandwidth: int | None = None
+    shared: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """One host. Without `address` it is this machine; then `left_out` has exclude patterns for the pool and the state folder."""
+
+    name: str
+    group: str | None = None
+    address: str | None = None
+    port: int | None = DEFAULTS["port"]
+    rsync_path: str | None = DEFAULTS["rsync_path"]
+    ssh_options: tuple[str, ...] = DEFAULTS["ssh_options"]
+    paths: tuple[str, ...] = ()
+    enabled: bool = DEFAULTS["enabled"]
+    optional: bool = DEFAULTS["optional"]
+    bandwidth: int | None = None
+    window: Window | None = DEFAULTS["window"]
+    every: float = DEFAULTS["every"]
+    attempts: int = DEFAULTS["attempts"]
+    stall: float = DEFAULTS["stall"]
+    deadline: float = DEFAULTS["deadline"]
+    inplace: Literal["always", "large", "never"] = DEFAULTS["inplace"]
+    shrink_limit: float = DEFAULTS["shrink_limit"]
+    unreadable_limit: float = DEFAULTS["unreadable_limit"]
+    exclude: tuple[str, ...] = DEFAULTS["exclude"]
+    one_file_system: bool = DEFAULTS["one_file_system"]
+    before: tuple[str, ...] = DEFAULTS["before"]
+    after: tuple[str, ...] = DEFAULTS["after"]
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One pool's configuration. `name` is the pool's; `notices` are things worth saying that are not wrong."""
+
+    file: Path
+    name: str
+    pool: PoolSettings
+    backup: BackupSettings = field(default_factory=BackupSettings)
+    ssh: SshSettings = field(default_factory=SshSettings)
+    groups: Mapping[str, GroupSettings] = field(default_factory=dict)
+    hosts: Mapping[str, HostConfig] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()

@@ -1,0 +1,23 @@
+"""The way in: the configuration of a pool by its name or its file."""
+
+from pathlib import Path
+
+from btrkeep.config.build import build
+from btrkeep.config.files import documents
+from btrkeep.config.merge import merged
+from btrkeep.config.model import Config
+from btrkeep.config.problems import Problems, quoted
+from btrkeep.config.sources import name_fault
+from btrkeep.errors import ConfigError
+
+FOLDER = Path("/etc/btrkeep")
+
+
+def load(pool: str = "main", file: Path | None = None, folder: Path = FOLDER) -> Config:
+    """The configuration FOLDER/POOL.toml, or `file`, with its drop-ins. Raises ConfigError with all problems at once."""
+    main = folder / f"{pool}.toml" if file is None else file
+    name = pool if file is None else file.stem
+    if fault := name_fault(name):
+        raise ConfigError([f"pool {quoted(name)}: {fault}"], "a pool is named by its file: /etc/btrkeep/main.toml is the pool main")
+    problems = Problems()
+    return build(main, name, merged(documents(main, problems), problems), problems)

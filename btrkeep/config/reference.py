@@ -1,0 +1,60 @@
+"""The part of docs/configuration.rst that lists every key, made from the table of keys.
+
+`python -m btrkeep.config docs/configuration.rst` writes it anew; a test says when that is due.
+"""
+
+from typing import Any
+
+from btrkeep.config.keys import NAMED, SECTIONS, TABLE, Key
+from btrkeep.config.problems import quoted
+
+BEGIN, END = ".. keys begin here\n", ".. keys end here\n"
+_TITLES = {
+    "pool": "The pool",
+    "backup": "Backups: for all hosts, a group or one host",
+    "ssh": "The way to the hosts",
+    "group": "Hosts: for a group or one host",
+    "host": "Hosts: for one host only",
+}
+
+
+def refreshed(text: str) -> str:
+    """`text` of the document with the keys between the two marks made anew. Raises ValueError when a mark is missing."""
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n{keys()}\n{END}{after}"
+
+
+def keys() -> str:
+    """reStructuredText: one heading per widest section, one entry per key."""
+    parts = []
+    for section in SECTIONS:
+        title = _TITLES[section]
+        parts.append(f"{title}\n{'~' * len(title)}\n")
+        parts += [_entry(key) for key in TABLE if key.sections[0] == section]
+    return "\n".join(parts)
+
+
+def _entry(key: Key) -> str:
+    places = ", ".join(f"``[{place}.NAME]``" if place in NAMED else f"``[{place}]``" for place in key.sections)
+    return (
+        f"``{key.name}``\n"
+        f"    {key.meaning}\n\n"
+        f"    :Type: {key.kind.title}\n"
+        f"    :Default: {_default(key)}\n"
+        f"    :In: {places}\n"
+        f"    :Example: ``{key.name} = {key.example}``\n"
+    )
+
+
+def _default(key: Key) -> str:
+    return "none" if key.default is None else f"``{toml(key.default)}``"
+
+
+def toml(value: Any) -> str:
+    """A default as TOML spells it: a string, a number, true or false, or a list of these."""
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    return str(value).lower()

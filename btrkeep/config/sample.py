@@ -1,0 +1,40 @@
+"""The configuration that a new pool starts with."""
+
+from pathlib import Path
+
+from btrkeep.config.problems import Refused, quoted
+from btrkeep.config.sources import normalised
+from btrkeep.errors import UsageError
+
+_TEXT = """\
+# btrkeep: the backups of one pool. Every key is explained in docs/configuration.rst.
+# Hosts may also stand in files of their own, in the folder {pool}.d/ beside this file.
+# `backupd check` says what is wrong here, `backupd run` makes the first backups.
+
+[pool]
+path = {path}
+
+[backup]
+# window = "22:00-06:00"      # in UTC, or in the pool's own: zone = "Europe/Berlin" in [pool]
+# bandwidth = "16MB"          # per second, for all transfers together
+
+# [host.here]                 # no address: this machine
+# paths = ["/etc", "/home"]
+
+# [host.web1]
+# address = "root@web1.example.org"
+# paths = ["/etc", "/srv"]
+"""
+
+
+def example(path: Path = Path("/srv/backup"), pool: str = "main") -> str:
+    """A configuration of the pool at `path` without a host: `# ` before a line is all that keeps it from taking effect.
+
+    Raises UsageError for a path that a configuration cannot name.
+    """
+    try:
+        text = normalised(str(path))
+        text.encode()
+    except (Refused, UnicodeEncodeError) as error:
+        raise UsageError(f"the pool's path {quoted(str(path))} cannot be written into a configuration: {error}") from None
+    return _TEXT.format(path=quoted(text), pool=pool)

@@ -1,0 +1,142 @@
+"""Source paths, exclude patterns, names and addresses: what rsync, ssh and the pool's folders can be given safely."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from btrkeep.config.problems import Refused, RefusedItems, quoted
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
+_PLAIN_ADDRESS = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+_BRACKETED = re.compile(r"\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]", re.ASCII)
+_LONGEST_NAME = 200  # bytes; file systems take 255, and suffixes must still fit
+PATTERN_PREFIXES = ("+ ", "- ", "! ")
+
+
+def parse_path(value: Any) -> Path:
+    """An absolute path on this machine, not the root."""
+    path = normalised(value)
+    if path == "/":
+        raise Refused("expected a path of its own, not the root of the file system")
+    return Path(path)
+
+
+def parse_sources(value: Any) -> tuple[str, ...]:
+    """The source paths of one host, normalised; no two may be the same or lie in one another."""
+    if not isinstance(value, list) or not value:
+        raise Refused
+    paths: dict[str, str] = {}
+    wrong: list[tuple[Any, str]] = []
+    for item in value:
+        try:
+            path = _source(item)
+        except Refused as refused:
+            wrong.append((item, refused.reason))
+            continue
+        if path in paths:
+            wrong.append((item, "is given twice"))
+        paths[path] = item
+    wrong += [(paths[inner], f"lies in {quoted(paths[outer])}; name only one of them") for inner, outer in nested(paths)]
+    if wrong:
+        raise RefusedItems(wrong)
+    return tuple(paths)
+
+
+def _source(value: Any) -> str:
+    path = normalised(value)
+    if any(char in path for char in "*?["):
+        raise Refused("a source path has no wildcards; name the folder above and leave out with exclude")
+    return path
+
+
+def normalised(value: Any) -> str:
+    """An absolute path without empty or `.` components and without a slash at its end. Raises Refused."""
+    if not isinstance(value, str) or not value.startswith("/"):
+        raise Refused('expected an absolute path such as "/srv/www"')
+    if _CONTROL.search(value):
+        raise Refused("a path has no control characters")
+    parts = [part for part in value.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise Refused('".." is not followed; write the path it leads to')
+    return "/" + "/".join(parts)
+
+
+def nested(paths: dict[str, str]) -> list[tuple[str, str]]:
+    """(inner, outer) for every path that lies in another one: a walk up from each, so it stays linear for long lists."""
+    found = []
+    for path in paths:
+        outer = path
+        while outer != "/":
+            outer = outer.rpartition("/")[0] or "/"
+            if outer in paths:
+                found.append((path, outer))
+                break
+    return found
+
+
+def parse_patterns(value: Any) -> tuple[str, ...]:
+    """Exclude patterns: only patterns, never rsync's rules."""
+    if not isinstance(value, list):
+        raise Refused
+    wrong = [(item, reason) for item in value if (reason := _pattern_fault(item))]
+    if wrong:
+        raise RefusedItems(wrong)
+    return tuple(value)
+
+
+def _pattern_fault(item: Any) -> str:
+    if not isinstance(item, str) or not item:
+        return 'expected a pattern such as "/var/cache/*" or "*.tmp"'
+    if item.startswith(PATTERN_PREFIXES) or item == "!":
+        return "only patterns of what to leave out, no rules of rsync's; for a name that begins so write ? for its first character"
+    if _CONTROL.search(item):
+        return "a pattern has no control characters; ? stands for any one"
+    if "//" in item or any(part in (".", "..") for part in item.split("/")):
+        return 'never matches: patterns meet names without "//", "." and ".."'
+    return ""
+
+
+def literal_pattern(path: str) -> str:
+    """The anchored pattern that matches `path` alone. rsync(1): a backslash escapes only in a pattern that has a wildcard."""
+    if not any(char in path for char in "*?["):
+        return path
+    return re.sub(r"([\\*?\[])", r"\\\1", path)
+
+
+def name_fault(name: str) -> str:
+    """Why `name` cannot be the folder of a host, a group or a pool; empty when it can.
+
+    Letters and digits of any script, `.`, `_` and `-`; the first is a letter, a digit or `_`; at most 200 bytes of UTF-8.
+    """
+    if _PLAIN_NAME.fullmatch(name) and len(name) <= _LONGEST_NAME:
+        return ""
+    if not name:
+        return "an empty name is no folder name"
+    if name[0] in ".-":
+        return f"a name does not begin with {quoted(name[0])}"
+    if not all(char.isalnum() or char in "._-" for char in name):
+        return "is no folder name: letters and digits, and . _ - after the first"
+    if len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
+        return f"is longer than {_LONGEST_NAME} bytes"
+    import unicodedata  # only names beyond ASCII pay for it
+
+    return "" if unicodedata.is_normalized("NFC", name) else "is not in Unicode's normal form NFC, so two names could look the same"
+
+
+def parse_address(value: Any) -> str:
+    """USER@HOST, HOST or an IPv6 address in brackets: nothing that ssh or rsync would read as an option, a path or a module."""
+    if not isinstance(value, str) or not value:
+        raise Refused
+    if _PLAIN_ADDRESS.fullmatch(value):
+        return value
+    user, _, host = value.rpartition("@")
+    if user.startswith("-") or host.startswith("-"):
+        raise Refused("neither user nor host may begin with -, ssh would take it for an option")
+    if "@" in value and not user:
+        raise Refused
+    if any(char.isspace() or not char.isprintable() or char in "/\\'\"" for char in value):
+        raise Refused("has characters that no address has; paths belong in paths")
+    if not host or (set(host) & set("[]:") and not _BRACKETED.fullmatch(host)) or ":" in user:
+        raise Refused('expected USER@HOST without a colon; a port belongs in port, an IPv6 address in brackets, "root@[fe80::1]"')
+    return value

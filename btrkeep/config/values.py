@@ -1,0 +1,59 @@
+"""Values that need more than a number or a word: a window of the day, a floor of free space.
+
+Both keep what was written, so that they show as the operator knows them.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import time
+
+from btrkeep.units import parse_share, parse_size
+
+_WINDOW = re.compile(r"\s*(\d\d?):(\d\d)\s*-\s*(\d\d?):(\d\d)\s*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """When transfers may start, in the pool's zone: from `start` until before `end`, which may be the next morning."""
+
+    start: time
+    end: time
+
+    def __str__(self) -> str:
+        return f"{self.start:%H:%M}-{self.end:%H:%M}"
+
+
+@dataclass(frozen=True, slots=True)
+class MinFree:
+    """The room that must be left: a share of the filesystem, or a number of bytes where `share` is None."""
+
+    text: str
+    share: float | None
+    size: int = 0
+
+    def bytes_of(self, total: int) -> int:
+        """The floor in bytes of a filesystem of `total` bytes, rounded down."""
+        return self.size if self.share is None else int(total * self.share)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def parse_window(text: str) -> Window | None:
+    """The window of "22:00-06:00", None for "none"; 24:00 is midnight. Raises ValueError for what is no window or an empty one."""
+    if text.strip() == "none":
+        return None
+    match = _WINDOW.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is no window")
+    hour, minute, last_hour, last_minute = map(int, match.groups())
+    if (last_hour, last_minute) == (24, 0):
+        last_hour = 0
+    return Window(time(hour, minute), time(last_hour, last_minute))
+
+
+def parse_min_free(text: str) -> MinFree:
+    """The floor that "5%" or "20GiB" means. Raises ValueError, also above 100 %."""
+    if "%" in text:
+        return MinFree(text, parse_share(text))
+    return MinFree(text, None, parse_size(text))

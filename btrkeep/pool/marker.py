@@ -1,0 +1,128 @@
+"""What makes a folder a pool: `.btrkeep/pool.json` on the filesystem that it names.
+
+A pool that is not mounted must never fill the root disk, so every command but `init` opens the pool through `open_pool`.
+"""
+
+import json
+import os
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import btrfs
+
+from btrkeep.errors import PoolUnusable, UsageError
+from btrkeep.pool import subvolume
+from btrkeep.pool.room import statfs_type
+from btrkeep.units import backup_name, format_time
+
+FORMAT = 1
+MARKER = ".btrkeep"
+HOSTS = "hosts"
+WORKING = ".working"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """An opened pool. `filesystem` is the btrfs UUID; a rehearsal pool lets commands take another `now`."""
+
+    path: Path
+    id: str
+    filesystem: str
+    rehearsal: bool
+
+    @property
+    def locks(self) -> Path:
+        """The folder of the lock files."""
+        return self.path / MARKER / "locks"
+
+    @property
+    def bandwidth(self) -> Path:
+        """The folder of the bandwidth budget."""
+        return self.path / MARKER / "bandwidth"
+
+    @property
+    def hosts(self) -> Path:
+        """The folder of the hosts."""
+        return self.path / HOSTS
+
+    def host(self, name: str) -> Path:
+        """The folder of one host's backups."""
+        return self.path / HOSTS / name
+
+    def working(self, name: str) -> Path:
+        """Where a host's run in progress is."""
+        return self.path / HOSTS / name / WORKING
+
+    def backup(self, host: str, started: datetime) -> Path:
+        """Where the backup of that start is, or will be."""
+        return self.path / HOSTS / host / backup_name(started)
+
+
+def filesystem_uuid(path: Path) -> str:
+    """The UUID of the btrfs that `path` is on. Raises OSError."""
+    with subvolume.opened(path) as fd:
+        return str(btrfs.ioctl.fs_info(fd).fsid)
+
+
+def open_pool(path: Path) -> Pool:
+    """The pool at `path`. Raises PoolUnusable when it has no marker, or is on another filesystem than the marker names."""
+    marker = path / MARKER / "pool.json"
+    try:
+        fields = json.loads(marker.read_text())
+        pool = Pool(path, fields["id"], fields["filesystem"], bool(fields["rehearsal"]))
+        newer = fields["format"] > FORMAT
+    except FileNotFoundError:
+        raise PoolUnusable(f"{path} is no pool: {marker} is missing", "mount the pool, or make one with `backupd init`") from None
+    except PermissionError:
+        raise PoolUnusable(f"{marker} may not be read", "run this as root") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PoolUnusable(f"{marker} cannot be read: {error}", "restore it from what `backupd init` printed, or ask for help") from None
+    if newer:
+        raise PoolUnusable(f"{path} has format {fields['format']}, this program knows {FORMAT}", "use the newer btrkeep that made it")
+    found = filesystem_uuid(path) if statfs_type(path) == "btrfs" else "none: no btrfs"
+    if found != pool.filesystem:
+        raise PoolUnusable(
+            f"{path} is on filesystem {found}, but its marker names {pool.filesystem}",
+            "mount the right filesystem; a copied .btrkeep folder makes no pool",
+        )
+    return pool
+
+
+def create_pool(path: Path, *, rehearsal: bool, now: datetime) -> Pool:
+    """Makes the pool: a subvolume when `path` does not exist, else an empty folder on a btrfs. Raises UsageError or PoolUnusable."""
+    _refuse_unfit(path)
+    if not path.exists():
+        subvolume.create(path)
+    path.chmod(0o700)
+    pool = Pool(path, str(uuid.uuid4()), filesystem_uuid(path), rehearsal)
+    for folder in (path / MARKER, pool.locks, pool.hosts):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    text = {"format": FORMAT, "id": pool.id, "filesystem": pool.filesystem, "rehearsal": rehearsal, "created": format_time(now)}
+    write_atomically(path / MARKER / "pool.json", json.dumps(text, indent=2) + "\n")
+    subvolume.commit(path)
+    return pool
+
+
+def _refuse_unfit(path: Path) -> None:
+    standing = path if path.exists() else path.parent
+    if (path / MARKER / "pool.json").exists():
+        raise UsageError(f"{path} is a pool already", "nothing to do; `backupd check` looks at it")
+    if not standing.is_dir():
+        raise UsageError(f"{standing} is no folder", "name a folder on a mounted btrfs")
+    if statfs_type(standing) != "btrfs":
+        raise PoolUnusable(f"{standing} is not on a btrfs", "mount a btrfs there, or name a folder on one")
+    if path.exists() and any(entry.name not in (MARKER, HOSTS, "lost+found") for entry in os.scandir(path)):
+        raise UsageError(f"{path} is not empty", f"name a folder that does not exist yet, such as {path / 'pool'}")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces a file as a whole, mode 0600, its data on disk before its name."""
+    temporary = path.with_name(path.name + ".new")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

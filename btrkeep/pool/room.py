@@ -1,0 +1,78 @@
+"""How much room a btrfs has, and how it is mounted."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import btrfs
+
+from btrkeep.units import format_size
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes of data that fit, by where they are.
+
+    `free` is unused inside allocated data block groups, `unallocated` is not given to any block group yet (as data would
+    be stored: halved for raid1 and dup), `total` is what the filesystem would hold with nothing in it. `metadata_free` is what is
+    unused in allocated metadata block groups beyond the kernel's own reserve.
+    """
+
+    total: int
+    free: int
+    unallocated: int
+    metadata_free: int
+
+    @property
+    def available(self) -> int:
+        """Room for data: free in block groups and unallocated."""
+        return self.free + self.unallocated
+
+    def __str__(self) -> str:
+        return f"{format_size(self.unallocated)} unallocated and {format_size(self.free)} free in data block groups"
+
+
+def read_room(path: Path) -> Room:
+    """The room of the btrfs that `path` is on. Raises OSError.
+
+    What is available in all is the kernel's own estimate (statfs, which knows the profiles and goes to zero when metadata has no
+    room left); what of it is free in block groups comes from the space info.
+    """
+    with btrfs.FileSystem(str(path)) as filesystem:
+        spaces = filesystem.space_info()
+    counted = os.statvfs(path)
+    available = counted.f_bavail * counted.f_frsize
+    free = sum(space.total_bytes - space.used_bytes for space in spaces if space.type & btrfs.BLOCK_GROUP_DATA)
+    metadata = sum(space.total_bytes - space.used_bytes for space in spaces if space.type == btrfs.BLOCK_GROUP_METADATA)
+    reserve = sum(space.total_bytes for space in spaces if space.type & btrfs.SPACE_INFO_GLOBAL_RSV)
+    return Room(
+        total=counted.f_blocks * counted.f_frsize,
+        free=min(free, available),
+        unallocated=max(0, available - free),
+        metadata_free=max(0, metadata - reserve),
+    )
+
+
+def statfs_type(path: Path) -> str:
+    """The filesystem's name of the mount that holds `path`, from /proc/self/mountinfo by its device number."""
+    return _mount(path)[0]
+
+
+def mount_options(path: Path) -> frozenset[str]:
+    """The options of the mount and of the filesystem that hold `path`: ro, noatime, nossd, ..."""
+    return frozenset(_mount(path)[1].split(","))
+
+
+def _mount(path: Path) -> tuple[str, str]:
+    """Type and options of the mount with the longest mount point above `path` (subvolumes have device numbers of their own)."""
+    resolved = os.fsencode(path.resolve())
+    best: tuple[int, str, str] = (-1, "", "")
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        fields = line.split(b" ")
+        dash = fields.index(b"-", 6)
+        point = fields[4].decode("unicode_escape").encode("latin-1")
+        if resolved == point or resolved.startswith(point.rstrip(b"/") + b"/"):
+            options = fields[5] + b"," + fields[dash + 3]
+            if len(point) >= best[0]:
+                best = (len(point), os.fsdecode(fields[dash + 1]), os.fsdecode(options))
+    return best[1], best[2]

@@ -1,0 +1,123 @@
+"""Subvolumes by ioctl: create, snapshot, describe, read-only, delete, commit.
+
+python-btrfs has no calls for these; the layouts are those of include/uapi/linux/btrfs.h. Every function takes a path or a name
+inside an open folder and raises OSError as the kernel gives it.
+"""
+
+import os
+import struct
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fcntl import ioctl
+from pathlib import Path
+
+import btrfs
+
+_FIRST_FREE_OBJECTID = 256  # inode number of every subvolume's root folder
+_RDONLY = 1 << 1
+_SPEC_BY_ID = 1 << 4
+_ARGS_V2 = struct.Struct("=qQQ32x4040s")  # fd, transid, flags, unused, name
+_ARGS_V2_BY_ID = struct.Struct("=qQQ32xQ4032x")
+_FLAGS = struct.Struct("=Q")
+# treeid, name, parent_id, dirid, generation, flags, uuid, parent_uuid, received_uuid, four transids, four times, reserved
+_INFO = struct.Struct("=Q256sQQQQ16s16s16s32x64x64x")
+
+
+def _iow(number: int, size: int) -> int:
+    return 1 << 30 | size << 16 | 0x94 << 8 | number
+
+
+def _ior(number: int, size: int) -> int:
+    return 2 << 30 | size << 16 | 0x94 << 8 | number
+
+
+_SNAP_CREATE_V2 = _iow(23, 4096)
+_SUBVOL_CREATE_V2 = _iow(24, 4096)
+_SUBVOL_GETFLAGS = _ior(25, 8)
+_SUBVOL_SETFLAGS = _iow(26, 8)
+_GET_SUBVOL_INFO = _ior(60, _INFO.size)
+_SNAP_DESTROY_V2 = _iow(63, 4096)
+
+
+@dataclass(frozen=True, slots=True)
+class Subvolume:
+    """What the kernel says of a subvolume. `parent_uuid` is that of the subvolume it is a snapshot of."""
+
+    id: int
+    uuid: str
+    parent_uuid: str | None
+    read_only: bool
+    generation: int
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A descriptor of a folder, never through a symlink at its end."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def create(path: Path) -> None:
+    """An empty subvolume."""
+    with opened(path.parent) as parent:
+        ioctl(parent, _SUBVOL_CREATE_V2, bytearray(_ARGS_V2.pack(0, 0, 0, os.fsencode(path.name))))
+
+
+def snapshot(source: Path, path: Path) -> None:
+    """A writable snapshot of `source`; when this returns, the snapshot is committed."""
+    with opened(source) as origin, opened(path.parent) as parent:
+        ioctl(parent, _SNAP_CREATE_V2, bytearray(_ARGS_V2.pack(origin, 0, 0, os.fsencode(path.name))))
+
+
+def describe(path: Path) -> Subvolume | None:
+    """What is at `path`, or None when that is no subvolume's root folder (missing, a file, a symlink, an ordinary folder)."""
+    try:
+        with opened(path) as fd:
+            if os.fstat(fd).st_ino != _FIRST_FREE_OBJECTID:
+                return None
+            fields = _INFO.unpack(ioctl(fd, _GET_SUBVOL_INFO, bytes(_INFO.size)))
+            (flags,) = _FLAGS.unpack(ioctl(fd, _SUBVOL_GETFLAGS, bytes(8)))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno == 40:  # ELOOP: a symlink
+            return None
+        raise
+    parent = uuid.UUID(bytes=fields[7])
+    return Subvolume(
+        id=fields[0],
+        uuid=str(uuid.UUID(bytes=fields[6])),
+        parent_uuid=str(parent) if parent.int else None,
+        read_only=bool(flags & _RDONLY),
+        generation=fields[4],
+    )
+
+
+def is_read_only(path: Path) -> bool:
+    """Whether the subvolume at `path` is read-only."""
+    with opened(path) as fd:
+        return bool(_FLAGS.unpack(ioctl(fd, _SUBVOL_GETFLAGS, bytes(8)))[0] & _RDONLY)
+
+
+def set_read_only(path: Path) -> None:
+    """Makes the subvolume read-only; the kernel commits that before this returns."""
+    with opened(path) as fd:
+        (flags,) = _FLAGS.unpack(ioctl(fd, _SUBVOL_GETFLAGS, bytes(8)))
+        ioctl(fd, _SUBVOL_SETFLAGS, _FLAGS.pack(flags | _RDONLY))
+
+
+def delete(folder: Path, subvolume_id: int) -> None:
+    """Deletes the subvolume of that id on the filesystem of `folder`. By id, because a name may have changed hands meanwhile."""
+    with opened(folder) as fd:
+        ioctl(fd, _SNAP_DESTROY_V2, bytearray(_ARGS_V2_BY_ID.pack(0, 0, _SPEC_BY_ID, subvolume_id)))
+
+
+def commit(path: Path) -> None:
+    """Writes everything of the filesystem out and commits the transaction; also wakes the cleaner."""
+    with opened(path) as fd:
+        btrfs.ioctl.sync(fd)

@@ -1,0 +1,166 @@
+"""Reads btrfs trees in bulk: TREE_SEARCH_V2 into one large buffer, and no Python object per item.
+
+The kernel answers with items one behind the other: a header of 32 bytes (transid, objectid, offset: u64; type, len: u32) and
+`len` bytes of payload. Layouts: the kernel's btrfs.h and btrfs_tree.h (struct btrfs_ioctl_search_header, btrfs_inode_item,
+btrfs_inode_ref, btrfs_inode_extref).
+
+A search sees what is in the tree. Link counts, names and times that were changed since the last commit of a transaction may still
+wait outside of it (delayed inodes), so callers commit first: the creation of a snapshot does, and so does the SYNC ioctl
+(`btrfs filesystem sync`).
+"""
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from struct import Struct
+
+from btrfs import ctree, ioctl
+
+# Measured: from 64 KiB to 1 MiB there is no difference; far larger ones leave the processor's cache and are slower.
+BUFFER_SIZE = 256 * 1024
+
+_ARGS_SIZE: int = ioctl.ioctl_search_args_v2.size
+_BUFFER_SIZE_FIELD = Struct("=Q")
+_HEADER = Struct("=QQQLL")
+_TYPE_AND_LEN = Struct("=LL")
+_TYPE_AND_LEN_AT = 24
+_INODE_NLINK_AT = _HEADER.size + 40
+_INODE_NLINK_END = _INODE_NLINK_AT + 4
+_INODE_LINKS_AND_MODE = Struct("=L8xL")  # nlink, uid, gid, mode
+_ONE_LINK = b"\1\0\0\0"
+_INODE_REF = Struct("=QH")
+_INODE_EXTREF = Struct("=QQH")
+_ROOT_FOLDER: int = ctree.FIRST_FREE_OBJECTID
+_PARENTS_REMEMBERED = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedInode:
+    """An inode with more than one name. `names` are (inode number of the folder, name in it), all of them."""
+
+    ino: int
+    nlink: int
+    mode: int
+    names: tuple[tuple[int, bytes], ...]
+
+
+class _TreeSearch:
+    """All items of the tree that `fd` is in, a buffer at a time.
+
+    The ioctl tells how many items it delivered, but neither how many bytes nor which key was the last one: who walks the buffer
+    says where the last header was.
+    """
+
+    def __init__(self, fd: int, buffer_size: int) -> None:
+        self.buffer = bytearray(_ARGS_SIZE + buffer_size)
+        self.first_header = _ARGS_SIZE
+        self._fd = fd
+        self._buffer_size = buffer_size
+        self._resume: tuple[int, int, int] | None = (0, 0, 0)
+
+    def fill(self) -> int:
+        """The number of items that were put into the buffer; 0 at the end of the tree."""
+        if self._resume is None:
+            return 0
+        objectid, kind, offset = self._resume
+        top = ioctl.ULLONG_MAX
+        ioctl.ioctl_search_key.pack_into(self.buffer, 0, 0, objectid, top, offset, top, 0, top, kind, 255, ioctl.ULONG_MAX)
+        _BUFFER_SIZE_FIELD.pack_into(self.buffer, ioctl.ioctl_search_key.size, self._buffer_size)
+        fcntl.ioctl(self._fd, ioctl.IOC_TREE_SEARCH_V2, self.buffer)
+        return int(ioctl.ioctl_search_key.unpack_from(self.buffer, 0)[9])
+
+    def resume_after(self, header: int) -> None:
+        """The next fill starts behind the item whose header is at `header`: the next key of (objectid, type, offset)."""
+        _, objectid, offset, kind, _ = _HEADER.unpack_from(self.buffer, header)
+        following = ctree.Key(objectid, kind, offset) + 1
+        last = (objectid, kind, offset) == (ioctl.ULLONG_MAX, 255, ioctl.ULLONG_MAX)
+        self._resume = None if last else (following.objectid, following.type, following.offset)
+
+
+def linked_inodes(fd: int, buffer_size: int = BUFFER_SIZE) -> Iterator[LinkedInode]:
+    """Every inode of the subvolume that `fd` is open in that has more than one link and is no folder, with all its names.
+
+    In order of inode numbers, as a stream: what the caller changes about an inode that it was given disturbs nothing. Commit
+    before: see the module. Raises OSError (EPERM without CAP_SYS_ADMIN).
+
+    The chain of headers is walked item by item, two numbers each: 0.12 s for the 512,000 items of 100,000 files, 1.2 ms for 1,000
+    files; the kernel's copying is half of it. A regular expression that looks for the constant part of an INODE_ITEM's header would
+    halve our half, but a host chooses the content of inline files and can put such bytes there, and the last key of a buffer, from
+    which the next one goes on, cannot be found without the walk. NumPy does not help, as every item has another length, and costs
+    0.1 s to import.
+    """
+    search = _TreeSearch(fd, buffer_size)
+    buffer, type_and_len = search.buffer, _TYPE_AND_LEN.unpack_from
+    inode_item, named_by = ctree.INODE_ITEM_KEY, (ctree.INODE_REF_KEY, ctree.INODE_EXTREF_KEY)
+    found: tuple[int, int, int] | None = None
+    names: list[tuple[int, bytes]] = []
+    while count := search.fill():
+        position = header = search.first_header
+        for _ in range(count):
+            header = position
+            kind, size = type_and_len(buffer, header + _TYPE_AND_LEN_AT)
+            position = header + 32 + size
+            if kind == inode_item:
+                if found:
+                    yield LinkedInode(*found, tuple(names))
+                    found = None
+                if buffer[header + _INODE_NLINK_AT : header + _INODE_NLINK_END] != _ONE_LINK:
+                    found, names = _linked(buffer, header), []
+            elif found and kind in named_by:
+                names.extend(_names(buffer, header))
+        search.resume_after(header)
+    if found:
+        yield LinkedInode(*found, tuple(names))
+
+
+def _linked(buffer: bytearray, header: int) -> tuple[int, int, int] | None:
+    """(inode number, links, mode), or None: a deleted file that is still open has no links."""
+    objectid = _HEADER.unpack_from(buffer, header)[1]
+    nlink, mode = _INODE_LINKS_AND_MODE.unpack_from(buffer, header + _INODE_NLINK_AT)
+    return (objectid, nlink, mode) if nlink > 1 and not stat.S_ISDIR(mode) else None
+
+
+def _names(buffer: bytearray | memoryview, header: int) -> Iterator[tuple[int, bytes]]:
+    """(folder, name) of each name in an INODE_REF (one folder's names, as many as fit) or INODE_EXTREF (those that did not)."""
+    _, _, offset, kind, size = _HEADER.unpack_from(buffer, header)
+    position, end = header + _HEADER.size, header + _HEADER.size + size
+    while position < end:
+        if kind == ctree.INODE_REF_KEY:
+            folder, (_, length) = offset, _INODE_REF.unpack_from(buffer, position)
+            position += _INODE_REF.size
+        else:
+            folder, _, length = _INODE_EXTREF.unpack_from(buffer, position)
+            position += _INODE_EXTREF.size
+        yield folder, bytes(buffer[position : position + length])
+        position += length
+
+
+class FolderPaths:
+    """Paths of a subvolume's folders, by inode number, as components relative to its root.
+
+    INO_LOOKUP would answer with one call, but only up to 4,080 bytes, and paths in a backup may be longer. So folder by folder,
+    remembered.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._parent: Callable[[int], tuple[int, bytes]] = lru_cache(_PARENTS_REMEMBERED)(partial(_parent, fd))
+
+    def of(self, ino: int) -> tuple[bytes, ...]:
+        """The components of the path of folder `ino`; () for the root. Raises FileNotFoundError when it has no name."""
+        path = []
+        while ino != _ROOT_FOLDER:
+            ino, name = self._parent(ino)
+            path.append(name)
+        return tuple(reversed(path))
+
+
+def _parent(fd: int, ino: int) -> tuple[int, bytes]:
+    first, last = ctree.Key(ino, ctree.INODE_REF_KEY, 0), ctree.Key(ino, ctree.INODE_REF_KEY, ioctl.ULLONG_MAX)
+    for header, data in ioctl.search_v2(fd, 0, first, last, nr_items=1, buf_size=4096):
+        _, length = _INODE_REF.unpack_from(data, 0)
+        return header.offset, bytes(data[_INODE_REF.size : _INODE_REF.size + length])
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"folder with inode {ino}")

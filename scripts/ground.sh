@@ -1,0 +1,99 @@
+# The ground that test.sh and demo.sh stand on: Debian packages and a virtual environment. To be sourced by bash, from the top folder.
+#
+#   need_apt           installs those of PACKAGES that are missing (as root; otherwise it says what is missing and goes on)
+#   need_venv [dev]    makes .venv, or makes it again when setup.py or pyproject.toml changed; "dev" adds the tools for development
+#   VENV               the environment's folder
+#
+# shellcheck shell=bash
+
+# Everything that the programs, the demonstration and the tests call. Nothing else lists packages.
+PACKAGES=(rsync btrfs-progs openssh-server openssh-client python3-venv acl attr libcap2-bin procps util-linux mount sqlite3 git)
+
+GROUND_TOP=$PWD
+VENV=$GROUND_TOP/.venv
+
+say() { printf '%s\n' "$*" >&2; }
+
+missing_packages() {
+    local name
+    for name in "${PACKAGES[@]}"; do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null)" = installed ] || printf '%s\n' "$name"
+    done
+}
+
+# apt_get WORDS...: asks nothing, waits for another apt that holds the lock, and never reads our standard input.
+apt_get() {
+    DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" </dev/null >&2
+}
+
+# Fetching the lists takes longer than most installations: only when an installation without them does not succeed.
+install_packages() {
+    apt_get install -y --no-install-recommends "$@" 2>/dev/null && return
+    apt_get update
+    apt_get install -y --no-install-recommends "$@"
+}
+
+need_apt() {
+    local -a missing
+    mapfile -t missing < <(missing_packages)
+    [ "${#missing[@]}" -eq 0 ] && return
+    if ! command -v apt-get >/dev/null; then
+        say "not installed (no Debian?), going on without: ${missing[*]}"
+        return
+    fi
+    if [ "$(id -u)" -ne 0 ]; then
+        say "not installed, going on without: ${missing[*]} (as root: apt-get install ${missing[*]})"
+        return
+    fi
+    say "installing: ${missing[*]}"
+    install_packages "${missing[@]}"
+    # The program sshd is wanted here, not a server that listens on this machine from now on.
+    if [[ " ${missing[*]} " == *" openssh-server "* ]] && [ -d /run/systemd/system ]; then
+        systemctl disable --now --quiet ssh.service ssh.socket 2>/dev/null || true
+        say "openssh-server was installed for its program; the service ssh is off (to have it: systemctl enable --now ssh)"
+    fi
+}
+
+# The interpreter that packages are compared with: Debian's, when it is new enough; PYTHON=... chooses another.
+ground_python() {
+    local candidate
+    for candidate in "${PYTHON:-}" /usr/bin/python3 python3; do
+        [ -n "$candidate" ] || continue
+        "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v "$candidate" && return
+    done
+    say "Python 3.11 or later is needed, and was not found: PYTHON=/path/to/python chooses one"
+    return 1
+}
+
+# What the environment was made from: where it is, the interpreter, and the files that say what belongs into it.
+ground_fingerprint() {
+    { printf '%s\n' "$VENV" "$("$1" -VV)"; cat setup.py pyproject.toml btrkeep/__init__.py; } | sha256sum | cut -d ' ' -f 1
+}
+
+venv_is_current() {
+    [ "$(cat "$VENV/made-from" 2>/dev/null)" = "$1" ] && { [ -z "$2" ] || [ -e "$VENV/made-for-$2" ]; }
+}
+
+make_venv() {
+    local python=$1 fingerprint=$2 extra=$3
+    say "making the virtual environment .venv${extra:+ with the tools for development}"
+    if [ "$(cat "$VENV/made-from" 2>/dev/null)" != "$fingerprint" ]; then
+        rm -rf "$VENV"
+        "$python" -m venv "$VENV"
+    fi
+    # pip's own PEP 517 build: no complaint about python-btrfs, which has but a setup.py.
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --use-pep517 -e ".${extra:+[$extra]}" </dev/null >&2
+    [ -z "$extra" ] || : >"$VENV/made-for-$extra"
+    printf '%s\n' "$fingerprint" >"$VENV/made-from"
+}
+
+need_venv() {
+    local extra=${1:-} python fingerprint lock
+    python=$(ground_python)
+    fingerprint=$(ground_fingerprint "$python")
+    venv_is_current "$fingerprint" "$extra" && return
+    exec {lock}<"$GROUND_TOP"       # two at once: the second one waits, and finds it made
+    flock "$lock"
+    venv_is_current "$fingerprint" "$extra" || make_venv "$python" "$fingerprint" "$extra"
+    exec {lock}<&-
+}

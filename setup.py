@@ -1,0 +1,55 @@
+"""What is installed, under which names, and what it needs. The tools' settings are in pyproject.toml."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+OURS = ["btrkeep", "backupd", "heatmap", "balancer", "web"]
+HERE = Path(__file__).resolve().parent
+
+
+def version() -> str:
+    """The version that btrkeep/__init__.py states, read without importing it: nothing is installed yet."""
+    text = (HERE / "btrkeep" / "__init__.py").read_text(encoding="utf-8")
+    match = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
+    if not match:
+        raise ValueError("btrkeep/__init__.py states no __version__")
+    return match[1]
+
+
+setup(
+    name="btrkeep",
+    version=version(),
+    description="A backup server on btrfs: pulls hosts with rsync into subvolumes, one snapshot per backup",
+    author="the btrkeep authors",
+    license="GPL-3.0-or-later",
+    classifiers=["Operating System :: POSIX :: Linux", "Topic :: System :: Archiving :: Backup", "Typing :: Typed"],
+    python_requires=">=3.11",
+    packages=find_packages(include=[pattern for name in OURS for pattern in (name, f"{name}.*")]),
+    package_data={"": ["*.toml"], "btrkeep.catalogue.migrations": ["*.py", "*.mako", "versions/*.py"]},
+    entry_points={"console_scripts": ["backupd = backupd.cli:main"]},
+    install_requires=[
+        "alembic>=1.13",
+        "btrfs>=15",
+        "click>=8.1",
+        "rich>=13.7",
+        "SQLAlchemy>=2.0.25",
+        "tabulate>=0.9",
+        "tzdata",
+    ],
+    extras_require={
+        "dev": [
+            "hypothesis>=6.100",
+            "mypy>=1.10",
+            "pytest>=8.2",
+            "pytest-timeout>=2.3",
+            "pytest-xdist>=3.6",
+            "ruff>=0.5",
+            "setuptools>=61",
+            "sphinx>=7.2",
+            "types-tabulate>=0.9",
+        ],
+    },
+    zip_safe=False,
+)

@@ -1,0 +1,18 @@
+#!/bin/bash
+# sudo ./test.sh [--fast] [pytest arguments]
+#
+# Installs what is missing (Debian packages, the virtual environment .venv) and runs every test, linters and types among them.
+# --fast leaves out the slow ones. Without root, or without btrfs, those that need it are left out, and the summary counts them.
+# The exit status is pytest's.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")"
+# shellcheck source=scripts/ground.sh
+. scripts/ground.sh
+
+need_apt
+need_venv dev
+
+# More than four at a time only wait for the same disk. `-n0` among the arguments runs them one after the other.
+cores=$(nproc)
+export PYTEST_XDIST_AUTO_NUM_WORKERS=$((cores > 4 ? 4 : cores))
+exec "$VENV/bin/python" -m pytest -n auto --dist worksteal "$@"

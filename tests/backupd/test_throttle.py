@@ -1,0 +1,504 @@
+"""Real transfers through the relay: how fast they are, measured from outside (the clock, /proc), and how they end."""
+
+import fcntl
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from backupd.bandwidth import Bucket, prepare, relay_command, shell_words
+from tests.beds.ssh import Sshd
+
+MB = 1_000_000
+PROJECT = Path(__file__).parents[2]
+FAKESSH = PROJECT / "tests" / "fakessh"
+HUGE = 10**12
+
+
+def parents() -> dict[int, int]:
+    """Every living process's parent (zombies have ended)."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if state != "Z":
+                found[int(entry.name)] = int(parent)
+    return found
+
+
+def descendants(root: int) -> list[int]:
+    """The processes below `root`, nearest first."""
+    tree, found = parents(), [root]
+    for pid in found:
+        found.extend(child for child, parent in tree.items() if parent == pid)
+    return found[1:]
+
+
+def command_line(pid: int) -> list[str]:
+    """A process's words; none when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def is_relay(pid: int) -> bool:
+    return any(word.endswith("/throttle.py") for word in command_line(pid))
+
+
+def received(pid: int) -> int:
+    """Bytes that this rsync's receiver has read from its socket so far, as the kernel counts (the generator reads few)."""
+    counts = [0]
+    for each in (pid, *descendants(pid)):
+        words = command_line(each)
+        if words[:1] == ["rsync"] and "--server" not in words:
+            try:
+                counts.append(int(Path(f"/proc/{each}/io").read_text().split()[1]))
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue  # it has just ended
+    return max(counts)
+
+
+def wait_until(true: Callable[[], object], seconds: float) -> float:
+    """How long it took until `true()`; fails after `seconds`."""
+    start = time.monotonic()
+    while not true():
+        assert time.monotonic() - start < seconds, "it did not happen in time"
+        time.sleep(0.01)
+    return time.monotonic() - start
+
+
+@dataclass
+class Bed:
+    """Sources and destinations in memory, and every rsync that a test started."""
+
+    folder: Path
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def bucket(self, rate: int, name: str = "pool") -> Bucket:
+        return prepare(self.folder / "bandwidth", name, rate)
+
+    def source(self, size: int) -> Path:
+        path = self.folder / f"source-{size}"
+        path.write_bytes(os.urandom(size))
+        return path
+
+    def pull(
+        self, source: Path, name: str, buckets: Sequence[Bucket], shell: Sequence[str] = (), host: str = "peer"
+    ) -> subprocess.Popen[bytes]:
+        """Start fetching `source`, as `name`, through `shell` (from this machine without one) within `buckets`."""
+        options = ["-a", "--inplace", "--no-whole-file", "-e", shell_words(relay_command(buckets, shell))]
+        command = ["rsync", *options, f"{host}:{source}", str(self.folder / name)]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, process_group=0)
+        self.running.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in self.running:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+            if process.stderr:
+                process.stderr.close()
+
+
+@pytest.fixture
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    if Path("/dev/shm").is_dir():
+        folder = Path(f"/dev/shm/btrkeep-throttle-{os.getpid()}")
+        folder.mkdir()
+    else:
+        folder = tmp_path_factory.mktemp("throttle")
+    bed = Bed(folder)
+    try:
+        yield bed
+    finally:
+        bed.end()
+        subprocess.run(["rm", "-rf", "--", folder], check=True)
+
+
+def seconds_to_end(processes: Sequence[subprocess.Popen[bytes]]) -> list[float]:
+    """When each ended, counted from now; every one of them must succeed."""
+    start = time.monotonic()
+    ended: dict[int, float] = {}
+    while len(ended) < len(processes):
+        for index, process in enumerate(processes):
+            if index not in ended and process.poll() is not None:
+                ended[index] = time.monotonic() - start
+        time.sleep(0.005)
+    assert [process.returncode for process in processes] == [0] * len(processes)
+    return [ended[index] for index in range(len(processes))]
+
+
+# How fast
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("shell", [(), (str(FAKESSH), "-p", "22")], ids=["this machine", "through a remote shell"])
+def test_one_transfer_takes_its_bytes_divided_by_the_rate(bed: Bed, shell: tuple[str, ...]) -> None:
+    source = bed.source(12 * MB)
+    [took] = seconds_to_end([bed.pull(source, "copy", [bed.bucket(4 * MB)], shell)])
+    assert took == pytest.approx(3.0, rel=0.2)
+    assert (bed.folder / "copy").read_bytes() == source.read_bytes()
+
+
+@pytest.mark.alone
+def test_ssh_itself_keeps_to_the_rate_and_ends_with_its_rsync(bed: Bed, sshd: Sshd) -> None:
+    """What ssh reads ahead (its window of 2 MiB and the pipe) is no more than a start: the rate holds from then on."""
+    pull = bed.pull(bed.source(40 * MB), "copy", [bed.bucket(4 * MB)], sshd.ssh(), sshd.address)
+    _, below = family(bed, pull)
+    assert speeds([pull], 1.5) == pytest.approx([4 * MB], rel=0.2)
+    pull.kill()
+    assert wait_until(lambda: not set(below) & set(parents()), 5) < 3
+
+
+@pytest.mark.alone
+def test_four_at_once_take_as_long_as_their_sum_and_share_evenly(bed: Bed) -> None:
+    source, bucket = bed.source(3 * MB), bed.bucket(4 * MB)
+    took = seconds_to_end([bed.pull(source, f"copy{index}", [bucket]) for index in range(4)])
+    assert max(took) == pytest.approx(3.0, rel=0.2)
+    assert min(took) > 0.8 * max(took)
+
+
+@pytest.mark.alone
+def test_when_two_of_four_end_the_others_take_their_share_and_the_total_stays_at_the_budget(bed: Bed) -> None:
+    short, long, bucket = bed.source(1_500_000), bed.source(6 * MB), bed.bucket(4 * MB)
+    pulls = [bed.pull(source, f"copy{index}", [bucket]) for index, source in enumerate((short, short, long, long))]
+    time.sleep(0.3)
+    first = speeds(pulls, 0.8)
+    wait_until(lambda: pulls[0].poll() == pulls[1].poll() == 0, 3)
+    last = speeds(pulls[2:], 1.0)
+    assert sum(first) == pytest.approx(4 * MB, rel=0.2)
+    assert first == pytest.approx([1 * MB] * 4, rel=0.25)
+    assert sum(last) == pytest.approx(4 * MB, rel=0.2)
+    assert last == pytest.approx([2 * MB] * 2, rel=0.25)
+
+
+def speeds(pulls: Sequence[subprocess.Popen[bytes]], seconds: float) -> list[float]:
+    """Bytes per second that each of these receives from now on, measured for `seconds`."""
+    before, start = [received(pull.pid) for pull in pulls], time.monotonic()
+    time.sleep(seconds)
+    after, took = [received(pull.pid) for pull in pulls], time.monotonic() - start
+    return [(b - a) / took for a, b in zip(before, after, strict=True)]
+
+
+@pytest.mark.alone
+def test_two_processes_that_each_prepare_the_bucket_share_one_budget(bed: Bed) -> None:
+    """The night and a `run HOST` beside it, the second joining half a second later."""
+    source = bed.source(4 * MB)
+    code = (
+        "import sys, subprocess; from pathlib import Path; from backupd.bandwidth import prepare, relay_command, shell_words\n"
+        "shell = shell_words(relay_command([prepare(Path(sys.argv[1]), 'pool', 4_000_000)], []))\n"
+        "sys.exit(subprocess.run(['rsync', '-a', '-e', shell, 'peer:' + sys.argv[2], sys.argv[3]]).returncode)"
+    )
+    arguments: list[str | Path] = [sys.executable, "-c", code, bed.folder / "bandwidth", source]
+    start = time.monotonic()
+    for name in ("night", "host"):
+        bed.running.append(subprocess.Popen([*arguments, bed.folder / name], cwd=PROJECT, process_group=0))
+        time.sleep(0.5)
+    seconds_to_end(bed.running)
+    assert time.monotonic() - start == pytest.approx(2.0, rel=0.2)
+
+
+@pytest.mark.alone
+def test_a_transfer_follows_a_changed_rate_at_once(bed: Bed) -> None:
+    pull = bed.pull(bed.source(20 * MB), "copy", [bed.bucket(2 * MB)])
+    measured = []
+    for rate in (2 * MB, 10 * MB, 4 * MB):
+        bed.bucket(rate)
+        time.sleep(0.2)
+        measured += speeds([pull], 0.8)
+    assert measured == pytest.approx([2 * MB, 10 * MB, 4 * MB], rel=0.2)
+
+
+@pytest.mark.alone
+def test_a_host_keeps_to_its_own_bucket_too_and_leaves_the_rest_of_the_pools_to_others(bed: Bed) -> None:
+    pool, host, source = bed.bucket(8 * MB), bed.bucket(2 * MB, "host"), bed.source(30 * MB)
+    pulls = [bed.pull(source, "slow", [pool, host]), bed.pull(source, "fast", [pool])]
+    time.sleep(0.4)
+    assert speeds(pulls, 1.5) == pytest.approx([2 * MB, 6 * MB], rel=0.2)
+
+
+@pytest.mark.alone
+def test_a_slow_link_is_shared_evenly_too(bed: Bed) -> None:
+    """At 40 kB/s a whole pipe would be seconds long: chunks must be small."""
+    source, bucket = bed.source(30_000), bed.bucket(40_000)
+    took = seconds_to_end([bed.pull(source, f"copy{index}", [bucket]) for index in range(3)])
+    assert max(took) == pytest.approx(90_000 / 40_000, rel=0.25)
+    assert min(took) > 0.75 * max(took)
+
+
+@pytest.mark.alone
+def test_a_rate_that_nothing_reaches_costs_little(bed: Bed) -> None:
+    source = bed.source(300 * MB)
+    [took] = seconds_to_end([bed.pull(source, "copy", [bed.bucket(HUGE)])])
+    assert 300 * MB / took > 150 * MB  # 850 MB/s on two quiet cores; other people's tests run here too
+
+
+# What passes through
+
+
+class Peer:
+    """The relay by itself, between two ends such as rsync makes them: sockets, its output's without blocking."""
+
+    def __init__(self, command: Sequence[str], pass_fds: Sequence[int] = (), preexec_fn: Callable[[], None] | None = None) -> None:
+        self.into, stdin = socket.socketpair()
+        self.out, stdout = socket.socketpair()
+        stdout.setblocking(False)
+        self.out.settimeout(20)
+        self.process = subprocess.Popen(
+            command, stdin=stdin.fileno(), stdout=stdout.fileno(), stderr=subprocess.PIPE, pass_fds=pass_fds, preexec_fn=preexec_fn
+        )
+        stdin.close()
+        stdout.close()
+
+    def read(self) -> bytes:
+        return b"".join(iter(lambda: self.out.recv(1 << 20), b""))
+
+    def child(self) -> int:
+        """The remote shell's process id, as soon as it is what the relay was told to start."""
+
+        def started() -> list[int]:
+            return [pid for pid in descendants(self.process.pid) if not is_relay(pid)]
+
+        wait_until(started, 5)
+        return started()[0]
+
+    def close(self) -> None:
+        self.into.close()
+        self.out.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        self.complaints().close()
+
+    def complaints(self) -> IO[bytes]:
+        assert self.process.stderr
+        return self.process.stderr
+
+
+@contextmanager
+def relay(buckets: Sequence[Bucket], *shell: str, **options: Any) -> Iterator[Peer]:
+    peer = Peer(relay_command(buckets, shell), **options)
+    try:
+        yield peer
+    finally:
+        peer.close()
+
+
+def gone(pid: int) -> bool:
+    return pid not in parents()
+
+
+def test_every_byte_passes_in_both_directions(bed: Bed) -> None:
+    sent = bytes(range(256)) * 20_000
+    with relay([bed.bucket(HUGE)], "sh", "-c", "cat; printf end") as peer:
+        feeder = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=peer.into.fileno())
+        assert feeder.stdin
+        peer.into.close()
+        os.set_blocking(feeder.stdin.fileno(), False)
+        answer = echo(feeder, sent, peer.out)
+        assert answer == sent + b"end"
+        assert (feeder.wait(5), peer.process.wait(5)) == (0, 0)
+
+
+def echo(feeder: subprocess.Popen[bytes], data: bytes, out: socket.socket) -> bytes:
+    """Feed all of `data` without ever waiting for room, and read all that comes back."""
+    answer, rest = bytearray(), memoryview(data)
+    assert feeder.stdin
+    while rest:
+        try:
+            rest = rest[os.write(feeder.stdin.fileno(), rest) :]
+        except BlockingIOError:
+            answer += out.recv(1 << 20)
+    feeder.stdin.close()
+    while piece := out.recv(1 << 20):
+        answer += piece
+    return bytes(answer)
+
+
+def test_a_reader_that_is_slower_than_the_bucket_loses_nothing(bed: Bed) -> None:
+    data = bed.source(3 * MB)
+    with relay([bed.bucket(HUGE)], "cat", str(data)) as peer:
+        answer = bytearray()
+        while piece := peer.out.recv(50_000):
+            answer += piece
+            time.sleep(0.005)
+        assert answer == data.read_bytes()
+
+
+def test_an_output_that_splice_cannot_serve_gets_every_byte_too(bed: Bed) -> None:
+    data, copy = bed.source(2 * MB), bed.folder / "appended"
+    with copy.open("ab") as out:
+        command = relay_command([bed.bucket(HUGE)], ["cat", str(data)])
+        assert subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, check=False).returncode == 0
+    assert copy.read_bytes() == data.read_bytes()
+
+
+def test_descriptors_that_rsync_inherited_reach_the_remote_shell_so_that_a_hosts_lock_holds(bed: Bed) -> None:
+    with (bed.folder / "lock").open("w") as lock:
+        number = lock.fileno()
+        with relay([bed.bucket(HUGE)], "readlink", f"/proc/self/fd/{number}", pass_fds=(number,)) as peer:
+            assert peer.read() == str(bed.folder / "lock").encode() + b"\n"
+
+
+# How it ends
+
+
+@pytest.mark.parametrize(
+    ("shell", "status"),
+    [
+        (["true"], 0),
+        (["sh", "-c", "exit 255"], 255),
+        (["sh", "-c", "echo text; exit 12"], 12),
+        (["/nonexistent/ssh"], 127),
+        (["/etc/passwd"], 126),
+        (["sh", "-c", "kill -9 $$"], 137),
+    ],
+    ids=["success", "ssh's own failure", "after output", "not found", "not to be run", "killed"],
+)
+def test_the_remote_shells_exit_status_is_the_relays(bed: Bed, shell: list[str], status: int) -> None:
+    with relay([bed.bucket(HUGE)], *shell) as peer:
+        peer.read()
+        assert peer.process.wait(5) == status
+
+
+@pytest.mark.parametrize("status", [255, 127, 42])
+def test_rsync_ends_with_the_remote_shells_status_every_time(bed: Bed, status: int) -> None:
+    """Bare, it is rsync's own 12 instead whenever rsync sees the output's end before the status is to be had."""
+    shell, bucket, source = ["sh", "-c", f"exit {status}"], bed.bucket(HUGE), bed.source(10)
+    assert [bed.pull(source, "copy", [bucket], shell).wait(10) for _ in range(15)] == [status] * 15
+
+
+def test_the_remote_shells_complaints_reach_rsyncs_error_output(bed: Bed) -> None:
+    pull = bed.pull(bed.source(10), "copy", [bed.bucket(HUGE)], ["sh", "-c", "echo Permission denied >&2; exit 255"])
+    assert b"Permission denied" in pull.communicate(timeout=10)[1]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"x" * 64], ids=["missing", "empty", "foreign"])
+def test_what_is_no_bucket_stops_the_transfer_before_the_remote_shell_starts(bed: Bed, content: bytes | None) -> None:
+    path = bed.folder / "odd"
+    if content is not None:
+        path.write_bytes(content)
+    with relay([Bucket(path, 1)], "touch", str(bed.folder / "started")) as peer:
+        assert peer.process.wait(5) == 126
+        assert str(path).encode() in peer.complaints().read()
+    assert not (bed.folder / "started").exists()
+
+
+def family(bed: Bed, pull: subprocess.Popen[bytes]) -> tuple[int, list[int]]:
+    """A transfer in full flight: its relay, and all processes below rsync (receiver, relay, remote shell, sender)."""
+    wait_until(lambda: received(pull.pid) > 200_000, 10)
+    below = descendants(pull.pid)
+    [through] = [pid for pid in below if is_relay(pid)]
+    assert len(below) >= 3
+    return through, below
+
+
+@pytest.mark.parametrize("shell", [(), (str(FAKESSH),)], ids=["this machine", "through a remote shell"])
+def test_kill_9_of_rsync_leaves_neither_receiver_nor_relay_nor_remote_shell(bed: Bed, shell: tuple[str, ...]) -> None:
+    pull = bed.pull(bed.source(20 * MB), "copy", [bed.bucket(2 * MB)], shell)
+    _, below = family(bed, pull)
+    pull.kill()
+    assert wait_until(lambda: not set(below) & set(parents()), 5) < 3
+
+
+def test_kill_9_of_a_relay_fails_its_rsync_ends_its_remote_shell_and_holds_up_nobody(bed: Bed) -> None:
+    bucket, source = bed.bucket(4 * MB), bed.source(6 * MB)
+    victim, other = bed.pull(source, "victim", [bucket]), bed.pull(source, "other", [bucket])
+    through, below = family(bed, victim)
+    os.kill(through, signal.SIGKILL)
+    assert victim.wait(3) == 12
+    wait_until(lambda: not set(below) & set(parents()), 1)
+    seconds_to_end([other])
+
+
+STUBBORN = ("sh", "-c", "trap '' TERM HUP INT PIPE; exec sleep 600")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_a_relay_that_a_signal_ends_takes_even_a_stubborn_remote_shell_along(bed: Bed, number: signal.Signals) -> None:
+    with relay([bed.bucket(HUGE)], *STUBBORN) as peer:
+        child = peer.child()
+        wait_until(lambda: "sleep" in command_line(child), 5)
+        peer.process.send_signal(number)
+        assert peer.process.wait(2) in (-number, 128 + number)
+        wait_until(lambda: gone(child), 1)
+
+
+def test_when_rsync_has_closed_both_ends_a_hanging_remote_shell_is_ended(bed: Bed) -> None:
+    with relay([bed.bucket(HUGE)], *STUBBORN) as peer:
+        child = peer.child()
+        wait_until(lambda: "sleep" in command_line(child), 5)
+        peer.out.close()
+        peer.into.close()
+        assert peer.process.wait(4) == 137
+        assert gone(child)
+
+
+def test_a_remote_shell_that_ends_by_itself_after_rsync_closed_its_output_keeps_its_status(bed: Bed) -> None:
+    """As at every transfer's end: the receiver is gone, ssh still says goodbye, and rsync waits for its status."""
+    with relay([bed.bucket(HUGE)], "sh", "-c", "sleep 1.5; exit 7") as peer:
+        peer.child()
+        peer.out.close()
+        assert peer.process.wait(5) == 7
+
+
+def test_a_relay_that_waits_for_its_turn_notices_that_rsync_is_gone(bed: Bed) -> None:
+    """At 100 bytes a second the turn of 5 bytes comes often, but two buckets of which one is in debt for long wait long."""
+    slow = bed.bucket(100)
+    with relay([slow], "cat", "/dev/zero") as peer:
+        child = peer.child()
+        peer.out.recv(1)
+        peer.out.close()
+        peer.into.close()
+        assert wait_until(lambda: peer.process.poll() is not None, 4) < 3
+        assert gone(child)
+
+
+def test_a_stopped_holder_of_the_lock_stops_nobody(bed: Bed) -> None:
+    bucket = bed.bucket(4 * MB)
+    with bucket.path.open() as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        seconds_to_end([bed.pull(bed.source(500_000), "copy", [bucket])])
+
+
+def test_a_bucket_that_can_no_longer_be_written_leaves_each_relay_at_the_rate(bed: Bed) -> None:
+    """A full or read-only pool, by way of a limit on the size of files: every write of the bucket fails with EFBIG."""
+    bucket, data = bed.bucket(1 * MB), bed.source(1_500_000)
+
+    def no_file_may_grow() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    before, start = bucket.path.read_bytes(), time.monotonic()
+    with relay([bucket], "cat", str(data), preexec_fn=no_file_may_grow) as peer:
+        assert peer.read() == data.read_bytes()
+    assert time.monotonic() - start == pytest.approx(1.5, rel=0.2)
+    assert bucket.path.read_bytes() == before
+
+
+def test_the_relay_is_small_and_starts_at_once(bed: Bed) -> None:
+    command = relay_command([bed.bucket(HUGE)], ["true"])
+    took = []
+    for _ in range(7):
+        start = time.monotonic()
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
+        took.append(time.monotonic() - start)
+    assert min(took) < 0.05  # 15 ms on a quiet machine
+    with relay([bed.bucket(HUGE)], "cat") as peer:
+        peer.child()
+        [peak] = [line for line in Path(f"/proc/{peer.process.pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+        assert int(peak.split()[1]) < 16_000  # kB; 9,800 with Python 3.11

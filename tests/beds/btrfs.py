@@ -1,0 +1,87 @@
+"""Real btrfs on loop devices, on sparse images of the session's own."""
+
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from btrkeep.units import parse_size
+from tests.beds import session
+from tests.beds.work import explain, work
+
+MOUNT_POINT = "mnt"
+
+
+@functools.cache
+def why_not() -> str:
+    """Why this machine can give tests no btrfs, or "": found out by making one."""
+    if os.geteuid() != 0:
+        return "no root"
+    missing = [name for name in ("mkfs.btrfs", "losetup", "mount") if not shutil.which(name)]
+    if missing:
+        return f"{missing[0]} is not installed"
+    try:
+        point = make(size="128M")
+    except AssertionError as error:
+        return f"no btrfs on a loop device: {str(error).strip().splitlines()[-1]}"
+    session.remove(point.parent)
+    return ""
+
+
+def make(size: str = "2G", devices: int = 1, mkfs: Sequence[str] = (), options: str = "") -> Path:
+    """Makes and mounts a btrfs; returns its mount point, PARENT/mnt beside its images. `session.remove(PARENT)` ends it.
+
+    `size` is that of each device; nothing is allocated until it is written. `mkfs` are further arguments of mkfs.btrfs, `options`
+    mount options.
+    """
+    room = parse_size(size)
+    bed = Path(tempfile.mkdtemp(prefix="btrfs-", dir=session.folder(room * devices)))
+    try:
+        loops = [_attach(bed / f"disk{number}", room) for number in range(devices)]
+        work("mkfs.btrfs", "-q", *mkfs, *loops)
+        point = bed / MOUNT_POINT
+        point.mkdir()
+        others = [f"device={loop}" for loop in loops[1:]]
+        words = ["-o", ",".join([*others, *filter(None, [options])])] if others or options else []
+        work("mount", "-t", "btrfs", *words, loops[0], point)
+    except BaseException:  # a Ctrl-C or the alarm of a time limit too: nobody else knows this folder yet
+        session.remove(bed)
+        raise
+    return point
+
+
+def _attach(image: Path, size: int) -> str:
+    """A loop device on a new sparse image. Free ones are raced for, by parallel sessions too: the loser asks again."""
+    with image.open("wb") as file:
+        file.truncate(size)
+    for _ in range(10):
+        done = work("losetup", "--find", "--show", image, check=False)
+        if done.returncode == 0:
+            return done.stdout.strip()
+    raise AssertionError(explain(done))
+
+
+def subvolumes_below(top: Path, point: Path) -> list[Path]:
+    """The subvolumes strictly below `top` on the filesystem mounted at `point`, the innermost first."""
+    lines = work("btrfs", "subvolume", "list", point).stdout.splitlines()
+    paths = [point / line.split(" path ", 1)[1] for line in lines]
+    return sorted((path for path in paths if path.is_relative_to(top) and path != top), key=lambda path: -len(path.parts))
+
+
+def delete_subvolume(top: Path, point: Path) -> None:
+    """Deletes a subvolume with all that are in it, read-only ones too."""
+    doomed = [*subvolumes_below(top, point), top]
+    for path in doomed:  # one in a read-only one cannot be unlinked from it
+        work("btrfs", "property", "set", "-f", "-ts", path, "ro", "false")
+    work("btrfs", "subvolume", "delete", *doomed)
+
+
+def devices_of(point: Path) -> list[str]:
+    """The loop devices of the bed mounted at `point`, for tests that unmount it and mount it again: `mount DEVICE POINT`."""
+    return session.loops_below(point.parent)
+
+
+def remount(point: Path, options: str) -> None:
+    work("mount", "-o", f"remount,{options}", point)

@@ -1,0 +1,139 @@
+"""Who may use what: the rules of the project's structure, held against the syntax tree of one module at a time.
+
+A module's uses are dotted names, whichever way they came in: `from os import execv as run; run()` uses os.execv.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+BOTTOM = ("btrkeep.errors", "btrkeep.units")
+GROUND = ("btrkeep.config", "btrkeep.process", "btrkeep.pool", "btrkeep.treescan", "btrkeep.catalogue")
+EDGE = ("btrkeep.cli",)  # what the programs' command lines share
+PROGRAMS = ("backupd", "heatmap", "balancer", "web")
+AREAS = (*BOTTOM, *GROUND, *EDGE, *PROGRAMS)
+# Whom each may import besides itself. Programs meet in the catalogue, not in each other.
+BELOW = {
+    **dict.fromkeys(BOTTOM, BOTTOM),
+    **dict.fromkeys(GROUND, BOTTOM),
+    **dict.fromkeys(EDGE, (*BOTTOM, *GROUND)),
+    **dict.fromkeys(PROGRAMS, (*BOTTOM, *GROUND, *EDGE)),
+}
+# A door leads to pure code. web's door to the drawing of a recorded state opens when that module has its name.
+DOORS = {
+    ("heatmap", "balancer.score"),  # to colour by fragmentation
+    ("btrkeep.pool", "btrkeep.process.start_time"),  # a lock names its holder, beyond doubt
+}
+
+STARTERS = (
+    "subprocess",
+    "multiprocessing",
+    "pty",
+    "os.system",
+    "os.popen",
+    "os.fork",
+    "os.forkpty",
+    *(f"os.exec{kind}" for kind in ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")),
+    *(f"os.spawn{kind}" for kind in ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")),
+    "os.posix_spawn",
+    "os.posix_spawnp",
+    "asyncio.create_subprocess_exec",
+    "asyncio.create_subprocess_shell",
+    "asyncio.subprocess.create_subprocess_exec",
+    "asyncio.subprocess.create_subprocess_shell",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Names that only some modules may use: those named with their submodules, and those with one of `parts` in their name."""
+
+    names: tuple[str, ...]
+    modules: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+
+
+RESERVED = (
+    Reserved(("btrfs",), modules=("btrkeep.pool", "btrkeep.treescan")),
+    # The throttle is a small program that rsync starts; it becomes the program that it stands before.
+    Reserved(STARTERS, modules=("btrkeep.process", "backupd.throttle")),
+    Reserved(("sqlalchemy", "alembic", "sqlite3"), modules=("btrkeep.catalogue",)),
+    Reserved(("print",), parts=("cli", "__main__")),
+    Reserved(("click", "rich"), parts=("cli", "display", "__main__")),
+)
+
+
+def violations(module: str, source: str) -> list[str]:
+    """What `module` uses without leave, each as a line; `module` is a dotted name, a package's is its __init__'s."""
+    found = []
+    for used in sorted(set(uses(module, source))):
+        if not may_import(module, used):
+            found.append(f"{module} may not import {used}")
+        found += [f"{module} may not use {used}" for rule in RESERVED if _within(used, rule.names) and not _has_leave(module, rule)]
+    return found
+
+
+def may_import(module: str, used: str) -> bool:
+    """Whether the direction is right: down, within one area, or through a door. Names that are not ours are not asked about."""
+    here, there = area(module), area(used)
+    if here is None or there is None or here == there:
+        return here is not None or there is None
+    return there in BELOW[here] or any(here == of and _within(used, (door,)) for of, door in DOORS)
+
+
+def area(dotted: str) -> str | None:
+    """The part of the project that a dotted name belongs to. None: not ours, or btrkeep/__init__.py, which holds a version."""
+    return next((name for name in AREAS if _within(dotted, (name,))), None)
+
+
+def _has_leave(module: str, rule: Reserved) -> bool:
+    return _within(module, rule.modules) or not set(module.split(".")).isdisjoint(rule.parts)
+
+
+def _within(dotted: str, names: tuple[str, ...]) -> bool:
+    return any(dotted == name or dotted.startswith(f"{name}.") for name in names)
+
+
+def uses(module: str, source: str, is_package: bool = False) -> Iterator[str]:
+    """Dotted names that a module imports or reaches through what it imported, and the builtin functions that it calls."""
+    tree = ast.parse(source)
+    known: dict[str, str] = {}
+    for node in ast.walk(tree):
+        for bound, dotted in _imported(node, module, is_package):
+            known[bound] = dotted
+            yield dotted
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (reached := _dotted(node, known)):
+            yield reached
+        elif isinstance(node, ast.Name) and node.id == "print" and isinstance(node.ctx, ast.Load):
+            yield "print"
+
+
+def _imported(node: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str, str]]:
+    """The name bound and the dotted name meant, for each name of an import statement."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            if alias.asname is None and "." in alias.name:  # `import os.path` binds os
+                yield alias.name, alias.name
+            top = alias.name if alias.asname else alias.name.partition(".")[0]
+            yield alias.asname or top, top
+    elif isinstance(node, ast.ImportFrom):
+        origin = _origin(node, module, is_package)
+        for alias in node.names:
+            yield alias.asname or alias.name, f"{origin}.{alias.name}"
+
+
+def _origin(node: ast.ImportFrom, module: str, is_package: bool) -> str:
+    if not node.level:
+        return node.module or ""
+    above = node.level - 1 if is_package else node.level
+    package = module.rsplit(".", above)[0] if above else module
+    return f"{package}.{node.module}" if node.module else package
+
+
+def _dotted(node: ast.expr, known: dict[str, str]) -> str | None:
+    if isinstance(node, ast.Name):
+        return known.get(node.id)
+    if isinstance(node, ast.Attribute) and (before := _dotted(node.value, known)):
+        return f"{before}.{node.attr}"
+    return None

@@ -1,0 +1,38 @@
+"""Which tests a machine cannot run, why, and the line that says so."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tests.beds import btrfs, ssh
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A marker, the fixtures that bring it along, what the summary calls its tests, and why they cannot run ("": they can)."""
+
+    marker: str
+    fixtures: frozenset[str]
+    words: str
+    why_not: Callable[[], str]
+
+
+NEEDS = (
+    Need("btrfs", frozenset({"make_btrfs", "btrfs_mount", "shared_btrfs"}), "on a real btrfs", btrfs.why_not),
+    Need("ssh", frozenset({"sshd"}), "over ssh", ssh.why_not),
+    Need("root", frozenset(), "as root", lambda: "" if os.geteuid() == 0 else "no root"),
+)
+
+_REASON = re.compile(r"left out: (.+)")
+
+
+def reason(words: str, why: str) -> str:
+    return f"left out: {words} ({why})"
+
+
+def summary(reasons: Iterable[str]) -> str:
+    """One line out of the skip reasons of all tests that did not run; "" when none was left out."""
+    counts = Counter(match[1] for text in reasons if (match := _REASON.search(text)))
+    return "left out: " + ", ".join(f"{count} {words}" for words, count in counts.most_common()) if counts else ""

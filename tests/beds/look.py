@@ -1,0 +1,28 @@
+"""What a btrfs shares, as btrfs-progs counts it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.beds.work import work
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Bytes below a path: all that its files refer to, what nothing else refers to, and what others refer to as well."""
+
+    total: int
+    exclusive: int
+    set_shared: int
+
+
+def shares(path: Path) -> Shares:
+    """What `btrfs filesystem du -s --raw` says of `path`, after a sync: what is not yet written has no extents."""
+    work("btrfs", "filesystem", "sync", path)
+    last = work("btrfs", "filesystem", "du", "-s", "--raw", path).stdout.splitlines()[-1]
+    total, exclusive, set_shared = (int(field) for field in last.split()[:3])
+    return Shares(total, exclusive, set_shared)
+
+
+def exclusive_bytes(path: Path) -> int:
+    """The bytes of data that would be free if `path` were gone."""
+    return shares(path).exclusive

@@ -1,0 +1,214 @@
+"""What a test session owns on this machine, how it is recognised, and how all of it is taken away.
+
+Everything that outlives a process lies in or points into the session's own folders, btrkeep-test-PID-START in /dev/shm and in
+TMPDIR: images, the loop devices on them, the mounts in them. Processes carry the folder's name in their environment, or, where
+they write over it as sshd does, are named by a .pid file in the folder. So cleaning up needs no memory of what was done: it looks
+at the kernel's tables. The same code ends a session, and clears away after one that was killed, which is one whose process (of
+that number and start time) is gone.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+PREFIX = "btrkeep-test-"
+MARK = "BTRKEEP_TEST_SESSION"
+_NAME = re.compile(re.escape(PREFIX) + r"(\d+)-(\d+)")
+_RAM = Path("/dev/shm")
+
+
+def places() -> list[Path]:
+    """Where session folders may lie: in memory first."""
+    return [place for place in (_RAM, Path(tempfile.gettempdir())) if place.is_dir()]
+
+
+def start_time(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None when it is gone. With it no number is taken for another's."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, *fields = text.rpartition(")")[2].split()
+    return None if state == "Z" else int(fields[18])
+
+
+def own_name() -> str:
+    return f"{PREFIX}{os.getpid()}-{start_time(os.getpid())}"
+
+
+def is_alive(name: str) -> bool:
+    match = _NAME.fullmatch(name)
+    return match is not None and start_time(int(match[1])) == int(match[2])
+
+
+def folder(room: int = 0) -> Path:
+    """This session's folder, in memory when `room` bytes still fit there, else in TMPDIR; made when it is not there."""
+    fitting = [place for place in places() if shutil.disk_usage(place).free >= room]
+    path = (fitting or places()[-1:])[0] / own_name()
+    path.mkdir(mode=0o755, exist_ok=True)
+    return path
+
+
+def folders_of(name: str) -> list[Path]:
+    return [path for place in places() if (path := place / name).is_dir()]
+
+
+def dead_sessions() -> set[str]:
+    """Names of sessions of this user that were killed and whose folders are still there."""
+    found = (path for place in places() for path in place.glob(f"{PREFIX}*"))
+    return {path.name for path in found if _NAME.fullmatch(path.name) and _is_ours(path) and not is_alive(path.name)}
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.stat().st_uid == os.geteuid()
+    except FileNotFoundError:  # its own session has just removed it
+        return False
+
+
+def mounts_below(path: Path) -> list[Path]:
+    """Mount points at or below `path`, the innermost first."""
+    points = []
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), line.split()[4])
+        if Path(point).is_relative_to(path):
+            points.append(Path(point))
+    return points[::-1]
+
+
+def loops_below(path: Path) -> list[str]:
+    """Loop devices whose image lies below `path`: names such as /dev/loop3."""
+    found = []
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            image = backing.read_text(encoding="utf-8").strip()
+        except OSError:  # detached meanwhile
+            continue
+        if Path(image).is_relative_to(path):
+            found.append(f"/dev/{backing.parts[3]}")
+    return found
+
+
+def processes_of(name: str) -> dict[int, str]:
+    """Processes, other than this one, that were started by that session: number and command line."""
+    noted = _noted_pids(name)
+    marked = (pid for pid in _pids() if pid != os.getpid() and _mark_of(pid) == name)
+    return {pid: _command_line(pid) for pid in [*noted, *marked]}
+
+
+def _noted_pids(name: str) -> list[int]:
+    """Those in the session's .pid files whose command line still names its folder: the number may be another's by now."""
+    notes = [note for path in folders_of(name) for note in path.glob("*/*.pid")]
+    numbers = [int(text) for note in notes if (text := note.read_text(encoding="ascii").strip())]
+    return [pid for pid in numbers if name in _command_line(pid)]
+
+
+def _pids() -> Iterator[int]:
+    return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+
+
+def _mark_of(pid: int) -> str | None:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # gone, or somebody else's
+        return None
+    mark = f"{MARK}=".encode()
+    return next((os.fsdecode(word.removeprefix(mark)) for word in environment if word.startswith(mark)), None)
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return "(gone)"
+
+
+def end_processes(name: str, patience: float) -> list[str]:
+    """Waits `patience` seconds for the session's processes to end by themselves; kills those that do not, and names them."""
+    deadline = time.monotonic() + patience
+    while (left := processes_of(name)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return _kill(left)
+
+
+def _kill(processes: dict[int, str]) -> list[str]:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return [f"process {pid} was still running: {line}" for pid, line in processes.items()]
+
+
+def _works_in(pid: int, point: Path) -> bool:
+    """Whether a process has its folder or an open file below `point`, which keeps that from being unmounted."""
+    links = [Path(f"/proc/{pid}/cwd"), Path(f"/proc/{pid}/root")]
+    with contextlib.suppress(OSError):
+        links += Path(f"/proc/{pid}/fd").iterdir()
+    for link in links:
+        with contextlib.suppress(OSError):
+            if link.readlink().is_relative_to(point):
+                return True
+    return False
+
+
+def remove(path: Path) -> list[str]:
+    """Takes away `path` with every mount and loop device in it; says what did not go as it should."""
+    problems = [problem for point in mounts_below(path) for problem in _unmount(point)]
+    for device in loops_below(path):
+        _quietly("btrfs", "device", "scan", "--forget", device)
+        problems += _quietly("losetup", "--detach", device)
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        problems.append(f"{path} could not be removed")
+    return problems
+
+
+def _unmount(point: Path) -> list[str]:
+    """Unmounts; kills those processes of the session that still hold the place after a second, and says so.
+
+    When the place stays busy all the same it goes out of sight, and the device with its last user.
+    """
+    name = next(part for part in point.parts if part.startswith(PREFIX))
+    if not _keeps_busy(point, 1):
+        return []
+    problems = _kill({pid: line for pid, line in processes_of(name).items() if _works_in(pid, point)})
+    if said := _keeps_busy(point, 5):
+        problems += [*said, *_quietly("umount", "--lazy", str(point))]
+    return problems
+
+
+def _keeps_busy(point: Path, seconds: float) -> list[str]:
+    """Tries for so long to unmount; what umount said last, nothing when it went."""
+    deadline = time.monotonic() + seconds
+    while (said := _quietly("umount", str(point))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return said
+
+
+def _quietly(*argv: str) -> list[str]:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return [] if done.returncode == 0 else [f"{' '.join(argv)}: {done.stderr.strip()}"]
+
+
+def end_session(name: str, patience: float = 0) -> list[str]:
+    """Takes away all that the session `name` owns; what it should not have left any more is named."""
+    problems = end_processes(name, patience)
+    for path in folders_of(name):
+        problems += [f"{point} was still mounted" for point in mounts_below(path)]
+        problems += [f"{device} was still attached" for device in loops_below(path)]
+        problems += remove(path)
+    return problems
+
+
+def clear_dead_sessions() -> list[str]:
+    """Clears away after sessions that were killed: their names."""
+    dead = sorted(dead_sessions())
+    for name in dead:
+        end_session(name)
+    return dead

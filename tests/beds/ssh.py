@@ -1,0 +1,152 @@
+"""An ssh server of the session's own on the loopback address, with keys that live as long as it does."""
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.beds import session
+from tests.beds.work import work
+
+SSHD = "/usr/sbin/sshd"
+
+_CONFIG = """\
+ListenAddress 127.0.0.1
+Port {port}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/authorized_keys
+PidFile {folder}/sshd.pid
+PermitRootLogin yes
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PubkeyAuthentication yes
+StrictModes no
+UsePAM {pam}
+MaxStartups 100
+MaxSessions 100
+PrintMotd no
+SetEnv {mark}={name}
+"""
+# Newer servers shut out an address that fails too often; here all clients have the same one. Older ones do not know the word.
+_CONFIG_NEWER = "PerSourcePenalties no\n"
+
+
+def why_not() -> str:
+    """Why this machine can run no ssh server for tests, or ""."""
+    return "" if Path(SSHD).exists() and shutil.which("ssh") else "openssh-server is not installed"
+
+
+@dataclass(frozen=True, slots=True)
+class Sshd:
+    """A running server. `key` opens it without restriction; `known_hosts` names its host key."""
+
+    folder: Path
+    port: int
+    user: str
+    process: subprocess.Popen[bytes]
+
+    @property
+    def key(self) -> Path:
+        return self.folder / "key"
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.folder / "known_hosts"
+
+    @property
+    def address(self) -> str:
+        return f"{self.user}@127.0.0.1"
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
+
+    def ssh(self, key: Path | None = None) -> tuple[str, ...]:
+        """The client's words up to the host, for `rsync -e` or for a direct call."""
+        files = ("-i", str(key or self.key), "-o", f"UserKnownHostsFile={self.known_hosts}")
+        return ("ssh", "-F", "none", "-p", str(self.port), *files, "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes")
+
+    def authorize(self, options: str) -> Path:
+        """A further key whose line in authorized_keys starts with `options`, such as `restrict,command="rrsync -ro /"`."""
+        key = self.folder / f"key-{time.monotonic_ns()}"
+        _authorize(self.folder, key, options)
+        return key
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def start(folder: Path) -> Sshd:
+    """Starts a server that keeps all its files in `folder`; returns when it accepts connections."""
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where it separates its privileges
+    for name in ("host_key", "key"):
+        _make_key(folder / name)
+    _authorize(folder, folder / "key", "")
+    for _ in range(5):  # somebody may take the port between our look and the server's bind
+        server = _start_on(folder, _free_port())
+        if _is_up(server):
+            return server
+        server.stop()
+    raise AssertionError(f"sshd did not start:\n{server.log}")
+
+
+def _start_on(folder: Path, port: int) -> Sshd:
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    names = {"folder": folder, "port": port, "mark": session.MARK, "name": session.own_name(), "pam": _needs_pam(user)}
+    config = folder / "sshd_config"
+    config.write_text(_CONFIG.format(**names) + _CONFIG_NEWER, encoding="utf-8")
+    if work(SSHD, "-t", "-f", config, check=False).returncode:
+        config.write_text(_CONFIG.format(**names), encoding="utf-8")
+        work(SSHD, "-t", "-f", config)
+    host_key = (folder / "host_key.pub").read_text(encoding="utf-8")
+    (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {host_key}", encoding="utf-8")
+    argv = [SSHD, "-D", "-f", str(config), "-E", str(folder / "log")]
+    return Sshd(folder, port, user, subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True))
+
+
+def _needs_pam(user: str) -> str:
+    """sshd alone refuses an account whose password is locked with "!", as root's is where only sudo is used; PAM lets a key in."""
+    if os.geteuid() != 0:
+        return "no"
+    return "yes" if work("getent", "shadow", user).stdout.split(":")[1].startswith("!") else "no"
+
+
+def _make_key(path: Path) -> None:
+    if not path.exists():
+        work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", session.own_name(), "-f", path)
+
+
+def _authorize(folder: Path, key: Path, options: str) -> None:
+    _make_key(key)
+    public = Path(f"{key}.pub").read_text(encoding="utf-8")
+    with (folder / "authorized_keys").open("a", encoding="utf-8") as file:
+        file.write(f"{options} {public}".lstrip())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_up(server: Sshd) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and server.process.poll() is None:
+        try:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=1) as connection:
+                if connection.recv(4) == b"SSH-":
+                    return True
+        except OSError:
+            time.sleep(0.02)
+    return False

@@ -1,0 +1,42 @@
+"""Running programs in tests: what was asked, what came, and all of both when it went wrong."""
+
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def work(
+    *argv: str | bytes | Path,
+    check: bool = True,
+    input: str | None = None,  # noqa: A002 - subprocess's own word
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float = 100,
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end and gives its status and texts; fails the test, showing both texts, when the status is not 0.
+
+    `env` is added to ours. Messages come in English, and bytes that are no UTF-8 survive as surrogates.
+    """
+    done = subprocess.run(
+        argv,
+        check=False,
+        input=input,
+        stdin=subprocess.DEVNULL if input is None else None,
+        capture_output=True,
+        env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})},
+        cwd=cwd,
+        timeout=timeout,
+        encoding="utf-8",
+        errors="surrogateescape",
+    )
+    if check:
+        assert done.returncode == 0, explain(done)
+    return done
+
+
+def explain(done: subprocess.CompletedProcess[str]) -> str:
+    """The command as a line to paste, its exit status, and what it said."""
+    line = shlex.join(os.fsdecode(word) for word in done.args)
+    return f"{line}\nexit status {done.returncode}\n--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"

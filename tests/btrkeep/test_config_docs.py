@@ -1,0 +1,104 @@
+"""The documentation of the configuration is complete, current, and its examples load."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from btrkeep.config import HostConfig, example, load
+from btrkeep.config.keys import LEGAL, SECTIONS, TABLE
+from btrkeep.config.problems import quoted
+from btrkeep.config.reference import BEGIN, END, refreshed
+from btrkeep.errors import ConfigError, UsageError
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "configuration.rst").read_text(encoding="utf-8")
+
+
+def test_the_list_of_keys_is_current() -> None:
+    assert refreshed(DOCUMENT) == DOCUMENT, "run: python -m btrkeep.config docs/configuration.rst"
+
+
+def test_the_command_that_makes_the_list_makes_it(tmp_path: Path) -> None:
+    head, _, rest = DOCUMENT.partition(BEGIN)
+    document = tmp_path / "configuration.rst"
+    document.write_text(f"{head}{BEGIN}old\n{END}{rest.partition(END)[2]}")
+    subprocess.run([sys.executable, "-m", "btrkeep.config", str(document)], check=True, cwd=ROOT)
+    assert document.read_text() == DOCUMENT
+
+
+def test_every_entry_names_type_default_places_and_an_example() -> None:
+    fields = set(HostConfig.__slots__) - {"name", "left_out"}
+    assert fields <= {key.name for key in TABLE}
+    for key in TABLE:
+        entry = re.search(rf"^``{key.name}``\n(    .*\n|\n)+", DOCUMENT, re.M)
+        assert entry, key.name
+        assert all(f":{field}:" in entry[0] for field in ("Type", "Default", "In", "Example")), key.name
+        assert all(f"[{section}" in entry[0] for section in key.sections)
+
+
+def test_the_document_has_no_faults_of_markup() -> None:
+    text = DOCUMENT.replace(":manpage:", "").replace(".. code-block:: toml", "::")  # Sphinx's own
+    command = [sys.executable, "-m", "docutils", "--report=warning", "--halt=warning", "-", os.devnull]
+    run = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_names_of_keys_are_unique() -> None:
+    assert len({key.name for key in TABLE}) == len(TABLE)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_documented_example_loads_wherever_it_is_legal(tmp_path: Path, section: str) -> None:
+    lines = "\n".join(f"{key.name} = {key.example}" for key in LEGAL[section].values() if key.name != "group")
+    head = f"[{section}.a]" if section in ("group", "host") else f"[{section}]"
+    pool = "" if section == "pool" else '[pool]\npath = "/srv/backup"\n'
+    (tmp_path / "main.toml").write_text(f"{pool}{head}\n{lines}\n")
+    load(folder=tmp_path)
+
+
+def test_the_documents_example_loads(tmp_path: Path) -> None:
+    block = re.search(r"code-block:: toml\n\n((?:    .*\n|\n)+)", DOCUMENT)
+    assert block
+    (tmp_path / "main.toml").write_text(re.sub("^    ", "", block[1], flags=re.M))
+    config = load(folder=tmp_path)
+    assert list(config.hosts) == ["web1", "till7", "here"]
+    assert config.hosts["till7"].window is None
+
+
+def test_the_documents_problems_are_what_is_said(tmp_path: Path) -> None:
+    documented = re.findall(r"^    /etc/btrkeep/\S+: (.*)$", DOCUMENT, re.M)
+    (tmp_path / "main.toml").write_text(
+        '[pool]\npath = "/p"\n[host.web1]\npathss = ["/etc"]\npaths = ["/etc"]\naddress = "x"\n[backup]\nevery = "1x"\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        load(folder=tmp_path)
+    assert len(documented) == 2
+    assert [line.partition(": ")[2] for line in caught.value.problems] == documented
+
+
+@pytest.mark.parametrize("path", ["/srv/backup", '/mnt/with "quotes" and \\', "/mnt/ü"])
+def test_the_first_configuration_loads_and_has_no_host(tmp_path: Path, path: str) -> None:
+    text = example(Path(path), "offsite")
+    (tmp_path / "offsite.toml").write_text(text, encoding="utf-8")
+    config = load("offsite", folder=tmp_path)
+    assert (config.pool.path, config.hosts, config.notices) == (Path(path), {}, ())
+    assert tomllib.loads(text)["pool"]["path"] == path
+    assert quoted(path) in text
+
+
+def test_the_first_configurations_suggestions_load_when_uncommented(tmp_path: Path) -> None:
+    text = re.sub(r"^# (?=\[|\w+ = )", "", example(), flags=re.M)
+    (tmp_path / "main.toml").write_text(text)
+    config = load(folder=tmp_path)
+    assert (list(config.hosts), config.backup.bandwidth) == (["here", "web1"], 16_000_000)
+
+
+@pytest.mark.parametrize("path", ["relative", "/a\nb", "/a\udcff"])
+def test_a_path_that_no_configuration_can_name_is_refused(path: str) -> None:
+    with pytest.raises(UsageError):
+        example(Path(path))

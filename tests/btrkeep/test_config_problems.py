@@ -1,0 +1,250 @@
+"""Everything that can be wrong with a configuration is said, all at once, with file, key, value and the nearest that exists."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from btrkeep.config import load
+from btrkeep.errors import ConfigError, Exit
+
+POOL = '[pool]\npath = "/srv/backup"\n'
+HERE = f'{POOL}[host.a]\npaths = ["/a"]\n'
+
+
+def problems(folder: Path, text: str | bytes, **drop_ins: str) -> list[str]:
+    """The problems of main.toml and its drop-ins, without the folder."""
+    (folder / "main.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    (folder / "main.d").mkdir(exist_ok=True)
+    for name, content in drop_ins.items():
+        (folder / "main.d" / f"{name}.toml").write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        load(folder=folder)
+    assert caught.value.exit_code is Exit.USAGE
+    assert not any("\n" in line for line in caught.value.problems)
+    return [line.replace(f"{folder}/", "") for line in caught.value.problems]
+
+
+def of_host(folder: Path, line: str) -> list[str]:
+    """The problems of a sound host with one more line; without `main.toml: host.a.`."""
+    paths = "" if line.startswith("paths") else 'paths = ["/etc"]\n'
+    address = "" if line.startswith("address") else 'address = "a"\n'
+    found = problems(folder, f"{POOL}[host.a]\n{paths}{address}{line}\n")
+    assert all(each.startswith("main.toml: host.a.") for each in found), found
+    return [each.removeprefix("main.toml: host.a.") for each in found]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('pathss = ["/x"]', 'pathss = ["/x"]: unknown key; did you mean "paths"?'),
+        ("quux = 1", "quux = 1: unknown key"),
+        ("Enabled = true", 'Enabled = true: unknown key; did you mean "enabled"?'),
+        ("concurrency = 3", "concurrency = 3: belongs in [backup] or [group.NAME], not in [host.NAME]"),
+        ('min_free = "5%"', 'min_free = "5%": belongs in [pool], not in [host.NAME]'),
+        ('every = "1x"', 'every = "1x": expected a duration such as "30m", "6h", "1d" or "2w"'),
+        ("every = 86400", 'every = 86400: expected a duration such as "30m", "6h", "1d" or "2w"'),
+        ("every = 2020-01-01", 'every = 2020-01-01: expected a duration such as "30m", "6h", "1d" or "2w"'),
+        ('stall = "0s"', 'stall = "0s": expected a duration above zero and up to ten years, such as "30m" or "1d"'),
+        (
+            'deadline = "9999999w"',
+            'deadline = "9999999w": expected a duration above zero and up to ten years, such as "30m" or "1d"',
+        ),
+        ("attempts = 0", "attempts = 0: expected a whole number from 1, such as 4, without quotes"),
+        ('attempts = "3"', 'attempts = "3": expected a whole number from 1, such as 4, without quotes'),
+        ("attempts = true", "attempts = true: expected a whole number from 1, such as 4, without quotes"),
+        ("attempts = 1.5", "attempts = 1.5: expected a whole number from 1, such as 4, without quotes"),
+        ("port = 65536", "port = 65536: expected a port from 1 to 65535, such as 22, without quotes"),
+        ("port = 0", "port = 0: expected a port from 1 to 65535, such as 22, without quotes"),
+        ('bandwidth = "0"', 'bandwidth = "0": expected at least "1KiB"; for no limit leave the key out'),
+        ('bandwidth = "512"', 'bandwidth = "512": expected at least "1KiB"; for no limit leave the key out'),
+        ("bandwidth = 16", 'bandwidth = 16: expected bytes per second, such as "16MB"'),
+        ('window = "22-6"', 'window = "22-6": expected a window such as "22:00-06:00", or "none"'),
+        ('window = "24:00-06:00"', 'window = "24:00-06:00": expected a window such as "22:00-06:00", or "none"'),
+        ("window = 22:00:00", 'window = 22:00:00: expected a window such as "22:00-06:00", or "none"'),
+        ('shrink_limit = "101%"', 'shrink_limit = "101%": expected a percentage from "0%" to "100%", such as "50%"'),
+        ("unreadable_limit = 0.01", 'unreadable_limit = 0.01: expected a percentage from "0%" to "100%", such as "50%"'),
+        ('inplace = "larg"', 'inplace = "larg": expected one of "always", "large", "never"; did you mean "large"?'),
+        ("inplace = true", 'inplace = true: expected one of "always", "large", "never"'),
+        ('inplace = ["large"]', 'inplace = ["large"]: expected one of "always", "large", "never"'),
+        ('enabled = "yes"', 'enabled = "yes": expected true or false, without quotes'),
+        ("optional = 1", "optional = 1: expected true or false, without quotes"),
+        ('rsync_path = " "', 'rsync_path = " ": expected a command on one line, such as "sudo rsync"'),
+        ('group = "a/b"', 'group = "a/b": is no folder name: letters and digits, and . _ - after the first'),
+        (
+            'before = "/bin/true"',
+            'before = "/bin/true": expected a list of words, none of them empty, such as ["/usr/local/bin/dump",',
+        ),
+        ("exclude = {}", 'exclude = {}: expected a list of patterns such as ["/var/cache/*", "*.tmp"]'),
+        ('exclude_only = ["", 3]', 'exclude_only: "": expected a pattern such as "/var/cache/*" or "*.tmp"'),
+        ('exclude = ["/a/../b"]', 'exclude: "/a/../b": never matches'),
+        ('paths = "/etc"', 'paths = "/etc": expected a list of one absolute path or more, such as ["/etc", "/srv"]'),
+        ("paths = []", 'paths = []: expected a list of one absolute path or more, such as ["/etc", "/srv"]'),
+        ('paths = ["etc"]', 'paths: "etc": expected an absolute path such as "/srv/www"'),
+        ("paths = [1]", 'paths: 1: expected an absolute path such as "/srv/www"'),
+        ('paths = ["/srv/../etc"]', 'paths: "/srv/../etc": ".." is not followed; write the path it leads to'),
+        ('paths = ["/srv\\n"]', 'paths: "/srv\\n": a path has no control characters'),
+        ('paths = ["/srv/*"]', 'paths: "/srv/*": a source path has no wildcards'),
+        ('paths = ["/etc", "/etc/"]', 'paths: "/etc/": is given twice'),
+        ('paths = ["/srv/www", "/srv/"]', 'paths: "/srv/www": lies in "/srv/"; name only one of them'),
+        ('paths = ["/srv", "/srv//./www/x"]', 'paths: "/srv//./www/x": lies in "/srv"; name only one of them'),
+        ('paths = ["/etc", "/"]', 'paths: "/etc": lies in "/"; name only one of them'),
+        ("paths.x = 1", 'paths = {x = 1}: expected a list of one absolute path or more, such as ["/etc", "/srv"]'),
+    ],
+)
+def test_a_value_that_cannot_be_is_named_with_what_was_expected(tmp_path: Path, line: str, problem: str) -> None:
+    found = of_host(tmp_path, line)
+    assert found[0].startswith(problem), found[0]
+
+
+def test_neighbours_in_name_only_are_not_nested(tmp_path: Path) -> None:
+    (tmp_path / "main.toml").write_text(f'{POOL}[host.a]\naddress = "a"\npaths = ["/srv", "/srv2", "/srv-old", "/s/rv"]')
+    assert len(load(folder=tmp_path).hosts["a"].paths) == 4
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", " ", "a b", "-oProxyCommand=x", "root@-oProxyCommand=x", "-l@a", "@a", "root@", "a:/srv", "host:22", "::1", "root@fe80::1",
+     "[::1", "[::1]:22", "a/b", "a\\\\b", "a\\nb", "a\\tb", "a\\u202eb", "u:pw@a", 'a\\"b'],
+)  # fmt: skip
+def test_addresses_that_ssh_or_rsync_would_take_for_something_else_are_refused(tmp_path: Path, address: str) -> None:
+    found = of_host(tmp_path, f'address = "{address}"')
+    assert len(found) == 1
+    assert found[0].startswith("address = ")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".working", "-x", "a/b", "a b", "a\\tb", "a\\n", "\\u0000", "a\\u202eb", "a" * 201,
+                                  "ж" * 101, "u\\u0308", "\\u212b", "a\\\\b", "@", "a:b"])  # fmt: skip
+@pytest.mark.parametrize("section", ["host", "group"])
+def test_names_that_are_no_folder_names_are_refused(tmp_path: Path, section: str, name: str) -> None:
+    found = problems(tmp_path, f'{POOL}[{section}."{name}"]\npaths = ["/etc"]')
+    assert len(found) == 1
+    assert found[0].startswith(f"main.toml: {section}.")
+
+
+@pytest.mark.parametrize("pool", ["", "../x", ".x", "-x", "a b"])
+def test_a_pools_name_is_a_folders_name_too(tmp_path: Path, pool: str) -> None:
+    with pytest.raises(ConfigError, match="pool"):
+        load(pool, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[pool]\nzone = "UTC"', "pool.path: missing"),
+        ('[pool]\npath = "srv"', 'pool.path = "srv": expected an absolute path'),
+        ('[pool]\npath = "/"', 'pool.path = "/": expected a path of its own'),
+        (f'{POOL}state = "../x"', 'pool.state = "../x": expected an absolute path'),
+        (f'{POOL}zone = "Europe/Berlni"', 'pool.zone = "Europe/Berlni": unknown time zone; did you mean "Europe/Berlin"?'),
+        (f'{POOL}zone = "Europe"', 'pool.zone = "Europe": unknown time zone'),
+        (f'{POOL}zone = "../../etc/passwd"', 'pool.zone = "../../etc/passwd": unknown time zone'),
+        (f'{POOL}zone = ""', 'pool.zone = "": unknown time zone'),
+        (f"{POOL}zone = 1", 'pool.zone = 1: expected the name of a time zone such as "Europe/Berlin"'),
+        (f'{POOL}min_free = "101%"', 'pool.min_free = "101%": expected a percentage up to "100%"'),
+        (f"{POOL}min_free = 5", "pool.min_free = 5: expected a percentage"),
+        (f'{POOL}min_free = "{"9" * 400}"', "pool.min_free = "),
+        (f"{POOL}[backup]\nconcurrency = 0", "backup.concurrency = 0: expected a whole number from 1"),
+        (f"{POOL}[backup]\nconcurrency = 0x-1", "line 4, column 16: "),
+        (f"{POOL}[backup]\nconcurrency = -0x1", "line 4, column 17: "),
+        (f"{POOL}[backup]\nconcurrency = true", "backup.concurrency = true: expected a whole number"),
+        (f"{POOL}[backup]\nattempts = {'9' * 5000}", "is no TOML: Exceeds the limit"),
+        (f"{POOL}[backup]\nquux = 0x{'f' * 5000}", "backup.quux = 0xffff"),
+        (f'{POOL}[backup]\npaths = ["/x"]', 'backup.paths = ["/x"]: belongs in [group.NAME] or [host.NAME], not in [backup]'),
+        (f'{POOL}[backup]\nwindow = "22:00-22:00"', 'backup.window = "22:00-22:00": start and end are the same'),
+        (f'{POOL}[backup]\nwindow = "00:00-24:00"', 'backup.window = "00:00-24:00": start and end are the same'),
+        (f'{POOL}[ssh]\nkey = "id"', 'ssh.key = "id": expected an absolute path'),
+        (f"{POOL}[ssh]\ncommand = []", "ssh.command = []: expected a command on one line"),
+        (f'path = "/x"\n{POOL}', 'path = "/x": belongs in [pool]'),
+        (f"backups = 3\n{POOL}", 'backups = 3: unknown key; did you mean "backup"?'),
+        (f"backup = 3\n{POOL}", "backup = 3: expected a section, [backup]"),
+        (f"{POOL}[retention]\nx = 1", "retention: unknown section"),
+        (f"{POOL}[hosts.a]\nx = 1", 'hosts: unknown section; did you mean "host"?'),
+        (f"{POOL}[[host]]", "host.NAME = [{}]: expected a section, [host.NAME]"),
+        (f"{POOL}[[host.a]]", "host.a = [{}]: expected a section, [host.a]"),
+        (f'{POOL}[host]\npaths = ["/a"]', 'host.paths = ["/a"]: belongs in a section with a name, [host.NAME]'),
+        (f'{POOL}[host.a]\naddress = "a"', "host.a.paths: missing"),
+        (f'{HERE}group = "debain"\n[group.debian]', 'host.a.group = "debain": there is no such group; did you mean "debian"?'),
+        (f'{HERE}before = ["x", "--to={{address}}"]', "host.a.before: says {address}, but the host has no address"),
+        (f"{POOL}[backup]\n{'.'.join('a' * 5000)} = 1", "backup.a = {a = "),
+        (f"{POOL}x = {'[' * 2000}{']' * 2000}", "is nested too deeply"),
+        (f"{POOL}\n[backup]\nevery = 1 d", "line 5, column 11: "),
+        (f"{POOL}[host.a]\n[host.a]", "line 4, column 8: Cannot declare"),
+        (f"{POOL}[backup]\nexclude = [", "line 4, column 12: "),
+    ],
+)  # fmt: skip
+def test_sections_files_and_single_values_that_are_wrong_are_named(tmp_path: Path, text: str, problem: str) -> None:
+    found = problems(tmp_path, text)
+    assert any(line.startswith(f"main.toml: {problem}") for line in found), found
+    assert all(len(line) < 250 for line in found)
+
+
+def test_all_problems_of_all_files_come_at_once(tmp_path: Path) -> None:
+    main = f'{POOL}[backup]\nevery = "1x"\nstall = 3\n[host.a]\npaths = ["x", "/a", "y"]\nport = 0\n'
+    found = problems(tmp_path, main, b='[host.b]\ngroup = "g"\npaths = ["/b"]\n', c="[backup]\nattempts = 0\n")
+    assert [line.split(" = ")[0].split(': "')[0] for line in found] == [
+        "main.toml: backup.every",
+        "main.toml: backup.stall",
+        "main.toml: host.a.paths",
+        "main.toml: host.a.paths",
+        "main.toml: host.a.port",
+        "main.d/c.toml: backup.attempts",
+        "main.d/b.toml: host.b.group",
+    ]
+
+
+def test_what_may_stand_in_a_file_that_cannot_be_read_is_not_called_missing(tmp_path: Path) -> None:
+    host = '[host.b]\ngroup = "g"\naddress = "b"\n'
+    assert problems(tmp_path, host, a="[pool]\npath = /srv", b="[backup]\nattempts = 0\n") == [
+        "main.d/a.toml: line 2, column 8: Invalid value",
+        "main.d/b.toml: backup.attempts = 0: expected a whole number from 1, such as 4, without quotes",
+    ]
+
+
+@pytest.mark.parametrize("section", ["host", "group"])
+def test_one_name_in_two_files_names_both(tmp_path: Path, section: str) -> None:
+    found = problems(tmp_path, f'{POOL}[{section}.x]\npaths = ["/a"]', x=f'[{section}.x]\npaths = ["/b"]')
+    assert found == [f"main.d/x.toml: {section}.x: is in main.toml already; a {section} stands in one file"]
+
+
+def test_what_is_missing_is_not_said_where_it_was_given_wrongly(tmp_path: Path) -> None:
+    assert len(problems(tmp_path, f'{POOL}[group.g]\npaths = "x"\n[host.a]\ngroup = "g"\n[host.b]\ngroup = "gg"\n')) == 2
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "main.d" / "folder.toml").mkdir(parents=True)
+    (tmp_path / "main.d" / "gone.toml").symlink_to("nowhere")
+    assert problems(tmp_path, POOL) == [
+        f"main.d/folder.toml: cannot be read: {os.strerror(21)}",
+        f"main.d/gone.toml: cannot be read: {os.strerror(2)}",
+    ]
+
+
+def test_a_drop_in_folder_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "main.toml").write_text(POOL)
+    (tmp_path / "main.d").write_text("")
+    with pytest.raises(ConfigError, match=r"main\.d: cannot be read: Not a directory"):
+        load(folder=tmp_path)
+
+
+def test_bytes_that_are_no_utf8_are_found_by_line_and_column(tmp_path: Path) -> None:
+    assert problems(tmp_path, b'[pool]\npath = "/srv/\xff"\n') == ["main.toml: line 2, column 14: is no UTF-8"]
+
+
+def test_what_others_wrote_cannot_move_the_cursor(tmp_path: Path) -> None:
+    found = problems(tmp_path, f'{POOL}"\\u001b[2J" = "\\u001b]0;x\\u0007"\n[host.a]\npaths = ["\\u001b/"]\n')
+    assert all(line.isprintable() for line in found)
+
+
+@pytest.mark.skipif(not shutil.which("rsync"), reason="rsync is not installed")
+@pytest.mark.parametrize(("pattern", "name"), [("+ x", "+ x"), ("- x", "- x"), ("!", "!"), ("./x", "x"), ("//x", "x"),
+                                               ("a//x", "a/x"), ("/a/../x", "x"), ("", "x")])  # fmt: skip
+def test_the_patterns_that_are_refused_do_not_leave_out_that_name_in_rsync(tmp_path: Path, pattern: str, name: str) -> None:
+    assert of_host(tmp_path, f'exclude = ["{pattern}"]')[0].startswith("exclude: ")
+    source = tmp_path / "source"
+    (source / name).parent.mkdir(parents=True)
+    (source / name).touch()
+    command = ["rsync", "-a", f"--exclude={pattern}", f"{source}/", f"{tmp_path}/copy/"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert (tmp_path / "copy" / name).exists()

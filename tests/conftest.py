@@ -1,0 +1,182 @@
+"""Fixtures that have an end, and the session's own manners: what it cannot run it says, what it makes it takes away."""
+
+import atexit
+import contextlib
+import fcntl
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from tests.beds import backupd_start, btrfs, leftout, session, ssh
+from tests.beds.badssh import FAKESSH
+
+HERE = Path(__file__).resolve().parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="leave out the tests marked slow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)
+    os.environ[session.MARK] = session.own_name()
+    atexit.register(session.end_session, session.own_name())
+    if not hasattr(config, "workerinput"):
+        config.stash[_CLEARED] = session.clear_dead_sessions()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    session.end_session(session.own_name(), patience=2)
+    if not hasattr(config, "workerinput"):
+        session.clear_dead_sessions()
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    return [f"cleared away after a killed session: {name}" for name in config.stash[_CLEARED]]
+
+
+_CLEARED = pytest.StashKey[list[str]]()
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """A polite kill ends the session as Ctrl-C does: with every fixture's end."""
+    raise KeyboardInterrupt
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        for need in leftout.NEEDS:
+            if need.fixtures.intersection(getattr(item, "fixturenames", ())):
+                item.add_marker(need.marker)
+            if item.get_closest_marker(need.marker) and (why := need.why_not()):
+                item.add_marker(pytest.mark.skip(reason=leftout.reason(need.words, why)))
+        if config.getoption("--fast") and item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason=leftout.reason("slow", "--fast")))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = terminalreporter.stats.get("skipped", [])
+    if line := leftout.summary(str(report.longrepr[2]) for report in reports if isinstance(report.longrepr, tuple)):
+        terminalreporter.write_line(line)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Tests share the machine, those marked `alone` have it for themselves, also against workers and sessions beside this one.
+
+    Both locks lie on files that are there anyway. Everybody passes the door with the door locked, so that one who waits for
+    the room to be empty is not overtaken for ever.
+    """
+    alone = item.get_closest_marker("alone") is not None
+    with (HERE / "conftest.py").open("rb") as door, (HERE / "__init__.py").open("rb") as room:
+        fcntl.flock(door, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_leftovers() -> Iterator[None]:
+    """Fails the session's last test when a process, mount or loop device of ours is left; they are taken away all the same.
+
+    The first fixture of all, so the last to end.
+    """
+    yield
+    left = session.end_session(session.own_name(), patience=3)
+    assert not left, "left behind by tests:\n" + "\n".join(left)
+
+
+@pytest.fixture
+def make_btrfs() -> Iterator[Callable[..., Path]]:
+    """`make_btrfs(size="2G", devices=1, mkfs=(), options="")` mounts a btrfs of the test's own and returns its mount point."""
+    points: list[Path] = []
+
+    def make(**wishes: object) -> Path:
+        points.append(btrfs.make(**wishes))  # type: ignore[arg-type]
+        return points[-1]
+
+    yield make
+    problems = [problem for point in reversed(points) for problem in session.remove(point.parent)]
+    assert not problems, "\n".join(problems)
+
+
+@pytest.fixture
+def btrfs_mount(make_btrfs: Callable[..., Path]) -> Path:
+    """The mount point of a btrfs of the test's own, 2 GiB on one device. `shared_btrfs` is cheaper where it does."""
+    return make_btrfs()
+
+
+@pytest.fixture(scope="session")
+def _shared_mount(no_leftovers: None) -> Iterator[Path]:
+    point = btrfs.make(size="6G")
+    yield point
+    problems = session.remove(point.parent)
+    assert not problems, "\n".join(problems)
+
+
+@pytest.fixture
+def shared_btrfs(_shared_mount: Path) -> Iterator[Path]:
+    """A fresh subvolume on a filesystem that all tests of the session share: a few milliseconds instead of a few hundred.
+
+    Not for tests that fill, remount or break the filesystem, nor for those that count its free bytes.
+    """
+    top = Path(tempfile.mkdtemp(prefix="test-", dir=_shared_mount)) / "top"
+    subprocess.run(["btrfs", "-q", "subvolume", "create", top], check=True)
+    yield top
+    btrfs.delete_subvolume(top, _shared_mount)
+    top.parent.rmdir()
+
+
+@pytest.fixture(scope="session")
+def sshd(no_leftovers: None) -> Iterator[ssh.Sshd]:
+    """A real ssh server on 127.0.0.1: port, key, known_hosts, address, ssh() for the client's words, authorize() for more keys."""
+    folder = Path(tempfile.mkdtemp(prefix="sshd-", dir=session.folder()))
+    server = ssh.start(folder)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def fakessh() -> Path:
+    """A stand-in for ssh as one word, for rsync's -e: the code path of the network, without a server."""
+    return FAKESSH
+
+
+@pytest.fixture
+def badssh(tmp_path: Path) -> Callable[[str, object], Path]:
+    """`badssh("dies", 5000)` is a fakessh with a fault, as a script; tests/beds/badssh.py lists the faults."""
+
+    def make(fault: str, value: object) -> Path:
+        script = tmp_path / f"ssh-{fault}"
+        words = (sys.executable, HERE / "beds" / "badssh.py", fault, value)
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(str(word) for word in words)} "$@"\n', encoding="utf-8")
+        script.chmod(0o755)
+        return script
+
+    return make
+
+
+@pytest.fixture
+def backupd_running() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """`backupd_running(*words, env=...)` starts our command and returns its Popen; what is still running at the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*words: str | Path, **wishes: dict[str, str]) -> subprocess.Popen[str]:
+        started.append(backupd_start(*words, **wishes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()

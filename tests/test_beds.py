@@ -1,0 +1,336 @@
+"""The beds themselves: do they give what they promise, and is the machine afterwards as it was before."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.beds import TOP, differences, exclusive_bytes, leftout, manifest, session, shares, work
+from tests.beds import btrfs as beds
+from tests.beds.ssh import Sshd
+
+AWKWARD = (b"new\nline", b"no utf-8 \xff", b"back\\slash", b"a=b # file: x", b" space ", b"tab\tand \x01")
+
+
+def test_a_bed_is_a_btrfs_of_the_size_and_devices_that_were_asked_for(make_btrfs: Callable[..., Path]) -> None:
+    point = make_btrfs(size="512M", devices=2, mkfs=("-draid1", "-mraid1"), options="compress=zstd:1")
+    said = work("btrfs", "filesystem", "show", "--raw", point).stdout
+    assert re.findall(r"devid +\d+ size (\d+)", said) == ["536870912", "536870912"]
+    assert "compress=zstd:1" in work("findmnt", "-n", "-o", "OPTIONS", point).stdout
+    assert len(beds.devices_of(point)) == 2
+
+
+def test_a_bed_can_be_unmounted_and_mounted_again_by_its_test(btrfs_mount: Path) -> None:
+    (btrfs_mount / "file").write_text("kept", encoding="utf-8")
+    [device] = beds.devices_of(btrfs_mount)
+    work("umount", btrfs_mount)
+    assert not (btrfs_mount / "file").exists()
+    work("mount", device, btrfs_mount)
+    assert (btrfs_mount / "file").read_text(encoding="utf-8") == "kept"
+    beds.remount(btrfs_mount, "ro")
+    assert work("findmnt", "-n", "-o", "OPTIONS", btrfs_mount).stdout.startswith("ro")
+
+
+def test_a_bed_that_does_not_fit_in_memory_lies_in_the_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    memory, disk = tmp_path / "memory", tmp_path / "disk"
+    memory.mkdir()
+    disk.mkdir()
+    monkeypatch.setattr(session, "places", lambda: [memory, disk])
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=10 if place == memory else 100))
+    assert session.folder(10).parent == memory
+    assert session.folder(11).parent == disk
+    assert session.folder(1000).parent == disk
+
+
+def test_the_shared_bed_is_a_fresh_subvolume_for_each_test_and_goes_with_what_is_in_it(shared_btrfs: Path) -> None:
+    point = shared_btrfs.parents[1]
+    assert shared_btrfs.stat().st_ino == 256
+    assert not list(shared_btrfs.iterdir())
+    work("btrfs", "subvolume", "create", shared_btrfs / "pool")
+    work("btrfs", "subvolume", "create", shared_btrfs / "pool" / "inner")
+    work("btrfs", "subvolume", "snapshot", "-r", shared_btrfs / "pool", shared_btrfs / "frozen")
+    work("btrfs", "property", "set", "-ts", shared_btrfs / "pool", "ro", "true")
+    other = shared_btrfs.parent / "other"
+    work("btrfs", "subvolume", "create", other)
+    work("btrfs", "subvolume", "snapshot", "-r", shared_btrfs / "pool", other / "frozen")
+    beds.delete_subvolume(other, point)
+    assert "other" not in work("btrfs", "subvolume", "list", point).stdout
+    assert (shared_btrfs / "frozen").is_dir()
+
+
+def test_sharing_is_counted_in_bytes(shared_btrfs: Path) -> None:
+    (shared_btrfs / "file").write_bytes(os.urandom(1 << 20))
+    assert exclusive_bytes(shared_btrfs / "file") == 1 << 20
+    work("cp", "--reflink=always", shared_btrfs / "file", shared_btrfs / "copy")
+    with (shared_btrfs / "copy").open("r+b") as file:
+        file.write(b"x" * 4096)
+    assert exclusive_bytes(shared_btrfs / "copy") == 4096
+    assert shares(shared_btrfs / "copy").total == 1 << 20
+
+
+def make_awkward_tree(top: Path) -> None:
+    """One of everything that a backup has to bring back."""
+    folder = os.fsencode(top)
+    for name in AWKWARD:
+        Path(os.fsdecode(folder + b"/" + name)).write_bytes(b"content of " + name)
+    (top / "folder").mkdir()
+    (top / "folder").chmod(0o2751)
+    (top / "folder" / "link").symlink_to("../no\nwhere")
+    os.link(top / "tab\tand \x01", top / "folder" / "second name")
+    os.mkfifo(top / "fifo")
+    work("python3", "-c", "import socket; socket.socket(socket.AF_UNIX).bind('socket')", cwd=top)
+    with (top / "sparse").open("wb") as file:
+        file.truncate(1 << 20)
+    work("setfattr", "-n", "user.note", "-v", "a note", top / "new\nline")
+    work("setfacl", "-m", "u:12345:r", top / "back\\slash")
+    if os.geteuid() == 0:
+        work("mknod", top / "null", "c", "1", "3")
+        work("setcap", "cap_net_raw+ep", top / "new\nline")
+        os.chown(top / " space ", 4711, 4712)
+
+
+@pytest.mark.root
+def test_a_manifest_shows_every_kind_of_file_under_its_very_name(shared_btrfs: Path) -> None:
+    make_awkward_tree(shared_btrfs)
+    found = manifest(shared_btrfs, blocks=True)
+    assert set(AWKWARD) < found.keys()
+    assert len(found) == len(AWKWARD) + 8
+    assert found[b"folder"].mode == "2751"
+    assert found[b"folder/link"].target == b"../no\nwhere"
+    assert found[b"folder/second name"].links == (b"folder/second name", b"tab\tand \x01")
+    assert found[b"null"].device == b"1:3"
+    assert found[b"sparse"].blocks == 0
+    assert b"user.note=0x61206e6f7465" in found[b"new\nline"].xattrs
+    assert found[b"new\nline"].capabilities == b"cap_net_raw=ep"
+    assert b"user:12345:r--" in found[b"back\\slash"].acl
+    assert (found[b" space "].uid, found[b" space "].gid) == (4711, 4712)
+    assert {entry.kind for entry in found.values()} == {"f", "d", "l", "p", "s", "c"}
+
+
+CHANGES = {
+    "content": "printf X | dd of='tab\tand \1' conv=notrunc",
+    "content of the same time": "touch -r sparse ../ref; printf X | dd of=sparse conv=notrunc; touch -r ../ref sparse",
+    "mode": "chmod 600 fifo",
+    "owner": "chown 99 null",
+    "nanoseconds": "touch -d '2020-01-01 00:00:00.000000001' folder",
+    "acl": "setfacl -m u:5:rwx 'back\\slash'",
+    "default acl": "setfacl -d -m u:5:rwx folder",
+    "xattr": "setfattr -n user.note -v other 'new\nline'",
+    "capability": "setcap cap_chown+ep 'new\nline'",
+    "hard link broken": "cp -p 'folder/second name' t && mv t 'folder/second name'",
+    "symlink": "ln -sfn elsewhere folder/link",
+    "device": "rm null; mknod null c 1 5",
+    "name": "mv ' space ' space",
+    "hole filled": "fallocate -l 1M sparse",
+}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_two_manifests_are_equal_until_anything_changes(change: str, shared_btrfs: Path) -> None:
+    tree, copy = shared_btrfs / "tree", shared_btrfs / "copy"
+    tree.mkdir()
+    make_awkward_tree(tree)
+    work("cp", "-a", tree, copy)
+    assert differences(manifest(tree, blocks=True), manifest(copy, blocks=True)) == []
+    work("bash", "-ec", change, cwd=copy)
+    assert differences(manifest(tree, blocks=True), manifest(copy, blocks=True))
+
+
+def test_rsync_pulls_from_the_ssh_server_with_its_key(sshd: Sshd, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "file").write_text("over the wire", encoding="utf-8")
+    work("rsync", "-a", "-e", shlex.join(sshd.ssh()), f"{sshd.address}:{tmp_path}/source/", tmp_path / "copy")
+    assert (tmp_path / "copy" / "file").read_text(encoding="utf-8") == "over the wire"
+    assert "Accepted publickey" in sshd.log
+
+
+def test_the_ssh_server_lets_nobody_in_without_a_key(sshd: Sshd, tmp_path: Path) -> None:
+    stranger = tmp_path / "stranger"
+    work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", stranger)
+    assert work(*sshd.ssh(stranger), sshd.address, "true", check=False).returncode == 255
+    assert work(*sshd.ssh(), sshd.address, "true").returncode == 0
+
+
+def test_a_further_key_obeys_the_options_of_its_line(sshd: Sshd) -> None:
+    key = sshd.authorize('restrict,command="echo only this"')
+    assert work(*sshd.ssh(key), sshd.address, "id").stdout == "only this\n"
+
+
+def test_fakessh_ignores_options_and_host_and_lets_a_shell_read_the_command(fakessh: Path) -> None:
+    words = ("-p22", "-i", "/k", "-o", "A=b", "-4", "-F", "none", "-l", "root", "host", "printf '%s,'", "a\\ b", "-n")
+    assert work(fakessh, *words).stdout == "a b,-n,"
+
+
+def pull(ssh: Path, source: Path, target: Path, timeout: float = 20) -> subprocess.CompletedProcess[str]:
+    return work("rsync", "-a", "-e", str(ssh), f"host:{source}/", f"{target}/", check=False, timeout=timeout)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "big").write_bytes(os.urandom(1 << 20))
+    return folder
+
+
+def test_a_good_fakessh_carries_a_transfer(fakessh: Path, source: Path, tmp_path: Path) -> None:
+    assert pull(fakessh, source, tmp_path / "copy").returncode == 0
+    assert (tmp_path / "copy" / "big").read_bytes() == (source / "big").read_bytes()
+
+
+def test_a_dying_ssh_ends_a_transfer_in_the_middle(badssh: Callable[..., Path], source: Path, tmp_path: Path) -> None:
+    assert pull(badssh("dies", 500_000), source, tmp_path / "copy").returncode in (12, 255)
+    assert not (tmp_path / "copy" / "big").exists()
+
+
+def test_a_refusing_ssh_says_why_and_ends_with_255(badssh: Callable[..., Path], source: Path, tmp_path: Path) -> None:
+    done = pull(badssh("refuses", "No route to host"), source, tmp_path / "copy")
+    assert "No route to host" in done.stderr
+    assert done.returncode in (12, 255)
+    assert not (tmp_path / "copy" / "big").exists()
+
+
+def test_a_babbling_login_script_breaks_the_protocol(badssh: Callable[..., Path], source: Path, tmp_path: Path) -> None:
+    assert pull(badssh("babbles", "Welcome back!\n"), source, tmp_path / "copy").returncode in (2, 12)
+
+
+def test_a_hanging_ssh_goes_on_until_it_is_killed(badssh: Callable[..., Path], source: Path, tmp_path: Path) -> None:
+    argv = ["rsync", "-a", "-e", str(badssh("hangs", 500_000)), f"host:{source}/", f"{tmp_path}/copy"]
+    with subprocess.Popen(argv, start_new_session=True, stderr=subprocess.DEVNULL) as rsync:
+        with pytest.raises(subprocess.TimeoutExpired):
+            rsync.wait(timeout=2)
+        os.killpg(rsync.pid, signal.SIGKILL)
+
+
+def test_a_slow_ssh_works_after_its_sleep(badssh: Callable[..., Path], source: Path, tmp_path: Path) -> None:
+    before = time.monotonic()
+    assert pull(badssh("sleeps", 0.5), source, tmp_path / "copy").returncode == 0
+    assert time.monotonic() - before > 0.5
+
+
+def test_what_was_left_out_is_counted_by_reason_in_one_line() -> None:
+    reasons = ["Skipped: left out: over ssh (no sshd)", "Skipped: left out: slow (--fast)", "Skipped: left out: slow (--fast)"]
+    assert leftout.summary([*reasons, "Skipped: of its own accord"]) == "left out: 2 slow (--fast), 1 over ssh (no sshd)"
+    assert leftout.summary([]) == ""
+
+
+# The session as a whole: other pytest processes, with a test file of their own and our conftest as a plugin.
+
+RESTLESS = """
+import os, subprocess, time
+from pathlib import Path
+import pytest
+
+def busy(point):
+    subprocess.run(["btrfs", "subvolume", "create", point / "sub"], check=True)
+    subprocess.run(["mount", "--bind", point / "sub", point], check=True)
+
+def test_it(make_btrfs, shared_btrfs, sshd):
+    point = make_btrfs(devices=2)
+    busy(point)
+    Path(os.environ["STARTED"]).touch()
+    {deed}
+"""
+
+DEEDS = {
+    "passes": "pass",
+    "fails": "assert False",
+    "exceeds its time": "time.sleep(60)",
+    "leaves a process": "subprocess.Popen(['sleep', '1000'], cwd=point)",
+    "leaves a process elsewhere": "subprocess.Popen(['sleep', '1001'])",
+    "is interrupted": "time.sleep(60)",
+    "is asked to end": "time.sleep(60)",
+    "is killed": "time.sleep(60)",
+}
+
+
+def start_session(folder: Path, deed: str, *words: str) -> subprocess.Popen[str]:
+    test = folder / "test_restless.py"
+    test.write_text(RESTLESS.format(deed=deed), encoding="utf-8")
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.conftest",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        "/dev/null",
+        "--rootdir",
+        folder,
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(TOP), "STARTED": str(folder / "started"), "TMPDIR": str(folder)}
+    environment.pop("PYTEST_XDIST_WORKER", None)
+    return subprocess.Popen(
+        [*argv, "--import-mode=importlib", *words, str(test)], env=environment, cwd=folder, stdout=subprocess.PIPE, text=True
+    )
+
+
+def session_of(process: subprocess.Popen[str]) -> str:
+    return f"{session.PREFIX}{process.pid}-{session.start_time(process.pid)}"
+
+
+def wait_for(happened: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def traces_of(name: str) -> list[str]:
+    """What the kernel and the folders still know of a session, by programs of others."""
+    found = [work(*argv).stdout for argv in (("findmnt", "-rn"), ("losetup", "-a"), ("ps", "-eww", "-o", "pid,args"))]
+    lines = [line for text in found for line in text.splitlines() if name in line]
+    return lines + [str(path) for path in session.folders_of(name)]
+
+
+@pytest.mark.btrfs
+@pytest.mark.ssh
+@pytest.mark.parametrize("deed", [deed for deed in DEEDS if deed != "is killed"])
+def test_nothing_is_left_by_a_session_whose_test(deed: str, tmp_path: Path) -> None:
+    process = start_session(tmp_path, DEEDS[deed], "--timeout=3" if deed == "exceeds its time" else "--timeout=0")
+    wait_for((tmp_path / "started").exists)
+    name = session_of(process)
+    assert deed not in ("exceeds its time", "is interrupted", "is asked to end") or traces_of(name)
+    if deed in ("is interrupted", "is asked to end"):
+        process.send_signal(signal.SIGINT if deed == "is interrupted" else signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == {"passes": 0, "is interrupted": 2, "is asked to end": 2}.get(deed, 1), said
+    assert traces_of(name) == []
+    if deed == "leaves a process":
+        assert re.search(r"AssertionError: process \d+ was still running: sleep 1000", said)
+    if deed == "leaves a process elsewhere":
+        assert re.search(r"left behind by tests:\n.*process \d+ was still running: sleep 1001", said)
+
+
+@pytest.mark.btrfs
+@pytest.mark.ssh
+def test_what_a_killed_session_left_is_cleared_away_by_the_next_one(tmp_path: Path) -> None:
+    process = start_session(tmp_path, DEEDS["is killed"])
+    wait_for((tmp_path / "started").exists)
+    name = session_of(process)
+    process.kill()
+    process.communicate()
+    assert len(traces_of(name)) > 4
+    following = start_session(tmp_path, DEEDS["passes"])
+    said, _ = following.communicate(timeout=60)
+    assert f"cleared away after a killed session: {name}" in said
+    assert traces_of(name) == []
+
+
+def test_a_session_that_lives_is_nobodys_to_clear_away() -> None:
+    session.folder()
+    assert session.is_alive(session.own_name())
+    assert session.own_name() not in session.dead_sessions()
+    assert not session.is_alive(f"{session.PREFIX}{os.getpid()}-1")

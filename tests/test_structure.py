@@ -1,0 +1,275 @@
+"""The project's structure: who imports whom, what is declared and installed, how long modules are; linters and types."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from tests.beds import TOP, work
+from tests.beds.imports import AREAS, PROGRAMS, uses, violations
+
+PACKAGES = ("btrkeep", *PROGRAMS)
+MODULES = sorted(path.relative_to(TOP) for package in PACKAGES for path in (TOP / package).rglob("*.py"))
+
+
+def dotted(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def read(path: Path) -> str:
+    return (TOP / path).read_text(encoding="utf-8")
+
+
+def tracked_files() -> list[Path]:
+    """What a commit holds or the next one would; without git all files but those that .gitignore is about."""
+    done = work(
+        "git", "-c", f"safe.directory={TOP}", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=TOP, check=False
+    )
+    if done.returncode == 0:
+        paths = (Path(name) for name in done.stdout.split("\0") if name)
+    else:
+        ignored = re.compile(r"(^|/)(\.git|\.venv|\.\w+_cache|__pycache__|\.hypothesis|build|dist|[^/]+\.egg-info)/")
+        paths = (path.relative_to(TOP) for path in TOP.rglob("*") if not ignored.search(f"/{path.relative_to(TOP)}"))
+    return [path for path in paths if (TOP / path).is_file()]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_a_module_uses_only_what_its_place_allows(path: Path) -> None:
+    assert violations(dotted(path), read(path)) == []
+
+
+def test_every_module_of_the_ground_has_a_place_in_the_order() -> None:
+    homeless = [module for path in MODULES if (module := dotted(path)) != "btrkeep" and not module.startswith(AREAS)]
+    assert homeless == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("btrkeep.errors", "import btrkeep.config"),
+        ("btrkeep.units", "from btrkeep import process"),
+        ("btrkeep.units", "from . import process"),
+        ("btrkeep.pool", "from btrkeep.catalogue import store"),
+        ("btrkeep.config.build", "from ..pool import locks"),
+        ("btrkeep.catalogue.store", "def later():\n    import backupd.run"),
+        ("backupd.run", "from heatmap.grid import cell"),
+        ("balancer.plan", "import heatmap"),
+        ("web.views", "import backupd.status"),
+        ("heatmap.grid", "from balancer.plan import choose"),
+        ("heatmap.grid", "import balancer"),
+        ("backupd.working", "import btrfs"),
+        ("btrkeep.catalogue.store", "from btrfs.ctree import Key"),
+        ("backupd.poolside", "if True:\n    import btrfs.ioctl as b"),
+        ("backupd.run", "import subprocess"),
+        ("backupd.run", "from subprocess import run as go"),
+        ("backupd.run", "import os\nos.execv('/x', [])"),
+        ("backupd.run", "from os import posix_spawn"),
+        ("backupd.run", "import os as o\no.system('x')"),
+        ("backupd.run", "import asyncio\nasyncio.create_subprocess_exec('x')"),
+        ("backupd.run", "import asyncio as a\nf = a.subprocess.create_subprocess_shell"),
+        ("backupd.throttles", "import subprocess"),
+        ("backupd.run", "import sqlalchemy as sa"),
+        ("btrkeep.pool", "from sqlalchemy.engine import Engine"),
+        ("backupd.run", "from alembic import command"),
+        ("backupd.run", "import sqlite3"),
+        ("backupd.run", "print('x')"),
+        ("btrkeep.units", "say = print"),
+        ("backupd.run", "import click"),
+        ("backupd.run", "from rich.table import Table"),
+        ("btrkeep.cli", "import backupd.status"),
+        ("btrkeep.config", "import btrkeep.cli"),
+        ("btrkeep.pool.locks", "from btrkeep.process import run"),
+        ("btrkeep", "from btrkeep import units"),
+        ("btrkeep.nowhere", "import btrkeep.process"),
+    ],
+)
+def test_a_module_out_of_order_is_found(module: str, source: str) -> None:
+    assert violations(module, source)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("btrkeep.units", "from btrkeep.errors import OperatorError"),
+        ("btrkeep.pool.locks", "import btrfs\nfrom btrkeep.pool.marker import read\nfrom . import marker"),
+        ("btrkeep.treescan", "from btrfs import ioctl"),
+        ("btrkeep.process", "import subprocess, asyncio\nasyncio.create_subprocess_exec('x')"),
+        ("backupd.throttle", "import os\nos.execvp('ssh', [])"),
+        ("backupd.run", "import os, asyncio\nos.kill(1, 2)\nasyncio.run(x)\nfrom btrkeep import __version__, catalogue, units"),
+        ("btrkeep.catalogue.migrations.env", "from alembic import context\nimport sqlalchemy"),
+        ("backupd.cli.listing", "import click, rich.table\nprint('x')"),
+        ("backupd.display", "from rich.live import Live"),
+        ("heatmap.colours", "from balancer.score import score"),
+        ("backupd.cli.listing", "from btrkeep.cli import edge"),
+        ("btrkeep.pool.locks", "from btrkeep.process import start_time"),
+        ("backupd.run", "self.print('x')\nblueprint(1)"),
+    ],
+)
+def test_a_module_in_its_order_is_left_alone(module: str, source: str) -> None:
+    assert violations(module, source) == []
+
+
+def test_a_relative_import_of_a_package_starts_at_the_package_itself() -> None:
+    assert list(uses("btrkeep.pool", "from .locks import hold", is_package=True)) == ["btrkeep.pool.locks.hold"]
+    assert list(uses("btrkeep.pool.marker", "from .locks import hold")) == ["btrkeep.pool.locks.hold"]
+    assert list(uses("btrkeep.pool.marker", "from ..units import x")) == ["btrkeep.units.x"]
+
+
+def test_no_module_is_longer_than_500_lines() -> None:
+    lengths = {str(path): read(path).count("\n") for path in tracked_files() if path.suffix == ".py"}
+    assert "btrkeep/units.py" in lengths
+    assert {name: length for name, length in lengths.items() if length > 500} == {}
+
+
+def test_no_handler_swallows_bugs() -> None:
+    """Who catches everything raises it again, or logs it with its traceback ; a linter's rule can be silenced."""
+    assert [f"{path}:{line}" for path in MODULES for line in swallowing_handlers(read(path))] == []
+
+
+def swallowing_handlers(source: str) -> list[int]:
+    handlers = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ExceptHandler)]
+    everything = [node for node in handlers if node.type is None or re.search(r"\b(Base)?Exception\b", ast.unparse(node.type))]
+    return [node.lineno for node in everything if not any(_tells(inner) for inner in ast.walk(node))]
+
+
+def _tells(node: ast.AST) -> bool:
+    return isinstance(node, ast.Raise) or (isinstance(node, ast.Attribute) and node.attr == "exception")
+
+
+@pytest.mark.parametrize("handler", ["except:", "except Exception:", "except (OSError, BaseException) as error:"])
+def test_a_swallowing_handler_is_found(handler: str) -> None:
+    assert swallowing_handlers(f"try:\n    x()\n{handler}\n    pass\n") == [3]
+    assert swallowing_handlers(f"try:\n    x()\n{handler}\n    log.warning('so what')\n") == [3]
+    assert swallowing_handlers(f"try:\n    x()\n{handler}\n    raise\n") == []
+    assert swallowing_handlers(f"try:\n    x()\n{handler}\n    log.exception('a bug')\n") == []
+
+
+def test_the_linter_finds_nothing() -> None:
+    done = work(sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format=concise", ".", cwd=TOP, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_formatter_would_change_nothing() -> None:
+    done = work(sys.executable, "-m", "ruff", "format", "--no-cache", "--check", ".", cwd=TOP, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(600)
+def test_the_types_agree() -> None:
+    cache = TOP / ".mypy_cache"
+    where = [] if os.access(cache if cache.exists() else TOP, os.W_OK) else ["--cache-dir=/dev/null"]
+    folders = [name for name in (*PACKAGES, "tests", "bench") if any((TOP / name).rglob("*.py"))]
+    done = work(sys.executable, "-m", "mypy", *where, *folders, cwd=TOP, check=False, timeout=580)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_shell_scripts_are_well_formed() -> None:
+    scripts = [
+        path
+        for path in tracked_files()
+        if re.match(rb"#!.*\bsh|#!.*\bbash", (TOP / path).read_bytes()[:64]) or path.suffix == ".sh"
+    ]
+    assert {Path("test.sh"), Path("scripts/ground.sh"), Path("tests/fakessh")} <= set(scripts)
+    for path in scripts:
+        work("bash", "-n", TOP / path)
+
+
+# Notes beside the project that its readers do not have, folders of one machine, and where packages come from, which is the
+# administrator's affair. The plus signs stand for nothing: they keep the words out of this file.
+FORBIDDEN = [
+    re.compile(pattern.replace("+", ""))
+    for pattern in (
+        "sha+red/(DESIGN|STYLE|facts|hooks|tools)",
+        r"(?<![\w.])/wo+rk/",
+        "/var/tmp/+(lab|btrkeep-)",
+        "index-+url",
+        "trusted-+host",
+        "find-+links",
+        "/opt/+wheels",
+    )
+]
+
+
+def forbidden_words(text: str) -> list[str]:
+    return [match[0] for pattern in FORBIDDEN if (match := pattern.search(text))]
+
+
+def test_no_file_names_what_only_its_authors_machine_has() -> None:
+    texts = {path: (TOP / path).read_text(encoding="utf-8", errors="replace") for path in tracked_files()}
+    assert {str(path): words for path, text in texts.items() if (words := forbidden_words(text))} == {}
+
+
+@pytest.mark.parametrize("text", ["see sha+red/facts/x.md", "cd /wo+rk/main", "pip --index-+url=x", "/var/tmp/+lab/bin"])
+def test_a_name_that_only_one_machine_has_is_found(text: str) -> None:
+    assert forbidden_words(text.replace("+", ""))
+    assert not forbidden_words(text)
+
+
+def foreign_owners(owners: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Which other distributions bring a package of one of our names: installed side by side, one would overwrite the other."""
+    others = {name: sorted({*owners.get(name, ())} - {"btrkeep"}) for name in PACKAGES}
+    return {name: who for name, who in others.items() if who}
+
+
+def test_our_import_names_belong_to_nobody_else_here() -> None:
+    assert foreign_owners(packages_distributions()) == {}
+
+
+def test_a_foreign_owner_of_our_names_is_found() -> None:
+    assert foreign_owners({"web": ["web.py", "btrkeep"], "numpy": ["numpy"], "heatmap": ["btrkeep", "btrkeep"]}) == {
+        "web": ["web.py"]
+    }
+
+
+# Needed, though no module imports it: zoneinfo reads it where the system has no time zones of its own.
+NEVER_IMPORTED = {"tzdata"}
+DISTRIBUTION = {"sqlalchemy": "SQLAlchemy"}
+
+
+def declared() -> set[str]:
+    """The names in setup.py's install_requires, read from its text."""
+    calls = [node for node in ast.walk(ast.parse(read(Path("setup.py")))) if isinstance(node, ast.keyword)]
+    [words] = [ast.literal_eval(node.value) for node in calls if node.arg == "install_requires"]
+    return {re.split(r"[<>=!~ ;\[]", word)[0] for word in words}
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
+    tops = {used.partition(".")[0] for path in MODULES for used in uses(dotted(path), read(path), path.name == "__init__.py")}
+    foreign = {DISTRIBUTION.get(name, name) for name in tops - {*sys.stdlib_module_names, *PACKAGES, "print"}}
+    assert foreign - declared() == set()
+    assert declared() - foreign - NEVER_IMPORTED == set()
+
+
+def test_an_installation_holds_every_module_and_data_file_and_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools")
+    argv = [sys.executable, "setup.py", "-q", "build", "--build-base", str(tmp_path / "base"), "--build-lib", str(tmp_path / "lib")]
+    subprocess.run(argv, cwd=TOP, check=True, stdin=subprocess.DEVNULL)
+    installed = {path.relative_to(tmp_path / "lib") for path in (tmp_path / "lib").rglob("*") if path.is_file()}
+    ours = {path for path in tracked_files() if path.parts[0] in PACKAGES}
+    assert ours - installed == set()
+    assert {path.parts[0] for path in installed} == {*PACKAGES}
+
+
+def test_every_command_that_is_installed_exists() -> None:
+    calls = [node for node in ast.walk(ast.parse(read(Path("setup.py")))) if isinstance(node, ast.keyword)]
+    [points] = [ast.literal_eval(node.value) for node in calls if node.arg == "entry_points"]
+    for line in points["console_scripts"]:
+        module, _, function = line.partition(" = ")[2].partition(":")
+        path = Path(*module.split("."))
+        source = read(path / "__init__.py" if (TOP / path).is_dir() else path.with_suffix(".py"))
+        assert function in {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)}, line
+
+
+def test_linter_and_types_are_as_strict_as_agreed() -> None:
+    tools = tomllib.loads(read(Path("pyproject.toml")))["tool"]
+    assert tools["mypy"]["strict"] is True
+    assert tools["ruff"]["line-length"] == 132
+    assert {"E", "F", "B", "ANN", "BLE", "T20"} <= set(tools["ruff"]["lint"]["select"])
