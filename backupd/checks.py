@@ -45,7 +45,9 @@ def check_all(config: Config) -> Iterator[Finding]:
 def _configuration(config: Config) -> Iterator[Finding]:
     enabled = sum(host.enabled for host in config.hosts.values())
     if not config.hosts:
-        yield Finding("warning", "configuration", f"{config.file}: no host is configured", "add a [host.NAME] table; the README shows one")
+        yield Finding(
+            "warning", "configuration", f"{config.file}: no host is configured", "add a [host.NAME] table; the README shows one"
+        )
     else:
         yield Finding("ok", "configuration", f"{config.file}: {len(config.hosts)} hosts, {enabled} enabled")
     for notice in config.notices:
@@ -126,7 +128,12 @@ def _catalogue(config: Config) -> Iterator[Finding]:
         yield Finding("error", "catalogue", error.message, error.hint)
         return
     if known not in (None, pool_id):
-        yield Finding("error", "catalogue", f"{config.pool.state} is of another pool ({known})", "set another `state`, or run `backupd rebuild`")
+        yield Finding(
+            "error",
+            "catalogue",
+            f"{config.pool.state} is of another pool ({known})",
+            "set another `state`, or run `backupd rebuild`",
+        )
     else:
         yield Finding("ok", "catalogue", str(config.pool.state))
 
@@ -142,14 +149,18 @@ def _ssh_files(config: Config) -> Iterator[Finding]:
     else:
         yield Finding("ok", "ssh key", str(key))
     if not known.exists():
-        yield Finding("error", "known_hosts", f"{known} is missing", f"ssh-keyscan HOST >> {known}, and compare the keys with the host's own")
+        yield Finding(
+            "error", "known_hosts", f"{known} is missing", f"ssh-keyscan HOST >> {known}, and compare the keys with the host's own"
+        )
 
 
 def _hooks(config: Config) -> Iterator[Finding]:
     for host in config.hosts.values():
         for which_one, words in (("before", host.before), ("after", host.after)):
             if words and not (which(words[0]) or os.access(words[0], os.X_OK)):
-                yield Finding("error", host.name, f"{which_one}: {printable(words[0])} cannot be run", "install it, or mend its path and mode")
+                yield Finding(
+                    "error", host.name, f"{which_one}: {printable(words[0])} cannot be run", "install it, or mend its path and mode"
+                )
 
 
 def _sources(config: Config) -> Iterator[Finding]:
@@ -188,7 +199,9 @@ def _probe_path(config: Config, host: HostConfig, path: str) -> Finding | None:
     means = meaning(done.returncode, lines)
     said = next((line for line in lines if not line.startswith("rsync error")), "")
     level = "warning" if host.optional and means.unreachable else "error"
-    return Finding(level, host.name, f"{printable(path)}: {means.words}" + (f": {said}" if said else ""), _HINTS.get(means.words, ""))
+    return Finding(
+        level, host.name, f"{printable(path)}: {means.words}" + (f": {said}" if said else ""), _HINTS.get(means.words, "")
+    )
 
 
 _HINTS = {
@@ -197,4 +210,3 @@ _HINTS = {
     "some files could not be transferred": "does the path exist there, and may the user read it?",
     "rsync was not found on the other side (or a program is missing here)": "install rsync there, or set rsync_path",
 }
-

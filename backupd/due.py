@@ -1,7 +1,7 @@
 """When a host is due, and whether its window is open. Pure: an explicit `now`, plain data, a reason with every answer.
 
-Whole-day periods begin at the window's start, without a window at midnight of the pool's zone; a period of other lengths simply begins
-when the last complete backup started. Calendar arithmetic happens here, in the pool's zone, and nowhere else.
+Whole-day periods begin at the window's start, without a window at midnight of the pool's zone; a period of another length
+simply begins when the last complete backup started. Calendar arithmetic happens here, in the pool's zone, and nowhere else.
 """
 
 from dataclasses import dataclass

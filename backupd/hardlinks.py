@@ -14,7 +14,7 @@ import errno
 import os
 import time
 from collections import OrderedDict
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -85,6 +85,13 @@ class _Folder:
     times: tuple[int, int]  # of access and of modification, ns
     changed: bool = False
 
+    def close(self) -> None:
+        try:
+            if self.changed:
+                os.utime(self.fd, ns=self.times)
+        finally:
+            os.close(self.fd)
+
 
 class _Folders:
     """Folders below `data`, a bounded number of them open. Each gets its times back when it is closed."""
@@ -98,8 +105,9 @@ class _Folders:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        while self._open:
-            self._close_oldest()
+        with ExitStack() as stack:  # closes them all, also when one cannot be given its times
+            for folder in self._open.values():
+                stack.callback(_close, folder)
 
     def get(self, ino: int) -> _Folder | None:
         """The folder with this inode number, or None when it is outside of `data`."""
@@ -107,7 +115,7 @@ class _Folders:
             self._open.move_to_end(ino)
             return self._open[ino]
         if len(self._open) >= _FOLDERS_OPEN:
-            self._close_oldest()
+            _close(self._open.popitem(last=False)[1])
         path = self._paths.of(ino)
         self._open[ino] = self._opened(ino, path) if path[:1] == (DATA,) else None
         return self._open[ino]
@@ -120,12 +128,10 @@ class _Folders:
             raise OperatorError(f"{printable(b'/'.join(path))} is not the folder it was: somebody else writes in this backup")
         return _Folder(fd, (status.st_atime_ns, status.st_mtime_ns))
 
-    def _close_oldest(self) -> None:
-        _, folder = self._open.popitem(last=False)
-        if folder:
-            if folder.changed:
-                os.utime(folder.fd, ns=folder.times)
-            os.close(folder.fd)
+
+def _close(folder: _Folder | None) -> None:
+    if folder:
+        folder.close()
 
 
 def _split_name(root: int, folders: _Folders, inode: LinkedInode, folder_ino: int, name: bytes) -> bool:

@@ -36,7 +36,13 @@ async def run(which: str, host: HostConfig, pool: Pool, stopper: Stopper, *, sta
     def keep(data: bytes) -> None:
         last.extend(line for line in data.decode("utf-8", "replace").splitlines() if line.strip())
 
-    env = {**os.environ, "BTRKEEP_HOST": host.name, "BTRKEEP_ADDRESS": host.address or "", "BTRKEEP_POOL": str(pool.path), "BTRKEEP_STATE": state}
+    env = {
+        **os.environ,
+        "BTRKEEP_HOST": host.name,
+        "BTRKEEP_ADDRESS": host.address or "",
+        "BTRKEEP_POOL": str(pool.path),
+        "BTRKEEP_STATE": state,
+    }
     try:
         group = Group.start(words, on_stdout=keep, on_stderr=keep, env=env)
     except ProgramFailed as error:
@@ -51,4 +57,7 @@ async def run(which: str, host: HostConfig, pool: Pool, stopper: Stopper, *, sta
         return Trouble(f"{which}: {stopper.reason}", skip=False)
     if status == 0:
         return None
-    return Trouble(f"{which} {'asks to skip' if status == SKIP else f'failed (exit status {status})'}{said}", skip=status == SKIP and which == "before")
+    return Trouble(
+        f"{which} {'asks to skip' if status == SKIP else f'failed (exit status {status})'}{said}",
+        skip=status == SKIP and which == "before",
+    )

@@ -1,7 +1,7 @@
 """Processes left from a killed run: an orphaned receiver goes on writing into `.working`, so it is ended first.
 
-It holds the host's lock (it inherited the descriptor), and the lock's text names its group. Only a process that is in that group and
-has that very lock file open is ended.
+It holds the host's lock (it inherited the descriptor), and the lock's text names its group. Only a process that is in that
+group and has that very lock file open is ended.
 """
 
 import asyncio

@@ -5,6 +5,7 @@ The decisions (`plan`) are pure; `Night` carries them out in one asyncio loop.
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,6 +24,7 @@ from btrkeep.units import format_time
 log = logging.getLogger(__name__)
 
 _PROGRESS_PAUSE = 2.0
+_ROOM_PAUSE = 1.0
 _LEAST_METADATA = 32 << 20
 
 
@@ -37,7 +39,13 @@ class Planned:
 
 
 def plan(
-    config: Config, facts: Mapping[str, HostFacts], now: datetime, *, names: Sequence[str] = (), everything: bool = False, catch_up: bool = False
+    config: Config,
+    facts: Mapping[str, HostFacts],
+    now: datetime,
+    *,
+    names: Sequence[str] = (),
+    everything: bool = False,
+    catch_up: bool = False,
 ) -> list[Planned]:
     """What a run would do, in the order it would do it. Raises UsageError for a name that is not configured.
 
@@ -74,7 +82,9 @@ def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now
         return Planned(host, True, due.reason, bound=True)
     if catch_up and is_late(last, host.every, now):
         return Planned(host, True, f"{due.reason}; --catch-up ignores the window {host.window}")
-    return Planned(host, False, f"due, but outside the window {host.window}, which opens {format_time(next_window(host.window, zone, now))}")
+    return Planned(
+        host, False, f"due, but outside the window {host.window}, which opens {format_time(next_window(host.window, zone, now))}"
+    )
 
 
 def too_little_room(room: Room, config: Config) -> str:
@@ -98,6 +108,7 @@ class Night:
         self.reason: str | None = None
         self.unusable: PoolUnusable | None = None
         self._changed = asyncio.Condition()
+        self._room_seen = 0.0
 
     def stop(self, reason: str) -> None:
         """Nothing new starts; what runs is stopped cleanly and keeps what it has."""
@@ -162,14 +173,23 @@ class Night:
                 if end is None:
                     self._tell(HostResult(host.name, "skipped", f"its window {host.window} closed before its turn came"))
                     return
-                closing = asyncio.get_running_loop().call_later((end - now).total_seconds(), run.stopper.stop, f"the window {host.window} has closed")
-            if reason := too_little_room(read_room(self.site.pool.path), self.site.config):
-                raise PoolUnusable(reason, "expire backups, or give the pool more room")
+                closing = asyncio.get_running_loop().call_later(
+                    (end - now).total_seconds(), run.stopper.stop, f"the window {host.window} has closed"
+                )
+            self._see_that_there_is_room()
             self._tell(await self._guarded(run))
         finally:
             if closing:
                 closing.cancel()
             del self.runs[host.name]
+
+    def _see_that_there_is_room(self) -> None:
+        """Raises PoolUnusable. Asked before every transfer, but not of the kernel more often than once a second."""
+        if time.monotonic() - self._room_seen < _ROOM_PAUSE:
+            return
+        if reason := too_little_room(read_room(self.site.pool.path), self.site.config):
+            raise PoolUnusable(reason, "expire backups, or give the pool more room")
+        self._room_seen = time.monotonic()
 
     async def _guarded(self, run: HostRun) -> HostResult:
         """A bug met by one host must not cost the others their night: it is logged with its traceback and counted as failed."""

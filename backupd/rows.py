@@ -1,7 +1,5 @@
 """From a backup's record to its row in the catalogue."""
 
-import json
-
 from backupd import record as records
 from backupd.record import Record
 from btrkeep.catalogue import Backup
@@ -30,5 +28,5 @@ def backup_row(pool: Pool, record: Record, state: str, subvolume_id: int | None 
         base=record.base,
         subvolume_id=subvolume_id,
         uuid=record.uuid,
-        detail={key: value for key, value in json.loads(record.to_json()).items() if key not in _COLUMNS},
+        detail={key: value for key, value in record.to_fields().items() if key not in _COLUMNS},
     )

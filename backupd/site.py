@@ -68,11 +68,15 @@ class Running:
 
     @property
     def share(self) -> float | None:
-        """The share of names looked at, measured against the base; never goes back. None when there is nothing to measure against."""
+        """The share of names looked at, measured against the base; never goes back. None without a base."""
         if not self.expected_files:
             return None
         self._share = max(self._share, min(1.0, self.files / self.expected_files))
         return self._share
+
+    def take(self, output: Output) -> None:
+        """The running rsync said something."""
+        self.output = output
 
     def finish_path(self) -> None:
         """The current path is done."""

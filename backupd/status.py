@@ -30,7 +30,9 @@ def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: 
     last = facts.last_complete if facts else None
     age = (now - last).total_seconds() if last else None
     following = is_due(last, host.every, host.window, zone, now).when if host.enabled else None
-    return HostStatus(host.name, _state(host, facts, now), last, age, following, _error(facts, last, now), facts.newest_warnings if facts else ())
+    return HostStatus(
+        host.name, _state(host, facts, now), last, age, following, _error(facts, last, now), facts.newest_warnings if facts else ()
+    )
 
 
 def _state(host: HostConfig, facts: HostFacts | None, now: datetime) -> str:

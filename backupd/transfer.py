@@ -78,7 +78,7 @@ async def transfer(
         messages.feed(data)
         watch.moved()
 
-    if stopper.reason:
+    if stopper.event.is_set():
         return Ended(20, output, messages, 0.0, stopper.reason)
     group = Group.start(command, on_stdout=take_output, on_stderr=take_messages, keep_open=[lock.fd])
     lock.note_group(group.pid)

@@ -56,7 +56,13 @@ class PathResult:
 
 
 def judge(
-    path: str, exit_code: int, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: Limits, seconds: float
+    path: str,
+    exit_code: int,
+    messages: Messages,
+    numbers: Mapping[str, int],
+    base: Mapping[str, int] | None,
+    limits: Limits,
+    seconds: float,
 ) -> PathResult:
     """The result of one source path whose rsync has ended. `base` are the same path's numbers in the backup it grew from."""
     means = meaning(exit_code, messages.last)
@@ -74,7 +80,9 @@ def judge(
         not_kept=messages.count(Class.NOT_KEPT),
         deletions_skipped=bool(messages.count(Class.DELETIONS_SKIPPED)),
         warnings=tuple(_warnings(path, messages, numbers, base)),
-        samples=tuple(line for kind in (Class.UNREADABLE, Class.NOT_KEPT, Class.VANISHED) for line in messages.samples.get(kind, [])),
+        samples=tuple(
+            line for kind in (Class.UNREADABLE, Class.NOT_KEPT, Class.VANISHED) for line in messages.samples.get(kind, [])
+        ),
     )
 
 

@@ -125,6 +125,11 @@ def _point_latest(final: Path) -> None:
             temporary.replace(latest)
 
 
+def recover_and_prepare(pool: Pool, host: HostConfig, now: datetime) -> tuple[Record | None, Prepared]:
+    """Both at once, for a run: one trip into a thread."""
+    return recover(pool, host.name), prepare(pool, host, now)
+
+
 def prepare(pool: Pool, host: HostConfig, now: datetime) -> Prepared:
     """A writable `.working` that fits: a continued one, a snapshot of the newest complete backup, or an empty subvolume.
 
@@ -195,7 +200,7 @@ def _fits(path: Path, subvolume: Subvolume, host: HostConfig, base: tuple[Path, 
 
 
 def _made_by_us(path: Path, subvolume: Subvolume, host: str) -> bool:
-    """A `.working` of ours, or one whose maker was killed before it could write the record: a bare snapshot of a backup, or empty."""
+    """A `.working` of ours, or one whose maker was killed before the record was written: a bare snapshot of a backup, or empty."""
     names = {entry.name for entry in os.scandir(path)}
     if not names <= {records.RECORD, records.RECORD + ".new", DATA}:
         return False

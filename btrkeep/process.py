@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR")
 _PR_SET_CHILD_SUBREAPER = 36
+_PIPE = 1 << 16
+_LOOK_AWAY = 0.02
 
 
 class ProgramFailed(OperatorError):
@@ -58,7 +60,9 @@ def run(command: Sequence[str], *, timeout: float | None = 60, check: bool = Tru
     """Runs a program to its end. Raises ProgramFailed when it is missing, takes too long or (with `check`) fails."""
     log.debug("running %s", paste_line(command))
     try:
-        done = subprocess.run(command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
+        done = subprocess.run(
+            command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
+        )
         finished = Finished(tuple(command), done.returncode, _text(done.stdout), _text(done.stderr))
     except FileNotFoundError:
         finished = Finished(tuple(command), 127, "", f"{command[0]} is not installed")
@@ -103,6 +107,7 @@ class Group:
         self.pid = process.pid
         self._loop = asyncio.get_running_loop()
         self._open = 0
+        self._paused: dict[int, tuple[asyncio.TimerHandle, Callable[[bytes], None]]] = {}
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._quiet: asyncio.Future[None] = self._loop.create_future()
 
@@ -145,17 +150,25 @@ class Group:
         self._loop.add_reader(fd, self._read, fd, callback)
 
     def _read(self, fd: int, callback: Callable[[bytes], None]) -> None:
+        """Takes what is there, then looks away for a moment: a program that writes line by line would wake us for every line."""
         try:
-            data = os.read(fd, 1 << 16)
+            data = os.read(fd, _PIPE)
         except BlockingIOError:
             return
-        if data:
-            callback(data)
+        if not data:
+            self._loop.remove_reader(fd)
+            self._open -= 1
+            if not self._open and not self._quiet.done():
+                self._quiet.set_result(None)
             return
-        self._loop.remove_reader(fd)
-        self._open -= 1
-        if not self._open and not self._quiet.done():
-            self._quiet.set_result(None)
+        callback(data)
+        if len(data) < _PIPE // 2 and self.running:
+            self._loop.remove_reader(fd)
+            self._paused[fd] = (self._loop.call_later(_LOOK_AWAY, self._resume, fd, callback), callback)
+
+    def _resume(self, fd: int, callback: Callable[[bytes], None]) -> None:
+        self._paused.pop(fd)
+        self._loop.add_reader(fd, self._read, fd, callback)
 
     def _watch_end(self) -> None:
         pidfd = os.pidfd_open(self.pid)
@@ -164,6 +177,9 @@ class Group:
             self._loop.remove_reader(pidfd)
             os.close(pidfd)
             self._ended.set_result(self.process.wait())
+            for fd, (timer, callback) in list(self._paused.items()):
+                timer.cancel()
+                self._resume(fd, callback)
 
         self._loop.add_reader(pidfd, ended)
 

@@ -29,7 +29,6 @@ _HEADER = Struct("=QQQLL")
 _TYPE_AND_LEN = Struct("=LL")
 _TYPE_AND_LEN_AT = 24
 _INODE_NLINK_AT = _HEADER.size + 40
-_INODE_NLINK_END = _INODE_NLINK_AT + 4
 _INODE_LINKS_AND_MODE = Struct("=L8xL")  # nlink, uid, gid, mode
 _ONE_LINK = b"\1\0\0\0"
 _INODE_REF = Struct("=QH")
@@ -87,7 +86,7 @@ def linked_inodes(fd: int, buffer_size: int = BUFFER_SIZE) -> Iterator[LinkedIno
     In order of inode numbers, as a stream: what the caller changes about an inode that it was given disturbs nothing. Commit
     before: see the module. Raises OSError (EPERM without CAP_SYS_ADMIN).
 
-    The chain of headers is walked item by item, two numbers each: 0.12 s for the 512,000 items of 100,000 files, 1.2 ms for 1,000
+    The chain of headers is walked item by item, two numbers each: 0.11 s for the 512,000 items of 100,000 files, 1.1 ms for 1,000
     files; the kernel's copying is half of it. A regular expression that looks for the constant part of an INODE_ITEM's header would
     halve our half, but a host chooses the content of inline files and can put such bytes there, and the last key of a buffer, from
     which the next one goes on, cannot be found without the walk. NumPy does not help, as every item has another length, and costs
@@ -96,23 +95,23 @@ def linked_inodes(fd: int, buffer_size: int = BUFFER_SIZE) -> Iterator[LinkedIno
     search = _TreeSearch(fd, buffer_size)
     buffer, type_and_len = search.buffer, _TYPE_AND_LEN.unpack_from
     inode_item, named_by = ctree.INODE_ITEM_KEY, (ctree.INODE_REF_KEY, ctree.INODE_EXTREF_KEY)
+    nlink, nlink_end = _INODE_NLINK_AT - _TYPE_AND_LEN_AT, _INODE_NLINK_AT - _TYPE_AND_LEN_AT + 4
     found: tuple[int, int, int] | None = None
     names: list[tuple[int, bytes]] = []
     while count := search.fill():
-        position = header = search.first_header
-        for _ in range(count):
-            header = position
-            kind, size = type_and_len(buffer, header + _TYPE_AND_LEN_AT)
-            position = header + 32 + size
+        type_at, size = search.first_header + _TYPE_AND_LEN_AT, 0
+        for _ in range(count):  # half a million times for 100,000 files: no sum or store too many
+            kind, size = type_and_len(buffer, type_at)
             if kind == inode_item:
                 if found:
                     yield LinkedInode(*found, tuple(names))
                     found = None
-                if buffer[header + _INODE_NLINK_AT : header + _INODE_NLINK_END] != _ONE_LINK:
-                    found, names = _linked(buffer, header), []
+                if buffer[type_at + nlink : type_at + nlink_end] != _ONE_LINK:
+                    found, names = _linked(buffer, type_at - _TYPE_AND_LEN_AT), []
             elif found and kind in named_by:
-                names.extend(_names(buffer, header))
-        search.resume_after(header)
+                names.extend(_names(buffer, type_at - _TYPE_AND_LEN_AT))
+            type_at += size + 32
+        search.resume_after(type_at - size - 32 - _TYPE_AND_LEN_AT)
     if found:
         yield LinkedInode(*found, tuple(names))
 

@@ -42,7 +42,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    return [f"cleared away after a killed session: {name}" for name in config.stash[_CLEARED]]
+    return [f"cleared away after a killed session: {name}" for name in config.stash.get(_CLEARED, [])]
 
 
 _CLEARED = pytest.StashKey[list[str]]()

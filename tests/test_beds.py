@@ -7,8 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -254,31 +255,29 @@ DEEDS = {
 }
 
 
-def start_session(folder: Path, deed: str, *words: str) -> subprocess.Popen[str]:
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where the sessions of one test keep their folders: out of sight of others that clear away after killed ones."""
+    folder = Path(tempfile.mkdtemp(prefix="place-", dir=session.folder()))
+    yield folder
+    session.remove(folder)
+
+
+def start_session(folder: Path, place: Path, deed: str, *words: str) -> subprocess.Popen[str]:
     test = folder / "test_restless.py"
     test.write_text(RESTLESS.format(deed=deed), encoding="utf-8")
-    argv = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "tests.conftest",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        "/dev/null",
-        "--rootdir",
-        folder,
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(TOP), "STARTED": str(folder / "started"), "TMPDIR": str(folder)}
+    plugins = ("-p", "tests.conftest", "-p", "no:cacheprovider", "--import-mode=importlib")
+    environment = {**os.environ, "PYTHONPATH": str(TOP), "STARTED": str(folder / "started"), session.PLACE: str(place)}
     environment.pop("PYTEST_XDIST_WORKER", None)
-    return subprocess.Popen(
-        [*argv, "--import-mode=importlib", *words, str(test)], env=environment, cwd=folder, stdout=subprocess.PIPE, text=True
-    )
+    argv = [sys.executable, "-m", "pytest", *plugins, "-c", "/dev/null", "--rootdir", str(folder), *words, str(test)]
+    return subprocess.Popen(argv, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True)
 
 
-def session_of(process: subprocess.Popen[str]) -> str:
-    return f"{session.PREFIX}{process.pid}-{session.start_time(process.pid)}"
+def sessions_of(process: subprocess.Popen[str]) -> list[str]:
+    """The session of a pytest process, and those of its children, workers or not."""
+    children = work("pgrep", "-P", str(process.pid), check=False).stdout.split()
+    pids = [process.pid, *(int(pid) for pid in children)]
+    return [f"{session.PREFIX}{pid}-{session.start_time(pid)}" for pid in pids]
 
 
 def wait_for(happened: Callable[[], bool], seconds: float = 30) -> None:
@@ -288,26 +287,31 @@ def wait_for(happened: Callable[[], bool], seconds: float = 30) -> None:
         time.sleep(0.02)
 
 
-def traces_of(name: str) -> list[str]:
-    """What the kernel and the folders still know of a session, by programs of others."""
+def traces_of(names: list[str], place: Path) -> list[str]:
+    """What the kernel and the folders still know of sessions, by programs of others."""
     found = [work(*argv).stdout for argv in (("findmnt", "-rn"), ("losetup", "-a"), ("ps", "-eww", "-o", "pid,args"))]
-    lines = [line for text in found for line in text.splitlines() if name in line]
-    return lines + [str(path) for path in session.folders_of(name)]
+    lines = [line for text in found for line in text.splitlines() if any(name in line for name in names)]
+    return lines + [str(path) for name in names for path in place.glob(name)]
+
+
+IN_A_WORKER = pytest.param("-n1", marks=pytest.mark.slow, id="in a worker")
+WORKERS = pytest.mark.parametrize("workers", [pytest.param("-n0", id="in one process"), IN_A_WORKER])
 
 
 @pytest.mark.btrfs
 @pytest.mark.ssh
+@WORKERS
 @pytest.mark.parametrize("deed", [deed for deed in DEEDS if deed != "is killed"])
-def test_nothing_is_left_by_a_session_whose_test(deed: str, tmp_path: Path) -> None:
-    process = start_session(tmp_path, DEEDS[deed], "--timeout=3" if deed == "exceeds its time" else "--timeout=0")
+def test_nothing_is_left_by_a_session_whose_test(deed: str, workers: str, tmp_path: Path, place: Path) -> None:
+    process = start_session(tmp_path, place, DEEDS[deed], workers, "--timeout=3" if deed == "exceeds its time" else "--timeout=0")
     wait_for((tmp_path / "started").exists)
-    name = session_of(process)
-    assert deed not in ("exceeds its time", "is interrupted", "is asked to end") or traces_of(name)
+    names = sessions_of(process)
+    assert deed not in ("exceeds its time", "is interrupted", "is asked to end") or traces_of(names, place)
     if deed in ("is interrupted", "is asked to end"):
         process.send_signal(signal.SIGINT if deed == "is interrupted" else signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == {"passes": 0, "is interrupted": 2, "is asked to end": 2}.get(deed, 1), said
-    assert traces_of(name) == []
+    assert traces_of(names, place) == []
     if deed == "leaves a process":
         assert re.search(r"AssertionError: process \d+ was still running: sleep 1000", said)
     if deed == "leaves a process elsewhere":
@@ -316,17 +320,18 @@ def test_nothing_is_left_by_a_session_whose_test(deed: str, tmp_path: Path) -> N
 
 @pytest.mark.btrfs
 @pytest.mark.ssh
-def test_what_a_killed_session_left_is_cleared_away_by_the_next_one(tmp_path: Path) -> None:
-    process = start_session(tmp_path, DEEDS["is killed"])
+@WORKERS
+def test_what_a_killed_session_left_is_cleared_away_by_the_next_one(workers: str, tmp_path: Path, place: Path) -> None:
+    process = start_session(tmp_path, place, DEEDS["is killed"], workers)
     wait_for((tmp_path / "started").exists)
-    name = session_of(process)
+    names = sessions_of(process)
     process.kill()
     process.communicate()
-    assert len(traces_of(name)) > 4
-    following = start_session(tmp_path, DEEDS["passes"])
+    assert len(traces_of(names, place)) > 4
+    following = start_session(tmp_path, place, DEEDS["passes"])
     said, _ = following.communicate(timeout=60)
-    assert f"cleared away after a killed session: {name}" in said
-    assert traces_of(name) == []
+    assert any(f"cleared away after a killed session: {name}" in said for name in names), said
+    assert traces_of(names, place) == []
 
 
 def test_a_session_that_lives_is_nobodys_to_clear_away() -> None:

@@ -24,16 +24,16 @@ COMMANDS = {
 class _LazyGroup(click.Group):
     """Imports a command only when it is used: start-up is part of every command's time."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click calls it with one
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
         if name not in COMMANDS:
             return None
         command: click.Command = import_module(f"backupd.cli.{name}_").command
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -49,7 +49,9 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="backupd")
 @click.option("--pool", "pool_name", default="main", show_default=True, metavar="NAME", help="The pool: /etc/btrkeep/NAME.toml.")
-@click.option("--config", "config_file", type=click.Path(), metavar="FILE", help="The configuration file, instead of a pool's name.")
+@click.option(
+    "--config", "config_file", type=click.Path(), metavar="FILE", help="The configuration file, instead of a pool's name."
+)
 @click.option("-v", "--verbose", count=True, help="Say more; twice: every program that is started.")
 @click.pass_context
 def group(ctx: click.Context, pool_name: str, config_file: str | None, verbose: int) -> None:

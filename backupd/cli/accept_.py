@@ -49,7 +49,9 @@ def _accept(site: Opened, host: str, name: str, note: dict[str, str]) -> str:
     if name not in found:
         raise UsageError(f"{host} has no backup {name}", f"`backupd list {host}` shows them")
     if name not in suspect:
-        raise OperatorError(f"{host} {name} is {records.effective_state(found[name], notes)}, not suspect", "only a suspect backup can be accepted")
+        raise OperatorError(
+            f"{host} {name} is {records.effective_state(found[name], notes)}, not suspect", "only a suspect backup can be accepted"
+        )
     records.write_notes(folder, notes.with_note(name, "accepted", note))
     row = row_of(site.pool, host, name)
     assert row is not None

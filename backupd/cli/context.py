@@ -1,11 +1,10 @@
 """What every command needs first: the configuration, the pool, the catalogue and the clock."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -17,7 +16,7 @@ from btrkeep.pool import Pool, open_pool
 from btrkeep.units import parse_time
 
 
-class _Time(click.ParamType):
+class _Time(click.ParamType[datetime]):
     name = "time"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
@@ -66,7 +65,10 @@ def opened(ctx: click.Context, now: datetime | None = None) -> Iterator[Opened]:
         if known is None:
             catalogue.set_pool_id(pool.id)
         elif known != pool.id:
-            raise OperatorError(f"the catalogue in {config.pool.state} is of another pool ({known})", "set another `state`, or run `backupd rebuild`")
+            raise OperatorError(
+                f"the catalogue in {config.pool.state} is of another pool ({known})",
+                "set another `state`, or run `backupd rebuild`",
+            )
         yield Opened(config, pool, catalogue, clock)
 
 
@@ -80,6 +82,3 @@ def see_host(config: Config, catalogue: Catalogue, host: str) -> None:
 
         near = get_close_matches(host, [*config.hosts, *known], 1)
         raise UsageError(f"there is no host {host}", f"did you mean {near[0]}?" if near else "`backupd status` lists them")
-
-
-Decorated = Callable[..., Any]

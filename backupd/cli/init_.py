@@ -31,10 +31,22 @@ def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> No
     pool = create_pool(place, rehearsal=rehearsal, now=datetime.now(UTC))
     written = _write_example(config, text)
     if as_json:
-        echo_json({"path": str(pool.path), "id": pool.id, "filesystem": pool.filesystem, "rehearsal": rehearsal, "config": str(config), "config_written": written})
+        echo_json(
+            {
+                "path": str(pool.path),
+                "id": pool.id,
+                "filesystem": pool.filesystem,
+                "rehearsal": rehearsal,
+                "config": str(config),
+                "config_written": written,
+            }
+        )
         return
     click.echo(f"{pool.path} is a pool now ({pool.id} on filesystem {pool.filesystem})")
-    click.echo(f"{config} " + ("is an example: add your hosts to it, then run `backupd check`" if written else "was there already and is left as it is"))
+    click.echo(
+        f"{config} "
+        + ("is an example: add your hosts to it, then run `backupd check`" if written else "was there already and is left as it is")
+    )
 
 
 def _write_example(config: Path, text: str) -> bool:
@@ -45,5 +57,7 @@ def _write_example(config: Path, text: str) -> bool:
         with config.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise UsageError(f"{config} cannot be written: {error.strerror}", "the pool is made; write its configuration yourself") from None
+        raise UsageError(
+            f"{config} cannot be written: {error.strerror}", "the pool is made; write its configuration yourself"
+        ) from None
     return True

@@ -69,7 +69,7 @@ class LiveObserver:
     def _picture(self) -> Group:
         table = Table.grid(padding=(0, 2))
         for justify in ("left", "left", "right", "right", "right", "right"):
-            table.add_column(justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+            table.add_column(justify=justify, no_wrap=True, overflow="ellipsis")
         for running in self.running.values():
             share = running.share
             table.add_row(

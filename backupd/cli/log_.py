@@ -69,7 +69,8 @@ def _show(run: Run) -> None:
     said = f"rsync {run.exit_code}: {run.meaning}" if run.exit_code is not None else "rsync did not run"
     new = f", {format_size(run.literal_bytes)} new" if run.literal_bytes else ""
     tries = f", {run.attempts} attempts" if run.attempts > 1 else ""
-    click.echo(f"{format_time(run.started)}  {printable(run.host)}  {click.style(outcome, fg=_COLOURS.get(outcome))}  {took}, {said}{new}{tries}")
+    coloured = click.style(outcome, fg=_COLOURS.get(outcome))
+    click.echo(f"{format_time(run.started)}  {printable(run.host)}  {coloured}  {took}, {said}{new}{tries}")
     if run.error:
         click.echo(f"    {printable(run.error)}")
     for line in run.last_lines:

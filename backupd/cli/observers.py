@@ -15,7 +15,8 @@ def result_line(result: HostResult) -> str:
     """One host's end in one line, without colour."""
     parts = [f"{result.host}: {result.outcome}"]
     if result.files is not None:
-        parts.append(f"{result.files} files, {format_size(result.bytes)}, {format_size(result.new_bytes)} new, {format_duration(result.seconds)}")
+        sizes = f"{format_size(result.bytes)}, {format_size(result.new_bytes)} new"
+        parts.append(f"{result.files} files, {sizes}, {format_duration(result.seconds)}")
     if result.name:
         parts.append(result.name)
     if result.error:
@@ -76,7 +77,9 @@ class LineObserver:
 
     def end(self) -> None:
         """The run is over."""
-        click.echo(summary_line(self.results, sum(result.seconds for result in self.results)) if self.results else "nothing was due")
+        click.echo(
+            summary_line(self.results, sum(result.seconds for result in self.results)) if self.results else "nothing was due"
+        )
 
 
 class JsonObserver:

@@ -27,7 +27,9 @@ from btrkeep.units import format_time, printable
 @click.command("run")
 @click.argument("hosts", nargs=-1, metavar="[HOST]...")
 @click.option("--all", "everything", is_flag=True, help="All enabled hosts, due or not, whatever their window.")
-@click.option("--catch-up", is_flag=True, help="Ignore the window for hosts whose newest complete backup is older than 1.5 times `every`.")
+@click.option(
+    "--catch-up", is_flag=True, help="Ignore the window for hosts whose newest complete backup is older than 1.5 times `every`."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would run, with the exact rsync commands.")
 @json_option
 @now_option
@@ -43,7 +45,9 @@ def command(
     if hosts and everything:
         raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")
     with opened(ctx, now) as site:
-        planned = plan(site.config, site.catalogue.host_facts(), site.clock.now(), names=hosts, everything=everything, catch_up=catch_up)
+        planned = plan(
+            site.config, site.catalogue.host_facts(), site.clock.now(), names=hosts, everything=everything, catch_up=catch_up
+        )
         if dry_run:
             return _say_plan(site, planned, as_json)
         return _run(site, planned, night=not hosts, as_json=as_json)
@@ -118,7 +122,15 @@ def _say_plan(site: Opened, planned: Sequence[Planned], as_json: bool) -> int:
     entries = [(entry, _commands(site, entry) if entry.runs else []) for entry in planned]
     if as_json:
         echo_json(
-            [{"host": entry.host.name, "runs": entry.runs, "reason": entry.reason, "commands": [list(words) for words in commands]} for entry, commands in entries]
+            [
+                {
+                    "host": entry.host.name,
+                    "runs": entry.runs,
+                    "reason": entry.reason,
+                    "commands": [list(words) for words in commands],
+                }
+                for entry, commands in entries
+            ]
         )
         return Exit.OK
     for entry, commands in entries:

@@ -112,7 +112,10 @@ def _show_one(status: HostStatus, running: list[Progress]) -> None:
     rows = [
         ("host", printable(status.host)),
         ("state", click.style(status.state, fg=_COLOURS[status.state])),
-        ("last complete", f"{format_time(status.last_complete)} ({format_duration(status.age)} ago)" if status.last_complete else "never"),
+        (
+            "last complete",
+            f"{format_time(status.last_complete)} ({format_duration(status.age)} ago)" if status.last_complete else "never",
+        ),
         ("next due", format_time(status.next_due) if status.next_due else "-"),
         ("error", printable(status.error) if status.error else "-"),
         *(("warning", printable(warning)) for warning in status.warnings),

@@ -48,7 +48,11 @@ MEANING: dict[int, tuple[Kind, str]] = {
 }
 
 _SSH_SAYS: tuple[tuple[re.Pattern[str], Kind, str], ...] = (
-    (re.compile(r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED"), Kind.HOST, "the host key is unknown or changed"),
+    (
+        re.compile(r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED"),
+        Kind.HOST,
+        "the host key is unknown or changed",
+    ),
     (re.compile(r"Permission denied \("), Kind.HOST, "the host does not accept the key"),
     (re.compile(r"Could not resolve hostname"), Kind.RETRY, "the host's name does not resolve"),
     (re.compile(r"Connection refused"), Kind.RETRY, "the host refuses the connection"),

@@ -1,8 +1,8 @@
 """What rsync and ssh complain about, sorted into what it means for the backup.
 
 Exit status 23 alone says little: a full pool, a missing source and one unreadable file are all 23. A line of the receiving side
-(``[receiver]``, ``[generator]``, ``[Receiver]``) with ENOSPC, EROFS, EIO or EDQUOT is the server's fault; a line of the sender is the
-host's. The sender can print anything, so nothing here may harm any other host.
+(``[receiver]``, ``[generator]``, ``[Receiver]``) with ENOSPC, EROFS, EIO or EDQUOT is the server's fault; a line of the sender
+is the host's. The sender can print anything, so nothing here may harm any other host.
 """
 
 import re

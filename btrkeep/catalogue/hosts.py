@@ -1,6 +1,8 @@
 """The hosts that the catalogue knows, and what `status` and `due` ask about all of them at once."""
 
-from sqlalchemy import Connection, ScalarSelect, and_, bindparam, exists, insert, or_, select
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, and_, bindparam, exists, insert, or_, select
 
 from btrkeep.catalogue.model import HostFacts
 from btrkeep.catalogue.tables import backup, host, run
@@ -47,7 +49,7 @@ def _newest_ended_run() -> ScalarSelect[int]:
 
 
 _COMPLETE, _NEWEST = backup.alias("complete"), backup.alias("newest")
-_FACTS_COLUMNS = (  # in the order of HostFacts' fields, after the name
+_FACTS_COLUMNS: tuple[ColumnElement[Any], ...] = (  # in the order of HostFacts' fields, after the name
     host.c.name,
     _COMPLETE.c.started,
     _COMPLETE.c.finished,

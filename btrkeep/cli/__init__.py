@@ -19,7 +19,7 @@ def edge(command: click.Command, name: str) -> int:
         complain(error)
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help() if error.ctx else error.format_message())
+        click.echo(error.format_message())
         return Exit.USAGE
     except click.ClickException as error:
         error.show()
@@ -64,4 +64,5 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence
     from tabulate import tabulate
 
     align = ["right" if header in right else "left" for header in headers]
-    return tabulate(rows, headers=headers, tablefmt="plain", colalign=align if rows else None, disable_numparse=True)
+    text: str = tabulate(rows, headers=headers, tablefmt="plain", colalign=align if rows else None, disable_numparse=True)
+    return text

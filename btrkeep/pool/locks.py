@@ -81,7 +81,7 @@ def take_lock(path: Path, what: str, since: str) -> Lock:
         os.close(fd)
         holder = read_holder(path)
         who = f"process {holder.pid} ({holder.what}) since {holder.since}" if holder else "another process"
-        raise LockHeld(f"{path.name}: the lock is held by {who}", "wait for it to end, or look at it with `backupd status`") from None
+        raise LockHeld(f"{path.name}: the lock is held by {who}", "wait for it to end; `backupd status` shows what runs") from None
     holder = Holder(os.getpid(), start_time(os.getpid()) or "", since, what)
     _write(fd, holder)
     return Lock(path, fd, holder)

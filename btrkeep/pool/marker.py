@@ -78,9 +78,9 @@ def open_pool(path: Path) -> Pool:
     except PermissionError:
         raise PoolUnusable(f"{marker} may not be read", "run this as root") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PoolUnusable(f"{marker} cannot be read: {error}", "restore it from what `backupd init` printed, or ask for help") from None
+        raise PoolUnusable(f"{marker}: {error}", "restore it from a copy; do not make a new one over the backups") from None
     if newer:
-        raise PoolUnusable(f"{path} has format {fields['format']}, this program knows {FORMAT}", "use the newer btrkeep that made it")
+        raise PoolUnusable(f"{path} has format {fields['format']}, this program knows {FORMAT}", "use the btrkeep that made it")
     found = filesystem_uuid(path) if statfs_type(path) == "btrfs" else "none: no btrfs"
     if found != pool.filesystem:
         raise PoolUnusable(
@@ -91,7 +91,7 @@ def open_pool(path: Path) -> Pool:
 
 
 def create_pool(path: Path, *, rehearsal: bool, now: datetime) -> Pool:
-    """Makes the pool: a subvolume when `path` does not exist, else an empty folder on a btrfs. Raises UsageError or PoolUnusable."""
+    """Makes the pool: a new subvolume, or an empty folder on a btrfs. Raises UsageError or PoolUnusable."""
     _refuse_unfit(path)
     if not path.exists():
         subvolume.create(path)

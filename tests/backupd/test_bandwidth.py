@@ -4,6 +4,7 @@ import json
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,10 @@ def record(rate: int, arrival: int, boot: bytes = BOOT) -> bytes:
     return throttle.RECORD.pack(throttle.MAGIC, boot, rate, arrival)
 
 
-def fields(data: bytes) -> tuple[int, int]:
-    magic, boot, rate, arrival = throttle.RECORD.unpack(data)
-    assert (magic, boot) == (throttle.MAGIC, BOOT)
+def fields(data: bytes, boot: bytes | None = BOOT) -> tuple[int, int]:
+    magic, its_boot, rate, arrival = throttle.RECORD.unpack(data)
+    assert magic == throttle.MAGIC
+    assert boot in (its_boot, None)
     return rate, arrival
 
 
@@ -182,5 +184,14 @@ def test_two_processes_that_prepare_a_bucket_at_once_end_with_one_whole_record(t
     processes = [subprocess.Popen([sys.executable, "-c", code, tmp_path], cwd=Path(__file__).parents[2]) for _ in range(3)]
     assert [process.wait(30) for process in processes] == [0, 0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["pool"]
-    magic, _, rate, arrival = throttle.RECORD.unpack((tmp_path / "pool").read_bytes())
-    assert (magic, rate, arrival) == (throttle.MAGIC, 1299, 0)
+    assert fields((tmp_path / "pool").read_bytes(), boot=None) == (1299, 0)
+
+
+def test_processes_that_draw_at_once_lose_nothing_of_the_account(tmp_path: Path) -> None:
+    bucket, draws = prepare(tmp_path, "pool", 1_000_000), 4000
+    code = f"import sys; from backupd.throttle import Bucket; b = Bucket(sys.argv[1])\nfor _ in range({draws}): b.draw(1000)"
+    begin = time.monotonic()
+    processes = [subprocess.Popen([sys.executable, "-c", code, bucket.path], cwd=Path(__file__).parents[2]) for _ in range(3)]
+    assert [process.wait(30) for process in processes] == [0, 0, 0]
+    drawn_until = fields(bucket.path.read_bytes(), boot=None)[1] / SECOND
+    assert drawn_until - begin == pytest.approx(3 * draws * 1000 / 1_000_000, abs=0.5)

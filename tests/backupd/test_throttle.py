@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import pytest
 
+from backupd import throttle
 from backupd.bandwidth import Bucket, prepare, relay_command, shell_words
 from tests.beds.ssh import Sshd
 
@@ -458,14 +459,14 @@ def test_a_remote_shell_that_ends_by_itself_after_rsync_closed_its_output_keeps_
 
 
 def test_a_relay_that_waits_for_its_turn_notices_that_rsync_is_gone(bed: Bed) -> None:
-    """At 100 bytes a second the turn of 5 bytes comes often, but two buckets of which one is in debt for long wait long."""
-    slow = bed.bucket(100)
-    with relay([slow], "cat", "/dev/zero") as peer:
+    bucket = bed.bucket(1 * MB)
+    in_half_a_minute = time.monotonic_ns() + 30 * throttle.SECOND
+    bucket.path.write_bytes(bucket.path.read_bytes()[: throttle.ARRIVAL_AT] + throttle.ARRIVAL.pack(in_half_a_minute))
+    with relay([bucket], "cat", "/dev/zero") as peer:
         child = peer.child()
-        peer.out.recv(1)
         peer.out.close()
         peer.into.close()
-        assert wait_until(lambda: peer.process.poll() is not None, 4) < 3
+        assert wait_until(lambda: peer.process.poll() is not None, 5) < 3
         assert gone(child)
 
 

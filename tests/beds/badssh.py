@@ -42,9 +42,10 @@ def dies(value: str, words: list[str]) -> int:
 
 
 def hangs(value: str, words: list[str]) -> int:
-    pass_on(words, int(value))
-    while True:
+    remote = pass_on(words, int(value))  # kept: without a reader the remote side would notice
+    while remote.stdout:
         signal.pause()
+    return LOST
 
 
 def refuses(value: str, words: list[str]) -> int:

@@ -20,12 +20,15 @@ from pathlib import Path
 
 PREFIX = "btrkeep-test-"
 MARK = "BTRKEEP_TEST_SESSION"
+PLACE = "BTRKEEP_TEST_PLACE"
 _NAME = re.compile(re.escape(PREFIX) + r"(\d+)-(\d+)")
 _RAM = Path("/dev/shm")
 
 
 def places() -> list[Path]:
-    """Where session folders may lie: in memory first."""
+    """Where session folders may lie: in memory first. The environment may name one other place, as for a session in a test."""
+    if chosen := os.environ.get(PLACE):
+        return [Path(chosen)]
     return [place for place in (_RAM, Path(tempfile.gettempdir())) if place.is_dir()]
 
 
@@ -63,7 +66,18 @@ def folders_of(name: str) -> list[Path]:
 def dead_sessions() -> set[str]:
     """Names of sessions of this user that were killed and whose folders are still there."""
     found = (path for place in places() for path in place.glob(f"{PREFIX}*"))
-    return {path.name for path in found if _NAME.fullmatch(path.name) and _is_ours(path) and not is_alive(path.name)}
+    names = {path.name for path in found if _NAME.fullmatch(path.name) and _is_ours(path)}
+    return {name for name in names if not is_alive(name) or _is_orphan(name)}
+
+
+def _is_orphan(name: str) -> bool:
+    """Whether a living session was started by one that is gone: a worker of a killed pytest."""
+    mark = _mark_of(_pid_of(name))
+    return mark is not None and not is_alive(mark)
+
+
+def _pid_of(name: str) -> int:
+    return int(name.removeprefix(PREFIX).partition("-")[0])
 
 
 def _is_ours(path: Path) -> bool:
@@ -174,7 +188,7 @@ def _unmount(point: Path) -> list[str]:
 
     When the place stays busy all the same it goes out of sight, and the device with its last user.
     """
-    name = next(part for part in point.parts if part.startswith(PREFIX))
+    name = next(part for part in reversed(point.parts) if _NAME.fullmatch(part))
     if not _keeps_busy(point, 1):
         return []
     problems = _kill({pid: line for pid, line in processes_of(name).items() if _works_in(pid, point)})
@@ -187,6 +201,8 @@ def _keeps_busy(point: Path, seconds: float) -> list[str]:
     """Tries for so long to unmount; what umount said last, nothing when it went."""
     deadline = time.monotonic() + seconds
     while (said := _quietly("umount", str(point))) and time.monotonic() < deadline:
+        if not mounts_below(point):  # somebody else was faster
+            return []
         time.sleep(0.1)
     return said
 
@@ -210,5 +226,7 @@ def clear_dead_sessions() -> list[str]:
     """Clears away after sessions that were killed: their names."""
     dead = sorted(dead_sessions())
     for name in dead:
+        if is_alive(name):
+            _kill({_pid_of(name): ""})
         end_session(name)
     return dead

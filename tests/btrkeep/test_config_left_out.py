@@ -13,13 +13,14 @@ from btrkeep.errors import ConfigError
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
     """A tree with a pool, a state folder, data beside them, and links to all of these."""
-    for folder in ("srv/pool[1]/hosts", "srv/www", "srv/pool1", "var/state", "home"):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "file").touch()
-    (tmp_path / "data").symlink_to("srv")
-    (tmp_path / "pool").symlink_to("srv/pool[1]")
-    (tmp_path / "home" / "backups").symlink_to(tmp_path / "srv" / "pool[1]")
-    return tmp_path
+    root = tmp_path / "machine"
+    for folder in ("srv/pool[1]/hosts", "srv/www", "srv/pool1", "var/state", "var/state-old", "home"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / "file").touch()
+    (root / "data").symlink_to("srv")
+    (root / "pool").symlink_to("srv/pool[1]")
+    (root / "home" / "backups").symlink_to(root / "srv" / "pool[1]")
+    return root
 
 
 def host(machine: Path, pool: str, *sources: str) -> tuple[HostConfig, tuple[str, ...]]:
@@ -34,9 +35,9 @@ def fetched(here: HostConfig, machine: Path) -> set[str]:
     """The files that rsync fetches for this host, by the way the engine calls it, relative to the machine's root."""
     for path in here.paths:
         excludes = [f"--exclude={pattern}" for pattern in here.left_out]
-        command = ["rsync", "-a", "--relative", *excludes, f"/.{path}/", f"{machine}/copy/"]
+        command = ["rsync", "-a", "--relative", *excludes, f"/.{path}/", f"{machine}.copy/"]
         subprocess.run(command, check=True, capture_output=True)
-    copy = machine / "copy" / str(machine).lstrip("/")
+    copy = Path(f"{machine}.copy{machine}")
     return {str(path.relative_to(copy)) for path in copy.rglob("file")}
 
 
@@ -48,8 +49,9 @@ def fetched(here: HostConfig, machine: Path) -> set[str]:
         (("srv",), {"srv/www/file", "srv/pool1/file"}),
         (("data",), {"data/www/file", "data/pool1/file"}),
         (("srv", "data"), {"srv/www/file", "srv/pool1/file", "data/www/file", "data/pool1/file"}),
-        (("var", "home"), {"var/file", "home/file"} - {"var/file"}),
-        (("",), {"srv/www/file", "srv/pool1/file", "home/file"}),
+        (("var", "home"), {"var/state-old/file", "home/file"}),
+        (("var/state-old",), {"var/state-old/file"}),
+        (("",), {"srv/www/file", "srv/pool1/file", "home/file", "var/state-old/file"}),
         (("srv/www",), {"srv/www/file"}),
     ],
 )
@@ -58,7 +60,9 @@ def test_rsync_fetches_everything_but_the_pool_and_the_state(
 ) -> None:
     here, notices = host(machine, pool, *sources)
     assert fetched(here, machine) == files
-    assert len(notices) == {"srv": 1, "data": 1, "var": 1, "": 2, "srv/www": 0}[sources[0]] + (sources == ("srv", "data"))
+    assert len(notices) == {"srv": 1, "data": 1, "var": 1, "": 2, "srv/www": 0, "var/state-old": 0}[sources[0]] + (
+        sources == ("srv", "data")
+    )
 
 
 def test_the_notice_names_file_host_source_and_what_is_left_out(machine: Path) -> None:
@@ -75,9 +79,9 @@ def test_the_whole_machine_leaves_the_pool_out(machine: Path) -> None:
     assert load(folder=machine).hosts["here"].left_out == (f"{machine}/home", f"{machine}/var/state")
 
 
-@pytest.mark.parametrize("source", ["srv/pool[1]", "srv/pool[1]/hosts", "pool", "home/backups", "data/pool[1]/hosts", "var/state"])
+@pytest.mark.parametrize("source", ["pool", "pool/hosts", "home/backups", "home/backups/hosts", "var/state"])
 def test_a_source_path_in_the_pool_is_refused(machine: Path, source: str) -> None:
-    with pytest.raises(ConfigError, match=r"host\.here\.paths"):
+    with pytest.raises(ConfigError, match=f'"{machine}/{source}": is the (pool|state folder) itself, or lies in it'):
         host(machine, "pool", source)
 
 

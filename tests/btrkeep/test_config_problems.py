@@ -234,6 +234,8 @@ def test_bytes_that_are_no_utf8_are_found_by_line_and_column(tmp_path: Path) -> 
 
 def test_what_others_wrote_cannot_move_the_cursor(tmp_path: Path) -> None:
     found = problems(tmp_path, f'{POOL}"\\u001b[2J" = "\\u001b]0;x\\u0007"\n[host.a]\npaths = ["\\u001b/"]\n')
+    found += problems(tmp_path, POOL, **{"\x1b[2J": "["})
+    assert len(found) == 3
     assert all(line.isprintable() for line in found)
 
 

@@ -3,7 +3,6 @@
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,16 @@ print(peak.split()[1])
 
 
 def best_of_three(folder: Path) -> tuple[float, int]:
-    """Seconds of the whole process, and the peak of its memory in KiB by the kernel's account."""
+    """Seconds of the whole process and the peak of its memory in KiB, both by the kernel's account.
+
+    Seconds of processor time: alone on a machine that is what a clock shows, and other tests beside this one do not count.
+    """
     seconds, peak = [], 0
     for _ in range(3):
-        before = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         run = subprocess.run([sys.executable, "-c", PROGRAM, str(folder)], check=True, cwd=ROOT, capture_output=True, text=True)
-        seconds.append(time.perf_counter() - before)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         peak = int(run.stdout)
     return min(seconds), peak
 

@@ -1,0 +1,253 @@
+"""How a catalogue file comes to be, grows older and breaks. The file is looked at with sqlite3 and Alembic themselves."""
+
+import re
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
+from sqlalchemy.sql.expression import Executable
+
+from btrkeep.catalogue import Backup, Catalogue, backups, hosts, migrate, progress, runs, tables
+from btrkeep.errors import OperatorError
+from tests.beds import TOP
+
+NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
+BACKUP = Backup("web1", "n1", "/p", "complete", NOW, NOW, 1.0, 1, 1, 1, None, detail={"a": 1})
+
+
+def ask(file: Path, statement: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(file)) as connection:
+        return connection.execute(statement).fetchall()
+
+
+def shape(file: Path) -> dict[str, object]:
+    """All that SQLite knows of the tables, however their SQL was written."""
+    with closing(sqlite3.connect(file)) as connection:
+
+        def rows(pragma: str) -> list[tuple[Any, ...]]:
+            return sorted(connection.execute(f"PRAGMA {pragma}").fetchall(), key=repr)
+
+        found: dict[str, object] = {}
+        for name, sql in connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall():
+            indexes = {row[1]: (row[2:], rows(f"index_xinfo({row[1]})")) for row in rows(f"index_list({name})")}
+            checks = sorted(re.findall(r"CONSTRAINT (\w+)", sql)) + sorted(re.findall(r"CHECK \((.*\))\)", sql))
+            keys = [row[2:] for row in rows(f"foreign_key_list({name})")]
+            found[name] = (rows(f"table_xinfo({name})"), indexes, keys, checks, "AUTOINCREMENT" in sql)
+        return found
+
+
+def test_a_missing_catalogue_is_made_for_its_owner_only(tmp_path: Path) -> None:
+    state = tmp_path / "deep" / "state"
+    with Catalogue.open(state) as catalogue:
+        catalogue.put_backup(BACKUP)
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in state.iterdir()}
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    assert {"catalogue.sqlite", "catalogue.sqlite-wal", "catalogue.sqlite-shm"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
+    assert ask(state / "catalogue.sqlite", "PRAGMA journal_mode") == [("wal",)]
+    assert ask(state / "catalogue.sqlite", "SELECT version_num FROM alembic_version") == [(tables.SCHEMA_VERSION,)]
+
+
+def test_migrations_lead_to_the_schema_that_the_tables_describe(tmp_path: Path) -> None:
+    Catalogue.open(tmp_path).close()
+    engine = create_engine(f"sqlite:///{tmp_path / 'described.sqlite'}")
+    tables.metadata.create_all(engine)
+    described = shape(tmp_path / "described.sqlite")
+    migrated = shape(tmp_path / "catalogue.sqlite")
+    assert migrated.pop("alembic_version")
+    assert set(described) - {"sqlite_sequence"} == set(tables.metadata.tables)
+    assert migrated == described
+    with create_engine(f"sqlite:///{tmp_path / 'catalogue.sqlite'}").connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, tables.metadata) == []
+
+
+def test_the_newest_migration_is_the_version_that_the_code_knows() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(migrate.MIGRATIONS).replace("%", "%%"))
+    revisions = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+    assert revisions == sorted(revisions, reverse=True)
+    assert revisions[0] == tables.SCHEMA_VERSION
+
+
+def test_every_statement_can_be_said_to_postgresql() -> None:
+    dialect = postgresql.dialect()
+    everything = [each for module in (backups, hosts, progress, runs) for each in vars(module).values()]
+    statements = [each for each in everything if isinstance(each, Executable)]
+    assert len(statements) >= 15
+    for statement in [*statements, *(CreateTable(table) for table in tables.metadata.sorted_tables)]:
+        assert str(statement.compile(dialect=dialect))  # type: ignore[attr-defined]
+
+
+def test_statements_in_words_are_written_where_the_database_is_known_only() -> None:
+    folder = TOP / "btrkeep" / "catalogue"
+    spoken = re.compile(r"exec_driver_sql|\btext\(|PRAGMA|sqlite3")
+    sources = {path.name: re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL) for path in folder.glob("*.py")}
+    found = {name for name, source in sources.items() if spoken.search(source)}
+    assert found == {"migrate.py", "sqlite.py"}
+
+
+FRESH = """
+import sys
+from pathlib import Path
+from btrkeep.catalogue import Catalogue
+catalogue = Catalogue.open(Path(sys.argv[1]))
+"""
+
+
+def fresh(code: str, state: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", FRESH + code, str(state)], cwd=TOP, text=True, capture_output=True, check=True)
+
+
+def test_alembic_and_the_orm_are_imported_only_to_migrate(tmp_path: Path) -> None:
+    code = "catalogue.host_facts(); print('alembic' in sys.modules, 'sqlalchemy.orm' in sys.modules)"
+    assert fresh(code, tmp_path).stdout.split()[0] == "True"
+    assert fresh(code, tmp_path).stdout.split() == ["False", "False"]
+
+
+def test_first_openings_at_the_same_time_all_succeed(tmp_path: Path) -> None:
+    code = "import sys; sys.stdin.readline()\n" + FRESH + "catalogue.set_pool_id(sys.argv[2]); catalogue.close()"
+    argv = [sys.executable, "-c", code, str(tmp_path / "new"), "the-pool"]
+    together = [subprocess.Popen(argv, cwd=TOP, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(5)]
+    for process in together:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert [process.communicate()[1] for process in together] == [""] * 5
+    assert [process.returncode for process in together] == [0] * 5
+    assert ask(tmp_path / "new" / "catalogue.sqlite", "SELECT value FROM about") == [("the-pool",)]
+    assert ask(tmp_path / "new" / "catalogue.sqlite", "SELECT version_num FROM alembic_version") == [(tables.SCHEMA_VERSION,)]
+
+
+def newer_code(monkeypatch: pytest.MonkeyPatch, folder: Path, upgrade: Iterable[str]) -> None:
+    """As if the next version of btrkeep had been installed."""
+    shutil.copytree(migrate.MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    lines = ["import sqlalchemy as sa", "from alembic import op", "revision, down_revision = '0002', '0001'"]
+    (folder / "versions" / "version_0002.py").write_text(
+        "\n".join([*lines, "def upgrade() -> None:", *(f"    {line}" for line in upgrade)])
+    )
+    monkeypatch.setattr(migrate, "MIGRATIONS", folder)
+    monkeypatch.setattr(tables, "SCHEMA_VERSION", "0002")
+
+
+def test_an_older_catalogue_is_migrated_and_a_copy_kept_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = tmp_path / "state"
+    file, copy = state / "catalogue.sqlite", state / "catalogue.sqlite.before-0002"
+    with Catalogue.open(state) as still_open:
+        still_open.put_backup(BACKUP)  # which is in the journal only, as long as somebody has the catalogue open
+        drop_a_column = ["with op.batch_alter_table('backup', recreate='always') as batch:", "    batch.drop_column('uuid')"]
+        newer_code(monkeypatch, tmp_path / "next%40", ["op.add_column('run', sa.Column('note', sa.Text))", *drop_a_column])
+        migrate.prepared_engine(state).dispose()
+    assert "note" in [row[1] for row in ask(file, "PRAGMA table_info(run)")]
+    assert "uuid" not in [row[1] for row in ask(file, "PRAGMA table_info(backup)")]
+    # The table was built anew; what refers to it must not have gone with the old one.
+    assert ask(file, "SELECT * FROM backup_detail") == [("web1", "n1", '{"a":1}')]
+    assert ask(file, "SELECT version_num FROM alembic_version") == [("0002",)]
+    assert ask(copy, "SELECT version_num, host FROM alembic_version, backup") == [("0001", "web1")]
+    assert "uuid" in [row[1] for row in ask(copy, "PRAGMA table_info(backup)")]
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert not list(state.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("last", ["raise RuntimeError('half way')", "op.execute('DELETE FROM host')"])
+def test_a_migration_that_fails_half_way_leaves_the_old_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    state = tmp_path / "state"
+    with Catalogue.open(state) as catalogue:
+        catalogue.put_backup(BACKUP)
+    before = shape(state / "catalogue.sqlite")
+    with monkeypatch.context() as patch:
+        newer_code(patch, tmp_path / "next", ["op.add_column('run', sa.Column('note', sa.Text))", last])
+        with pytest.raises(RuntimeError):
+            Catalogue.open(state)
+    assert shape(state / "catalogue.sqlite") == before
+    assert ask(state / "catalogue.sqlite", "SELECT version_num FROM alembic_version") == [("0001",)]
+    with Catalogue.open(state) as catalogue:
+        assert list(catalogue.backups(with_detail=True)) == [BACKUP]
+
+
+def test_a_newer_catalogue_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    Catalogue.open(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / "catalogue.sqlite")) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0099'")
+    before = (tmp_path / "catalogue.sqlite").read_bytes()
+    with pytest.raises(OperatorError, match="0099") as caught:
+        Catalogue.open(tmp_path)
+    assert "newer" in caught.value.message
+    assert caught.value.hint
+    assert (tmp_path / "catalogue.sqlite").read_bytes() == before
+
+
+def test_a_database_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "catalogue.sqlite")) as connection, connection:
+        connection.execute("CREATE TABLE cookies (name)")
+    with pytest.raises(OperatorError, match="no catalogue"):
+        Catalogue.open(tmp_path)
+    assert ask(tmp_path / "catalogue.sqlite", "SELECT name FROM sqlite_master") == [("cookies",)]
+
+
+def test_a_file_that_is_no_database_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "catalogue.sqlite").write_bytes(b"these are my notes, and no database\n" * 200)
+    with pytest.raises(OperatorError, match="damaged") as caught:
+        Catalogue.open(tmp_path)
+    assert "backupd rebuild" in caught.value.hint
+
+
+@pytest.mark.parametrize("damage", ["garbage", "cut"])
+def test_damage_inside_the_file_is_reported_with_the_way_out(tmp_path: Path, damage: str) -> None:
+    with Catalogue.open(tmp_path) as catalogue:
+        catalogue.replace_backups("p", (replace(BACKUP, name=f"n{number}", path="/p" * 50) for number in range(2000)))
+    file = tmp_path / "catalogue.sqlite"
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2] if damage == "cut" else content[:65536] + b"\xa5" * (len(content) - 65536))
+
+    def use() -> None:
+        with Catalogue.open(tmp_path) as catalogue:
+            list(catalogue.backups())
+
+    with pytest.raises(OperatorError, match="damaged") as caught:
+        use()
+    assert "backupd rebuild" in caught.value.hint
+
+
+def test_a_damaged_catalogue_is_set_aside_and_made_anew(tmp_path: Path) -> None:
+    assert Catalogue.set_aside(tmp_path / "nowhere") is None
+    for number in (1, 2):
+        (tmp_path / "catalogue.sqlite").write_bytes(b"rubbish %d" % number * 100)
+        aside = Catalogue.set_aside(tmp_path)
+        assert aside == tmp_path / f"catalogue.sqlite.aside-{number}"
+        assert aside.read_bytes() == b"rubbish %d" % number * 100
+    with Catalogue.open(tmp_path) as catalogue:
+        assert catalogue.replace_backups("p", [BACKUP]) == 1
+
+
+def test_a_state_folder_that_cannot_be_made_is_an_error_for_the_operator(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OperatorError, match="cannot be opened"):
+        Catalogue.open(tmp_path / "file" / "state")
+
+
+def test_a_full_disk_is_an_error_for_the_operator_and_the_old_rows_stay(tmp_path: Path) -> None:
+    with Catalogue.open(tmp_path) as catalogue:
+        catalogue.put_backup(BACKUP)
+        catalogue._writer.exec_driver_sql("PRAGMA max_page_count = 1")  # SQLite's own way to be full
+        catalogue._writer.commit()
+        many = [replace(BACKUP, name=f"n{number}", path="/p" * 500) for number in range(500)]
+        with pytest.raises(OperatorError, match="no room"):
+            catalogue.replace_backups("p", many)
+        assert list(catalogue.backups(with_detail=True)) == [BACKUP]

@@ -1,0 +1,94 @@
+"""3,000 hosts with 32 backups each, asked in fresh processes.
+
+The limits are twice what was agreed, since test machines are shared; bench/ measures.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import make_catalogue
+from tests.beds import TOP
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
+
+START = """
+import json, resource, sys
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter, process_time
+from btrkeep.catalogue import Catalogue
+started = perf_counter()
+catalogue = Catalogue.open(Path(sys.argv[1]))
+
+def tell(**numbers):
+    print(json.dumps({**numbers, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+"""
+FACTS = "count = len(catalogue.host_facts()); tell(count=count, seconds=perf_counter() - started)"
+ONE_HOST = "count = len(list(catalogue.backups('host1500.example.org'))); tell(count=count, seconds=perf_counter() - started)"
+LIST = """
+count = 0
+for each in catalogue.backups():
+    times = [moment and moment.isoformat() for moment in (each.started, each.finished)]
+    row = dict(host=each.host, name=each.name, path=each.path, state=each.state, started=times[0], finished=times[1])
+    row |= dict(files=each.files, bytes=each.bytes, new_bytes=each.new_bytes, error=each.error, duration=each.duration, base=each.base)
+    count += len(json.dumps(row)) > 100
+tell(count=count, seconds=perf_counter() - started)
+"""
+WRITE = """
+backups = [next(catalogue.backups(f"host{number:04}.example.org", with_detail=True)) for number in range(301)]
+
+def cost(action):
+    action(0)  # the first one compiles the statement
+    began = process_time()
+    for number in range(1, 301):
+        action(number)
+    return (process_time() - began) / 300
+
+runs = []
+start = cost(lambda n: runs.append(catalogue.start_run(backups[n].host, backups[n].started, 1, None, True)))
+put = cost(lambda n: catalogue.put_backup(replace(backups[n], name=None)))
+finish = cost(lambda n: catalogue.finish_backup(replace(backups[n], name="new"), runs[n], attempts=1, exit_code=0))
+tell(start=start, put=put, finish=finish)
+"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    state = tmp_path_factory.mktemp("large")
+    assert make_catalogue.make(state) == 96_000
+    return state
+
+
+def measured(code: str, state: Path) -> dict[str, float]:
+    """The best of three, each in a fresh process."""
+    argv = [sys.executable, "-c", START + code, str(state)]
+    told = [json.loads(subprocess.run(argv, cwd=TOP, check=True, stdout=subprocess.PIPE).stdout) for _ in range(3)]
+    return {name: min(each[name] for each in told) for name in told[0]}
+
+
+def test_opening_and_the_facts_of_all_hosts_take_a_tenth_of_a_second(large: Path) -> None:
+    found = measured(FACTS, large)
+    assert found["count"] == 3000
+    assert found["seconds"] < 0.2
+
+
+def test_the_backups_of_one_host_take_20_milliseconds(large: Path) -> None:
+    found = measured(ONE_HOST, large)
+    assert found["count"] == 32
+    assert found["seconds"] < 0.04
+
+
+def test_all_backups_as_json_take_a_second_and_little_memory(large: Path) -> None:
+    found = measured(LIST, large)
+    assert found["count"] == 96_000
+    assert found["seconds"] < 2
+    assert found["memory"] < 150e6
+
+
+def test_a_write_takes_less_than_a_millisecond_of_our_time(large: Path) -> None:
+    found = measured(WRITE, large)
+    assert max(found["start"], found["put"], found["finish"]) < 0.0014
