@@ -18,7 +18,7 @@ from btrkeep.config import Config, HostConfig
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool import mount_options, open_pool, read_room
 from btrkeep.process import ProgramFailed, run
-from btrkeep.units import printable
+from btrkeep.units import counted, printable
 
 LEVELS = ("ok", "note", "warning", "error")
 OUR_NAMES = ("backupd", "balancer", "heatmap", "web")
@@ -49,7 +49,7 @@ def _configuration(config: Config) -> Iterator[Finding]:
             "warning", "configuration", f"{config.file}: no host is configured", "add a [host.NAME] table; the README shows one"
         )
     else:
-        yield Finding("ok", "configuration", f"{config.file}: {len(config.hosts)} hosts, {enabled} enabled")
+        yield Finding("ok", "configuration", f"{config.file}: {counted(len(config.hosts), 'host')}, {enabled} enabled")
     for notice in config.notices:
         yield Finding("note", "configuration", printable(notice))
 
@@ -95,7 +95,7 @@ def _pool(config: Config) -> Iterator[Finding]:
     except PoolUnusable as error:
         yield Finding("error", "pool", error.message, error.hint, unusable=True)
         return
-    yield Finding("ok", "pool", f"{path} ({pool.id} on filesystem {pool.filesystem}){', a rehearsal' if pool.rehearsal else ''}")
+    yield Finding("ok", "pool", f"{path}{', a rehearsal' if pool.rehearsal else ''}")
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         yield Finding("error", "pool", f"{path} has mode {mode:04o}: others can look into the backups", f"chmod 700 {path}")
@@ -185,7 +185,7 @@ async def check_hosts(config: Config) -> list[Finding]:
 async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig) -> list[Finding]:
     async with gate:
         found = [finding for path in host.paths if (finding := await asyncio.to_thread(_probe_path, config, host, path))]
-    return found or [Finding("ok", host.name, f"reached, {len(host.paths)} paths can be listed")]
+    return found or [Finding("ok", host.name, f"reached, {counted(len(host.paths), 'path')} can be listed")]
 
 
 def _probe_path(config: Config, host: HostConfig, path: str) -> Finding | None:

@@ -4,7 +4,7 @@ rsync into a snapshot changes a file through whatever inode its name has. When t
 names are still one inode here, and what is new of one name becomes the other's too: its content with --inplace, its owner, mode,
 ACL and xattrs in any case. rsync exits 0, and every following night flips which one is wrong. Splitting first ends right: rsync
 sees independent files, and -H makes those links again that still hold. Data is not copied, the copies are reflinks; the cost is
-metadata: 90 microseconds a name, three times that where every name is in another folder of a fresh snapshot.
+metadata: 90 microseconds a name on an idle machine, three times that where every name is in another folder.
 
 The tree is hostile ground, so folders are opened as backupd.beneath says, and the copy is made under a name beside `data`, where
 no name of the host's can be. Killed at any moment it leaves at most that one copy; the next split removes it first, and goes on.
@@ -42,8 +42,10 @@ class SplitResult:
     seconds: float
 
 
-def split(subvolume: Path) -> SplitResult:
+def split(subvolume: Path, under: str = "/") -> SplitResult:
     """Leaves no file with more than one link in `subvolume`/data, each name with the content and attributes that it had.
+
+    With `under`, only names below that source path: what another path's rsync has just linked stays linked.
 
     Regular files become reflink copies; symlinks, fifos, sockets and device nodes are made again. Folders keep their times. The
     subvolume is writable, nobody else writes in it, and what was changed in it before is committed (a snapshot that was just made
@@ -55,7 +57,7 @@ def split(subvolume: Path) -> SplitResult:
     root = os.open(subvolume, FOLDER)
     try:
         _remove_staging(root)
-        inodes, names = _split_all(root)
+        inodes, names = _split_all(root, (DATA, *(part for part in os.fsencode(under).split(b"/") if part)))
     except OSError as error:
         raise _for_the_operator(error, os.fsencode(subvolume)) from error
     finally:
@@ -65,9 +67,9 @@ def split(subvolume: Path) -> SplitResult:
     return SplitResult(inodes, names, time.monotonic() - started)
 
 
-def _split_all(root: int) -> tuple[int, int]:
+def _split_all(root: int, top: tuple[bytes, ...]) -> tuple[int, int]:
     inodes = names = 0
-    with _Folders(root) as folders:
+    with _Folders(root, top) as folders:
         for inode in linked_inodes(root):
             done = sum(_split_name(root, folders, inode, folder, name) for folder, name in inode.names)
             inodes, names = inodes + bool(done), names + done
@@ -94,10 +96,11 @@ class _Folder:
 
 
 class _Folders:
-    """Folders below `data`, a bounded number of them open. Each gets its times back when it is closed."""
+    """Folders below `top`, a bounded number of them open. Each gets its times back when it is closed."""
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, top: tuple[bytes, ...]) -> None:
         self._root = root
+        self._top = top
         self._paths = FolderPaths(root)
         self._open: OrderedDict[int, _Folder | None] = OrderedDict()
 
@@ -110,14 +113,14 @@ class _Folders:
                 stack.callback(_close, folder)
 
     def get(self, ino: int) -> _Folder | None:
-        """The folder with this inode number, or None when it is outside of `data`."""
+        """The folder with this inode number, or None when it is outside of `top`."""
         if ino in self._open:
             self._open.move_to_end(ino)
             return self._open[ino]
         if len(self._open) >= _FOLDERS_OPEN:
             _close(self._open.popitem(last=False)[1])
         path = self._paths.of(ino)
-        self._open[ino] = self._opened(ino, path) if path[:1] == (DATA,) else None
+        self._open[ino] = self._opened(ino, path) if path[: len(self._top)] == self._top else None
         return self._open[ino]
 
     def _opened(self, ino: int, path: tuple[bytes, ...]) -> _Folder:

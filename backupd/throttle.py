@@ -70,26 +70,32 @@ class Bucket:
         if not self.rate:
             raise ValueError("it is no bandwidth bucket")
 
+    def draw(self, size: int) -> int:
+        """Take `size` bytes from the budget; the moment (ns, CLOCK_MONOTONIC) at which more may be taken."""
+        locked = _lock(self._file)
+        self._read()
+        self._arrival = next_arrival(self._arrival, time.monotonic_ns(), size, self.rate)
+        self._write()
+        if locked:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        return self._arrival
+
     def _read(self) -> None:
-        record = os.pread(self._file, RECORD.size, 0)
+        try:
+            record = os.pread(self._file, RECORD.size, 0)
+        except OSError:
+            return
         if len(record) == RECORD.size:
             magic, _, rate, arrival = RECORD.unpack(record)
             if magic == MAGIC and rate:
                 self.rate, self._arrival = rate, max(arrival, self._arrival)
 
-    def draw(self, size: int) -> int:
-        """Take `size` bytes from the budget; the moment (ns, CLOCK_MONOTONIC) at which more may be taken."""
-        locked = _lock(self._file)
-        try:
-            self._read()
-            self._arrival = next_arrival(self._arrival, time.monotonic_ns(), size, self.rate)
+    def _write(self) -> None:
+        # On a full or broken filesystem each relay keeps to the rate by itself: that stops no transfer, and rsync says what is wrong.
+        try:  # noqa: SIM105 - contextlib would be one more import
             os.pwrite(self._file, ARRIVAL.pack(self._arrival), ARRIVAL_AT)
         except OSError:
-            pass  # a full or read-only filesystem: each relay keeps to the rate by itself, and rsync reports what is wrong
-        finally:
-            if locked:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
-        return self._arrival
+            pass
 
 
 def _lock(file: int) -> bool:

@@ -73,6 +73,11 @@ def format_share(share: float) -> str:
     return f"{share * 100:.1f}%".replace(".0%", "%")
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 host", "2 hosts": for nouns whose plural is an s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def format_time(moment: datetime) -> str:
     """RFC 3339 in UTC with Z, whole seconds: 2026-11-20T22:00:03Z."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

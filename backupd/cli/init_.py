@@ -42,7 +42,7 @@ def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> No
             }
         )
         return
-    click.echo(f"{pool.path} is a pool now ({pool.id} on filesystem {pool.filesystem})")
+    click.echo(f"{pool.path} is a pool now")
     click.echo(
         f"{config} "
         + ("is an example: add your hosts to it, then run `backupd check`" if written else "was there already and is left as it is")

@@ -9,7 +9,7 @@ import click
 from backupd.cli.context import Opened, json_option, now_option, opened, see_host
 from btrkeep.catalogue import Backup
 from btrkeep.cli import stream_json, table
-from btrkeep.units import format_duration, format_size, format_time, printable
+from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
 _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial": "yellow", "running": "cyan"}
 _HEADERS = ["HOST", "NAME", "STATE", "STARTED", "TOOK", "FILES", "SIZE", "NEW", "REMARK"]
@@ -24,7 +24,7 @@ _HEADERS = ["HOST", "NAME", "STATE", "STARTED", "TOOK", "FILES", "SIZE", "NEW", 
 def command(ctx: click.Context, host: str | None, everything: bool, as_json: bool, now: datetime | None) -> int:
     """The backups of HOST, or the newest of each host.
 
-    NEW is what a backup added: the data that rsync wrote. JSON always has every backup.
+    NAME is when the backup started, in UTC. NEW is what it added: the data that rsync wrote. JSON always has every backup.
     """
     with opened(ctx, now) as site:
         if host:
@@ -34,7 +34,7 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
             return 0
         backups: Iterable[Backup] = site.catalogue.backups(host) if host or everything else site.catalogue.newest_backups()
         rows = [_row(backup) for backup in backups]
-    click.echo(table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"]) if rows else "no backups yet")
+    click.echo(table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"], spare=["STARTED"]) if rows else "no backups yet")
     return 0
 
 
@@ -58,7 +58,7 @@ def _objects(site: Opened, backups: Iterable[Backup]) -> Iterator[dict[str, Any]
 
 
 def _row(backup: Backup) -> tuple[str, ...]:
-    remark = backup.error or (f"{len(backup.warnings)} warnings: {backup.warnings[0]}" if backup.warnings else "")
+    remark = backup.error or (f"{counted(len(backup.warnings), 'warning')}: {backup.warnings[0]}" if backup.warnings else "")
     return (
         printable(backup.host),
         backup.name or "(.working)",

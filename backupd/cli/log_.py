@@ -29,8 +29,9 @@ def command(ctx: click.Context, host: str | None, limit: int, as_json: bool, now
     if as_json:
         echo_json([_as_json(run) for run in runs])
         return 0
+    width = max((len(printable(run.host)) for run in runs), default=0)
     for run in runs:
-        _show(run)
+        _show(run, width)
     if not runs:
         click.echo("no runs yet")
     return 0
@@ -63,14 +64,14 @@ def _as_json(run: Run) -> dict[str, Any]:
     }
 
 
-def _show(run: Run) -> None:
+def _show(run: Run, width: int) -> None:
     outcome = _outcome(run)
     took = format_duration((run.finished - run.started).total_seconds()) if run.finished else "-"
     said = f"rsync {run.exit_code}: {run.meaning}" if run.exit_code is not None else "rsync did not run"
     new = f", {format_size(run.literal_bytes)} new" if run.literal_bytes else ""
     tries = f", {run.attempts} attempts" if run.attempts > 1 else ""
-    coloured = click.style(outcome, fg=_COLOURS.get(outcome))
-    click.echo(f"{format_time(run.started)}  {printable(run.host)}  {coloured}  {took}, {said}{new}{tries}")
+    coloured = click.style(f"{outcome:8}", fg=_COLOURS.get(outcome))
+    click.echo(f"{format_time(run.started)}  {printable(run.host):{width}}  {coloured}  {took}{new}{tries}; {said}")
     if run.error:
         click.echo(f"    {printable(run.error)}")
     for line in run.last_lines:

@@ -1,12 +1,13 @@
 """Who is told of a run when nobody watches a terminal: one line per event, or JSON at the end."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from backupd.site import HostResult, Running
-from btrkeep.units import format_duration, format_size, printable
+from btrkeep.units import counted, format_duration, format_size, printable
 
 COLOURS = {"complete": "green", "skipped": "cyan", "locked": "yellow", "partial": "yellow", "suspect": "yellow", "failed": "red"}
 
@@ -16,13 +17,13 @@ def result_line(result: HostResult) -> str:
     parts = [f"{result.host}: {result.outcome}"]
     if result.files is not None:
         sizes = f"{format_size(result.bytes)}, {format_size(result.new_bytes)} new"
-        parts.append(f"{result.files} files, {sizes}, {format_duration(result.seconds)}")
+        parts.append(f"{counted(result.files, 'file')}, {sizes}, {format_duration(result.seconds)}")
     if result.name:
         parts.append(result.name)
     if result.error:
         parts.append(printable(result.error))
     if result.warnings:
-        parts.append(f"{len(result.warnings)} warnings: {printable(result.warnings[0])}")
+        parts.append(f"{counted(len(result.warnings), 'warning')}: {printable(result.warnings[0])}")
     return "; ".join(parts)
 
 
@@ -55,12 +56,13 @@ class LineObserver:
 
     def __init__(self) -> None:
         self.results: list[HostResult] = []
+        self.begun = time.monotonic()
 
     def begin(self, hosts: Sequence[str]) -> None:
         """The run begins."""
         self.hosts = len(hosts)
         if hosts:
-            click.echo(f"backing up {len(hosts)} host{'s' if len(hosts) > 1 else ''}")
+            click.echo(f"backing up {counted(len(hosts), 'host')}")
 
     def started(self, running: Running) -> None:
         """A host's transfer begins."""
@@ -77,9 +79,7 @@ class LineObserver:
 
     def end(self) -> None:
         """The run is over."""
-        click.echo(
-            summary_line(self.results, sum(result.seconds for result in self.results)) if self.results else "nothing was due"
-        )
+        click.echo(summary_line(self.results, time.monotonic() - self.begun) if self.results else "nothing was due")
 
 
 class JsonObserver:

@@ -8,7 +8,7 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool import open_pool, take_lock
-from btrkeep.units import printable
+from btrkeep.units import counted, printable
 
 
 @click.command("rebuild")
@@ -38,5 +38,5 @@ def command(ctx: click.Context, as_json: bool) -> int:
             click.echo(f"the old catalogue could not be used and is now {aside}")
         for line in trouble:
             click.echo(f"left alone: {printable(line)}")
-        click.echo(f"{count} backups are in the catalogue now")
+        click.echo(f"the catalogue has {counted(count, 'backup')} now")
     return Exit.ATTENTION if trouble else Exit.OK

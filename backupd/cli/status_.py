@@ -10,7 +10,7 @@ from backupd.status import STATES, HostStatus, host_status
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, table
 from btrkeep.process import start_time
-from btrkeep.units import format_duration, format_share, format_size, format_time, printable
+from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
 
 _COLOURS = {"ok": "green", "late": "yellow", "failing": "red", "suspect": "yellow", "never": "red"}
 
@@ -90,8 +90,8 @@ def _show_all(found: list[HostStatus], running: list[Progress]) -> None:
         click.echo(table(rows, ["HOST", "STATE", "AGE", "NEXT DUE", "REMARK"], right=["AGE"]))
     for entry in running:
         click.echo(_running_line(entry))
-    counted = [f"{count} {state}" for state in STATES if (count := sum(status.state == state for status in found))]
-    click.echo(f"{len(found)} hosts: {', '.join(counted)}" if found else "no host is configured")
+    states = [f"{count} {state}" for state in STATES if (count := sum(status.state == state for status in found))]
+    click.echo(f"{counted(len(found), 'host')}: {', '.join(states)}" if found else "no host is configured")
 
 
 def _remark(status: HostStatus) -> str:

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, delete, insert, or_, select
+from sqlalchemy import Connection, Result, and_, bindparam, delete, insert, or_, select
+from sqlalchemy.exc import ResourceClosedError
 
 from btrkeep.catalogue import hosts
 from btrkeep.catalogue.model import Backup
@@ -77,14 +78,20 @@ def put_many(connection: Connection, many: Sequence[Backup]) -> None:
         connection.execute(_INSERT_DETAIL, details)
 
 
-def stream(connection: Connection, of_host: str | None, with_detail: bool) -> Iterator[Backup]:
-    """Backups by host and start, read as they are asked for."""
+def stream(connection: Connection, unread: set[Result[Any]], of_host: str | None, with_detail: bool) -> Iterator[Backup]:
+    """Backups by host and start, read as they are asked for. The result is in `unread` until it has been read to its end."""
     query = _DETAILED if with_detail else _ORDERED
     if of_host is not None:
         query = query.where(backup.c.host == of_host)
     with connection.execution_options(yield_per=_AT_A_TIME).execute(query) as rows:
-        for row in rows:
-            yield Backup(*row)
+        unread.add(rows)
+        try:
+            for row in rows:
+                yield Backup(*row)
+                if rows.closed:  # otherwise those that were fetched in advance would come, and look like all
+                    raise ResourceClosedError("the catalogue was closed before its backups were read to the end")
+        finally:
+            unread.discard(rows)
 
 
 def newest(connection: Connection) -> list[Backup]:

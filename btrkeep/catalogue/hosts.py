@@ -57,6 +57,7 @@ _FACTS_COLUMNS: tuple[ColumnElement[Any], ...] = (  # in the order of HostFacts'
     _COMPLETE.c.bytes,
     _NEWEST.c.state,
     _NEWEST.c.error,
+    _NEWEST.c.warnings,
     run.c.started,
     run.c.outcome,
     run.c.error,

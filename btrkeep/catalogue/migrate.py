@@ -1,8 +1,8 @@
 """From no file, or an older one, to the schema that this code knows.
 
 A look at the version is one query. Only when the schema is missing or behind is Alembic imported (0.3 s): under a lock, so that of
-several programs that start at once one does it and the others wait; in one transaction, so that a version and its record come
-together or not at all; after a copy of the old file was put beside it.
+several programs that start at once one copies the old file and migrates it while the others wait; in one transaction, so that a
+version and its record come together or not at all. The copy stays beside the new file.
 """
 
 import fcntl

@@ -122,6 +122,7 @@ class HostFacts:
     last_complete_bytes: int | None
     newest_state: str | None
     newest_error: str | None
+    newest_warnings: tuple[str, ...]
     last_run_started: datetime | None
     last_run_outcome: str | None
     last_run_error: str | None

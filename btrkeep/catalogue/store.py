@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
-from sqlalchemy import Connection, Engine, delete, insert, select
+from sqlalchemy import Connection, Engine, Result, delete, insert, select
 
 from btrkeep.catalogue import backups, hosts, migrate, progress, runs
 from btrkeep.catalogue.model import RUN_OUTCOMES, Backup, HostFacts, Progress, Run, RunFields
@@ -30,6 +30,7 @@ class Catalogue:
         self._state = state
         self._reader = engine.connect()
         self._writer = for_writing(engine.connect())
+        self._unread: set[Result[Any]] = set()
 
     @classmethod
     def open(cls, state: Path) -> Self:
@@ -46,7 +47,9 @@ class Catalogue:
         return migrate.set_aside(state)
 
     def close(self) -> None:
-        """Close both connections. Iterators that are still open end here."""
+        """Close both connections. An iterator that is not at its end raises an error when it is asked on."""
+        for rows in list(self._unread):  # a list may be left half way, by BrokenPipeError say
+            rows.close()
         self._reader.close()
         self._writer.close()
 
@@ -108,7 +111,7 @@ class Catalogue:
 
     def backups(self, host: str | None = None, with_detail: bool = False) -> Iterator[Backup]:
         """Backups of one host or of all, by host and start, read as they are asked for: as they were when the first was."""
-        return backups.stream(self._reader, host, with_detail)
+        return backups.stream(self._reader, self._unread, host, with_detail)
 
     def newest_backups(self) -> list[Backup]:
         """The newest backup of each host, whatever its state, by host."""

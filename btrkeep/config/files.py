@@ -37,7 +37,7 @@ def _hint(main: Path) -> str:
 
 def _drop_ins(folder: Path, problems: Problems) -> list[Path]:
     try:
-        names = os.listdir(folder)
+        names = sorted(file.name for file in folder.iterdir())
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -45,13 +45,12 @@ def _drop_ins(folder: Path, problems: Problems) -> list[Path]:
         problems.unread = True
         return []
     # Hidden files are what editors leave while they work: .#web1.toml
-    return [folder / name for name in sorted(names) if name.endswith(".toml") and not name.startswith(".")]
+    return [folder / name for name in names if name.endswith(".toml") and not name.startswith(".")]
 
 
 def _document(file: Path, problems: Problems) -> Document | None:
     try:
-        with open(file, "rb") as stream:
-            content = stream.read()
+        content = file.read_bytes()
         return Document(file, tomllib.loads(content.decode("utf-8-sig")))
     except OSError as error:
         problems.add(file, f"cannot be read: {error.strerror}")

@@ -72,9 +72,9 @@ TABLE = (
     Key("one_file_system", _ALL, kinds.FLAG, False, "true",
         "Do not go into filesystems that are mounted below a source path."),
 
-    Key("key", (SSH,), kinds.PATH, "/etc/btrkeep/id_ed25519", '"/etc/btrkeep/id_ed25519"',
+    Key("key", (SSH,), kinds.SSH_FILE, "/etc/btrkeep/id_ed25519", '"/etc/btrkeep/id_ed25519"',
         "The private key that hosts are reached with."),
-    Key("known_hosts", (SSH,), kinds.PATH, "/etc/btrkeep/known_hosts", '"/etc/btrkeep/known_hosts"',
+    Key("known_hosts", (SSH,), kinds.SSH_FILE, "/etc/btrkeep/known_hosts", '"/etc/btrkeep/known_hosts"',
         "The hosts' public keys. A host that is not in it, or answers with another key, is not contacted."),
     Key("command", (SSH,), kinds.COMMAND, "ssh", '"/usr/local/bin/ssh"',
         "The program that rsync gets as -e, followed by btrkeep's options."),
@@ -89,10 +89,11 @@ TABLE = (
         "The port of the host's ssh. Without it: ssh's own choice, 22."),
     Key("rsync_path", _SHARED, kinds.COMMAND, None, '"sudo rsync"',
         "How rsync is called on the host."),
-    Key("ssh_options", _SHARED, kinds.WORDS, [], '["-o", "ProxyJump=gate.example.org"]',
-        "Further arguments for ssh, each word one argument."),
+    Key("ssh_options", _SHARED, kinds.SSH_OPTIONS, [], '["ProxyJump=gate.example.org"]',
+        "Further options of ssh for this host, as in :manpage:`ssh_config(5)`, each given to ssh with ``-o``."),
     Key("before", _SHARED, kinds.WORDS, [], '["/usr/local/bin/dump-databases", "{address}"]',
-        "A command, run on this machine without a shell before the host's transfers; ``{address}`` stands for the host's address. "
+        "A command, run on this machine without a shell before the host's transfers; ``{host}`` and ``{address}`` stand for the "
+        "host's name and address. "
         "Exit status 75 skips the host in this run, any other failure fails it."),
     Key("after", _SHARED, kinds.WORDS, [], '["/usr/local/bin/thaw", "{address}"]',
         "The same, after the host's transfers."),

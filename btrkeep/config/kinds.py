@@ -3,18 +3,21 @@
 A parser gets what TOML gave and returns the value that the program uses; it raises Refused, RefusedItems or any ValueError.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from btrkeep.config.problems import Refused, nearest, show
-from btrkeep.config.sources import name_fault, parse_address, parse_path, parse_patterns, parse_sources
+from btrkeep.config.problems import Refused, RefusedItems, nearest, show
+from btrkeep.config.sources import name_fault, parse_address, parse_path, parse_patterns, parse_sources, parse_ssh_file
 from btrkeep.config.values import MinFree, Window, parse_min_free, parse_window
 from btrkeep.units import parse_duration, parse_share, parse_size
 
 INPLACE = ("always", "large", "never")
 _LONGEST_DURATION = 3650 * 86400  # adding it to a moment still gives a moment
+_JUMP = '"ProxyJump=gate.example.org"'
+_SSH_OPTION = re.compile(r"[A-Za-z]\w*=[^\x00-\x1f\x7f]+", re.ASCII)
 _LEAST_RATE = 1024  # rsync rounds to KiB per second, and 0 means no limit
 
 
@@ -33,7 +36,7 @@ class Kind:
         except Refused as refused:
             raise refused if refused.reason else Refused(f"expected {self.expected}") from None
         except (ValueError, OverflowError) as error:
-            if hasattr(error, "items"):
+            if isinstance(error, RefusedItems):
                 raise
             raise Refused(f"expected {self.expected}") from None
 
@@ -53,6 +56,19 @@ def _command(value: Any) -> str:
 def _words(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) and item and "\0" not in item for item in value):
         raise Refused
+    return tuple(value)
+
+
+def _ssh_options(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise Refused
+    wrong = [
+        (item, f"expected NAME=VALUE such as {_JUMP}")
+        for item in value
+        if not (isinstance(item, str) and _SSH_OPTION.fullmatch(item))
+    ]
+    if wrong:
+        raise RefusedItems(wrong)
     return tuple(value)
 
 
@@ -147,6 +163,8 @@ PORT = Kind("whole number", "a port from 1 to 65535, such as 22, without quotes"
 RATE = Kind("size per second", 'bytes per second, such as "16MB"', _rate)
 SHARE = Kind("share", 'a percentage from "0%" to "100%", such as "50%"', _share)
 SOURCES = Kind("list of absolute paths", 'a list of one absolute path or more, such as ["/etc", "/srv"]', parse_sources)
+SSH_FILE = Kind("path", 'an absolute path such as "/etc/btrkeep/id_ed25519"', parse_ssh_file)
+SSH_OPTIONS = Kind("list of NAME=VALUE", f"a list of ssh's options such as [{_JUMP}]", _ssh_options)
 WINDOW = Kind("window of the day", 'a window such as "22:00-06:00", or "none"', _window)
 WORDS = Kind("list of words", 'a list of words, none of them empty, such as ["/usr/local/bin/dump", "{address}"]', _words)
 ZONE = Kind("time zone", 'the name of a time zone such as "Europe/Berlin"', _zone)

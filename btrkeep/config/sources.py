@@ -22,6 +22,14 @@ def parse_path(value: Any) -> Path:
     return Path(path)
 
 
+def parse_ssh_file(value: Any) -> Path:
+    """A file that ssh reads: its options split file names at blanks and quotes, and expand a percent sign."""
+    path = parse_path(value)
+    if any(char.isspace() or char in "\"'%\\" for char in str(path)):
+        raise Refused("ssh takes no file name with blanks, quotes, backslashes or percent signs")
+    return path
+
+
 def parse_sources(value: Any) -> tuple[str, ...]:
     """The source paths of one host, normalised; no two may be the same or lie in one another."""
     if not isinstance(value, list) or not value:
@@ -45,7 +53,7 @@ def parse_sources(value: Any) -> tuple[str, ...]:
 
 def _source(value: Any) -> str:
     path = normalised(value)
-    if any(char in path for char in "*?["):
+    if "*" in path or "?" in path:
         raise Refused("a source path has no wildcards; name the folder above and leave out with exclude")
     return path
 

@@ -8,112 +8,30 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
 
 import pytest
 
 from backupd import throttle
-from backupd.bandwidth import Bucket, prepare, relay_command, shell_words
+from backupd.bandwidth import Bucket, relay_command
+from tests.backupd.transfers import (
+    FAKESSH,
+    HUGE,
+    MB,
+    PROJECT,
+    Bed,
+    command_line,
+    family,
+    gone,
+    parents,
+    relay,
+    seconds_to_end,
+    speeds,
+    under_way,
+    wait_until,
+)
 from tests.beds.ssh import Sshd
-
-MB = 1_000_000
-PROJECT = Path(__file__).parents[2]
-FAKESSH = PROJECT / "tests" / "fakessh"
-HUGE = 10**12
-
-
-def parents() -> dict[int, int]:
-    """Every living process's parent (zombies have ended)."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if state != "Z":
-                found[int(entry.name)] = int(parent)
-    return found
-
-
-def descendants(root: int) -> list[int]:
-    """The processes below `root`, nearest first."""
-    tree, found = parents(), [root]
-    for pid in found:
-        found.extend(child for child, parent in tree.items() if parent == pid)
-    return found[1:]
-
-
-def command_line(pid: int) -> list[str]:
-    """A process's words; none when it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def is_relay(pid: int) -> bool:
-    return any(word.endswith("/throttle.py") for word in command_line(pid))
-
-
-def received(pid: int) -> int:
-    """Bytes that this rsync's receiver has read from its socket so far, as the kernel counts (the generator reads few)."""
-    counts = [0]
-    for each in (pid, *descendants(pid)):
-        words = command_line(each)
-        if words[:1] == ["rsync"] and "--server" not in words:
-            try:
-                counts.append(int(Path(f"/proc/{each}/io").read_text().split()[1]))
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue  # it has just ended
-    return max(counts)
-
-
-def wait_until(true: Callable[[], object], seconds: float) -> float:
-    """How long it took until `true()`; fails after `seconds`."""
-    start = time.monotonic()
-    while not true():
-        assert time.monotonic() - start < seconds, "it did not happen in time"
-        time.sleep(0.01)
-    return time.monotonic() - start
-
-
-@dataclass
-class Bed:
-    """Sources and destinations in memory, and every rsync that a test started."""
-
-    folder: Path
-    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def bucket(self, rate: int, name: str = "pool") -> Bucket:
-        return prepare(self.folder / "bandwidth", name, rate)
-
-    def source(self, size: int) -> Path:
-        path = self.folder / f"source-{size}"
-        path.write_bytes(os.urandom(size))
-        return path
-
-    def pull(
-        self, source: Path, name: str, buckets: Sequence[Bucket], shell: Sequence[str] = (), host: str = "peer"
-    ) -> subprocess.Popen[bytes]:
-        """Start fetching `source`, as `name`, through `shell` (from this machine without one) within `buckets`."""
-        options = ["-a", "--inplace", "--no-whole-file", "-e", shell_words(relay_command(buckets, shell))]
-        command = ["rsync", *options, f"{host}:{source}", str(self.folder / name)]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, process_group=0)
-        self.running.append(process)
-        return process
-
-    def end(self) -> None:
-        for process in self.running:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
-            if process.stderr:
-                process.stderr.close()
 
 
 @pytest.fixture
@@ -129,19 +47,6 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     finally:
         bed.end()
         subprocess.run(["rm", "-rf", "--", folder], check=True)
-
-
-def seconds_to_end(processes: Sequence[subprocess.Popen[bytes]]) -> list[float]:
-    """When each ended, counted from now; every one of them must succeed."""
-    start = time.monotonic()
-    ended: dict[int, float] = {}
-    while len(ended) < len(processes):
-        for index, process in enumerate(processes):
-            if index not in ended and process.poll() is not None:
-                ended[index] = time.monotonic() - start
-        time.sleep(0.005)
-    assert [process.returncode for process in processes] == [0] * len(processes)
-    return [ended[index] for index in range(len(processes))]
 
 
 # How fast
@@ -160,7 +65,7 @@ def test_one_transfer_takes_its_bytes_divided_by_the_rate(bed: Bed, shell: tuple
 def test_ssh_itself_keeps_to_the_rate_and_ends_with_its_rsync(bed: Bed, sshd: Sshd) -> None:
     """What ssh reads ahead (its window of 2 MiB and the pipe) is no more than a start: the rate holds from then on."""
     pull = bed.pull(bed.source(40 * MB), "copy", [bed.bucket(4 * MB)], sshd.ssh(), sshd.address)
-    _, below = family(bed, pull)
+    _, below = family(pull)
     assert speeds([pull], 1.5) == pytest.approx([4 * MB], rel=0.2)
     pull.kill()
     assert wait_until(lambda: not set(below) & set(parents()), 5) < 3
@@ -178,22 +83,14 @@ def test_four_at_once_take_as_long_as_their_sum_and_share_evenly(bed: Bed) -> No
 def test_when_two_of_four_end_the_others_take_their_share_and_the_total_stays_at_the_budget(bed: Bed) -> None:
     short, long, bucket = bed.source(1_500_000), bed.source(6 * MB), bed.bucket(4 * MB)
     pulls = [bed.pull(source, f"copy{index}", [bucket]) for index, source in enumerate((short, short, long, long))]
-    time.sleep(0.3)
-    first = speeds(pulls, 0.8)
-    wait_until(lambda: pulls[0].poll() == pulls[1].poll() == 0, 3)
+    wait_until(lambda: all(map(under_way, pulls)), 10)
+    first = speeds(pulls, 0.7)
+    wait_until(lambda: pulls[0].poll() == pulls[1].poll() == 0, 10)
     last = speeds(pulls[2:], 1.0)
     assert sum(first) == pytest.approx(4 * MB, rel=0.2)
     assert first == pytest.approx([1 * MB] * 4, rel=0.25)
     assert sum(last) == pytest.approx(4 * MB, rel=0.2)
     assert last == pytest.approx([2 * MB] * 2, rel=0.25)
-
-
-def speeds(pulls: Sequence[subprocess.Popen[bytes]], seconds: float) -> list[float]:
-    """Bytes per second that each of these receives from now on, measured for `seconds`."""
-    before, start = [received(pull.pid) for pull in pulls], time.monotonic()
-    time.sleep(seconds)
-    after, took = [received(pull.pid) for pull in pulls], time.monotonic() - start
-    return [(b - a) / took for a, b in zip(before, after, strict=True)]
 
 
 @pytest.mark.alone
@@ -229,7 +126,7 @@ def test_a_transfer_follows_a_changed_rate_at_once(bed: Bed) -> None:
 def test_a_host_keeps_to_its_own_bucket_too_and_leaves_the_rest_of_the_pools_to_others(bed: Bed) -> None:
     pool, host, source = bed.bucket(8 * MB), bed.bucket(2 * MB, "host"), bed.source(30 * MB)
     pulls = [bed.pull(source, "slow", [pool, host]), bed.pull(source, "fast", [pool])]
-    time.sleep(0.4)
+    wait_until(lambda: all(map(under_way, pulls)), 10)
     assert speeds(pulls, 1.5) == pytest.approx([2 * MB, 6 * MB], rel=0.2)
 
 
@@ -250,58 +147,6 @@ def test_a_rate_that_nothing_reaches_costs_little(bed: Bed) -> None:
 
 
 # What passes through
-
-
-class Peer:
-    """The relay by itself, between two ends such as rsync makes them: sockets, its output's without blocking."""
-
-    def __init__(self, command: Sequence[str], pass_fds: Sequence[int] = (), preexec_fn: Callable[[], None] | None = None) -> None:
-        self.into, stdin = socket.socketpair()
-        self.out, stdout = socket.socketpair()
-        stdout.setblocking(False)
-        self.out.settimeout(20)
-        self.process = subprocess.Popen(
-            command, stdin=stdin.fileno(), stdout=stdout.fileno(), stderr=subprocess.PIPE, pass_fds=pass_fds, preexec_fn=preexec_fn
-        )
-        stdin.close()
-        stdout.close()
-
-    def read(self) -> bytes:
-        return b"".join(iter(lambda: self.out.recv(1 << 20), b""))
-
-    def child(self) -> int:
-        """The remote shell's process id, as soon as it is what the relay was told to start."""
-
-        def started() -> list[int]:
-            return [pid for pid in descendants(self.process.pid) if not is_relay(pid)]
-
-        wait_until(started, 5)
-        return started()[0]
-
-    def close(self) -> None:
-        self.into.close()
-        self.out.close()
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(10)
-        self.complaints().close()
-
-    def complaints(self) -> IO[bytes]:
-        assert self.process.stderr
-        return self.process.stderr
-
-
-@contextmanager
-def relay(buckets: Sequence[Bucket], *shell: str, **options: Any) -> Iterator[Peer]:
-    peer = Peer(relay_command(buckets, shell), **options)
-    try:
-        yield peer
-    finally:
-        peer.close()
-
-
-def gone(pid: int) -> bool:
-    return pid not in parents()
 
 
 def test_every_byte_passes_in_both_directions(bed: Bed) -> None:
@@ -400,19 +245,10 @@ def test_what_is_no_bucket_stops_the_transfer_before_the_remote_shell_starts(bed
     assert not (bed.folder / "started").exists()
 
 
-def family(bed: Bed, pull: subprocess.Popen[bytes]) -> tuple[int, list[int]]:
-    """A transfer in full flight: its relay, and all processes below rsync (receiver, relay, remote shell, sender)."""
-    wait_until(lambda: received(pull.pid) > 200_000, 10)
-    below = descendants(pull.pid)
-    [through] = [pid for pid in below if is_relay(pid)]
-    assert len(below) >= 3
-    return through, below
-
-
 @pytest.mark.parametrize("shell", [(), (str(FAKESSH),)], ids=["this machine", "through a remote shell"])
 def test_kill_9_of_rsync_leaves_neither_receiver_nor_relay_nor_remote_shell(bed: Bed, shell: tuple[str, ...]) -> None:
     pull = bed.pull(bed.source(20 * MB), "copy", [bed.bucket(2 * MB)], shell)
-    _, below = family(bed, pull)
+    _, below = family(pull)
     pull.kill()
     assert wait_until(lambda: not set(below) & set(parents()), 5) < 3
 
@@ -420,7 +256,7 @@ def test_kill_9_of_rsync_leaves_neither_receiver_nor_relay_nor_remote_shell(bed:
 def test_kill_9_of_a_relay_fails_its_rsync_ends_its_remote_shell_and_holds_up_nobody(bed: Bed) -> None:
     bucket, source = bed.bucket(4 * MB), bed.source(6 * MB)
     victim, other = bed.pull(source, "victim", [bucket]), bed.pull(source, "other", [bucket])
-    through, below = family(bed, victim)
+    through, below = family(victim)
     os.kill(through, signal.SIGKILL)
     assert victim.wait(3) == 12
     wait_until(lambda: not set(below) & set(parents()), 1)

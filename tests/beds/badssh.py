@@ -67,4 +67,5 @@ def sleeps(value: str, words: list[str]) -> int:
 FAULTS: dict[str, Callable[[str, list[str]], int]] = {each.__name__: each for each in (dies, hangs, refuses, babbles, sleeps)}
 
 if __name__ == "__main__":
+    os.set_blocking(sys.stdout.fileno(), True)  # rsync hands over a socket that does not block
     sys.exit(FAULTS[sys.argv[1]](sys.argv[2], sys.argv[3:]))

@@ -1,5 +1,6 @@
 """The catalogue's rows: written by it and read with sqlite3 itself, or the other way round."""
 
+import gc
 import json
 import sqlite3
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy.exc import IntegrityError, ProgrammingError
+from sqlalchemy.exc import IntegrityError, ProgrammingError, ResourceClosedError
 
 from bench import make_catalogue
 from btrkeep.catalogue import Backup, Catalogue, Progress, Run
@@ -281,6 +282,19 @@ def test_a_list_can_be_read_while_rows_are_written(catalogue: Catalogue) -> None
     assert (seen, len(list(catalogue.backups()))) == (3000, 3003)
 
 
+def test_a_list_that_is_left_half_way_is_closed_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Catalogue.open(tmp_path) as catalogue:
+        catalogue.replace_backups("p", [replace(BACKUP, name=f"n{number:05}") for number in range(3000)])
+        never, half = catalogue.backups(), catalogue.backups()
+        next(half)
+    for left in (never, half):
+        with pytest.raises(ResourceClosedError):
+            list(left)
+    del left, half
+    gc.collect()
+    assert caplog.records == []
+
+
 def test_times_of_any_zone_are_kept_as_utc_and_naive_ones_are_refused(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
     berlin = datetime(2026, 11, 21, 0, 30, tzinfo=timezone(timedelta(hours=1)))
     begin(catalogue, started=berlin)
@@ -379,7 +393,9 @@ def last_complete(sql: sqlite3.Connection, host: str) -> tuple[Any, ...]:
 
 
 def newest(sql: sqlite3.Connection, host: str) -> tuple[Any, ...]:
-    return max(sql.execute("SELECT started, state, error FROM backup WHERE host = ?", (host,)), default=(None,) * 3)[1:]
+    rows = sql.execute("SELECT started, state, error, warnings FROM backup WHERE host = ?", (host,))
+    _, state, error, warnings = max(rows, default=(None,) * 4)
+    return state, error, tuple(json.loads(warnings or "[]"))
 
 
 def last_run(sql: sqlite3.Connection, host: str) -> tuple[Any, ...]:

@@ -7,10 +7,12 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -121,18 +123,36 @@ def test_alembic_and_the_orm_are_imported_only_to_migrate(tmp_path: Path) -> Non
     assert fresh(code, tmp_path).stdout.split() == ["False", "False"]
 
 
+# Everything is imported before, so that the openings really meet; many folders, since each race is short.
+OPEN_MANY = """
+import sys
+from pathlib import Path
+import alembic.command, alembic.autogenerate
+from btrkeep.catalogue import Catalogue
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(5):
+    with Catalogue.open(Path(sys.argv[1]) / str(number)) as catalogue:
+        catalogue.start_run("h", __import__("datetime").datetime.now(__import__("datetime").UTC), 1, None, False)
+"""
+
+
 def test_first_openings_at_the_same_time_all_succeed(tmp_path: Path) -> None:
-    code = "import sys; sys.stdin.readline()\n" + FRESH + "catalogue.set_pool_id(sys.argv[2]); catalogue.close()"
-    argv = [sys.executable, "-c", code, str(tmp_path / "new"), "the-pool"]
-    together = [subprocess.Popen(argv, cwd=TOP, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(5)]
+    argv, pipe = [sys.executable, "-c", OPEN_MANY, str(tmp_path)], subprocess.PIPE
+    together = [subprocess.Popen(argv, cwd=TOP, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(4)]
+    for process in together:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
     for process in together:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    assert [process.communicate()[1] for process in together] == [""] * 5
-    assert [process.returncode for process in together] == [0] * 5
-    assert ask(tmp_path / "new" / "catalogue.sqlite", "SELECT value FROM about") == [("the-pool",)]
-    assert ask(tmp_path / "new" / "catalogue.sqlite", "SELECT version_num FROM alembic_version") == [(tables.SCHEMA_VERSION,)]
+    assert [process.communicate()[1] for process in together] == [""] * 4
+    assert [process.returncode for process in together] == [0] * 4
+    for number in range(5):
+        file = tmp_path / str(number) / "catalogue.sqlite"
+        assert ask(file, "SELECT count(*) FROM run") == [(4,)]
+        assert ask(file, "SELECT version_num FROM alembic_version") == [(tables.SCHEMA_VERSION,)]
 
 
 def newer_code(monkeypatch: pytest.MonkeyPatch, folder: Path, upgrade: Iterable[str]) -> None:
@@ -163,6 +183,26 @@ def test_an_older_catalogue_is_migrated_and_a_copy_kept_beside_it(tmp_path: Path
     assert "uuid" in [row[1] for row in ask(copy, "PRAGMA table_info(backup)")]
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert not list(state.glob("*.tmp"))
+
+
+def test_of_two_that_find_an_older_catalogue_one_migrates_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = tmp_path / "state"
+    Catalogue.open(state).close()
+    newer_code(monkeypatch, tmp_path / "next", ["op.add_column('run', sa.Column('note', sa.Text))"])
+    copied: list[tuple[Any, ...]] = []
+    copy = migrate._copy
+
+    def slow_copy(file: Path, to: Path) -> None:
+        sleep(0.3)
+        copied.extend(ask(file, "SELECT version_num FROM alembic_version"))
+        copy(file, to)
+
+    monkeypatch.setattr(migrate, "_copy", slow_copy)
+    with ThreadPoolExecutor(2) as threads:
+        assert len(list(threads.map(migrate.prepared_engine, [state, state]))) == 2
+    assert copied == [("0001",)]
+    assert ask(state / "catalogue.sqlite.before-0002", "SELECT version_num FROM alembic_version") == [("0001",)]
+    assert ask(state / "catalogue.sqlite", "SELECT version_num FROM alembic_version") == [("0002",)]
 
 
 @pytest.mark.parametrize("last", ["raise RuntimeError('half way')", "op.execute('DELETE FROM host')"])

@@ -34,7 +34,8 @@ count = 0
 for each in catalogue.backups():
     times = [moment and moment.isoformat() for moment in (each.started, each.finished)]
     row = dict(host=each.host, name=each.name, path=each.path, state=each.state, started=times[0], finished=times[1])
-    row |= dict(files=each.files, bytes=each.bytes, new_bytes=each.new_bytes, error=each.error, duration=each.duration, base=each.base)
+    row |= dict(files=each.files, bytes=each.bytes, new_bytes=each.new_bytes)
+    row |= dict(error=each.error, duration=each.duration, base=each.base)
     count += len(json.dumps(row)) > 100
 tell(count=count, seconds=perf_counter() - started)
 """

@@ -126,7 +126,7 @@ def test_a_host_overrides_its_group_and_the_group_overrides_backup(loaded: Write
         optional = true
         port = 2222
         rsync_path = "sudo rsync"
-        ssh_options = ["-4"]
+        ssh_options = ["AddressFamily=inet"]
         after = ["/bin/true"]
         [host.a]
         group = "g"
@@ -141,7 +141,7 @@ def test_a_host_overrides_its_group_and_the_group_overrides_backup(loaded: Write
         """)
     a, b = config.hosts["a"], config.hosts["b"]
     assert (a.every, a.stall, a.attempts, a.paths, a.enabled, a.optional) == (172800, 7200, 9, ("/srv",), True, True)
-    assert (a.port, a.rsync_path, a.ssh_options, a.after) == (2222, "sudo rsync", ("-4",), ("/bin/true",))
+    assert (a.port, a.rsync_path, a.ssh_options, a.after) == (2222, "sudo rsync", ("AddressFamily=inet",), ("/bin/true",))
     assert (b.attempts, b.paths, b.enabled, b.ssh_options) == (8, ("/home",), False, ())
 
 

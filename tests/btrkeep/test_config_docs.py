@@ -35,7 +35,7 @@ def test_every_entry_names_type_default_places_and_an_example() -> None:
     fields = set(HostConfig.__slots__) - {"name", "left_out"}
     assert fields <= {key.name for key in TABLE}
     for key in TABLE:
-        entry = re.search(rf"^``{key.name}``\n(    .*\n|\n)+", DOCUMENT, re.M)
+        entry = re.search(rf"^``{key.name}``\n(    .*\n|\n)+", DOCUMENT, re.MULTILINE)
         assert entry, key.name
         assert all(f":{field}:" in entry[0] for field in ("Type", "Default", "In", "Example")), key.name
         assert all(f"[{section}" in entry[0] for section in key.sections)
@@ -64,14 +64,14 @@ def test_every_documented_example_loads_wherever_it_is_legal(tmp_path: Path, sec
 def test_the_documents_example_loads(tmp_path: Path) -> None:
     block = re.search(r"code-block:: toml\n\n((?:    .*\n|\n)+)", DOCUMENT)
     assert block
-    (tmp_path / "main.toml").write_text(re.sub("^    ", "", block[1], flags=re.M))
+    (tmp_path / "main.toml").write_text(re.sub("^    ", "", block[1], flags=re.MULTILINE))
     config = load(folder=tmp_path)
     assert list(config.hosts) == ["web1", "till7", "here"]
     assert config.hosts["till7"].window is None
 
 
 def test_the_documents_problems_are_what_is_said(tmp_path: Path) -> None:
-    documented = re.findall(r"^    /etc/btrkeep/\S+: (.*)$", DOCUMENT, re.M)
+    documented = re.findall(r"^    /etc/btrkeep/\S+: (.*)$", DOCUMENT, re.MULTILINE)
     (tmp_path / "main.toml").write_text(
         '[pool]\npath = "/p"\n[host.web1]\npathss = ["/etc"]\npaths = ["/etc"]\naddress = "x"\n[backup]\nevery = "1x"\n'
     )
@@ -92,7 +92,7 @@ def test_the_first_configuration_loads_and_has_no_host(tmp_path: Path, path: str
 
 
 def test_the_first_configurations_suggestions_load_when_uncommented(tmp_path: Path) -> None:
-    text = re.sub(r"^# (?=\[|\w+ = )", "", example(), flags=re.M)
+    text = re.sub(r"^# (?=\[|\w+ = )", "", example(), flags=re.MULTILINE)
     (tmp_path / "main.toml").write_text(text)
     config = load(folder=tmp_path)
     assert (list(config.hosts), config.backup.bandwidth) == (["here", "web1"], 16_000_000)

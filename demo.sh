@@ -1,0 +1,472 @@
+#!/bin/bash
+# sudo ./demo.sh [--keep | --clean] [--no-serve] [--in FOLDER] [--help]
+#
+# A tour of btrkeep on a btrfs of its own: a sparse file, mounted below a folder that lies in /var/tmp or where there is room. It reads
+# /etc and /usr/share/doc of this machine, and changes nothing but what it made itself. Every step is a function named step_NAME,
+# listed in TOUR; every command is printed as it is run.
+#
+# All that outlives a process lies in the one folder or points into it (mount, loop device), or names it (processes): so it is
+# found again in the kernel's tables, whatever became of the run that made it. The file `state` in it makes the folder ours.
+set -euo pipefail
+TOP=$(dirname "$(readlink -f "$0")")
+cd "$TOP"
+# shellcheck source=scripts/ground.sh
+. scripts/ground.sh
+
+TOUR=(pool sources ssh_server configuration check first_night change second_night list sharing first_night_again)
+NAME=btrkeep-demo
+HEADER="btrkeep demo, format 1"
+PLACES=(/var/tmp /srv /home /root /dev/shm)
+HERE=(/etc /usr/share/doc)
+MIB=1048576
+
+usage() {
+    cat <<END
+usage: sudo ./demo.sh [--keep | --clean] [--no-serve] [--in FOLDER]
+
+Shows two nights of backups on a btrfs of its own, and removes it again. Takes
+about half a minute, and some minutes the first time, when it installs what is
+missing: Debian packages, and a virtual environment in .venv.
+
+  --keep       leave the pool to look at; --clean or the next run removes it
+  --clean      only remove what an earlier run left
+  --no-serve   never wait for anybody (nothing does yet)
+  --in FOLDER  put it below FOLDER; default: /var/tmp, or where there is room
+  --help       this text
+END
+}
+
+# --- what is said ---------------------------------------------------------------------------------------------------------------
+
+BOLD='' CYAN='' RED='' PLAIN=''
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
+    BOLD=$'\e[1m' CYAN=$'\e[36m' RED=$'\e[31m' PLAIN=$'\e[0m'
+fi
+
+tell() { printf '\n%s%s%s\n' "$BOLD" "$*" "$PLAIN"; }
+note() { printf '%s\n' "$*"; }
+typed() { printf '%s$ %s%s\n' "$CYAN" "$1" "$PLAIN"; }
+
+# fail WORDS: the reason, and the end.
+fail() {
+    printf '\n%sdemo.sh: %s%s\n' "$RED" "$*" "$PLAIN" >&2
+    exit 1
+}
+
+# attempt LINE: prints the line and runs it as it was printed; gives its exit status.
+# It runs in a session of its own: the first Ctrl-C reaches it through us, just once, and all of it can be ended.
+CHILD=''
+attempt() {
+    local status=0
+    typed "$1"
+    setsid env --default-signal=INT,QUIT bash -o pipefail -c "$1" </dev/null &
+    CHILD=$!
+    wait "$CHILD" || status=$?
+    CHILD=''
+    return "$status"
+}
+
+# try LINE: the same, and it has to succeed.
+try() {
+    local status=0
+    attempt "$1" || status=$?
+    [ "$status" -eq 0 ] || fail "this failed with exit status $status: $1"
+}
+
+# try_quietly LINE: for programs that talk; what they say is shown when they fail.
+try_quietly() {
+    typed "$1"
+    quietly bash -o pipefail -c "$1"
+}
+
+# quietly WORDS: for what nobody needs to read. Its output is shown when it fails.
+quietly() {
+    local output
+    output=$("$@" 2>&1 </dev/null) || fail "this failed: $*"$'\n'"$output"
+}
+
+# --- what is there, and how it goes away ----------------------------------------------------------------------------------------
+
+start_time_of() { sed -E 's/^.*\) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
+
+# Whether the folder $1 is a demonstration's: root's, no link, and with the state file, or with nothing at all yet.
+is_ours() {
+    [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] || return 1
+    [ "$(head -n 1 "$1/state" 2>/dev/null)" = "$HEADER" ] || [ -z "$(find "$1" -mindepth 1 ! -name state.new -print -quit)" ]
+}
+
+# The process that made the folder $1 and is still at it; nothing when it is gone, or has finished and kept it.
+maker_of() {
+    local pid started
+    pid=$(sed -n 's/^pid //p' "$1/state" 2>/dev/null) && started=$(sed -n 's/^started //p' "$1/state")
+    [ -n "$pid" ] && [ "$(start_time_of "$pid")" = "$started" ] && echo "$pid"
+}
+
+write_state() {
+    printf '%s\n' "$HEADER" "$@" >"$DEMO/state.new"
+    mv "$DEMO/state.new" "$DEMO/state"
+}
+
+# Processes that a demonstration in $1 started: marked in their environment, or a program of ours that works on its files.
+processes_of() {
+    local folder pid words
+    for folder in /proc/[0-9]*; do
+        pid=${folder#/proc/}
+        [ "$pid" != "$$" ] && [ "$pid" != "$BASHPID" ] || continue
+        if grep -qzFx "BTRKEEP_DEMO=$1" "$folder/environ" 2>/dev/null; then
+            echo "$pid"
+            continue
+        fi
+        case $(cat "$folder/comm" 2>/dev/null) in
+        rsync | ssh | sshd*)
+            words=$(tr '\0' ' ' <"$folder/cmdline" 2>/dev/null) || continue
+            [[ $words == *"$1/"* ]] && echo "$pid"
+            ;;
+        esac
+    done
+    return 0
+}
+
+end_processes() {
+    local signal round
+    local -a pids
+    for signal in TERM KILL; do
+        for round in {1..100}; do
+            mapfile -t pids < <(processes_of "$1")
+            [ "${#pids[@]}" -gt 0 ] || return 0
+            [ "$round" -gt 1 ] || kill -s "$signal" "${pids[@]}" 2>/dev/null || true
+            sleep 0.1
+        done
+    done
+    say "still running: ${pids[*]}"
+    return 1
+}
+
+mounts_below() { findmnt -rno TARGET | awk -v top="$1/" 'index($0, top) == 1' | tac; }
+
+unmount_below() {
+    local round point said=''
+    for round in {1..50}; do
+        point=$(mounts_below "$1" | head -n 1)
+        [ -n "$point" ] || return 0
+        said=$(umount "$point" 2>&1) || sleep 0.1
+    done
+    say "$said"
+    return 1
+}
+
+detach_loops() {
+    local device
+    losetup -j "$1/disk.img" -O NAME -n 2>/dev/null | while read -r device; do losetup -d "$device"; done
+}
+
+# Takes the demonstration in $1 away, and nothing else.
+take_away() {
+    [ -e "$1" ] || return 0
+    end_processes "$1" && unmount_below "$1" && detach_loops "$1" && rm -rf --one-file-system -- "$1"
+}
+
+# Leftovers of earlier runs, in every place where one may be.
+clear_leftovers() {
+    local place folder pid
+    for place in "${PLACES[@]}"; do
+        folder=$place/$NAME
+        is_ours "$folder" || continue
+        pid=$(maker_of "$folder") && fail "another demonstration is at work in $folder (process $pid)"
+        note "Removing what an earlier demonstration left: $folder"
+        take_away "$folder" || fail "$folder could not be removed: is somebody in it?"
+    done
+}
+
+stopped() {
+    trap '' INT TERM HUP
+    printf '\n' >&2
+    say "stopped; cleaning up"
+    KEEP=''
+    if [ -n "$CHILD" ]; then
+        kill -TERM -- "-$CHILD" 2>/dev/null || true
+    fi
+    exit "$1"
+}
+
+DEMO=''
+at_the_end() {
+    local status=$?
+    trap '' INT TERM HUP
+    cd /
+    [ -n "$DEMO" ] && [ -d "$DEMO" ] || exit "$status"
+    if [ -n "$KEEP" ]; then
+        write_state kept
+        say_how_to_look
+        exit "$status"
+    fi
+    if ! take_away "$DEMO"; then
+        say "demo.sh: $DEMO could not be removed; ./demo.sh --clean tries again"
+        [ "$status" -ne 0 ] || status=1
+    fi
+    exit "$status"
+}
+
+say_how_to_look() {
+    tell "The pool is still there. To look at it:"
+    note "  sudo -i"
+    note "  cd $DEMO"
+    note "  PATH=$(printf %q "$VENV/bin"):\$PATH"
+    note "  backupd --config demo.toml list --all"
+    note "  ls pool/hosts/*"
+    note "Its ssh server on 127.0.0.1 goes on too, so \`backupd --config demo.toml run --all\`"
+    note "makes another night. To remove all of it:"
+    note "  sudo $(printf %q "$TOP/demo.sh") --clean${CHOSEN:+ --in $CHOSEN}"
+}
+
+# --- the ground -----------------------------------------------------------------------------------------------------------------
+
+kib_of_sources() { du -skxc "${HERE[@]}" 2>/dev/null | tail -n 1 | cut -f 1; }
+
+# The first place with room for the sources and our own files. The folder's making is what claims it: two at once cannot both.
+claim_place() {
+    local place needed
+    needed=$(($(kib_of_sources) + 400 * 1024))
+    for place in "${PLACES[@]}"; do
+        [ -d "$place" ] && [ "$(df --output=avail -k "$place" | tail -n 1)" -gt "$needed" ] || continue
+        DEMO=$place/$NAME
+        mkdir -m 0700 "$DEMO" 2>/dev/null || fail "$DEMO is there already and is none of ours: remove it, or choose another place with --in"
+        write_state "pid $$" "started $(start_time_of $$)"
+        return
+    done
+    fail "no room: $((needed / 1024)) MiB are needed in one of ${PLACES[*]}; --in FOLDER names another place"
+}
+
+see_that_it_can_work() {
+    [ "$(id -u)" -eq 0 ] || fail "mounting a btrfs takes root: sudo ./demo.sh"
+    modprobe -q btrfs 2>/dev/null || true
+    grep -qw btrfs /proc/filesystems || fail "this kernel has no btrfs"
+}
+
+# --- the tour -------------------------------------------------------------------------------------------------------------------
+
+step_pool() {
+    local mib=$(($(kib_of_sources) / 512 + 2048))
+    tell "A pool needs a btrfs. Here it is a sparse file of $mib MiB; yours is a disk."
+    try_quietly "truncate -s ${mib}M disk.img && mkfs.btrfs -q disk.img"
+    try "mkdir pool && mount -o loop,noatime disk.img pool"
+}
+
+step_sources() {
+    tell "A small shop to back up: a database of 64 MB, photos, a price list with two names."
+    try "mkdir -p shop/photos shop/www"
+    try "head -c 64M /dev/urandom >shop/orders.db"
+    try "for n in 1 2 3 4 5 6 7 8; do head -c 256K /dev/urandom >shop/photos/\$n.jpg; done"
+    try "printf '%s\n' 'black tea  2.80' 'green tea  3.20' >shop/prices.txt"
+    try "ln shop/prices.txt shop/www/prices.txt"
+    (cd shop && find . -type f -exec sha256sum {} + >../first-night.sha256)
+}
+
+step_ssh_server() {
+    tell "The shop is reached over ssh: a server on 127.0.0.1, a key that may only read with rsync."
+    mkdir -p ssh
+    mkdir -p -m 0755 /run/sshd # where sshd separates its privileges; its package makes it too
+    try "ssh-keygen -q -t ed25519 -N '' -C $NAME -f ssh/id_ed25519"
+    quietly ssh-keygen -q -t ed25519 -N '' -C $NAME -f ssh/host_key
+    authorize
+    start_sshd
+    printf '[127.0.0.1]:%s %s\n' "$PORT" "$(cut -d ' ' -f 1,2 ssh/host_key.pub)" >ssh/known_hosts
+    try "cat ssh/authorized_keys"
+}
+
+authorize() {
+    local rrsync restriction='restrict'
+    if rrsync=$(command -v rrsync); then
+        restriction="restrict,command=\"$rrsync -ro /\""
+    else
+        note "rrsync is not installed: the key is less restricted than it should be"
+    fi
+    printf '%s %s\n' "$restriction" "$(cat ssh/id_ed25519.pub)" >ssh/authorized_keys
+}
+
+# sshd alone refuses an account whose password is locked with "!", as root's is where only sudo is used; PAM lets a key in.
+needs_pam() { case $(getent shadow root | cut -d : -f 2) in '!'*) echo yes ;; *) echo no ;; esac; }
+
+write_sshd_config() {
+    cat >ssh/sshd_config <<END
+ListenAddress 127.0.0.1
+Port $PORT
+HostKey $DEMO/ssh/host_key
+AuthorizedKeysFile $DEMO/ssh/authorized_keys
+PidFile $DEMO/ssh/sshd.pid
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+StrictModes no
+UsePAM $(needs_pam)
+PrintMotd no
+SetEnv BTRKEEP_DEMO=$DEMO
+END
+}
+
+start_sshd() {
+    local round pid
+    for round in {1..5}; do # a port may be taken between the choice and the bind
+        PORT=$((20000 + RANDOM % 40000))
+        write_sshd_config
+        setsid /usr/sbin/sshd -D -f "$DEMO/ssh/sshd_config" -E "$DEMO/ssh/log" </dev/null >/dev/null 2>&1 &
+        pid=$!
+        for round in {1..100}; do
+            # shellcheck disable=SC2188
+            (exec 3<>"/dev/tcp/127.0.0.1/$PORT") 2>/dev/null && kill -0 "$pid" 2>/dev/null && return
+            kill -0 "$pid" 2>/dev/null || break
+            sleep 0.05
+        done
+        kill "$pid" 2>/dev/null || true
+    done
+    fail "sshd did not start:"$'\n'"$(cat ssh/log)"
+}
+
+step_configuration() {
+    tell "The configuration: two hosts, this machine and the shop."
+    cat >demo.toml <<END
+[pool]
+path = "$DEMO/pool"
+state = "$DEMO/state.d"
+
+[ssh]
+key = "$DEMO/ssh/id_ed25519"
+known_hosts = "$DEMO/ssh/known_hosts"
+
+[host.here]              # no address: this machine
+paths = [$(printf '"%s", ' "${HERE[@]}" | sed 's/, $//')]
+
+[host.shop]
+address = "root@127.0.0.1"
+port = $PORT
+paths = ["$DEMO/shop"]
+END
+    try "cat demo.toml"
+    tell "The filesystem becomes a pool."
+    try "backupd --config demo.toml init pool"
+}
+
+step_check() {
+    local status=0
+    tell "Is all well? With --connect, every host is asked too."
+    attempt "backupd --config demo.toml check --connect" || status=$?
+    case $status in
+    0) ;;
+    1) has_no_error || fail "check found an error" ;;
+    *) fail "check ended with exit status $status" ;;
+    esac
+}
+
+# Warnings are worth reading (Debian's rsync may be older than we like) and end no demonstration.
+has_no_error() {
+    backupd --config demo.toml check --connect --json | python -c '
+import json, sys
+sys.exit(any(finding["level"] == "error" for finding in json.load(sys.stdin)))'
+}
+
+step_first_night() {
+    tell "The first night: both hosts are due."
+    try "backupd --config demo.toml run"
+}
+
+step_change() {
+    tell "A day in the shop: 1 MB in the middle of the database changes, a photo gets another"
+    note "${BOLD}name, one goes, and a new price parts the two names of the list.$PLAIN"
+    try "dd if=/dev/urandom of=shop/orders.db bs=1M seek=32 count=1 conv=notrunc status=none"
+    try "mv shop/photos/1.jpg shop/photos/teapot.jpg"
+    try "rm shop/photos/2.jpg"
+    try "sed -i 's/3.20/3.50/' shop/prices.txt"
+}
+
+step_second_night() {
+    tell "The second night. Nobody is due again yet, so --all."
+    try "backupd --config demo.toml run --all"
+}
+
+step_list() {
+    tell "Every backup. NEW is what had to be fetched and written."
+    try "backupd --config demo.toml list --all"
+    tell "How every host is doing, and what rsync said."
+    try "backupd --config demo.toml status"
+    try "backupd --config demo.toml log"
+}
+
+step_sharing() {
+    tell "btrfs itself says, in bytes, what each backup has for itself alone."
+    try "btrfs filesystem du -s --raw pool/hosts/*/2*Z"
+    own_share_of shop
+    own_share_of here
+}
+
+# What of a host's second backup only that one refers to. Says so, and fails when it is not less than a tenth.
+own_share_of() {
+    local total exclusive share
+    read -r total exclusive _ < <(btrfs filesystem du -s --raw pool/hosts/"$1"/2*Z | tail -n 1)
+    share=$(awk -v own="$exclusive" -v all="$total" 'BEGIN { printf "%.1f", all ? 100 * own / all : 0 }')
+    printf 'The second backup of %s has %s MiB, of which %s MiB are its own: %s %%\n' "$1" \
+        "$(in_mib "$total")" "$(in_mib "$exclusive")" "$share"
+    awk -v share="$share" 'BEGIN { exit share >= 10 }' || fail "the second backup of $1 shares too little with the first"
+}
+
+in_mib() { awk -v bytes="$1" -v mib=$MIB 'BEGIN { printf "%.1f", bytes / mib }'; }
+
+step_first_night_again() {
+    local first
+    tell "Both nights are whole folders. The price of green tea, first night and second:"
+    try "grep -h green pool/hosts/shop/2*Z/data$DEMO/shop/prices.txt"
+    first=$(printf '%s\n' pool/hosts/shop/2*Z | head -n 1)
+    tell "And every file of the first night is what it was, by checksums noted that evening."
+    try "cd $first/data$DEMO/shop && sha256sum --check --quiet $DEMO/first-night.sha256 && echo identical"
+}
+
+# --- from here on things happen -------------------------------------------------------------------------------------------------
+
+KEEP='' CLEAN='' CHOSEN=''
+while [ "$#" -gt 0 ]; do
+    case $1 in
+    --keep) KEEP=yes ;;
+    --clean) CLEAN=yes ;;
+    --no-serve) ;;
+    --in)
+        [ -d "${2:-}" ] || fail "--in needs a folder that exists"
+        CHOSEN=$(readlink -f "$2")
+        shift
+        ;;
+    -h | --help)
+        usage
+        exit
+        ;;
+    *)
+        usage >&2
+        exit 2
+        ;;
+    esac
+    shift
+done
+if [ -n "$CHOSEN" ]; then
+    [[ $CHOSEN =~ ^[A-Za-z0-9/._-]+$ ]] || fail "--in $CHOSEN: only letters, digits and / . _ - please"
+    PLACES=("${CHOSEN%/}")
+fi
+
+export LC_ALL=C.UTF-8
+SECONDS=0
+see_that_it_can_work
+clear_leftovers
+[ -z "$CLEAN" ] || exit 0
+need_apt
+need_venv
+trap 'stopped 130' INT
+trap 'stopped 143' TERM
+trap 'stopped 129' HUP
+trap at_the_end EXIT
+claim_place
+export BTRKEEP_DEMO=$DEMO
+export PATH=$VENV/bin:$PATH
+cd "$DEMO"
+
+tell "Two nights of backups. Everything happens below one folder:"
+typed "cd $DEMO"
+for step in "${TOUR[@]}"; do
+    "step_$step"
+done
+tell "That was the tour: two nights, in $SECONDS s.${KEEP:- Nothing of it stays.}"

@@ -1,0 +1,204 @@
+"""Transfers through the relay for test_throttle.py, and what can be seen of them from outside: in /proc and on the clock."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from backupd.bandwidth import Bucket, prepare, relay_command, shell_words
+
+MB = 1_000_000
+PROJECT = Path(__file__).parents[2]
+FAKESSH = PROJECT / "tests" / "fakessh"
+HUGE = 10**12
+
+
+def parents() -> dict[int, int]:
+    """Every living process's parent (zombies have ended)."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if state != "Z":
+                found[int(entry.name)] = int(parent)
+    return found
+
+
+def descendants(root: int) -> list[int]:
+    """The processes below `root`, nearest first."""
+    tree, found = parents(), [root]
+    for pid in found:
+        found.extend(child for child, parent in tree.items() if parent == pid)
+    return found[1:]
+
+
+def command_line(pid: int) -> list[str]:
+    """A process's words; none when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def is_relay(pid: int) -> bool:
+    return any(word.endswith("/throttle.py") for word in command_line(pid))
+
+
+def receivers(pid: int) -> list[int]:
+    """The processes of this rsync itself on this side: until its receiver is forked one, then two."""
+    return [
+        each for each in (pid, *descendants(pid)) if command_line(each)[:1] == ["rsync"] and "--server" not in command_line(each)
+    ]
+
+
+def bytes_read(pids: Sequence[int]) -> int:
+    """What the one of these that reads most has read so far, as the kernel counts: the receiver, from its socket."""
+    counts = [0]
+    for pid in pids:
+        try:
+            counts.append(int(Path(f"/proc/{pid}/io").read_text().split()[1]))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it has just ended
+    return max(counts)
+
+
+def wait_until(true: Callable[[], object], seconds: float) -> float:
+    """How long it took until `true()`; fails after `seconds`."""
+    start = time.monotonic()
+    while not true():
+        assert time.monotonic() - start < seconds, "it did not happen in time"
+        time.sleep(0.01)
+    return time.monotonic() - start
+
+
+@dataclass
+class Bed:
+    """Sources and destinations in memory, and every rsync that a test started."""
+
+    folder: Path
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def bucket(self, rate: int, name: str = "pool") -> Bucket:
+        return prepare(self.folder / "bandwidth", name, rate)
+
+    def source(self, size: int) -> Path:
+        path = self.folder / f"source-{size}"
+        path.write_bytes(os.urandom(size))
+        return path
+
+    def pull(
+        self, source: Path, name: str, buckets: Sequence[Bucket], shell: Sequence[str] = (), host: str = "peer"
+    ) -> subprocess.Popen[bytes]:
+        """Start fetching `source`, as `name`, through `shell` (from this machine without one) within `buckets`."""
+        options = ["-a", "--inplace", "--no-whole-file", "-e", shell_words(relay_command(buckets, shell))]
+        command = ["rsync", *options, f"{host}:{source}", str(self.folder / name)]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, process_group=0)
+        self.running.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in self.running:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+            if process.stderr:
+                process.stderr.close()
+
+
+def seconds_to_end(processes: Sequence[subprocess.Popen[bytes]]) -> list[float]:
+    """When each ended, counted from now; every one of them must succeed."""
+    start = time.monotonic()
+    ended: dict[int, float] = {}
+    while len(ended) < len(processes):
+        for index, process in enumerate(processes):
+            if index not in ended and process.poll() is not None:
+                ended[index] = time.monotonic() - start
+        time.sleep(0.005)
+    assert [process.returncode for process in processes] == [0] * len(processes)
+    return [ended[index] for index in range(len(processes))]
+
+
+def under_way(pull: subprocess.Popen[bytes]) -> bool:
+    """Whether file data has arrived: the allowed burst and the file list lie behind it."""
+    return bytes_read(receivers(pull.pid)) > 150_000
+
+
+def speeds(pulls: Sequence[subprocess.Popen[bytes]], seconds: float) -> list[float]:
+    """Bytes per second that each of these receives from now on, measured for `seconds`."""
+    sides = [receivers(pull.pid) for pull in pulls]
+    before = [(time.monotonic(), bytes_read(pids)) for pids in sides]
+    time.sleep(seconds)
+    after = [(time.monotonic(), bytes_read(pids)) for pids in sides]
+    return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(before, after, strict=True)]
+
+
+def family(pull: subprocess.Popen[bytes]) -> tuple[int, list[int]]:
+    """A transfer in full flight: its relay, and all processes below rsync (receiver, relay, remote shell, sender)."""
+    wait_until(lambda: under_way(pull), 20)
+    below = descendants(pull.pid)
+    [through] = [pid for pid in below if is_relay(pid)]
+    assert len(below) >= 3
+    return through, below
+
+
+class Peer:
+    """The relay by itself, between two ends such as rsync makes them: sockets, its output's without blocking."""
+
+    def __init__(self, command: Sequence[str], pass_fds: Sequence[int] = (), preexec_fn: Callable[[], None] | None = None) -> None:
+        self.into, stdin = socket.socketpair()
+        self.out, stdout = socket.socketpair()
+        stdout.setblocking(False)
+        self.out.settimeout(20)
+        self.process = subprocess.Popen(
+            command, stdin=stdin.fileno(), stdout=stdout.fileno(), stderr=subprocess.PIPE, pass_fds=pass_fds, preexec_fn=preexec_fn
+        )
+        stdin.close()
+        stdout.close()
+
+    def read(self) -> bytes:
+        return b"".join(iter(lambda: self.out.recv(1 << 20), b""))
+
+    def child(self) -> int:
+        """The remote shell's process id, as soon as it is what the relay was told to start."""
+
+        def started() -> list[int]:
+            return [pid for pid in descendants(self.process.pid) if not is_relay(pid)]
+
+        wait_until(started, 5)
+        return started()[0]
+
+    def close(self) -> None:
+        self.into.close()
+        self.out.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        self.complaints().close()
+
+    def complaints(self) -> IO[bytes]:
+        assert self.process.stderr
+        return self.process.stderr
+
+
+@contextmanager
+def relay(
+    buckets: Sequence[Bucket], *shell: str, pass_fds: Sequence[int] = (), preexec_fn: Callable[[], None] | None = None
+) -> Iterator[Peer]:
+    peer = Peer(relay_command(buckets, shell), pass_fds, preexec_fn)
+    try:
+        yield peer
+    finally:
+        peer.close()
+
+
+def gone(pid: int) -> bool:
+    return pid not in parents()
