@@ -97,6 +97,10 @@ def too_little_room(room: Room, config: Config) -> str:
     return ""
 
 
+class NoRoom(PoolUnusable):
+    """Too little room for another transfer; those that run may come to their end."""
+
+
 class Night:
     """Runs the planned hosts. `stop` and `kill` may be called at any time (from a signal handler of the loop)."""
 
@@ -122,7 +126,7 @@ class Night:
             run.stopper.kill()
 
     async def run(self) -> list[HostResult]:
-        """The results, in the order in which hosts ended. Raises PoolUnusable when the pool can hold no more."""
+        """The results, in the order in which hosts ended. Afterwards `unusable` says whether the pool ended it."""
         self.site.observer.begin([entry.host.name for entry in self.waiting])
         ticking = asyncio.create_task(self._tick())
         try:
@@ -130,14 +134,15 @@ class Night:
         finally:
             ticking.cancel()
             self.site.observer.end()
-        if self.unusable:
-            raise self.unusable
         return self.results
 
     async def _worker(self) -> None:
         while entry := await self._next():
             try:
                 await self._one(entry)
+            except NoRoom as error:
+                self.unusable = self.unusable or error
+                self.reason = self.reason or error.message
             except PoolUnusable as error:
                 self.unusable = self.unusable or error
                 self.stop(error.message)
@@ -188,7 +193,7 @@ class Night:
         if time.monotonic() - self._room_seen < _ROOM_PAUSE:
             return
         if reason := too_little_room(read_room(self.site.pool.path), self.site.config):
-            raise PoolUnusable(reason, "expire backups, or give the pool more room")
+            raise NoRoom(reason, "expire backups, or give the pool more room")
         self._room_seen = time.monotonic()
 
     async def _guarded(self, run: HostRun) -> HostResult:

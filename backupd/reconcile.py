@@ -65,8 +65,8 @@ def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> str:
     """
     done = {"runs that were killed": _end_dead_runs(catalogue), "backups added": 0, "rows without a backup dropped": 0}
     known: dict[str, set[str]] = {}
-    for backup in catalogue.backups():
-        known.setdefault(backup.host, set()).add(backup.name or WORKING)
+    for host, name in catalogue.names():
+        known.setdefault(host, set()).add(name or WORKING)
     for host in sorted({*hosts_of(pool), *known}):
         if _differs(pool, host, known.get(host, set())):
             with suppress(LockHeld), take_lock(pool.locks / f"host-{host}", "reconciling", since):

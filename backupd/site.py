@@ -1,6 +1,7 @@
 """What a run works with: the configuration, the opened pool and catalogue, the clock, and who is told of what happens."""
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,6 +13,8 @@ from backupd.version import Rsync
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, HostConfig
 from btrkeep.pool import Pool
+
+_RATE_WINDOW = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class Running:
     pid: int = 0
     in_catalogue: bool = False
     _share: float = 0.0
+    _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
     @property
     def files(self) -> int:
@@ -63,8 +67,9 @@ class Running:
 
     @property
     def rate(self) -> float:
-        """Bytes per second since the start."""
-        return self.bytes / max(0.001, time.monotonic() - self.begun)
+        """Bytes per second, over the last seconds."""
+        since, before = self._seen[0] if self._seen else (self.begun, 0)
+        return max(0.0, (self.bytes - before) / max(0.001, time.monotonic() - since))
 
     @property
     def share(self) -> float | None:
@@ -77,6 +82,11 @@ class Running:
     def take(self, output: Output) -> None:
         """The running rsync said something."""
         self.output = output
+        now = time.monotonic()
+        if not self._seen or now - self._seen[-1][0] >= 1:
+            self._seen.append((now, self.bytes))
+        while now - self._seen[0][0] > _RATE_WINDOW and len(self._seen) > 1:
+            self._seen.popleft()
 
     def finish_path(self) -> None:
         """The current path is done."""

@@ -91,7 +91,7 @@ class Bucket:
                 self.rate, self._arrival = rate, max(arrival, self._arrival)
 
     def _write(self) -> None:
-        # On a full or broken filesystem each relay keeps to the rate by itself: that stops no transfer, and rsync says what is wrong.
+        # On a full or broken filesystem each relay keeps to the rate by itself; what is wrong rsync reports.
         try:  # noqa: SIM105 - contextlib would be one more import
             os.pwrite(self._file, ARRIVAL.pack(self._arrival), ARRIVAL_AT)
         except OSError:

@@ -86,6 +86,9 @@ async def transfer(
     watching = asyncio.create_task(watch.run(group))
     try:
         exit_code = await group.wait()
+    except asyncio.CancelledError:  # a bug somewhere else ends the loop: no receiver may outlive it
+        group.signal(signal.SIGKILL)
+        raise
     finally:
         stopper.group = None
         watching.cancel()

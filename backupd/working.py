@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from backupd import record as records
-from backupd.hardlinks import split
+from backupd.hardlinks import STAGING, split
 from backupd.record import DATA, FINAL, Record
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
@@ -202,7 +202,7 @@ def _fits(path: Path, subvolume: Subvolume, host: HostConfig, base: tuple[Path, 
 def _made_by_us(path: Path, subvolume: Subvolume, host: str) -> bool:
     """A `.working` of ours, or one whose maker was killed before the record was written: a bare snapshot of a backup, or empty."""
     names = {entry.name for entry in os.scandir(path)}
-    if not names <= {records.RECORD, records.RECORD + ".new", DATA}:
+    if not names <= {records.RECORD, records.RECORD + ".new", DATA, os.fsdecode(STAGING)}:
         return False
     try:
         record = records.read(path)

@@ -27,7 +27,7 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, n
 
     It may then be what the next backup grows from, and older ones may expire. `latest` as NAME is the newest suspect one.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx, now, writes=True) as site:
         see_host(site.config, site.catalogue, host)
         moment = format_time(site.clock.now())
         with take_lock(site.pool.locks / f"host-{host}", "accept", moment):

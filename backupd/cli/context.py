@@ -11,8 +11,8 @@ import click
 from backupd.clock import Clock
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, load
-from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool import Pool, open_pool
+from btrkeep.errors import OperatorError, PoolUnusable, UsageError
+from btrkeep.pool import Pool, mount_options, open_pool
 from btrkeep.units import parse_time
 
 
@@ -47,6 +47,12 @@ def load_config(ctx: click.Context) -> Config:
     return load(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
 
 
+def see_writable(pool: Pool) -> None:
+    """Raises PoolUnusable when the pool is mounted read-only, or has become so."""
+    if "ro" in mount_options(pool.path):
+        raise PoolUnusable(f"{pool.path} is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
+
+
 def clock_for(pool: Pool, now: datetime | None) -> Clock:
     """The clock. Raises UsageError when `now` is given for a pool that is no rehearsal."""
     if now and not pool.rehearsal:
@@ -55,10 +61,12 @@ def clock_for(pool: Pool, now: datetime | None) -> Clock:
 
 
 @contextmanager
-def opened(ctx: click.Context, now: datetime | None = None) -> Iterator[Opened]:
-    """Everything opened and checked. Raises ConfigError, PoolUnusable, OperatorError."""
+def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = False) -> Iterator[Opened]:
+    """Everything opened and checked; with `writes`, also that the pool can be written. Raises OperatorError of every kind."""
     config = load_config(ctx)
     pool = open_pool(config.pool.path)
+    if writes:
+        see_writable(pool)
     clock = clock_for(pool, now)
     with Catalogue.open(config.pool.state) as catalogue:
         known = catalogue.pool_id()

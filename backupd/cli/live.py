@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from rich.console import Console, Group
+from rich.console import Console, Group, JustifyMethod
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -12,9 +12,19 @@ from rich.text import Text
 
 from backupd.cli.observers import COLOURS, result_line, summary_line
 from backupd.site import HostResult, Running
-from btrkeep.units import format_duration, format_size, printable
+from btrkeep.units import counted, format_duration, format_size, printable
 
 _PAUSE = 0.25
+# Of fixed width, so that nothing jumps when a number grows; a path gives way when the terminal is narrow.
+_COLUMNS: tuple[tuple[str, JustifyMethod, int | None], ...] = (
+    ("host", "left", None),
+    ("path", "left", None),
+    ("files", "right", 13),
+    ("bytes", "right", 8),
+    ("rate", "right", 10),
+    ("share", "right", 10),
+)
+_LONGEST_HOST = 20
 
 
 class LiveObserver:
@@ -68,14 +78,16 @@ class LiveObserver:
 
     def _picture(self) -> Group:
         table = Table.grid(padding=(0, 2))
-        for justify in ("left", "left", "right", "right", "right", "right"):
-            table.add_column(justify=justify, no_wrap=True, overflow="ellipsis")
+        hosts = max((len(printable(host)) for host in self.running), default=0)
+        for name, justify, width in _COLUMNS:
+            least = min(hosts, _LONGEST_HOST) if name == "host" else width
+            table.add_column(justify=justify, no_wrap=True, overflow="ellipsis", min_width=least)
         for running in self.running.values():
             share = running.share
             table.add_row(
                 Text(printable(running.host), style="bold"),
                 Text(printable(running.path)),
-                Text(f"{running.files:,} files"),
+                Text(f"{running.files:,} file{'s' if running.files != 1 else ''}"),
                 Text(format_size(running.bytes)),
                 Text(f"{format_size(round(running.rate))}/s"),
                 Text(f"{share:.0%}" if share is not None else "first copy"),
@@ -86,14 +98,21 @@ class LiveObserver:
         done = len(self.results) + sum(running.share or 0.0 for running in self.running.values())
         line = Table.grid(padding=(0, 2))
         line.add_row(
-            ProgressBar(total=max(1, self.hosts), completed=done, width=max(10, min(40, self.console.width - 50))),
-            Text(f"{len(self.results)} of {self.hosts} hosts"),
+            ProgressBar(
+                total=max(1, self.hosts),
+                completed=done,
+                width=max(10, min(40, self.console.width - 50)),
+                complete_style="cyan",
+                finished_style="green",
+            ),
+            Text(f"{len(self.results)} of {counted(self.hosts, 'host')}"),
             Text(self._time_left(done)),
         )
         return line
 
     def _time_left(self, done: float) -> str:
         spent = time.monotonic() - self.begun
-        if done < 0.05 or spent < 2:
+        if done < 0.05 or spent < 5:
             return "time left unknown"
-        return f"about {format_duration(max(1.0, spent / done * (self.hosts - done)))} left"
+        minutes = spent / done * (self.hosts - done) / 60  # names seen say little of bytes to come: no seconds
+        return "about a minute left" if minutes < 1.5 else f"about {format_duration(round(minutes) * 60)} left"

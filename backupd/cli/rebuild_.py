@@ -2,7 +2,7 @@
 
 import click
 
-from backupd.cli.context import json_option, load_config
+from backupd.cli.context import json_option, load_config, see_writable
 from backupd.reconcile import all_rows
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json
@@ -21,6 +21,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
     """
     config = load_config(ctx)
     pool = open_pool(config.pool.path)
+    see_writable(pool)
     trouble: list[str] = []
     with take_lock(pool.locks / "night", "backupd rebuild", ""):
         aside = None

@@ -44,7 +44,7 @@ def command(
     """
     if hosts and everything:
         raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")
-    with opened(ctx, now) as site:
+    with opened(ctx, now, writes=not dry_run) as site:
         planned = plan(
             site.config, site.catalogue.host_facts(), site.clock.now(), names=hosts, everything=everything, catch_up=catch_up
         )
@@ -73,9 +73,12 @@ def _run(opened_site: Opened, planned: Sequence[Planned], *, night: bool, as_jso
             observer=observer,
             night=night,
         )
-        results, signalled = asyncio.run(_with_signals(Night(site, planned)))
+        night_run = Night(site, planned)
+        results, signalled = asyncio.run(_with_signals(night_run))
     if isinstance(observer, JsonObserver):
         echo_json([as_json_object(result) for result in results])
+    if night_run.unusable:
+        raise night_run.unusable
     return exit_status(results, signalled)
 
 

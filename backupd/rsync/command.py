@@ -154,8 +154,11 @@ def ssh_command(host: HostConfig, ssh: SshSettings) -> tuple[str, ...]:
 
 
 def source(host: HostConfig, path: str, *, through_shell: bool) -> str:
-    """rsync's source argument. A remote shell would expand wildcards in the path, so they are escaped for it."""
+    """rsync's source argument. A remote shell would expand wildcards in the path, so they are escaped for it.
+
+    Everything else rsync escapes by itself (options.c, safe_arg), a backslash too unless a wildcard follows it.
+    """
     wanted = "/./" + path.strip("/") + ("/" if path != "/" else "")
     if not through_shell:
         return wanted
-    return f"{host.address or 'localhost'}:" + re.sub(r"([\\*?\[\]])", r"\\\1", wanted)
+    return f"{host.address or 'localhost'}:" + re.sub(r"([*?\[\]])", r"\\\1", wanted)

@@ -60,6 +60,7 @@ _SSH_SAYS: tuple[tuple[re.Pattern[str], Kind, str], ...] = (
     (re.compile(r"timed out|Timeout, server .* not responding"), Kind.RETRY, "the host does not answer"),
     (re.compile(r"Connection (?:closed|reset)"), Kind.RETRY, "the host closed the connection"),
 )
+_SSH_SAYS_BEFORE_CONNECTING = _SSH_SAYS[:5]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +73,17 @@ class Meaning:
 
 
 def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
-    """What `exit_code` (negative: ended by that signal) means, ssh's own words taken into account for 255."""
+    """What `exit_code` (negative: ended by that signal) means, ssh's own words taken into account.
+
+    rsync asks for ssh's exit status only once: when it asks too early, ssh's 255 becomes rsync's 12, and the words tell them apart.
+    """
     if exit_code < 0:
         return Meaning(Kind.RETRY, f"rsync was ended by signal {-exit_code}")
     kind, words = MEANING.get(exit_code, (Kind.BROKEN, f"unknown exit status {exit_code}"))
-    if exit_code != 255:
+    if exit_code not in (12, 255):
         return Meaning(kind, words)
     for line in last_lines:
-        for pattern, ssh_kind, ssh_words in _SSH_SAYS:
+        for pattern, ssh_kind, ssh_words in _SSH_SAYS if exit_code == 255 else _SSH_SAYS_BEFORE_CONNECTING:
             if pattern.search(line):
                 return Meaning(ssh_kind, ssh_words, unreachable=True)
-    return Meaning(kind, words, unreachable=True)
+    return Meaning(kind, words, unreachable=exit_code == 255)

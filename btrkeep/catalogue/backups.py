@@ -94,6 +94,12 @@ def stream(connection: Connection, unread: set[Result[Any]], of_host: str | None
             unread.discard(rows)
 
 
+def names(connection: Connection) -> Iterator[tuple[str, str | None]]:
+    """Host and name of every backup."""
+    with connection.execution_options(yield_per=_AT_A_TIME).execute(select(backup.c.host, backup.c.name)) as rows:
+        yield from rows.tuples()
+
+
 def newest(connection: Connection) -> list[Backup]:
     """The newest backup of each host, whatever its state, by host."""
     return [Backup(*row) for row in connection.execute(_NEWEST) if row.host is not None]

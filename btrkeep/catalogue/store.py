@@ -113,6 +113,10 @@ class Catalogue:
         """Backups of one host or of all, by host and start, read as they are asked for: as they were when the first was."""
         return backups.stream(self._reader, self._unread, host, with_detail)
 
+    def names(self) -> Iterator[tuple[str, str | None]]:
+        """Host and name of every backup, without the rest; None for a `.working`."""
+        return backups.names(self._reader)
+
     def newest_backups(self) -> list[Backup]:
         """The newest backup of each host, whatever its state, by host."""
         return backups.newest(self._reader)
