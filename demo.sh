@@ -43,7 +43,7 @@ if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
     BOLD=$'\e[1m' CYAN=$'\e[36m' RED=$'\e[31m' PLAIN=$'\e[0m'
 fi
 
-tell() { printf '\n%s%s%s\n' "$BOLD" "$*" "$PLAIN"; }
+tell() { printf '\n%s%s%s\n' "$BOLD" "$(fold -s -w 78 <<<"$*" | sed 's/ $//')" "$PLAIN"; }
 note() { printf '%s\n' "$*"; }
 typed() { printf '%s$ %s%s\n' "$CYAN" "$1" "$PLAIN"; }
 
@@ -183,8 +183,8 @@ stopped() {
     printf '\n' >&2
     say "stopped; cleaning up"
     KEEP=''
-    if [ -n "$CHILD" ]; then
-        kill -TERM -- "-$CHILD" 2>/dev/null || true
+    if [ -n "$CHILD" ] && kill -TERM -- "-$CHILD" 2>/dev/null; then
+        timeout 10 tail --pid="$CHILD" -f /dev/null || true # a run ends its transfers cleanly; what does not end is killed later
     fi
     exit "$1"
 }
@@ -214,8 +214,9 @@ say_how_to_look() {
     note "  PATH=$(printf %q "$VENV/bin"):\$PATH"
     note "  backupd --config demo.toml list --all"
     note "  ls pool/hosts/*"
-    note "Its ssh server on 127.0.0.1 goes on too, so \`backupd --config demo.toml run --all\`"
-    note "makes another night. To remove all of it:"
+    note "Its ssh server on 127.0.0.1 goes on too, so that another night can be made:"
+    note "  backupd --config demo.toml run --all"
+    note "To remove all of it:"
     note "  sudo $(printf %q "$TOP/demo.sh") --clean${CHOSEN:+ --in $CHOSEN}"
 }
 
@@ -225,12 +226,13 @@ kib_of_sources() { du -skxc "${HERE[@]}" 2>/dev/null | tail -n 1 | cut -f 1; }
 
 # The first place with room for the sources and our own files. The folder's making is what claims it: two at once cannot both.
 claim_place() {
-    local place needed
+    local place folder needed
     needed=$(($(kib_of_sources) + 400 * 1024))
     for place in "${PLACES[@]}"; do
         [ -d "$place" ] && [ "$(df --output=avail -k "$place" | tail -n 1)" -gt "$needed" ] || continue
-        DEMO=$place/$NAME
-        mkdir -m 0700 "$DEMO" 2>/dev/null || fail "$DEMO is there already and is none of ours: remove it, or choose another place with --in"
+        folder=$place/$NAME
+        mkdir -m 0700 "$folder" 2>/dev/null || fail "$folder is there already and is none of ours: remove it, or choose another place with --in"
+        DEMO=$folder # not before it is ours: at the end it is taken away
         write_state "pid $$" "started $(start_time_of $$)"
         return
     done
@@ -370,8 +372,8 @@ step_first_night() {
 }
 
 step_change() {
-    tell "A day in the shop: 1 MB in the middle of the database changes, a photo gets another"
-    note "${BOLD}name, one goes, and a new price parts the two names of the list.$PLAIN"
+    tell "A day in the shop: 1 MB in the middle of the database changes, a photo gets another name, one goes," \
+        "and a new price parts the two names of the list."
     try "dd if=/dev/urandom of=shop/orders.db bs=1M seek=32 count=1 conv=notrunc status=none"
     try "mv shop/photos/1.jpg shop/photos/teapot.jpg"
     try "rm shop/photos/2.jpg"
@@ -416,7 +418,10 @@ step_first_night_again() {
     try "grep -h green pool/hosts/shop/2*Z/data$DEMO/shop/prices.txt"
     first=$(printf '%s\n' pool/hosts/shop/2*Z | head -n 1)
     tell "And every file of the first night is what it was, by checksums noted that evening."
-    try "cd $first/data$DEMO/shop && sha256sum --check --quiet $DEMO/first-night.sha256 && echo identical"
+    try "cd $first/data$DEMO/shop"
+    cd "$first/data$DEMO/shop"
+    try "sha256sum --check --quiet $DEMO/first-night.sha256 && echo identical"
+    cd "$DEMO"
 }
 
 # --- from here on things happen -------------------------------------------------------------------------------------------------
@@ -449,7 +454,6 @@ if [ -n "$CHOSEN" ]; then
 fi
 
 export LC_ALL=C.UTF-8
-SECONDS=0
 see_that_it_can_work
 clear_leftovers
 [ -z "$CLEAN" ] || exit 0
@@ -459,6 +463,7 @@ trap 'stopped 130' INT
 trap 'stopped 143' TERM
 trap 'stopped 129' HUP
 trap at_the_end EXIT
+SECONDS=0
 claim_place
 export BTRKEEP_DEMO=$DEMO
 export PATH=$VENV/bin:$PATH
@@ -469,4 +474,4 @@ typed "cd $DEMO"
 for step in "${TOUR[@]}"; do
     "step_$step"
 done
-tell "That was the tour: two nights, in $SECONDS s.${KEEP:- Nothing of it stays.}"
+tell "That was the tour: two nights, in $SECONDS s."

@@ -52,23 +52,37 @@ def period_start(every: float, window: Window | None, zone: ZoneInfo, now: datet
     """
     if every % DAY:
         return None
-    days = int(every // DAY)
-    today = now.astimezone(zone).date()
-    if _begin(today, window, zone) > now:
-        today -= timedelta(days=1)
-    return _begin(date.fromordinal(today.toordinal() - (today.toordinal() - _EPOCH) % days), window, zone)
+    day, step = _first_day(now, every, zone)
+    while _begin(day, window, zone) > now:
+        day -= step
+    return _begin(day, window, zone)
+
+
+def period_after(begin: datetime, every: float, window: Window | None, zone: ZoneInfo) -> datetime:
+    """When the whole-day period after the one that began at `begin` begins."""
+    day, step = _first_day(begin, every, zone)
+    while _begin(day, window, zone) > begin:
+        day -= step
+    return _begin(day + step, window, zone)
+
+
+def _first_day(moment: datetime, every: float, zone: ZoneInfo) -> tuple[date, timedelta]:
+    """The first day of the period that the local day of `moment` lies in, and the length of periods.
+
+    Where to begin to look: the window may open later that day, or in a skipped hour and therefore on the day after.
+    """
+    days, ordinal = int(every // DAY), moment.astimezone(zone).toordinal()
+    return date.fromordinal(ordinal - (ordinal - _EPOCH) % days), timedelta(days=days)
 
 
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
-def period_after(begin: datetime, every: float, window: Window | None, zone: ZoneInfo) -> datetime:
-    """When the whole-day period after the one that began at `begin` begins."""
-    return _begin(begin.astimezone(zone).date() + timedelta(days=int(every // DAY)), window, zone)
-
-
 def _begin(day: date, window: Window | None, zone: ZoneInfo) -> datetime:
-    """The window's start on that local day, in UTC. In an hour that a clock change skips or repeats, the earlier reading."""
+    """The window's start on that local day, in UTC.
+
+    Where a clock change repeats it, the first of the two; where one skips it, what an unchanged clock would show (02:30 is 03:30).
+    """
     return datetime.combine(day, window.start if window else time(0), zone).astimezone(UTC)
 
 

@@ -1,6 +1,8 @@
 """`before` and `after`: programs of the administrator, run on this machine around a host's backup."""
 
+import asyncio
 import os
+import signal
 from collections import deque
 from dataclasses import dataclass
 
@@ -31,6 +33,8 @@ async def run(which: str, host: HostConfig, pool: Pool, stopper: Stopper, *, sta
     words = command_of(host.before if which == "before" else host.after, host)
     if not words:
         return None
+    if stopper.event.is_set():
+        return Trouble(f"{which}: {stopper.reason}", skip=False)
     last: deque[str] = deque(maxlen=1)
 
     def keep(data: bytes) -> None:
@@ -50,13 +54,16 @@ async def run(which: str, host: HostConfig, pool: Pool, stopper: Stopper, *, sta
     stopper.group = group
     try:
         status = await group.wait()
+    except asyncio.CancelledError:  # as for a transfer: nothing that we started may outlive the loop
+        group.signal(signal.SIGKILL)
+        raise
     finally:
         stopper.group = None
     said = f": {printable(last[0])}" if last else ""
+    if status == 0:
+        return None  # also when it was told to stop: what it did stands, so `after` has to run
     if stopper.reason:
         return Trouble(f"{which}: {stopper.reason}", skip=False)
-    if status == 0:
-        return None
     return Trouble(
         f"{which} {'asks to skip' if status == SKIP else f'failed (exit status {status})'}{said}",
         skip=status == SKIP and which == "before",

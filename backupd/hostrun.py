@@ -39,11 +39,19 @@ class HostRun:
         self.site = site
         self.host = host
         self.stopper = Stopper()
-        self.started = site.clock.now()
+        self.closing = Stopper()  # of the hook `after`, which a first signal lets come to its end
+        self.started = site.clock.now().replace(microsecond=0)  # what names and backup.json can hold
         self.begun = time.monotonic()
         self.seconds: dict[str, float] = {}
         self.run_id = 0
         self.transfer: HostTransfer | None = None
+        self.first: Record | None = None
+        self.ended = False
+
+    def kill(self) -> None:
+        """Stops at once what runs for this host now."""
+        self.stopper.kill()
+        self.closing.kill()
 
     async def run(self) -> HostResult:
         """The whole of it. Raises PoolUnusable when no other host can be helped either; everything else becomes a result."""
@@ -63,7 +71,7 @@ class HostRun:
         try:
             return await self._with_hooks(lock, running)
         except PoolUnusable as error:
-            self._finish_run("failed", error.message)
+            self._failed(error.message)
             raise
         except OperatorError as error:
             return self._failed(error.message)
@@ -73,7 +81,9 @@ class HostRun:
             return result
         finally:
             deadline.cancel()
-            del self.site.running[self.host.name]
+            self.site.running.pop(self.host.name, None)
+            if not self.ended:  # a bug, which whoever runs many hosts writes to the log
+                self._failed("internal error")
 
     async def _with_hooks(self, lock: Lock, running: Running) -> HostResult:
         """`before` may skip or fail the host; `after` runs whenever `before` went through, and its failure is said."""
@@ -88,7 +98,10 @@ class HostRun:
             result = await self._backup(lock, running)
             state = result.outcome
         finally:
-            trouble = await hooks.run("after", self.host, self.site.pool, Stopper(), state=state)
+            self.site.running.pop(self.host.name, None)  # its run has ended, so nobody must write progress of it any more
+            late = asyncio.get_running_loop().call_later(self.host.deadline, self.closing.stop, "the deadline has passed")
+            trouble = await hooks.run("after", self.host, self.site.pool, self.closing, state=state)
+            late.cancel()
         if trouble:
             error = f"{result.error}; {trouble.message}" if result.error else trouble.message
             outcome = "failed" if result.good else result.outcome
@@ -97,6 +110,9 @@ class HostRun:
         return result
 
     async def _backup(self, lock: Lock, running: Running) -> HostResult:
+        if self.stopper.reason:
+            self._finish_run("partial", self.stopper.reason)
+            return HostResult(self.host.name, "partial", self.stopper.reason)
         prepared, first = await self._prepare(running)
         self.transfer = HostTransfer(self.site, self.host, prepared, lock, self.stopper, running)
         await self.transfer.run()
@@ -116,7 +132,8 @@ class HostRun:
             site.catalogue.put_backup(backup_row(site.pool, recovered, recovered.state))
         running.expected_files = prepared.base.total("files") if prepared.base else None
         first = working.first_record(prepared, self.host, self.started)
-        site.catalogue.put_backup(backup_row(site.pool, first, records.RUNNING))
+        site.catalogue.put_backup(backup_row(site.pool, first, records.RUNNING, prepared.id))
+        self.first = first
         return prepared, first
 
     async def _finalise(self, prepared: Prepared, record: Record, verdict: Verdict, transfer: HostTransfer) -> HostResult:
@@ -128,7 +145,9 @@ class HostRun:
             self.seconds["holes"] = round(time.monotonic() - begun, 3)
         _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record)
         final = replace(final, duration=round(time.monotonic() - self.begun, 3))  # the row knows what the file could not yet
-        site.catalogue.finish_backup(backup_row(site.pool, final, final.state), self.run_id, **self._run_fields(verdict.error))
+        row = backup_row(site.pool, final, final.state, prepared.id)
+        site.catalogue.finish_backup(row, self.run_id, **self._run_fields(verdict.error))
+        self.ended = True
         return self._result(verdict.outcome, final)
 
     def _record(self, first: Record, transfer: HostTransfer, verdict: Verdict) -> Record:
@@ -137,7 +156,7 @@ class HostRun:
         return replace(
             first,
             state=verdict.state or records.PARTIAL,
-            finished=self.started + timedelta(seconds=spent),
+            finished=self.started + timedelta(seconds=int(spent)),
             duration=round(spent, 3),
             attempts=transfer.attempts,
             paths=results,
@@ -157,12 +176,13 @@ class HostRun:
             self.site.catalogue.drop_backup(self.host.name, None)
         else:
             await asyncio.to_thread(records.write, prepared.path, record)
-            self.site.catalogue.put_backup(backup_row(self.site.pool, record, records.PARTIAL))
+            self.site.catalogue.put_backup(backup_row(self.site.pool, record, records.PARTIAL, prepared.id))
         if self.host.optional and transfer.unreachable:
             outcome = "skipped"
         else:
             outcome = "failed" if nothing and not self.stopper.reason else verdict.outcome
         self._finish_run(outcome, verdict.error)
+        self.first = None
         if any(result.outcome is Outcome.FAULT for result in record.paths):
             self._see_that_the_pool_works()
         return self._result(outcome, record)
@@ -176,12 +196,15 @@ class HostRun:
 
     def _failed(self, error: str) -> HostResult:
         self._finish_run("failed", error)
+        if self.first:  # `.working` stays, and nobody works on it
+            self.site.catalogue.put_backup(backup_row(self.site.pool, self.first, records.PARTIAL))
         return HostResult(self.host.name, "failed", error, seconds=time.monotonic() - self.begun)
 
     def _finish_run(self, outcome: str, error: str | None) -> None:
         finished = self.started + timedelta(seconds=time.monotonic() - self.begun)
         fields: RunFields = {**self._run_fields(error), "finished": finished, "outcome": outcome}
         self.site.catalogue.finish_run(self.run_id, **fields)
+        self.ended = True
 
     def _run_fields(self, error: str | None) -> RunFields:
         """What the run's row says; rsync's part of it once there was an rsync."""

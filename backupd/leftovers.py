@@ -1,7 +1,8 @@
 """Processes left from a killed run: an orphaned receiver goes on writing into `.working`, so it is ended first.
 
-It holds the host's lock (it inherited the descriptor), and the lock's text names its group. Only a process that is in that
-group and has that very lock file open is ended.
+It holds the host's lock (it inherited the descriptor), and the lock's text names its group; a run that was killed in the moment
+between the two left a group that no text names, but an rsync in it has the lock file open. Only a process that is in such a group,
+has that very lock file open, and belongs to a group whose starter is gone, is ended.
 """
 
 import asyncio
@@ -10,12 +11,16 @@ import os
 import signal
 from pathlib import Path
 
+from backupd.reconcile import RECONCILING
 from btrkeep.errors import LockHeld
 from btrkeep.pool import Lock, take_lock
 from btrkeep.pool.locks import read_holder
-from btrkeep.process import has_open, members
+from btrkeep.process import groups_of, has_open, members
 
 log = logging.getLogger(__name__)
+
+_LOOKS = 50
+_PAUSE = 0.1
 
 
 async def take_host_lock(path: Path, what: str, since: str) -> Lock:
@@ -24,22 +29,42 @@ async def take_host_lock(path: Path, what: str, since: str) -> Lock:
         try:
             return take_lock(path, what, since)
         except LockHeld:
-            if not _end_orphans(path, signal_number):
+            if not await _soon_free(path) and not _end_orphans(path, signal_number):
                 raise
-        for _ in range(50):
-            await asyncio.sleep(0.1)
-            if not orphans(path):
+        for _ in range(_LOOKS):
+            left = orphans(path)
+            await asyncio.sleep(_PAUSE)  # after the last of them too: the kernel frees the lock a moment after the process
+            if not left:
                 break
     return take_lock(path, what, since)
+
+
+async def _soon_free(path: Path) -> bool:
+    """Whether a living holder is at work that takes no time, and has come to its end meanwhile."""
+    for _ in range(_LOOKS):
+        holder = read_holder(path)
+        if not holder or holder.what != RECONCILING or not holder.alive:
+            return holder is None
+        await asyncio.sleep(_PAUSE)
+    return False
 
 
 def orphans(path: Path) -> list[int]:
     """The processes of a dead holder's transfer that still hold the lock at `path`."""
     holder = read_holder(path)
-    if holder is None or holder.alive or not holder.group:
+    if holder is None or holder.alive:
         return []
     file = path.stat()
-    return [member.pid for member in members(holder.group) if has_open(member.pid, file)]
+    groups = {holder.group, *groups_of("rsync", file)} - {0}
+    return [pid for group in groups for pid in _left_behind(group, file)]
+
+
+def _left_behind(group: int, file: os.stat_result) -> list[int]:
+    """Those of a group that have the file open; none when one of them still has a parent outside that has it open too."""
+    holding = [member for member in members(group) if has_open(member.pid, file)]
+    inside = {member.pid for member in holding}
+    started_by = {member.parent for member in holding} - inside
+    return [] if any(has_open(pid, file) for pid in started_by) else sorted(inside)
 
 
 def _end_orphans(path: Path, signal_number: signal.Signals) -> bool:

@@ -16,7 +16,7 @@ from backupd.hostrun import HostRun
 from backupd.site import HostResult, Site
 from btrkeep.catalogue import HostFacts, Progress
 from btrkeep.config import Config, HostConfig
-from btrkeep.errors import PoolUnusable, UsageError
+from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool import Room, read_room
 from btrkeep.process import start_time
 from btrkeep.units import format_time
@@ -123,7 +123,7 @@ class Night:
     def kill(self) -> None:
         """Stops all transfers at once."""
         for run in self.runs.values():
-            run.stopper.kill()
+            run.kill()
 
     async def run(self) -> list[HostResult]:
         """The results, in the order in which hosts ended. Afterwards `unusable` says whether the pool ended it."""
@@ -192,7 +192,11 @@ class Night:
         """Raises PoolUnusable. Asked before every transfer, but not of the kernel more often than once a second."""
         if time.monotonic() - self._room_seen < _ROOM_PAUSE:
             return
-        if reason := too_little_room(read_room(self.site.pool.path), self.site.config):
+        try:
+            room = read_room(self.site.pool.path)
+        except OSError as error:
+            raise PoolUnusable(f"{self.site.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)") from error
+        if reason := too_little_room(room, self.site.config):
             raise NoRoom(reason, "expire backups, or give the pool more room")
         self._room_seen = time.monotonic()
 
@@ -202,6 +206,8 @@ class Night:
             return await run.run()
         except (PoolUnusable, asyncio.CancelledError):
             raise
+        except OperatorError as error:  # such as a catalogue that cannot be written
+            return HostResult(run.host.name, "failed", error.message)
         except Exception as error:
             log.exception("internal error while %s was backed up", run.host.name)
             return HostResult(run.host.name, "failed", f"internal error: {error!r}")

@@ -65,12 +65,14 @@ class HostTransfer:
         """One source path through all its passes; it ends with the first that is not complete."""
         earlier = self.results.get(path)
         numbers = {key: count for key, count in earlier.numbers.items() if key in _FLOWS} if earlier else {}
-        again, begun = earlier is not None, time.monotonic()
+        begun, before = time.monotonic(), None
+        if earlier is not None:  # an rsync has made hard links here already, and the host may have broken one since
+            await asyncio.to_thread(_split_again, self.prepared, path)
         for one_pass in passes(self.host.inplace, based=not self.sparse):
-            if again:  # an rsync has made hard links here already, and the host may have broken one since
-                await asyncio.to_thread(_split_again, self.prepared, path)
-            again = True
             ended = await self._rsync(path, one_pass)
+            if before:
+                ended.take_in(before)
+            before = ended
             _add(numbers, ended.output)
             result = self._judge(path, ended, numbers, time.monotonic() - begun)
             if result.outcome is not Outcome.COMPLETE:

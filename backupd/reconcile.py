@@ -2,18 +2,19 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from backupd import record as records
 from backupd.record import FINAL, PARTIAL, effective_state
 from backupd.rows import backup_row
 from backupd.working import ours, recover
-from btrkeep.catalogue import Backup, Catalogue
-from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.catalogue import Backup, Catalogue, Run
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool import WORKING, Pool, describe, take_lock
 from btrkeep.process import start_time
 from btrkeep.units import parse_backup_name
+
+RECONCILING = "reconciling"
 
 
 def hosts_of(pool: Pool) -> list[str]:
@@ -61,19 +62,32 @@ def all_rows(pool: Pool, trouble: list[str]) -> Iterator[Backup]:
 def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> str:
     """Mends what a kill or a hand in the pool left different, cheaply: by names. What was done, in words, or nothing.
 
-    A host that is locked is left to whoever works on it.
+    A host that is locked is left to whoever works on it. One whose folder holds something that is in the way is named in the
+    answer and costs the others nothing.
     """
-    done = {"runs that were killed": _end_dead_runs(catalogue), "backups added": 0, "rows without a backup dropped": 0}
+    dead = [run for run in catalogue.unfinished_runs() if start_time(run.pid) != run.pid_started]
+    killed = {run.host for run in dead}
+    done = {"runs that were killed": len(dead), "backups added": 0, "rows without a backup dropped": 0}
+    trouble = []
     known: dict[str, set[str]] = {}
     for host, name in catalogue.names():
         known.setdefault(host, set()).add(name or WORKING)
     for host in sorted({*hosts_of(pool), *known}):
-        if _differs(pool, host, known.get(host, set())):
-            with suppress(LockHeld), take_lock(pool.locks / f"host-{host}", "reconciling", since):
-                added, dropped = _mend(pool, catalogue, host, known.get(host, set()))
+        try:
+            if host in killed or _differs(pool, host, known.get(host, set())):
+                with take_lock(pool.locks / f"host-{host}", RECONCILING, since):
+                    added, dropped = _mend(pool, catalogue, host, known.get(host, set()))
                 done["backups added"] += added
                 done["rows without a backup dropped"] += dropped
-    return ", ".join(f"{count} {words}" for words, count in done.items() if count)
+        except PoolUnusable:
+            raise
+        except LockHeld:
+            continue
+        except (OperatorError, OSError) as error:
+            trouble.append(f"{host} is left as it is: {error}")
+    for run in dead:
+        _end_dead_run(catalogue, run)
+    return ", ".join([*(f"{count} {words}" for words, count in done.items() if count), *trouble])
 
 
 def _differs(pool: Pool, host: str, known: set[str]) -> bool:
@@ -87,10 +101,13 @@ def _is_finished(pool: Pool, host: str) -> bool:
 
 
 def _mend(pool: Pool, catalogue: Catalogue, host: str, known: set[str]) -> tuple[int, int]:
+    """How many rows were added and dropped. That of a `.working` is written anew: nobody works on it any more."""
     recover(pool, host)
     there = names_of(pool, host)
     for name in known - there:
         catalogue.drop_backup(host, None if name == WORKING else name)
+    if WORKING in known & there:
+        _add(pool, catalogue, host, WORKING)
     return sum(_add(pool, catalogue, host, name) for name in there - known), len(known - there)
 
 
@@ -104,12 +121,10 @@ def _add(pool: Pool, catalogue: Catalogue, host: str, name: str) -> bool:
     return row is not None
 
 
-def _end_dead_runs(catalogue: Catalogue) -> int:
-    """Runs whose process is gone were killed: their row says so, so that the host is not shown as running for ever."""
-    dead = [run for run in catalogue.unfinished_runs() if start_time(run.pid) != run.pid_started]
-    for run in dead:
-        catalogue.finish_run(run.id, finished=run.started, outcome="failed", error="the run was killed before it came to its end")
-        for progress in catalogue.progress():
-            if progress.run_id == run.id:
-                catalogue.drop_progress(progress.host)
-    return len(dead)
+def _end_dead_run(catalogue: Catalogue, run: Run) -> None:
+    """A run whose process is gone was killed. Its row says so, or, when its backup was final by then, what became of that."""
+    made = next((one for one in catalogue.backups(run.host) if one.name and one.started == run.started), None)
+    outcome = made.state if made and made.state in FINAL else "failed"
+    error = made.error if made else "the run was killed before it came to its end"
+    finished = (made and made.finished) or run.started
+    catalogue.finish_run(run.id, finished=finished, outcome=outcome, backup=made.name if made else None, error=error)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from backupd.rsync.meaning import worse_exit
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import Output
 from btrkeep.pool import Lock
@@ -30,6 +31,11 @@ class Ended:
     messages: Messages
     seconds: float
     stopped: str | None
+
+    def take_in(self, earlier: "Ended") -> None:
+        """Makes what an earlier pass over the same path complained about count in this, the last one."""
+        self.exit_code = worse_exit(earlier.exit_code, self.exit_code)
+        self.messages.take_in(earlier.messages)
 
 
 class Stopper:
@@ -81,12 +87,12 @@ async def transfer(
     if stopper.event.is_set():
         return Ended(20, output, messages, 0.0, stopper.reason)
     group = Group.start(command, on_stdout=take_output, on_stderr=take_messages, keep_open=[lock.fd])
-    lock.note_group(group.pid)
     stopper.group = group
     watching = asyncio.create_task(watch.run(group))
     try:
+        lock.note_group(group.pid)
         exit_code = await group.wait()
-    except asyncio.CancelledError:  # a bug somewhere else ends the loop: no receiver may outlive it
+    except (asyncio.CancelledError, OSError):  # a bug elsewhere ends the loop, or a full pool: no receiver may outlive that
         group.signal(signal.SIGKILL)
         raise
     finally:

@@ -96,8 +96,10 @@ def _outcome(
         return Outcome.UNFINISHED, "stopped"
     if means.kind in (Kind.RETRY, Kind.HOST):
         return Outcome.UNFINISHED, means.words
-    if means.kind is Kind.BROKEN or not numbers:
+    if means.kind is Kind.BROKEN:
         return Outcome.BROKEN, f"{means.words} (rsync's exit status {exit_code})"
+    if not numbers:
+        return Outcome.BROKEN, f"rsync ended without its statistics (exit status {exit_code})"
     if messages.count(Class.PATH_BROKEN) and _is_about_the_source(messages, numbers):
         return Outcome.BROKEN, f"the source is missing or cannot be entered: {messages.first(Class.PATH_BROKEN)}"
     if reason := _lost_too_much(exit_code, messages, numbers, base, limits):

@@ -5,6 +5,7 @@ Every function here is one small step that may be killed anywhere: what it leave
 """
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -30,11 +31,15 @@ class NotOurs(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A `.working` ready for rsync. `base` is the record it grew from; `fresh`: made by this run, so nothing in it is new."""
+    """A `.working` ready for rsync. `base` is the record it grew from; `fresh`: made by this run, so nothing in it is new.
+
+    `id` and `uuid` are the subvolume's, which it keeps when it is renamed.
+    """
 
     path: Path
     base: Record | None
     fresh: bool
+    id: int
     uuid: str
 
 
@@ -135,19 +140,15 @@ def prepare(pool: Pool, host: HostConfig, now: datetime) -> Prepared:
 
     Raises NotOurs when a `.working` lies there that we did not make, OSError as the filesystem gives it.
     """
-    pool.host(host.name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    pool.host(host.name).mkdir(mode=0o700, exist_ok=True)
     base = find_base(pool, host.name, now)
     path = pool.working(host.name)
     fresh = not _continue(path, host, base)
     if fresh:
-        if base:
-            snapshot(base[0], path)
-        else:
-            create(path)
-    subvolume = describe(path)
-    assert subvolume is not None
-    prepared = Prepared(path, base[1] if base else None, fresh, subvolume.uuid)
-    records.write(path, first_record(prepared, host, now))
+        _make(pool, host, base, now)
+    prepared = _described(path, base, fresh)
+    if not fresh:
+        records.write(path, first_record(prepared, host, now))
     (path / DATA).mkdir(exist_ok=True)
     _drop_other_paths(path / DATA, host.paths)
     if not fresh:
@@ -155,6 +156,26 @@ def prepare(pool: Pool, host: HostConfig, now: datetime) -> Prepared:
     if base or not fresh:
         split(path)
     return prepared
+
+
+def _make(pool: Pool, host: HostConfig, base: tuple[Path, Record] | None, now: datetime) -> None:
+    """A new `.working`. It gets that name when it has its record, so one without its own record is somebody else's."""
+    staged = pool.staged(host.name)
+    staged.parent.mkdir(mode=0o700, exist_ok=True)
+    if left := describe(staged):  # by a run that was killed here
+        delete(staged.parent, left.id)
+    if base:
+        snapshot(base[0], staged)
+    else:
+        create(staged)
+    records.write(staged, first_record(_described(staged, base, fresh=True), host, now))
+    staged.rename(pool.working(host.name))
+
+
+def _described(path: Path, base: tuple[Path, Record] | None, fresh: bool) -> Prepared:
+    subvolume = describe(path)
+    assert subvolume is not None
+    return Prepared(path, base[1] if base else None, fresh, subvolume.id, subvolume.uuid)
 
 
 def first_record(prepared: Prepared, host: HostConfig, now: datetime) -> Record:
@@ -182,7 +203,12 @@ def _continue(path: Path, host: HostConfig, base: tuple[Path, Record] | None) ->
         return True
     if not _made_by_us(path, subvolume, host.name):
         raise NotOurs(f"{path} is not ours", "move it away")
-    delete(path.parent, subvolume.id)
+    try:
+        delete(path.parent, subvolume.id)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        raise NotOurs(f"{path} holds a subvolume that is not ours, so it cannot be discarded", "move that away") from error
     return False
 
 
@@ -200,7 +226,7 @@ def _fits(path: Path, subvolume: Subvolume, host: HostConfig, base: tuple[Path, 
 
 
 def _made_by_us(path: Path, subvolume: Subvolume, host: str) -> bool:
-    """A `.working` of ours, or one whose maker was killed before the record was written: a bare snapshot of a backup, or empty."""
+    """A `.working` of ours: its record names it, or has been damaged (a power cut). Or it is empty."""
     names = {entry.name for entry in os.scandir(path)}
     if not names <= {records.RECORD, records.RECORD + ".new", DATA, os.fsdecode(STAGING)}:
         return False
@@ -210,7 +236,7 @@ def _made_by_us(path: Path, subvolume: Subvolume, host: str) -> bool:
         return True
     if record is None:
         return not (path / DATA).exists() or not any(os.scandir(path / DATA))
-    return record.host == host and record.uuid in (subvolume.uuid, subvolume.parent_uuid)
+    return (record.host, record.uuid) == (host, subvolume.uuid)
 
 
 def discard(path: Path, uuid: str) -> None:
@@ -240,6 +266,8 @@ def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
         below = wanted.get(entry.name)
         is_folder = entry.is_dir(follow_symlinks=False)
         if below is None or not is_folder:
+            if is_folder and describe(Path(entry.path)):
+                raise NotOurs(f"{entry.path} is a subvolume that is not ours", "move it away")
             if is_folder:
                 shutil.rmtree(entry.path)
             else:
@@ -264,6 +292,6 @@ def finalise(pool: Pool, prepared: Prepared, record: Record) -> tuple[Path, Reco
 def _free_name(pool: Pool, record: Record) -> str:
     """The name of the start; seconds later when another backup has it (a clock that was set back)."""
     moment = record.started
-    while (pool.host(record.host) / backup_name(moment)).exists():
+    while os.path.lexists(pool.host(record.host) / backup_name(moment)):
         moment += timedelta(seconds=1)
     return backup_name(moment)

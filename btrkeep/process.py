@@ -241,6 +241,7 @@ class Member:
     """A process of a group: what it has read in all (bytes, pipes and sockets included) and its CPU time in ticks."""
 
     pid: int
+    parent: int
     name: str
     read_bytes: int
     cpu_ticks: int
@@ -257,7 +258,22 @@ def members(group: int) -> list[Member]:
             name, fields = stat[stat.index(b"(") + 1 : stat.rindex(b")")], stat[stat.rindex(b")") + 2 :].split()
             if int(fields[2]) == group and fields[0] not in (b"Z", b"X"):
                 counters = Path(entry.path, "io").read_bytes().split()
-                found.append(Member(int(entry.name), _text(name), int(counters[1]), int(fields[11]) + int(fields[12])))
+                ticks = int(fields[11]) + int(fields[12])
+                found.append(Member(int(entry.name), int(fields[1]), _text(name), int(counters[1]), ticks))
+    return found
+
+
+def groups_of(name: str, file: os.stat_result) -> set[int]:
+    """The process groups in which a program of that name has that very file open."""
+    found = set()
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            stat = Path(entry.path, "stat").read_bytes()
+            is_it = stat[stat.index(b"(") + 1 : stat.rindex(b")")] == os.fsencode(name)
+            if is_it and has_open(int(entry.name), file):
+                found.add(int(stat[stat.rindex(b")") + 2 :].split()[2]))
     return found
 
 

@@ -74,13 +74,15 @@ def format_share(share: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """ "1 host", "2 hosts": for nouns whose plural is an s."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """ "1 host", "2,000 hosts": for nouns whose plural is an s."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def format_time(moment: datetime) -> str:
     """RFC 3339 in UTC with Z, whole seconds: 2026-11-20T22:00:03Z."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
+    return moment.isoformat()[:19] + "Z"  # strftime takes twice as long: a long list has 200,000 times
 
 
 def parse_time(text: str) -> datetime:
@@ -113,6 +115,8 @@ def printable(text: str | bytes) -> str:
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 

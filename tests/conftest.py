@@ -29,6 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _interrupt)
+        # A shell's background job inherits that Ctrl-C is ignored; so would our commands, and their tests could not end them.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ[session.MARK] = session.own_name()
     atexit.register(session.end_session, session.own_name())
     if not hasattr(config, "workerinput"):

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from rich.console import Console, Group, JustifyMethod
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -15,16 +15,9 @@ from backupd.site import HostResult, Running
 from btrkeep.units import counted, format_duration, format_size, printable
 
 _PAUSE = 0.25
-# Of fixed width, so that nothing jumps when a number grows; a path gives way when the terminal is narrow.
-_COLUMNS: tuple[tuple[str, JustifyMethod, int | None], ...] = (
-    ("host", "left", None),
-    ("path", "left", None),
-    ("files", "right", 13),
-    ("bytes", "right", 8),
-    ("rate", "right", 10),
-    ("share", "right", 10),
-)
 _LONGEST_HOST = 20
+_NUMBERS = (12, 8, 10)  # files, bytes, rate: of fixed width, so that nothing jumps when one grows
+_FIRST = "first copy"
 
 
 class LiveObserver:
@@ -77,20 +70,24 @@ class LiveObserver:
         self.console.print(Text(summary_line(self.results, time.monotonic() - self.begun), style="bold"))
 
     def _picture(self) -> Group:
+        running = list(self.running.values())
+        shares = [f"{seen:.0%}" if (seen := each.share) is not None else _FIRST for each in running]
+        hosts = min(_LONGEST_HOST, max((len(printable(each.host)) for each in running), default=0))
+        widths = (hosts, *_NUMBERS, len(_FIRST) if _FIRST in shares else 4)
+        room = self.console.width - sum(widths) - 2 * len(widths)
         table = Table.grid(padding=(0, 2))
-        hosts = max((len(printable(host)) for host in self.running), default=0)
-        for name, justify, width in _COLUMNS:
-            least = min(hosts, _LONGEST_HOST) if name == "host" else width
-            table.add_column(justify=justify, no_wrap=True, overflow="ellipsis", min_width=least)
-        for running in self.running.values():
-            share = running.share
+        for width in (widths[0], None, *widths[1:]):
+            table.add_column(
+                justify="left" if width in (hosts, None) else "right", no_wrap=True, overflow="ellipsis", min_width=width
+            )
+        for each, share in zip(running, shares, strict=True):
             table.add_row(
-                Text(printable(running.host), style="bold"),
-                Text(printable(running.path)),
-                Text(f"{running.files:,} file{'s' if running.files != 1 else ''}"),
-                Text(format_size(running.bytes)),
-                Text(f"{format_size(round(running.rate))}/s"),
-                Text(f"{share:.0%}" if share is not None else "first copy"),
+                Text(printable(each.host), style="bold"),
+                Text(_tail(printable(each.path), room)),
+                Text(counted(each.files, "file")),
+                Text(format_size(each.bytes)),
+                Text(f"{format_size(round(each.rate))}/s"),
+                Text(share),
             )
         return Group(table, self._overall())
 
@@ -116,3 +113,8 @@ class LiveObserver:
             return "time left unknown"
         minutes = spent / done * (self.hosts - done) / 60  # names seen say little of bytes to come: no seconds
         return "about a minute left" if minutes < 1.5 else f"about {format_duration(round(minutes) * 60)} left"
+
+
+def _tail(path: str, room: int) -> str:
+    """The end of a path says more than its beginning; on a terminal without room for it, nothing."""
+    return path if len(path) <= room else f"…{path[len(path) - room + 1 :]}" if room >= 8 else ""

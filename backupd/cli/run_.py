@@ -3,7 +3,8 @@
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 
@@ -22,6 +23,8 @@ from btrkeep.errors import Exit, UsageError
 from btrkeep.pool import take_lock
 from btrkeep.process import become_reaper, paste_line
 from btrkeep.units import format_time, printable
+
+_AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
 
 
 @click.command("run")
@@ -45,15 +48,18 @@ def command(
     if hosts and everything:
         raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")
     with opened(ctx, now, writes=not dry_run) as site:
-        planned = plan(
-            site.config, site.catalogue.host_facts(), site.clock.now(), names=hosts, everything=everything, catch_up=catch_up
-        )
+
+        def planned() -> list[Planned]:
+            facts = site.catalogue.host_facts()
+            return plan(site.config, facts, site.clock.now(), names=hosts, everything=everything, catch_up=catch_up)
+
         if dry_run:
-            return _say_plan(site, planned, as_json)
+            return _say_plan(site, planned(), as_json)
         return _run(site, planned, night=not hosts, as_json=as_json)
 
 
-def _run(opened_site: Opened, planned: Sequence[Planned], *, night: bool, as_json: bool) -> int:
+def _run(opened_site: Opened, planned: Callable[[], list[Planned]], *, night: bool, as_json: bool) -> int:
+    """`planned` is asked under the night's lock and after the catalogue was mended: what is due follows from the pool."""
     observer = _observer(as_json)
     with ExitStack() as held:
         since = format_time(opened_site.clock.now())
@@ -73,7 +79,7 @@ def _run(opened_site: Opened, planned: Sequence[Planned], *, night: bool, as_jso
             observer=observer,
             night=night,
         )
-        night_run = Night(site, planned)
+        night_run = Night(site, planned())
         results, signalled = asyncio.run(_with_signals(night_run))
     if isinstance(observer, JsonObserver):
         echo_json([as_json_object(result) for result in results])
@@ -100,14 +106,22 @@ async def _with_signals(night: Night) -> tuple[list[HostResult], int]:
         if len(seen) == 1:
             night.site.observer.notice("stopping: transfers end and keep what they have (once more stops at once)")
             night.stop("stopped by SIGINT" if number == signal.SIGINT else "stopped by SIGTERM")
-        else:
-            night.kill()
+            return
+        night.kill()
+        loop.call_later(_AT_ONCE, _leave, night, seen[0])
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signalled, number)
     results = await night.run()
     return results, seen[0] if seen else 0
+
+
+def _leave(night: Night, number: int) -> None:
+    """Ends the process where it is, after a second signal: in the middle of a step too, since every step may be killed."""
+    night.site.observer.end()
+    sys.stdout.flush()
+    os._exit(Exit.INTERRUPTED if number == signal.SIGINT else Exit.TERMINATED)
 
 
 def _observer(as_json: bool) -> Observer:

@@ -75,7 +75,9 @@ def passes(inplace: str, *, based: bool) -> tuple[Pass, ...]:
         return (Pass(_IN_PLACE),)
     if inplace == "never":
         return (Pass(("--partial",)),)
-    return (Pass(("--partial", f"--max-size={LARGE - 1}")), Pass((*_IN_PLACE, f"--min-size={LARGE}")))
+    # Large ones first: the other way round, a small file linked by the first run that the host makes large meanwhile would be
+    # written in place through its link. The second run writes no content in place, and leaves large files alone.
+    return (Pass((*_IN_PLACE, f"--min-size={LARGE}")), Pass(("--partial", f"--max-size={LARGE - 1}")))
 
 
 def rsync_command(

@@ -53,14 +53,14 @@ _SSH_SAYS: tuple[tuple[re.Pattern[str], Kind, str], ...] = (
         Kind.HOST,
         "the host key is unknown or changed",
     ),
-    (re.compile(r"Permission denied \("), Kind.HOST, "the host does not accept the key"),
+    (re.compile(r"Permission denied \([a-z]"), Kind.HOST, "the host does not accept the key"),
     (re.compile(r"Could not resolve hostname"), Kind.RETRY, "the host's name does not resolve"),
     (re.compile(r"Connection refused"), Kind.RETRY, "the host refuses the connection"),
     (re.compile(r"No route to host|Network is unreachable"), Kind.RETRY, "there is no way to the host"),
     (re.compile(r"timed out|Timeout, server .* not responding"), Kind.RETRY, "the host does not answer"),
     (re.compile(r"Connection (?:closed|reset)"), Kind.RETRY, "the host closed the connection"),
 )
-_SSH_SAYS_BEFORE_CONNECTING = _SSH_SAYS[:5]
+_CLOSED = re.compile(r"rsync: connection unexpectedly closed \((\d+) bytes received so far\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +73,31 @@ class Meaning:
 
 
 def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
-    """What `exit_code` (negative: ended by that signal) means, ssh's own words taken into account.
-
-    rsync asks for ssh's exit status only once: when it asks too early, ssh's 255 becomes rsync's 12, and the words tell them apart.
-    """
+    """What `exit_code` (negative: ended by that signal) means, ssh's own words taken into account when the connection failed."""
     if exit_code < 0:
         return Meaning(Kind.RETRY, f"rsync was ended by signal {-exit_code}")
-    kind, words = MEANING.get(exit_code, (Kind.BROKEN, f"unknown exit status {exit_code}"))
-    if exit_code not in (12, 255):
-        return Meaning(kind, words)
-    for line in last_lines:
-        for pattern, ssh_kind, ssh_words in _SSH_SAYS if exit_code == 255 else _SSH_SAYS_BEFORE_CONNECTING:
+    if exit_code in (12, 255):
+        return _of_the_connection(exit_code, tuple(last_lines))
+    return Meaning(*MEANING.get(exit_code, (Kind.BROKEN, f"unknown exit status {exit_code}")))
+
+
+def _of_the_connection(exit_code: int, lines: tuple[str, ...]) -> Meaning:
+    """What ended a connection, and whether there ever was one.
+
+    rsync asks for ssh's exit status only once: when it asks too early, ssh's 255 becomes rsync's 12. So what was said decides.
+    rsync's own lines are no words of ssh: a file that could not be opened ("Permission denied") says nothing about the connection.
+    """
+    received = [int(match[1]) for line in lines if (match := _CLOSED.match(line))]
+    reached = any(received)
+    for line in lines:
+        for pattern, kind, words in () if line.startswith("rsync") else _SSH_SAYS:
             if pattern.search(line):
-                return Meaning(ssh_kind, ssh_words, unreachable=True)
-    return Meaning(kind, words, unreachable=exit_code == 255)
+                return Meaning(Kind.RETRY, words) if reached else Meaning(kind, words, unreachable=True)
+    unreachable = exit_code == 255 and not reached
+    return Meaning(*MEANING[255 if unreachable else 12], unreachable)
+
+
+def worse_exit(earlier: int, last: int) -> int:
+    """One exit status for two passes: that of the last, unless that went through and an earlier one has more to say."""
+    finished = (23, 24, 25, 0)  # rsync's own precedence
+    return min(earlier, last, key=finished.index) if earlier in finished and last in finished else last

@@ -14,8 +14,18 @@ from btrkeep.units import printable
 
 SAMPLES = 5
 LAST_LINES = 20
-_LONGEST_LINE = 1000
-_SERVER_ERRNOS = {"28": "no space left", "30": "read-only filesystem", "5": "input/output error", "122": "quota exceeded"}
+_LONGEST_LINE = 1000  # of what is kept; the end matters as much as the beginning, for that is where the errno stands
+_LONGEST_REST = 1 << 16  # of a line that has not ended: rsync's own are shorter, with the longest name and every byte of it escaped
+_SERVER_ERRNOS = {
+    "28": "no space left",
+    "30": "read-only filesystem",
+    "5": "input/output error",
+    "117": "structure needs cleaning",  # what btrfs says of damaged metadata
+    "122": "quota exceeded",
+}
+# An attribute of more than 16 KiB is ENOSPC on btrfs however much room there is; hosts with other filesystems can have them.
+_ATTRIBUTE = re.compile(r"\w+: [lf]?setxattr\(|set_acl: ")
+_CONNECTION_ERRNOS = {"32", "104"}  # broken pipe, reset by peer: the other end went away, no file is to blame
 _ERROR = re.compile(r"rsync: (?:\[(?P<role>\w+)\] )?(?P<what>.*?)(?: \((?P<errno>\d+)\))?")
 _PROTOCOL = re.compile(r"\((?:Client|Server)\) Protocol versions: ")  # asked for by --debug=proto, no complaint
 
@@ -47,13 +57,19 @@ def classify(line: str) -> Class:
         if pattern.match(line):
             return kind
     match = _ERROR.fullmatch(line)
-    if not match or not match["errno"]:
+    if not match or not match["errno"] or match["errno"] in _CONNECTION_ERRNOS:
         return Class.OTHER
     if match["role"] in ("receiver", "generator", "Receiver"):
-        return Class.SERVER_FAULT if match["errno"] in _SERVER_ERRNOS else Class.NOT_KEPT
+        too_big = match["errno"] == "28" and _ATTRIBUTE.match(match["what"])
+        return Class.SERVER_FAULT if match["errno"] in _SERVER_ERRNOS and not too_big else Class.NOT_KEPT
     if match["what"].startswith(("link_stat ", "change_dir ")):
         return Class.PATH_BROKEN
     return Class.UNREADABLE
+
+
+def _shortened(line: bytes) -> bytes:
+    half = _LONGEST_LINE // 2
+    return line if len(line) <= _LONGEST_LINE else line[:half] + b" ... " + line[-half:]
 
 
 @dataclass(slots=True)
@@ -68,7 +84,8 @@ class Messages:
     def feed(self, data: bytes) -> None:
         """Takes the next bytes as they came."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        self._rest = self._rest[:_LONGEST_LINE]
+        if len(self._rest) > _LONGEST_REST:
+            self._rest = _shortened(self._rest)
         for line in lines:
             self._line(line)
 
@@ -79,7 +96,7 @@ class Messages:
             self._rest = b""
 
     def _line(self, raw: bytes) -> None:
-        line = printable(raw[:_LONGEST_LINE].rstrip(b"\r"))
+        line = printable(_shortened(raw.rstrip(b"\r")))
         if not line or _PROTOCOL.match(line):
             return
         kind = classify(line)
@@ -88,6 +105,13 @@ class Messages:
         samples = self.samples.setdefault(kind, [])
         if len(samples) < SAMPLES:
             samples.append(line)
+
+    def take_in(self, earlier: "Messages") -> None:
+        """Counts what an earlier pass over the same path said too. What both passes met, such as a folder, counts twice."""
+        for kind, count in earlier.counts.items():
+            self.counts[kind] = self.count(kind) + count
+            self.samples[kind] = [*earlier.samples[kind], *self.samples.get(kind, [])][:SAMPLES]
+        self.last = deque([*earlier.last, *self.last], maxlen=LAST_LINES)
 
     def count(self, kind: Class) -> int:
         """How many lines of that class came."""

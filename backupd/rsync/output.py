@@ -8,10 +8,12 @@ import re
 from dataclasses import dataclass, field
 
 _RECORD_END = re.compile(rb"[\r\n]")
-_ITEM = re.compile(rb"(\*deleting  |[<>ch.*][fdLDS][^|]{9})\|(\d+)\|(.*)", re.DOTALL)
-_PROGRESS = re.compile(rb"\s*(\d+)\s+(\d+)%\s+[\d.]+[kMGT]?B/s\s+\S+(?:\s+\(xfr#(\d+), (ir|to)-chk=(\d+)/(\d+)\))?")
-_PROTOCOL = re.compile(rb"\((?:Client|Server)\) Protocol versions: remote=\d+, negotiated=(\d+)")
-_ESCAPED = re.compile(rb"\\#(\d{3})")
+# The sender can have anything printed here, so numbers are no longer than the catalogue can hold.
+_ITEM = re.compile(rb"(\*deleting  |[<>ch.*][fdLDS][^|]{9})\|(\d{1,18})\|(.*)", re.DOTALL)
+_PROGRESS = re.compile(rb"\s*(\d{1,18})\s+(\d+)%\s+[\d.]+[kMGT]?B/s\s+\S+(?:\s+\(xfr#(\d+), (ir|to)-chk=(\d{1,18})/(\d{1,18})\))?")
+_PROTOCOL = re.compile(rb"\((?:Client|Server)\) Protocol versions: remote=\d+, negotiated=(\d{1,4})")
+_ESCAPED = re.compile(rb"\\#([0-3][0-7]{2})")
+_LONGEST_REST = 1 << 16  # the longest name there is, every byte of it escaped, takes a quarter of it
 _STATISTICS = {
     b"Number of files": "files",
     b"Number of created files": "created",
@@ -24,7 +26,7 @@ _STATISTICS = {
     b"Total bytes sent": "sent",
     b"Total bytes received": "received",
 }
-_STATISTIC = re.compile(rb"(" + b"|".join(_STATISTICS) + rb"): (\d+)(?: \((.*)\))?")
+_STATISTIC = re.compile(rb"(" + b"|".join(_STATISTICS) + rb"): (\d{1,18})(?: \(((?:[a-z]+: \d{1,18}(?:, )?)+)\))?")
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ class Output:
     def feed(self, data: bytes) -> None:
         """Takes the next bytes as they came."""
         records = _RECORD_END.split(self._rest + data)
-        self._rest = records.pop()
+        self._rest = records.pop()[-_LONGEST_REST:]
         last_progress = None
         for record in records:
             if item := _ITEM.fullmatch(record):
@@ -95,4 +97,4 @@ class Output:
 
 def unescape(name: bytes) -> bytes:
     """The real name behind rsync's escapes: ``a\\#012b`` is a, newline, b."""
-    return _ESCAPED.sub(lambda match: bytes([int(match[1], 8) & 0xFF]), name) if b"\\#" in name else name
+    return _ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), name) if b"\\#" in name else name

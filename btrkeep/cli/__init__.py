@@ -2,16 +2,19 @@
 
 import json
 import os
-import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import click
 
+from btrkeep.cli.tables import table
 from btrkeep.errors import Exit, OperatorError
 
-_NARROWEST = 20
+__all__ = ["complain", "echo_json", "edge", "stream_json", "table"]
+
+_AT_A_TIME = 500  # encoding many items with one call takes two thirds of the time; so many are some 200 kB
 
 
 def edge(command: click.Command, name: str) -> int:
@@ -50,60 +53,10 @@ def echo_json(value: object) -> None:
 
 
 def stream_json(items: Iterable[Mapping[str, Any]]) -> None:
-    """A JSON list, written item by item, one a line, so that its length costs no memory."""
-    write = sys.stdout.write
-    write("[")
-    encode = json.JSONEncoder().encode
-    separator = "\n"
-    for item in items:
-        write(separator + encode(item))
+    """A JSON list, written a few hundred items at a time, so that its length costs no memory."""
+    source, separator = iter(items), "["
+    while some := list(islice(source, _AT_A_TIME)):
+        sys.stdout.write(separator + json.dumps(some)[1:-1])
         separator = ",\n"
-    write("\n]\n" if separator != "\n" else "]\n")
+    sys.stdout.write("]\n" if separator != "[" else "[]\n")
     sys.stdout.flush()
-
-
-def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence[str] = (), spare: Sequence[str] = ()) -> str:
-    """Aligned columns; those named in `right` to the right. Rows hold text that is already safe to show.
-
-    A last column without a word in it is left out. On a terminal that is too narrow the columns named in `spare` go, and then the
-    last one wraps.
-    """
-    kept = [number for number in range(len(rows[0]) if rows else len(headers)) if not _is_empty(number, rows)]
-    text = _aligned(rows, headers, right, kept)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    if width and _width_of(text) > width and spare:
-        kept = [number for number in kept if headers[number] not in spare]
-        text = _aligned(rows, headers, right, kept)
-    if width and _width_of(text) > width:
-        room = width - _width_of(_aligned(rows, headers, right, kept[:-1])) - 2
-        return _aligned(rows, headers, right, kept, wrap=max(room, _NARROWEST))
-    return text
-
-
-def _is_empty(number: int, rows: Sequence[Sequence[str]]) -> bool:
-    """Whether it is the last column and nothing stands in it."""
-    return bool(rows) and number == len(rows[0]) - 1 and not any(row[number] for row in rows)
-
-
-def _width_of(text: str) -> int:
-    return max((len(click.unstyle(line).rstrip()) for line in text.splitlines()), default=0)
-
-
-def _aligned(
-    rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence[str], kept: Sequence[int], wrap: int | None = None
-) -> str:
-    import tabulate
-
-    tabulate.MIN_PADDING = 0  # it would give a short header two more columns than its values need
-    shown = [headers[number] for number in kept] if headers else []
-    cells = [[row[number] for number in kept] for row in rows]
-    align = ["right" if header in right else "left" for header in shown] or ["left"] * len(kept)
-    text: str = tabulate.tabulate(
-        cells,
-        headers=shown,
-        tablefmt="plain",
-        colalign=align if rows else None,
-        disable_numparse=True,
-        maxcolwidths=[None] * (len(kept) - 1) + [wrap] if wrap else None,
-    )
-    return "\n".join(line.rstrip() for line in text.splitlines())

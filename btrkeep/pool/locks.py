@@ -4,13 +4,14 @@ The kernel frees a flock when the last process that has the file open is gone. A
 a host stays locked as long as any receiver lives, whatever became of the one that started it.
 """
 
+import contextlib
 import fcntl
 import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from btrkeep.errors import LockHeld
+from btrkeep.errors import LockHeld, PoolUnusable
 from btrkeep.process import start_time
 
 
@@ -46,7 +47,8 @@ class Lock:
     def release(self) -> None:
         """Gives the lock back."""
         if self.fd >= 0:
-            os.ftruncate(self.fd, 0)
+            with contextlib.suppress(OSError):  # a pool that broke: the text is for people, the flock goes with the descriptor
+                os.ftruncate(self.fd, 0)
             os.close(self.fd)
             self.fd = -1
 
@@ -72,9 +74,12 @@ def read_holder(path: Path) -> Holder | None:
 
 
 def take_lock(path: Path, what: str, since: str) -> Lock:
-    """Takes the lock at once. Raises LockHeld, which names the holder."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    """Takes the lock at once. Raises LockHeld, which names the holder, and PoolUnusable when the file cannot be written."""
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)  # without its parents: where they are missing there is no pool any more
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise _unusable(path, error) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -83,5 +88,13 @@ def take_lock(path: Path, what: str, since: str) -> Lock:
         who = f"process {holder.pid} ({holder.what}) since {holder.since}" if holder else "another process"
         raise LockHeld(f"{path.name}: the lock is held by {who}", "wait for it to end; `backupd status` shows what runs") from None
     holder = Holder(os.getpid(), start_time(os.getpid()) or "", since, what)
-    _write(fd, holder)
+    try:
+        _write(fd, holder)
+    except OSError as error:
+        os.close(fd)
+        raise _unusable(path, error) from error
     return Lock(path, fd, holder)
+
+
+def _unusable(path: Path, error: OSError) -> PoolUnusable:
+    return PoolUnusable(f"{path} cannot be written: {error.strerror}", "look at the pool's room, its mount and the kernel's log")

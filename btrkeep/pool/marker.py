@@ -55,14 +55,18 @@ class Pool:
         """Where a host's run in progress is."""
         return self.path / HOSTS / name / WORKING
 
+    def staged(self, name: str) -> Path:
+        """Where a host's `.working` is made, before it has a record and so its name. What lies here is ours."""
+        return self.path / MARKER / "new" / name
+
     def backup(self, host: str, started: datetime) -> Path:
         """Where the backup of that start is, or will be."""
         return self.path / HOSTS / host / backup_name(started)
 
 
 def filesystem_uuid(path: Path) -> str:
-    """The UUID of the btrfs that `path` is on. Raises OSError."""
-    with subvolume.opened(path) as fd:
+    """The UUID of the btrfs that `path` (which may be a symlink) is on. Raises OSError."""
+    with subvolume.opened(path.resolve()) as fd:
         return str(btrfs.ioctl.fs_info(fd).fsid)
 
 
@@ -101,7 +105,7 @@ def create_pool(path: Path, *, rehearsal: bool, now: datetime) -> Pool:
         folder.mkdir(mode=0o700, exist_ok=True)
     text = {"format": FORMAT, "id": pool.id, "filesystem": pool.filesystem, "rehearsal": rehearsal, "created": format_time(now)}
     write_atomically(path / MARKER / "pool.json", json.dumps(text, indent=2) + "\n")
-    subvolume.commit(path)
+    subvolume.commit(path.resolve())
     return pool
 
 
@@ -118,7 +122,7 @@ def _refuse_unfit(path: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file as a whole, mode 0600, its data on disk before its name."""
+    """Replaces a file as a whole, mode 0600; when this returns, its data and its name are on disk."""
     temporary = path.with_name(path.name + ".new")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as file:
@@ -126,3 +130,5 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+    with subvolume.opened(path.parent) as folder:
+        os.fsync(folder)  # without it a power cut brings the old file back

@@ -54,7 +54,7 @@ def read_room(path: Path) -> Room:
 
 
 def statfs_type(path: Path) -> str:
-    """The filesystem's name of the mount that holds `path`, from /proc/self/mountinfo by its device number."""
+    """The filesystem's name of the mount that holds `path`, from /proc/self/mountinfo."""
     return _mount(path)[0]
 
 

@@ -38,7 +38,10 @@ _CONFIG_NEWER = "PerSourcePenalties no\n"
 
 def why_not() -> str:
     """Why this machine can run no ssh server for tests, or ""."""
-    return "" if Path(SSHD).exists() and shutil.which("ssh") else "openssh-server is not installed"
+    if not Path(SSHD).exists() or not shutil.which("ssh"):
+        return "openssh-server is not installed"
+    shell = Path(pwd.getpwuid(os.geteuid()).pw_shell or "/bin/sh").name
+    return "this user has no login shell" if shell in ("nologin", "false") else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,262 @@
+"""What the benchmarks share: a filesystem of their own, hosts to back up, runs side by side, and what came out in words.
+
+Everything lies in one session folder of the test beds (images, mounts, an sshd), which is taken away at the end, also after an
+error, Ctrl-C or SIGTERM; what a kill -9 leaves the next bench or test session takes away.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from btrkeep.units import parse_size
+from tests.beds import TOP, btrfs, session, ssh, work
+
+FAKESSH = TOP / "tests" / "fakessh"
+TRANSPORTS = ("fakessh", "ssh", "local")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def parser(text: str, *, nights: int = 7) -> argparse.ArgumentParser:
+    """The options that every bench has."""
+    made = argparse.ArgumentParser(description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    made.add_argument("--nights", type=int, default=nights, help="measured nights of each side; one more comes first, unmeasured")
+    made.add_argument("--transport", choices=TRANSPORTS, default="fakessh", help="how rsync reaches the host, on both sides")
+    made.add_argument("--image-dir", type=Path, default=Path("/dev/shm"), help="where the filesystems' sparse images lie")
+    made.add_argument("--quiet", type=float, default=0.3, help="begin a run when fewer CPUs than this are busy; 0: do not wait")
+    made.add_argument("--patience", type=float, default=60.0, help="wait at most so many seconds for a quiet moment")
+    made.add_argument("--json", action="store_true", help="print JSON")
+    return made
+
+
+def size(text: str) -> int:
+    """An option's size in bytes."""
+    return parse_size(text)
+
+
+@dataclass(slots=True)
+class Bed:
+    """A btrfs for the pool, another that stands for the hosts' disks, and how the hosts are reached."""
+
+    disk: Path
+    hosts: Path
+    folder: Path
+    transport: str
+    sshd: ssh.Sshd | None
+
+    @property
+    def pool(self) -> Path:
+        """Our pool."""
+        return self.disk / "pool"
+
+    @property
+    def config(self) -> Path:
+        """Our configuration file."""
+        return self.folder / "bench.toml"
+
+    def configure(self, hosts: Mapping[str, Path], concurrency: int = 4) -> None:
+        """Writes the configuration and makes the pool; each host has one source path."""
+        head = {
+            "pool": {"path": str(self.pool), "state": str(self.folder / "state")},
+            "backup": {"concurrency": concurrency},
+            "ssh": self._ssh_settings(),
+        }
+        sections = [*head.items(), *((f"host.{name}", self._host(path)) for name, path in hosts.items())]
+        lines = (f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()) for name, keys in sections)
+        self.config.write_text("\n".join(lines), encoding="utf-8")
+        work(*ours(self, "init", str(self.pool)), cwd=TOP)
+
+    def _ssh_settings(self) -> dict[str, str]:
+        if self.sshd:
+            return {"command": "ssh -F none", "key": str(self.sshd.key), "known_hosts": str(self.sshd.known_hosts)}
+        return {"command": str(FAKESSH)}
+
+    def _host(self, path: Path) -> dict[str, Any]:
+        if self.sshd:
+            return {"address": self.sshd.address, "port": self.sshd.port, "paths": [str(path)]}
+        return {"address": "root@elsewhere", "paths": [str(path)]} if self.transport == "fakessh" else {"paths": [str(path)]}
+
+    def settle(self) -> None:
+        """Writes everything out, so that no run pays for what was done before it."""
+        for mount in (self.disk, self.hosts):
+            work("btrfs", "filesystem", "sync", mount)
+
+    def newest(self, host: str) -> Path:
+        """The newest backup of ours."""
+        return sorted(path for path in (self.pool / "hosts" / host).iterdir() if path.name[:2] == "20" and path.is_dir())[-1]
+
+
+@contextmanager
+def bed(options: argparse.Namespace, pool_size: str, hosts_size: str) -> Iterator[Bed]:
+    """Makes it all, and takes it away."""
+    if why := btrfs.why_not():
+        sys.exit(f"no benchmark: {why}")
+    os.environ[session.PLACE] = str(options.image_dir)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    session.clear_dead_sessions()
+    with ExitStack() as stack:
+        stack.callback(session.end_session, session.own_name())
+        folder = Path(tempfile.mkdtemp(prefix="bench-", dir=session.folder()))
+        server = ssh.start(folder) if options.transport == "ssh" else None
+        if server:
+            stack.callback(server.stop)
+        yield Bed(btrfs.make(pool_size), btrfs.make(hosts_size), folder, options.transport, server)
+
+
+def ours(place: Bed, *words: str) -> tuple[str, ...]:
+    """The command line of backupd, as the process that an operator would start."""
+    return (sys.executable, "-m", "backupd", "--config", str(place.config), *words)
+
+
+def rsync_lines(place: Bed, hosts: Sequence[str] = ()) -> dict[str, list[str]]:
+    """By host the rsync command that `backupd run` would use now, from its own --dry-run."""
+    chosen = hosts or ("--all",)
+    planned = json.loads(work(*ours(place, "run", *chosen, "--dry-run", "--json"), cwd=TOP).stdout)
+    commands = {entry["host"]: entry["commands"] for entry in planned}
+    assert all(len(lines) == 1 for lines in commands.values())
+    return {host: lines[0] for host, lines in commands.items()}
+
+
+def bare_night(rsync: Sequence[str], base: Path, new: Path) -> str:
+    """The bare line of one host, for a shell: snapshot, that very rsync with another destination, sync -f, read-only."""
+    steps = (
+        ("btrfs", "-q", "subvolume", "snapshot", str(base), str(new)),
+        (*rsync[:-1], f"{new}/data/"),
+        ("sync", "-f", str(new)),
+        ("btrfs", "property", "set", "-ts", str(new), "ro", "true"),
+    )
+    return " && ".join(shlex.join(step) for step in steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A finished command: wall clock seconds, what it printed, and CPU seconds that the rest of the machine used meanwhile."""
+
+    seconds: float
+    stdout: str
+    others: float
+
+
+def timed(command: Sequence[str]) -> Timed:
+    """Runs a command to its end; its failure is the bench's."""
+    busy, used, begun = busy_seconds(), _children(), time.perf_counter()
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=TOP, check=False
+    )
+    seconds = time.perf_counter() - begun
+    if done.returncode:
+        raise SystemExit(f"{shlex.join(command)[:2000]}\nended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return Timed(seconds, done.stdout, max(0.0, busy_seconds() - busy - (_children() - used)))
+
+
+def busy_seconds() -> float:
+    """CPU seconds that this machine has worked since it started, all CPUs together."""
+    user, nice, system, _idle, _iowait, irq, softirq, *_ = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    return sum(map(int, (user, nice, system, irq, softirq))) / _TICKS
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def wait_for_quiet(options: argparse.Namespace) -> bool:
+    """Waits until others leave the machine alone; whether they did within the patience."""
+    end = time.monotonic() + options.patience
+    while options.quiet:
+        before = busy_seconds()
+        time.sleep(1)
+        if busy_seconds() - before < options.quiet:
+            return True
+        if time.monotonic() > end:
+            return False
+    return True
+
+
+@dataclass(slots=True)
+class Sides:
+    """Pairs of runs on the same changes, one of each side."""
+
+    first: str
+    second: str
+    pairs: list[tuple[float, float]] = field(default_factory=list)
+
+    def summary(self, limit: float | None) -> dict[str, Any]:
+        """Medians in seconds, and the ratios of the pairs; `limit` is what the ratio was agreed to stay below."""
+        ratios = [first / second for first, second in self.pairs]
+        return {
+            self.first: spread([first for first, _ in self.pairs]),
+            self.second: spread([second for _, second in self.pairs]),
+            "ratio": {**spread(ratios), "limit": limit, "of_medians": self._of_medians(), "pairs": ratios},
+        }
+
+    def _of_medians(self) -> float:
+        return statistics.median(first for first, _ in self.pairs) / statistics.median(second for _, second in self.pairs)
+
+
+def spread(numbers: Sequence[float]) -> dict[str, float]:
+    """Median and range."""
+    return {"median": statistics.median(numbers), "min": min(numbers), "max": max(numbers)}
+
+
+def alternate(number: int, first: Callable[[], Timed], second: Callable[[], Timed]) -> tuple[Timed, Timed]:
+    """Both, the one or the other first, so that neither always finds what the other left in the caches."""
+    if number % 2:
+        one = first()
+        return one, second()
+    two = second()
+    return first(), two
+
+
+def machine(options: argparse.Namespace) -> dict[str, Any]:
+    """What the figures were measured on."""
+    place = work("stat", "-f", "-c", "%T", options.image_dir).stdout.strip()
+    return {
+        "kernel": platform.release(),
+        "cpus": os.cpu_count(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "images": place,
+        "transport": options.transport,
+        "rsync": work("rsync", "--version").stdout.split()[2],
+        "btrfs_progs": work("btrfs", "--version").stdout.split()[-1],
+        "python": platform.python_version(),
+    }
+
+
+def say(options: argparse.Namespace, text: str) -> None:
+    """A line while it goes on, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def report(options: argparse.Namespace, title: str, measured: Mapping[str, Any]) -> None:
+    """The end: JSON, or a table of medians and ranges."""
+    facts = machine(options)
+    if options.json:
+        print(json.dumps({"bench": title, "machine": facts, "command": shlex.join(sys.orig_argv[1:]), **measured}, indent=2))
+        return
+    print(f"{title}\n  " + ", ".join(f"{key} {value}" for key, value in facts.items()))
+    for name, values in measured.items():
+        _print_measure(name, values)
+
+
+def _print_measure(name: str, values: Any) -> None:
+    if not isinstance(values, Mapping):
+        print(f"  {name}: {values}")
+        return
+    print(f"  {name}")
+    for side, numbers in values.items():
+        limit = f"   (at most {numbers['limit']})" if numbers.get("limit") else ""
+        print(f"    {side:32} {numbers['median']:9.3f}   [{numbers['min']:.3f} - {numbers['max']:.3f}]{limit}")

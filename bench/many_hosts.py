@@ -1,0 +1,121 @@
+"""Many small hosts, four at a time, against the same work by a shell under `xargs -P4`.
+
+    python -m bench.many_hosts [--hosts 300] [--json]
+
+Each host's line is the bare one of bench.one_host. Both sides are whole processes. Our own CPU time is that of the backupd process
+itself, user and system, start-up included, without rsync and the other children.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.common import Bed, Sides, Timed, alternate, bare_night, bed, ours, parser, report, rsync_lines, say, size, spread, timed
+from bench.common import wait_for_quiet
+from bench.trees import Tree, forest
+from tests.beds import work
+
+
+@dataclass(slots=True)
+class ManyHosts:
+    """The two sides, as they go from night to night."""
+
+    place: Bed
+    hosts: list[str]
+    at_a_time: int
+    night: int = 0
+    cpu: list[float] = field(default_factory=list)
+
+    @property
+    def bare(self) -> Path:
+        return self.place.disk / "bare"
+
+    def begin(self) -> None:
+        """The first backups: ours by our own run, the others' as snapshots of those."""
+        timed(ours(self.place, "run", "--all"))
+        for host in self.hosts:
+            (self.bare / host).mkdir(parents=True)
+            work("btrfs", "subvolume", "snapshot", self.place.newest(host), self.bare / host / "newest")
+
+    def run_ours(self) -> Timed:
+        """A night of ours."""
+        note = self.place.folder / "cpu"
+        done = timed((sys.executable, "-m", "bench.own_cpu", str(note), *ours(self.place, "run", "--all", "--json")[3:]))
+        outcomes = [result["outcome"] for result in json.loads(done.stdout)]
+        assert outcomes == ["complete"] * len(self.hosts), outcomes
+        self.cpu.append(sum(map(float, note.read_text().split())))
+        return done
+
+    def run_bare(self) -> Timed:
+        """A night of the shell's."""
+        rsyncs = rsync_lines(self.place)
+        scripts = []
+        for host in self.hosts:
+            new, newest = self.bare / host / f"night{self.night:03}", self.bare / host / "newest"
+            script = self.place.folder / f"{host}.sh"
+            script.write_text(bare_night(rsyncs[host], newest.resolve(), new) + "\n", encoding="utf-8")
+            scripts.append(str(script))
+        names = self.place.folder / "scripts"
+        names.write_text("\n".join(scripts) + "\n", encoding="utf-8")
+        self.place.settle()
+        done = timed(("sh", "-c", f"xargs -P{self.at_a_time} -n1 sh <{shlex.quote(str(names))} >/dev/null"))
+        for host in self.hosts:
+            newest = self.bare / host / "newest"
+            if newest.is_symlink():
+                newest.unlink()
+            else:
+                newest.rename(newest.with_name("first"))
+            newest.symlink_to(f"night{self.night:03}")
+        return done
+
+
+def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
+    """All nights."""
+    trees: dict[str, Tree] = dict(forest(place.hosts, options.hosts, options.files, options.mean, per_folder=50))
+    place.configure({host: tree.top for host, tree in trees.items()}, options.at_a_time)
+    sides = ManyHosts(place, list(trees), options.at_a_time)
+    sides.begin()
+    whole = Sides("ours, whole process", "xargs")
+    noisy = 0
+    for night in range(options.nights + 1):
+        for tree in trees.values():
+            tree.change(max(1, options.files // 100))
+        sides.night = night
+        place.settle()
+        quiet = wait_for_quiet(options)
+        mine, theirs = alternate(night, sides.run_ours, sides.run_bare)
+        per_host = sides.cpu[-1] / len(trees) * 1000
+        say(options, f"night {night}: ours {mine.seconds:.2f} s, {per_host:.1f} ms CPU a host, xargs {theirs.seconds:.2f} s; "
+            f"others' CPU {mine.others:.1f} and {theirs.others:.1f} s{'' if quiet else '; not quiet'}")  # fmt: skip
+        if night:
+            whole.pairs.append((mine.seconds, theirs.seconds))
+            noisy += not quiet
+    host = min(trees)
+    work("diff", "-r", "--no-dereference", place.newest(host) / "data", place.disk / "bare" / host / "newest" / "data")
+    per_host_ms = [seconds / len(trees) * 1000 for seconds in sides.cpu[1:]]
+    return {
+        "nights": options.nights,
+        "nights_not_quiet": noisy,
+        "whole process": whole.summary(1.25),
+        "own CPU": {"ms per host": {**spread(per_host_ms), "limit": 10.0}},
+    }
+
+
+def main() -> None:
+    """The command line."""
+    words = parser(__doc__ or "", nights=5)
+    words.add_argument("--hosts", type=int, default=300)
+    words.add_argument("--files", type=int, default=1000, help="of each host")
+    words.add_argument("--mean", type=size, default=size("2KiB"), help="mean size of a file")
+    words.add_argument("--at-a-time", type=int, default=4)
+    options = words.parse_args()
+    with bed(options, "10GB", "5GB") as place:
+        measured = measure(options, place)
+        report(options, f"{options.hosts} hosts of {options.files} files, {options.at_a_time} at a time, 1 % changed", measured)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Whole nights, as an administrator has them: a pool, a configuration, our own command, and looks at what lies in the pool.
+
+Nothing here asks our code what came out: paths and records are read from the pool as files, states from the programs' own output.
+"""
+
+import asyncio
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from backupd.clock import Clock
+from backupd.cli.observers import JsonObserver
+from backupd.night import Night, plan
+from backupd.site import HostResult, Site
+from backupd.version import rsync_version
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import load
+from btrkeep.pool import open_pool
+from tests.beds.badssh import FAKESSH
+from tests.beds.cli import backupd
+from tests.beds.manifest import differences, manifest
+from tests.beds.work import work
+
+MIDSSH = Path(__file__).resolve().parent / "midssh.py"
+SETTINGS = {"backup": {"attempts": 1}, "ssh": {"command": str(FAKESSH)}}
+
+
+class Nights:
+    """A pool below `top`, which is on a btrfs, and a folder for sources beside it."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.pool = top / "pool"
+        self.source = top / "source"
+        self.config = top / "main.toml"
+        self.tables: dict[str, Any] = {
+            "pool": {"path": str(self.pool), "state": str(top / "state"), "min_free": "0%"},
+            **{name: dict(table) for name, table in SETTINGS.items()},
+        }
+        self.source.mkdir()
+        self.write()
+        self.backupd("init", self.pool)
+
+    # --- what is asked for
+
+    def host(self, name: str, *paths: Path | str, **keys: Any) -> None:
+        """Configures a host, or configures it anew. Its address is its name, so that the code for the network runs."""
+        given = {"address": name, "paths": [str(path) for path in paths], **keys}
+        self.tables.setdefault("host", {})[name] = {key: value for key, value in given.items() if value is not None}
+        self.write()
+
+    def settings(self, table: str, **keys: Any) -> None:
+        self.tables[table] |= keys
+        self.write()
+
+    def write(self) -> None:
+        lines = []
+        for table, content in self.tables.items():
+            named = {f"host.{name}": keys for name, keys in content.items()} if table == "host" else {table: content}
+            for title, keys in named.items():
+                lines += [f"[{title}]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())]
+        text = "\n".join(lines) + "\n"
+        tomllib.loads(text)
+        self.config.write_text(text)
+
+    def ssh(self, command: str) -> None:
+        """What stands in for ssh, as a line for the shell; tests/fakessh when it is empty."""
+        script = self.top / "ssh"
+        script.write_text(f'#!/bin/sh\nexec {command or FAKESSH} "$@"\n')
+        script.chmod(0o755)
+        self.settings("ssh", command=str(script))
+
+    def in_the_middle(self, count: int, command: str = ":", end: str = "goes-on") -> None:
+        """After `count` bytes from the host `command` is run here; see tests/beds/midssh.py."""
+        self.ssh(shlex.join([sys.executable, str(MIDSSH), str(count), end, command, "--"]))
+
+    def rsync(self, script: str) -> Mapping[str, str]:
+        """An rsync of our own in front of the real one, as lines for the shell; "$REAL" is the real one. The environment for it."""
+        folder = self.top / "bin"
+        folder.mkdir(exist_ok=True)
+        real = work("which", "rsync").stdout.strip()
+        (folder / "rsync").write_text(f"#!/bin/bash\nREAL={real}\n{script}\n")
+        (folder / "rsync").chmod(0o755)
+        return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+    # --- what happens
+
+    def backupd(self, *words: str | Path, check: bool = True, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+        return backupd("--config", self.config, *words, check=check, env=env)
+
+    def run(self, *names: str, status: int = 0, env: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
+        """`backupd run --json` of these hosts, of all without names; what it says of each, once its exit status is as expected."""
+        done = self.backupd("run", "--json", *(names or ["--all"]), check=False, env=env)
+        assert done.returncode == status, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr, done.stderr
+        return {result["host"]: result for result in json.loads(done.stdout or "[]")}
+
+    def night(self, *names: str) -> list[HostResult]:
+        """The same within this process, without pauses between attempts."""
+        config = load("main", self.config)
+        pool = open_pool(config.pool.path)
+        with Catalogue.open(config.pool.state) as catalogue:
+            site = Site(config, pool, catalogue, Clock(None), rsync_version(), JsonObserver(), night=False, retry_pause=0.01)
+            planned = plan(config, catalogue.host_facts(), site.clock.now(), names=names, everything=not names)
+            return asyncio.run(Night(site, planned).run())
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.backupd(*words, "--json").stdout)
+
+    def status(self, host: str) -> dict[str, Any]:
+        (found,) = self.json("status", host)["hosts"]
+        return dict(found)
+
+    def listed(self, host: str) -> list[dict[str, Any]]:
+        """What `list` says of the host's backups, the newest first."""
+        return sorted(self.json("list", host), key=lambda backup: backup["name"] or "~", reverse=True)
+
+    # --- what is there
+
+    def names(self, host: str) -> list[str]:
+        """The names of the host's final backups, oldest first."""
+        return sorted(path.name for path in (self.pool / "hosts" / host).iterdir() if path.name[0].isdigit())
+
+    def backup(self, host: str, name: str = "") -> Path:
+        """A backup's folder, the newest one's without a name."""
+        return self.pool / "hosts" / host / (name or self.names(host)[-1])
+
+    def data(self, host: str, source: Path | str, name: str = "") -> Path:
+        """Where a backup has what the host has at `source`."""
+        return self.backup(host, name) / "data" / str(source).strip("/")
+
+    def working(self, host: str, source: Path | str = "") -> Path:
+        return self.backup(host, ".working") / "data" / str(source).strip("/")
+
+    def record(self, host: str, name: str = "") -> dict[str, Any]:
+        return dict(json.loads((self.backup(host, name) / "backup.json").read_text("utf-8")))
+
+    def differences(self, host: str, source: Path, name: str = "", blocks: bool = False) -> list[str]:
+        """What differs between the source as it is now and a backup."""
+        return differences(manifest(source, blocks), manifest(self.data(host, source, name), blocks))
+
+    def subvolume(self, host: str, name: str = "") -> dict[str, str]:
+        """What `btrfs subvolume show` says, by its own titles."""
+        lines = work("btrfs", "subvolume", "show", self.backup(host, name)).stdout.splitlines()
+        pairs = (line.partition(":") for line in lines[1:])
+        return {title.strip(): value.strip() for title, _, value in pairs}
+
+    def grew_from(self, host: str) -> str | None:
+        """The name of the backup of which the newest is a snapshot, as btrfs has it."""
+        parent = self.subvolume(host)["Parent UUID"]
+        uuids = {self.subvolume(host, name)["UUID"]: name for name in self.names(host)}
+        return uuids.get(parent)

@@ -1,0 +1,26 @@
+"""What tests of whole nights share."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.beds import session
+from tests.beds.nights import Nights
+
+
+@pytest.fixture
+def nights(shared_btrfs: Path) -> Nights:
+    """A pool, its configuration and a folder for sources, on the filesystem that all tests of the session share."""
+    return Nights(shared_btrfs)
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that every user can reach, for hosts that are not backed up as root."""
+    path = Path(tempfile.mkdtemp(prefix="public-", dir=session.folder()))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)

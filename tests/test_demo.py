@@ -1,0 +1,145 @@
+"""demo.sh as somebody meets it: it ends well, it can be interrupted anywhere, and nothing of it stays."""
+
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.beds import TOP, session, work
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.root,
+    pytest.mark.ssh,
+    pytest.mark.btrfs,
+    pytest.mark.timeout(600),  # the first of them makes the virtual environment
+]
+
+DEMO = TOP / "demo.sh"
+MIB = 1 << 20
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """An empty folder with room for a demonstration; whatever a failed test leaves there goes with the session."""
+    path = Path(tempfile.mkdtemp(prefix="demo-", dir=session.folder(1 << 30)))
+    yield path
+    subprocess.run([DEMO, "--clean", "--in", path], check=False, stdin=subprocess.DEVNULL)
+
+
+def demo(*words: str | Path, check: bool = True, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return work(DEMO, *words, check=check, env=env, timeout=500, cwd=Path("/"))
+
+
+@contextmanager
+def demo_at(line: str, *words: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A demonstration that has just printed a line which begins so; killed at the end, if need be."""
+    argv = [DEMO, *words]
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/")
+    assert process.stdout is not None
+    said = []
+    try:
+        for text in process.stdout:
+            said.append(text)
+            if text.startswith(line):
+                break
+        else:
+            raise AssertionError("".join(said))
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def left_in(place: Path) -> list[str]:
+    """Mounts, loop devices, processes and files of a demonstration in `place`, by the kernel's tables."""
+    mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"{place}/" in line]
+    loops = [
+        line
+        for line in work("losetup", "--list", "--noheadings", "--output", "BACK-FILE").stdout.splitlines()
+        if f"{place}/" in line
+    ]
+    return [*mounts, *loops, *processes_in(place), *map(str, place.iterdir())]
+
+
+def processes_in(place: Path) -> list[str]:
+    """Those that name `place` in their command line or their environment, other than this one."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+        except OSError:  # gone
+            continue
+        if os.fsencode(f"{place}/") in words and folder.name != str(os.getpid()):
+            found.append(f"{folder.name} {words[:200]!r}")
+    return found
+
+
+def test_after_a_kill_in_the_middle_it_runs_again_shows_the_sharing_and_leaves_nothing(place: Path) -> None:
+    with demo_at("$ backupd --config demo.toml run", "--no-serve", "--in", place) as process:
+        process.kill()
+        process.wait()
+    left = left_in(place)
+    assert any(" btrfs " in line for line in left)
+    assert any("sshd" in line for line in left)
+    done = demo("--no-serve", "--in", place)
+    assert left_in(place) == []
+    assert "\x1b" not in done.stdout, "colours are for terminals"
+    first, second = re.findall(r"^ *(\d+) +(\d+) +\d+  pool/hosts/shop/", done.stdout, re.MULTILINE)
+    assert int(first[0]) > 64 * MIB < int(second[0])
+    assert MIB <= int(second[1]) < 3 * MIB
+    assert "green tea  3.20\ngreen tea  3.50\n" in done.stdout
+    assert "identical" in done.stdout.splitlines()
+
+
+def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_one_at_the_same_time_is_refused(place: Path) -> None:
+    with demo_at("$ backupd --config demo.toml run", "--in", place) as process:
+        second = demo("--in", place, check=False)
+        assert second.returncode == 1
+        assert "at work" in second.stderr
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    assert left_in(place) == []
+
+
+def test_what_is_kept_can_be_used_and_cleaned_away(place: Path) -> None:
+    done = demo("--keep", "--in", place)
+    folder = place / "btrkeep-demo"
+    work(TOP / ".venv" / "bin" / "backupd", "--config", folder / "demo.toml", "run", "shop")
+    assert len(list((folder / "pool/hosts/shop").glob("2*Z"))) == 3
+    assert f"--clean --in {place}" in done.stdout
+    demo("--clean", "--in", place)
+    assert left_in(place) == []
+
+
+def test_a_step_that_fails_ends_it_with_the_reason_and_cleans_up(place: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "ssh-keygen"
+    broken.write_text("#!/bin/sh\necho no keys today >&2\nexit 7\n")
+    broken.chmod(0o755)
+    done = demo("--in", place, check=False, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert done.returncode == 1
+    assert "no keys today" in done.stderr
+    assert "this failed with exit status 7: ssh-keygen" in done.stderr
+    assert left_in(place) == []
+
+
+def test_a_folder_that_is_not_its_own_is_left_alone(place: Path) -> None:
+    mine = place / "btrkeep-demo" / "mine"
+    mine.mkdir(parents=True)
+    assert demo("--in", place, check=False).returncode == 1
+    demo("--clean", "--in", place)
+    assert mine.is_dir()
+    mine.rmdir()
+    mine.parent.rmdir()
+
+
+def test_help_is_for_everybody_and_an_unknown_option_is_refused() -> None:
+    assert "--keep" in work("setpriv", "--reuid=65534", "--clear-groups", DEMO, "--help", cwd=Path("/")).stdout
+    assert demo("--no-such-thing", check=False).returncode == 2
