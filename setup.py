@@ -35,7 +35,6 @@ setup(
         "click>=8.1",
         "rich>=13.7",
         "SQLAlchemy>=2.0.25",
-        "tabulate>=0.9",
         "tzdata",
     ],
     extras_require={
@@ -48,7 +47,6 @@ setup(
             "ruff>=0.5",
             "setuptools>=61",
             "sphinx>=7.2",
-            "types-tabulate>=0.9",
         ],
     },
     zip_safe=False,

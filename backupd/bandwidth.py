@@ -6,17 +6,20 @@ on the bucket files made here, also those of another backupd process. docs/decis
 
 import fcntl
 import os
+import re
 import stat
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from backupd import throttle
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FRESH = b"", b"", 0, 0
+_TO_QUOTE = re.compile("[ '\"]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +92,18 @@ def shell_words(command: Sequence[str]) -> str:
     """
     if not command:
         raise ValueError("no remote shell: rsync would take an empty one for ssh")
+    return _joined(tuple(command))
+
+
+@lru_cache(16)
+def _joined(command: tuple[str, ...]) -> str:
+    """Remembered, for all source paths of a host have the same remote shell: a dry run asks for 12,000."""
     return " ".join(_quoted(word) for word in command)
 
 
 def _quoted(word: str) -> str:
     if "\0" in word:
         raise ValueError(f"{word!r} cannot be passed to a program")
-    if word and not any(char in word for char in " '\""):
+    if word and not _TO_QUOTE.search(word):
         return word
     return "'" + word.replace("'", "''") + "'"

@@ -8,7 +8,7 @@ import asyncio
 import os
 import time
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from backupd import hooks, working
 from backupd import record as records
@@ -146,7 +146,8 @@ class HostRun:
         _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record)
         final = replace(final, duration=round(time.monotonic() - self.begun, 3))  # the row knows what the file could not yet
         row = backup_row(site.pool, final, final.state, prepared.id)
-        site.catalogue.finish_backup(row, self.run_id, **self._run_fields(verdict.error))
+        fields: RunFields = {**self._run_fields(verdict.error), "finished": self._moment()}
+        site.catalogue.finish_backup(row, self.run_id, **fields)
         self.ended = True
         return self._result(verdict.outcome, final)
 
@@ -201,10 +202,13 @@ class HostRun:
         return HostResult(self.host.name, "failed", error, seconds=time.monotonic() - self.begun)
 
     def _finish_run(self, outcome: str, error: str | None) -> None:
-        finished = self.started + timedelta(seconds=time.monotonic() - self.begun)
-        fields: RunFields = {**self._run_fields(error), "finished": finished, "outcome": outcome}
+        fields: RunFields = {**self._run_fields(error), "finished": self._moment(), "outcome": outcome}
         self.site.catalogue.finish_run(self.run_id, **fields)
         self.ended = True
+
+    def _moment(self) -> datetime:
+        """Now, on the clock that this run began with."""
+        return self.started + timedelta(seconds=time.monotonic() - self.begun)
 
     def _run_fields(self, error: str | None) -> RunFields:
         """What the run's row says; rsync's part of it once there was an rsync."""

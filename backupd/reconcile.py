@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from backupd import record as records
@@ -38,7 +39,7 @@ def row_of(pool: Pool, host: str, name: str) -> Backup | None:
         return None
     subvolume, record = found
     if name == WORKING:
-        return backup_row(pool, record, PARTIAL, subvolume.id)
+        return backup_row(pool, replace(record, name=None, state=PARTIAL), PARTIAL, subvolume.id)  # whatever its record says
     if record.state not in FINAL or not subvolume.read_only:
         return None
     return backup_row(pool, record, effective_state(record, records.read_notes(pool.host(host))), subvolume.id)

@@ -98,7 +98,7 @@ async def transfer(
     finally:
         stopper.group = None
         watching.cancel()
-    messages.close()
+    messages.close(output.complaints)
     return Ended(exit_code, output, messages, time.monotonic() - started, stopper.reason or watch.verdict)
 
 

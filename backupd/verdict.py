@@ -4,6 +4,7 @@ Worst first, since one path decides for all: a fault of the pool ends the run an
 leaves `.working` for the next run; a broken path makes the backup `failed`; a path that lost or missed too much makes it `suspect`.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -121,7 +122,7 @@ def _lost_too_much(
     missed = messages.count(Class.UNREADABLE) + messages.count(Class.NOT_KEPT)
     if missed and missed >= regular:
         return f"nothing could be read: {messages.first(Class.UNREADABLE) or messages.first(Class.NOT_KEPT)}"
-    if missed > limits.unreadable * files:
+    if missed / max(1, files) > limits.unreadable:  # as quotients, what is exactly at the limit compares equal
         share = format_share(missed / max(1, files))
         return f"{missed} of {files} files could not be read or kept ({share}, the limit is {format_share(limits.unreadable)})"
     if exit_code == 25 or messages.count(Class.DELETE_LIMIT):
@@ -134,22 +135,30 @@ def _shrunk(numbers: Mapping[str, int], base: Mapping[str, int], limit: float) -
         return f"no file is left of {base['regular']} (is something not mounted?)"
     for key, show in (("files", str), ("bytes", format_size)):
         before, after = base.get(key, 0), numbers.get(key, 0)
-        if before and (before - after) > limit * before:
+        if before and (before - after) / before > limit:
             lost = format_share((before - after) / before)
             return f"{key} went from {show(before)} to {show(after)}: {lost} less, the limit is {format_share(limit)}"
     return ""
 
 
+_MISSED = {
+    Class.UNREADABLE: "could not be read",
+    Class.NOT_KEPT: "could not be kept as they are",
+    Class.VANISHED: "vanished while they were read",
+    Class.PATH_BROKEN: "could not be looked at",
+}
+_NAMES = 3
+_QUOTED = re.compile(r'"(.+)"')
+
+
 def _warnings(path: str, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None) -> list[str]:
-    counted = (
-        (Class.UNREADABLE, "could not be read"),
-        (Class.NOT_KEPT, "could not be kept as they are"),
-        (Class.VANISHED, "vanished while they were read"),
-        (Class.PATH_BROKEN, "could not be looked at"),
-    )
-    found = [f"{path}: {messages.count(kind)} {words}" for kind, words in counted if messages.count(kind)]
+    """One sentence for the path, so that a table with one line for a host can show all of it; and whether it is empty."""
+    said = [f"{count} {words}" for kind, words in _MISSED.items() if (count := messages.count(kind))]
     if messages.count(Class.DELETIONS_SKIPPED):
-        found.append(f"{path}: deletions were skipped because of read errors, so files that are gone may still be there")
+        said.append("deletions were skipped because of that, so what is gone may still be there")
+    lines = [line for kind in _MISSED for line in messages.samples.get(kind, [])]
+    names = [match[1] for line in lines if (match := _QUOTED.search(line))][:_NAMES]
+    found = [f"{path}: {', '.join(said)}" + (f" (such as {', '.join(names)})" if names else "")] if said else []
     if base is None and numbers and not numbers.get("regular", 0):
         found.append(f"{path}: holds no file")
     return found

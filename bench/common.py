@@ -69,14 +69,13 @@ class Bed:
 
     def configure(self, hosts: Mapping[str, Path], concurrency: int = 4) -> None:
         """Writes the configuration and makes the pool; each host has one source path."""
-        head = {
+        head: dict[str, dict[str, Any]] = {
             "pool": {"path": str(self.pool), "state": str(self.folder / "state")},
             "backup": {"concurrency": concurrency},
             "ssh": self._ssh_settings(),
         }
         sections = [*head.items(), *((f"host.{name}", self._host(path)) for name, path in hosts.items())]
-        lines = (f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()) for name, keys in sections)
-        self.config.write_text("\n".join(lines), encoding="utf-8")
+        self.config.write_text("\n".join(_toml(name, keys) for name, keys in sections), encoding="utf-8")
         work(*ours(self, "init", str(self.pool)), cwd=TOP)
 
     def _ssh_settings(self) -> dict[str, str]:
@@ -96,7 +95,11 @@ class Bed:
 
     def newest(self, host: str) -> Path:
         """The newest backup of ours."""
-        return sorted(path for path in (self.pool / "hosts" / host).iterdir() if path.name[:2] == "20" and path.is_dir())[-1]
+        return max(path for path in (self.pool / "hosts" / host).iterdir() if path.name[:2] == "20")
+
+
+def _toml(section: str, keys: Mapping[str, Any]) -> str:
+    return f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
 
 
 @contextmanager
@@ -110,10 +113,17 @@ def bed(options: argparse.Namespace, pool_size: str, hosts_size: str) -> Iterato
     with ExitStack() as stack:
         stack.callback(session.end_session, session.own_name())
         folder = Path(tempfile.mkdtemp(prefix="bench-", dir=session.folder()))
+        _keep_bytecode(folder / "bytecode")
         server = ssh.start(folder) if options.transport == "ssh" else None
         if server:
             stack.callback(server.stop)
         yield Bed(btrfs.make(pool_size), btrfs.make(hosts_size), folder, options.transport, server)
+
+
+def _keep_bytecode(folder: Path) -> None:
+    """As an installed program does, whatever this checkout and its environment are like: the unmeasured first run compiles."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
 
 
 def ours(place: Bed, *words: str) -> tuple[str, ...]:
@@ -153,12 +163,10 @@ class Timed:
 def timed(command: Sequence[str]) -> Timed:
     """Runs a command to its end; its failure is the bench's."""
     busy, used, begun = busy_seconds(), _children(), time.perf_counter()
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=TOP, check=False
-    )
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=TOP, check=False)
     seconds = time.perf_counter() - begun
     if done.returncode:
-        raise SystemExit(f"{shlex.join(command)[:2000]}\nended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        raise SystemExit(f"{shlex.join(command)[:2000]}\nended with {done.returncode}: {done.stdout[-2000:]} {done.stderr[-2000:]}")
     return Timed(seconds, done.stdout, max(0.0, busy_seconds() - busy - (_children() - used)))
 
 
@@ -236,9 +244,14 @@ def machine(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def say(options: argparse.Namespace, text: str) -> None:
+def say(text: str) -> None:
     """A line while it goes on, on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def noise(quiet: bool, first: Timed, second: Timed) -> str:
+    """How much of the machine others had during a pair, for its line."""
+    return f"others' CPU {first.others:.1f} and {second.others:.1f} s{'' if quiet else '; not quiet'}"
 
 
 def report(options: argparse.Namespace, title: str, measured: Mapping[str, Any]) -> None:

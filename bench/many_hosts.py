@@ -13,8 +13,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.common import Bed, Sides, Timed, alternate, bare_night, bed, ours, parser, report, rsync_lines, say, size, spread, timed
-from bench.common import wait_for_quiet
+from bench import common
+from bench.common import Bed, Sides, Timed, bed, timed
 from bench.trees import Tree, forest
 from tests.beds import work
 
@@ -35,15 +35,16 @@ class ManyHosts:
 
     def begin(self) -> None:
         """The first backups: ours by our own run, the others' as snapshots of those."""
-        timed(ours(self.place, "run", "--all"))
+        timed(common.ours(self.place, "run", "--all"))
         for host in self.hosts:
             (self.bare / host).mkdir(parents=True)
             work("btrfs", "subvolume", "snapshot", self.place.newest(host), self.bare / host / "newest")
 
     def run_ours(self) -> Timed:
         """A night of ours."""
+        self.place.settle()
         note = self.place.folder / "cpu"
-        done = timed((sys.executable, "-m", "bench.own_cpu", str(note), *ours(self.place, "run", "--all", "--json")[3:]))
+        done = timed((sys.executable, "-m", "bench.own_cpu", str(note), *common.ours(self.place, "run", "--all", "--json")[3:]))
         outcomes = [result["outcome"] for result in json.loads(done.stdout)]
         assert outcomes == ["complete"] * len(self.hosts), outcomes
         self.cpu.append(sum(map(float, note.read_text().split())))
@@ -51,12 +52,12 @@ class ManyHosts:
 
     def run_bare(self) -> Timed:
         """A night of the shell's."""
-        rsyncs = rsync_lines(self.place)
+        rsyncs = common.rsync_lines(self.place)
         scripts = []
         for host in self.hosts:
             new, newest = self.bare / host / f"night{self.night:03}", self.bare / host / "newest"
             script = self.place.folder / f"{host}.sh"
-            script.write_text(bare_night(rsyncs[host], newest.resolve(), new) + "\n", encoding="utf-8")
+            script.write_text(common.bare_night(rsyncs[host], newest.resolve(), new) + "\n", encoding="utf-8")
             scripts.append(str(script))
         names = self.place.folder / "scripts"
         names.write_text("\n".join(scripts) + "\n", encoding="utf-8")
@@ -85,11 +86,11 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
             tree.change(max(1, options.files // 100))
         sides.night = night
         place.settle()
-        quiet = wait_for_quiet(options)
-        mine, theirs = alternate(night, sides.run_ours, sides.run_bare)
+        quiet = common.wait_for_quiet(options)
+        mine, theirs = common.alternate(night, sides.run_ours, sides.run_bare)
         per_host = sides.cpu[-1] / len(trees) * 1000
-        say(options, f"night {night}: ours {mine.seconds:.2f} s, {per_host:.1f} ms CPU a host, xargs {theirs.seconds:.2f} s; "
-            f"others' CPU {mine.others:.1f} and {theirs.others:.1f} s{'' if quiet else '; not quiet'}")  # fmt: skip
+        told = f"night {night}: ours {mine.seconds:.2f} s, {per_host:.1f} ms CPU a host, xargs {theirs.seconds:.2f} s"
+        common.say(f"{told}; {common.noise(quiet, mine, theirs)}")
         if night:
             whole.pairs.append((mine.seconds, theirs.seconds))
             noisy += not quiet
@@ -100,21 +101,23 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
         "nights": options.nights,
         "nights_not_quiet": noisy,
         "whole process": whole.summary(1.25),
-        "own CPU": {"ms per host": {**spread(per_host_ms), "limit": 10.0}},
+        "own CPU": {"ms per host": {**common.spread(per_host_ms), "limit": 10.0}},
     }
 
 
 def main() -> None:
     """The command line."""
-    words = parser(__doc__ or "", nights=5)
+    words = common.parser(__doc__ or "", nights=5)
     words.add_argument("--hosts", type=int, default=300)
     words.add_argument("--files", type=int, default=1000, help="of each host")
-    words.add_argument("--mean", type=size, default=size("2KiB"), help="mean size of a file")
+    words.add_argument("--mean", type=common.size, default=common.size("2KiB"), help="mean size of a file")
     words.add_argument("--at-a-time", type=int, default=4)
     options = words.parse_args()
     with bed(options, "10GB", "5GB") as place:
         measured = measure(options, place)
-        report(options, f"{options.hosts} hosts of {options.files} files, {options.at_a_time} at a time, 1 % changed", measured)
+        common.report(
+            options, f"{options.hosts} hosts of {options.files} files, {options.at_a_time} at a time, 1 % changed", measured
+        )
 
 
 if __name__ == "__main__":

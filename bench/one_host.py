@@ -13,8 +13,8 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.common import Bed, Sides, Timed, alternate, bare_night, bed, ours, parser, report, rsync_lines, say, size, timed
-from bench.common import wait_for_quiet
+from bench import common
+from bench.common import Bed, Sides, Timed, bed, timed
 from bench.trees import Tree
 from tests.beds import work
 
@@ -32,7 +32,8 @@ class OneHost:
 
     def run_ours(self) -> Timed:
         """A night of ours."""
-        done = timed(ours(self.place, "run", HOST, "--json"))
+        self.place.settle()
+        done = timed(common.ours(self.place, "run", HOST, "--json"))
         (result,) = json.loads(done.stdout)
         assert result["outcome"] == "complete", result
         self.inside.append(result["seconds"])
@@ -41,7 +42,7 @@ class OneHost:
     def run_bare(self) -> Timed:
         """A night of the bare line."""
         new = self.base.parent / f"night{self.night:03}"
-        line = bare_night(rsync_lines(self.place, [HOST])[HOST], self.base, new)
+        line = common.bare_night(common.rsync_lines(self.place, [HOST])[HOST], self.base, new)
         self.base = new
         self.place.settle()
         return timed(("sh", "-c", f"({line}) >/dev/null"))
@@ -51,7 +52,7 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
     """All nights."""
     tree = Tree(place.hosts / "files", options.files, options.bytes // options.files, options.per_folder, seed=2)
     place.configure({HOST: tree.top})
-    timed(ours(place, "run", HOST))
+    timed(common.ours(place, "run", HOST))
     bare = place.disk / "bare"
     bare.mkdir()
     work("btrfs", "subvolume", "snapshot", place.newest(HOST), bare / "first")
@@ -62,10 +63,10 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
         tree.change(max(1, round(options.files * options.share)))
         sides.night = night
         place.settle()
-        quiet = wait_for_quiet(options)
-        mine, theirs = alternate(night, sides.run_ours, sides.run_bare)
-        say(options, f"night {night}: ours {mine.seconds:.3f} s (inside {sides.inside[-1]:.3f}), bare {theirs.seconds:.3f} s; "
-            f"others' CPU {mine.others:.1f} and {theirs.others:.1f} s{'' if quiet else '; not quiet'}")  # fmt: skip
+        quiet = common.wait_for_quiet(options)
+        mine, theirs = common.alternate(night, sides.run_ours, sides.run_bare)
+        told = f"night {night}: ours {mine.seconds:.3f} s (inside {sides.inside[-1]:.3f}), bare {theirs.seconds:.3f} s"
+        common.say(f"{told}; {common.noise(quiet, mine, theirs)}")
         if night:
             inside.pairs.append((sides.inside[-1], theirs.seconds))
             whole.pairs.append((mine.seconds, theirs.seconds))
@@ -81,15 +82,15 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
 
 def main() -> None:
     """The command line."""
-    words = parser(__doc__ or "")
+    words = common.parser(__doc__ or "")
     words.add_argument("--files", type=int, default=100_000)
-    words.add_argument("--bytes", type=size, default=size("800MB"), help="of all files together")
+    words.add_argument("--bytes", type=common.size, default=common.size("800MB"), help="of all files together")
     words.add_argument("--per-folder", type=int, default=200)
     words.add_argument("--share", type=float, default=0.01, help="of the files change every day")
     options = words.parse_args()
     with bed(options, "10GB", "5GB") as place:
         measured = measure(options, place)
-        report(options, f"one host of {options.files} files, {options.bytes} bytes, {options.share:.1%} changed", measured)
+        common.report(options, f"one host of {options.files} files, {options.bytes} bytes, {options.share:.1%} changed", measured)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ class Tree:
         return self._random.randbytes(self._random.randint(self.mean // 2, self.mean * 3 // 2))
 
     def change(self, count: int) -> None:
-        """One day: of twenty changed files sixteen are written over in a part, two grow, one is replaced, one gives way to a new one.
+        """One day: of twenty changed files sixteen are written over in part, two grow, one is replaced, one gives way to a new one.
 
         Editors and package managers replace (a new file takes the old one's name); databases and logs are written in place.
         """

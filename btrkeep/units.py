@@ -15,7 +15,7 @@ _SIZE_UNITS = {
 _DURATION_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _STAMP = "%Y-%m-%dT%H%M%SZ"
-_STAMP_SHAPE = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z")
+_STAMP_SHAPE = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d)(\d\d)(\d\d)Z", re.ASCII)
 
 
 def parse_size(text: str) -> int:
@@ -86,8 +86,11 @@ def format_time(moment: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """An aware UTC datetime of an RFC 3339 or ISO 8601 time. Raises ValueError when it has no zone."""
-    moment = datetime.fromisoformat(text)
+    """An aware UTC datetime of an RFC 3339 or ISO 8601 time. Raises ValueError when it is none, or has no zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time: write it like 2026-11-20T22:00:00Z") from None
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} names no zone: end it with Z or an offset, such as 2026-11-20T22:00:00Z")
     return moment.astimezone(UTC)
@@ -100,10 +103,12 @@ def backup_name(started: datetime) -> str:
 
 def parse_backup_name(name: str) -> datetime | None:
     """When the backup of that name started, or None when it is no backup's name."""
-    if not _STAMP_SHAPE.fullmatch(name):
+    match = _STAMP_SHAPE.fullmatch(name)
+    if not match:
         return None
+    year, month, day, hour, minute, second = map(int, match.groups())
     try:
-        return datetime.strptime(name, _STAMP).replace(tzinfo=UTC)
+        return datetime(year, month, day, hour, minute, second, tzinfo=UTC)  # strptime takes five times as long
     except ValueError:
         return None
 

@@ -35,6 +35,7 @@ install_packages() {
 
 need_apt() {
     local -a missing
+    local log
     mapfile -t missing < <(missing_packages)
     [ "${#missing[@]}" -eq 0 ] && return
     if ! command -v apt-get >/dev/null; then
@@ -46,7 +47,13 @@ need_apt() {
         return
     fi
     say "installing: ${missing[*]}"
-    install_packages "${missing[@]}"
+    log=$(mktemp)
+    if ! install_packages "${missing[@]}" >"$log" 2>&1; then # a hundred lines that nobody reads, unless it fails
+        cat "$log" >&2
+        rm -f "$log"
+        return 1
+    fi
+    rm -f "$log"
     # The program sshd is wanted here, not a server that listens on this machine from now on.
     if [[ " ${missing[*]} " == *" openssh-server "* ]] && [ -d /run/systemd/system ]; then
         systemctl disable --now --quiet ssh.service ssh.socket 2>/dev/null || true

@@ -48,11 +48,12 @@ def _accept(site: Opened, host: str, name: str, note: dict[str, str]) -> str:
         name = str(suspect[0])
     if name not in found:
         raise UsageError(f"{host} has no backup {name}", f"`backupd list {host}` shows them")
-    if name not in suspect:
+    if name not in suspect and not notes.accepted(name):
         raise OperatorError(
             f"{host} {name} is {records.effective_state(found[name], notes)}, not suspect", "only a suspect backup can be accepted"
         )
-    records.write_notes(folder, notes.with_note(name, "accepted", note))
+    if name in suspect:  # else a run of this command was killed before the row
+        records.write_notes(folder, notes.with_note(name, "accepted", note))
     row = row_of(site.pool, host, name)
     assert row is not None
     site.catalogue.put_backup(replace(row, state=records.COMPLETE))

@@ -16,7 +16,9 @@ from btrkeep.units import counted, format_duration, format_size, printable
 
 _PAUSE = 0.25
 _LONGEST_HOST = 20
-_NUMBERS = (12, 8, 10)  # files, bytes, rate: of fixed width, so that nothing jumps when one grows
+_PATH = 1
+# How wide the columns are at least, so that nothing jumps when a number grows: host, path, files, bytes, rate, share.
+_LEAST = (0, 0, 12, 8, 10, 4)
 _FIRST = "first copy"
 
 
@@ -70,25 +72,16 @@ class LiveObserver:
         self.console.print(Text(summary_line(self.results, time.monotonic() - self.begun), style="bold"))
 
     def _picture(self) -> Group:
-        running = list(self.running.values())
-        shares = [f"{seen:.0%}" if (seen := each.share) is not None else _FIRST for each in running]
-        hosts = min(_LONGEST_HOST, max((len(printable(each.host)) for each in running), default=0))
-        widths = (hosts, *_NUMBERS, len(_FIRST) if _FIRST in shares else 4)
-        room = self.console.width - sum(widths) - 2 * len(widths)
-        table = Table.grid(padding=(0, 2))
-        for width in (widths[0], None, *widths[1:]):
-            table.add_column(
-                justify="left" if width in (hosts, None) else "right", no_wrap=True, overflow="ellipsis", min_width=width
-            )
-        for each, share in zip(running, shares, strict=True):
-            table.add_row(
-                Text(printable(each.host), style="bold"),
-                Text(_tail(printable(each.path), room)),
-                Text(counted(each.files, "file")),
-                Text(format_size(each.bytes)),
-                Text(f"{format_size(round(each.rate))}/s"),
-                Text(share),
-            )
+        rows = [_cells(running) for running in self.running.values()]
+        widths = [max(least, *(len(row[column]) for row in rows)) if rows else 0 for column, least in enumerate(_LEAST)]
+        widths[0] = min(widths[0], _LONGEST_HOST)
+        room = self.console.width - sum(widths[:1] + widths[2:]) - 2 * (len(widths) - 1)
+        table = Table.grid(padding=(0, 2), pad_edge=False)
+        for column, width in enumerate(widths):
+            least = min(width, max(0, room)) if column == _PATH else width
+            table.add_column(justify="left" if column <= _PATH else "right", no_wrap=True, overflow="ellipsis", min_width=least)
+        for host, path, *numbers in rows:
+            table.add_row(Text(host, style="bold"), Text(_tail(path, room)), *map(Text, numbers))
         return Group(table, self._overall())
 
     def _overall(self) -> Table:
@@ -113,6 +106,18 @@ class LiveObserver:
             return "time left unknown"
         minutes = spent / done * (self.hosts - done) / 60  # names seen say little of bytes to come: no seconds
         return "about a minute left" if minutes < 1.5 else f"about {format_duration(round(minutes) * 60)} left"
+
+
+def _cells(running: Running) -> tuple[str, ...]:
+    share = running.share
+    return (
+        printable(running.host),
+        printable(running.path),
+        counted(running.files, "file"),
+        format_size(running.bytes),
+        f"{format_size(round(running.rate))}/s",
+        f"{share:.0%}" if share is not None else _FIRST,
+    )
 
 
 def _tail(path: str, room: int) -> str:

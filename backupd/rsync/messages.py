@@ -7,6 +7,7 @@ is the host's. The sender can print anything, so nothing here may harm any other
 
 import re
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -89,11 +90,11 @@ class Messages:
         for line in lines:
             self._line(line)
 
-    def close(self) -> None:
-        """Takes what came without a newline at its end."""
-        if self._rest:
-            self._line(self._rest)
-            self._rest = b""
+    def close(self, others: Iterable[bytes] = ()) -> None:
+        """Takes what came without a newline at its end, and lines that came elsewhere."""
+        for line in (self._rest, *others):
+            self._line(line)
+        self._rest = b""
 
     def _line(self, raw: bytes) -> None:
         line = printable(_shortened(raw.rstrip(b"\r")))

@@ -13,6 +13,7 @@ _ITEM = re.compile(rb"(\*deleting  |[<>ch.*][fdLDS][^|]{9})\|(\d{1,18})\|(.*)", 
 _PROGRESS = re.compile(rb"\s*(\d{1,18})\s+(\d+)%\s+[\d.]+[kMGT]?B/s\s+\S+(?:\s+\(xfr#(\d+), (ir|to)-chk=(\d{1,18})/(\d{1,18})\))?")
 _PROTOCOL = re.compile(rb"\((?:Client|Server)\) Protocol versions: remote=\d+, negotiated=(\d{1,4})")
 _ESCAPED = re.compile(rb"\\#([0-3][0-7]{2})")
+_COMPLAINT = b"IO error encountered -- skipping file deletion"  # the one that does not come on standard error
 _LONGEST_REST = 1 << 16  # the longest name there is, every byte of it escaped, takes a quarter of it
 _STATISTICS = {
     b"Number of files": "files",
@@ -44,7 +45,8 @@ class Output:
     """Everything read from one rsync's standard output.
 
     `written` are the names (relative to the destination, as bytes) of regular files that got data, with their lengths;
-    `numbers` the statistics by short name (bytes and counts), empty when rsync died before printing them.
+    `numbers` the statistics by short name (bytes and counts), empty when rsync died before printing them; `complaints` lines that
+    belong with those of standard error.
     """
 
     progress: Progress = field(default_factory=Progress)
@@ -53,6 +55,7 @@ class Output:
     changed: int = 0
     deleted: int = 0
     protocol: int | None = None
+    complaints: tuple[bytes, ...] = ()
     _rest: bytes = b""
 
     def feed(self, data: bytes) -> None:
@@ -69,6 +72,8 @@ class Output:
                 self._statistic(match)
             elif match := _PROTOCOL.fullmatch(record):
                 self.protocol = int(match[1])
+            elif record == _COMPLAINT:
+                self.complaints = (record,)  # rsync says it once
         if last_progress:
             self._progress(last_progress)
 

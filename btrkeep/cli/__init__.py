@@ -28,7 +28,7 @@ def edge(command: click.Command, name: str) -> int:
         click.echo(error.format_message())
         return Exit.USAGE
     except click.ClickException as error:
-        error.show()
+        complain(_in_our_words(error))
         return Exit.USAGE
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
@@ -37,6 +37,32 @@ def edge(command: click.Command, name: str) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
     return int(status or 0)
+
+
+def _in_our_words(error: click.ClickException) -> OperatorError:
+    """One line and a hint, where click would print three lines before it."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f"`{context.command_path} --help` explains it" if context else ""
+    if context and isinstance(error, click.NoSuchOption):
+        return OperatorError(f"{context.command_path} has no option {error.option_name}", _nearest_option(error, context) or hint)
+    message = error.format_message().rstrip(".")
+    return OperatorError(message[:1].lower() + message[1:], hint)
+
+
+def _nearest_option(error: click.NoSuchOption, context: click.Context) -> str:
+    above = context.parent
+    while above:
+        if error.option_name in _options_of(above):
+            return f"it goes before the command: {above.command_path} {error.option_name} {context.info_name}"
+        above = above.parent
+    from difflib import get_close_matches
+
+    near = get_close_matches(error.option_name, _options_of(context), 1)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def _options_of(context: click.Context) -> list[str]:
+    return [name for param in context.command.get_params(context) for name in param.opts if name.startswith("-")]
 
 
 def complain(error: OperatorError) -> None:

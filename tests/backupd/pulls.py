@@ -66,7 +66,7 @@ def run(command: Sequence[str]) -> Pulled:
     output, messages = Output(), Messages()
     output.feed(done.stdout)
     messages.feed(done.stderr)
-    messages.close()
+    messages.close(output.complaints)
     return Pulled(done.returncode, done.stdout, done.stderr, output, messages)
 
 

@@ -1,0 +1,141 @@
+"""The commands that read, with 3,000 hosts and 96,000 backups: whole processes, from the shell's prompt back to it.
+
+    python -m bench.catalogue_commands [--hosts 3000] [--backups 32] [--json]
+
+The catalogue is that of bench.make_catalogue. In the pool each host has its folder with as many names as backups; the newest is a
+real backup (a read-only subvolume with its record), since that is what --dry-run looks at.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from backupd import record as records
+from bench import make_catalogue
+from bench.common import Bed, bed, parser, report, say, spread, wait_for_quiet
+from btrkeep.pool import create, describe, set_read_only
+from btrkeep.units import backup_name
+from tests.beds import TOP, work
+
+NOW = "2026-11-20T22:30:00Z"  # all hosts are due, and their window is open
+ONE = "host0007.example.org"
+COMMANDS: Mapping[str, tuple[tuple[str, ...], float]] = {
+    "status": (("status",), 0.5),
+    "status --json": (("status", "--json"), 0.5),
+    "list HOST": (("list", ONE), 0.5),
+    "list --json": (("list", "--json"), 1.5),
+    "run --dry-run": (("run", "--dry-run"), 2.0),
+}
+MEMORY = 300e6
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One whole process: seconds on the wall, bytes of memory at the most, bytes that it printed."""
+
+    seconds: float
+    memory: int
+    printed: int
+
+
+def make_site(pool: Path, folder: Path, hosts: int = 3000, count: int = 32) -> Path:
+    """A rehearsal pool at `pool` and its catalogue in `folder`; the configuration's file."""
+    config = folder / "large.toml"
+    config.write_text(configuration(pool, folder / "state", hosts), encoding="utf-8")
+    work(sys.executable, "-m", "backupd", "--config", config, "init", "--rehearsal", pool, cwd=TOP)
+    marker = pool / ".btrkeep" / "pool.json"
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), "id": make_catalogue.POOL_ID}))
+    for host in range(hosts):
+        _make_folder(pool, host, count)
+    make_catalogue.make(folder / "state", hosts, count)
+    return config
+
+
+def configuration(pool: Path, state: Path, hosts: int) -> str:
+    """A configuration as a large pool has it: a group, a window, a budget, and one table for every host."""
+    head = (
+        f'[pool]\npath = "{pool}"\nstate = "{state}"\n[backup]\nwindow = "22:00-06:00"\nbandwidth = "16MB"\n'
+        '[group.debian]\nexclude = ["/var/cache/apt/archives/*"]\npaths = ["/etc", "/home", "/srv", "/var/lib"]\n'
+    )
+    names = (f"host{host:04}.example.org" for host in range(hosts))
+    return head + "".join(f'[host."{name}"]\ngroup = "debian"\naddress = "root@{name}"\n' for name in names)
+
+
+def _make_folder(pool: Path, host: int, count: int) -> None:
+    evenings = make_catalogue.nights(count)
+    backups = [make_catalogue.backup_of(host, night, evening) for night, evening in enumerate(evenings)]
+    folder = pool / "hosts" / backups[0].host
+    folder.mkdir(mode=0o700)
+    for backup in backups[:-1]:
+        (folder / backup_name(backup.started)).mkdir()
+    newest, path = backups[-1], folder / backup_name(backups[-1].started)
+    create(path)
+    subvolume = describe(path)
+    assert subvolume is not None
+    records.write(path, records.Record(newest.host, subvolume.uuid, records.COMPLETE, newest.started, name=path.name))
+    set_read_only(path)
+
+
+def measure(config: Path, words: Sequence[str]) -> Measured:
+    """Runs `backupd WORDS` once. Its output goes through a pipe and is thrown away, as by a program that reads it."""
+    argv = [sys.executable, "-m", "backupd", "--config", str(config), *words, "--now", NOW]
+    begun = time.perf_counter()
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=TOP)
+    assert process.stdout is not None
+    printed = memory = 0
+    while piece := process.stdout.read(1 << 16):
+        printed += len(piece)
+        memory = _peak(process.pid) or memory
+    process.wait()
+    seconds = time.perf_counter() - begun
+    if process.returncode:
+        raise SystemExit(f"backupd {' '.join(words)} ended with {process.returncode}")
+    return Measured(seconds, memory, printed)
+
+
+def _peak(pid: int) -> int:
+    """The most memory that a process has had. (ru_maxrss is that of whoever forked it, when that was more.)"""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")), 0)
+
+
+def _measure_all(options: argparse.Namespace, place: Bed) -> dict[str, dict[str, dict[str, float]]]:
+    say(f"making a pool of {options.hosts} hosts with {options.backups} backups each")
+    config = make_site(place.pool, place.folder, options.hosts, options.backups)
+    found: dict[str, list[Measured]] = {name: [] for name in COMMANDS}
+    quiet = [wait_for_quiet(options)]
+    for night in range(options.nights + 1):
+        for name, (words, _) in COMMANDS.items():
+            one = measure(config, words)
+            found[name] += [one] if night else []  # the first one finds cold caches
+        quiet.append(wait_for_quiet(options))
+    if not all(quiet):
+        say("others were working on this machine meanwhile: the figures are too high")
+    return {
+        "seconds": {name: {**spread([each.seconds for each in some]), "limit": COMMANDS[name][1]} for name, some in found.items()},
+        "MB of memory": {
+            name: {**spread([each.memory / 1e6 for each in some]), "limit": MEMORY / 1e6} for name, some in found.items()
+        },
+    }
+
+
+def main() -> None:
+    """The command line."""
+    made = parser("The commands that read, with a large catalogue: whole processes.", nights=5)
+    made.add_argument("--hosts", type=int, default=3000)
+    made.add_argument("--backups", type=int, default=32)
+    options = made.parse_args()
+    with bed(options, "4G", "256M") as place:
+        report(options, "The commands that read", _measure_all(options, place))
+
+
+if __name__ == "__main__":
+    main()

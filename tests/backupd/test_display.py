@@ -1,0 +1,109 @@
+"""How tables and the live display fit a terminal: measured as rich or a plain count of characters sees them."""
+
+import io
+import os
+from collections import deque
+from typing import Any
+
+import click
+import pytest
+from rich.console import Console
+
+from backupd.cli.live import LiveObserver
+from backupd.rsync.messages import Class, classify
+from backupd.site import Running
+from btrkeep import cli
+from btrkeep.units import counted
+
+HEADERS = ["HOST", "STATE", "STARTED", "NEW", "REMARK"]
+WORDS = "some files could not be transferred and this sentence goes on for longer than any terminal is wide, alas"
+ROWS = [("web1", click.style("failed", fg="red"), "2026-11-20T22:00:03Z", "1.25 MiB", WORDS)]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes standard output a terminal of so many columns, as far as a table can see."""
+
+    def of(columns: int | None) -> None:
+        monkeypatch.setattr("sys.stdout", type("Out", (io.StringIO,), {"isatty": lambda _: columns is not None})())
+        monkeypatch.setenv("COLUMNS", str(columns or 1000))
+
+    return of
+
+
+def lines(text: str) -> list[str]:
+    return [click.unstyle(line) for line in text.splitlines()]
+
+
+def test_a_table_in_a_pipe_is_one_line_per_row(terminal: Any) -> None:
+    terminal(None)
+    assert len(lines(cli.table(ROWS, HEADERS, right=["NEW"], spare=["STARTED"]))) == 2
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_table_fits_the_terminal_and_loses_no_word_of_its_last_column(terminal: Any, columns: int) -> None:
+    terminal(columns)
+    shown = lines(cli.table(ROWS, HEADERS, right=["NEW"], spare=["STARTED"]))
+    assert max(map(len, shown)) <= columns
+    begin = shown[0].index("REMARK")
+    assert " ".join(line[begin:].strip() for line in shown[1:]) == WORDS
+    assert "STARTED" not in shown[0]
+
+
+def test_a_table_that_fits_shows_its_spare_columns(terminal: Any) -> None:
+    terminal(80)
+    shown = lines(cli.table([(*ROWS[0][:4], "short")], HEADERS, right=["NEW"], spare=["STARTED"]))
+    assert shown == ["HOST  STATE   STARTED                    NEW  REMARK", "web1  failed  2026-11-20T22:00:03Z  1.25 MiB  short"]
+
+
+def test_a_last_column_without_a_word_is_left_out(terminal: Any) -> None:
+    terminal(None)
+    assert lines(cli.table([("web1", "")], ["HOST", "REMARK"])) == ["HOST", "web1"]
+
+
+def picture(columns: int) -> list[str]:
+    observer = LiveObserver()
+    observer.console = Console(file=io.StringIO(), width=columns, color_system=None, force_terminal=True)
+    observer.hosts = 3
+    for host, path, expected in (
+        ("warehouse-berlin", "/usr/share/doc", None),
+        ("shop", "/var/lib/a/folder/far/away/orders", 1_500_000),
+    ):
+        running = Running(host, 1, expected_files=expected, path=path, done_files=1_234_567, done_bytes=12 << 30)
+        running.begun -= 60
+        observer.running[host] = running
+    with observer.console.capture() as capture:
+        observer.console.print(observer._picture())
+    return [line for line in capture.get().splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_live_display_has_a_line_per_transfer_and_shows_every_number_of_it(columns: int) -> None:
+    first, second, overall = picture(columns)
+    assert max(len(first), len(second), len(overall)) <= columns
+    assert first.startswith("warehouse-berlin")
+    assert first.rstrip().endswith("first copy")
+    for words in ("1,234,567 files", "12.0 GiB", "205 MiB/s", "82%"):
+        assert words in second
+    assert "0 of 3 hosts" in overall
+
+
+def test_a_narrow_live_display_shows_the_end_of_a_long_path() -> None:
+    assert "orders" in picture(90)[1]
+    assert "/var/lib/a/folder" not in picture(90)[1]
+
+
+def test_the_rate_is_that_of_the_last_seconds() -> None:
+    running = Running("shop", 1, done_bytes=5000)
+    running.begun -= 1000
+    running._seen = deque([(running.begun + 990, 4000)])
+    assert 90 < running.rate < 101
+
+
+@pytest.mark.parametrize("role", ["sender", "receiver", "generator"])
+def test_a_connection_that_broke_is_no_file_that_could_not_be_read(role: str) -> None:
+    assert classify(f"rsync: [{role}] write error: {os.strerror(32)} (32)") is Class.OTHER
+
+
+def test_one_is_not_counted_in_the_plural() -> None:
+    assert [counted(number, "host") for number in (0, 1, 2, 2000)] == ["0 hosts", "1 host", "2 hosts", "2,000 hosts"]

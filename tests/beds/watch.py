@@ -1,0 +1,127 @@
+"""Looks at a pool and at its processes while something is going wrong there: through btrfs-progs, SQLite and /proc, never our code."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tests.beds.cli import TOP
+from tests.beds.nights import Nights
+from tests.beds.work import work
+
+KILL_AT = Path(__file__).resolve().parent / "kill_at.py"
+KILLED = -9
+
+
+def killed(nights: Nights, when: str, step: str, *words: str, count: int = 1) -> None:
+    """Runs `backupd WORDS`, which has to die at that step (see kill_at.py)."""
+    done = work(
+        sys.executable,
+        "-P",  # the folder of beds must not stand in front of python-btrfs
+        KILL_AT,
+        when,
+        step,
+        str(count),
+        "--config",
+        nights.config,
+        *words,
+        check=False,
+        env={"PYTHONPATH": str(TOP), "NO_COLOR": "1"},
+    )
+    assert done.returncode == KILLED, f"{when} {step} was never reached:\n{done.stdout}\n{done.stderr}"
+
+
+def rows(nights: Nights, query: str) -> list[tuple[Any, ...]]:
+    """What SQLite finds in the catalogue."""
+    with closing(sqlite3.connect(f"file:{nights.top / 'state' / 'catalogue.sqlite'}?mode=ro", uri=True)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def subvolumes(nights: Nights) -> dict[str, int]:
+    """Every subvolume below the pool's own by its path in there, and its id: `btrfs subvolume list` names others by longer paths."""
+    lines = work("btrfs", "subvolume", "list", nights.pool).stdout.splitlines()
+    found = {line.split(" path ", 1)[1]: int(line.split()[1]) for line in lines}
+    return {path: number for path, number in found.items() if path.startswith(("hosts/", ".btrkeep/"))}
+
+
+def is_writable(path: Path) -> bool:
+    return work("btrfs", "property", "get", "-ts", path, "ro").stdout.strip() == "ro=false"
+
+
+def writable_finals(nights: Nights) -> list[str]:
+    """Backups with a final name that can be written: there must never be one."""
+    return [path for path in subvolumes(nights) if path.split("/")[-1][0].isdigit() and is_writable(nights.pool / path)]
+
+
+def disagreements(nights: Nights) -> list[str]:
+    """Where the catalogue's rows and the pool's subvolumes differ, in their paths or ids, and rows that say something still runs."""
+    known = dict(rows(nights, "select path, subvolume_id from backup"))
+    there = {path: number for path, number in subvolumes(nights).items() if path.startswith("hosts/")}
+    found = [f"{path}: only in the catalogue" for path in known.keys() - there.keys()]
+    found += [f"{path}: only in the pool" for path in there.keys() - known.keys()]
+    found += [
+        f"{path}: id {known[path]} in the catalogue, {there[path]} in the pool"
+        for path in known.keys() & there.keys()
+        if known[path] != there[path]
+    ]
+    found += [f"{path} is said to run" for (path,) in rows(nights, "select path from backup where state = 'running'")]
+    found += [f"run {number} has no end" for (number,) in rows(nights, "select id from run where outcome is null")]
+    found += [f"progress of {host}" for (host,) in rows(nights, "select host from progress")]
+    return found
+
+
+def processes(*words: str | Path) -> dict[int, list[str]]:
+    """Living processes whose command line holds all of `words`, this one left out: number and words."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        try:
+            line = (entry / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if line and all(str(word) in line for word in words):
+            found[int(entry.name)] = line.split("\0")[:-1]
+    return found
+
+
+def receivers(nights: Nights) -> list[int]:
+    """This side's rsync processes that work on the pool: generators and receivers."""
+    found = processes("--inplace", nights.pool)
+    return [pid for pid, words in found.items() if words[0] == "rsync" and "--server" not in words]
+
+
+def transferring(nights: Nights) -> list[int]:
+    """Everything that belongs to a transfer into the pool or from its sources: rsync, remote shells, relays."""
+    return [pid for pid, words in processes("rsync").items() if any(str(nights.top) in word for word in words) and "-m" not in words]
+
+
+def wait_for(true: Callable[[], object], seconds: float = 20, why: str = "it did not happen in time") -> float:
+    """How long it took until `true()`; fails after `seconds`."""
+    start = time.monotonic()
+    while not true():
+        assert time.monotonic() - start < seconds, why
+        time.sleep(0.02)
+    return time.monotonic() - start
+
+
+def ended(process: subprocess.Popen[str], seconds: float = 30) -> tuple[int, str, str]:
+    """Waits for a program's end: its status and both texts."""
+    stdout, stderr = process.communicate(timeout=seconds)
+    assert "Traceback" not in stderr, stderr
+    return process.returncode, stdout, stderr
+
+
+def results(text: str) -> dict[str, dict[str, Any]]:
+    """`run --json`, by host."""
+    return {result["host"]: result for result in json.loads(text)}
+
+
+def newest_of(names: Iterable[str]) -> str:
+    return max(names)
