@@ -5,6 +5,7 @@ The steps, each in the module that does it: lock (leftovers), `.working` (workin
 """
 
 import asyncio
+import logging
 import os
 import time
 from dataclasses import replace
@@ -28,6 +29,8 @@ from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool import Lock, mount_options
 from btrkeep.process import start_time
 from btrkeep.units import format_time
+
+log = logging.getLogger(__name__)
 
 _WORTH_DIGGING = 1 << 16
 
@@ -172,11 +175,17 @@ class HostRun:
     async def _leave_unfinished(self, prepared: Prepared, record: Record, verdict: Verdict, transfer: HostTransfer) -> HostResult:
         """What arrived stays for the next run; a `.working` in which nothing arrived goes again."""
         nothing = prepared.fresh and not transfer.anything_arrived
+        try:
+            if nothing:
+                await asyncio.to_thread(working.discard, prepared.path, prepared.uuid)
+            else:
+                await asyncio.to_thread(records.write, prepared.path, record)
+        except OSError as error:  # the fault that is to be told, once more; a writable `.working` is partial whatever its record says
+            log.warning("%s: %s", prepared.path, error.strerror)
+            nothing = False
         if nothing:
-            await asyncio.to_thread(working.discard, prepared.path, prepared.uuid)
             self.site.catalogue.drop_backup(self.host.name, None)
         else:
-            await asyncio.to_thread(records.write, prepared.path, record)
             self.site.catalogue.put_backup(backup_row(self.site.pool, record, records.PARTIAL, prepared.id))
         if self.host.optional and transfer.unreachable:
             outcome = "skipped"

@@ -182,7 +182,10 @@ class Night:
                     (end - now).total_seconds(), run.stopper.stop, f"the window {host.window} has closed"
                 )
             self._see_that_there_is_room()
-            self._tell(await self._guarded(run))
+            result = await self._guarded(run)
+            if not result.good:
+                self._room_seen = 0.0  # it may be the pool that is full now
+            self._tell(result)
         finally:
             if closing:
                 closing.cancel()

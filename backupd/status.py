@@ -58,6 +58,8 @@ def _error(facts: HostFacts | None, last: datetime | None, now: datetime) -> str
         return None
     if last and last > now + FUTURE:
         return "the newest complete backup is stamped in the future: was a clock wrong?"
-    if facts.last_run_outcome in ("failed", "partial", "suspect") and _newer_than_complete(facts):
+    if facts.newest_state == "suspect":
+        return facts.newest_error
+    if facts.last_run_outcome in ("failed", "partial") and _newer_than_complete(facts):
         return facts.last_run_error
-    return facts.newest_error if facts.newest_state == "suspect" else None
+    return None  # also for a suspect backup that was accepted

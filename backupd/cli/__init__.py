@@ -22,6 +22,7 @@ COMMANDS = {
     "accept": "let a suspect backup count as complete",
     "log": "past runs, and what rsync said",
     "rebuild": "make the catalogue again from the pool",
+    "completion": "make a shell complete commands, options and hosts",
 }
 
 
@@ -53,16 +54,23 @@ class _LazyGroup(click.Group):
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="backupd")
-@click.option("--pool", "pool_name", default="main", show_default=True, metavar="NAME", help="The pool: /etc/btrkeep/NAME.toml.")
+@click.option(
+    "--pool", "pool_name", default="main", show_default=True, metavar="NAME", help="The pool, configured in /etc/btrkeep/NAME.toml."
+)
 @click.option(
     "--config", "config_file", type=click.Path(), metavar="FILE", help="The configuration file, instead of a pool's name."
 )
-@click.option("-v", "--verbose", count=True, help="Say more; twice: every program that is started.")
+@click.option("-v", "--verbose", count=True, help="Say more; -vv: also every program that is started.")
 @click.pass_context
 def group(ctx: click.Context, pool_name: str, config_file: str | None, verbose: int) -> None:
     """Back up many hosts with rsync into btrfs snapshots.
 
-    Exit status: 0 all is well, 1 something needs a look, 2 usage or configuration, 3 locked, 4 the pool is unusable.
+    To begin: `backupd init /srv/backup` makes a pool and an example configuration. Name your hosts in it. `backupd check --connect`
+    says what is still missing, `backupd run` makes the backups, `backupd status` and `backupd list` show them. They are plain
+    folders: copy a file back with cp.
+
+    Exit status: 0 all is well, 1 something needs a look, 2 wrong usage or configuration, 3 a lock is held, 4 the pool is unusable,
+    130 interrupted, 143 terminated. `man backupd` has the details.
     """
     if config_file is not None and (not config_file or ctx.get_parameter_source("pool_name") is not ParameterSource.DEFAULT):
         raise UsageError("--config names no file" if not config_file else "--pool and --config exclude each other")

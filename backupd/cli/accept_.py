@@ -6,7 +6,7 @@ from datetime import datetime
 import click
 
 from backupd import record as records
-from backupd.cli.context import Opened, json_option, now_option, opened, see_host
+from backupd.cli.context import Opened, complete_host, json_option, now_option, opened, see_host
 from backupd.reconcile import row_of
 from backupd.working import final_backups
 from btrkeep.cli import echo_json
@@ -16,7 +16,7 @@ from btrkeep.units import format_time
 
 
 @click.command("accept")
-@click.argument("host")
+@click.argument("host", shell_complete=complete_host)
 @click.argument("name")
 @click.option("--why", default="", metavar="TEXT", help="Why it is right after all; kept with the backup.")
 @json_option
@@ -25,7 +25,9 @@ from btrkeep.units import format_time
 def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, now: datetime | None) -> int:
     """Let the suspect backup NAME of HOST count as complete.
 
-    It may then be what the next backup grows from, and older ones may expire. `latest` as NAME is the newest suspect one.
+    A suspect backup has finished, but lost or missed too much; `backupd list HOST` says what. Look at it. When it is right after all
+    (much was deleted on purpose, say), accept it: the next backup grows from it then, and older ones may expire. `latest` as NAME is
+    the newest suspect one.
     """
     with opened(ctx, now, writes=True) as site:
         see_host(site.config, site.catalogue, host)

@@ -2,13 +2,15 @@
 
 import asyncio
 from dataclasses import asdict
+from datetime import datetime
 
 import click
 
 from backupd.checks import Finding, check_all, check_hosts
-from backupd.cli.context import json_option, load_config
+from backupd.cli.context import clock_for, json_option, load_config, now_option
 from btrkeep.cli import echo_json, table
 from btrkeep.errors import Exit
+from btrkeep.pool import open_pool
 
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
 
@@ -16,13 +18,16 @@ _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
 @click.command("check")
 @click.option("--connect", is_flag=True, help="Also reach every host, by a harmless `rsync --list-only` of its paths.")
 @json_option
+@now_option
 @click.pass_context
-def command(ctx: click.Context, connect: bool, as_json: bool) -> int:
+def command(ctx: click.Context, connect: bool, as_json: bool, now: datetime | None) -> int:
     """Look at the configuration, the pool and the programs, and say what is wrong and what to do.
 
     Exit status 1 when there is a warning or an error, 4 when the pool is unusable.
     """
     config = load_config(ctx)
+    if now:
+        clock_for(open_pool(config.pool.path), now)
     found = list(check_all(config))
     if connect:
         found += asyncio.run(check_hosts(config))

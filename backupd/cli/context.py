@@ -27,7 +27,7 @@ class _Time(click.ParamType[datetime]):
 
 
 TIME = _Time()
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 now_option = click.option("--now", type=TIME, metavar="TIME", help="Act as if it were TIME; only on a pool made with --rehearsal.")
 
 
@@ -39,6 +39,16 @@ class Opened:
     pool: Pool
     catalogue: Catalogue
     clock: Clock
+
+
+def complete_host(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The configured hosts that begin with what was typed; none when the configuration cannot be read."""
+    words = ctx.find_root().params
+    try:
+        config = load(words["pool_name"], Path(words["config_file"]) if words["config_file"] else None)
+    except OperatorError:
+        return []
+    return [name for name in config.hosts if name.startswith(incomplete)]
 
 
 def load_config(ctx: click.Context) -> Config:

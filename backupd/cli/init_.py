@@ -20,7 +20,7 @@ from btrkeep.pool import create_pool
 def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> None:
     """Make a pool at PATH: a new subvolume of a mounted btrfs, or an empty folder on one.
 
-    Writes an example configuration too, unless there is one already.
+    Writes an example configuration too, unless there is one already: /etc/btrkeep/main.toml, or what --pool or --config name.
     """
     chosen = ctx.find_root().obj
     config = Path(chosen["config"] or f"/etc/btrkeep/{chosen['pool']}.toml")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import Opened, json_option, now_option, opened, see_host
+from backupd.cli.context import Opened, complete_host, json_option, now_option, opened, see_host
 from btrkeep.catalogue import Backup
 from btrkeep.cli import stream_json, table
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
@@ -16,7 +16,7 @@ _HEADERS = ["HOST", "NAME", "STATE", "STARTED", "TOOK", "FILES", "SIZE", "NEW", 
 
 
 @click.command("list")
-@click.argument("host", required=False)
+@click.argument("host", required=False, shell_complete=complete_host)
 @click.option("--all", "everything", is_flag=True, help="Every backup of every host, not only the newest of each.")
 @json_option
 @now_option
@@ -24,7 +24,11 @@ _HEADERS = ["HOST", "NAME", "STATE", "STARTED", "TOOK", "FILES", "SIZE", "NEW", 
 def command(ctx: click.Context, host: str | None, everything: bool, as_json: bool, now: datetime | None) -> int:
     """The backups of HOST, or the newest of each host.
 
-    NAME is when the backup started, in UTC. NEW is what it added: the data that rsync wrote. JSON always has every backup.
+    NAME is when the backup started, in UTC; it is also its folder: POOL/hosts/HOST/NAME/data. NEW is what it added: the data that
+    rsync wrote. (.working is a backup that still runs or was interrupted; the next run goes on with it.) JSON always has every backup.
+
+    States: complete; suspect (lost or missed too much, see `backupd accept`); failed (a source path is missing or broken, the rest
+    is there); partial and running.
     """
     with opened(ctx, now) as site:
         if host:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import json_option, now_option, opened, see_host
+from backupd.cli.context import complete_host, json_option, now_option, opened, see_host
 from btrkeep.catalogue import Run
 from btrkeep.cli import echo_json
 from btrkeep.process import start_time
@@ -15,13 +15,16 @@ _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial"
 
 
 @click.command("log")
-@click.argument("host", required=False)
+@click.argument("host", required=False, shell_complete=complete_host)
 @click.option("-n", "limit", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="How many runs.")
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str | None, limit: int, as_json: bool, now: datetime | None) -> int:
-    """Past runs, newest first, with rsync's exit status, what it means, and its last error lines."""
+    """Past runs, newest first, with rsync's exit status, what it means, and its last error lines.
+
+    A run is one try to back up one host. Runs are remembered when their backups are long gone, and also when none came of them.
+    """
     with opened(ctx, now) as site:
         if host:
             see_host(site.config, site.catalogue, host)

@@ -1,20 +1,23 @@
 """`backupd rebuild`: the catalogue made again from the pool."""
 
+from datetime import datetime
+
 import click
 
-from backupd.cli.context import json_option, load_config, see_writable
+from backupd.cli.context import clock_for, json_option, load_config, now_option, see_writable
 from backupd.reconcile import all_rows
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool import open_pool, take_lock
-from btrkeep.units import counted, printable
+from btrkeep.units import counted, format_time, printable
 
 
 @click.command("rebuild")
 @json_option
+@now_option
 @click.pass_context
-def command(ctx: click.Context, as_json: bool) -> int:
+def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
     """Make the catalogue again from the pool's own records.
 
     No backup, acceptance or hold is lost with the catalogue; of a damaged one the history of runs is.
@@ -22,8 +25,9 @@ def command(ctx: click.Context, as_json: bool) -> int:
     config = load_config(ctx)
     pool = open_pool(config.pool.path)
     see_writable(pool)
+    since = format_time(clock_for(pool, now).now())
     trouble: list[str] = []
-    with take_lock(pool.locks / "night", "backupd rebuild", ""):
+    with take_lock(pool.locks / "night", "backupd rebuild", since):
         aside = None
         try:
             catalogue = Catalogue.open(config.pool.state)

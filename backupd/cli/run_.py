@@ -10,7 +10,7 @@ from datetime import datetime
 
 import click
 
-from backupd.cli.context import Opened, json_option, now_option, opened
+from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
 from backupd.cli.observers import JsonObserver, LineObserver, as_json_object
 from backupd.night import Night, Planned, plan
 from backupd.reconcile import reconcile
@@ -28,12 +28,12 @@ _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
 
 
 @click.command("run")
-@click.argument("hosts", nargs=-1, metavar="[HOST]...")
-@click.option("--all", "everything", is_flag=True, help="All enabled hosts, due or not, whatever their window.")
+@click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host)
+@click.option("--all", "everything", is_flag=True, help="All enabled hosts, due or not, in their window or not.")
 @click.option(
     "--catch-up", is_flag=True, help="Ignore the window for hosts whose newest complete backup is older than 1.5 times `every`."
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would run, with the exact rsync commands.")
+@click.option("--dry-run", is_flag=True, help="Say what would run, and the exact rsync commands; change nothing.")
 @json_option
 @now_option
 @click.pass_context
@@ -42,8 +42,12 @@ def command(
 ) -> int:
     """Back up the hosts that are due, or those that are named.
 
-    A host is due when no complete backup of it started since its current period began. Ctrl-C and SIGTERM stop cleanly and keep
-    what has arrived; a second one stops at once.
+    A host is due when no complete backup of it started since its current period began (`every`, one day unless configured
+    otherwise). Outside its window a due host waits. Hosts that are named run in any case.
+
+    Ctrl-C and SIGTERM stop cleanly and keep what has arrived, so that the next run goes on with it; a second one stops at once.
+
+    Exit status 0: all complete, or nothing due; 1: some host is partial, failed or suspect; 3: another run holds the lock.
     """
     if hosts and everything:
         raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import Opened, json_option, now_option, opened, see_host
+from backupd.cli.context import Opened, complete_host, json_option, now_option, opened, see_host
 from backupd.status import STATES, HostStatus, host_status
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, table
@@ -16,12 +16,15 @@ _COLOURS = {"ok": "green", "late": "yellow", "failing": "red", "suspect": "yello
 
 
 @click.command("status")
-@click.argument("host", required=False)
+@click.argument("host", required=False, shell_complete=complete_host)
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime | None) -> int:
     """How every host is doing: ok, late, failing, suspect or never.
+
+    late: the newest complete backup is older than 1.5 times `every`. failing: the newest run brought no complete backup. suspect:
+    the newest backup lost or missed too much. never: there is no complete backup yet.
 
     With HOST, that one alone and at length.
     """

@@ -147,8 +147,8 @@ def ssh_command(host: HostConfig, ssh: SshSettings) -> tuple[str, ...]:
         "-T",
         "-a",
         *(("-p", str(host.port)) if host.port else ()),
-        "-i",
-        str(ssh.key),
+        "-o",
+        f"IdentityFile={ssh.key}",  # with -i a key that is missing would be replaced by those of ~/.ssh
         "-o",
         f"UserKnownHostsFile={ssh.known_hosts}",
         *(word for option in (*host.ssh_options, *_SSH_OPTIONS) for word in ("-o", option)),

@@ -11,6 +11,7 @@ import click
 
 from btrkeep.cli.tables import table
 from btrkeep.errors import Exit, OperatorError
+from btrkeep.units import printable
 
 __all__ = ["complain", "echo_json", "edge", "stream_json", "table"]
 
@@ -68,9 +69,9 @@ def _options_of(context: click.Context) -> list[str]:
 def complain(error: OperatorError) -> None:
     """An error and its hint on standard error, in colour only on a terminal."""
     for line in error.message.splitlines():
-        click.echo(click.style("error: ", fg="red", bold=True) + line, err=True)
+        click.echo(click.style("error: ", fg="red", bold=True) + printable(line), err=True)
     if error.hint:
-        click.echo(click.style("hint: ", fg="cyan") + error.hint, err=True)
+        click.echo(click.style("hint: ", fg="cyan") + printable(error.hint), err=True)
 
 
 def echo_json(value: object) -> None:

@@ -140,7 +140,7 @@ def test_a_transfer_that_died_has_no_statistics(source: Path, tmp_path: Path, ba
 def test_nothing_that_is_printed_can_raise(data: bytes) -> None:
     output = Output()
     output.feed(data + b"\n")
-    for start in (b">f+++++++++|5|", b"Number of files: ", b"Total file size: ", b"\r   12  3%    1.00kB/s    0:00:00 (xfr#1, to-chk="):
+    for start in (b">f+++++++++|5|", b"Number of files: ", b"Total file size: ", b"\r 12  3%  1.00kB/s  0:00:00 (xfr#1, to-chk="):
         output.feed(start + data + b"\n")
     assert unescape(data) is not None
 

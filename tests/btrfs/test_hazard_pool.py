@@ -81,13 +81,14 @@ def test_after_a_full_pool_no_other_transfer_starts(make_btrfs: Make, source: Pa
     nights.settings("backup", concurrency=1)
     for name in ("a", "b", "c"):
         nights.host(name, source)
+    nights.run()
     fill(source / "new", 96 * MIB)
     nights.in_the_middle(16 * MIB, ballast(point, 16 * MIB))
     done = nights.backupd("run", "--all", check=False)
     assert done.returncode == 4, done.stdout + done.stderr
     assert "too little room" in done.stderr
     assert [name for name in ("a", "b", "c") if f"{name}: started" in done.stdout] == ["a"]
-    assert not (nights.pool / "hosts" / "b").exists()
+    assert {name: nights.json("log", name)[0]["outcome"] for name in ("a", "b")} == {"a": "failed", "b": "complete"}
 
 
 def test_below_min_free_no_transfer_starts(make_btrfs: Make, source: Path) -> None:
