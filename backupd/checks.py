@@ -49,7 +49,7 @@ def _configuration(config: Config) -> Iterator[Finding]:
             "warning", "configuration", f"{config.file}: no host is configured", "add a [host.NAME] table; the README shows one"
         )
     else:
-        yield Finding("ok", "configuration", f"{config.file}: {counted(len(config.hosts), 'host')}, {enabled} enabled")
+        yield Finding("ok", "configuration", f"{config.file}: {counted(len(config.hosts), 'host')}, {enabled:,} enabled")
     for notice in config.notices:
         yield Finding("note", "configuration", printable(notice))
 

@@ -42,10 +42,13 @@ class SplitResult:
     seconds: float
 
 
-def split(subvolume: Path, under: str = "/") -> SplitResult:
+def split(subvolume: Path, under: str = "/", *, since: int = 0) -> SplitResult:
     """Leaves no file with more than one link in `subvolume`/data, each name with the content and attributes that it had.
 
     With `under`, only names below that source path: what another path's rsync has just linked stays linked.
+
+    With `since`, a generation: when no file had more than one link then, only what was written since has to be looked at. A file
+    has at most one name that is older, so one of those found is always enough to tell it from the others.
 
     Regular files become reflink copies; symlinks, fifos, sockets and device nodes are made again. Folders keep their times. The
     subvolume is writable, nobody else writes in it, and what was changed in it before is committed (a snapshot that was just made
@@ -57,7 +60,7 @@ def split(subvolume: Path, under: str = "/") -> SplitResult:
     root = os.open(subvolume, FOLDER)
     try:
         _remove_staging(root)
-        inodes, names = _split_all(root, (DATA, *(part for part in os.fsencode(under).split(b"/") if part)))
+        inodes, names = _split_all(root, (DATA, *(part for part in os.fsencode(under).split(b"/") if part)), since)
     except OSError as error:
         raise _for_the_operator(error, os.fsencode(subvolume)) from error
     finally:
@@ -67,10 +70,10 @@ def split(subvolume: Path, under: str = "/") -> SplitResult:
     return SplitResult(inodes, names, time.monotonic() - started)
 
 
-def _split_all(root: int, top: tuple[bytes, ...]) -> tuple[int, int]:
+def _split_all(root: int, top: tuple[bytes, ...], since: int) -> tuple[int, int]:
     inodes = names = 0
     with _Folders(root, top) as folders:
-        for inode in linked_inodes(root):
+        for inode in linked_inodes(root, since=since):
             done = sum(_split_name(root, folders, inode, folder, name) for folder, name in inode.names)
             inodes, names = inodes + bool(done), names + done
     return inodes, names

@@ -13,7 +13,7 @@ from backupd.rsync.output import Output
 from backupd.site import Running, Site
 from backupd.transfer import Ended, Stopper, transfer
 from backupd.verdict import Limits, Outcome, PathResult, judge
-from backupd.working import Prepared
+from backupd.working import Prepared, drop_other_paths
 from btrkeep.catalogue import RunFields
 from btrkeep.config import HostConfig
 from btrkeep.pool import Lock, commit
@@ -39,6 +39,7 @@ class HostTransfer:
         self.protocol: int | None = None
         self.sparse = prepared.base is None
         self._last: Ended | None = None
+        self._said: dict[str, tuple[str, ...]] = {}
 
     async def run(self) -> None:
         """All paths, and again those whose connection broke, up to `attempts` times with growing pauses."""
@@ -77,10 +78,13 @@ class HostTransfer:
             result = self._judge(path, ended, numbers, time.monotonic() - begun)
             if result.outcome is not Outcome.COMPLETE:
                 break
+        self._said[path] = tuple(ended.messages.last)
         self.running.finish_path()
         return result
 
     async def _rsync(self, path: str, one_pass: Pass) -> Ended:
+        if self._last:
+            await asyncio.to_thread(drop_other_paths, self.prepared.path / DATA, self.host.paths)
         data = str(self.prepared.path / DATA)
         command = rsync_command(self.host, self.site.config.ssh, path, data, one_pass, self.site.buckets(self.host))
         self.running.path = path
@@ -126,7 +130,7 @@ class HostTransfer:
             "attempts": self.attempts,
             "exit_code": worst.exit_code if worst else None,
             "meaning": worst.meaning if worst else None,
-            "last_lines": tuple(self._last.messages.last) if self._last else (),
+            "last_lines": self._said.get(worst.path, ()) if worst else (),
             "literal_bytes": sum(result.numbers.get("literal", 0) for result in results),
             "matched_bytes": sum(result.numbers.get("matched", 0) for result in results),
             "received_bytes": sum(result.numbers.get("received", 0) for result in results),

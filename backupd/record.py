@@ -30,7 +30,10 @@ class UnreadableRecord(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One backup.json. `name` is None until the backup is final; `settings` are those that a continued run must share."""
+    """One backup.json. `name` is None until the backup is final; `settings` are those that a continued run must share.
+
+    `split`: before the run's rsync no file had more than one link (hardlinks.py), so its links are all younger than the subvolume.
+    """
 
     host: str
     uuid: str
@@ -50,6 +53,7 @@ class Record:
     protocol: int | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     version: str = ""
+    split: bool = False
 
     def total(self, key: str) -> int | None:
         """The sum of one of rsync's numbers over all paths; None when no path has it."""

@@ -28,5 +28,5 @@ def backup_row(pool: Pool, record: Record, state: str, subvolume_id: int | None 
         base=record.base,
         subvolume_id=subvolume_id,
         uuid=record.uuid,
-        detail={key: value for key, value in record.to_fields().items() if key not in _COLUMNS},
+        detail={} if state == records.RUNNING else {key: value for key, value in record.to_fields().items() if key not in _COLUMNS},
     )

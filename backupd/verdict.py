@@ -67,7 +67,7 @@ def judge(
 ) -> PathResult:
     """The result of one source path whose rsync has ended. `base` are the same path's numbers in the backup it grew from."""
     means = meaning(exit_code, messages.last)
-    outcome, reason = _outcome(exit_code, messages, numbers, base, limits)
+    outcome, reason = _outcome(path, exit_code, messages, numbers, base, limits)
     return PathResult(
         path=path,
         outcome=outcome,
@@ -88,7 +88,7 @@ def judge(
 
 
 def _outcome(
-    exit_code: int, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: Limits
+    path: str, exit_code: int, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: Limits
 ) -> tuple[Outcome, str]:
     means = meaning(exit_code, messages.last)
     if messages.count(Class.SERVER_FAULT):
@@ -101,8 +101,8 @@ def _outcome(
         return Outcome.BROKEN, f"{means.words} (rsync's exit status {exit_code})"
     if not numbers:
         return Outcome.BROKEN, f"rsync ended without its statistics (exit status {exit_code})"
-    if messages.count(Class.PATH_BROKEN) and _is_about_the_source(messages, numbers):
-        return Outcome.BROKEN, f"the source is missing or cannot be entered: {messages.first(Class.PATH_BROKEN)}"
+    if broken := _broken_source(path, messages, numbers):
+        return Outcome.BROKEN, f"the source is missing or cannot be entered: {broken}"
     if reason := _lost_too_much(exit_code, messages, numbers, base, limits):
         return Outcome.SUSPECT, reason
     if exit_code == 23 and not any(messages.count(kind) for kind in (Class.UNREADABLE, Class.NOT_KEPT, Class.PATH_BROKEN)):
@@ -110,9 +110,16 @@ def _outcome(
     return Outcome.COMPLETE, ""
 
 
-def _is_about_the_source(messages: Messages, numbers: Mapping[str, int]) -> bool:
-    """link_stat fails for the source itself before anything is listed; later ones are single files."""
-    return numbers.get("regular", 0) == 0 or any("change_dir" in line for line in messages.samples[Class.PATH_BROKEN])
+def _broken_source(path: str, messages: Messages, numbers: Mapping[str, int]) -> str:
+    """The line that says so: about the source itself, before anything is listed. Later ones are about single files.
+
+    A folder that may be seen but not opened is listed with those above it, and nothing else is.
+    """
+    first = messages.first(Class.PATH_BROKEN)
+    if first and (numbers.get("regular", 0) == 0 or any("change_dir" in line for line in messages.samples[Class.PATH_BROKEN])):
+        return first
+    unread = messages.first(Class.UNREADABLE)
+    return unread if "opendir" in unread and numbers.get("files", 0) <= max(1, path.rstrip("/").count("/")) else ""
 
 
 def _lost_too_much(

@@ -150,12 +150,22 @@ def prepare(pool: Pool, host: HostConfig, now: datetime) -> Prepared:
     if not fresh:
         records.write(path, first_record(prepared, host, now))
     (path / DATA).mkdir(exist_ok=True)
-    _drop_other_paths(path / DATA, host.paths)
+    drop_other_paths(path / DATA, host.paths)
     if not fresh:
         commit(path)  # the tree search that looks for hard links sees committed inodes only
     if base or not fresh:
-        split(path)
+        split(path, since=_linked_since(base))
     return prepared
+
+
+def _linked_since(base: tuple[Path, Record] | None) -> int:
+    """The generation before which nothing that a snapshot of `base` holds can have been linked: a hundredth of the tree to search.
+
+    Every run splits before its rsync, so the links in a backup were made after the snapshot that it grew in. One that does not say
+    that its run did so (of another version, or made by hand) is searched as a whole; so is what has no base.
+    """
+    subvolume = describe(base[0]) if base and base[1].split else None
+    return subvolume.created if subvolume else 0
 
 
 def _make(pool: Pool, host: HostConfig, base: tuple[Path, Record] | None, now: datetime) -> None:
@@ -246,10 +256,11 @@ def discard(path: Path, uuid: str) -> None:
         delete(path.parent, subvolume.id)
 
 
-def _drop_other_paths(data: Path, paths: tuple[str, ...]) -> None:
+def drop_other_paths(data: Path, paths: tuple[str, ...]) -> None:
     """Removes from the new backup what belongs to no source path any more, and whatever stands where a parent folder must be.
 
-    rsync would follow a symlink there, and a host could have planted one when a path above was still a source of its own.
+    An older rsync would follow a symlink there. A host could have planted one when a path above was still a source of its own, or
+    in an earlier attempt of this very run.
     """
     wanted: dict[str, Any] = {}
     for path in paths:
@@ -265,7 +276,8 @@ def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
     for entry in list(os.scandir(folder)):
         below = wanted.get(entry.name)
         is_folder = entry.is_dir(follow_symlinks=False)
-        if below is None or not is_folder:
+        is_file_source = below == {} and entry.is_file(follow_symlinks=False)
+        if below is None or not (is_folder or is_file_source):
             if is_folder and describe(Path(entry.path)):
                 raise NotOurs(f"{entry.path} is a subvolume that is not ours", "move it away")
             if is_folder:
@@ -281,7 +293,7 @@ def finalise(pool: Pool, prepared: Prepared, record: Record) -> tuple[Path, Reco
 
     The record is written before the commit, so a read-only `.working` always has a true one; the name comes last.
     """
-    named = replace(record, name=_free_name(pool, record))
+    named = replace(record, name=_free_name(pool, record), split=True)
     records.write(prepared.path, named)
     commit(prepared.path)
     set_read_only(prepared.path)

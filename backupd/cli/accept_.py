@@ -25,9 +25,9 @@ from btrkeep.units import format_time
 def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, now: datetime | None) -> int:
     """Let the suspect backup NAME of HOST count as complete.
 
-    A suspect backup has finished, but lost or missed too much; `backupd list HOST` says what. Look at it. When it is right after all
-    (much was deleted on purpose, say), accept it: the next backup grows from it then, and older ones may expire. `latest` as NAME is
-    the newest suspect one.
+    A suspect backup has finished, but lost or missed too much; `backupd list HOST` says what. Look at it. When it is right after
+    all (much was deleted on purpose, say), accept it: the next backup grows from it then, and older ones may expire. `latest` as
+    NAME is the newest suspect one.
     """
     with opened(ctx, now, writes=True) as site:
         see_host(site.config, site.catalogue, host)

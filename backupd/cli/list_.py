@@ -25,7 +25,7 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
     """The backups of HOST, or the newest of each host.
 
     NAME is when the backup started, in UTC; it is also its folder: POOL/hosts/HOST/NAME/data. NEW is what it added: the data that
-    rsync wrote. (.working is a backup that still runs or was interrupted; the next run goes on with it.) JSON always has every backup.
+    rsync wrote. (.working) is a backup that still runs or was interrupted; the next run goes on with it. JSON has every backup.
 
     States: complete; suspect (lost or missed too much, see `backupd accept`); failed (a source path is missing or broken, the rest
     is there); partial and running.

@@ -58,7 +58,13 @@ _SSH_SAYS: tuple[tuple[re.Pattern[str], Kind, str], ...] = (
     (re.compile(r"Connection refused"), Kind.RETRY, "the host refuses the connection"),
     (re.compile(r"No route to host|Network is unreachable"), Kind.RETRY, "there is no way to the host"),
     (re.compile(r"timed out|Timeout, server .* not responding"), Kind.RETRY, "the host does not answer"),
-    (re.compile(r"Connection (?:closed|reset)"), Kind.RETRY, "the host closed the connection"),
+    (re.compile(r"Connection (?:to \S+ )?(?:closed|reset)"), Kind.RETRY, "the host closed the connection"),
+)
+# What the login shell over there says when it cannot start rsync.
+_SHELL_SAYS: tuple[tuple[re.Pattern[str], Kind, str], ...] = (
+    (re.compile(r": (?:command )?not found$|: No such file or directory$"), *MEANING[127]),
+    (re.compile(r": Permission denied$|: cannot execute"), *MEANING[126]),
+    (re.compile(r"sudo: .*(?:password|terminal) is required"), Kind.HOST, "sudo asks for a password on the other side"),
 )
 _CLOSED = re.compile(r"rsync: connection unexpectedly closed \((\d+) bytes received so far\)")
 
@@ -76,6 +82,8 @@ def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
     """What `exit_code` (negative: ended by that signal) means, ssh's own words taken into account when the connection failed."""
     if exit_code < 0:
         return Meaning(Kind.RETRY, f"rsync was ended by signal {-exit_code}")
+    if 128 < exit_code <= 192:  # as shells and our bandwidth relay say it
+        return Meaning(Kind.RETRY, f"the remote command was ended by signal {exit_code - 128}")
     if exit_code in (12, 255):
         return _of_the_connection(exit_code, tuple(last_lines))
     return Meaning(*MEANING.get(exit_code, (Kind.BROKEN, f"unknown exit status {exit_code}")))
@@ -84,15 +92,16 @@ def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
 def _of_the_connection(exit_code: int, lines: tuple[str, ...]) -> Meaning:
     """What ended a connection, and whether there ever was one.
 
-    rsync asks for ssh's exit status only once: when it asks too early, ssh's 255 becomes rsync's 12. So what was said decides.
+    rsync asks for ssh's exit status only once: when it asks too early, ssh's 255, 126 or 127 becomes rsync's 12. So words decide.
     rsync's own lines are no words of ssh: a file that could not be opened ("Permission denied") says nothing about the connection.
     """
     received = [int(match[1]) for line in lines if (match := _CLOSED.match(line))]
     reached = any(received)
-    for line in lines:
-        for pattern, kind, words in () if line.startswith("rsync") else _SSH_SAYS:
-            if pattern.search(line):
-                return Meaning(Kind.RETRY, words) if reached else Meaning(kind, words, unreachable=True)
+    said = [line for line in lines if not line.startswith("rsync")]
+    if found := _first(_SSH_SAYS, said):
+        return Meaning(Kind.RETRY, found[1]) if reached else Meaning(*found, unreachable=True)
+    if not reached and (found := _first(_SHELL_SAYS, said)):
+        return Meaning(*found)
     unreachable = exit_code == 255 and not reached
     return Meaning(*MEANING[255 if unreachable else 12], unreachable)
 
@@ -101,3 +110,8 @@ def worse_exit(earlier: int, last: int) -> int:
     """One exit status for two passes: that of the last, unless that went through and an earlier one has more to say."""
     finished = (23, 24, 25, 0)  # rsync's own precedence
     return min(earlier, last, key=finished.index) if earlier in finished and last in finished else last
+
+
+def _first(table: Iterable[tuple[re.Pattern[str], Kind, str]], lines: Iterable[str]) -> tuple[Kind, str] | None:
+    """Kind and words of the first row that fits the first line that any row fits."""
+    return next(((kind, words) for line in lines for pattern, kind, words in table if pattern.search(line)), None)

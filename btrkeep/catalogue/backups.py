@@ -31,9 +31,10 @@ _NEWEST = (
 _AT_A_TIME = 1000
 
 
-def put(connection: Connection, one: Backup) -> None:
-    """Insert the row, or replace the one of the same host and name."""
-    hosts.know(connection, one.host)
+def put(connection: Connection, one: Backup, *, known: bool = False) -> None:
+    """Insert the row, or replace the one of the same host and name. `known`: the host has its row already."""
+    if not known:
+        hosts.know(connection, one.host)
     drop(connection, one.host, one.name)
     _insert(connection, one)
 

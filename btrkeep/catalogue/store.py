@@ -31,6 +31,7 @@ class Catalogue:
         self._reader = engine.connect()
         self._writer = for_writing(engine.connect())
         self._unread: set[Result[Any]] = set()
+        self._known: set[str] = set()  # hosts that have their row, which is never deleted
 
     @classmethod
     def open(cls, state: Path) -> Self:
@@ -76,7 +77,8 @@ class Catalogue:
     def put_backup(self, backup: Backup) -> None:
         """Insert the backup, or replace the one of the same host and name; with no name, the host's `.working`."""
         with self._writing() as connection:
-            backups.put(connection, backup)
+            backups.put(connection, backup, known=backup.host in self._known)
+        self._known.add(backup.host)
 
     def drop_backup(self, host: str, name: str | None) -> None:
         """Forget the backup, if it is known; with no name, the host's `.working`."""
@@ -132,7 +134,9 @@ class Catalogue:
     def start_run(self, host: str, started: datetime, pid: int, pid_started: str | None, night: bool) -> int:
         """A run begins; its id. `pid` and `pid_started` say which process does it, `night` that it is one of a whole night."""
         with self._writing() as connection:
-            return runs.start(connection, host, started, pid, pid_started, night)
+            run_id = runs.start(connection, host, started, pid, pid_started, night)
+        self._known.add(host)
+        return run_id
 
     def update_run(self, run_id: int, **fields: Unpack[RunFields]) -> None:
         """Change fields of a run. Raises KeyError when there is none of that id."""

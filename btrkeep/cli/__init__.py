@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import sys
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -21,7 +22,7 @@ _AT_A_TIME = 500  # encoding many items with one call takes two thirds of the ti
 def edge(command: click.Command, name: str) -> int:
     """Runs a click command and gives the exit status. The only place where OperatorError is caught."""
     try:
-        status = command.main(prog_name=name, standalone_mode=False)
+        status = command.main(prog_name=name, standalone_mode=False, color=_colour())
     except OperatorError as error:
         complain(error)
         return error.exit_code
@@ -34,10 +35,24 @@ def edge(command: click.Command, name: str) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return Exit.INTERRUPTED
-    except BrokenPipeError:  # the reader (head, less) has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SystemExit:  # from click, when the reader (head, less) has had enough, and after a completion
+        if not _nobody_reads():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return Exit.OK
     return int(status or 0)
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output is a pipe without a reader."""
+    look = select.poll()
+    look.register(1, 0)
+    return any(event & select.POLLERR for _, event in look.poll(0))
+
+
+def _colour() -> bool | None:
+    """None: on a terminal. See https://no-color.org."""
+    return False if os.environ.get("NO_COLOR") else None
 
 
 def _in_our_words(error: click.ClickException) -> OperatorError:
@@ -69,9 +84,9 @@ def _options_of(context: click.Context) -> list[str]:
 def complain(error: OperatorError) -> None:
     """An error and its hint on standard error, in colour only on a terminal."""
     for line in error.message.splitlines():
-        click.echo(click.style("error: ", fg="red", bold=True) + printable(line), err=True)
+        click.echo(click.style("error: ", fg="red", bold=True) + printable(line), err=True, color=_colour())
     if error.hint:
-        click.echo(click.style("hint: ", fg="cyan") + printable(error.hint), err=True)
+        click.echo(click.style("hint: ", fg="cyan") + printable(error.hint), err=True, color=_colour())
 
 
 def echo_json(value: object) -> None:

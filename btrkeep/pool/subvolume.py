@@ -22,7 +22,7 @@ _ARGS_V2 = struct.Struct("=qQQ32x4040s")  # fd, transid, flags, unused, name
 _ARGS_V2_BY_ID = struct.Struct("=qQQ32xQ4032x")
 _FLAGS = struct.Struct("=Q")
 # treeid, name, parent_id, dirid, generation, flags, uuid, parent_uuid, received_uuid, four transids, four times, reserved
-_INFO = struct.Struct("=Q256sQQQQ16s16s16s32x64x64x")
+_INFO = struct.Struct("=Q256sQQQQ16s16s16s8xQ16x64x64x")
 
 
 def _iow(number: int, size: int) -> int:
@@ -43,13 +43,17 @@ _SNAP_DESTROY_V2 = _iow(63, 4096)
 
 @dataclass(frozen=True, slots=True)
 class Subvolume:
-    """What the kernel says of a subvolume. `parent_uuid` is that of the subvolume it is a snapshot of."""
+    """What the kernel says of a subvolume. `parent_uuid` is that of the subvolume it is a snapshot of.
+
+    Generations are numbers of transactions: `created` that in which it came to be, `generation` that of its last change.
+    """
 
     id: int
     uuid: str
     parent_uuid: str | None
     read_only: bool
     generation: int
+    created: int
 
 
 @contextmanager
@@ -95,6 +99,7 @@ def describe(path: Path) -> Subvolume | None:
         parent_uuid=str(parent) if parent.int else None,
         read_only=bool(flags & _RDONLY),
         generation=fields[4],
+        created=fields[9],
     )
 
 

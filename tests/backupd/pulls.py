@@ -100,7 +100,7 @@ while piece := os.read(remote.stdout.fileno(), 65536):
     passed += len(piece)
     while piece:
         piece = piece[os.write(1, piece):]
-sys.exit(remote.wait())
+sys.exit(max(remote.wait(), -1) % 256)  # as ssh says it
 """,
     )
 

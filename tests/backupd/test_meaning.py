@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from backupd.rsync.command import passes, rsync_command
 from backupd.rsync.meaning import MEANING, Kind, Meaning, meaning
 from btrkeep.config import HostConfig, SshSettings
-from tests.backupd.pulls import UNPRIVILEGED, Pulled, pull, run, script
+from tests.backupd.pulls import UNPRIVILEGED, Pulled, meanwhile, pull, run, script
 from tests.beds import work
 from tests.beds.ssh import Sshd
 
@@ -79,8 +80,6 @@ def test_a_server_that_accepts_and_is_silent_does_not_answer(over_ssh: Callable[
 
 
 def test_a_server_that_hangs_up_at_once_was_not_reached(over_ssh: Callable[..., Pulled]) -> None:
-    import threading
-
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=lambda: server.accept()[0].close())
         thread.start()
@@ -90,9 +89,18 @@ def test_a_server_that_hangs_up_at_once_was_not_reached(over_ssh: Callable[..., 
 
 
 def test_a_host_without_rsync_or_with_one_that_cannot_run_needs_a_person(over_ssh: Callable[..., Pulled]) -> None:
-    assert of(over_ssh(rsync_path="no-such-rsync")).kind is Kind.HOST
-    assert "not found" in of(over_ssh(rsync_path="no-such-rsync")).words
+    """rsync makes 127, 126 or its own 12 of it, as the server's sessions happen to end."""
+    missing = of(over_ssh(rsync_path="no-such-rsync"))
+    assert (missing.kind, missing.unreachable) == (Kind.HOST, False)
+    assert "not found" in missing.words
+    assert of(over_ssh(rsync_path="/no/such/rsync")) == missing
     assert of(over_ssh(rsync_path="/etc/passwd")) == Meaning(Kind.HOST, "the remote command cannot be run")
+
+
+def test_a_sudo_that_wants_a_password_is_named(source: Path, tmp_path: Path) -> None:
+    """The words are those of sudo 1.9: a machine for tests has no user who would be asked."""
+    shell = script(tmp_path / "ssh", "#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n")
+    assert of(pull(source, tmp_path / "backup", shell=shell)) == Meaning(Kind.HOST, "sudo asks for a password on the other side")
 
 
 def test_a_login_shell_that_talks_is_named(source: Path, tmp_path: Path, badssh: Callable[..., Path]) -> None:
@@ -101,9 +109,14 @@ def test_a_login_shell_that_talks_is_named(source: Path, tmp_path: Path, badssh:
     assert "login shell" in found.words
 
 
-def test_an_rsync_over_there_that_is_killed_may_live_longer_next_time(over_ssh: Callable[..., Pulled]) -> None:
-    found = of(over_ssh(rsync_path="sh -c 'rsync \"$@\" & sleep 0.3; kill -9 $!; wait $!' sh"))
-    assert (found.kind, found.unreachable) in ((Kind.RETRY, False), (Kind.FINISHED, False))  # finished: it was quicker
+@pytest.mark.parametrize("status", [12, 137, 255])
+def test_an_rsync_over_there_that_is_killed_may_live_longer_next_time(source: Path, tmp_path: Path, status: int) -> None:
+    """ssh says 255 of it, a shell between them 137, and rsync its own 12 when it is quicker than they."""
+    remote = script(tmp_path / "rsync", f'#!/bin/sh\necho $$ >{tmp_path}/pid\nexec rsync "$@"\n')
+    killing = meanwhile(tmp_path / "ssh", 500_000, f"kill -9 $(cat {tmp_path}/pid)")
+    shell = script(tmp_path / "shell", f'#!/bin/sh\n{killing} "$@"\nexit {status}\n')
+    found = of(pull(source, tmp_path / "backup", shell=shell, rsync_path=str(remote)))
+    assert (found.kind, found.unreachable) == (Kind.RETRY, False)
 
 
 @pytest.mark.parametrize("sent", [100, 500_000])
@@ -156,6 +169,7 @@ def test_a_transfer_that_we_stopped_was_stopped(source: Path, tmp_path: Path) ->
 
 def test_a_signal_is_named_and_an_unknown_status_needs_a_person() -> None:
     assert meaning(-9) == Meaning(Kind.RETRY, "rsync was ended by signal 9")
+    assert meaning(137) == Meaning(Kind.RETRY, "the remote command was ended by signal 9")
     assert meaning(77) == Meaning(Kind.BROKEN, "unknown exit status 77")
 
 

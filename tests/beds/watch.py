@@ -93,7 +93,7 @@ def processes(*words: str | Path) -> dict[int, list[str]]:
 
 def receivers(nights: Nights) -> list[int]:
     """This side's rsync processes that work on the pool: generators and receivers."""
-    found = processes("--inplace", nights.pool)
+    found = processes("rsync", nights.pool)
     return [pid for pid, words in found.items() if words[0] == "rsync" and "--server" not in words]
 
 
@@ -125,3 +125,23 @@ def results(text: str) -> dict[str, dict[str, Any]]:
 
 def newest_of(names: Iterable[str]) -> str:
     return max(names)
+
+
+def hold(nights: Nights, count: int = 700_000) -> Path:
+    """From now on transfers stand still after `count` bytes from the host, while the file is there that this returns; they make it."""
+    flag = nights.top / f"held-{time.monotonic_ns()}"
+    nights.in_the_middle(count, f"touch {flag}; while test -e {flag}; do sleep 0.05; done")
+    return flag
+
+
+def group_of(pid: int) -> int | None:
+    """A process's group; None when it has ended."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def is_locked(path: Path) -> bool:
+    """Whether anybody holds the lock, as flock(1) sees it."""
+    return work("flock", "--nonblock", path, "true", check=False).returncode != 0

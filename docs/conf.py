@@ -1,0 +1,1 @@
+"""How Sphinx builds the pages."""

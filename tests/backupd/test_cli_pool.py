@@ -1,0 +1,178 @@
+"""What the commands say when the pool, the catalogue or the rights are not what they should be."""
+
+import json
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.beds import TOP, work
+from tests.beds.btrfs import devices_of, remount
+from tests.beds.nights import Nights
+
+READERS = ("status", "list", "log")
+PATIENCE = pytest.mark.timeout(180)
+
+
+def fails(nights: Nights, *words: str, status: int) -> str:
+    """The error of a command that fails as it should: one line and a hint, nothing on standard output, no traceback."""
+    done = nights.backupd(*words, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert [line.partition(":")[0] for line in lines] in (["error", "hint"], ["error"]), done.stderr
+    return lines[0].removeprefix("error: ")
+
+
+def test_an_unknown_host_is_told_with_the_nearest_known_one(nights: Nights) -> None:
+    nights.host("web1.example.org", nights.source)
+    for words in (["status"], ["list"], ["log"], ["run"], ["accept"]):
+        name = ["latest"] if words == ["accept"] else []
+        done = nights.backupd(*words, "web1.exmaple.org", *name, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.splitlines()[1] == "hint: did you mean web1.example.org?"
+
+
+def test_another_time_is_refused_on_a_pool_that_is_no_rehearsal(nights: Nights) -> None:
+    for words in (["status"], ["list"], ["log"], ["run"], ["check"], ["rebuild"], ["accept", "x", "y"]):
+        assert "--rehearsal" in fails(nights, *words, "--now", "2026-11-20T22:00:00Z", status=2)
+
+
+@PATIENCE
+def test_a_pool_that_is_not_there_is_unusable_and_nothing_is_made_in_its_place(make_btrfs: Callable[..., Path]) -> None:
+    mount = make_btrfs(size="512M")
+    nights = Nights(mount)
+    nights.host("here", nights.source, address=None)
+    outside = mount.parent / "config.toml"
+    outside.write_text(nights.config.read_text().replace(str(nights.top / "state"), str(mount.parent / "state")))
+    nights.config = outside
+    (device,) = devices_of(mount)
+    work("umount", mount)
+    try:
+        for words in (*READERS, "run", "rebuild"):
+            assert "is no pool" in fails(nights, words, status=4)
+        assert list(mount.iterdir()) == []
+        checked = nights.backupd("check", check=False)
+        assert checked.returncode == 4
+        assert f"{nights.pool} is no pool" in checked.stdout
+    finally:
+        work("mount", device, mount)
+    nights.backupd("status")
+
+
+@PATIENCE
+def test_a_marker_on_another_filesystem_makes_no_pool(nights: Nights, tmp_path: Path) -> None:
+    shutil.copytree(nights.pool / ".btrkeep", tmp_path / "pool" / ".btrkeep")
+    nights.settings("pool", path=str(tmp_path / "pool"))
+    for words in (*READERS, "run", "rebuild"):
+        assert "its marker names" in fails(nights, words, status=4)
+    assert nights.backupd("check", check=False).returncode == 4
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"format": 1}', '{"format": 99, "id": "x", "filesystem": "x", "rehearsal": false}']
+)
+def test_a_marker_that_cannot_be_understood_is_unusable(nights: Nights, text: str) -> None:
+    (nights.pool / ".btrkeep" / "pool.json").write_text(text)
+    fails(nights, "status", status=4)
+
+
+@PATIENCE
+def test_a_read_only_pool_can_be_looked_at_but_nothing_is_written(make_btrfs: Callable[..., Path]) -> None:
+    mount = make_btrfs(size="512M")
+    nights = Nights(mount)
+    nights.settings("pool", state=str(mount.parent / "state"))
+    nights.host("here", nights.source, address=None)
+    nights.run("here")
+    remount(mount, "ro")
+    try:
+        assert [entry["host"] for entry in nights.json("list")] == ["here"]
+        nights.json("status")
+        nights.json("run", "--all", "--dry-run")
+        for words in (["run"], ["rebuild"], ["accept", "here", "latest"]):
+            assert "read-only" in fails(nights, *words, status=4)
+        checked = nights.backupd("check", check=False)
+        assert checked.returncode == 4
+        assert "is mounted read-only" in checked.stdout
+    finally:
+        remount(mount, "rw")
+
+
+def test_a_damaged_catalogue_is_told_and_rebuilt_on_demand(nights: Nights) -> None:
+    nights.host("here", nights.source, address=None)
+    nights.run("here")
+    listed = nights.json("list")
+    catalogue = nights.top / "state" / "catalogue.sqlite"
+    catalogue.write_bytes(b"this is no database" * 1000)
+    for words in READERS:
+        assert "is damaged" in fails(nights, words, status=1)
+    assert "backupd rebuild" in nights.backupd("status", check=False).stderr
+    told = json.loads(nights.backupd("rebuild", "--json").stdout)
+    assert told["backups"] == 1
+    assert Path(told["set_aside"]).read_bytes().startswith(b"this is no database")
+    assert nights.json("list") == listed
+    assert sqlite3.connect(catalogue).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_catalogue_of_another_pool_is_refused(nights: Nights) -> None:
+    nights.host("here", nights.source, address=None)
+    nights.backupd("status")
+    marker = nights.pool / ".btrkeep" / "pool.json"
+    fields = json.loads(marker.read_text())
+    marker.write_text(json.dumps({**fields, "id": "11111111-2222-3333-4444-555555555555"}))
+    for words in (*READERS, "run"):
+        assert f"is of another pool ({fields['id']})" in fails(nights, words, status=1)
+    checked = nights.backupd("check", "--json", check=False)
+    assert checked.returncode == 1
+    assert any(finding["subject"] == "catalogue" and finding["level"] == "error" for finding in json.loads(checked.stdout))
+    nights.backupd("rebuild")
+    nights.backupd("status")
+
+
+# Everything is imported first: nobody may be able to read where Python's packages lie.
+AS_NOBODY = """
+import os, sys
+import backupd.cli, backupd.cli.status_, backupd.cli.list_, backupd.cli.run_, backupd.cli.check_, btrkeep.catalogue.migrate
+import backupd.cli.log_, sqlalchemy.dialects.sqlite.pysqlite, encodings.idna, difflib
+os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+sys.argv[0] = "backupd"
+backupd.cli.main()
+"""
+
+
+@pytest.mark.parametrize("words", [["status"], ["list"], ["log"], ["run"]], ids=lambda words: words[0])
+def test_somebody_who_is_not_root_is_told_so_in_one_line(nights: Nights, words: list[str]) -> None:
+    nights.host("here", nights.source, address=None)
+    nights.backupd("status")
+    nights.top.chmod(0o755)
+    done = work(sys.executable, "-c", AS_NOBODY, "--config", nights.config, *words, env={"PYTHONPATH": str(TOP)}, check=False)
+    assert done.returncode == 4, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [f"error: {nights.pool}/.btrkeep/pool.json may not be read", "hint: run this as root"]
+
+
+def test_a_configuration_that_may_not_be_read_is_told_so(nights: Nights) -> None:
+    nights.config.chmod(0o600)
+    nights.top.chmod(0o755)
+    done = work(sys.executable, "-c", AS_NOBODY, "--config", nights.config, "status", env={"PYTHONPATH": str(TOP)}, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Permission denied" in done.stderr.splitlines()[0]
+    assert "Traceback" not in done.stderr
+
+
+def test_looking_changes_nothing_in_the_pool(nights: Nights) -> None:
+    nights.host("here", nights.source, address=None)
+    nights.run("here")
+
+    def seen() -> set[str]:
+        found = work("find", nights.pool, "-printf", r"%p %i %T@\n").stdout.splitlines()
+        assert len(found) > 5
+        return set(found)
+
+    before = seen()
+    for words in (["status"], ["list"], ["log"], ["check"], ["run", "--dry-run"], ["run", "--all", "--dry-run", "--json"]):
+        nights.backupd(*words, check=False)
+    assert seen() == before

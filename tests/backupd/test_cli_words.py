@@ -1,0 +1,164 @@
+"""Help, and what the command line says to words that it does not understand. No pool is needed here."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from backupd.cli import COMMANDS, group
+from tests.beds import TOP, backupd
+from tests.beds.cli import BACKUPD
+
+
+def context() -> click.Context:
+    return click.Context(group, info_name="backupd")
+
+
+def commands() -> dict[str, click.Command]:
+    found = {name: group.get_command(context(), name) for name in group.list_commands(context())}
+    return {name: command for name, command in found.items() if command}
+
+
+def fails(*words: str | Path, status: int = 2) -> tuple[str, str]:
+    """The error and the hint of a command that fails as it should: nothing on standard output, one line each, no traceback."""
+    done = backupd(*words, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert done.stdout == ""
+    error, hint = done.stderr.splitlines()
+    assert error.startswith("error: ")
+    assert hint.startswith("hint: ")
+    return error.removeprefix("error: "), hint.removeprefix("hint: ")
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=str)
+def test_help_fits_a_terminal_of_80_columns_and_names_every_option(words: list[str]) -> None:
+    long = backupd(*words, "--help", env={"COLUMNS": "80"})
+    assert backupd(*words, "-h", env={"COLUMNS": "80"}).stdout == long.stdout
+    assert max(map(len, long.stdout.splitlines())) <= 80
+    command = commands()[words[0]] if words else group
+    for param in command.get_params(context()):
+        if isinstance(param, click.Option):
+            assert all(name in long.stdout for name in param.opts)
+            assert param.help or param.name == "help", param.name
+
+
+def test_help_lists_every_command_with_what_it_does() -> None:
+    text = backupd("--help").stdout
+    for name, what in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(what)}$", text, re.MULTILINE)
+    assert set(commands()) == set(COMMANDS)
+
+
+def test_every_command_that_prints_results_has_json_and_takes_another_time() -> None:
+    without = {"completion"}  # it prints a script
+    for name, command in commands().items():
+        options = {option for param in command.params for option in param.opts}
+        assert ("--json" in options) == (name not in without), name
+        assert ("--now" in options) == (name not in without | {"init"}), name  # what init makes is what allows --now
+
+
+def test_without_words_the_help_is_shown_and_the_status_is_that_of_wrong_usage() -> None:
+    done = backupd(check=False)
+    assert done.returncode == 2
+    assert "Commands:" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        (["stauts"], "there is no command stauts", "did you mean status?"),
+        (["frobnicate"], "there is no command frobnicate", "`backupd --help` lists them"),
+        (["--pol", "x", "status"], "backupd has no option --pol", "did you mean --pool?"),
+        (["status", "--jsn"], "backupd status has no option --jsn", "did you mean --json?"),
+        (["status", "-v"], "backupd status has no option -v", "it goes before the command: backupd -v status"),
+        (["list", "--pool", "x"], "backupd list has no option --pool", "it goes before the command: backupd --pool list"),
+        (["log", "-n", "many"], "'many' is not a valid integer", "`backupd log --help` explains it"),
+        (["log", "-n", "0"], "0 is not in the range", "`backupd log --help` explains it"),
+        (["init"], "missing argument 'PATH'", "`backupd init --help` explains it"),
+        (["accept", "web1"], "missing argument 'NAME'", "`backupd accept --help` explains it"),
+        (["status", "web1", "web2"], "unexpected extra argument", "`backupd status --help` explains it"),
+        (["status", "--now", "yesterday"], "'yesterday' is no time", "`backupd status --help` explains it"),
+        (["status", "--now", "2026-11-20T22:00:00"], "names no zone", "`backupd status --help` explains it"),
+        (["--config", "", "status"], "--config names no file", "leave it out for /etc/btrkeep/main.toml"),
+        (
+            ["--config", "x.toml", "--pool", "main", "status"],
+            "--pool and --config exclude each other",
+            "a file's name is its pool's",
+        ),
+        (["completion", "tcsh"], "'tcsh' is not one of", "`backupd completion --help` explains it"),
+        (["stat\x1b[31mus"], r"there is no command stat\x1b[31mus", "did you mean status?"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_word_that_is_not_understood_is_an_error_of_one_line_and_a_hint(words: list[str], error: str, hint: str) -> None:
+    said = fails(*words)
+    assert error in said[0]
+    assert hint in said[1]
+
+
+def test_a_missing_configuration_names_the_file_and_how_one_is_made(tmp_path: Path) -> None:
+    assert fails("--config", tmp_path / "main.toml", "status") == (
+        f"{tmp_path}/main.toml: no such file",
+        "run `backupd init PATH` to make a pool and an example configuration",
+    )
+    assert fails("--pool", "no-such-pool", "status")[0] == "/etc/btrkeep/no-such-pool.toml: no such file"
+
+
+def test_all_problems_of_a_broken_configuration_are_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "broken.toml"
+    file.write_text('[pool]\npth = "/x"\nzone = "Mars/Base"\n[host.a]\npaths = ["/etc", "/etc/ssl"]\n[backup]\nevry = "1d"\n')
+    for command in ("status", "list", "log", "check", "run", "rebuild"):
+        done = backupd("--config", file, command, check=False)
+        assert done.returncode == 2
+        assert done.stdout == ""
+        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        for words in ("pool.path", "pth", "Mars/Base", "/etc/ssl", "evry"):
+            assert sum(words in line for line in errors) >= 1, (words, done.stderr)
+        assert done.stderr.splitlines()[-1].startswith("hint: ")
+
+
+def completions(shell: str) -> "subprocess.CompletedProcess[str]":
+    return backupd("completion", shell)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_of_that_shell(shell: str) -> None:
+    script = completions(shell).stdout
+    assert f"_BACKUPD_COMPLETE={shell}_complete" in script
+    assert "backupd" in script
+
+
+def test_bash_completes_commands_options_and_hosts_with_the_printed_script(tmp_path: Path) -> None:
+    config = tmp_path / "main.toml"
+    config.write_text(
+        '[pool]\npath = "/srv/x"\n[host.web1]\npaths=["/etc"]\n[host.web2]\npaths=["/etc"]\n[host.db]\npaths=["/etc"]\n'
+    )
+    program = tmp_path / "backupd"
+    program.write_text(f'#!/bin/sh\nexec {" ".join(BACKUPD)} "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "script").write_text(completions("bash").stdout)
+
+    def complete(line: str) -> set[str]:
+        words = line.split(" ")
+        array = " ".join(f"'{word}'" for word in words)
+        text = (
+            f"source script; COMP_WORDS=({array}); COMP_CWORD={len(words) - 1}; _backupd_completion backupd; echo ${{COMPREPLY[@]}}"
+        )
+        done = subprocess.run(
+            ["bash", "--norc", "-c", text],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(TOP)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return set(done.stdout.split())
+
+    assert complete("backupd st") == {"status"}
+    assert complete("backupd run --d") == {"--dry-run"}
+    assert complete(f"backupd --config {config} run w") == {"web1", "web2"}
+    assert complete(f"backupd --config {config} accept d") == {"db"}
+    assert complete(f"backupd --config {tmp_path}/none.toml run w") == set()

@@ -1,0 +1,175 @@
+"""What a run would do, in which order, and why nothing new may start: pure decisions, no pool anywhere."""
+
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backupd.night import Planned, plan, too_little_room
+from btrkeep.config import Config, HostConfig, Window
+from btrkeep.config.model import PoolSettings
+from btrkeep.config.values import parse_min_free, parse_window
+from btrkeep.errors import Exit, UsageError
+from btrkeep.pool import Room
+from tests.backupd.facts import NOW, ago, facts
+
+POOL = PoolSettings(Path("/srv/backup"), Path("/var/lib/btrkeep/main"), ZoneInfo("UTC"))
+
+
+def window(text: str) -> Window | None:
+    return parse_window(text)
+
+
+OPEN, CLOSED = window("22:00-06:00"), window("01:00-05:00")  # at NOW, which is 23:10
+
+
+def config(*hosts: HostConfig, min_free: str = "5%") -> Config:
+    pool = replace(POOL, min_free=parse_min_free(min_free))
+    return Config(Path("/etc/btrkeep/main.toml"), "main", pool, hosts={host.name: host for host in hosts})
+
+
+def taken(planned: list[Planned]) -> list[str]:
+    return [entry.host.name for entry in planned if entry.runs]
+
+
+THREE = config(HostConfig("a"), HostConfig("b"), HostConfig("c", enabled=False))
+
+
+def test_who_is_due_runs_and_who_is_not_stays_with_a_reason() -> None:
+    planned = plan(THREE, {"a": facts(complete=1, run=1), "b": facts(complete=30, run=30)}, NOW)
+    assert taken(planned) == ["b"]
+    assert {entry.host.name for entry in planned} == {"a", "b"}  # who is switched off is not even listed
+    assert all(entry.reason for entry in planned)
+
+
+def test_all_takes_those_that_are_not_due_but_none_that_is_switched_off() -> None:
+    assert taken(plan(THREE, {"a": facts(complete=1, run=1)}, NOW, everything=True)) == ["b", "a"]
+
+
+def test_a_name_is_taken_whether_due_or_not_or_switched_off_in_the_order_given_and_once() -> None:
+    planned = plan(THREE, {"a": facts(complete=1)}, NOW, names=["c", "a", "c"])
+    assert taken(planned) == ["c", "a"]
+    assert {entry.reason for entry in planned} == {"asked for by name"}
+
+
+def test_an_unknown_name_is_wrong_usage_and_the_nearest_is_named() -> None:
+    with pytest.raises(UsageError) as caught:
+        plan(config(HostConfig("web1"), HostConfig("mail")), {}, NOW, names=["web"])
+    assert "web" in caught.value.message
+    assert "web1" in caught.value.hint
+    assert caught.value.exit_code is Exit.USAGE
+    with pytest.raises(UsageError) as caught:
+        plan(config(HostConfig("web1")), {}, NOW, names=["xyz"])
+    assert "/etc/btrkeep/main.toml" in caught.value.hint
+
+
+def test_whoever_was_tried_longest_ago_comes_first_and_who_never_was_before_all() -> None:
+    hosts = config(*(HostConfig(name) for name in ("recent", "failing", "old", "never")))
+    known = {
+        "recent": facts(complete=26, run=26),
+        "failing": facts(complete=200, run=2, outcome="failed"),  # tried again this evening: it must not starve the others
+        "old": facts(complete=100, run=100),
+    }
+    assert taken(plan(hosts, known, NOW)) == ["never", "old", "recent", "failing"]
+
+
+@given(st.dictionaries(st.sampled_from("abcdefgh"), st.one_of(st.none(), st.floats(0, 1000)), min_size=1))
+def test_the_order_is_that_of_the_last_tries(tries: dict[str, float | None]) -> None:
+    planned = plan(
+        config(*map(HostConfig, tries)),
+        {name: facts(run=hours) for name, hours in tries.items() if hours is not None},
+        NOW,
+        everything=True,
+    )
+    hours = [tries[entry.host.name] for entry in planned]
+    assert len(planned) == len(tries)
+    seconds = [float("inf") if each is None else int(ago(each).timestamp() * -1) for each in hours]
+    assert seconds == sorted(seconds, reverse=True)
+
+
+# Windows
+
+
+def one(host: HostConfig, complete: float | None, *, catch_up: bool = False) -> Planned:
+    [entry] = plan(config(host), {host.name: facts(complete=complete, run=complete)}, NOW, catch_up=catch_up)
+    return entry
+
+
+def test_inside_its_window_a_host_runs_and_is_bound_to_it() -> None:
+    entry = one(HostConfig("a", window=OPEN), 30)
+    assert (entry.runs, entry.bound) == (True, True)
+
+
+def test_outside_its_window_a_host_waits_and_hears_when_it_opens() -> None:
+    entry = one(HostConfig("a", window=CLOSED), 30)
+    assert (entry.runs, entry.bound) == (False, False)
+    assert "01:00-05:00" in entry.reason
+    assert "2026-11-21T01:00:00Z" in entry.reason
+
+
+def test_without_a_window_nothing_binds() -> None:
+    assert one(HostConfig("a"), 30).bound is False
+
+
+def test_catch_up_ignores_the_window_for_those_that_are_late_and_for_them_alone() -> None:
+    host = HostConfig("a", window=CLOSED)
+    assert one(host, 35, catch_up=True).runs is False
+    late = one(host, 37, catch_up=True)
+    assert (late.runs, late.bound) == (True, False)
+    assert "--catch-up" in late.reason
+    assert one(host, None, catch_up=True).runs is True
+    assert one(host, 37).runs is False
+    assert one(HostConfig("b", window=OPEN), 37, catch_up=True).bound is True  # inside its window it needs no catching up
+
+
+def test_a_window_does_not_bind_who_is_asked_for() -> None:
+    host = HostConfig("a", window=CLOSED)
+    for entry in (*plan(config(host), {}, NOW, names=["a"]), *plan(config(host), {}, NOW, everything=True)):
+        assert (entry.runs, entry.bound) == (True, False)
+
+
+def test_the_pools_zone_is_what_the_window_is_read_in() -> None:
+    host = HostConfig("a", window=window("12:00-13:00"))
+    tokyo = replace(config(host), pool=replace(POOL, zone=ZoneInfo("Asia/Tokyo")))
+    midday = datetime.fromisoformat("2026-11-21T12:30:00+09:00")
+    assert taken(plan(tokyo, {}, midday)) == ["a"]
+    assert taken(plan(config(host), {}, midday)) == []
+
+
+# Room
+
+GIB = 1 << 30
+
+
+def room(free: int, unallocated: int, metadata_free: int = GIB, total: int = 100 * GIB) -> Room:
+    return Room(total, free, unallocated, metadata_free)
+
+
+@pytest.mark.parametrize(
+    ("found", "floor", "enough"),
+    [
+        (room(3 * GIB, 2 * GIB), "5%", True),  # together just what is asked for
+        (room(3 * GIB, 2 * GIB - 1), "5%", False),
+        (room(5 * GIB, 0), "5%", True),
+        (room(0, 5 * GIB), "5%", True),
+        (room(9 * GIB, 10 * GIB), "20GiB", False),
+        (room(10 * GIB, 10 * GIB), "20GiB", True),
+        (room(1, 0), "0%", True),
+    ],
+)
+def test_free_and_unallocated_room_count_together(found: Room, floor: str, enough: bool) -> None:
+    reason = too_little_room(found, config(min_free=floor))
+    assert bool(reason) is not enough
+    if reason:
+        assert floor in reason
+        assert "unallocated" in reason
+        assert "free in data block groups" in reason
+
+
+def test_without_room_for_metadata_nothing_starts_however_much_data_would_fit() -> None:
+    assert "metadata" in too_little_room(room(50 * GIB, 0, metadata_free=0), config())
+    assert too_little_room(room(50 * GIB, GIB, metadata_free=0), config()) == ""  # more can be allocated

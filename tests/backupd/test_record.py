@@ -1,0 +1,256 @@
+"""backup.json and notes.json: what they promise to every later version, and what an unreadable one must never be taken for."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backupd.record import (
+    COMPLETE,
+    FAILED,
+    FINAL,
+    FORMAT,
+    SUSPECT,
+    Notes,
+    Record,
+    UnreadableRecord,
+    effective_state,
+    parse,
+    read,
+    read_notes,
+    write,
+    write_notes,
+)
+from backupd.verdict import Outcome, PathResult
+from tests.beds import work
+from tests.beds import btrfs as beds
+
+# As the first release writes it. A change of the format may add to this; what is here must be read for ever.
+FORMAT_1 = """\
+{"format": 1, "host": "web1", "uuid": "a0c8e3b5-5a3b-4c58-9f3c-3d1f9d9ad3c1", "state": "complete",
+ "started": "2026-11-20T22:00:03Z", "name": "2026-11-20T220003Z", "base": "2026-11-19T220001Z",
+ "base_uuid": "5e0d6ad4-4de5-4b11-8e1e-0a2f3c1d7a55", "finished": "2026-11-20T22:01:04Z", "duration": 61.25, "attempts": 2,
+ "paths": [{"path": "/etc", "outcome": "complete", "reason": "", "exit_code": 23, "meaning": "some files could not be transferred",
+   "numbers": {"files": 1500, "regular": 1200, "bytes": 4000000, "literal": 1234, "matched": 5678, "received": 9999},
+   "seconds": 60.5, "unreadable": 1, "vanished": 2, "not_kept": 0, "deletions_skipped": true,
+   "warnings": ["/etc: 1 could not be read"], "samples": ["rsync: [sender] ..."]},
+  {"path": "/srv", "outcome": "complete", "numbers": {"files": 5, "bytes": 10, "literal": 1}}],
+ "warnings": ["/etc: 1 could not be read"], "error": null, "settings": {"paths": ["/etc", "/srv"], "inplace": "always"},
+ "rsync_version": "3.5.0", "protocol": 32, "seconds": {"rsync": 60.5}, "version": "0.1",
+ "totals": {"files": 1505}, "something_newer": {"that": "we do not know"}}
+"""
+
+
+def test_a_record_of_the_first_format_is_read_for_ever() -> None:
+    record = parse(FORMAT_1)
+    assert (record.host, record.name, record.state) == ("web1", "2026-11-20T220003Z", COMPLETE)
+    assert (record.base, record.base_uuid) == ("2026-11-19T220001Z", "5e0d6ad4-4de5-4b11-8e1e-0a2f3c1d7a55")
+    assert record.started == datetime(2026, 11, 20, 22, 0, 3, tzinfo=UTC)
+    assert record.finished == datetime(2026, 11, 20, 22, 1, 4, tzinfo=UTC)
+    assert (record.duration, record.attempts, record.protocol, record.rsync_version) == (61.25, 2, 32, "3.5.0")
+    assert [path.path for path in record.paths] == ["/etc", "/srv"]
+    assert (record.total("files"), record.total("literal"), record.total("matched"), record.total("sent")) == (
+        1505,
+        1235,
+        5678,
+        None,
+    )
+    etc = record.path("/etc")
+    assert etc
+    assert (etc.outcome, etc.unreadable, etc.vanished, etc.deletions_skipped) == (Outcome.COMPLETE, 1, 2, True)
+    assert record.path("/home") is None
+    assert record.settings == {"paths": ["/etc", "/srv"], "inplace": "always"}
+
+
+def test_what_is_read_is_written_again_as_it_was_but_for_what_was_not_known() -> None:
+    fields, again = json.loads(FORMAT_1), parse(FORMAT_1).to_fields()
+    again["paths"] = [
+        {name: value for name, value in path.items() if value not in ("", 0, 0.0, None, (), False)} for path in again["paths"]
+    ]
+    known = json.loads(json.dumps(again))
+    assert {name: known[name] for name in fields if name not in ("paths", "totals", "something_newer")} == {
+        name: value for name, value in fields.items() if name not in ("paths", "totals", "something_newer")
+    }
+    assert [set(old) - {"reason", "not_kept"} - set(new) for old, new in zip(fields["paths"], known["paths"], strict=True)] == [
+        set(),
+        set(),
+    ]
+    assert known["totals"] == {"files": 1505, "bytes": 4000010, "literal": 1235, "matched": 5678, "received": 9999}
+
+
+TEXTS = st.text(st.characters(codec="utf-8") | st.characters(min_codepoint=0xDC80, max_codepoint=0xDCFF), max_size=10)
+TIMES = st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1), timezones=st.just(UTC)).map(  # noqa: DTZ001 - hypothesis adds the zone
+    lambda moment: moment.replace(microsecond=0)
+)
+COUNTS = st.integers(0, 2**63 - 1)
+PATHS = st.builds(
+    PathResult,
+    path=TEXTS,
+    outcome=st.sampled_from(Outcome),
+    reason=TEXTS,
+    exit_code=st.none() | st.integers(-64, 255),
+    numbers=st.dictionaries(st.sampled_from(("files", "bytes", "literal")), COUNTS),
+    seconds=st.floats(0, 1e9),
+    deletions_skipped=st.booleans(),
+    warnings=st.lists(TEXTS, max_size=2).map(tuple),
+    samples=st.lists(TEXTS, max_size=2).map(tuple),
+)
+RECORDS = st.builds(
+    Record,
+    host=TEXTS,
+    uuid=st.uuids().map(str),
+    state=st.sampled_from(("running", "partial", *FINAL)),
+    started=TIMES,
+    name=st.none() | TEXTS,
+    finished=st.none() | TIMES,
+    duration=st.none() | st.floats(0, 1e9),
+    attempts=COUNTS,
+    paths=st.lists(PATHS, max_size=3).map(tuple),
+    warnings=st.lists(TEXTS, max_size=2).map(tuple),
+    error=st.none() | TEXTS,
+    settings=st.dictionaries(TEXTS, st.lists(TEXTS) | st.booleans() | TEXTS, max_size=2),
+)
+
+
+@given(RECORDS)
+def test_every_record_comes_back_as_it_was_whatever_a_host_calls_its_files(record: Record) -> None:
+    assert parse(json.dumps(record.to_fields())) == record
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_whatever_else_json_may_hold_is_an_unreadable_record(anything: object) -> None:
+    with pytest.raises(UnreadableRecord):
+        parse(json.dumps(anything))
+
+
+@given(
+    st.sampled_from(sorted(set(json.loads(FORMAT_1)) - {"totals", "something_newer"})),
+    st.sampled_from((None, 5, [], {}, "x", [[]], [5])),
+)
+def test_a_field_of_another_kind_is_unreadable_or_does_no_harm(name: str, value: object) -> None:
+    """Whatever is accepted can be summed up and written again: a listing must not stop at one bad record."""
+    fields: dict[str, Any] = {**json.loads(FORMAT_1), name: value}
+    try:
+        record = parse(json.dumps(fields))
+    except UnreadableRecord:
+        return
+    json.dumps(record.to_fields())
+
+
+@pytest.mark.parametrize("missing", ["format", "host", "uuid", "state", "started"])
+def test_a_record_without_what_names_it_is_unreadable(missing: str) -> None:
+    fields = json.loads(FORMAT_1)
+    del fields[missing]
+    with pytest.raises(UnreadableRecord):
+        parse(json.dumps(fields))
+
+
+def test_a_newer_format_is_left_to_the_newer_program() -> None:
+    with pytest.raises(UnreadableRecord) as caught:
+        parse(json.dumps({**json.loads(FORMAT_1), "format": FORMAT + 1}))
+    assert "newer" in caught.value.hint
+    assert str(FORMAT + 1) in caught.value.message
+
+
+def test_a_time_without_a_zone_is_unreadable() -> None:
+    with pytest.raises(UnreadableRecord):
+        parse(json.dumps({**json.loads(FORMAT_1), "started": "2026-11-20T22:00:03"}))
+
+
+# Files
+
+
+def test_a_subvolume_without_a_record_has_none_and_a_symlink_is_none(tmp_path: Path) -> None:
+    assert read(tmp_path) is None
+    (tmp_path / "elsewhere").write_text(FORMAT_1, encoding="utf-8")
+    (tmp_path / "backup.json").symlink_to("elsewhere")
+    assert read(tmp_path) is None
+    (tmp_path / "backup.json").unlink()
+    (tmp_path / "backup.json").mkdir()
+    assert read(tmp_path) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"format": 1', b"[]", b"null"])
+def test_a_damaged_record_is_unreadable_and_not_missing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "backup.json").write_bytes(content)
+    with pytest.raises(UnreadableRecord):
+        read(tmp_path)
+
+
+def test_a_record_is_replaced_as_a_whole_and_never_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("untouched", encoding="utf-8")
+    (tmp_path / "backup.json.new").symlink_to("victim")
+    (tmp_path / "backup.json").symlink_to("victim")
+    write(tmp_path, parse(FORMAT_1))
+    assert (tmp_path / "victim").read_text(encoding="utf-8") == "untouched"
+    assert read(tmp_path) == parse(FORMAT_1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["backup.json", "victim"]
+    assert json.loads(work("python3", "-m", "json.tool", tmp_path / "backup.json").stdout)["host"] == "web1"
+
+
+# Notes
+
+ACCEPTED = {"why": "half was moved to web2", "when": "2026-11-21T08:00:00Z"}
+
+
+def test_notes_come_back_and_none_are_none(tmp_path: Path) -> None:
+    assert read_notes(tmp_path) == Notes()
+    notes = Notes().with_note("a", "accepted", ACCEPTED).with_note("a", "hold", {"why": "\udcff"}).with_note("b", "hold", {})
+    write_notes(tmp_path, notes)
+    assert read_notes(tmp_path) == notes
+    assert set(notes.backups["a"]) == {"accepted", "hold"}
+    assert (tmp_path / "notes.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b"\xff", b'{"format": 1}', b'{"format": 1, "backups": []}', b'{"format": 1, "backups": {"a": 5}}',
+                b'{"format": 2, "backups": {}}', b'{"format": "1", "backups": {}}', b'{"backups": {}}'],
+)  # fmt: skip
+def test_notes_that_cannot_be_read_are_never_taken_for_no_notes(tmp_path: Path, content: bytes) -> None:
+    """They may hold what must not be deleted."""
+    (tmp_path / "notes.json").write_bytes(content)
+    with pytest.raises(UnreadableRecord):
+        read_notes(tmp_path)
+
+
+def test_notes_that_are_no_file_are_unreadable(tmp_path: Path) -> None:
+    (tmp_path / "notes.json").mkdir()
+    with pytest.raises(UnreadableRecord):
+        read_notes(tmp_path)
+
+
+def test_only_a_suspect_backup_becomes_complete_by_being_accepted() -> None:
+    record, notes = parse(FORMAT_1), Notes().with_note("2026-11-20T220003Z", "accepted", ACCEPTED)
+    for state, expected in ((SUSPECT, COMPLETE), (FAILED, FAILED), (COMPLETE, COMPLETE), ("partial", "partial")):
+        assert effective_state(replace(record, state=state), notes) == expected
+    suspect = replace(record, state=SUSPECT)
+    assert effective_state(suspect, Notes()) == SUSPECT
+    assert effective_state(suspect, Notes().with_note("2026-11-19T220003Z", "accepted", ACCEPTED)) == SUSPECT
+    assert effective_state(replace(suspect, name=None), notes) == SUSPECT
+
+
+def test_notes_survive_a_power_cut_as_soon_as_they_are_written(btrfs_mount: Path) -> None:
+    """What the disk holds at that moment, mounted afterwards: the newer notes, not the ones they replaced."""
+    work("mount", "-o", "remount,commit=300", btrfs_mount)
+    write_notes(btrfs_mount, Notes().with_note("a", "hold", {"why": "older"}))
+    work("btrfs", "filesystem", "sync", btrfs_mount)
+    write_notes(btrfs_mount, Notes().with_note("a", "hold", {"why": "newer"}))
+    (btrfs_mount / "never synced").write_text("lost", encoding="utf-8")
+    [device] = beds.devices_of(btrfs_mount)
+    image = btrfs_mount.parent / "disk0"
+    work("cp", "--sparse=always", image, btrfs_mount.parent / "after the cut")
+    work("umount", btrfs_mount)
+    work("losetup", "-d", device)
+    (btrfs_mount.parent / "after the cut").rename(image)
+    work("mount", "-o", "loop", image, btrfs_mount)
+    assert not (btrfs_mount / "never synced").exists()  # it was a cut indeed
+    assert read_notes(btrfs_mount).backups == {"a": {"hold": {"why": "newer"}}}

@@ -1,0 +1,101 @@
+"""One word for each host: which it is, in which order the words are tried, and the sentence that goes with it."""
+
+from datetime import timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backupd.status import STATES, HostStatus, host_status
+from btrkeep.catalogue import HostFacts
+from btrkeep.config import HostConfig
+from tests.backupd.facts import NOTHING, NOW, ago, facts
+
+DAILY = HostConfig("web1", every=86400.0)
+UTC_ZONE = ZoneInfo("UTC")
+
+
+def status(known: HostFacts | None, host: HostConfig = DAILY) -> HostStatus:
+    return host_status(host, known, UTC_ZONE, NOW)
+
+
+@pytest.mark.parametrize(
+    ("known", "state", "error"),
+    [
+        (None, "never", None),
+        (NOTHING, "never", None),
+        (facts(run=1, outcome="failed", error="no way"), "never", "no way"),
+        (facts(complete=1), "ok", None),
+        (facts(complete=1, run=1, outcome="complete"), "ok", None),
+        (facts(complete=35.9), "ok", None),
+        (facts(complete=36.1), "late", None),
+        (facts(complete=30, run=1, outcome="failed", error="no way"), "failing", "no way"),
+        (facts(complete=30, run=1, outcome="partial", error="the window has closed"), "failing", "the window has closed"),
+        (facts(complete=100, run=1, outcome="failed", error="no way"), "failing", "no way"),  # which says more than late
+        (facts(complete=1, run=5, outcome="failed", error="no way"), "ok", None),  # it has worked since
+        (facts(complete=30, run=1, outcome="skipped", error="not there"), "ok", None),
+        (facts(complete=100, run=1, outcome="skipped", error="not there"), "late", None),
+        (facts(complete=30, newest_state="suspect", newest_error="half is gone"), "suspect", "half is gone"),
+        (facts(newest_state="suspect", newest_error="half is gone"), "suspect", "half is gone"),
+        (facts(complete=100, run=1, outcome="failed", error="no way", newest_state="suspect"), "suspect", "no way"),
+        (facts(newest_state="failed", newest_error="missing"), "never", None),
+        (facts(complete=30, newest_state="running"), "ok", None),
+    ],
+)  # fmt: skip
+def test_the_state_is_the_first_that_fits(known: HostFacts | None, state: str, error: str | None) -> None:
+    found = status(known)
+    assert (found.state, found.error) == (state, error)
+
+
+def test_an_absent_laptop_is_not_late_and_neither_is_who_is_switched_off() -> None:
+    old = facts(complete=1000)
+    assert status(old).state == "late"
+    assert status(old, HostConfig("lap", every=86400.0, optional=True)).state == "ok"
+    assert status(old, HostConfig("old", every=86400.0, enabled=False)).state == "ok"
+
+
+def test_who_is_switched_off_is_never_due() -> None:
+    assert status(facts(complete=1), HostConfig("old", every=86400.0, enabled=False)).next_due is None
+
+
+def test_age_and_next_due_are_counted_from_the_newest_complete_backup() -> None:
+    found = status(facts(complete=2))
+    assert (found.last_complete, found.age) == (ago(2), 7200.0)
+    assert found.next_due == NOW.replace(hour=0, minute=0) + timedelta(days=1)
+    never = status(None)
+    assert (never.last_complete, never.age, never.next_due) == (None, None, NOW)
+
+
+def test_a_backup_from_the_future_is_said_to_be_one_and_its_host_is_due() -> None:
+    found = status(facts(complete=-48))
+    assert "future" in str(found.error)
+    assert found.next_due == NOW
+
+
+def test_the_warnings_of_the_newest_backup_come_along() -> None:
+    assert status(facts(complete=1, newest_warnings=("1 could not be read",))).warnings == ("1 could not be read",)
+
+
+HOURS = st.one_of(st.none(), st.floats(-100, 2000))
+KNOWN = st.one_of(
+    st.none(),
+    st.builds(
+        facts,
+        complete=HOURS,
+        run=HOURS,
+        outcome=st.sampled_from((None, "complete", "suspect", "failed", "partial", "skipped")),
+        error=st.sampled_from((None, "no way")),
+    ),
+)
+
+
+@given(KNOWN, st.builds(HostConfig, name=st.just("x"), enabled=st.booleans(), optional=st.booleans(), every=st.floats(60, 1e7)))
+def test_every_host_has_a_state_and_who_has_no_complete_backup_is_never_ok(known: HostFacts | None, host: HostConfig) -> None:
+    found = status(known, host)
+    assert found.state in STATES
+    if known is None or known.last_complete is None:
+        assert found.state in ("never", "suspect")
+    if host.enabled and not host.optional and found.state == "ok":
+        assert found.age is not None
+        assert found.age <= 1.5 * host.every

@@ -1,0 +1,250 @@
+"""What becomes of a source path and of the whole backup: the rules one by one, and on trees that real rsyncs meet."""
+
+import itertools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backupd.rsync.messages import Messages
+from backupd.verdict import Limits, Outcome, PathResult, Verdict, decide, judge
+from tests.backupd.pulls import UNPRIVILEGED, Pulled, meanwhile, pull
+
+LIMITS = Limits(shrink=0.5, unreadable=0.01)
+HUNDRED = {"files": 110, "regular": 100, "bytes": 1_000_000}
+UNREADABLE = 'rsync: [sender] send_files failed to open "/srv/{}": Permission denied (13)'
+NOT_KEPT = 'rsync: [generator] chown "/srv/backup/{}" failed: Operation not permitted (1)'
+MISSING = 'rsync: [sender] link_stat "/srv" failed: No such file or directory (2)'
+FULL = 'rsync: [receiver] write failed on "/srv/backup/x": No space left on device (28)'
+
+
+def said(*lines: str) -> Messages:
+    messages = Messages()
+    messages.feed("".join(f"{line}\n" for line in lines).encode())
+    return messages
+
+
+def judged(
+    exit_code: int,
+    *lines: str,
+    numbers: Mapping[str, int] = HUNDRED,
+    base: Mapping[str, int] | None = HUNDRED,
+    limits: Limits = LIMITS,
+) -> PathResult:
+    return judge("/srv", exit_code, said(*lines), numbers, base, limits, 1.0)
+
+
+# The rules
+
+
+def test_a_path_that_came_whole_is_complete_without_a_reason() -> None:
+    result = judged(0)
+    assert (result.outcome, result.reason, result.warnings) == (Outcome.COMPLETE, "", ())
+
+
+@pytest.mark.parametrize("lines", [(FULL,), (FULL, MISSING), (UNREADABLE.format(1), FULL)])
+@pytest.mark.parametrize("exit_code", [0, 11, 12, 20, 23, 24])
+def test_a_pool_that_cannot_be_written_outweighs_every_exit_status_and_every_other_complaint(
+    exit_code: int, lines: tuple[str, ...]
+) -> None:
+    assert judged(exit_code, *lines).outcome is Outcome.FAULT
+
+
+@pytest.mark.parametrize("exit_code", [-9, 10, 12, 19, 20, 30, 35, 127, 255])
+def test_a_transfer_that_did_not_come_to_its_end_is_unfinished_whatever_it_had_said(exit_code: int) -> None:
+    assert judged(exit_code, UNREADABLE.format(1)).outcome is Outcome.UNFINISHED
+
+
+@pytest.mark.parametrize("exit_code", [1, 2, 3, 4, 5, 11, 22, 77])
+def test_a_status_that_needs_a_person_breaks_the_path_and_is_told(exit_code: int) -> None:
+    result = judged(exit_code)
+    assert result.outcome is Outcome.BROKEN
+    assert f"exit status {exit_code}" in result.reason
+
+
+def test_a_finished_transfer_without_statistics_is_not_believed() -> None:
+    result = judged(0, numbers={})
+    assert result.outcome is Outcome.BROKEN
+    assert "statistics" in result.reason
+
+
+def test_a_missing_source_is_broken_and_not_just_shrunk() -> None:
+    result = judged(23, MISSING, numbers={"files": 0, "bytes": 0})
+    assert result.outcome is Outcome.BROKEN
+    assert "No such file or directory" in result.reason
+
+
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 300), st.floats(0, 1))
+def test_what_was_missed_is_suspect_beyond_the_limit_or_when_nothing_was_read(
+    unreadable: int, not_kept: int, regular: int, limit: float
+) -> None:
+    lines = [UNREADABLE.format(number) for number in range(unreadable)] + [NOT_KEPT.format(number) for number in range(not_kept)]
+    numbers = {"files": regular, "regular": regular, "bytes": 1}
+    result = judged(23 if lines else 0, *lines, numbers=numbers, base=None, limits=Limits(1, limit))
+    missed = unreadable + not_kept
+    too_much = missed > 0 and (missed >= regular or missed / regular > limit)
+    assert result.outcome is (Outcome.SUSPECT if too_much else Outcome.COMPLETE)
+    assert (result.unreadable, result.not_kept) == (unreadable, not_kept)
+    if missed and not too_much:
+        assert any(str(unreadable or not_kept) in warning for warning in result.warnings)
+
+
+def test_just_at_the_limit_is_still_complete() -> None:
+    hundred = {"files": 100, "regular": 100, "bytes": 100}
+    assert judged(23, UNREADABLE.format(1), numbers=hundred, base=hundred).outcome is Outcome.COMPLETE
+    assert judged(23, UNREADABLE.format(1), UNREADABLE.format(2), numbers=hundred, base=hundred).outcome is Outcome.SUSPECT
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(1, 10**15), st.integers(0, 10**15), st.floats(0, 1))
+def test_what_shrank_by_more_than_the_limit_in_files_or_bytes_is_suspect(
+    files: int, left: int, size: int, size_left: int, limit: float
+) -> None:
+    before = {"files": files, "regular": files, "bytes": size}
+    after = {"files": left, "regular": left, "bytes": size_left}
+    shrunk = (files - left) / files > limit or (size - size_left) / size > limit or (left == 0 and limit < 1)
+    result = judged(0, numbers=after, base=before, limits=Limits(limit, 1))
+    assert result.outcome is (Outcome.SUSPECT if shrunk else Outcome.COMPLETE)
+    assert bool(result.reason) is shrunk
+
+
+def test_a_limit_of_everything_lets_a_path_become_empty() -> None:
+    empty = {"files": 1, "regular": 0, "bytes": 0}
+    assert judged(0, numbers=empty, limits=Limits(1, 1)).outcome is Outcome.COMPLETE
+    assert judged(0, numbers=empty).outcome is Outcome.SUSPECT
+
+
+def test_a_first_backup_can_not_have_shrunk_but_an_empty_one_is_said_to_be_empty() -> None:
+    result = judged(0, numbers={"files": 1, "regular": 0, "bytes": 0}, base=None)
+    assert result.outcome is Outcome.COMPLETE
+    assert "holds no file" in " ".join(result.warnings)
+
+
+def test_vanished_files_are_complete_with_a_warning_however_many() -> None:
+    result = judged(24, *(f'file has vanished: "/srv/{number}"' for number in range(90)))
+    assert (result.outcome, result.vanished) == (Outcome.COMPLETE, 90)
+    assert "90" in " ".join(result.warnings)
+
+
+@pytest.mark.parametrize("exit_code", [24, 25])
+def test_deletions_that_stopped_are_suspect_even_when_vanished_files_hide_it(exit_code: int) -> None:
+    line = "Deletions stopped due to --max-delete limit (5 skipped)"
+    assert judged(exit_code, line, 'file has vanished: "/srv/x"').outcome is Outcome.SUSPECT
+
+
+def test_files_that_were_not_transferred_for_no_reason_given_are_suspect() -> None:
+    assert judged(23).outcome is Outcome.SUSPECT
+    assert judged(23, UNREADABLE.format(1)).outcome is Outcome.COMPLETE
+
+
+def test_skipped_deletions_are_said() -> None:
+    result = judged(23, UNREADABLE.format(1), "IO error encountered -- skipping file deletion")
+    assert result.deletions_skipped
+    assert "deletions were skipped" in " ".join(result.warnings)
+    assert not judged(23, UNREADABLE.format(1)).deletions_skipped
+
+
+# The whole backup
+
+RESULTS = st.lists(st.builds(PathResult, path=st.just("/x"), outcome=st.sampled_from(Outcome), reason=st.just("why")), min_size=1)
+WORST = {
+    Outcome.COMPLETE: ("complete", "complete"),
+    Outcome.SUSPECT: ("suspect", "suspect"),
+    Outcome.BROKEN: ("failed", "failed"),
+    Outcome.UNFINISHED: (None, "partial"),
+    Outcome.FAULT: (None, "failed"),
+}
+
+
+@given(RESULTS)
+def test_the_worst_path_decides_for_all(results: list[PathResult]) -> None:
+    order = list(WORST)
+    worst = max((result.outcome for result in results), key=order.index)
+    verdict = decide(results)
+    assert (verdict.state, verdict.outcome) == WORST[worst]
+
+
+def test_the_error_is_that_of_the_worst_path() -> None:
+    paths = {outcome: PathResult(f"/{outcome}", outcome, f"{outcome} because") for outcome in Outcome}
+    for one, other in itertools.combinations(Outcome, 2):
+        for results in ([paths[one], paths[other]], [paths[other], paths[one]]):
+            assert decide(results).error == f"{other} because"
+    assert decide([PathResult("/a", Outcome.COMPLETE)]) == Verdict("complete", "complete", None)
+
+
+# On real trees
+
+
+def of(source: Path, pulled: Pulled, base: PathResult | None = None, limits: Limits = LIMITS) -> PathResult:
+    numbers = base.numbers if base else None
+    return judge(str(source), pulled.exit_code, pulled.messages, pulled.output.numbers, numbers, limits, 1.0)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "source").mkdir()
+    for number in range(200):
+        (tmp_path / "source" / f"file{number:03}").write_text("content", encoding="utf-8")
+    return tmp_path / "source"
+
+
+def test_a_source_that_was_unmounted_is_suspect_though_rsync_says_all_is_well(source: Path, tmp_path: Path) -> None:
+    first = of(source, pull(source, tmp_path / "backup"))
+    for path in source.iterdir():
+        path.unlink()
+    pulled = pull(source, tmp_path / "backup", based=True)
+    assert pulled.exit_code == 0
+    result = of(source, pulled, first)
+    assert result.outcome is Outcome.SUSPECT
+    assert "not mounted" in result.reason
+
+
+def test_a_source_that_is_missing_is_broken(source: Path, tmp_path: Path) -> None:
+    first = of(source, pull(source, tmp_path / "backup"))
+    source.rename(tmp_path / "elsewhere")
+    pulled = pull(source, tmp_path / "backup", based=True)
+    result = of(source, pulled, first)
+    assert (result.outcome, result.not_kept, result.unreadable) == (Outcome.BROKEN, 0, 0)
+    assert "missing" in result.reason
+
+
+def test_one_unreadable_file_of_two_hundred_is_a_warning_and_ten_are_suspect(source: Path, tmp_path: Path) -> None:
+    (source / "file000").chmod(0)
+    result = of(source, pull(source, tmp_path / "backup", rsync_path=UNPRIVILEGED))
+    assert (result.outcome, result.unreadable) == (Outcome.COMPLETE, 1)
+    assert "file000" in result.samples[0]
+    for number in range(10):
+        (source / f"file{number:03}").chmod(0)
+    result = of(source, pull(source, tmp_path / "backup2", rsync_path=UNPRIVILEGED))
+    assert (result.outcome, result.unreadable) == (Outcome.SUSPECT, 10)
+
+
+def test_a_source_of_which_nothing_can_be_read_is_suspect_whatever_the_limit(source: Path, tmp_path: Path) -> None:
+    lenient = Limits(1, 1)
+    for path in source.iterdir():
+        path.chmod(0)
+    assert of(source, pull(source, tmp_path / "backup", rsync_path=UNPRIVILEGED), limits=lenient).outcome is Outcome.SUSPECT
+    source.chmod(0)
+    assert of(source, pull(source, tmp_path / "backup2", rsync_path=UNPRIVILEGED), limits=lenient).outcome is Outcome.SUSPECT
+    source.chmod(0o755)
+
+
+def test_a_file_that_cannot_be_read_tonight_leaves_a_warning_that_deletions_were_skipped(source: Path, tmp_path: Path) -> None:
+    first = of(source, pull(source, tmp_path / "backup"))
+    (source / "closed").mkdir(0)
+    (source / "file199").unlink()
+    result = of(source, pull(source, tmp_path / "backup", based=True, rsync_path=UNPRIVILEGED), first)
+    assert (result.outcome, result.deletions_skipped) == (Outcome.COMPLETE, True)
+
+
+def test_files_and_a_folder_that_vanish_in_mid_transfer_leave_a_complete_backup(source: Path, tmp_path: Path) -> None:
+    (source / "aaa").write_bytes(os.urandom(3_000_000))
+    (source / "zzz").mkdir()
+    (source / "zzz" / "file").write_text("content", encoding="utf-8")
+    shell = meanwhile(tmp_path / "ssh", 500_000, f"cd {source}; rm -r file19? zzz")
+    pulled = pull(source, tmp_path / "backup", shell=shell)
+    result = of(source, pulled)
+    assert pulled.exit_code == 24
+    assert (result.outcome, result.vanished) == (Outcome.COMPLETE, 11)

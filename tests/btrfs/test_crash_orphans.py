@@ -1,0 +1,172 @@
+"""What a killed run leaves running: it is ended before the next one begins, and nothing else ever is."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.beds.nights import Nights
+from tests.beds.watch import disagreements, ended, group_of, hold, is_locked, killed, receivers, subvolumes, transferring, wait_for
+
+Start = Callable[..., "subprocess.Popen[str]"]
+SIZE = 2_000_000
+
+
+@pytest.fixture
+def tree(nights: Nights) -> Path:
+    tree = nights.source / "srv"
+    tree.mkdir()
+    (tree / "big").write_bytes(os.urandom(SIZE))
+    (tree / "small").write_text("small")
+    nights.host("web", tree)
+    return tree
+
+
+@pytest.fixture
+def lock(nights: Nights) -> Path:
+    return nights.pool / ".btrkeep" / "locks" / "host-web"
+
+
+def in_the_middle_of_a_run(nights: Nights, start: Start) -> "subprocess.Popen[str]":
+    """A run whose transfer stands still after a third of the data has come."""
+    flag = hold(nights)
+    process = start("--config", nights.config, "run", "web")
+    wait_for(flag.exists)
+    wait_for(lambda: len(receivers(nights)) == 2)
+    nights.ssh("")
+    return process
+
+
+@contextmanager
+def most_groups_at_once(nights: Nights) -> Iterator[list[int]]:
+    """How many process groups were seen to receive into the pool at the same time, at the most: looked at all the while."""
+    seen, over = [0], threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.005):
+            seen.append(len({group_of(pid) for pid in receivers(nights)} - {None}))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    yield seen
+    over.set()
+    thread.join()
+
+
+def test_kill_9_in_mid_transfer_and_started_again_at_once(nights: Nights, tree: Path, lock: Path, backupd_running: Start) -> None:
+    first = in_the_middle_of_a_run(nights, backupd_running)
+    orphans = receivers(nights)
+    kept = subvolumes(nights)["hosts/web/.working"]
+    first.kill()
+    first.wait()
+    assert set(orphans) <= set(receivers(nights)), "the receiver did not outlive its run, so this shows nothing"
+    assert is_locked(lock), "a receiver lives, and the host is not locked"
+    with most_groups_at_once(nights) as groups:
+        assert nights.run("web")["web"]["outcome"] == "complete"
+    assert max(groups) == 1
+    assert not set(orphans) & set(receivers(nights))
+    assert transferring(nights) == []
+    assert nights.differences("web", tree) == []
+    (name,) = nights.names("web")
+    assert subvolumes(nights)[f"hosts/web/{name}"] == kept
+    assert disagreements(nights) == []
+    assert not is_locked(lock)
+
+
+def test_an_orphan_that_does_not_listen_is_ended_all_the_same(nights: Nights, tree: Path, backupd_running: Start) -> None:
+    first = in_the_middle_of_a_run(nights, backupd_running)
+    first.kill()
+    first.wait()
+    for pid in receivers(nights):
+        os.kill(pid, signal.SIGSTOP)
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert transferring(nights) == []
+    assert nights.differences("web", tree) == []
+
+
+def test_an_orphan_is_ended_that_no_lock_names_yet(nights: Nights, tree: Path, lock: Path) -> None:
+    """Killed between the start of rsync and the note of its group in the lock, and the host does not say a word."""
+    flag = hold(nights, 0)
+    killed(nights, "after", "backupd.transfer:Group.start", "run", "web")
+    assert json.loads(lock.read_text())["group"] == 0
+    wait_for(flag.exists)
+    orphans = receivers(nights)
+    assert orphans
+    assert is_locked(lock)
+    nights.ssh("")
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert not set(orphans) & set(receivers(nights))
+    assert nights.differences("web", tree) == []
+
+
+@pytest.mark.parametrize("which", [min, max], ids=["the leader", "the receiver"])
+def test_when_one_of_the_rsyncs_is_killed_the_rest_is_ended_before_anybody_goes_on(
+    nights: Nights, tree: Path, backupd_running: Start, which: Callable[[list[int]], int]
+) -> None:
+    process = in_the_middle_of_a_run(nights, backupd_running)
+    os.kill(which(receivers(nights)), signal.SIGKILL)
+    status, stdout, _ = ended(process)
+    assert status == 1
+    assert "partial" in stdout
+    assert transferring(nights) == []
+    assert nights.names("web") == []
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert nights.differences("web", tree) == []
+
+
+def a_dead_holder(group: int) -> str:
+    """A lock's text as a killed run leaves it: the process of that number and start time is gone."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return json.dumps({"pid": process.pid, "started": "1", "since": "2026-11-20T22:00:00Z", "what": "backup of web", "group": group})
+
+
+@pytest.fixture
+def bystander() -> Iterator["subprocess.Popen[bytes]"]:
+    """A process of somebody's, in a group of its own."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        yield process
+        assert process.poll() is None, "a process was ended that is not ours"
+        process.kill()
+
+
+def test_a_process_that_was_given_the_number_of_a_dead_receiver_is_left_alone(
+    nights: Nights, tree: Path, lock: Path, bystander: "subprocess.Popen[bytes]"
+) -> None:
+    lock.write_text(a_dead_holder(bystander.pid))
+    assert nights.run("web")["web"]["outcome"] == "complete"
+
+
+def test_also_when_the_lock_is_held_by_a_third(nights: Nights, tree: Path, lock: Path, bystander: "subprocess.Popen[bytes]") -> None:
+    """Somebody's own flock(1) on the file is no receiver of ours, and neither is who has the number that the text names."""
+    lock.write_text(a_dead_holder(bystander.pid))
+    with subprocess.Popen(["flock", lock, "sleep", "60"], start_new_session=True) as third:
+        wait_for(lambda: is_locked(lock))
+        done = nights.backupd("run", "web", check=False)
+        assert done.returncode == 3
+        assert third.poll() is None
+        os.killpg(third.pid, signal.SIGKILL)
+
+
+def test_the_receivers_of_a_living_run_are_left_alone_whatever_the_lock_says(
+    nights: Nights, tree: Path, lock: Path, backupd_running: Start
+) -> None:
+    """As from another container, where the holder's number means another process or none."""
+    flag = hold(nights)
+    process = backupd_running("--config", nights.config, "run", "web")
+    wait_for(flag.exists)
+    group = json.loads(lock.read_text())["group"]
+    lock.write_text(a_dead_holder(group))
+    done = nights.backupd("run", "web", check=False)
+    assert done.returncode == 3
+    assert "web" in done.stdout + done.stderr
+    flag.unlink()
+    status, _, _ = ended(process)
+    assert status == 0
+    assert nights.differences("web", tree) == []

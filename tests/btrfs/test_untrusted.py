@@ -1,0 +1,216 @@
+"""Hosts are not trusted: whatever a sender answers, nothing outside its own `.working/data` is written, and nobody else suffers."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.beds import Entry, manifest, ssh, work
+from tests.beds.nights import Nights
+
+LIAR = Path(__file__).resolve().parents[1] / "beds" / "liar.py"
+
+
+@pytest.fixture
+def outside(nights: Nights) -> Path:
+    """What nobody may write into: beside the pool."""
+    outside = nights.top / "outside"
+    (outside / "www").mkdir(parents=True)
+    (outside / "precious").write_text("precious")
+    (outside / "www" / "precious").write_text("precious")
+    return outside
+
+
+def lie(nights: Nights, *trees: Path | str) -> str:
+    """rsync_path of a host that answers its first transfer out of the first of `trees`, the next out of the next one, and so on.
+
+    Each is the root that the host pretends to have; see tests/beds/liar.py.
+    """
+    return shlex.join([sys.executable, str(LIAR), str(nights.top / "lies"), *map(str, trees), "--", "rsync"])
+
+
+def pretended(root: Path, source: Path) -> Path:
+    """The place of `source` in a pretended root, its parent folder made."""
+    path = root / str(source).strip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def everything_but(nights: Nights, *own: Path) -> dict[bytes, Entry]:
+    """The whole filesystem of the test but for what this host may write."""
+    kept = manifest(nights.top)
+    skipped = [os.fsencode(path.relative_to(nights.top)) for path in (*own, nights.top / "state", nights.top / "lies")]
+    return {name: entry for name, entry in kept.items() if not any(name.startswith(each) for each in skipped)}
+
+
+def timeless(names: dict[bytes, Entry]) -> dict[bytes, Entry]:
+    """Without the folders that are above what a run writes."""
+    return {name: entry for name, entry in names.items() if entry.kind != "d"}
+
+
+def test_no_link_stands_where_a_folder_must_be_when_an_rsync_starts(
+    nights: Nights, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest rsync would not follow it; older ones do when the host lists a file below it and no folder."""
+    www, mail = nights.source / "srv" / "www", nights.source / "srv" / "mail"
+    first, second = nights.top / "first", nights.top / "second"
+    pretended(first, www).symlink_to(outside)
+    pretended(second, www).mkdir(parents=True)
+    pretended(second, mail).mkdir()
+    (pretended(second, www) / "file").write_text("no evil")
+    nights.host("web", www, mail, attempts=2, rsync_path=lie(nights, first, f"{first}:break", second))
+    links, data = nights.top / "links", nights.working("web", nights.source)
+    env = nights.rsync(f'case " $* " in *" --server "*);; *) find {data} -type l >> {links}; echo started >> {links};; esac\nexec $REAL "$@"')
+    monkeypatch.setenv("PATH", env["PATH"])
+    nights.night("web")
+    nights.night("web")
+    assert set(links.read_text().splitlines()) == {"started"}
+    assert links.read_text().count("started") >= 4
+    assert sorted(path.name for path in outside.iterdir()) == ["precious", "www"]
+
+
+def test_a_link_that_the_host_lists_for_a_folder_is_kept_as_a_link_and_never_followed(nights: Nights, outside: Path) -> None:
+    """Night after night the host changes its mind about what is a folder; files follow through what was a link before."""
+    www = nights.source / "srv" / "www"
+    first, second = nights.top / "first", nights.top / "second"
+    (pretended(first, www)).mkdir()
+    (pretended(first, www) / "sub").symlink_to(outside)
+    (pretended(second, www) / "sub").mkdir(parents=True)
+    (pretended(second, www) / "sub" / "precious").write_text("evil")
+    nights.host("web", www, shrink_limit="100%", rsync_path=lie(nights, first, second, first, f"{second}:only=sub/precious"))
+    before = timeless(everything_but(nights, nights.pool))
+    for _ in range(4):
+        nights.night("web")
+    assert timeless(everything_but(nights, nights.pool)) == before
+    assert (outside / "precious").read_text() == "precious"
+
+
+def test_a_name_that_was_not_asked_for_is_refused(nights: Nights, outside: Path) -> None:
+    asked, other = nights.source / "asked", nights.source / "other"
+    asked.mkdir()
+    other.mkdir()
+    (other / "evil").write_text("evil")
+    swap = nights.top / "swap"
+    swap.write_text('#!/bin/sh\nset -- $(echo "$@" | sed "s,/asked/$,/other/,")\nexec "$@"\n')
+    swap.chmod(0o755)
+    nights.host("web", asked, rsync_path=f"{swap} rsync")
+    result = nights.run("web", status=1)["web"]
+    assert result["outcome"] in ("failed", "partial")
+    assert any("unrequested" in line for line in nights.json("log", "web")[0]["last_lines"])
+    assert work("find", nights.pool, "-name", "evil").stdout == ""
+
+
+SAYS = (
+    *(b"Number of files: 99 (reg: 99)", b"Number of files: 5 (reg: 5, dir: 0)", b"Total file size: 12345 bytes", b"Literal data: 7 bytes"),
+    *(b"*deleting   |0|everything", b">f+++++++++|77|faked", b"      1,234 100%    9.99MB/s    0:00:00 (xfr#1, to-chk=0/1)"),
+    *(b"rsync: [receiver] write failed on \"/x\": No space left on device (28)", b"rsync error: faked (code 11) at main.c(1)"),
+    *(b"\x1b]0;title\x07\x1b[2J\x1b[31mred", b"line\nfeed", b"carriage\rreturn", b"\x9b31m", b"\xff\xfe", b"\xe2\x80\xaeright to left"),
+    *(b"a\nNumber of files: 1 (reg: 1)\nb", b"x\n*deleting   |0|y", b"[red]markup[/red]", b"<script>alert(1)</script>", b"%s %d {0}"),
+)
+
+
+def odd_tree(top: Path) -> None:
+    top.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(SAYS):
+        safe = name.replace(b"/", b"_")
+        with open(os.fsencode(top) + b"/" + safe, "wb") as file:  # noqa: PTH123 - names that are no text
+            file.write(b"x" * (number + 1))
+        os.mkdir(os.fsencode(top) + b"/d" + safe)  # noqa: PTH102
+
+
+def numbers_of(tree: Path) -> tuple[int, int]:
+    """Regular files and their bytes, as find counts them."""
+    sizes = work("find", tree, "-type", "f", "-printf", "%s\\n").stdout.split()
+    return len(sizes), sum(map(int, sizes))
+
+
+def test_names_that_look_like_what_rsync_prints_do_not_confuse_what_is_read_from_it(nights: Nights) -> None:
+    tree = nights.source / "srv"
+    odd_tree(tree)
+    nights.host("web", tree)
+    for literal in (numbers_of(tree)[1], 0):
+        assert nights.run("web")["web"]["outcome"] == "complete"
+        (path,) = nights.record("web")["paths"]
+        assert (path["numbers"]["regular"], path["numbers"]["bytes"]) == numbers_of(tree)
+        assert (path["numbers"]["literal"], path["numbers"]["deleted"]) == (literal, 0)
+        assert nights.differences("web", tree) == []
+    work("find", tree, "-mindepth", "1", "-depth", "-name", "d*", "-delete")
+    nights.run("web")
+    (path,) = nights.record("web")["paths"]
+    assert path["numbers"]["deleted"] == len(SAYS)
+
+
+def printable_only(text: str) -> bool:
+    return all(char.isprintable() or char == "\n" for char in text)
+
+
+@pytest.mark.parametrize("way", ["a pipe", "a terminal"])
+def test_what_a_host_says_and_calls_its_files_is_escaped_wherever_it_is_shown(nights: Nights, public_folder: Path, way: str) -> None:
+    """Files that may not be read are named in warnings; lines that the host says itself are shown by `log`."""
+    odd_tree(public_folder)
+    for name in os.listdir(os.fsencode(public_folder)):  # noqa: PTH208 - bytes
+        os.chmod(os.fsencode(public_folder) + b"/" + name, 0)  # noqa: PTH101
+    said = nights.top / "said"
+    said.write_bytes(b"".join(name + b"\n" for name in SAYS) + b"no newline \x1b[5m")
+    nobody = f"setpriv --reuid=65534 --regid=65534 --clear-groups {lie(nights, f':says={said}')}"
+    nights.top.chmod(0o755)
+    nights.host("web", public_folder, rsync_path=f"sh -c 'cat {said} >&2; exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"' sh rsync")
+    assert nobody
+    for command in (["run", "web"], ["status"], ["status", "web"], ["list"], ["list", "web"], ["log"], ["log", "web"]):
+        if way == "a pipe":
+            shown = nights.backupd(*command, check=False)
+            assert printable_only(shown.stdout), command
+            assert printable_only(shown.stderr), command
+            if command[0] != "run":
+                nights.json(*command)
+        else:
+            see_a_quiet_terminal(nights, command)
+
+
+def see_a_quiet_terminal(nights: Nights, command: list[str]) -> None:
+    """On a terminal colours and the live view are ours; nothing of the host's may be among them."""
+    words = shlex.join([sys.executable, "-m", "backupd", "--config", str(nights.config), *command])
+    env = {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "TERM": "xterm", "COLUMNS": "200"}
+    shown = work("script", "-qec", words, "/dev/null", check=False, env=env).stdout
+    assert shown
+    for forbidden in ("\x1b]0;title", "\x07", "\x1b[2J\x1b[31mred", "\x9b", "\u202e", "carriage\r", "\x1b[5m"):
+        assert forbidden not in shown, (command, forbidden)
+
+
+# --- the restricted key
+
+
+def test_a_key_restricted_to_rrsync_is_enough_and_no_other_remote_command_is_run(nights: Nights, sshd: ssh.Sshd) -> None:
+    tree = nights.source / "srv"
+    odd_tree(tree)
+    log = nights.top / "commands"
+    forced = nights.top / "forced"
+    forced.write_text(f'#!/bin/sh\necho "$SSH_ORIGINAL_COMMAND" >> {log}\nexec rrsync -ro /\n')
+    forced.chmod(0o755)
+    key = sshd.authorize(f'command="{forced}",restrict')
+    nights.settings("ssh", command="ssh -F none", key=str(key), known_hosts=str(sshd.known_hosts))
+    nights.host("web", tree, address=sshd.address, port=sshd.port)
+    nights.run("web")
+    (tree / "more").write_text("more")
+    nights.run("web")
+    assert nights.differences("web", tree) == []
+    nights.backupd("check", "--connect", check=False)
+    commands = log.read_text().splitlines()
+    assert len(commands) >= 3
+    assert all(line.startswith("rsync --server --sender ") for line in commands), commands
+    assert nights.status("web")["state"] == "ok"
+
+
+def test_the_documented_key_line_works_as_it_stands(nights: Nights, sshd: ssh.Sshd) -> None:
+    tree = nights.source / "srv"
+    tree.mkdir()
+    (tree / "file").write_text("content")
+    key = sshd.authorize('command="rrsync -ro /",restrict')
+    nights.settings("ssh", command="ssh -F none", key=str(key), known_hosts=str(sshd.known_hosts))
+    nights.host("web", tree, address=sshd.address, port=sshd.port)
+    nights.run("web")
+    assert nights.differences("web", tree) == []
+    assert work(*sshd.ssh(key), sshd.address, "touch", nights.top / "evil", check=False).returncode != 0
+    assert not (nights.top / "evil").exists()
