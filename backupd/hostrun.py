@@ -180,7 +180,7 @@ class HostRun:
                 await asyncio.to_thread(working.discard, prepared.path, prepared.uuid)
             else:
                 await asyncio.to_thread(records.write, prepared.path, record)
-        except OSError as error:  # the fault that is to be told, once more; a writable `.working` is partial whatever its record says
+        except OSError as error:  # the same fault once more; a writable `.working` is partial whatever its record says
             log.warning("%s: %s", prepared.path, error.strerror)
             nothing = False
         if nothing:

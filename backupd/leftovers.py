@@ -55,7 +55,7 @@ def orphans(path: Path) -> list[int]:
     if holder is None or holder.alive:
         return []
     file = path.stat()
-    groups = set()
+    groups = {holder.group, *groups_of("rsync", file)} - {0}
     return [pid for group in groups for pid in _left_behind(group, file)]
 
 

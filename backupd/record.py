@@ -99,7 +99,8 @@ def parse(text: str) -> Record:
 def _path_result(entry: Mapping[str, Any]) -> PathResult:
     known = {name: entry[name] for name in PathResult.__dataclass_fields__ if name in entry}
     lists = {name: tuple(known.get(name, ())) for name in ("warnings", "samples")}
-    return PathResult(**{**known, **lists, "outcome": Outcome(known["outcome"])})
+    numbers = {key: int(number) for key, number in known.get("numbers", {}).items()}
+    return PathResult(**{**known, **lists, "numbers": numbers, "outcome": Outcome(known["outcome"])})
 
 
 def read(subvolume: Path) -> Record | None:

@@ -153,10 +153,14 @@ def bare_night(rsync: Sequence[str], base: Path, new: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A finished command: wall clock seconds, what it printed, and CPU seconds that the rest of the machine used meanwhile."""
+    """A finished command: wall clock seconds, what it printed, its CPU seconds, and those of the rest of the machine meanwhile.
+
+    The rest is other people's work and the kernel's threads.
+    """
 
     seconds: float
     stdout: str
+    cpu: float
     others: float
 
 
@@ -167,7 +171,8 @@ def timed(command: Sequence[str]) -> Timed:
     seconds = time.perf_counter() - begun
     if done.returncode:
         raise SystemExit(f"{shlex.join(command)[:2000]}\nended with {done.returncode}: {done.stdout[-2000:]} {done.stderr[-2000:]}")
-    return Timed(seconds, done.stdout, max(0.0, busy_seconds() - busy - (_children() - used)))
+    cpu = _children() - used
+    return Timed(seconds, done.stdout, cpu, max(0.0, busy_seconds() - busy - cpu))
 
 
 def busy_seconds() -> float:

@@ -13,7 +13,8 @@ _SIZE_UNITS = {
     "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "PIB": 2**50,
 }  # fmt: skip
 _DURATION_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
-_NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+_NUMBER_AND_LETTERS = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.ASCII)
 _STAMP = "%Y-%m-%dT%H%M%SZ"
 _STAMP_SHAPE = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d)(\d\d)(\d\d)Z", re.ASCII)
 
@@ -28,8 +29,7 @@ def parse_size(text: str) -> int:
 
 def parse_duration(text: str) -> float:
     """Seconds of "30m", "6h", "1d", "1d12h", "2w". Raises ValueError."""
-    pieces = re.findall(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text)
-    rest = re.sub(r"(\d+(?:\.\d+)?)\s*([a-z]+)", "", text).strip()
+    pieces, rest = _NUMBER_AND_LETTERS.findall(text), _NUMBER_AND_LETTERS.sub("", text).strip()
     if not pieces or rest or any(unit not in _DURATION_UNITS for _, unit in pieces):
         raise ValueError(f"{text!r} is no duration: write a number and a unit, such as 30m, 6h, 1d or 2w")
     return sum(float(number) * _DURATION_UNITS[unit] for number, unit in pieces)
@@ -37,7 +37,7 @@ def parse_duration(text: str) -> float:
 
 def parse_share(text: str) -> float:
     """The fraction that "5%" means: 0.05. Raises ValueError when it is not between 0 % and 100 %."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text, re.ASCII)
     if not match or float(match[1]) > 100:
         raise ValueError(f"{text!r} is no share: write a percentage between 0% and 100%")
     return float(match[1]) / 100

@@ -1,1 +1,21 @@
-"""How Sphinx builds the pages."""
+"""How Sphinx makes pages of this folder: ``sphinx-build -W -n -b html docs docs/_build``. Nothing is loaded from elsewhere."""
+
+import re
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parents[1] / "btrkeep" / "__init__.py"
+_found = re.search(r'^__version__ = "([^"]+)"$', _PACKAGE.read_text(encoding="utf-8"), re.MULTILINE)
+assert _found
+
+project = "btrkeep"
+author = "the btrkeep authors"
+copyright = author
+version = release = _found[1]
+
+exclude_patterns = ["_build"]
+nitpicky = True
+highlight_language = "none"
+
+html_theme = "alabaster"
+html_theme_options = {"description": "A backup server on btrfs", "page_width": "1100px", "show_powered_by": False}
+html_show_sourcelink = False

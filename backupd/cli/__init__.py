@@ -1,7 +1,6 @@
 """The command line of backupd: this package is the edge where errors become one line, a hint and an exit status."""
 
 import gc
-import gc
 import logging
 import sys
 from importlib import import_module
@@ -62,7 +61,11 @@ class _LazyGroup(click.Group):
     "--pool", "pool_name", default="main", show_default=True, metavar="NAME", help="The pool, configured in /etc/btrkeep/NAME.toml."
 )
 @click.option(
-    "--config", "config_file", type=click.Path(), metavar="FILE", help="The configuration file, instead of a pool's name."
+    "--config",
+    "config_file",
+    type=click.Path(readable=False),
+    metavar="FILE",
+    help="The configuration file, instead of a pool's name.",
 )
 @click.option("-v", "--verbose", count=True, help="Say more; -vv: also every program that is started.")
 @click.pass_context

@@ -65,6 +65,7 @@ _SHELL_SAYS: tuple[tuple[re.Pattern[str], Kind, str], ...] = (
     (re.compile(r": (?:command )?not found$|: No such file or directory$"), *MEANING[127]),
     (re.compile(r": Permission denied$|: cannot execute"), *MEANING[126]),
     (re.compile(r"sudo: .*(?:password|terminal) is required"), Kind.HOST, "sudo asks for a password on the other side"),
+    (re.compile(r"rrsync error: "), Kind.HOST, "rrsync on the other side refuses what was asked for"),
 )
 _CLOSED = re.compile(r"rsync: connection unexpectedly closed \((\d+) bytes received so far\)")
 

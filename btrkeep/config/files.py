@@ -1,6 +1,5 @@
 """Which files make up a configuration, and what TOML they hold. Reads; interprets nothing."""
 
-import os
 import re
 import tomllib
 from dataclasses import dataclass
@@ -23,8 +22,12 @@ class Document:
 
 def documents(main: Path, problems: Problems) -> list[Document]:
     """The main file and its drop-ins MAIN.d/*.toml in the order of their names. Raises ConfigError when there is no main file."""
-    if not os.path.lexists(main):
-        raise ConfigError([f"{main}: no such file"], _hint(main))
+    try:
+        main.lstat()
+    except PermissionError as error:  # of a folder above it
+        raise ConfigError([f"{main}: cannot be read: {error.strerror}"], "run this as root") from None
+    except OSError:
+        raise ConfigError([f"{main}: no such file"], _hint(main)) from None
     read = [_document(file, problems) for file in (main, *_drop_ins(main.with_suffix(".d"), problems))]
     return [document for document in read if document]
 

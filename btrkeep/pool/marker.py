@@ -75,15 +75,15 @@ def open_pool(path: Path) -> Pool:
     marker = path / MARKER / "pool.json"
     try:
         fields = json.loads(marker.read_text())
-        pool = Pool(path, fields["id"], fields["filesystem"], bool(fields["rehearsal"]))
-        newer = fields["format"] > FORMAT
+        newer = fields["format"] > FORMAT  # in which case the others may have other names
+        pool = None if newer else Pool(path, fields["id"], fields["filesystem"], bool(fields["rehearsal"]))
     except FileNotFoundError:
         raise PoolUnusable(f"{path} is no pool: {marker} is missing", "mount the pool, or make one with `backupd init`") from None
     except PermissionError:
         raise PoolUnusable(f"{marker} may not be read", "run this as root") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PoolUnusable(f"{marker}: {error}", "restore it from a copy; do not make a new one over the backups") from None
-    if newer:
+    if pool is None:
         raise PoolUnusable(f"{path} has format {fields['format']}, this program knows {FORMAT}", "use the btrkeep that made it")
     found = filesystem_uuid(path) if statfs_type(path) == "btrfs" else "none: no btrfs"
     if found != pool.filesystem:

@@ -4,12 +4,13 @@ import json
 import shutil
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.beds import TOP, work
+from tests.beds import TOP, session, work
 from tests.beds.btrfs import devices_of, remount
 from tests.beds.nights import Nights
 
@@ -28,12 +29,12 @@ def fails(nights: Nights, *words: str, status: int) -> str:
 
 
 def test_an_unknown_host_is_told_with_the_nearest_known_one(nights: Nights) -> None:
-    nights.host("web1.example.org", nights.source)
+    nights.host("web1-berlin", nights.source)
     for words in (["status"], ["list"], ["log"], ["run"], ["accept"]):
         name = ["latest"] if words == ["accept"] else []
-        done = nights.backupd(*words, "web1.exmaple.org", *name, check=False)
+        done = nights.backupd(*words, "web1-berlni", *name, check=False)
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.splitlines()[1] == "hint: did you mean web1.example.org?"
+        assert done.stderr.splitlines()[1] == "hint: did you mean web1-berlin?"
 
 
 def test_another_time_is_refused_on_a_pool_that_is_no_rehearsal(nights: Nights) -> None:
@@ -113,7 +114,10 @@ def test_a_damaged_catalogue_is_told_and_rebuilt_on_demand(nights: Nights) -> No
     told = json.loads(nights.backupd("rebuild", "--json").stdout)
     assert told["backups"] == 1
     assert Path(told["set_aside"]).read_bytes().startswith(b"this is no database")
-    assert nights.json("list") == listed
+    rebuilt = nights.json("list")
+    took = [entry.pop("duration") for entry in (*listed, *rebuilt)]
+    assert rebuilt == listed
+    assert abs(took[0] - took[1]) < 1  # the record is written before the last steps
     assert sqlite3.connect(catalogue).execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
@@ -143,21 +147,33 @@ backupd.cli.main()
 """
 
 
+def in_public(nights: Nights) -> Path:
+    """The configuration in a folder that everybody can reach, as /etc/btrkeep is; the session takes it away."""
+    folder = Path(tempfile.mkdtemp(prefix="public-", dir=session.folder()))
+    folder.chmod(0o755)
+    copy = folder / "main.toml"
+    copy.write_text(nights.config.read_text())
+    copy.chmod(0o644)
+    return copy
+
+
 @pytest.mark.parametrize("words", [["status"], ["list"], ["log"], ["run"]], ids=lambda words: words[0])
 def test_somebody_who_is_not_root_is_told_so_in_one_line(nights: Nights, words: list[str]) -> None:
     nights.host("here", nights.source, address=None)
     nights.backupd("status")
-    nights.top.chmod(0o755)
-    done = work(sys.executable, "-c", AS_NOBODY, "--config", nights.config, *words, env={"PYTHONPATH": str(TOP)}, check=False)
+    config = in_public(nights)
+    done = work(sys.executable, "-c", AS_NOBODY, "--config", config, *words, env={"PYTHONPATH": str(TOP)}, check=False)
     assert done.returncode == 4, done.stderr
     assert done.stdout == ""
     assert done.stderr.splitlines() == [f"error: {nights.pool}/.btrkeep/pool.json may not be read", "hint: run this as root"]
 
 
-def test_a_configuration_that_may_not_be_read_is_told_so(nights: Nights) -> None:
-    nights.config.chmod(0o600)
-    nights.top.chmod(0o755)
-    done = work(sys.executable, "-c", AS_NOBODY, "--config", nights.config, "status", env={"PYTHONPATH": str(TOP)}, check=False)
+@pytest.mark.parametrize("folder", [0o755, 0o700])
+def test_a_configuration_that_may_not_be_read_is_told_so(nights: Nights, folder: int) -> None:
+    config = in_public(nights)
+    config.chmod(0o600)
+    config.parent.chmod(folder)
+    done = work(sys.executable, "-c", AS_NOBODY, "--config", config, "status", env={"PYTHONPATH": str(TOP)}, check=False)
     assert done.returncode == 2, done.stderr
     assert "Permission denied" in done.stderr.splitlines()[0]
     assert "Traceback" not in done.stderr

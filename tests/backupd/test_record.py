@@ -27,8 +27,8 @@ from backupd.record import (
     write_notes,
 )
 from backupd.verdict import Outcome, PathResult
-from tests.beds import work
 from tests.beds import btrfs as beds
+from tests.beds import work
 
 # As the first release writes it. A change of the format may add to this; what is here must be read for ever.
 FORMAT_1 = """\
@@ -139,6 +139,20 @@ def test_whatever_else_json_may_hold_is_an_unreadable_record(anything: object) -
 def test_a_field_of_another_kind_is_unreadable_or_does_no_harm(name: str, value: object) -> None:
     """Whatever is accepted can be summed up and written again: a listing must not stop at one bad record."""
     fields: dict[str, Any] = {**json.loads(FORMAT_1), name: value}
+    harmless_or_unreadable(fields)
+
+
+@given(
+    st.sampled_from(("path", "outcome", "numbers", "warnings", "samples", "reason")),
+    st.sampled_from((None, 5, [], {}, "x", [5], {"files": "x"})),
+)
+def test_the_same_holds_for_what_is_said_of_a_path(name: str, value: object) -> None:
+    fields = json.loads(FORMAT_1)
+    fields["paths"][0][name] = value
+    harmless_or_unreadable(fields)
+
+
+def harmless_or_unreadable(fields: dict[str, Any]) -> None:
     try:
         record = parse(json.dumps(fields))
     except UnreadableRecord:
@@ -212,8 +226,11 @@ def test_notes_come_back_and_none_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"null", b"\xff", b'{"format": 1}', b'{"format": 1, "backups": []}', b'{"format": 1, "backups": {"a": 5}}',
-                b'{"format": 2, "backups": {}}', b'{"format": "1", "backups": {}}', b'{"backups": {}}'],
+    "content",
+    [
+        b"", b"{", b"[]", b"null", b"\xff", b'{"format": 1}', b'{"format": 1, "backups": []}', b'{"backups": {}}',
+        b'{"format": 1, "backups": {"a": 5}}', b'{"format": 2, "backups": {}}', b'{"format": "1", "backups": {}}',
+    ],
 )  # fmt: skip
 def test_notes_that_cannot_be_read_are_never_taken_for_no_notes(tmp_path: Path, content: bytes) -> None:
     """They may hold what must not be deleted."""

@@ -1,8 +1,9 @@
-"""kill_at.py WHEN MODULE:NAME COUNT [backupd's own words]: backupd that kills itself with SIGKILL at one step.
+"""kill_at.py WHEN MODULE:NAME COUNT [backupd's own words]: backupd that kills itself with SIGKILL at one step, or lingers there.
 
 WHEN is `before` or `after`: when the function NAME of MODULE is called for the COUNTth time, or has returned from that. The step is
 named from outside, so the program itself knows nothing of being tested. A step that is never reached kills nothing, which the exit
-status shows.
+status shows. With `slow:SECONDS:FILE` it makes FILE and takes so much longer before the step, which has to be a function that is not
+awaited.
 """
 
 import asyncio
@@ -10,13 +11,20 @@ import functools
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def linger(seconds: str, flag: str) -> None:
+    Path(flag).touch()
+    time.sleep(float(seconds))
 
 
 def deadly(function: Callable[..., Any], when: str, count: int) -> Callable[..., Any]:
@@ -33,6 +41,8 @@ def deadly(function: Callable[..., Any], when: str, count: int) -> Callable[...,
         it = is_it()
         if it and when == "before":
             die()
+        if it and when.startswith("slow:"):
+            linger(*when.split(":", 2)[1:])
         result = function(*args, **keys)
         if it and when == "after":
             die()

@@ -1,8 +1,7 @@
 """liar.py COUNTER ROOT[:HOW] ... -- rsync ...: a host that pretends; it stands before rsync as `rsync_path`.
 
 The first transfer is answered out of the first ROOT, the second out of the next, the last one for ever after: there the asked path
-is looked up instead of below /. HOW: `break` ends the connection when all was sent; `only=NAME` sends that name below the path, and
-no folder; `says=FILE` first prints FILE on standard error.
+is looked up, not below /. HOW: `break` ends the connection when all was sent, `only=NAME` sends just that name below the path.
 """
 
 import os
@@ -19,10 +18,7 @@ def main(counter: Path, answers: list[str], command: list[str]) -> int:
     path = command[-1].partition("/./")[2].rstrip("/")
     words = [*command[:-1], "./" + path]
     if how.startswith("only="):
-        words = [*command[:-2], "--no-implied-dirs", ".", f"./{path}/{how.removeprefix('only=')}"]
-    if how.startswith("says="):
-        sys.stderr.buffer.write(Path(how.removeprefix("says=")).read_bytes())
-        sys.stderr.flush()
+        words = [*command[:-1], f"./{path}/{how.removeprefix('only=')}"]
     status = subprocess.run(words, cwd=root or "/", check=False).returncode
     if how == "break":
         os.kill(os.getppid(), 9)

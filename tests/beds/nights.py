@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from backupd.clock import Clock
 from backupd.cli.observers import JsonObserver
+from backupd.clock import Clock
 from backupd.night import Night, plan
 from backupd.site import HostResult, Site
 from backupd.version import rsync_version
@@ -28,7 +28,7 @@ from tests.beds.manifest import differences, manifest
 from tests.beds.work import work
 
 MIDSSH = Path(__file__).resolve().parent / "midssh.py"
-SETTINGS = {"backup": {"attempts": 1}, "ssh": {"command": str(FAKESSH)}}
+SETTINGS: dict[str, dict[str, Any]] = {"backup": {"attempts": 1}, "ssh": {"command": str(FAKESSH)}}
 
 
 class Nights:
@@ -91,7 +91,9 @@ class Nights:
 
     # --- what happens
 
-    def backupd(self, *words: str | Path, check: bool = True, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    def backupd(
+        self, *words: str | Path, check: bool = True, env: Mapping[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
         return backupd("--config", self.config, *words, check=check, env=env)
 
     def run(self, *names: str, status: int = 0, env: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:

@@ -37,6 +37,15 @@ def killed(nights: Nights, when: str, step: str, *words: str, count: int = 1) ->
     assert done.returncode == KILLED, f"{when} {step} was never reached:\n{done.stdout}\n{done.stderr}"
 
 
+def slow_at(nights: Nights, seconds: float, step: str, *words: str) -> tuple["subprocess.Popen[str]", Path]:
+    """Starts `backupd WORDS`, which takes so much longer at that step; the file that is there as soon as it has come to it."""
+    flag = nights.top / f"slow-{time.monotonic_ns()}"
+    argv = [sys.executable, "-P", KILL_AT, f"slow:{seconds}:{flag}", step, "1", "--config", nights.config, *words]
+    env = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"}
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    return process, flag
+
+
 def rows(nights: Nights, query: str) -> list[tuple[Any, ...]]:
     """What SQLite finds in the catalogue."""
     with closing(sqlite3.connect(f"file:{nights.top / 'state' / 'catalogue.sqlite'}?mode=ro", uri=True)) as connection:

@@ -54,9 +54,11 @@ def most_groups_at_once(nights: Nights) -> Iterator[list[int]]:
 
     thread = threading.Thread(target=look)
     thread.start()
-    yield seen
-    over.set()
-    thread.join()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_kill_9_in_mid_transfer_and_started_again_at_once(nights: Nights, tree: Path, lock: Path, backupd_running: Start) -> None:

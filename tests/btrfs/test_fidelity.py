@@ -100,8 +100,29 @@ def contents(top: Path) -> None:
 
 
 ODD_NAMES = (
-    *(b"new\nline", b"return\rhere", b"tab\tand\x1b[31mescape", b"not utf-8 \xff\xfe", b"\xc3\xa4 utf-8", b" leading", b"trailing "),
-    *(b"-rf", b"--delete", b"*", b"[a]?", b"back\\slash", b"\\#012", b"'quote\"", b"$HOME `id` ;", b"#hash", b"~", b"host:name", b"x" * 255),
+    *(
+        b"new\nline",
+        b"return\rhere",
+        b"tab\tand\x1b[31mescape",
+        b"not utf-8 \xff\xfe",
+        b"\xc3\xa4 utf-8",
+        b" leading",
+        b"trailing ",
+    ),
+    *(
+        b"-rf",
+        b"--delete",
+        b"*",
+        b"[a]?",
+        b"back\\slash",
+        b"\\#012",
+        b"'quote\"",
+        b"$HOME `id` ;",
+        b"#hash",
+        b"~",
+        b"host:name",
+        b"x" * 255,
+    ),
     *(b".hidden", b"backup.json", b".working", b"data", b"lost+found2", b"Number of files: 7", b"*deleting   x", b"\x01\x7f"),
 )
 
@@ -169,7 +190,7 @@ def change(tree: Path) -> None:
     write(contents / "empty-folder", "a file now")
     contents.joinpath("below").rename(contents / "moved")
     for name in ODD_NAMES[::2]:
-        os.rename(os.fsencode(tree / "names") + b"/" + name, os.fsencode(tree / "names") + b"/2" + name[:250])
+        (tree / "names" / os.fsdecode(name)).rename(tree / "names" / os.fsdecode(b"2" + name[:250]))
 
 
 @pytest.mark.parametrize("way", ["on this machine", "over the network", "over ssh"])

@@ -174,3 +174,28 @@ def test_links_of_one_source_path_stay_when_another_path_is_tried_again(nights: 
     assert result.outcome == "complete"
     assert nights.differences("web", one) == []
     assert nights.differences("web", two) == []
+
+
+def test_a_linked_file_that_grows_large_between_the_two_passes_over_a_path_harms_no_other_name(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With inplace = "large" the first rsync makes links, and the second one must write through none of them."""
+    tree = nights.source / "srv"
+    link(tree, "a", "b")
+    link(tree, "large", "large-too", size=2_000_000)
+    nights.host("web", tree, inplace="large")
+    nights.run("web")
+    for name, size in (("a", 3_000_000), ("large", 1000)):
+        (nights.top / name).write_bytes(os.urandom(size))
+    harm = f"mv {nights.top}/a {tree}/a; mv {nights.top}/large {tree}/large"
+    count = f"echo x >> {nights.top}/count; [ $(wc -l < {nights.top}/count) != 2 ] || {{ {harm}; }}"
+    env = nights.rsync(f'case " $* " in *" -"*V*" "*|*" --server "*);; *) {count};; esac\nexec $REAL "$@"')
+    monkeypatch.setenv("PATH", env["PATH"])
+    nights.night("web")
+    assert (nights.top / "count").read_text() == "x\nx\n"
+    assert not (nights.top / "a").exists()
+    for name in ("b", "large-too"):
+        assert (nights.data("web", tree) / name).read_bytes() == (tree / name).read_bytes(), name
+    monkeypatch.undo()
+    nights.run("web")
+    assert nights.differences("web", tree) == []

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def files(tree: Path, count: int) -> list[Path]:
     return sorted(tree.glob("*/*"))[:count]
 
 
-def path_of(nights: Nights) -> dict[str, object]:
+def path_of(nights: Nights) -> dict[str, Any]:
     (path,) = nights.record("web")["paths"]
     return dict(path)
 
@@ -147,8 +148,8 @@ def test_vanished_files_do_not_hide_that_deletions_stopped_at_a_limit(nights: Ni
     for number in range(10):
         (vanishing / f"old{number}").write_text("goes")
     nights.run("web")
-    for path in vanishing.glob("old*"):
-        path.unlink()
+    for old in vanishing.glob("old*"):
+        old.unlink()
     (vanishing / "a-large").write_bytes(os.urandom(4_000_000))
     for number in range(MANY):
         (vanishing / f"z{number:02}").write_bytes(os.urandom(5000))

@@ -62,7 +62,8 @@ def test_no_link_stands_where_a_folder_must_be_when_an_rsync_starts(
     (pretended(second, www) / "file").write_text("no evil")
     nights.host("web", www, mail, attempts=2, rsync_path=lie(nights, first, f"{first}:break", second))
     links, data = nights.top / "links", nights.working("web", nights.source)
-    env = nights.rsync(f'case " $* " in *" --server "*);; *) find {data} -type l >> {links}; echo started >> {links};; esac\nexec $REAL "$@"')
+    look = f"find {data} -type l >> {links}; echo started >> {links}"
+    env = nights.rsync(f'case " $* " in *" --server "*);; *) {look};; esac\nexec $REAL "$@"')
     monkeypatch.setenv("PATH", env["PATH"])
     nights.night("web")
     nights.night("web")
@@ -103,11 +104,29 @@ def test_a_name_that_was_not_asked_for_is_refused(nights: Nights, outside: Path)
 
 
 SAYS = (
-    *(b"Number of files: 99 (reg: 99)", b"Number of files: 5 (reg: 5, dir: 0)", b"Total file size: 12345 bytes", b"Literal data: 7 bytes"),
+    *(
+        b"Number of files: 99 (reg: 99)",
+        b"Number of files: 5 (reg: 5, dir: 0)",
+        b"Total file size: 12345 bytes",
+        b"Literal data: 7 bytes",
+    ),
     *(b"*deleting   |0|everything", b">f+++++++++|77|faked", b"      1,234 100%    9.99MB/s    0:00:00 (xfr#1, to-chk=0/1)"),
-    *(b"rsync: [receiver] write failed on \"/x\": No space left on device (28)", b"rsync error: faked (code 11) at main.c(1)"),
-    *(b"\x1b]0;title\x07\x1b[2J\x1b[31mred", b"line\nfeed", b"carriage\rreturn", b"\x9b31m", b"\xff\xfe", b"\xe2\x80\xaeright to left"),
-    *(b"a\nNumber of files: 1 (reg: 1)\nb", b"x\n*deleting   |0|y", b"[red]markup[/red]", b"<script>alert(1)</script>", b"%s %d {0}"),
+    *(b'rsync: [receiver] write failed on "/x": No space left on device (28)', b"rsync error: faked (code 11) at main.c(1)"),
+    *(
+        b"\x1b]0;title\x07\x1b[2J\x1b[31mred",
+        b"line\nfeed",
+        b"carriage\rreturn",
+        b"\x9b31m",
+        b"\xff\xfe",
+        b"\xe2\x80\xaeright to left",
+    ),
+    *(
+        b"a\nNumber of files: 1 (reg: 1)\nb",
+        b"x\n*deleting   |0|y",
+        b"[red]markup[/red]",
+        b"<script>alert(1)</script>",
+        b"%s %d {0}",
+    ),
 )
 
 
@@ -147,17 +166,23 @@ def printable_only(text: str) -> bool:
 
 
 @pytest.mark.parametrize("way", ["a pipe", "a terminal"])
-def test_what_a_host_says_and_calls_its_files_is_escaped_wherever_it_is_shown(nights: Nights, public_folder: Path, way: str) -> None:
+def test_what_a_host_says_and_calls_its_files_is_escaped_wherever_it_is_shown(
+    nights: Nights, public_folder: Path, way: str
+) -> None:
     """Files that may not be read are named in warnings; lines that the host says itself are shown by `log`."""
     odd_tree(public_folder)
     for name in os.listdir(os.fsencode(public_folder)):  # noqa: PTH208 - bytes
         os.chmod(os.fsencode(public_folder) + b"/" + name, 0)  # noqa: PTH101
     said = nights.top / "said"
-    said.write_bytes(b"".join(name + b"\n" for name in SAYS) + b"no newline \x1b[5m")
-    nobody = f"setpriv --reuid=65534 --regid=65534 --clear-groups {lie(nights, f':says={said}')}"
-    nights.top.chmod(0o755)
-    nights.host("web", public_folder, rsync_path=f"sh -c 'cat {said} >&2; exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"' sh rsync")
-    assert nobody
+    said.write_bytes(b"".join(name + b"\n" for name in SAYS if b"(28)" not in name) + b"no newline \x1b[5m")
+    host = nights.top / "host"
+    host.write_text(f'#!/bin/sh\nsetpriv --reuid=65534 --regid=65534 --clear-groups "$@"\ncode=$?\ncat {said} >&2\nexit $code\n')
+    host.chmod(0o755)
+    nights.host("web", public_folder, rsync_path=f"{host} rsync")
+    nights.run("web", status=1)
+    assert nights.record("web")["state"] == "suspect"
+    assert "\\x1b" in nights.backupd("log", "web").stdout  # it is there, and as text
+    assert any("\\#0" in sample for sample in nights.record("web")["paths"][0]["samples"])
     for command in (["run", "web"], ["status"], ["status", "web"], ["list"], ["list", "web"], ["log"], ["log", "web"]):
         if way == "a pipe":
             shown = nights.backupd(*command, check=False)
@@ -177,6 +202,20 @@ def see_a_quiet_terminal(nights: Nights, command: list[str]) -> None:
     assert shown
     for forbidden in ("\x1b]0;title", "\x07", "\x1b[2J\x1b[31mred", "\x9b", "\u202e", "carriage\r", "\x1b[5m"):
         assert forbidden not in shown, (command, forbidden)
+
+
+def test_a_host_that_says_that_this_server_is_full_harms_itself_alone(nights: Nights) -> None:
+    tree = nights.source / "srv"
+    odd_tree(tree)
+    nights.settings("backup", concurrency=1)
+    liar = nights.top / "host"
+    liar.write_text('#!/bin/sh\necho "rsync: [receiver] write failed: No space left on device (28)" >&2\nexec "$@"\n')
+    liar.chmod(0o755)
+    for name in ("a", "c"):
+        nights.host(name, tree)
+    nights.host("b", tree, rsync_path=f"{liar} rsync")
+    results = nights.run(status=1)  # and not 4: the pool works
+    assert {name: result["outcome"] for name, result in results.items()} == {"a": "complete", "b": "failed", "c": "complete"}
 
 
 # --- the restricted key

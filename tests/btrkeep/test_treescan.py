@@ -130,6 +130,46 @@ def test_a_deleted_file_that_is_still_open_is_not_linked(shared_btrfs: Path) -> 
         assert scanned(shared_btrfs) == []
 
 
+def test_since_a_generation_what_was_linked_later_is_found_and_most_of_the_rest_passed_over(shared_btrfs: Path) -> None:
+    old = shared_btrfs / "old"
+    fill(old, folders=200)
+    snapshot = shared_btrfs / "snapshot"
+    work("btrfs", "filesystem", "sync", shared_btrfs)
+    work("btrfs", "-q", "subvolume", "snapshot", shared_btrfs, snapshot)
+    before = found(snapshot)
+    fill(snapshot / "new", folders=3)
+    for number in range(0, 200, 50):  # their inodes' items are amid those of others
+        (snapshot / f"another name {number}").hardlink_to(snapshot / "old" / f"folder{number}" / "inner" / "file9")
+    linked = {ino for ino, _, _ in found(snapshot) - before}
+    work("btrfs", "filesystem", "sync", snapshot)
+    with opened(snapshot) as fd:
+        told = {each.ino: each for each in linked_inodes(fd, since=created(snapshot))}
+    assert len(linked) == 2 * 3 + 4
+    assert linked <= told.keys()
+    assert len(told) < len(before) / 8
+    new_names = {name for each in told.values() for folder, name in each.names if folder == 256}
+    assert {f"another name {number}".encode() for number in range(0, 200, 50)} <= new_names
+
+
+def test_names_of_an_inode_that_is_passed_over_are_not_taken_for_another_s(shared_btrfs: Path) -> None:
+    """Between two new leaves old ones are missing, so the name that comes next may be of any inode."""
+    for number in range(3000):
+        (shared_btrfs / f"{number:05}{'n' * 100}").touch()
+    snapshot = shared_btrfs / "snapshot"
+    work("btrfs", "filesystem", "sync", shared_btrfs)
+    work("btrfs", "-q", "subvolume", "snapshot", shared_btrfs, snapshot)
+    names = sorted(snapshot.iterdir())
+    for path in names[::7]:
+        path.with_name(path.name[:40] + "second").hardlink_to(path)
+    work("btrfs", "filesystem", "sync", snapshot)
+    with opened(snapshot) as fd:
+        later = list(linked_inodes(fd, since=created(snapshot)))
+        truth = {(ino, name) for ino, _, name in found(snapshot)}
+        told = {(each.ino, name) for each in later for _, name in each.names}
+    assert told <= truth
+    assert {ino for ino, _ in truth} == {each.ino for each in later}
+
+
 def test_a_subvolume_inside_is_not_searched(shared_btrfs: Path) -> None:
     work("btrfs", "-q", "subvolume", "create", shared_btrfs / "inner")
     (shared_btrfs / "inner" / "one").touch()
@@ -141,6 +181,12 @@ def test_a_subvolume_inside_is_not_searched(shared_btrfs: Path) -> None:
 def test_a_folder_that_is_not_there_is_said(shared_btrfs: Path) -> None:
     with opened(shared_btrfs) as fd, pytest.raises(FileNotFoundError):
         FolderPaths(fd).of(99999)
+
+
+def created(path: Path) -> int:
+    """The generation that a subvolume was made in, says btrfs."""
+    told = work("btrfs", "subvolume", "show", path).stdout
+    return int(next(line.split(":")[1] for line in told.splitlines() if line.strip().startswith("Gen at creation")))
 
 
 def subvolume_id(path: Path) -> str:

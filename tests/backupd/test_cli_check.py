@@ -1,0 +1,238 @@
+"""`backupd check`: each finding provoked for real, with what to do and the right exit status."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import ssh, work
+from tests.beds.btrfs import remount
+from tests.beds.nights import Nights
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def healthy(nights: Nights) -> Nights:
+    """A site with which nothing is wrong: one host, which is this machine."""
+    nights.settings("ssh", command="ssh")
+    nights.host("here", nights.source, address=None)
+    return nights
+
+
+def findings(nights: Nights, *words: str, status: int, env: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    done = nights.backupd("check", "--json", *words, check=False, env=env)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return list(json.loads(done.stdout))
+
+
+def bad(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(finding["level"], finding["subject"]) for finding in found if finding["level"] in ("warning", "error")]
+
+
+def the(found: list[dict[str, Any]], subject: str, level: str) -> dict[str, Any]:
+    (finding,) = [finding for finding in found if (finding["subject"], finding["level"]) == (subject, level)]
+    return finding
+
+
+def test_a_healthy_site_has_nothing_to_do(healthy: Nights) -> None:
+    found = findings(healthy, status=0)
+    assert bad(found) == []
+    assert {"configuration", "rsync", "pool", "room", "catalogue"} <= {finding["subject"] for finding in found}
+    assert all(set(finding) == {"level", "subject", "message", "hint"} for finding in found)
+    version = work("rsync", "--version").stdout.split()[2]
+    assert the(found, "rsync", "ok")["message"] == version
+    assert "error" not in healthy.backupd("check").stdout
+
+
+@pytest.mark.parametrize(
+    ("version", "level", "words"),
+    [
+        ("3.4.2", "warning", "older than 3.4.3"),
+        ("3.4.3", "ok", "3.4.3"),
+        ("3.2.7", "warning", "older than 3.4.3"),
+        ("3.1.2", "error", "cannot compare nanoseconds"),
+        ("3.10.0", "ok", "3.10.0"),
+        ("4.0.0pre1", "ok", "4.0.0pre1"),
+    ],
+)
+def test_the_version_of_rsync_is_judged(healthy: Nights, version: str, level: str, words: str) -> None:
+    told = json.dumps({"program": "rsync", "version": version, "protocol": "31.0"})
+    env = dict(healthy.rsync(f"case $1 in -VV) echo '{told}';; *) exec $REAL \"$@\";; esac"))
+    found = findings(healthy, status=0 if level == "ok" else 1, env=env)
+    assert words in the(found, "rsync", level)["message"]
+
+
+def test_an_rsync_that_speaks_no_json_is_understood(healthy: Nights) -> None:
+    env = dict(healthy.rsync('[ "$1" = --version ] || exit 1; echo "rsync  version 3.1.3  protocol version 31"'))
+    assert "3.1.3 is older" in the(findings(healthy, status=1, env=env), "rsync", "warning")["message"]
+
+
+def test_a_missing_rsync_is_an_error(healthy: Nights, tmp_path: Path) -> None:
+    found = findings(healthy, status=1, env={"PATH": str(tmp_path)})
+    assert the(found, "rsync", "error")["hint"] == "apt install rsync"
+
+
+def test_no_host_is_a_warning(nights: Nights) -> None:
+    assert bad(findings(nights, status=1)) == [("warning", "configuration")]
+
+
+@pytest.mark.parametrize("state", ["missing", "open", "good"])
+def test_key_and_known_hosts_are_looked_at_where_a_host_needs_them(healthy: Nights, state: str) -> None:
+    key, known = healthy.top / "key", healthy.top / "known_hosts"
+    healthy.settings("ssh", key=str(key), known_hosts=str(known))
+    if state != "missing":
+        work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
+        known.write_text("")
+        key.chmod(0o644 if state == "open" else 0o600)
+    assert bad(findings(healthy, status=0)) == []
+    healthy.host("web1", "/etc")
+    found = bad(findings(healthy, status=0 if state == "good" else 1))
+    assert found == {"missing": [("error", "ssh key"), ("error", "known_hosts")], "open": [("error", "ssh key")], "good": []}[state]
+
+
+def test_the_hint_for_a_missing_key_makes_one(healthy: Nights) -> None:
+    healthy.settings("ssh", key=str(healthy.top / "key"), known_hosts=str(healthy.top / "known"))
+    healthy.host("web1", "/etc")
+    hint = the(findings(healthy, status=1), "ssh key", "error")["hint"]
+    work("sh", "-c", hint)
+    assert ("error", "ssh key") not in bad(findings(healthy, status=1))
+
+
+def test_a_missing_ssh_is_an_error_when_a_host_needs_it(healthy: Nights) -> None:
+    healthy.settings("ssh", command=str(healthy.top / "no-such-ssh"))
+    assert bad(findings(healthy, status=0)) == []
+    healthy.host("web1", "/etc")
+    assert ("error", str(healthy.top / "no-such-ssh")) in bad(findings(healthy, status=1))
+
+
+def test_a_hook_that_cannot_be_run_is_an_error(healthy: Nights) -> None:
+    script = healthy.top / "hook"
+    script.write_text("#!/bin/sh\n")
+    for mode, wrong in ((0o755, []), (0o644, [("error", "here")])):
+        script.chmod(mode)
+        healthy.host("here", healthy.source, address=None, before=[str(script)], after=["true"])
+        assert bad(findings(healthy, status=len(wrong))) == wrong
+    healthy.host("here", healthy.source, address=None, after=["no-such-program"])
+    assert "after: no-such-program" in the(findings(healthy, status=1), "here", "error")["message"]
+
+
+def test_a_local_path_that_is_no_folder_is_an_error(healthy: Nights) -> None:
+    (healthy.source / "file").write_text("x")
+    healthy.host("here", healthy.source / "missing", healthy.source / "file", address=None)
+    assert bad(findings(healthy, status=1)) == [("error", "here"), ("error", "here")]
+
+
+def test_a_pool_that_others_can_enter_is_an_error_and_the_hint_mends_it(healthy: Nights) -> None:
+    healthy.pool.chmod(0o755)
+    finding = the(findings(healthy, status=1), "pool", "error")
+    assert "0755" in finding["message"]
+    work("sh", "-c", finding["hint"])
+    assert bad(findings(healthy, status=0)) == []
+
+
+def test_too_little_room_makes_a_pool_unusable(healthy: Nights) -> None:
+    healthy.settings("pool", min_free="100%")
+    finding = the(findings(healthy, status=4), "room", "error")
+    assert "min_free = 100%" in finding["message"]
+    assert "unallocated" in finding["message"]
+
+
+def test_mount_options_are_judged(make_btrfs: Any) -> None:
+    mount = make_btrfs(size="512M", options="noatime")
+    nights = Nights(mount)
+    nights.settings("pool", state=str(mount.parent / "state"))
+    nights.host("here", nights.source, address=None)
+    assert not [finding for finding in findings(nights, status=0) if finding["subject"] == "mount"]
+    remount(mount, "nodatacow")
+    assert "nodatacow" in the(findings(nights, status=1), "mount", "warning")["message"]
+    remount(mount, "datacow,datasum,strictatime")
+    assert the(findings(nights, status=0), "mount", "note")["message"] == "access times are kept"
+    remount(mount, "ro")
+    assert "read-only" in the(findings(nights, status=4), "mount", "error")["message"]
+    remount(mount, "rw")
+
+
+def test_what_a_pattern_leaves_out_is_said_as_a_note(healthy: Nights) -> None:
+    healthy.host("here", healthy.top, address=None)
+    notes = [finding["message"] for finding in findings(healthy, status=0) if finding["level"] == "note"]
+    assert any(str(healthy.pool) in note for note in notes), notes
+
+
+# --- with --connect
+
+
+@pytest.fixture
+def reached(nights: Nights, sshd: ssh.Sshd) -> Nights:
+    """A site whose ssh goes to a real server, with a key that may but read."""
+    key = sshd.authorize('restrict,command="rrsync -ro /"')
+    nights.settings("ssh", command="ssh -F none", key=str(key), known_hosts=str(sshd.known_hosts))
+    nights.host("good", nights.source, address=sshd.address, port=sshd.port)
+    return nights
+
+
+def test_a_host_that_can_be_reached_is_ok_and_nothing_is_copied(reached: Nights) -> None:
+    (reached.source / "file").write_text("x")
+    found = findings(reached, "--connect", status=0)
+    assert the(found, "good", "ok")["message"] == "reached, 1 path can be listed"
+    assert not (reached.pool / "hosts" / "good").exists()
+
+
+def test_a_key_that_is_not_accepted_is_an_error(reached: Nights) -> None:
+    key = reached.top / "other"
+    work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
+    reached.settings("ssh", key=str(key))
+    finding = the(findings(reached, "--connect", status=1), "good", "error")
+    assert "does not accept the key" in finding["message"]
+    assert "authorized_keys" in finding["hint"]
+
+
+def test_an_unknown_host_key_is_an_error_and_is_not_learnt(reached: Nights) -> None:
+    known = reached.top / "known_hosts"
+    known.write_text("")
+    reached.settings("ssh", known_hosts=str(known))
+    finding = the(findings(reached, "--connect", status=1), "good", "error")
+    assert "host key is unknown or changed" in finding["message"]
+    assert known.read_text() == ""
+
+
+def test_a_changed_host_key_is_an_error(reached: Nights, sshd: ssh.Sshd) -> None:
+    other = reached.top / "other"
+    work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other)
+    known = reached.top / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{sshd.port} {Path(f'{other}.pub').read_text()}")
+    reached.settings("ssh", known_hosts=str(known))
+    assert "unknown or changed" in the(findings(reached, "--connect", status=1), "good", "error")["message"]
+
+
+def test_a_port_where_nobody_listens_is_an_error_or_for_an_optional_host_a_warning(reached: Nights, sshd: ssh.Sshd) -> None:
+    reached.host("gone", reached.source, address=sshd.address, port=1)
+    reached.host("laptop", reached.source, address=sshd.address, port=1, optional=True)
+    reached.host("off", reached.source, address=sshd.address, port=1, enabled=False)
+    found = findings(reached, "--connect", status=1)
+    assert "refuses the connection" in the(found, "gone", "error")["message"]
+    assert "refuses the connection" in the(found, "laptop", "warning")["message"]
+    assert the(found, "good", "ok")
+    assert "off" not in {finding["subject"] for finding in found}
+
+
+def test_a_missing_path_is_an_error_that_names_it(reached: Nights, sshd: ssh.Sshd) -> None:
+    reached.host("half", reached.source, reached.source.parent / "missing", address=sshd.address, port=sshd.port)
+    finding = the(findings(reached, "--connect", status=1), "half", "error")
+    assert finding["message"].startswith(f"{reached.source.parent}/missing: ")
+    assert "does the path exist" in finding["hint"]
+
+
+def test_a_host_without_rsync_is_an_error(nights: Nights, sshd: ssh.Sshd) -> None:
+    nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
+    nights.host("bare", nights.source, address=sshd.address, port=sshd.port, rsync_path="no-such-rsync")
+    finding = the(findings(nights, "--connect", status=1), "bare", "error")
+    assert "rsync was not found" in finding["message"]
+
+
+def test_a_name_that_does_not_resolve_is_an_error(healthy: Nights) -> None:
+    healthy.host("nowhere", "/etc", address="root@host.invalid")
+    finding = the(findings(healthy, "--connect", status=1), "nowhere", "error")
+    assert finding["message"].startswith("/etc: the host's name does not resolve")

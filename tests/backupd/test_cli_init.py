@@ -1,0 +1,104 @@
+"""`backupd init`: the pool, and an example configuration that is written once."""
+
+import json
+import re
+import stat
+import tomllib
+from pathlib import Path
+
+from tests.beds import backupd, work
+
+
+def test_a_pool_is_a_new_subvolume_that_only_root_can_enter(shared_btrfs: Path, tmp_path: Path) -> None:
+    pool, config = shared_btrfs / "pool", tmp_path / "etc" / "backup.toml"
+    said = backupd("--config", config, "init", pool).stdout
+    assert said.splitlines()[0] == f"{pool} is a pool now"
+    assert f"{config} is an example" in said
+    shown = work("btrfs", "subvolume", "show", pool).stdout
+    assert "UUID" in shown
+    assert stat.S_IMODE(pool.stat().st_mode) == 0o700
+    assert pool.stat().st_uid == 0
+    marker = json.loads((pool / ".btrkeep" / "pool.json").read_text())
+    filesystem = work("findmnt", "-n", "-o", "UUID", "-T", shared_btrfs).stdout.strip()
+    assert (marker["filesystem"], marker["rehearsal"]) == (filesystem, False)
+    assert tomllib.loads(config.read_text())["pool"] == {"path": str(pool)}
+    backupd("--config", config, "status")
+
+
+def test_an_empty_folder_becomes_a_pool_as_it_is(shared_btrfs: Path, tmp_path: Path) -> None:
+    folder = shared_btrfs / "folder"
+    folder.mkdir(mode=0o755)
+    inode = folder.stat().st_ino
+    backupd("--config", tmp_path / "x.toml", "init", folder)
+    assert (folder.stat().st_ino, stat.S_IMODE(folder.stat().st_mode)) == (inode, 0o700)
+
+
+def test_json_tells_what_was_made(shared_btrfs: Path, tmp_path: Path) -> None:
+    done = json.loads(backupd("--config", tmp_path / "x.toml", "init", shared_btrfs / "pool", "--rehearsal", "--json").stdout)
+    marker = json.loads((shared_btrfs / "pool" / ".btrkeep" / "pool.json").read_text())
+    assert done == {
+        "path": str(shared_btrfs / "pool"),
+        "id": marker["id"],
+        "filesystem": marker["filesystem"],
+        "rehearsal": True,
+        "config": str(tmp_path / "x.toml"),
+        "config_written": True,
+    }
+    backupd("--config", tmp_path / "x.toml", "status", "--now", "2030-01-01T00:00:00Z")
+
+
+def test_a_second_init_changes_nothing(shared_btrfs: Path, tmp_path: Path) -> None:
+    pool, config = shared_btrfs / "pool", tmp_path / "x.toml"
+    backupd("--config", config, "init", pool)
+    marker = (pool / ".btrkeep" / "pool.json").read_bytes()
+    done = backupd("--config", config, "init", pool, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {pool} is a pool already\nhint: ")
+    assert (pool / ".btrkeep" / "pool.json").read_bytes() == marker
+
+
+def test_a_configuration_that_is_there_is_never_overwritten(shared_btrfs: Path, tmp_path: Path) -> None:
+    config = tmp_path / "x.toml"
+    config.write_text("# mine\n")
+    said = backupd("--config", config, "init", shared_btrfs / "pool").stdout
+    assert "was there already and is left as it is" in said
+    assert config.read_text() == "# mine\n"
+
+
+def test_a_configuration_that_is_a_broken_link_is_not_written_through(shared_btrfs: Path, tmp_path: Path) -> None:
+    config = tmp_path / "x.toml"
+    config.symlink_to(tmp_path / "elsewhere.toml")
+    done = backupd("--config", config, "init", shared_btrfs / "pool", check=False)
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "elsewhere.toml").exists()
+
+
+def test_a_folder_with_something_in_it_is_left_alone(shared_btrfs: Path, tmp_path: Path) -> None:
+    folder = shared_btrfs / "full"
+    folder.mkdir()
+    (folder / "mine").write_text("mine")
+    done = backupd("--config", tmp_path / "x.toml", "init", folder, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {folder} is not empty\nhint: name a folder that does not exist yet, such as {folder}/pool\n"
+    assert [path.name for path in folder.iterdir()] == ["mine"]
+    assert not (tmp_path / "x.toml").exists()
+
+
+def test_a_file_or_a_missing_parent_is_no_place_for_a_pool(shared_btrfs: Path, tmp_path: Path) -> None:
+    (shared_btrfs / "file").write_text("x")
+    for path in (shared_btrfs / "file", shared_btrfs / "file" / "pool", shared_btrfs / "no" / "such"):
+        done = backupd("--config", tmp_path / "x.toml", "init", path, check=False)
+        assert done.returncode == 2, done.stderr
+        assert re.fullmatch(r"error: .*\nhint: .*\n", done.stderr), done.stderr
+
+
+def test_a_folder_on_another_filesystem_is_refused(tmp_path: Path) -> None:
+    done = backupd("--config", tmp_path / "x.toml", "init", tmp_path / "pool", check=False)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "is not on a btrfs" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relative_path_is_that_of_the_current_folder(shared_btrfs: Path, tmp_path: Path) -> None:
+    backupd("--config", tmp_path / "x.toml", "init", "pool", cwd=shared_btrfs)
+    assert tomllib.loads((tmp_path / "x.toml").read_text())["pool"]["path"] == str(shared_btrfs / "pool")

@@ -1,0 +1,234 @@
+"""Ctrl-C and SIGTERM: the first stops cleanly and keeps what has come, a second one stops at once; nothing is left running."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.beds.nights import Nights
+from tests.beds.watch import (
+    disagreements,
+    ended,
+    hold,
+    is_writable,
+    processes,
+    receivers,
+    results,
+    rows,
+    slow_at,
+    subvolumes,
+    transferring,
+    wait_for,
+)
+
+Start = Callable[..., "subprocess.Popen[str]"]
+SIZE = 3_000_000
+HOSTS = [f"h{number}" for number in range(4)]
+SOON = 8.0  # seconds; a loaded machine is slow, a stop that waits for its patience takes ten at least
+
+
+def exit_status(number: int) -> int:
+    return 128 + number
+
+
+def stopped(process: "subprocess.Popen[str]", number: int = signal.SIGTERM) -> tuple[float, str]:
+    """Sends the signal: how long the program then took to end with the status that says so, and what it printed."""
+    start = time.monotonic()
+    process.send_signal(number)
+    status, stdout, _ = ended(process)
+    assert status == exit_status(number)
+    return time.monotonic() - start, stdout
+
+
+@pytest.fixture
+def tree(nights: Nights) -> Path:
+    tree = nights.source / "srv"
+    tree.mkdir()
+    (tree / "big").write_bytes(os.urandom(SIZE))
+    return tree
+
+
+@pytest.fixture
+def web(nights: Nights, tree: Path) -> Path:
+    nights.host("web", tree)
+    return tree
+
+
+def change(tree: Path) -> None:
+    """The whole of it is new, so that a next run has something to save."""
+    (tree / "big").write_bytes(os.urandom(SIZE))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("night", [1, 2])
+def test_the_first_signal_stops_four_transfers_within_seconds_and_keeps_what_they_have(
+    nights: Nights, tree: Path, backupd_running: Start, number: int, night: int
+) -> None:
+    for host in (*HOSTS, "waits"):
+        nights.host(host, tree)
+    nights.settings("backup", concurrency=4)
+    if night == 2:
+        nights.run()
+        change(tree)
+    final = {host: nights.names(host) for host in HOSTS if night == 2}
+    hold(nights, 2_000_000)
+    process = backupd_running("--config", nights.config, "run", "--json", *HOSTS, "waits")
+    wait_for(lambda: len(receivers(nights)) == 8)
+    wait_for(lambda: all(nights.backup(host, ".working").is_dir() for host in HOSTS))
+    time.sleep(0.5)  # until the last of the two megabytes is written
+    took, stdout = stopped(process, number)
+    assert took < SOON
+    assert transferring(nights) == []
+    found = results(stdout)
+    assert {host: found[host]["outcome"] for host in found} == dict.fromkeys(HOSTS, "partial")
+    assert rows(nights, "select count(*) from run where outcome is null") == [(0,)]
+    assert rows(nights, "select host, state from backup where name = '' order by host") == [(host, "partial") for host in HOSTS]
+    kept = {host: subvolumes(nights)[f"hosts/{host}/.working"] for host in HOSTS}
+    assert all(is_writable(nights.backup(host, ".working")) for host in HOSTS)
+
+    nights.ssh("")
+    nights.run(*HOSTS)
+    for host in HOSTS:
+        name = nights.names(host)[-1]
+        assert nights.names(host)[:-1] == final.get(host, [])
+        assert subvolumes(nights)[f"hosts/{host}/{name}"] == kept[host]
+        assert nights.differences(host, tree) == []
+        (literal,) = (path["numbers"]["literal"] for path in nights.record(host)["paths"])
+        assert literal < SIZE * 0.6, "what had come was sent again"
+    assert disagreements(nights) == []
+
+
+def test_a_second_signal_does_not_wait_for_anybody(nights: Nights, web: Path, backupd_running: Start) -> None:
+    nights.host("web", web, before=["/bin/sh", "-c", f"trap '' TERM; touch {nights.top}/begun; sleep 30; exit 1"])
+    process = backupd_running("--config", nights.config, "run", "web")
+    wait_for((nights.top / "begun").exists)
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    took, _ = stopped(process)
+    assert took < SOON
+    assert processes(f"{nights.top}/begun") == {}
+
+
+@pytest.mark.parametrize("step", ["backupd.working:split", "backupd.hostrun:dig", "backupd.working:commit"])
+def test_a_second_signal_ends_a_step_that_takes_long_and_the_next_run_ends_what_it_began(nights: Nights, web: Path, step: str) -> None:
+    nights.run()
+    change(web)
+    process, flag = slow_at(nights, 60, step, "run", "web")
+    wait_for(flag.exists)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    took, _ = stopped(process)
+    assert took < SOON
+    nights.run("web")
+    assert len(nights.names("web")) == 2
+    assert nights.differences("web", web) == []
+    assert disagreements(nights) == []
+
+
+def test_a_signal_while_working_is_prepared_starts_no_transfer(nights: Nights, web: Path) -> None:
+    nights.run()
+    change(web)
+    process, flag = slow_at(nights, 1, "backupd.working:split", "run", "web")
+    wait_for(flag.exists)
+    took, stdout = stopped(process)
+    assert took < SOON
+    assert "web: partial" in stdout
+    assert len(nights.names("web")) == 1
+    assert rows(nights, "select exit_code from run order by id desc limit 1") == [(20,)]
+    nights.run("web")
+    assert nights.differences("web", web) == []
+
+
+def test_a_signal_while_a_backup_is_made_final_lets_it_become_final(nights: Nights, web: Path) -> None:
+    process, flag = slow_at(nights, 1, "backupd.working:set_read_only", "run", "web")
+    wait_for(flag.exists)
+    _, stdout = stopped(process)
+    assert "web: complete" in stdout
+    assert nights.differences("web", web) == []
+    assert disagreements(nights) == []
+
+
+def test_a_signal_during_the_hook_before_ends_it_and_nothing_else_begins(nights: Nights, web: Path, backupd_running: Start) -> None:
+    begun, after = nights.top / "begun", nights.top / "after"
+    nights.host("web", web, before=["/bin/sh", "-c", f"touch {begun}; sleep 30"], after=["/usr/bin/touch", str(after)])
+    process = backupd_running("--config", nights.config, "run", "web")
+    wait_for(begun.exists)
+    took, _ = stopped(process)
+    assert took < SOON
+    assert processes(begun) == {}
+    assert not nights.backup("web", ".working").exists()
+    assert not after.exists()
+    assert disagreements(nights) == []
+
+
+def test_a_hook_before_that_ends_well_when_told_to_stop_is_followed_by_after(
+    nights: Nights, web: Path, backupd_running: Start
+) -> None:
+    """What it made (a snapshot, a dump) has to be cleared away."""
+    begun, after = nights.top / "begun", nights.top / "after"
+    hook = f"trap 'exit 0' TERM; touch {begun}; while :; do sleep 0.1; done"
+    nights.host("web", web, before=["/bin/sh", "-c", hook], after=["/usr/bin/touch", str(after)])
+    process = backupd_running("--config", nights.config, "run", "web")
+    wait_for(begun.exists)
+    stopped(process)
+    assert after.exists()
+    assert not nights.backup("web", ".working").exists()
+
+
+def test_a_first_signal_lets_the_hook_after_come_to_its_end_and_a_second_one_does_not(
+    nights: Nights, web: Path, backupd_running: Start
+) -> None:
+    begun, done = nights.top / "begun", nights.top / "done"
+    nights.host("web", web, after=["/bin/sh", "-c", f"touch {begun}; sleep 1; touch {done}"])
+    process = backupd_running("--config", nights.config, "run", "web")
+    wait_for(begun.exists)
+    stopped(process)
+    assert done.exists()
+
+    begun.unlink()
+    nights.host("web", web, after=["/bin/sh", "-c", f"touch {begun}; sleep 40"])
+    process = backupd_running("--config", nights.config, "run", "web")
+    wait_for(begun.exists)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    took, _ = stopped(process)
+    assert took < SOON
+    assert processes(begun) == {}
+
+
+def test_a_signal_in_the_pause_before_another_attempt_ends_the_pause(nights: Nights, web: Path, backupd_running: Start) -> None:
+    nights.host("web", web, attempts=3)
+    nights.in_the_middle(2_000_000, end="dies")
+    process = backupd_running("--config", nights.config, "run", "web")
+    wait_for(lambda: receivers(nights))
+    wait_for(lambda: not receivers(nights))
+    time.sleep(0.3)
+    took, stdout = stopped(process)
+    assert took < SOON
+    assert "web: partial" in stdout
+    assert nights.backup("web", ".working").exists()
+    assert disagreements(nights) == []
+
+
+def test_a_reader_that_has_seen_enough_does_not_end_the_backups(nights: Nights, web: Path) -> None:
+    """`backupd run | head -1`: the log's reader is gone, the backups are made all the same."""
+    nights.host("other", web)
+    nights.settings("backup", concurrency=1)
+    hold_once = hold(nights)
+    process, _ = slow_at(nights, 0, "backupd.working:create", "run", "web", "other")
+    assert process.stdout is not None
+    wait_for(hold_once.exists)
+    process.stdout.close()
+    nights.ssh("")
+    hold_once.unlink()
+    assert process.wait(30) == 0
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+    assert len(nights.names("web")) == len(nights.names("other")) == 1
+    assert disagreements(nights) == []

@@ -1,0 +1,556 @@
+"""Pools on real btrfs: what makes one, subvolumes, room, locks. btrfs-progs, findmnt and other processes are the truth."""
+
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from btrkeep.errors import Exit, LockHeld, PoolUnusable, UsageError
+from btrkeep.pool import (
+    Lock,
+    Pool,
+    commit,
+    create,
+    create_pool,
+    delete,
+    describe,
+    is_read_only,
+    mount_options,
+    open_pool,
+    read_room,
+    set_read_only,
+    snapshot,
+    take_lock,
+)
+from btrkeep.pool.locks import read_holder
+from btrkeep.pool.room import statfs_type
+from btrkeep.process import start_time
+from tests.beds import TOP, work
+from tests.beds import btrfs as beds
+
+NOW = datetime(2026, 11, 20, 22, 0, 3, tzinfo=UTC)
+MIB = 1 << 20
+
+
+def make(path: Path) -> Pool:
+    return create_pool(path, rehearsal=False, now=NOW)
+
+
+def filesystem_of(path: Path) -> str:
+    """The UUID of a mounted btrfs, as findmnt knows it."""
+    return work("findmnt", "-n", "-o", "UUID", "--target", path).stdout.split()[0]
+
+
+def shown(path: Path) -> dict[str, str]:
+    """What `btrfs subvolume show` says, by its own words."""
+    lines = work("btrfs", "subvolume", "show", path).stdout.splitlines()
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def listed(path: Path) -> set[str]:
+    """The ids of all subvolumes of the filesystem, deleted ones that the cleaner has not come to left out."""
+    return {line.split()[1] for line in work("btrfs", "subvolume", "list", path).stdout.splitlines()}
+
+
+# What makes a pool
+
+
+@pytest.fixture
+def pool(shared_btrfs: Path) -> Pool:
+    return make(shared_btrfs / "pool")
+
+
+def test_a_new_pool_is_a_subvolume_that_nobody_else_may_enter(shared_btrfs: Path) -> None:
+    made = make(shared_btrfs / "pool")
+    assert shown(made.path)["UUID"]
+    assert work("stat", "-c", "%a", made.path, made.path / ".btrkeep", made.hosts, made.locks).stdout.split() == ["700"] * 4
+    marker = json.loads((made.path / ".btrkeep" / "pool.json").read_text(encoding="utf-8"))
+    assert marker == {
+        "format": 1, "id": made.id, "filesystem": filesystem_of(made.path), "rehearsal": False, "created": "2026-11-20T22:00:03Z",
+    }  # fmt: skip
+    assert str(uuid.UUID(made.id)) == made.id
+
+
+def test_a_pool_opens_as_it_was_made(shared_btrfs: Path) -> None:
+    for rehearsal in (False, True):
+        made = create_pool(shared_btrfs / f"pool{rehearsal}", rehearsal=rehearsal, now=NOW)
+        assert open_pool(made.path) == made
+        assert made.rehearsal is rehearsal
+
+
+def test_an_empty_folder_or_filesystem_becomes_a_pool_where_it_is(shared_btrfs: Path, btrfs_mount: Path) -> None:
+    folder = shared_btrfs / "folder"
+    folder.mkdir(mode=0o755)
+    inode = folder.stat().st_ino
+    for path in (folder, btrfs_mount):
+        assert open_pool(make(path).path).path == path
+        assert path.stat().st_mode & 0o777 == 0o700
+    assert folder.stat().st_ino == inode
+
+
+def test_a_pool_that_is_reached_through_a_symlink_is_that_pool(pool: Pool, shared_btrfs: Path) -> None:
+    (shared_btrfs / "link").symlink_to("pool")
+    assert open_pool(shared_btrfs / "link").id == pool.id
+    (shared_btrfs / "to be").symlink_to("folder")
+    (shared_btrfs / "folder").mkdir()
+    made = make(shared_btrfs / "to be")
+    assert open_pool(shared_btrfs / "folder").id == made.id
+
+
+def test_what_is_not_empty_is_not_made_a_pool(shared_btrfs: Path) -> None:
+    (shared_btrfs / "full" / "something").mkdir(parents=True)
+    with pytest.raises(UsageError, match="not empty") as caught:
+        make(shared_btrfs / "full")
+    assert "pool" in caught.value.hint
+    assert [path.name for path in (shared_btrfs / "full").iterdir()] == ["something"]
+
+
+def test_a_pool_is_not_made_twice(pool: Pool) -> None:
+    with pytest.raises(UsageError, match="already"):
+        make(pool.path)
+    assert open_pool(pool.path) == pool
+
+
+def test_a_pool_that_was_being_made_when_the_power_went_is_made_again(shared_btrfs: Path) -> None:
+    (shared_btrfs / "half" / ".btrkeep" / "locks").mkdir(parents=True)
+    (shared_btrfs / "half" / "hosts").mkdir()
+    (shared_btrfs / "half" / ".btrkeep" / "pool.json.new").write_text('{"form', encoding="utf-8")
+    with pytest.raises(PoolUnusable, match="missing"):
+        open_pool(shared_btrfs / "half")
+    made = make(shared_btrfs / "half")
+    assert open_pool(made.path) == made
+
+
+def test_on_another_filesystem_than_btrfs_nothing_is_made(tmp_path: Path) -> None:
+    assert work("stat", "-f", "-c", "%T", tmp_path).stdout.strip() != "btrfs"
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "new", tmp_path / "folder"):
+        with pytest.raises(PoolUnusable, match="not on a btrfs"):
+            make(path)
+    assert not (tmp_path / "new").exists()
+    assert not list((tmp_path / "folder").iterdir())
+
+
+@pytest.mark.parametrize("path", ["missing/pool", "file", "file/pool"])
+def test_a_pool_has_a_folder_to_stand_in(shared_btrfs: Path, path: str) -> None:
+    (shared_btrfs / "file").touch()
+    with pytest.raises(UsageError, match="no folder"):
+        make(shared_btrfs / path)
+
+
+# What is refused
+
+
+def refused(path: Path, match: str) -> PoolUnusable:
+    with pytest.raises(PoolUnusable, match=match) as caught:
+        open_pool(path)
+    assert caught.value.exit_code is Exit.UNUSABLE
+    assert caught.value.hint
+    return caught.value
+
+
+def test_a_pool_that_is_not_mounted_is_no_pool(make_btrfs: Callable[..., Path]) -> None:
+    """Or the root disk would be filled."""
+    mount = make_btrfs(size="128M")
+    made = make(mount)
+    [device] = beds.devices_of(mount)
+    work("umount", mount)
+    refused(mount, "no pool")
+    refused(mount / "missing", "no pool")
+    work("mount", device, mount)
+    assert open_pool(mount) == made
+
+
+def test_a_marker_that_was_copied_to_another_filesystem_makes_no_pool(pool: Pool, tmp_path: Path, btrfs_mount: Path) -> None:
+    shutil.copytree(pool.path / ".btrkeep", tmp_path / ".btrkeep")
+    refused(tmp_path, "no btrfs")
+    shutil.copytree(pool.path / ".btrkeep", btrfs_mount / ".btrkeep")
+    error = refused(btrfs_mount, filesystem_of(btrfs_mount))
+    assert pool.filesystem in error.message
+    assert "copied" in error.hint
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'"x"', b"{}", b"\xff\xfe", b'{"format": 1}', b'{"format": "1"}'])
+def test_a_damaged_marker_is_to_be_restored_and_not_made_anew(pool: Pool, content: bytes) -> None:
+    (pool.path / ".btrkeep" / "pool.json").write_bytes(content)
+    assert "restore" in refused(pool.path, "pool.json").hint
+    (pool.path / ".btrkeep" / "pool.json").unlink()
+    (pool.path / ".btrkeep" / "pool.json").mkdir()
+    assert "restore" in refused(pool.path, "pool.json").hint
+
+
+@pytest.mark.parametrize("others", [True, False], ids=["the same fields", "other fields"])
+def test_a_newer_format_is_left_to_the_newer_program(pool: Pool, others: bool) -> None:
+    marker = pool.path / ".btrkeep" / "pool.json"
+    fields = json.loads(marker.read_text(encoding="utf-8")) if others else {}
+    marker.write_text(json.dumps({**fields, "format": 2}), encoding="utf-8")
+    assert "format 2" in refused(pool.path, "this program knows 1").message
+
+
+@pytest.mark.root
+def test_who_may_not_read_the_marker_is_told_so(pool: Pool) -> None:
+    """A uid without rights, in a process of its own."""
+    code = f"""
+        import pathlib
+        from btrkeep.errors import PoolUnusable
+        from btrkeep.pool import open_pool
+        try:
+            open_pool(pathlib.Path({str(pool.path)!r}))
+        except PoolUnusable as error:
+            print(error.hint)
+    """
+    words = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", sys.executable, "-c", textwrap.dedent(code))
+    (pool.path / ".btrkeep" / "pool.json").chmod(0)
+    assert work(*words, cwd=TOP).stdout.strip() == "run this as root"
+
+
+# Subvolumes
+
+
+def test_a_subvolume_is_described_as_btrfs_shows_it(shared_btrfs: Path) -> None:
+    create(shared_btrfs / "origin")
+    (shared_btrfs / "origin" / "file").write_text("content", encoding="utf-8")
+    snapshot(shared_btrfs / "origin", shared_btrfs / "copy")
+    set_read_only(shared_btrfs / "copy")
+    for name in ("origin", "copy"):
+        found, told = describe(shared_btrfs / name), shown(shared_btrfs / name)
+        assert found
+        assert (str(found.id), found.uuid, found.parent_uuid or "-", str(found.generation)) == (
+            told["Subvolume ID"], told["UUID"], told["Parent UUID"], told["Generation"],
+        )  # fmt: skip
+        assert found.read_only == ("readonly" in told["Flags"])
+        assert str(found.created) == told["Gen at creation"]
+
+
+def test_a_snapshot_holds_what_its_origin_held_and_leaves_it_alone(shared_btrfs: Path) -> None:
+    create(shared_btrfs / "origin")
+    (shared_btrfs / "origin" / "file").write_bytes(os.urandom(MIB))
+    (shared_btrfs / "origin" / "unwritten").write_text("not yet on disk", encoding="utf-8")
+    snapshot(shared_btrfs / "origin", shared_btrfs / "copy")
+    assert work("diff", "-r", shared_btrfs / "origin", shared_btrfs / "copy").stdout == ""
+    (shared_btrfs / "copy" / "file").write_text("changed", encoding="utf-8")
+    assert (shared_btrfs / "origin" / "file").stat().st_size == MIB
+
+
+def test_only_the_root_folder_of_a_subvolume_is_one(shared_btrfs: Path) -> None:
+    create(shared_btrfs / "sub")
+    (shared_btrfs / "sub" / "folder").mkdir()
+    (shared_btrfs / "file").touch()
+    (shared_btrfs / "link").symlink_to("sub")
+    os.mkfifo(shared_btrfs / "fifo")
+    for name in ("sub/folder", "file", "link", "fifo", "missing", "file/inner"):
+        assert describe(shared_btrfs / name) is None
+    assert describe(shared_btrfs / "sub")
+
+
+@pytest.mark.parametrize("name", ["plain", "a b", "tab\t", "\udcff\udcfe", "x" * 255])
+def test_names_are_bytes(shared_btrfs: Path, name: str) -> None:
+    create(shared_btrfs / name)
+    found = describe(shared_btrfs / name)
+    assert found
+    assert str(found.id) in listed(shared_btrfs)
+
+
+def test_what_is_read_only_cannot_be_written_also_not_by_root(shared_btrfs: Path) -> None:
+    create(shared_btrfs / "sub")
+    assert not is_read_only(shared_btrfs / "sub")
+    set_read_only(shared_btrfs / "sub")
+    assert is_read_only(shared_btrfs / "sub")
+    assert work("btrfs", "property", "get", "-ts", shared_btrfs / "sub", "ro").stdout.strip() == "ro=true"
+    with pytest.raises(OSError, match=os.strerror(errno.EROFS)):
+        (shared_btrfs / "sub" / "file").touch()
+    set_read_only(shared_btrfs / "sub")  # once more does no harm
+
+
+def test_a_subvolume_is_deleted_by_its_id_whoever_has_its_name_by_then(shared_btrfs: Path) -> None:
+    create(shared_btrfs / "name")
+    doomed = describe(shared_btrfs / "name")
+    assert doomed
+    set_read_only(shared_btrfs / "name")
+    (shared_btrfs / "name").rename(shared_btrfs / "moved")
+    create(shared_btrfs / "name")
+    innocent = describe(shared_btrfs / "name")
+    assert innocent
+    delete(shared_btrfs, doomed.id)
+    assert not (shared_btrfs / "moved").exists()
+    assert describe(shared_btrfs / "name") == innocent
+    assert str(doomed.id) not in listed(shared_btrfs)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOENT)):
+        delete(shared_btrfs, doomed.id)
+
+
+def test_neither_a_name_that_is_taken_nor_a_folder_that_is_missing_is_overwritten(shared_btrfs: Path) -> None:
+    create(shared_btrfs / "sub")
+    for act in (lambda path: create(path), lambda path: snapshot(shared_btrfs / "sub", path)):
+        with pytest.raises(FileExistsError):
+            act(shared_btrfs / "sub")
+        with pytest.raises(FileNotFoundError):
+            act(shared_btrfs / "missing" / "sub")
+
+
+def test_a_symlink_is_never_followed_to_what_is_made_read_only_or_snapshotted(shared_btrfs: Path) -> None:
+    create(shared_btrfs / "victim")
+    (shared_btrfs / "link").symlink_to("victim")
+    with pytest.raises(OSError, match=os.strerror(errno.ENOTDIR)):
+        set_read_only(shared_btrfs / "link")
+    with pytest.raises(OSError, match=os.strerror(errno.ENOTDIR)):
+        snapshot(shared_btrfs / "link", shared_btrfs / "copy")
+    assert not is_read_only(shared_btrfs / "victim")
+
+
+def test_a_commit_brings_everything_to_the_disk(shared_btrfs: Path) -> None:
+    """The tree search of btrfs-progs reads what is committed: before, it does not know the file."""
+    (shared_btrfs / "file").write_bytes(os.urandom(MIB))
+    commit(shared_btrfs)
+    said = work("btrfs", "subvolume", "find-new", shared_btrfs, "0").stdout
+    assert re.search(r"len 1048576 disk start \d+ .* file$", said, re.MULTILINE)
+
+
+# Room
+
+
+def usage(point: Path) -> dict[str, int]:
+    """`btrfs filesystem usage -b`: the overall numbers, and size minus used of each kind of block group."""
+    said = work("btrfs", "filesystem", "usage", "-b", point).stdout
+    found = {key.strip(): int(number) for key, number in re.findall(r"^    ([^:\n]+):\s+(\d+)", said, re.MULTILINE)}
+    for kind, size, used in re.findall(r"^(\w+),\w+: Size:(\d+), Used:(\d+)", said, re.MULTILINE):
+        found[kind] = found.get(kind, 0) + int(size) - int(used)
+    return found
+
+
+PROFILES: dict[str, dict[str, Any]] = {
+    "single": {"size": "2G", "mkfs": ("-dsingle", "-mdup")},
+    "two devices": {"size": "1G", "devices": 2, "mkfs": ("-draid1", "-mraid1")},
+    "mixed": {"size": "256M", "mkfs": ("--mixed",)},
+}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_room_is_what_btrfs_filesystem_usage_counts(make_btrfs: Callable[..., Path], profile: str) -> None:
+    point = make_btrfs(**PROFILES[profile])
+    for size in (0, 30 * MIB):
+        (point / "file").write_bytes(os.urandom(size))
+        commit(point)
+        room, told = read_room(point), usage(point)
+        copies = 2 if profile == "two devices" else 1
+        data = told.get("Data", 0) + told.get("Data+Metadata", 0)
+        slack = told["Device size"] // 20  # what the kernel keeps back for metadata, and parts too small for a block group
+        assert abs(room.total - told["Device size"] / copies) <= slack
+        assert abs(room.available - told["Free (estimated)"]) <= slack
+        if profile != "mixed":
+            assert room.free == data
+            assert abs(room.unallocated - told["Device unallocated"] / copies) <= slack
+            assert abs(room.metadata_free - (told["Metadata"] - told["Global reserve"])) <= MIB
+    counted = os.statvfs(point)
+    assert room.available == counted.f_bavail * counted.f_frsize
+
+
+def test_the_room_shrinks_by_what_is_written_and_comes_back(btrfs_mount: Path) -> None:
+    before = read_room(btrfs_mount)
+    (btrfs_mount / "file").write_bytes(os.urandom(200 * MIB))
+    commit(btrfs_mount)
+    during = read_room(btrfs_mount)
+    assert 200 * MIB <= before.available - during.available < 230 * MIB
+    assert during.total == before.total
+    (btrfs_mount / "file").unlink()
+    commit(btrfs_mount)
+    assert abs(read_room(btrfs_mount).available - before.available) < 30 * MIB
+
+
+def test_the_room_is_that_of_the_filesystem_wherever_on_it_one_asks(shared_btrfs: Path) -> None:
+    create(shared_btrfs / "sub")
+    (shared_btrfs / "link").symlink_to("sub")
+    assert read_room(shared_btrfs / "sub").total == read_room(shared_btrfs).total == read_room(shared_btrfs / "link").total
+
+
+# How it is mounted
+
+
+def test_mount_options_are_those_that_findmnt_sees(make_btrfs: Callable[..., Path]) -> None:
+    point = make_btrfs(size="128M", options="noatime,compress=zstd:3")
+    (point / "inner").mkdir()
+    create(point / "sub")
+    for remount in ("nossd", "ssd", "ssd_spread", "ro", "rw"):
+        beds.remount(point, remount)
+        told = set(work("findmnt", "-n", "-o", "OPTIONS", "--target", point).stdout.strip().split(","))
+        for path in (point, point / "inner", point / "sub"):
+            assert told <= mount_options(path)
+        assert ("ro" in mount_options(point)) is (remount == "ro")
+        assert statfs_type(point / "sub") == "btrfs"
+
+
+def test_the_mount_is_the_nearest_above_and_the_last_one_put_there(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
+    point = make_btrfs(size="128M")
+    inner = point / "with blank\tand \\"
+    inner.mkdir()
+    assert statfs_type(inner) == "btrfs"
+    work("mount", "-t", "tmpfs", "-o", "size=1m,noexec", "bed", inner)
+    try:
+        assert statfs_type(inner) == "tmpfs"
+        assert {"noexec", "size=1024k"} <= mount_options(inner)
+        (inner / "deeper").mkdir()
+        assert statfs_type(inner / "deeper") == "tmpfs"
+        assert statfs_type(point) == "btrfs"
+        (tmp_path / "link").symlink_to(point)
+        assert statfs_type(tmp_path / "link") == "btrfs"
+        assert statfs_type(tmp_path / "link" / inner.name) == "tmpfs"
+    finally:
+        work("umount", inner)
+    assert statfs_type(inner) == "btrfs"
+
+
+def test_a_folder_whose_name_only_begins_like_a_mount_point_is_not_on_it(make_btrfs: Callable[..., Path]) -> None:
+    point = make_btrfs(size="128M")
+    beside = point.with_name(point.name + "-beside")
+    beside.mkdir()
+    told = work("stat", "-f", "-c", "%T", beside).stdout.strip()
+    assert statfs_type(beside) != "btrfs" or told == "btrfs"
+
+
+# Locks
+
+
+@contextmanager
+def another_process(lock: Path, then: str) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    """A process that takes the lock, says "held", waits for a word, and goes on with `then`."""
+    code = f"""
+        import os, pathlib, subprocess, sys, time
+        from btrkeep.pool import take_lock
+        lock = take_lock(pathlib.Path({str(lock)!r}), "backup of web1", "2026-11-20T22:00:03Z")
+        print("held", flush=True)
+        sys.stdin.readline()
+        {then}
+    """
+    words = [sys.executable, "-c", textwrap.dedent(code)]
+    process = subprocess.Popen(words, cwd=TOP, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin
+    assert process.stdout
+    try:
+        assert process.stdout.readline() == "held\n"
+        yield process, process.stdout
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def go_on(process: subprocess.Popen[str]) -> None:
+    assert process.stdin
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def attempt(path: Path) -> Lock:
+    return take_lock(path, "the night", "2026-11-20T22:10:00Z")
+
+
+def test_a_lock_that_another_process_holds_is_refused_and_its_holder_is_named(tmp_path: Path) -> None:
+    with another_process(tmp_path / "host-web1", "pass") as (process, _):
+        with pytest.raises(LockHeld) as caught:
+            attempt(tmp_path / "host-web1")
+        assert caught.value.exit_code is Exit.LOCKED
+        for word in ("host-web1", str(process.pid), "backup of web1", "2026-11-20T22:00:03Z"):
+            assert word in caught.value.message
+        holder = read_holder(tmp_path / "host-web1")
+        assert holder
+        assert holder.pid == process.pid
+        assert holder.alive
+    assert not holder.alive
+    with attempt(tmp_path / "host-web1") as lock:
+        assert lock.holder.pid == os.getpid()
+
+
+def test_a_lock_that_was_given_back_or_whose_holder_was_killed_is_free(tmp_path: Path) -> None:
+    with another_process(tmp_path / "lock", "lock.release(); print('released', flush=True); time.sleep(60)") as (process, said):
+        go_on(process)
+        assert said.readline() == "released\n"
+        attempt(tmp_path / "lock").release()
+    with another_process(tmp_path / "lock", "pass") as (process, _):
+        process.kill()
+        process.wait()
+        attempt(tmp_path / "lock").release()
+
+
+def test_a_lock_lives_as_long_as_the_last_child_that_inherited_it(tmp_path: Path) -> None:
+    """A receiver goes on writing when its parent was killed: its host must stay locked."""
+    then = (
+        "child = subprocess.Popen(['sleep', '60'], pass_fds=[lock.fd]); "
+        "other = subprocess.Popen(['sleep', '60']); "
+        "lock.note_group(child.pid); print(child.pid, other.pid, flush=True); time.sleep(60)"
+    )
+    with another_process(tmp_path / "lock", then) as (process, said):
+        go_on(process)
+        child, other = map(int, said.readline().split())
+        process.kill()
+        process.wait()
+        try:
+            with pytest.raises(LockHeld):
+                attempt(tmp_path / "lock")
+            holder = read_holder(tmp_path / "lock")
+            assert holder
+            assert (holder.pid, holder.group, holder.alive) == (process.pid, child, False)
+        finally:
+            os.kill(child, 9)
+        # The other child was not handed the lock, and is still there.
+        deadline = time.monotonic() + 10
+        while start_time(child) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(other, 0)
+        attempt(tmp_path / "lock").release()
+        os.kill(other, 9)
+
+
+def test_a_lock_is_exclusive_within_a_process_too_and_can_be_taken_again(tmp_path: Path) -> None:
+    with attempt(tmp_path / "new folder" / "lock") as lock:
+        with pytest.raises(LockHeld):
+            attempt(lock.path)
+        assert work("stat", "-c", "%a", lock.path, lock.path.parent).stdout.split() == ["600", "700"]
+        lock.note_group(4711)
+        holder = read_holder(lock.path)
+        assert holder
+        assert holder.group == 4711
+    assert read_holder(lock.path) is None
+    lock.release()  # once more does no harm
+    attempt(lock.path).release()
+
+
+def test_a_holder_whose_pid_was_given_to_another_process_is_not_alive(tmp_path: Path) -> None:
+    with attempt(tmp_path / "lock") as lock:
+        assert lock.holder.alive
+        fields = json.loads(lock.path.read_text(encoding="utf-8"))
+        lock.path.write_text(json.dumps({**fields, "started": "1"}), encoding="utf-8")
+        holder = read_holder(lock.path)
+        assert holder
+        assert not holder.alive
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"pid": 1}', b"\xff", b'{"pid": 1, "unknown": 2}'])
+def test_a_lock_whose_text_cannot_be_read_is_still_held_or_free_as_the_kernel_says(tmp_path: Path, content: bytes) -> None:
+    with attempt(tmp_path / "lock") as lock:
+        lock.path.write_bytes(content)
+        with pytest.raises(LockHeld, match="another process"):
+            attempt(lock.path)
+    lock.path.write_bytes(content)
+    attempt(lock.path).release()
+
+
+def test_a_symlink_in_a_locks_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("untouched", encoding="utf-8")
+    (tmp_path / "lock").symlink_to("victim")
+    with pytest.raises(PoolUnusable):
+        attempt(tmp_path / "lock")
+    assert (tmp_path / "victim").read_text(encoding="utf-8") == "untouched"

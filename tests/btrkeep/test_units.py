@@ -1,0 +1,245 @@
+"""Between what people write and what programs count: round trips, GNU coreutils' own readings, and what is refused."""
+
+import random
+import re
+import unicodedata
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from btrkeep.units import (
+    backup_name,
+    counted,
+    format_duration,
+    format_share,
+    format_size,
+    format_time,
+    parse_backup_name,
+    parse_duration,
+    parse_share,
+    parse_size,
+    parse_time,
+    printable,
+)
+from tests.beds import work
+
+
+def lines(*argv: str, given: list[str]) -> list[str]:
+    """What a program makes of the lines given, one answer for each."""
+    return work(*argv, input="\n".join(given) + "\n").stdout.splitlines()
+
+
+# Sizes
+
+SIZES = ["0", "1", "512", "1K", "20G", "3T", "7P", "1.5K", "0.25M", "12KiB", "20GiB"]
+DECIMAL = ["16MB", "1KB", "2.5GB", "3TB", "1PB"]
+
+
+def test_sizes_mean_what_coreutils_take_them_for() -> None:
+    """numfmt: K and KiB are 1024 (IEC), KB is 1000 (SI)."""
+    iec = lines("numfmt", "--from=iec", given=[text.removesuffix("iB") for text in SIZES])
+    assert [parse_size(text) for text in SIZES] == list(map(int, iec))
+    si = lines("numfmt", "--from=si", given=[text.removesuffix("B") for text in DECIMAL])
+    assert [parse_size(text) for text in DECIMAL] == list(map(int, si))
+
+
+@pytest.mark.parametrize("text", [" 16 MB ", "16mb", "16Mb"])
+def test_blanks_and_case_do_not_matter_in_a_size(text: str) -> None:
+    assert parse_size(text) == 16_000_000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "MB", "-1", "1 000", "1,5G", "1e3", "16XB", "16 MB/s", "0x10", "1..5G", "\u0661MB", "nan", "16MB16"]
+)
+def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="16MB") as caught:
+        parse_size(text)
+    assert repr(text) in str(caught.value)
+
+
+@given(st.integers(0, 2**63))
+def test_a_shown_size_is_read_back_within_its_three_digits(size: int) -> None:
+    shown = format_size(size)
+    assert abs(parse_size(shown) - size) <= 0.006 * size
+    assert re.fullmatch(r"\d{1,3} B|(\d\.\d\d|\d\d\.\d|\d{3}) [KMGT]iB|\d+(\.\d+)? PiB", shown)
+
+
+def test_sizes_are_shown_with_three_digits_and_a_binary_unit() -> None:
+    shown = {
+        0: "0 B",
+        999: "999 B",
+        1000: "0.98 KiB",
+        1536: "1.50 KiB",
+        10 << 20: "10.0 MiB",
+        123 << 30: "123 GiB",
+        999 << 40: "999 TiB",
+    }
+    assert {size: format_size(size) for size in shown} == shown
+    assert format_size(None) == "-"
+
+
+# Durations
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30m", 1800), ("6h", 21600), ("1d", 86400), ("1d12h", 129600), ("1d 12h", 129600), ("2w", 1209600), ("90s", 90),
+     ("1.5h", 5400), ("5min", 300), ("0s", 0)],
+)  # fmt: skip
+def test_durations_are_read_as_systemd_reads_them(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+    said = work("systemd-analyze", "timespan", text, check=False).stdout
+    if said:  # where systemd is installed
+        assert int(re.findall(r"μs: (\d+)", said)[0]) == seconds * 1_000_000
+
+
+@pytest.mark.parametrize("text", ["", "30", "m", "1x", "-1h", "1h-", "1h, 2m", "1H", "h1", "1d x", "1month", "\u0967h"])
+def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="30m"):
+        parse_duration(text)
+
+
+@given(st.integers(10, 10**9))
+def test_a_shown_duration_is_read_back_without_what_its_two_units_leave_out(seconds: int) -> None:
+    shown = format_duration(seconds)
+    assert len(shown.split()) <= 2
+    unit = shown[-1] if len(shown.split()) == 2 else {"d": "h", "h": "m", "m": "s", "s": "s"}[shown[-1]]
+    assert 0 <= seconds - parse_duration(shown) < {"s": 1, "m": 60, "h": 3600}[unit]
+
+
+def test_durations_are_shown_in_two_units_at_the_most() -> None:
+    shown = {
+        0.4: "0.4s",
+        9.94: "9.9s",
+        59: "59s",
+        60: "1m",
+        3599: "59m 59s",
+        3600: "1h",
+        3725: "1h 2m",
+        3605: "1h",
+        86400 * 400: "400d",
+    }
+    assert {seconds: format_duration(seconds) for seconds in shown} == shown
+    assert format_duration(None) == "-"
+
+
+# Shares
+
+
+@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0%", 0), ("100%", 1), (" 2.5 % ", 0.025), ("0.1%", 0.001)])
+def test_shares_are_percentages(text: str, share: float) -> None:
+    assert parse_share(text) == pytest.approx(share, rel=1e-12)
+
+
+@pytest.mark.parametrize("text", ["", "5", "%", "101%", "100.1%", "-1%", "5%%", "0,5%", "5 percent", "\u0665%"])
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="percentage"):
+        parse_share(text)
+
+
+@given(st.floats(0, 1))
+def test_a_shown_share_is_read_back_to_a_tenth_of_a_percent(share: float) -> None:
+    assert abs(parse_share(format_share(share)) - share) <= 0.0005 + 1e-9
+
+
+def test_shares_are_shown_without_a_useless_zero() -> None:
+    assert [format_share(share) for share in (0, 0.034, 0.05, 0.5, 0.999, 1)] == ["0%", "3.4%", "5%", "50%", "99.9%", "100%"]
+    assert format_share(0.1004) == "10%"
+
+
+# Times
+
+ZONES = st.sampled_from(
+    [UTC, ZoneInfo("Europe/Berlin"), ZoneInfo("Australia/Lord_Howe"), timezone(timedelta(hours=-9, minutes=-30))]
+)
+TIMES = st.datetimes(datetime(1000, 1, 2), datetime(9999, 12, 30), timezones=ZONES)  # noqa: DTZ001 - hypothesis adds the zone
+
+
+@given(TIMES)
+def test_a_time_comes_back_as_the_same_second_in_utc(moment: datetime) -> None:
+    again = parse_time(format_time(moment))
+    assert again.timestamp() == moment.replace(microsecond=0).timestamp()  # "==" is never true across zones in a repeated hour
+    assert again.tzinfo is UTC
+
+
+@given(TIMES, TIMES)
+def test_written_times_and_names_sort_as_the_moments_do(one: datetime, other: datetime) -> None:
+    one, other = (moment.replace(microsecond=0).astimezone(UTC) for moment in (one, other))
+    assert (format_time(one) < format_time(other)) is (one < other)
+    assert (backup_name(one) < backup_name(other)) is (one < other)
+
+
+def test_times_are_written_as_gnu_date_writes_them() -> None:
+    moments = [random.Random(7).randrange(0, 4_000_000_000) for _ in range(50)]
+    told = lines("date", "-u", "-f", "-", "+%Y-%m-%dT%H:%M:%SZ %Y-%m-%dT%H%M%SZ", given=[f"@{moment}" for moment in moments])
+    ours = [datetime.fromtimestamp(moment, ZoneInfo("Australia/Lord_Howe")) for moment in moments]
+    assert [f"{format_time(moment)} {backup_name(moment)}" for moment in ours] == told
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-11-20T22:00:03Z", "2026-11-20 22:00:03+00:00", "2026-11-21T00:00:03+02:00", "2026-11-20T11:30:03-10:30"]
+)
+def test_a_time_may_be_written_in_any_zone(text: str) -> None:
+    assert parse_time(text) == datetime(2026, 11, 20, 22, 0, 3, tzinfo=UTC)
+    assert work("date", "-u", "-d", text, "+%s").stdout.strip() == f"{parse_time(text).timestamp():.0f}"
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-11-20T22:00:03", "2026-11-20", "", "yesterday", "2026-13-20T22:00:03Z", "2026-11-20T25:00:03Z"]
+)
+def test_a_time_without_a_zone_or_that_is_none_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="2026-11-20T22:00:00Z"):
+        parse_time(text)
+
+
+@given(TIMES)
+def test_a_backups_name_says_when_it_started(moment: datetime) -> None:
+    started = parse_backup_name(backup_name(moment))
+    assert started
+    assert started.timestamp() == moment.replace(microsecond=0).timestamp()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", ".working", "latest", "notes.json", "2026-11-20T220003", "2026-11-20T22:00:03Z", "2026-11-20T220003Z ",
+        "2026-02-30T220003Z", "2026-11-20T250003Z", "2026-11-20T226003Z", "2026-11-20T220003Z.new", "x2026-11-20T220003Z",
+        "2026-11-20T220003Z\n", "\u0662\u0660\u0662\u0666-11-20T220003Z", "0000-11-20T220003Z",
+    ],
+)  # fmt: skip
+def test_what_is_no_backups_name_is_none(name: str) -> None:
+    assert parse_backup_name(name) is None
+
+
+# What others wrote
+
+
+@given(st.binary() | st.text() | st.text(st.characters(min_codepoint=0xDC80, max_codepoint=0xDCFF)))
+def test_nothing_that_is_shown_can_touch_a_terminal(anything: str | bytes) -> None:
+    shown = printable(anything)
+    assert all(unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") for char in shown)
+    shown.encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("given_", "shown"),
+    [
+        ("plain ä € 漢", "plain ä € 漢"),
+        ("a\nb\tc\r", r"a\nb\tc\r"),
+        ("\x1b[31m", r"\x1b[31m"),
+        (b"caf\xe9", r"caf\xe9"),
+        ("\u202egnp.exe", r"\u202egnp.exe"),  # right-to-left override
+        ("\u200b", r"\u200b"),
+        ("\U000e0001", r"\U000e0001"),
+        ("\x00\x7f\x9b", r"\x00\x7f\x9b"),
+    ],
+)
+def test_what_cannot_be_shown_is_escaped_and_the_rest_stays(given_: str | bytes, shown: str) -> None:
+    assert printable(given_) == shown
+
+
+def test_nouns_are_counted() -> None:
+    assert [counted(number, "host") for number in (0, 1, 2, 2000)] == ["0 hosts", "1 host", "2 hosts", "2,000 hosts"]
