@@ -19,7 +19,7 @@ from btrkeep.units import backup_name
 POOL_ID = "7d1f3c52-6a0e-4b8e-9a55-0c1d2e3f4a5b"
 LAST_NIGHT = datetime(2026, 11, 19, 22, 0, tzinfo=UTC)
 DAILY, WEEKLY = 14, 12
-WARNING = 'file has vanished: "/var/lib/apt/lists/partial/deb.debian.org_dists_trixie_InRelease"'
+WARNING = 'file has vanished: "/var/lib/apt/lists/partial/mirror.example.org_dists_trixie_InRelease"'
 
 
 def nights(count: int) -> list[datetime]:

@@ -58,6 +58,7 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
     work("btrfs", "subvolume", "snapshot", place.newest(HOST), bare / "first")
     sides = OneHost(place, bare / "first")
     inside, whole = Sides("ours, inside", "bare"), Sides("ours, whole process", "bare")
+    cpu = Sides("ours, all processes", "bare, all processes")
     noisy = 0
     for night in range(options.nights + 1):
         tree.change(max(1, round(options.files * options.share)))
@@ -70,6 +71,7 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
         if night:
             inside.pairs.append((sides.inside[-1], theirs.seconds))
             whole.pairs.append((mine.seconds, theirs.seconds))
+            cpu.pairs.append((mine.cpu, theirs.cpu))
             noisy += not quiet
     work("diff", "-r", "--no-dereference", place.newest(HOST) / "data", sides.base / "data", timeout=1000)
     return {
@@ -77,6 +79,7 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
         "nights_not_quiet": noisy,
         "without our start-up": inside.summary(1.10),
         "whole process": whole.summary(1.25),
+        "CPU seconds": cpu.summary(None),
     }
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,26 @@ def test_a_bench_whose_backup_fails_says_so_and_leaves_nothing(place: Path, tmp_
     done = work(sys.executable, "-m", "bench.one_host", *words, cwd=TOP, env=env, check=False, timeout=110)
     assert done.returncode != 0
     assert "ended with" in done.stderr
+    assert left(place) == []
+
+
+@pytest.mark.slow
+@needs_btrfs
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_bench_that_is_stopped_leaves_nothing(place: Path, number: signal.Signals) -> None:
+    words = ("--nights", "1000", "--quiet", "0", "--image-dir", str(place))
+    running = subprocess.Popen(
+        [sys.executable, "-m", "bench.one_host", *TINY["one_host"], *words], cwd=TOP, stderr=subprocess.PIPE, text=True
+    )
+    assert running.stderr is not None
+    try:
+        assert "night 0" in running.stderr.readline()
+        assert left(place) != []
+        running.send_signal(number)
+        assert running.wait(timeout=60) != 0
+    finally:
+        running.kill()
+        running.communicate()
     assert left(place) == []
 
 

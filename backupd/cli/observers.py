@@ -1,5 +1,7 @@
 """Who is told of a run when nobody watches a terminal: one line per event, or JSON at the end."""
 
+import os
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -51,6 +53,14 @@ def as_json_object(result: HostResult) -> dict[str, Any]:
     }
 
 
+def _say(text: str, *, err: bool = False) -> None:
+    """A line for whoever reads it. That its reader has gone (`backupd run | head`), or its disk is full, ends no backup."""
+    try:
+        click.echo(text, err=err)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
+
+
 class LineObserver:
     """One line per event: for a pipe, a file or the journal."""
 
@@ -62,24 +72,24 @@ class LineObserver:
         """The run begins."""
         self.hosts = len(hosts)
         if hosts:
-            click.echo(f"backing up {counted(len(hosts), 'host')}")
+            _say(f"backing up {counted(len(hosts), 'host')}")
 
     def started(self, running: Running) -> None:
         """A host's transfer begins."""
-        click.echo(f"{running.host}: started")
+        _say(f"{running.host}: started")
 
     def finished(self, result: HostResult) -> None:
         """A host is done."""
         self.results.append(result)
-        click.echo(f"[{len(self.results)}/{self.hosts}] {result_line(result)}")
+        _say(f"[{len(self.results)}/{self.hosts}] {result_line(result)}")
 
     def notice(self, text: str) -> None:
         """Something worth saying."""
-        click.echo(f"note: {printable(text)}")
+        _say(f"note: {printable(text)}")
 
     def end(self) -> None:
         """The run is over."""
-        click.echo(summary_line(self.results, time.monotonic() - self.begun) if self.results else "nothing was due")
+        _say(summary_line(self.results, time.monotonic() - self.begun) if self.results else "nothing was due")
 
 
 class JsonObserver:
@@ -92,4 +102,4 @@ class JsonObserver:
 
     def notice(self, text: str) -> None:
         """Something worth saying."""
-        click.echo(f"note: {printable(text)}", err=True)
+        _say(f"note: {printable(text)}", err=True)

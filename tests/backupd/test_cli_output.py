@@ -145,7 +145,7 @@ def test_all_tables_are_narrow_enough_for_80_columns_or_wrap_their_last_one(site
 
 @pytest.mark.parametrize("words", [["status"], ["list"], ["log"], ["check"]], ids=lambda words: words[0])
 def test_colours_appear_on_a_terminal_and_nowhere_else(site: Nights, words: list[str]) -> None:
-    line = ["--config", site.config, *words]
+    line: list[str | Path] = ["--config", site.config, *words]
     assert f"{ESCAPE}[3" in on_a_terminal(line)
     assert ESCAPE not in on_a_terminal(line, env={"NO_COLOR": "1"})
     assert ESCAPE not in site.backupd(*words, check=False, env={"NO_COLOR": ""}).stdout

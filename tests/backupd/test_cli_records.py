@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.beds import work
+from tests.beds.badssh import FAKESSH
 from tests.beds.nights import Nights
 
 pytestmark = pytest.mark.timeout(180)
@@ -153,3 +154,6 @@ def test_a_run_that_was_killed_is_told_as_killed(nights: Nights, backupd_running
     process.kill()
     process.wait()
     assert nights.json("log")[0]["outcome"] == "killed"
+    nights.settings("ssh", command=str(FAKESSH))
+    nights.run("web")  # ends what was left of it, too
+    assert [run["outcome"] for run in nights.json("log")] == ["complete", "failed"]

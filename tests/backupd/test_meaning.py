@@ -162,6 +162,16 @@ def test_an_ssh_that_never_connected_is_told_by_its_words_whatever_status_rsync_
     assert meaning(exit_code, [closed]).unreachable is (exit_code == 255)
 
 
+def test_what_rsync_says_of_a_file_is_no_word_about_the_connection() -> None:
+    """Such as a source on a network filesystem."""
+    lines = [
+        'rsync: [sender] read errors mapping "/srv/nfs/x": Connection timed out (110)',
+        'rsync: [sender] send_files failed to open "/srv/nfs/y": Connection refused (111)',
+        "rsync: connection unexpectedly closed (5000 bytes received so far) [receiver]",
+    ]
+    assert meaning(12, lines) == Meaning(Kind.RETRY, "the connection broke")
+
+
 def test_a_transfer_that_we_stopped_was_stopped(source: Path, tmp_path: Path) -> None:
     shell = script(tmp_path / "ssh", "#!/bin/sh\nkill -TERM $PPID\nexec sleep 5\n")
     assert of(pull(source, tmp_path / "backup", shell=shell)).kind is Kind.STOPPED

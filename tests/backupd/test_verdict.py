@@ -110,6 +110,15 @@ def test_what_shrank_by_more_than_the_limit_in_files_or_bytes_is_suspect(
     assert bool(result.reason) is shrunk
 
 
+def test_what_shrank_just_to_the_limit_is_still_complete() -> None:
+    for key in ("files", "bytes"):
+        half = {**HUNDRED, key: HUNDRED[key] // 2}
+        assert judged(0, numbers=half).outcome is Outcome.COMPLETE
+        result = judged(0, numbers={**half, key: half[key] - 1})
+        assert result.outcome is Outcome.SUSPECT
+        assert f"{key} went from" in result.reason
+
+
 def test_a_limit_of_everything_lets_a_path_become_empty() -> None:
     empty = {"files": 1, "regular": 0, "bytes": 0}
     assert judged(0, numbers=empty, limits=Limits(1, 1)).outcome is Outcome.COMPLETE

@@ -72,6 +72,29 @@ def test_no_link_stands_where_a_folder_must_be_when_an_rsync_starts(
     assert sorted(path.name for path in outside.iterdir()) == ["precious", "www"]
 
 
+def test_a_link_planted_while_the_whole_host_was_a_source_is_not_followed_when_only_a_path_below_it_is(
+    nights: Nights, outside: Path
+) -> None:
+    root = nights.top / "root"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc" / "file").write_text("of the host")
+    (root / "srv").symlink_to(outside)
+    nights.host("web", "/", rsync_path=lie(nights, root))
+    nights.run("web")
+    assert nights.data("web", "/srv").is_symlink()
+    assert nights.data("web", "/etc/file").read_text() == "of the host"
+    before = timeless(everything_but(nights, nights.pool, root, nights.config))
+
+    (root / "srv").unlink()
+    (root / "srv" / "www").mkdir(parents=True)
+    (root / "srv" / "www" / "precious").write_text("evil")
+    nights.host("web", "/srv/www", rsync_path=lie(nights, root))
+    nights.run("web")
+    assert timeless(everything_but(nights, nights.pool, root, nights.config)) == before
+    assert nights.data("web", "/srv/www/precious").read_text() == "evil"
+    assert [path.name for path in nights.data("web", "/").iterdir()] == ["srv"]
+
+
 def test_a_link_that_the_host_lists_for_a_folder_is_kept_as_a_link_and_never_followed(nights: Nights, outside: Path) -> None:
     """Night after night the host changes its mind about what is a folder; files follow through what was a link before."""
     www = nights.source / "srv" / "www"

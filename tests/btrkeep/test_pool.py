@@ -311,12 +311,15 @@ def test_a_symlink_is_never_followed_to_what_is_made_read_only_or_snapshotted(sh
     assert not is_read_only(shared_btrfs / "victim")
 
 
-def test_a_commit_brings_everything_to_the_disk(shared_btrfs: Path) -> None:
-    """The tree search of btrfs-progs reads what is committed: before, it does not know the file."""
-    (shared_btrfs / "file").write_bytes(os.urandom(MIB))
-    commit(shared_btrfs)
-    said = work("btrfs", "subvolume", "find-new", shared_btrfs, "0").stdout
-    assert re.search(r"len 1048576 disk start \d+ .* file$", said, re.MULTILINE)
+def test_a_commit_brings_everything_to_the_disk(make_btrfs: Callable[..., Path]) -> None:
+    point = make_btrfs(size="128M", options="commit=300")
+    image, marks = point.parent / "disk0", [f"mark-{uuid.uuid4()}" for _ in range(2)]
+    create(point / "sub")
+    (point / "file").write_text(marks[0] * 1000, encoding="utf-8")
+    (point / "sub" / "file").write_text(marks[1] * 1000, encoding="utf-8")
+    assert [work("grep", "-a", "-c", mark, image, check=False).stdout for mark in marks] == ["0\n"] * 2
+    commit(point / "sub")  # the whole filesystem, not the subvolume alone
+    assert all(work("grep", "-a", "-o", mark, image).stdout.count(mark) >= 1000 for mark in marks)
 
 
 # Room
@@ -403,6 +406,11 @@ def test_the_mount_is_the_nearest_above_and_the_last_one_put_there(make_btrfs: C
         assert {"noexec", "size=1024k"} <= mount_options(inner)
         (inner / "deeper").mkdir()
         assert statfs_type(inner / "deeper") == "tmpfs"
+        work("mount", "-t", "tmpfs", "-o", "size=2m", "bed", inner)
+        hidden = mount_options(inner)
+        work("umount", inner)
+        assert "size=2048k" in hidden
+        assert "noexec" not in hidden
         assert statfs_type(point) == "btrfs"
         (tmp_path / "link").symlink_to(point)
         assert statfs_type(tmp_path / "link") == "btrfs"

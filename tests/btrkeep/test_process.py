@@ -44,7 +44,9 @@ def whole(*command: str) -> tuple[int, Heard]:
 
     async def both() -> tuple[int, Heard]:
         group, heard = start(*command)
-        return await group.wait(), heard
+        status = await group.wait()
+        at_the_end, at_the_end.out, at_the_end.err = Heard(), heard.out, heard.err  # what the loop still reads later does not count
+        return status, at_the_end
 
     return asyncio.run(both())
 
@@ -157,6 +159,17 @@ def test_the_end_is_the_end_of_the_whole_group_and_nothing_is_left_unreaped(tmp_
         tmp_path / "file",
     )
     assert said == "-9 ['early', 'late'] ['written'] [] [] True\n"
+
+
+def test_an_orphan_of_the_group_becomes_our_child() -> None:
+    """Else it would be for init to reap it, and in a container there may be none that does."""
+    said = reaping(
+        """
+        parents = lambda group: print([member.parent == os.getpid() for member in members(group.pid)])
+        run_group("sh", "-c", "sleep 0.6 & exit 0", meanwhile=parents)
+        """
+    )
+    assert said == "[True]\n"
 
 
 def test_members_that_end_together_with_their_leader_leave_no_zombies() -> None:

@@ -131,19 +131,18 @@ def test_a_deleted_file_that_is_still_open_is_not_linked(shared_btrfs: Path) -> 
 
 
 def test_since_a_generation_what_was_linked_later_is_found_and_most_of_the_rest_passed_over(shared_btrfs: Path) -> None:
-    old = shared_btrfs / "old"
-    fill(old, folders=200)
+    fill(shared_btrfs / "old", folders=200)
+    before = found(shared_btrfs)
     snapshot = shared_btrfs / "snapshot"
     work("btrfs", "filesystem", "sync", shared_btrfs)
     work("btrfs", "-q", "subvolume", "snapshot", shared_btrfs, snapshot)
-    before = found(snapshot)
     fill(snapshot / "new", folders=3)
     for number in range(0, 200, 50):  # their inodes' items are amid those of others
         (snapshot / f"another name {number}").hardlink_to(snapshot / "old" / f"folder{number}" / "inner" / "file9")
-    linked = {ino for ino, _, _ in found(snapshot) - before}
     work("btrfs", "filesystem", "sync", snapshot)
     with opened(snapshot) as fd:
         told = {each.ino: each for each in linked_inodes(fd, since=created(snapshot))}
+    linked = {ino for ino, _, _ in found(snapshot) - before}  # asked afterwards: to read a folder changes its time of access
     assert len(linked) == 2 * 3 + 4
     assert linked <= told.keys()
     assert len(told) < len(before) / 8
@@ -153,14 +152,16 @@ def test_since_a_generation_what_was_linked_later_is_found_and_most_of_the_rest_
 
 def test_names_of_an_inode_that_is_passed_over_are_not_taken_for_another_s(shared_btrfs: Path) -> None:
     """Between two new leaves old ones are missing, so the name that comes next may be of any inode."""
-    for number in range(3000):
-        (shared_btrfs / f"{number:05}{'n' * 100}").touch()
+    for number in range(6000):  # names and inline data of many lengths, so that leaves are split anywhere
+        (shared_btrfs / f"{number:05}{'n' * (number * 37 % 150)}").touch()
+    for number, path in enumerate(sorted(shared_btrfs.iterdir())):
+        path.write_bytes(b"x" * (number * 101 % 900))
     snapshot = shared_btrfs / "snapshot"
     work("btrfs", "filesystem", "sync", shared_btrfs)
     work("btrfs", "-q", "subvolume", "snapshot", shared_btrfs, snapshot)
     names = sorted(snapshot.iterdir())
-    for path in names[::7]:
-        path.with_name(path.name[:40] + "second").hardlink_to(path)
+    for path in names[::60]:
+        path.with_name(path.name[:5] + "second").hardlink_to(path)
     work("btrfs", "filesystem", "sync", snapshot)
     with opened(snapshot) as fd:
         later = list(linked_inodes(fd, since=created(snapshot)))

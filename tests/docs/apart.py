@@ -1,7 +1,7 @@
 """A machine apart, for the documentation's commands: /etc, /srv and /var/lib of its own, its own processes, one host beside it.
 
-What runs there sees this machine's programs and the checkout. What it writes below /etc and /var/lib is gone with it; /srv is the btrfs
-that it is given. `backupd` is our command from the checkout; web1.example.org is an ssh server on the loopback address and port 22.
+What runs there sees this machine's programs and the checkout. What it writes below /etc and /var/lib is gone with it; /srv is the
+btrfs that it is given. `backupd` is our command from the checkout; web1.example.org is an ssh server, on a loopback address.
 """
 
 import json
@@ -72,7 +72,7 @@ def why_not() -> str:
 def run_apart(steps: Sequence[str], pool: Path, place: Path) -> list[Done]:
     """Runs the steps, each with a bash of its own that ends at the first failure; all of them, whatever their exit status.
 
-    `pool` is a folder on a btrfs, /srv for them; `place` an empty folder, in the environment as PLACE; the host's authorized_keys is in it.
+    `pool` is a folder on a btrfs, /srv for them; `place` an empty folder, PLACE for them, with authorized_keys of the host in it.
     """
     runner, given = place.with_name(f"{place.name}.py"), place.with_name(f"{place.name}.json")
     runner.write_text(_RUNNER, encoding="utf-8")

@@ -1,0 +1,83 @@
+"""Tables: columns by their width on a terminal, and what gives way when it is narrow."""
+
+import os
+import shutil
+import sys
+
+import click
+import pytest
+
+from btrkeep.cli import table
+
+HEADERS = ["HOST", "AGE", "STARTED", "REMARK"]
+ROWS = [
+    ("web1", "1h", "2026-11-20", "all is well"),
+    ("database", "12h", "2026-11-21", "some words that are a good deal longer than the others are"),
+]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    return monkeypatch
+
+
+def lines(monkeypatch: pytest.MonkeyPatch, columns: int) -> list[str]:
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    return table(ROWS, HEADERS, right=["AGE"], spare=["STARTED"]).splitlines()
+
+
+def test_columns_are_aligned_and_numbers_stand_to_the_right() -> None:
+    assert table(ROWS, HEADERS, right=["AGE"]).splitlines() == [
+        "HOST      AGE  STARTED     REMARK",
+        "web1       1h  2026-11-20  all is well",
+        "database  12h  2026-11-21  some words that are a good deal longer than the others are",
+    ]
+
+
+def test_on_a_narrow_terminal_a_spare_column_goes_first(terminal: pytest.MonkeyPatch) -> None:
+    assert len(lines(terminal, 90)[0]) == len("HOST      AGE  STARTED     REMARK")
+    assert lines(terminal, 80) == [
+        "HOST      AGE  REMARK",
+        "web1       1h  all is well",
+        "database  12h  some words that are a good deal longer than the others are",
+    ]
+
+
+def test_then_the_last_column_wraps(terminal: pytest.MonkeyPatch) -> None:
+    assert lines(terminal, 45) == [
+        "HOST      AGE  REMARK",
+        "web1       1h  all is well",
+        "database  12h  some words that are a good",
+        "               deal longer than the others",
+        "               are",
+    ]
+
+
+def test_then_it_stands_below(terminal: pytest.MonkeyPatch) -> None:
+    assert lines(terminal, 34) == [
+        "HOST      AGE",
+        "web1       1h",
+        "    all is well",
+        "database  12h",
+        "    some words that are a good",
+        "    deal longer than the others",
+        "    are",
+    ]
+
+
+def test_no_terminal_is_too_narrow(terminal: pytest.MonkeyPatch) -> None:
+    for columns in range(1, 40):
+        assert "database" in "\n".join(lines(terminal, columns))
+
+
+def test_an_empty_last_column_is_left_out() -> None:
+    assert table([("a", "b", ""), ("c", "d", "")], ["X", "Y", "Z"]) == "X  Y\na  b\nc  d"
+    assert table([("a", "", "x")], ["X", "Y", "Z"]) == "X  Y  Z\na     x"
+    assert table([], ["X", "Y"]) == "X  Y"
+
+
+def test_colours_and_letters_of_any_width_keep_the_columns_straight() -> None:
+    rows = [(click.style("ok", fg="green"), "|"), ("備份", "|"), ("é́", "|"), ("failing", "|")]
+    shown = [click.unstyle(line) for line in table(rows, ["STATE", "X"]).splitlines()]
+    assert shown == ["STATE    X", "ok       |", "備份     |", "é́        |", "failing  |"]

@@ -1,0 +1,214 @@
+"""Many hosts at a time: caps, order, one that fails beside others, and locks against a second run."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backupd import working
+from tests.beds.badssh import FAKESSH
+from tests.beds.nights import Nights
+from tests.beds.watch import disagreements, ended, hold, is_locked, receivers, results, rows, wait_for
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def tree(nights: Nights) -> Path:
+    tree = nights.source / "srv"
+    tree.mkdir()
+    (tree / "file").write_bytes(os.urandom(5000))
+    return tree
+
+
+def logging_ssh(nights: Nights, seconds: float) -> Path:
+    """Every transfer takes so long, and writes a line with its host's name when it begins (+) and when it ends (-)."""
+    log, script = nights.top / "log", nights.top / "logging-ssh"
+    lines = [
+        "#!/bin/bash",
+        'while getopts ":i:o:p:l:" option; do :; done',
+        'host="${!OPTIND}"',
+        f'echo "+$host" >> {log}; sleep {seconds}',
+        f'{FAKESSH} "$@"; status=$?',
+        f'echo "-$host" >> {log}; exit $status',
+    ]
+    script.write_text("\n".join(lines) + "\n")
+    script.chmod(0o755)
+    nights.settings("ssh", command=str(script))
+    return log
+
+
+def begun(log: Path) -> list[str]:
+    return [line[1:] for line in log.read_text().splitlines() if line.startswith("+")]
+
+
+def most_at_once(log: Path, prefix: str = "") -> int:
+    running = most = 0
+    for line in log.read_text().splitlines():
+        if line[1:].startswith(prefix):
+            running += 1 if line.startswith("+") else -1
+            most = max(most, running)
+    return most
+
+
+def test_never_more_than_concurrency_and_never_more_of_a_group_than_its_own(nights: Nights, tree: Path) -> None:
+    nights.settings("backup", concurrency=4)
+    nights.tables["group.slow"] = {"concurrency": 2}
+    log = logging_ssh(nights, 0.4)
+    for number in range(6):
+        nights.host(f"slow{number}", tree, group="slow")
+    for number in range(6):
+        nights.host(f"quick{number}", tree)
+    nights.run()
+    assert most_at_once(log) == 4
+    assert most_at_once(log, "slow") == 2
+    assert len(begun(log)) == 12
+    assert disagreements(nights) == []
+
+
+def test_thirty_small_hosts_all_complete(nights: Nights, tree: Path) -> None:
+    hosts = [f"h{number}" for number in range(30)]
+    for host in hosts:
+        nights.host(host, tree)
+    nights.settings("backup", concurrency=8)
+    found = nights.run()
+    assert {host: found[host]["outcome"] for host in found} == dict.fromkeys(hosts, "complete")
+    assert disagreements(nights) == []
+    assert all(nights.differences(host, tree) == [] for host in hosts[::10])
+
+
+def test_who_was_tried_longest_ago_comes_first_and_who_never_was_before_all(nights: Nights, tree: Path) -> None:
+    nights.settings("backup", concurrency=1, every="1s")
+    log = logging_ssh(nights, 0)
+    nights.host("a", tree)
+    nights.host("b", tree, rsync_path="false")  # fails each time, and must not starve the others for it
+    nights.host("c", tree)
+    for host in ("c", "b", "a"):
+        nights.backupd("run", host, check=False)
+        time.sleep(1)  # order is told by seconds
+    nights.host("new", tree)
+    log.unlink()
+    nights.backupd("run", check=False)
+    assert begun(log)[:1] == ["new"]
+    assert begun(log)[1:] == ["c", "b", "a"]
+
+
+def test_one_hosts_failure_stops_nobody_else(nights: Nights, tree: Path) -> None:
+    nights.host("good1", tree)
+    nights.host("missing", nights.source / "not-there")
+    nights.host("broken", tree, rsync_path="false")
+    nights.host("skips", tree, before=["/bin/sh", "-c", "echo not tonight; exit 75"])
+    nights.host("hook", tree, before=["/bin/false"])
+    nights.host("no-program", tree, before=["/nowhere/at/all"])
+    nights.host("good2", tree)
+    nights.settings("backup", concurrency=1)
+    found = {host: result["outcome"] for host, result in nights.run(status=1).items()}
+    assert found.pop("good1") == found.pop("good2") == "complete"
+    assert found.pop("skips") == "skipped"
+    assert set(found.values()) == {"failed"}
+    assert disagreements(nights) == []
+
+
+def test_a_bug_met_by_one_host_is_told_and_costs_the_others_nothing(
+    nights: Nights, tree: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = working.recover_and_prepare
+
+    def buggy(pool: working.Pool, host: working.HostConfig, now: object) -> object:
+        if host.name == "unlucky":
+            raise RuntimeError("a bug")
+        return real(pool, host, now)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(working, "recover_and_prepare", buggy)
+    for host in ("a", "unlucky", "z"):
+        nights.host(host, tree)
+    nights.settings("backup", concurrency=1)
+    found = {result.host: result for result in nights.night()}
+    assert (found["a"].outcome, found["z"].outcome) == ("complete", "complete")
+    assert found["unlucky"].outcome == "failed"
+    assert "a bug" in str(found["unlucky"].error)
+    assert "RuntimeError" in caplog.text
+    assert rows(nights, "select outcome from run where host = 'unlucky'") == [("failed",)]
+    assert disagreements(nights) == []
+
+
+# --- a second run beside the first
+
+
+def lock(nights: Nights, name: str) -> Path:
+    return nights.pool / ".btrkeep" / "locks" / name
+
+
+def a_night(nights: Nights, start: Start) -> tuple["subprocess.Popen[str]", Path]:
+    flag = hold(nights, 0)
+    process = start("--config", nights.config, "run", "--json", "--all")
+    wait_for(flag.exists)
+    nights.ssh("")
+    return process, flag
+
+
+def test_a_second_night_is_refused_and_told_who_holds_the_lock(nights: Nights, tree: Path, backupd_running: Start) -> None:
+    nights.host("web", tree)
+    process, flag = a_night(nights, backupd_running)
+    assert is_locked(lock(nights, "night"))
+    done = nights.backupd("run", check=False)
+    assert done.returncode == 3
+    assert f"process {process.pid}" in done.stderr
+    assert "Traceback" not in done.stderr
+    flag.unlink()
+    assert ended(process)[0] == 0
+    assert not is_locked(lock(nights, "night"))
+    assert nights.backupd("run").returncode == 0
+
+
+def test_a_named_host_is_run_beside_a_night_and_one_that_the_night_works_on_is_refused(
+    nights: Nights, tree: Path, backupd_running: Start
+) -> None:
+    nights.host("web", tree)
+    process, flag = a_night(nights, backupd_running)
+    nights.host("other", tree)
+    assert nights.run("other")["other"]["outcome"] == "complete"
+    done = nights.backupd("run", "--json", "web", check=False)
+    assert done.returncode == 3
+    assert results(done.stdout)["web"]["outcome"] == "locked"
+    assert f"process {process.pid}" in results(done.stdout)["web"]["error"]
+    assert json.loads(lock(nights, "host-web").read_text())["pid"] == process.pid, "who was refused took the holder's text away"
+    assert len({os.getpgid(pid) for pid in receivers(nights)}) == 1
+    done = nights.backupd("run", "web", "other", check=False)
+    assert done.returncode == 1, "one of two was locked"
+    flag.unlink()
+    assert ended(process)[0] == 0
+    assert len(nights.names("web")) == 1
+    assert len(nights.names("other")) == 2
+    assert disagreements(nights) == []
+
+
+def test_a_night_goes_on_without_a_host_that_somebody_else_works_on(nights: Nights, tree: Path) -> None:
+    nights.host("web", tree)
+    nights.host("other", tree)
+    with subprocess.Popen(["flock", lock(nights, "host-web"), "sleep", "60"], start_new_session=True) as holder:
+        wait_for(lambda: is_locked(lock(nights, "host-web")))
+        found = nights.run(status=1)
+        os.killpg(holder.pid, signal.SIGKILL)
+    assert found["web"]["outcome"] == "locked"
+    assert found["other"]["outcome"] == "complete"
+
+
+def test_a_named_host_draws_on_the_same_bandwidth_as_the_night(nights: Nights, tree: Path, backupd_running: Start) -> None:
+    size, rate = 3_000_000, 2_000_000
+    (tree / "file").write_bytes(os.urandom(size))
+    nights.settings("backup", bandwidth="2MB")
+    nights.host("web", tree)
+    process = backupd_running("--config", nights.config, "run")
+    wait_for(lambda: len(receivers(nights)) == 2)
+    nights.host("other", tree)
+    start = time.monotonic()
+    nights.run("other")
+    assert ended(process)[0] == 0
+    took = time.monotonic() - start
+    assert took > 0.8 * (2 * size - rate) / rate, "each had the whole of it"

@@ -1,0 +1,176 @@
+"""A transfer that does not move is ended and kept; one that works in silence is not."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from backupd.transfer import Ended, Stopper, transfer
+from btrkeep.pool import take_lock
+from tests.beds import ssh as sshbed
+from tests.beds.nights import Nights
+from tests.beds.watch import disagreements, ended, hold, processes, receivers, results, transferring, wait_for
+
+Start = Callable[..., "subprocess.Popen[str]"]
+SIZE = 8_000_000
+
+
+@pytest.fixture
+def tree(nights: Nights) -> Path:
+    tree = nights.source / "srv"
+    tree.mkdir()
+    (tree / "big").write_bytes(os.urandom(SIZE))
+    return tree
+
+
+def senders(tree: Path) -> list[int]:
+    return [pid for pid, words in processes("--sender", tree).items() if words[0] == "rsync"]
+
+
+@pytest.fixture
+def stopped_sender(nights: Nights, tree: Path, sshd: sshbed.Sshd, backupd_running: Start) -> Iterator["subprocess.Popen[str]"]:
+    """A run over a real ssh whose remote rsync has been stopped in mid-transfer."""
+    nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
+    nights.host("web", tree, address=sshd.address, port=sshd.port, bandwidth="2MB", stall="2s")
+    process = backupd_running("--config", nights.config, "run", "--json", "web")
+    wait_for(lambda: [path for path in nights.working("web").rglob("*") if path.is_file() and path.stat().st_blocks > 1000])
+    for pid in senders(tree):
+        os.kill(pid, signal.SIGSTOP)
+    yield process
+    for pid in senders(tree):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_host_whose_rsync_stands_still_is_given_up_and_what_came_is_kept(
+    nights: Nights, tree: Path, stopped_sender: "subprocess.Popen[str]"
+) -> None:
+    start = time.monotonic()
+    status, stdout, _ = ended(stopped_sender)
+    assert status == 1
+    assert 1.5 < time.monotonic() - start < 12
+    result = results(stdout)["web"]
+    assert result["outcome"] == "partial"
+    assert "no progress for 2.0s" in result["error"]
+    assert receivers(nights) == []
+    assert sum(path.stat().st_size for path in nights.working("web").rglob("*") if path.is_file()) > 500_000
+    for pid in senders(tree):
+        os.kill(pid, signal.SIGKILL)
+    nights.host("web", tree, stall="30s")
+    nights.ssh("")
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert nights.differences("web", tree) == []
+    assert disagreements(nights) == []
+
+
+def test_the_deadline_ends_a_transfer_that_moves(nights: Nights, tree: Path) -> None:
+    nights.host("web", tree, bandwidth="500KB", deadline="2s", stall="30s")
+    start = time.monotonic()
+    result = nights.run("web", status=1)["web"]
+    assert 2 < time.monotonic() - start < 9
+    assert result["outcome"] == "partial"
+    assert "deadline" in result["error"]
+    assert transferring(nights) == []
+    assert nights.backup("web", ".working").exists()
+
+
+def test_the_deadline_counts_for_the_hook_before_too(nights: Nights, tree: Path) -> None:
+    nights.host("web", tree, before=["/bin/sleep", "60"], deadline="1s")
+    result = nights.run("web", status=1)["web"]
+    assert result["outcome"] == "failed"
+    assert "deadline" in result["error"]
+
+
+def test_a_stall_in_one_host_costs_no_other(nights: Nights, tree: Path) -> None:
+    nights.host("other", tree)
+    nights.settings("backup", concurrency=2)
+    hold(nights)
+    script = nights.top / "one-holds"
+    holding = nights.tables["ssh"]["command"]
+    fakessh = Path(__file__).resolve().parents[1] / "fakessh"
+    script.write_text(f'#!/bin/sh\ncase "$*" in *" web "*) exec {holding} "$@";; *) exec {fakessh} "$@";; esac\n')
+    script.chmod(0o755)
+    nights.settings("ssh", command=str(script))
+    nights.host("web", tree, stall="1s")
+    found = nights.run(status=1)
+    assert found["web"]["outcome"] == "partial"
+    assert found["other"]["outcome"] == "complete"
+
+
+# --- what counts as progress: programs that are called rsync and do one thing only
+
+
+@pytest.fixture
+def called_rsync(tmp_path: Path) -> Callable[[str], str]:
+    """A copy of a program of this machine under the name rsync, which is all that tells it from others."""
+
+    def make(program: str) -> str:
+        real = shutil.which(program)
+        assert real
+        (tmp_path / "bin").mkdir()
+        return str(shutil.copy(Path(real).resolve(), tmp_path / "bin" / "rsync"))
+
+    return make
+
+
+def watched(tmp_path: Path, *command: str, stall: float = 1.0) -> Ended:
+    """Runs it as a transfer."""
+
+    async def run() -> Ended:
+        (tmp_path / "locks").mkdir()
+        with take_lock(tmp_path / "locks" / "host", "test", "") as lock:
+            return await transfer(command, lock, Stopper(), stall)
+
+    return asyncio.run(run())
+
+
+def test_silence_without_any_work_is_a_stall(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
+    found = watched(tmp_path, called_rsync("sleep"), "30")
+    assert found.stopped == "no progress for 1.0s"
+    assert found.seconds < 5
+
+
+def test_reading_a_file_in_silence_is_progress(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
+    """As the checksums of a large file that is here already: nothing arrives, nothing is printed."""
+    feed, rsync = tmp_path / "feed", called_rsync("cat")
+    os.mkfifo(feed)
+    feeder = subprocess.Popen(["/bin/sh", "-c", f"for i in 1 2 3 4 5 6 7 8; do sleep 0.4; head -c 4000 /dev/zero; done > {feed}"])
+    found = watched(tmp_path, "/bin/sh", "-c", f"{rsync} {feed} > /dev/null")
+    feeder.wait()
+    assert found.stopped is None
+    assert found.seconds > 3
+
+
+def test_less_than_a_kilobyte_is_a_keep_alive_and_no_progress(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
+    feed, rsync = tmp_path / "feed", called_rsync("cat")
+    os.mkfifo(feed)
+    feeder = subprocess.Popen(["/bin/sh", "-c", f"for i in 1 2 3 4 5 6 7 8; do sleep 0.4; printf '1234'; done > {feed}"])
+    found = watched(tmp_path, "/bin/sh", "-c", f"{rsync} {feed} > /dev/null")
+    feeder.wait()
+    assert found.stopped == "no progress for 1.0s"
+
+
+def test_working_in_silence_is_progress(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
+    """As a long deletion: nothing is read either, but time is used."""
+    found = watched(tmp_path, called_rsync("bash"), "-c", "while (( SECONDS < 3 )); do :; done")
+    assert found.stopped is None
+    assert found.seconds > 1.5
+
+
+def test_a_long_comparison_by_a_real_rsync_is_no_stall(nights: Nights, tree: Path) -> None:
+    """A file that is here already, with another time: both sides read it, and next to nothing is sent."""
+    with (tree / "sparse").open("wb") as file:
+        file.truncate(1 << 30)
+    nights.host("web", tree)
+    nights.run("web")
+    os.utime(tree / "sparse", (1, 1))
+    nights.host("web", tree, stall="0.4s", bandwidth="100KB")
+    start = time.monotonic()
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert time.monotonic() - start > 1, "too quick to show anything"
+    assert nights.record("web")["paths"][0]["numbers"]["literal"] == 0

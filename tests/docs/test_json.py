@@ -1,0 +1,107 @@
+"""Every example of JSON on the page has the keys and kinds of values that the real output has."""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backupd.cli import COMMANDS
+from tests.beds.nights import Nights
+from tests.docs.pages import Page
+
+Read = Callable[[str], Page]
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+_NAME = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z")
+
+
+def shape(value: Any) -> Any:
+    """Keys and kinds of a JSON value; a list's items come together, null fits everything, a backup's name as a key is any."""
+    if isinstance(value, dict):
+        return {("NAME" if _NAME.fullmatch(key) else key): shape(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [merged for merged in [_merged([shape(item) for item in value])] if merged is not None]
+    return None if value is None else "number" if type(value) in (int, float) else type(value).__name__
+
+
+def _merged(shapes: list[Any]) -> Any:
+    known = [one for one in shapes if one is not None]
+    assert all(agree(known[0], one) for one in known), known
+    return known[0] if known else None
+
+
+def agree(one: Any, other: Any) -> bool:
+    if one is None or other is None or one == [] or other == []:
+        return True
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and all(agree(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return agree(one[0], other[0])
+    return one == other
+
+
+def test_shapes_that_differ_are_told_apart() -> None:
+    def same(one: Any, other: Any) -> bool:
+        return agree(shape(one), shape(other))
+
+    assert same([{"a": 1, "b": None}], [{"a": 2.5, "b": "x"}, {"a": 3, "b": None}])
+    assert same({"2026-11-20T150629Z": 1}, {"2027-11-20T150629Z": 1})
+    assert not same({"a": 1}, {"a": "1"})
+    assert not same({"a": 1}, {"a": True})
+    assert not same({"a": 1}, {"a": 1, "b": 1})
+    assert not same([{"a": [1]}], [{"a": ["x"]}])
+
+
+@pytest.fixture
+def told(nights: Nights, backupd_running: Callable[..., Any]) -> dict[str, Any]:
+    """What each command said of a host that lost much, and then is slow."""
+    www = nights.source / "www"
+    www.mkdir()
+    for number in range(8):
+        (www / f"{number}.jpg").write_bytes(bytes([number]) * 40_000)
+    nights.host("web1", www)
+    other = nights.top / "other.toml"
+    said: dict[str, Any] = {"init": json.loads(nights.backupd("--config", other, "init", nights.top / "other", "--json").stdout)}
+    said["check"] = json.loads(nights.backupd("check", "--json", check=False).stdout)
+    said["run --dry-run"] = nights.json("run", "--dry-run")
+    nights.run("web1")
+    for number in range(5):
+        (www / f"{number}.jpg").unlink()
+    said["run"] = [nights.run("web1", status=1)["web1"]]
+    said["list"], said["log"] = nights.json("list", "web1"), nights.json("log", "web1", "-n", "1")
+    said["backup.json"] = nights.record("web1")
+    said["accept"], said["rebuild"] = nights.json("accept", "web1", "latest", "--why", "moved to web2"), nights.json("rebuild")
+    said["notes.json"] = json.loads((nights.backup("web1", "notes.json")).read_text())
+    said["pool.json"] = json.loads((nights.pool / ".btrkeep" / "pool.json").read_text())
+    said["status"] = status_while_running(nights, www, backupd_running)
+    return said
+
+
+def status_while_running(nights: Nights, www: Path, backupd_running: Callable[..., Any]) -> Any:
+    (www / "film").write_bytes(bytes(range(256)) * 40_000)
+    nights.host("web1", www, bandwidth="100KiB")
+    running = backupd_running("--config", nights.config, "run", "web1")
+    for _ in range(100):
+        status = nights.json("status")
+        if status["running"]:
+            return status
+        time.sleep(0.1)
+    raise AssertionError(running.communicate())
+
+
+def test_every_example_is_of_the_shape_of_real_output(page: Read, told: dict[str, Any]) -> None:
+    assert told["run"][0]["outcome"] == "suspect"
+    for what, real in told.items():
+        title = what if what.endswith(".json") else f"backupd {what}"
+        section = page("json").section(title)
+        example = json.loads(section.blocks("json")[0])
+        assert agree(shape(example), shape(real)), (what, shape(example), shape(real))
+
+
+def test_every_command_that_speaks_json_has_its_section(page: Read) -> None:
+    titles = {"".join(section[0].itertext()) for section in page("json").root.iter("section")}
+    assert {f"backupd {command}" for command in COMMANDS} - {"backupd completion"} <= titles
