@@ -7,7 +7,7 @@
 # shellcheck shell=bash
 
 # Everything that the programs, the demonstration and the tests call. Nothing else lists packages.
-PACKAGES=(rsync btrfs-progs openssh-server openssh-client python3-venv acl attr libcap2-bin procps util-linux mount sqlite3 git)
+PACKAGES=(rsync btrfs-progs openssh-server openssh-client python3-venv acl attr libcap2-bin procps util-linux mount sqlite3 git groff-base)
 
 GROUND_TOP=$PWD
 VENV=$GROUND_TOP/.venv

@@ -235,9 +235,14 @@ def test_a_source_of_which_nothing_can_be_read_is_suspect_whatever_the_limit(sou
     for path in source.iterdir():
         path.chmod(0)
     assert of(source, pull(source, tmp_path / "backup", rsync_path=UNPRIVILEGED), limits=lenient).outcome is Outcome.SUSPECT
+
+
+def test_a_source_that_cannot_be_opened_is_broken_as_a_missing_one_is(source: Path, tmp_path: Path) -> None:
     source.chmod(0)
-    assert of(source, pull(source, tmp_path / "backup2", rsync_path=UNPRIVILEGED), limits=lenient).outcome is Outcome.SUSPECT
+    result = of(source, pull(source, tmp_path / "backup", rsync_path=UNPRIVILEGED), limits=Limits(1, 1))
     source.chmod(0o755)
+    assert result.outcome is Outcome.BROKEN
+    assert "cannot be entered" in result.reason
 
 
 def test_a_file_that_cannot_be_read_tonight_leaves_a_warning_that_deletions_were_skipped(source: Path, tmp_path: Path) -> None:

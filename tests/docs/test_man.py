@@ -1,0 +1,48 @@
+"""The manual page names every command, every option and every exit status, as man itself shows them."""
+
+import re
+
+import click
+import pytest
+
+from backupd.cli import COMMANDS, group
+from btrkeep.errors import EXIT_MEANING
+from tests.beds import TOP, work
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    shown = work("groff", "-man", "-Tutf8", "-P-cbou", "-rLL=200n", TOP / "man" / "backupd.8").stdout
+    return re.sub(r"\s+", " ", shown.decode() if isinstance(shown, bytes) else shown).replace("\u2010", "-")
+
+
+def _commands() -> list[tuple[str, click.Command]]:
+    context = click.Context(group)
+    return [(name, command) for name in COMMANDS if (command := group.get_command(context, name))]
+
+
+@pytest.mark.parametrize(("name", "command"), _commands(), ids=list(COMMANDS))
+def test_a_command_stands_in_the_manual_with_all_its_options(name: str, command: click.Command, page: str) -> None:
+    part = page[page.index("COMMANDS") :]
+    assert re.search(rf" {name} [\[{{A-Z]", part), f"{name} has no entry"
+    for parameter in command.params:
+        for option in parameter.opts if isinstance(parameter, click.Option) else ():
+            assert option in page, f"{name} {option} is not in the manual"
+
+
+def test_the_options_before_the_command_are_there(page: str) -> None:
+    for parameter in group.params:
+        for option in parameter.opts:
+            assert option in page
+
+
+def test_the_exit_statuses_are_those_of_the_table(page: str) -> None:
+    part = page[page.index("EXIT STATUS") : page.index("ENVIRONMENT")]
+    assert {int(number): words.strip() for number, words in re.findall(r"(\d+) ([^0-9]+?)(?= \d+ |$)", part[len("EXIT STATUS") :].strip())} == {
+        int(status): words for status, words in EXIT_MEANING.items()
+    }
+
+
+def test_man_has_nothing_to_complain_about() -> None:
+    done = work("groff", "-man", "-Tutf8", "-ww", TOP / "man" / "backupd.8")
+    assert not done.stderr
