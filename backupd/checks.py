@@ -16,7 +16,7 @@ from backupd.version import OLDEST, SAFE, rsync_version
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.pool import mount_options, open_pool, read_room
+from btrkeep.pool import is_on, mount_options, open_pool, read_room
 from btrkeep.process import ProgramFailed, run
 from btrkeep.units import counted, printable
 
@@ -121,7 +121,8 @@ def _mount(path: Path) -> Iterator[Finding]:
 def _catalogue(config: Config) -> Iterator[Finding]:
     try:
         with Catalogue.open(config.pool.state) as catalogue:
-            known, pool_id = catalogue.pool_id(), open_pool(config.pool.path).id
+            pool = open_pool(config.pool.path)
+            known, pool_id = catalogue.pool_id(), pool.id
     except PoolUnusable:
         return
     except OperatorError as error:
@@ -136,6 +137,13 @@ def _catalogue(config: Config) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", "catalogue", str(config.pool.state))
+    if is_on(config.pool.state, pool.filesystem):
+        yield Finding(
+            "warning",
+            "catalogue",
+            f"{config.pool.state} is on the pool's own filesystem: when that is full, nothing can be written down any more",
+            "set `state` to a folder on another filesystem, such as /var/lib/btrkeep, and run `backupd rebuild`",
+        )
 
 
 def _ssh_files(config: Config) -> Iterator[Finding]:

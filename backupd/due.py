@@ -6,6 +6,7 @@ simply begins when the last complete backup started. Calendar arithmetic happens
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from btrkeep.config import Window
@@ -45,6 +46,7 @@ def _ago(span: timedelta) -> str:
     return format_duration(max(0.0, span.total_seconds()))
 
 
+@lru_cache(64)  # thousands of hosts have few settings, and `now` is read once
 def period_start(every: float, window: Window | None, zone: ZoneInfo, now: datetime) -> datetime | None:
     """When the current whole-day period began; None when `every` is no whole number of days.
 
@@ -58,6 +60,7 @@ def period_start(every: float, window: Window | None, zone: ZoneInfo, now: datet
     return _begin(day, window, zone)
 
 
+@lru_cache(64)
 def period_after(begin: datetime, every: float, window: Window | None, zone: ZoneInfo) -> datetime:
     """When the whole-day period after the one that began at `begin` begins."""
     day, step = _first_day(begin, every, zone)

@@ -23,7 +23,7 @@ from backupd.transfer import Stopper
 from backupd.verdict import Outcome, Verdict, decide
 from backupd.working import Prepared
 from btrkeep import __version__
-from btrkeep.catalogue import RunFields
+from btrkeep.catalogue import Backup, RunFields
 from btrkeep.config import HostConfig
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool import Lock, mount_options
@@ -48,7 +48,7 @@ class HostRun:
         self.seconds: dict[str, float] = {}
         self.run_id = 0
         self.transfer: HostTransfer | None = None
-        self.first: Record | None = None
+        self.row: Backup | None = None  # what the catalogue says of `.working` while this run works on it
         self.ended = False
 
     def kill(self) -> None:
@@ -135,8 +135,8 @@ class HostRun:
             site.catalogue.put_backup(backup_row(site.pool, recovered, recovered.state))
         running.expected_files = prepared.base.total("files") if prepared.base else None
         first = working.first_record(prepared, self.host, self.started)
-        site.catalogue.put_backup(backup_row(site.pool, first, records.RUNNING, prepared.id))
-        self.first = first
+        self.row = backup_row(site.pool, first, records.RUNNING, prepared.id)
+        site.catalogue.put_backup(self.row)
         return prepared, first
 
     async def _finalise(self, prepared: Prepared, record: Record, verdict: Verdict, transfer: HostTransfer) -> HostResult:
@@ -192,7 +192,7 @@ class HostRun:
         else:
             outcome = "failed" if nothing and not self.stopper.reason else verdict.outcome
         self._finish_run(outcome, verdict.error)
-        self.first = None
+        self.row = None
         if any(result.outcome is Outcome.FAULT for result in record.paths):
             self._see_that_the_pool_works()
         return self._result(outcome, record)
@@ -206,8 +206,8 @@ class HostRun:
 
     def _failed(self, error: str) -> HostResult:
         self._finish_run("failed", error)
-        if self.first:  # `.working` stays, and nobody works on it
-            self.site.catalogue.put_backup(backup_row(self.site.pool, self.first, records.PARTIAL))
+        if self.row:  # `.working` stays, and nobody works on it
+            self.site.catalogue.put_backup(replace(self.row, state=records.PARTIAL))
         return HostResult(self.host.name, "failed", error, seconds=time.monotonic() - self.begun)
 
     def _finish_run(self, outcome: str, error: str | None) -> None:

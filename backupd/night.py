@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from backupd.due import is_due, is_late, next_window, window_end
 from backupd.hostrun import HostRun
-from backupd.site import HostResult, Site
+from backupd.site import HostResult, Running, Site
 from btrkeep.catalogue import HostFacts, Progress
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
@@ -223,19 +223,23 @@ class Night:
         """Writes down how far the running transfers are, for `status` and the dashboard."""
         while True:
             await asyncio.sleep(_PROGRESS_PAUSE)
-            for running in self.site.running.values():
-                self.site.catalogue.put_progress(
-                    Progress(
-                        host=running.host,
-                        run_id=running.run_id,
-                        pid=running.pid,
-                        pid_started=start_time(running.pid),
-                        path=running.path,
-                        files_done=running.files,
-                        files_total=running.expected_files,
-                        bytes=running.bytes,
-                        rate=running.rate,
-                        share=running.share,
-                        updated=self.site.clock.now(),
-                    )
-                )
+            try:
+                for running in self.site.running.values():
+                    self.site.catalogue.put_progress(self._progress_of(running))
+            except OperatorError as error:  # it is for looking at only; what matters says so itself
+                log.warning("progress is not written: %s", error.message)
+
+    def _progress_of(self, running: Running) -> Progress:
+        return Progress(
+            host=running.host,
+            run_id=running.run_id,
+            pid=running.pid,
+            pid_started=start_time(running.pid),
+            path=running.path,
+            files_done=running.files,
+            files_total=running.expected_files,
+            bytes=running.bytes,
+            rate=running.rate,
+            share=running.share,
+            updated=self.site.clock.now(),
+        )

@@ -186,6 +186,8 @@ _FINAL = {Outcome.COMPLETE: "complete", Outcome.SUSPECT: "suspect", Outcome.BROK
 def decide(results: Sequence[PathResult]) -> Verdict:
     """The verdict over all source paths of a run, at least one. The error tells of the worst path."""
     worst = max(results, key=lambda result: result.outcome.rank)
+    if worst.outcome is Outcome.BROKEN and not any("files" in result.numbers for result in results):
+        return Verdict(None, "failed", worst.reason)  # no rsync came to a list: nothing here that could be restored
     if worst.outcome in _FINAL:
         state = _FINAL[worst.outcome]
         return Verdict(state, state, worst.reason or None)

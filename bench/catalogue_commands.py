@@ -8,6 +8,7 @@ real backup (a read-only subvolume with its record), since that is what --dry-ru
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -36,9 +37,10 @@ MEMORY = 300e6
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One whole process: seconds on the wall, bytes of memory at the most, bytes that it printed."""
+    """One whole process: seconds on the wall and of CPU time, bytes of memory at the most, bytes that it printed."""
 
     seconds: float
+    cpu: float
     memory: int
     printed: int
 
@@ -91,15 +93,17 @@ def measure(config: Path, words: Sequence[str]) -> Measured:
     while piece := process.stdout.read(1 << 16):
         printed += len(piece)
         memory = _peak(process.pid) or memory
-    process.wait()
+    _, status, used = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - begun
+    process.returncode = os.waitstatus_to_exitcode(status)
+    process.stdout.close()
     if process.returncode:
         raise SystemExit(f"backupd {' '.join(words)} ended with {process.returncode}")
-    return Measured(seconds, memory, printed)
+    return Measured(seconds, used.ru_utime + used.ru_stime, memory or used.ru_maxrss * 1024, printed)
 
 
 def _peak(pid: int) -> int:
-    """The most memory that a process has had. (ru_maxrss is that of whoever forked it, when that was more.)"""
+    """The most memory that a process has had, 0 when it has ended. (ru_maxrss is that of whoever forked it, when that was more.)"""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -121,6 +125,7 @@ def _measure_all(options: argparse.Namespace, place: Bed) -> dict[str, dict[str,
         say("others were working on this machine meanwhile: the figures are too high")
     return {
         "seconds": {name: {**spread([each.seconds for each in some]), "limit": COMMANDS[name][1]} for name, some in found.items()},
+        "seconds of CPU time": {name: spread([each.cpu for each in some]) for name, some in found.items()},
         "MB of memory": {
             name: {**spread([each.memory / 1e6 for each in some]), "limit": MEMORY / 1e6} for name, some in found.items()
         },

@@ -67,6 +67,9 @@ def run(command: Sequence[str], *, timeout: float | None = 60, check: bool = Tru
     except FileNotFoundError:
         finished = Finished(tuple(command), 127, "", f"{command[0]} is not installed")
         check = True
+    except OSError as error:
+        finished = Finished(tuple(command), 126, "", f"{command[0]} cannot be run: {error.strerror}")
+        check = True
     except subprocess.TimeoutExpired:
         finished = Finished(tuple(command), 124, "", f"no end after {timeout} s")
         check = True

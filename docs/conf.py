@@ -15,7 +15,8 @@ version = release = _found[1]
 exclude_patterns = ["_build"]
 nitpicky = True
 highlight_language = "none"
+smartquotes = False  # options begin with two hyphens, and quotes are what is to be typed
 
 html_theme = "alabaster"
-html_theme_options = {"description": "A backup server on btrfs", "page_width": "1100px", "show_powered_by": False}
+html_theme_options = {"description": "A backup server on btrfs", "page_width": "1200px", "show_powered_by": False}
 html_show_sourcelink = False

@@ -14,12 +14,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
+import hypothesis
 import pytest
 
 from tests.beds import backupd_start, btrfs, leftout, session, ssh
 from tests.beds.badssh import FAKESSH
 
 HERE = Path(__file__).resolve().parent
+
+# The machine is busy with the other tests: how long one example takes says nothing.
+hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("busy")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -70,6 +70,11 @@ def filesystem_uuid(path: Path) -> str:
         return str(btrfs.ioctl.fs_info(fd).fsid)
 
 
+def is_on(path: Path, filesystem: str) -> bool:
+    """Whether `path` lies on the btrfs of that UUID."""
+    return statfs_type(path) == "btrfs" and filesystem_uuid(path) == filesystem
+
+
 def open_pool(path: Path) -> Pool:
     """The pool at `path`. Raises PoolUnusable when it has no marker, or is on another filesystem than the marker names."""
     marker = path / MARKER / "pool.json"

@@ -22,7 +22,14 @@ def test_a_pool_is_a_new_subvolume_that_only_root_can_enter(shared_btrfs: Path, 
     filesystem = work("findmnt", "-n", "-o", "UUID", "-T", shared_btrfs).stdout.strip()
     assert (marker["filesystem"], marker["rehearsal"]) == (filesystem, False)
     assert tomllib.loads(config.read_text())["pool"] == {"path": str(pool)}
-    backupd("--config", config, "status")
+    usable(config, tmp_path)
+
+
+def usable(config: Path, folder: Path, *words: str) -> None:
+    """The configuration works as it was written, but with its state in `folder` and not below /var/lib."""
+    text = config.read_text()
+    config.write_text(text.replace("\n[pool]\n", f'\n[pool]\nstate = "{folder}/state"\n'))
+    backupd("--config", config, "status", *words)
 
 
 def test_an_empty_folder_becomes_a_pool_as_it_is(shared_btrfs: Path, tmp_path: Path) -> None:
@@ -44,7 +51,7 @@ def test_json_tells_what_was_made(shared_btrfs: Path, tmp_path: Path) -> None:
         "config": str(tmp_path / "x.toml"),
         "config_written": True,
     }
-    backupd("--config", tmp_path / "x.toml", "status", "--now", "2030-01-01T00:00:00Z")
+    usable(tmp_path / "x.toml", tmp_path, "--now", "2030-01-01T00:00:00Z")
 
 
 def test_a_second_init_changes_nothing(shared_btrfs: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_pool_that_is_not_there_is_unusable_and_nothing_is_made_in_its_place(m
     nights = Nights(mount)
     nights.host("here", nights.source, address=None)
     outside = mount.parent / "config.toml"
-    outside.write_text(nights.config.read_text().replace(str(nights.top / "state"), str(mount.parent / "state")))
+    outside.write_text(nights.config.read_text().replace(str(nights.state), str(mount.parent / "state")))
     nights.config = outside
     (device,) = devices_of(mount)
     work("umount", mount)
@@ -106,7 +106,7 @@ def test_a_damaged_catalogue_is_told_and_rebuilt_on_demand(nights: Nights) -> No
     nights.host("here", nights.source, address=None)
     nights.run("here")
     listed = nights.json("list")
-    catalogue = nights.top / "state" / "catalogue.sqlite"
+    catalogue = nights.state / "catalogue.sqlite"
     catalogue.write_bytes(b"this is no database" * 1000)
     for words in READERS:
         assert "is damaged" in fails(nights, words, status=1)

@@ -78,8 +78,8 @@ def no_room(nights: Nights) -> None:
 
 
 def damaged_catalogue(nights: Nights) -> None:
-    (nights.top / "state").mkdir(exist_ok=True)
-    (nights.top / "state" / "catalogue.sqlite").write_text("no database " * 100)
+    nights.state.mkdir(exist_ok=True)
+    (nights.state / "catalogue.sqlite").write_text("no database " * 100)
 
 
 def group_may_enter(nights: Nights) -> None:

@@ -38,7 +38,7 @@ def status(known: HostFacts | None, host: HostConfig = DAILY) -> HostStatus:
         (facts(complete=100, run=1, outcome="skipped", error="not there"), "late", None),
         (facts(complete=30, newest_state="suspect", newest_error="half is gone"), "suspect", "half is gone"),
         (facts(newest_state="suspect", newest_error="half is gone"), "suspect", "half is gone"),
-        (facts(complete=99, run=1, outcome="failed", newest_state="suspect", newest_error="half is gone"), "suspect", "half is gone"),
+        (facts(complete=9, run=1, outcome="failed", newest_state="suspect", newest_error="half gone"), "suspect", "half gone"),
         (facts(newest_state="failed", newest_error="missing"), "never", None),
         (facts(complete=30, newest_state="running"), "ok", None),
     ],

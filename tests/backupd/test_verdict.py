@@ -157,7 +157,11 @@ def test_skipped_deletions_are_said() -> None:
 
 # The whole backup
 
-RESULTS = st.lists(st.builds(PathResult, path=st.just("/x"), outcome=st.sampled_from(Outcome), reason=st.just("why")), min_size=1)
+LISTED = {"files": 1}
+RESULTS = st.lists(
+    st.builds(PathResult, path=st.just("/x"), outcome=st.sampled_from(Outcome), reason=st.just("why"), numbers=st.just(LISTED)),
+    min_size=1,
+)
 WORST = {
     Outcome.COMPLETE: ("complete", "complete"),
     Outcome.SUSPECT: ("suspect", "suspect"),
@@ -173,6 +177,12 @@ def test_the_worst_path_decides_for_all(results: list[PathResult]) -> None:
     worst = max((result.outcome for result in results), key=order.index)
     verdict = decide(results)
     assert (verdict.state, verdict.outcome) == WORST[worst]
+
+
+def test_a_host_of_which_not_even_a_list_came_leaves_no_backup() -> None:
+    broken = PathResult("/x", Outcome.BROKEN, "the other side does not speak rsync", numbers={"literal": 0, "received": 0})
+    assert decide([broken, broken]) == Verdict(None, "failed", "the other side does not speak rsync")
+    assert decide([broken, PathResult("/y", Outcome.COMPLETE, numbers=LISTED)]).state == "failed"
 
 
 def test_the_error_is_that_of_the_worst_path() -> None:

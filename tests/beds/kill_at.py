@@ -2,8 +2,7 @@
 
 WHEN is `before` or `after`: when the function NAME of MODULE is called for the COUNTth time, or has returned from that. The step is
 named from outside, so the program itself knows nothing of being tested. A step that is never reached kills nothing, which the exit
-status shows. With `slow:SECONDS:FILE` it makes FILE and takes so much longer before the step, which has to be a function that is not
-awaited.
+status shows. With `slow:SECONDS:FILE` it makes FILE and takes so much longer before the step (a function that is not awaited).
 """
 
 import asyncio

@@ -9,6 +9,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from backupd.version import rsync_version
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import load
 from btrkeep.pool import open_pool
+from tests.beds import session
 from tests.beds.badssh import FAKESSH
 from tests.beds.cli import backupd
 from tests.beds.manifest import differences, manifest
@@ -34,18 +36,19 @@ SETTINGS: dict[str, dict[str, Any]] = {"backup": {"attempts": 1}, "ssh": {"comma
 class Nights:
     """A pool below `top`, which is on a btrfs, and a folder for sources beside it."""
 
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top: Path, *options: str) -> None:
         self.top = top
         self.pool = top / "pool"
         self.source = top / "source"
         self.config = top / "main.toml"
+        self.state = Path(tempfile.mkdtemp(prefix="state-", dir=session.folder())) / "state"  # not on the pool's filesystem
         self.tables: dict[str, Any] = {
-            "pool": {"path": str(self.pool), "state": str(top / "state"), "min_free": "0%"},
+            "pool": {"path": str(self.pool), "state": str(self.state), "min_free": "0%"},
             **{name: dict(table) for name, table in SETTINGS.items()},
         }
         self.source.mkdir()
         self.write()
-        self.backupd("init", self.pool)
+        self.backupd("init", self.pool, *options)
 
     # --- what is asked for
 

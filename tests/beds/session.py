@@ -191,10 +191,20 @@ def _unmount(point: Path) -> list[str]:
     name = next(part for part in reversed(point.parts) if _NAME.fullmatch(part))
     if not _keeps_busy(point, 1):
         return []
-    problems = _kill({pid: line for pid, line in processes_of(name).items() if _works_in(pid, point)})
+    problems = _kill(_own_holders(name, point))
     if said := _keeps_busy(point, 5):
-        problems += [*said, *_quietly("umount", "--lazy", str(point))]
+        others = [f"process {pid} holds it: {_command_line(pid)}" for pid in _pids() if _works_in(pid, point)]
+        problems += [*said, *others, *_quietly("umount", "--lazy", str(point))]
     return problems
+
+
+def _own_holders(name: str, point: Path) -> dict[int, str]:
+    """The session's processes that work in `point`: marked ones, and those with its folder in their words.
+
+    Our programs start theirs with an environment of their own, so an orphaned rsync carries no mark; its paths give it away.
+    """
+    lines = {pid: _command_line(pid) for pid in _pids() if pid != os.getpid() and _works_in(pid, point)}
+    return {pid: line for pid, line in lines.items() if name in line or _mark_of(pid) == name}
 
 
 def _keeps_busy(point: Path, seconds: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""Looks at a pool and at its processes while something is going wrong there: through btrfs-progs, SQLite and /proc, never our code."""
+"""Looks at a pool and its processes while something goes wrong there: through btrfs-progs, SQLite and /proc, never our code."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def killed(nights: Nights, when: str, step: str, *words: str, count: int = 1) ->
 def slow_at(nights: Nights, seconds: float, step: str, *words: str) -> tuple["subprocess.Popen[str]", Path]:
     """Starts `backupd WORDS`, which takes so much longer at that step; the file that is there as soon as it has come to it."""
     flag = nights.top / f"slow-{time.monotonic_ns()}"
-    argv = [sys.executable, "-P", KILL_AT, f"slow:{seconds}:{flag}", step, "1", "--config", nights.config, *words]
+    argv: list[str | Path] = [sys.executable, "-P", KILL_AT, f"slow:{seconds}:{flag}", step, "1", "--config", nights.config, *words]
     env = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"}
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     return process, flag
@@ -48,12 +48,12 @@ def slow_at(nights: Nights, seconds: float, step: str, *words: str) -> tuple["su
 
 def rows(nights: Nights, query: str) -> list[tuple[Any, ...]]:
     """What SQLite finds in the catalogue."""
-    with closing(sqlite3.connect(f"file:{nights.top / 'state' / 'catalogue.sqlite'}?mode=ro", uri=True)) as connection:
+    with closing(sqlite3.connect(f"file:{nights.state / 'catalogue.sqlite'}?mode=ro", uri=True)) as connection:
         return connection.execute(query).fetchall()
 
 
 def subvolumes(nights: Nights) -> dict[str, int]:
-    """Every subvolume below the pool's own by its path in there, and its id: `btrfs subvolume list` names others by longer paths."""
+    """Every subvolume below the pool's own by its path in there, and its id; `btrfs subvolume list` gives others longer paths."""
     lines = work("btrfs", "subvolume", "list", nights.pool).stdout.splitlines()
     found = {line.split(" path ", 1)[1]: int(line.split()[1]) for line in lines}
     return {path: number for path, number in found.items() if path.startswith(("hosts/", ".btrkeep/"))}
@@ -69,7 +69,7 @@ def writable_finals(nights: Nights) -> list[str]:
 
 
 def disagreements(nights: Nights) -> list[str]:
-    """Where the catalogue's rows and the pool's subvolumes differ, in their paths or ids, and rows that say something still runs."""
+    """Where the catalogue's rows and the pool's subvolumes differ, by path or id, and rows that say something still runs."""
     known = dict(rows(nights, "select path, subvolume_id from backup"))
     there = {path: number for path, number in subvolumes(nights).items() if path.startswith("hosts/")}
     found = [f"{path}: only in the catalogue" for path in known.keys() - there.keys()]
@@ -108,7 +108,9 @@ def receivers(nights: Nights) -> list[int]:
 
 def transferring(nights: Nights) -> list[int]:
     """Everything that belongs to a transfer into the pool or from its sources: rsync, remote shells, relays."""
-    return [pid for pid, words in processes("rsync").items() if any(str(nights.top) in word for word in words) and "-m" not in words]
+    return [
+        pid for pid, words in processes("rsync").items() if any(str(nights.top) in word for word in words) and "-m" not in words
+    ]
 
 
 def wait_for(true: Callable[[], object], seconds: float = 20, why: str = "it did not happen in time") -> float:
@@ -137,7 +139,7 @@ def newest_of(names: Iterable[str]) -> str:
 
 
 def hold(nights: Nights, count: int = 700_000) -> Path:
-    """From now on transfers stand still after `count` bytes from the host, while the file is there that this returns; they make it."""
+    """From now on transfers stop after `count` bytes from the host, while the file is there that this returns; they make it."""
     flag = nights.top / f"held-{time.monotonic_ns()}"
     nights.in_the_middle(count, f"touch {flag}; while test -e {flag}; do sleep 0.05; done")
     return flag

@@ -1,4 +1,4 @@
-"""What somebody else put into a host's folder: it is never touched, and where it is in the way that is said, for that host alone."""
+"""What somebody else put into a host's folder: it is never touched, and where it is in the way that is said of that host."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ import pytest
 
 from tests.beds import differences, manifest, work
 from tests.beds.nights import Nights
-from tests.beds.watch import disagreements, is_writable, rows, subvolumes
+from tests.beds.watch import disagreements, is_writable, killed, rows, subvolumes
 
 LATER = "2030-01-01T000000Z"
 
@@ -33,7 +33,9 @@ def snapshot(nights: Nights, name: str, *options: str) -> Path:
 
 @pytest.mark.parametrize("options", [(), ("-r",)], ids=["writable", "read-only"])
 @pytest.mark.parametrize("name", ["mine", LATER, "2020-01-01T000000Z", ".snapshot"])
-def test_a_users_snapshot_of_a_backup_is_no_backup_and_stays(nights: Nights, tree: Path, name: str, options: tuple[str, ...]) -> None:
+def test_a_users_snapshot_of_a_backup_is_no_backup_and_stays(
+    nights: Nights, tree: Path, name: str, options: tuple[str, ...]
+) -> None:
     (first,) = nights.names("web")
     path = snapshot(nights, name, *options)
     if not options:
@@ -85,7 +87,7 @@ MADE: dict[str, Callable[[Nights, Path], object]] = {
 def look(path: Path) -> object:
     status = path.lstat()
     inside = sorted(manifest(path).items()) if path.is_dir() and not path.is_symlink() else None
-    return (status.st_ino, status.st_mode, os.readlink(path) if path.is_symlink() else None, inside)
+    return (status.st_ino, status.st_mode, path.readlink() if path.is_symlink() else None, inside)
 
 
 @pytest.mark.parametrize("what", MADE)
@@ -100,7 +102,7 @@ def test_what_lies_at_working_and_is_not_ours_is_in_the_way_and_says_so(nights: 
     assert str(path) in found["web"]["error"]
     assert found["other"]["outcome"] == "complete"
     assert look(path) == before
-    (path.rename if not path.is_symlink() else path.unlink)(*([path.with_name("aside")] if not path.is_symlink() else []))
+    work("rm", path) if path.is_symlink() or path.is_file() else path.rename(path.with_name("aside"))
     assert nights.run("web")["web"]["outcome"] == "complete"
 
 
@@ -123,7 +125,7 @@ def test_what_has_the_name_of_a_backup_and_is_none_is_left_alone(nights: Nights,
 def test_a_name_that_is_taken_is_not_taken_from_it(nights: Nights, tree: Path, what: str) -> None:
     """On a rehearsal's clock, so that the name is known before."""
     nights.backup("web")
-    shutil.rmtree(nights.top / "state")
+    shutil.rmtree(nights.state)
     marker = nights.pool / ".btrkeep" / "pool.json"
     marker.write_text(marker.read_text().replace('"rehearsal": false', '"rehearsal": true'))
     taken = [nights.pool / "hosts" / "web" / f"2031-05-05T10000{second}Z" for second in range(5)]
@@ -137,8 +139,6 @@ def test_a_name_that_is_taken_is_not_taken_from_it(nights: Nights, tree: Path, w
 
 
 def test_a_finished_backup_whose_name_was_taken_meanwhile_costs_the_others_nothing(nights: Nights, tree: Path) -> None:
-    from tests.beds.watch import killed
-
     killed(nights, "after", "backupd.working:set_read_only", "run", "web")
     name = nights.record("web", ".working")["name"]
     taken = nights.pool / "hosts" / "web" / name
@@ -156,7 +156,6 @@ def test_a_finished_backup_whose_name_was_taken_meanwhile_costs_the_others_nothi
 
 
 def test_a_subvolume_in_a_working_that_does_not_fit_any_more_keeps_it_from_being_discarded(nights: Nights, tree: Path) -> None:
-    nights.in_the_middle(20, end="dies")
     (tree / "file").write_bytes(os.urandom(300_000))
     nights.in_the_middle(200_000, end="dies")
     nights.run("web", status=1)

@@ -126,7 +126,9 @@ def a_dead_holder(group: int) -> str:
     """A lock's text as a killed run leaves it: the process of that number and start time is gone."""
     process = subprocess.Popen(["true"])
     process.wait()
-    return json.dumps({"pid": process.pid, "started": "1", "since": "2026-11-20T22:00:00Z", "what": "backup of web", "group": group})
+    return json.dumps(
+        {"pid": process.pid, "started": "1", "since": "2026-11-20T22:00:00Z", "what": "backup of web", "group": group}
+    )
 
 
 @pytest.fixture
@@ -145,7 +147,9 @@ def test_a_process_that_was_given_the_number_of_a_dead_receiver_is_left_alone(
     assert nights.run("web")["web"]["outcome"] == "complete"
 
 
-def test_also_when_the_lock_is_held_by_a_third(nights: Nights, tree: Path, lock: Path, bystander: "subprocess.Popen[bytes]") -> None:
+def test_also_when_the_lock_is_held_by_a_third(
+    nights: Nights, tree: Path, lock: Path, bystander: "subprocess.Popen[bytes]"
+) -> None:
     """Somebody's own flock(1) on the file is no receiver of ours, and neither is who has the number that the text names."""
     lock.write_text(a_dead_holder(bystander.pid))
     with subprocess.Popen(["flock", lock, "sleep", "60"], start_new_session=True) as third:

@@ -130,7 +130,9 @@ def crowd(_shared_mount: Path) -> Iterator[Crowd]:
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.host)
-def test_a_run_killed_at_this_step_costs_nothing_that_was_there_and_the_next_one_ends_what_it_began(crowd: Crowd, step: Step) -> None:
+def test_a_run_killed_at_this_step_costs_nothing_that_was_there_and_the_next_one_ends_what_it_began(
+    crowd: Crowd, step: Step
+) -> None:
     nights, host = crowd.nights, step.host
     (base,) = nights.names(host)
     before = manifest(nights.backup(host, base))

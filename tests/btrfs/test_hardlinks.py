@@ -331,7 +331,7 @@ def test_names_that_are_gone_or_somebody_else_s_by_now_are_no_error(shared_btrfs
     (data / "three").write_text("new")
     (data / "three too").hardlink_to(data / "three")
     work("btrfs", "filesystem", "sync", shared_btrfs)
-    monkeypatch.setattr(hardlinks, "linked_inodes", lambda _, since: iter(seen))
+    monkeypatch.setattr(hardlinks, "linked_inodes", lambda _, **_since: iter(seen))
     assert split(shared_btrfs).names == 1
     linked = work("find", shared_btrfs, "-links", "+1", "!", "-type", "d", "-printf", "%f\n").stdout.splitlines()
     assert sorted(linked) == ["three", "three too"]

@@ -40,7 +40,7 @@ def above(tree: Path) -> int:
 
 def row(nights: Nights, query: str) -> dict[str, Any]:
     """The newest row, straight from the catalogue's file."""
-    path = nights.top / "state" / "catalogue.sqlite"
+    path = nights.state / "catalogue.sqlite"
     with sqlite3.connect(path) as connection:
         connection.row_factory = sqlite3.Row
         return dict(connection.execute(query).fetchone())
@@ -197,7 +197,7 @@ def test_a_catalogue_made_again_from_the_pool_is_the_same(nights: Nights, tree: 
     nights.run("web", status=1)
     before = nights.json("list")
     assert sorted(each["state"] for each in before) == ["complete", "failed", "partial", "suspect"]
-    work("rm", "-r", nights.top / "state")
+    work("rm", "-r", nights.state)
     nights.backupd("rebuild")
     assert without_seconds(nights.json("list")) == without_seconds(before)
 

@@ -115,7 +115,9 @@ def test_a_second_signal_does_not_wait_for_anybody(nights: Nights, web: Path, ba
 
 
 @pytest.mark.parametrize("step", ["backupd.working:split", "backupd.hostrun:dig", "backupd.working:commit"])
-def test_a_second_signal_ends_a_step_that_takes_long_and_the_next_run_ends_what_it_began(nights: Nights, web: Path, step: str) -> None:
+def test_a_second_signal_ends_a_step_that_takes_long_and_the_next_run_ends_what_it_began(
+    nights: Nights, web: Path, step: str
+) -> None:
     nights.run()
     change(web)
     process, flag = slow_at(nights, 60, step, "run", "web")

@@ -165,12 +165,12 @@ def test_working_in_silence_is_progress(tmp_path: Path, called_rsync: Callable[[
 def test_a_long_comparison_by_a_real_rsync_is_no_stall(nights: Nights, tree: Path) -> None:
     """A file that is here already, with another time: both sides read it, and next to nothing is sent."""
     with (tree / "sparse").open("wb") as file:
-        file.truncate(1 << 30)
+        file.truncate(400 << 20)
     nights.host("web", tree)
     nights.run("web")
     os.utime(tree / "sparse", (1, 1))
     nights.host("web", tree, stall="0.4s", bandwidth="100KB")
     start = time.monotonic()
     assert nights.run("web")["web"]["outcome"] == "complete"
-    assert time.monotonic() - start > 1, "too quick to show anything"
+    assert time.monotonic() - start > 0.8, "too quick to show anything"
     assert nights.record("web")["paths"][0]["numbers"]["literal"] == 0

@@ -41,7 +41,7 @@ def pretended(root: Path, source: Path) -> Path:
 def everything_but(nights: Nights, *own: Path) -> dict[bytes, Entry]:
     """The whole filesystem of the test but for what this host may write."""
     kept = manifest(nights.top)
-    skipped = [os.fsencode(path.relative_to(nights.top)) for path in (*own, nights.top / "state", nights.top / "lies")]
+    skipped = [os.fsencode(path.relative_to(nights.top)) for path in (*own, nights.top / "lies")]
     return {name: entry for name, entry in kept.items() if not any(name.startswith(each) for each in skipped)}
 
 

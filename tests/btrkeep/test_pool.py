@@ -5,22 +5,18 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import textwrap
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
-from btrkeep.errors import Exit, LockHeld, PoolUnusable, UsageError
+from btrkeep.errors import Exit, PoolUnusable, UsageError
 from btrkeep.pool import (
-    Lock,
     Pool,
     commit,
     create,
@@ -33,11 +29,8 @@ from btrkeep.pool import (
     read_room,
     set_read_only,
     snapshot,
-    take_lock,
 )
-from btrkeep.pool.locks import read_holder
 from btrkeep.pool.room import statfs_type
-from btrkeep.process import start_time
 from tests.beds import TOP, work
 from tests.beds import btrfs as beds
 
@@ -426,139 +419,3 @@ def test_a_folder_whose_name_only_begins_like_a_mount_point_is_not_on_it(make_bt
     beside.mkdir()
     told = work("stat", "-f", "-c", "%T", beside).stdout.strip()
     assert statfs_type(beside) != "btrfs" or told == "btrfs"
-
-
-# Locks
-
-
-@contextmanager
-def another_process(lock: Path, then: str) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
-    """A process that takes the lock, says "held", waits for a word, and goes on with `then`."""
-    code = f"""
-        import os, pathlib, subprocess, sys, time
-        from btrkeep.pool import take_lock
-        lock = take_lock(pathlib.Path({str(lock)!r}), "backup of web1", "2026-11-20T22:00:03Z")
-        print("held", flush=True)
-        sys.stdin.readline()
-        {then}
-    """
-    words = [sys.executable, "-c", textwrap.dedent(code)]
-    process = subprocess.Popen(words, cwd=TOP, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin
-    assert process.stdout
-    try:
-        assert process.stdout.readline() == "held\n"
-        yield process, process.stdout
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
-
-
-def go_on(process: subprocess.Popen[str]) -> None:
-    assert process.stdin
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-def attempt(path: Path) -> Lock:
-    return take_lock(path, "the night", "2026-11-20T22:10:00Z")
-
-
-def test_a_lock_that_another_process_holds_is_refused_and_its_holder_is_named(tmp_path: Path) -> None:
-    with another_process(tmp_path / "host-web1", "pass") as (process, _):
-        with pytest.raises(LockHeld) as caught:
-            attempt(tmp_path / "host-web1")
-        assert caught.value.exit_code is Exit.LOCKED
-        for word in ("host-web1", str(process.pid), "backup of web1", "2026-11-20T22:00:03Z"):
-            assert word in caught.value.message
-        holder = read_holder(tmp_path / "host-web1")
-        assert holder
-        assert holder.pid == process.pid
-        assert holder.alive
-    assert not holder.alive
-    with attempt(tmp_path / "host-web1") as lock:
-        assert lock.holder.pid == os.getpid()
-
-
-def test_a_lock_that_was_given_back_or_whose_holder_was_killed_is_free(tmp_path: Path) -> None:
-    with another_process(tmp_path / "lock", "lock.release(); print('released', flush=True); time.sleep(60)") as (process, said):
-        go_on(process)
-        assert said.readline() == "released\n"
-        attempt(tmp_path / "lock").release()
-    with another_process(tmp_path / "lock", "pass") as (process, _):
-        process.kill()
-        process.wait()
-        attempt(tmp_path / "lock").release()
-
-
-def test_a_lock_lives_as_long_as_the_last_child_that_inherited_it(tmp_path: Path) -> None:
-    """A receiver goes on writing when its parent was killed: its host must stay locked."""
-    then = (
-        "child = subprocess.Popen(['sleep', '60'], pass_fds=[lock.fd]); "
-        "other = subprocess.Popen(['sleep', '60']); "
-        "lock.note_group(child.pid); print(child.pid, other.pid, flush=True); time.sleep(60)"
-    )
-    with another_process(tmp_path / "lock", then) as (process, said):
-        go_on(process)
-        child, other = map(int, said.readline().split())
-        process.kill()
-        process.wait()
-        try:
-            with pytest.raises(LockHeld):
-                attempt(tmp_path / "lock")
-            holder = read_holder(tmp_path / "lock")
-            assert holder
-            assert (holder.pid, holder.group, holder.alive) == (process.pid, child, False)
-        finally:
-            os.kill(child, 9)
-        # The other child was not handed the lock, and is still there.
-        deadline = time.monotonic() + 10
-        while start_time(child) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        os.kill(other, 0)
-        attempt(tmp_path / "lock").release()
-        os.kill(other, 9)
-
-
-def test_a_lock_is_exclusive_within_a_process_too_and_can_be_taken_again(tmp_path: Path) -> None:
-    with attempt(tmp_path / "new folder" / "lock") as lock:
-        with pytest.raises(LockHeld):
-            attempt(lock.path)
-        assert work("stat", "-c", "%a", lock.path, lock.path.parent).stdout.split() == ["600", "700"]
-        lock.note_group(4711)
-        holder = read_holder(lock.path)
-        assert holder
-        assert holder.group == 4711
-    assert read_holder(lock.path) is None
-    lock.release()  # once more does no harm
-    attempt(lock.path).release()
-
-
-def test_a_holder_whose_pid_was_given_to_another_process_is_not_alive(tmp_path: Path) -> None:
-    with attempt(tmp_path / "lock") as lock:
-        assert lock.holder.alive
-        fields = json.loads(lock.path.read_text(encoding="utf-8"))
-        lock.path.write_text(json.dumps({**fields, "started": "1"}), encoding="utf-8")
-        holder = read_holder(lock.path)
-        assert holder
-        assert not holder.alive
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"pid": 1}', b"\xff", b'{"pid": 1, "unknown": 2}'])
-def test_a_lock_whose_text_cannot_be_read_is_still_held_or_free_as_the_kernel_says(tmp_path: Path, content: bytes) -> None:
-    with attempt(tmp_path / "lock") as lock:
-        lock.path.write_bytes(content)
-        with pytest.raises(LockHeld, match="another process"):
-            attempt(lock.path)
-    lock.path.write_bytes(content)
-    attempt(lock.path).release()
-
-
-def test_a_symlink_in_a_locks_place_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "victim").write_text("untouched", encoding="utf-8")
-    (tmp_path / "lock").symlink_to("victim")
-    with pytest.raises(PoolUnusable):
-        attempt(tmp_path / "lock")
-    assert (tmp_path / "victim").read_text(encoding="utf-8") == "untouched"

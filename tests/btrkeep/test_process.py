@@ -120,6 +120,10 @@ def test_lines_that_come_one_by_one_are_all_heard_in_their_order() -> None:
     assert heard.out.split() == [str(number).encode() for number in range(1, 301)]
 
 
+def test_who_left_the_group_but_has_its_output_is_heard_to_the_end() -> None:
+    assert whole("sh", "-c", "setsid sh -c 'sleep 0.5; echo late' & echo early")[1].out == b"early\nlate\n"
+
+
 def test_a_program_that_is_not_there_is_said_to_be_missing() -> None:
     async def attempt() -> None:
         start("no-such-program-here")
@@ -181,7 +185,7 @@ def test_who_outlives_the_leader_for_long_is_asked_to_end() -> None:
     said = reaping(
         """
         before = time.monotonic()
-        pid, status, out = run_group("sh", "-c", "(trap 'echo asked; exit' TERM; while :; do sleep 0.1; done) & exit 0")
+        pid, status, out = run_group("sh", "-c", "(trap 'echo asked; exit' TERM; for i in $(seq 150); do sleep 0.1; done) & exit 0")
         print(status, "asked" in out, members(pid), children(), 1.9 < time.monotonic() - before < 6)
         """
     )
@@ -192,7 +196,7 @@ def test_who_outlives_the_leader_for_long_is_asked_to_end() -> None:
 def test_who_does_not_listen_is_killed() -> None:
     said = reaping(
         """
-        pid, status, out = run_group("sh", "-c", "(trap '' TERM; while :; do sleep 0.1; done) & exit 0")
+        pid, status, out = run_group("sh", "-c", "(trap '' TERM; for i in $(seq 150); do sleep 0.1; done) & exit 0")
         print(status, members(pid), children())
         """
     )
@@ -345,7 +349,9 @@ def test_a_program_that_fails_is_told_by_its_last_words() -> None:
 @pytest.mark.parametrize("check", [False, True])
 def test_a_program_that_is_missing_or_does_not_end_fails_in_any_case(check: bool) -> None:
     with pytest.raises(ProgramFailed, match="not installed"):
-        run(["no-such-program-here"], check=check)
+        run(["/no/such/program"], check=check)
+    with pytest.raises(ProgramFailed, match="cannot be run: Permission denied"):
+        run(["/etc/passwd"], check=check)
     with pytest.raises(ProgramFailed, match="no end after"):
         run(["sleep", "20"], timeout=0.2, check=check)
 

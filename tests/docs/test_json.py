@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -57,8 +58,9 @@ def test_shapes_that_differ_are_told_apart() -> None:
 
 
 @pytest.fixture
-def told(nights: Nights, backupd_running: Callable[..., Any]) -> dict[str, Any]:
+def told(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, Any]:
     """What each command said of a host that lost much, and then is slow."""
+    nights = Nights(shared_btrfs)
     www = nights.source / "www"
     www.mkdir()
     for number in range(8):
@@ -88,6 +90,8 @@ def status_while_running(nights: Nights, www: Path, backupd_running: Callable[..
     for _ in range(100):
         status = nights.json("status")
         if status["running"]:
+            running.send_signal(signal.SIGTERM)
+            assert running.wait(timeout=30) == 143
             return status
         time.sleep(0.1)
     raise AssertionError(running.communicate())

@@ -13,7 +13,7 @@ from tests.beds import TOP, work
 @pytest.fixture(scope="module")
 def page() -> str:
     shown = work("groff", "-man", "-Tutf8", "-P-cbou", "-rLL=200n", TOP / "man" / "backupd.8").stdout
-    return re.sub(r"\s+", " ", shown.decode() if isinstance(shown, bytes) else shown).replace("\u2010", "-")
+    return re.sub(r"\s+", " ", shown).replace("\u2010", "-")
 
 
 def _commands() -> list[tuple[str, click.Command]]:
@@ -38,9 +38,10 @@ def test_the_options_before_the_command_are_there(page: str) -> None:
 
 def test_the_exit_statuses_are_those_of_the_table(page: str) -> None:
     part = page[page.index("EXIT STATUS") : page.index("ENVIRONMENT")]
-    assert {int(number): words.strip() for number, words in re.findall(r"(\d+) ([^0-9]+?)(?= \d+ |$)", part[len("EXIT STATUS") :].strip())} == {
-        int(status): words for status, words in EXIT_MEANING.items()
-    }
+    assert {
+        int(number): words.strip()
+        for number, words in re.findall(r"(\d+) ([^0-9]+?)(?= \d+ |$)", part[len("EXIT STATUS") :].strip())
+    } == {int(status): words for status, words in EXIT_MEANING.items()}
 
 
 def test_man_has_nothing_to_complain_about() -> None:

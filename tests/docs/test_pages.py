@@ -5,27 +5,21 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
-import click
-import pytest
-
-from backupd.cli import COMMANDS, group
 from backupd.rsync.command import passes, rsync_command, ssh_command
 from backupd.rsync.meaning import _SHELL_SAYS, _SSH_SAYS, MEANING, Kind
 from backupd.status import STATES
 from btrkeep.catalogue.model import RUN_OUTCOMES
 from btrkeep.config import HostConfig, load
-from btrkeep.config.keys import DEFAULTS, TABLE
+from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.model import SshSettings
 from btrkeep.errors import EXIT_MEANING
 from btrkeep.units import format_share
-from tests.beds import TOP, work
-from tests.docs.pages import DOCS, Page
+from tests.beds import TOP
+from tests.docs.pages import DOCS, OURS, Page
 
 Read = Callable[[str], Page]
-OURS = ("index", "getting-started", "restricted-keys", "how-a-backup-becomes-complete", "states-and-exit-codes", "json")
 README = (TOP / "README.rst").read_text(encoding="utf-8")
 
 
@@ -54,18 +48,13 @@ FOLLOWS = {
 
 
 def test_the_tables_of_rsyncs_exit_statuses_and_of_sshs_words_are_the_codes(page: Read) -> None:
-    section = page("states-and-exit-codes").section("What rsync’s exit status means")  # noqa: RUF001
-    assert section.table() == [[str(status), _typed(words), FOLLOWS[kind]] for status, (kind, words) in MEANING.items()]
-    assert section.table(1) == [[_typed(words), FOLLOWS[kind]] for _, kind, words in (*_SSH_SAYS, *_SHELL_SAYS)]
+    section = page("states-and-exit-codes").section("What rsync's exit status means")
+    assert section.table() == [[str(status), words, FOLLOWS[kind]] for status, (kind, words) in MEANING.items()]
+    assert section.table(1) == [[words, FOLLOWS[kind]] for _, kind, words in (*_SSH_SAYS, *_SHELL_SAYS)]
     told = {
         text.strip() for text in re.findall(r"^(\w+(?: \w+)?)$", (DOCS / "states-and-exit-codes.rst").read_text(), re.MULTILINE)
     }
     assert set(FOLLOWS.values()) <= told
-
-
-def _typed(words: str) -> str:
-    """As Sphinx sets an apostrophe."""
-    return words.replace("'", "’")  # noqa: RUF001
 
 
 def test_the_states_are_all_told(page: Read) -> None:
@@ -90,7 +79,7 @@ def all_commands() -> list[tuple[str, ...]]:
 
 
 def test_every_option_of_rsync_that_is_used_is_explained_and_no_other(page: Read) -> None:
-    section = page("how-a-backup-becomes-complete").section("rsync’s options")  # noqa: RUF001
+    section = page("how-a-backup-becomes-complete").section("rsync's options")
     explained = {
         word for number in (0, 1) for row in section.table(number) for word in re.findall(r"--[a-z][^, ]*(?:,\w+)?", row[0])
     }
@@ -108,135 +97,12 @@ def test_every_option_of_ssh_that_is_used_is_explained_and_no_other(page: Read) 
     assert explained == used
 
 
-# --- names -----------------------------------------------------------------------------------------------------------------------
-
-
-def options_of(command: click.Command) -> dict[str, click.Parameter]:
-    named = {name: param for param in command.params for name in (*param.opts, *param.secondary_opts) if name.startswith("-")}
-    return {**named, "--help": click.Option(["--help"])}
-
-
-def faults(call: str) -> list[str]:
-    """What is wrong with the words after `backupd`: a command or an option that there is not, or arguments that do not fit."""
-    words, known = call.split(), options_of(group)
-    while words and words[0].startswith("-"):
-        if words[0] not in known:
-            return [f"backupd has no option {words[0]}"]
-        words = words[2:] if words[0] in ("--pool", "--config") else words[1:]
-    if not words:
-        return []
-    if words[0] not in COMMANDS:
-        return [f"there is no command {words[0]}"]
-    command = group.get_command(click.Context(group), words[0])
-    assert command is not None
-    return [f"{words[0]} has no option {word}" for word in words[1:] if word.startswith("-") and word not in options_of(command)]
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_every_call_of_our_command_on_a_page_can_be_made(page: Read, name: str) -> None:
-    calls = page(name).commands()
-    assert {call: wrong for call in calls if (wrong := faults(call))} == {}
-    assert calls or name == "index"
-
-
-def test_every_call_of_our_command_in_the_readme_can_be_made() -> None:
-    calls = re.findall(r"``backupd ([^`]+)``|^ +backupd(.*)$", README, re.MULTILINE)
-    assert len(calls) > 10
-    assert {call: wrong for pair in calls if (wrong := faults(call := "".join(pair)))} == {}
-
-
-def test_a_wrong_call_is_found() -> None:
-    assert faults("restore web1") == ["there is no command restore"]
-    assert faults("run --dryrun") == ["run has no option --dryrun"]
-    assert faults("--quiet run") == ["backupd has no option --quiet"]
-    assert faults("--pool x run --dry-run web1") == []
-
-
-# Words between double backticks that are no names of ours: programs, files, letters and values of examples.
-FOREIGN = {
-    "backupd",
-    "rsync",
-    "rrsync",
-    "ssh",
-    "sudo",
-    "cp",
-    "ls",
-    "rm",
-    "dmesg",
-    "noatime",
-    "btrkeep",
-    "restrict",
-    "a",
-    "b",
-    "Z",
-    "*",
-}
-
-
-def own_words(pages: dict[str, Page]) -> set[str]:
-    keys = {key for page in pages.values() for block in page.blocks("json") for key in re.findall(r'"(\w+)":', block)}
-    states = {*STATES, *RUN_OUTCOMES, "locked", "running", "killed", "partial", "note", "warning", "error"}
-    files = {"data", "latest", ".working", "night", ".btrkeep", "backup.json", "notes.json", "pool.json", "null"}
-    return {key.name for key in TABLE} | {*COMMANDS} | keys | states | files
-
-
-@cache
-def is_ssh_option(literal: str) -> bool:
-    """Whether ssh knows it: ControlMaster=no, IdentityFile."""
-    name, _, value = literal.partition("=")
-    return work("ssh", "-G", "-F", "none", "-o", f"{name}={value or 1}", "x", check=False).returncode == 0
-
-
-def is_option(literal: str) -> bool:
-    """Whether one of our commands has it, or rsync names it in its help."""
-    name = re.match(r"--(?:no-(?=human))?[a-z-]+", literal)
-    commands = [group.get_command(click.Context(group), command) for command in COMMANDS]
-    return bool(name) and (any(name[0] in options_of(command) for command in commands if command) or name[0] in rsync_help())
-
-
-@cache
-def rsync_help() -> str:
-    return work("rsync", "--help").stdout
-
-
-KEYS = {key.name for key in TABLE}
-SHAPES: tuple[tuple[str, Callable[[str], bool]], ...] = (
-    (r"--.*", is_option),
-    (r"[a-z_]+ = .*", lambda literal: literal.split()[0] in KEYS),
-    (r"(?:[A-Z][a-z0-9]+){2,}(?:=\w+)?", is_ssh_option),
-    (r"BTRKEEP_\w+", lambda literal: f'"{literal}"' in (TOP / "backupd" / "hooks.py").read_text(encoding="utf-8")),
-    (r"\d{4}-\d\d-\d\dT\d{6}Z|-\w|NEW|NAME=VALUE|[\d./]+", lambda _: True),
-)
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_every_name_on_a_page_is_one_that_there_is(page: Read, name: str) -> None:
-    """A literal is an option, a setting, an option of ssh, a variable for hooks, a word that we know, or no word at all."""
-    words = own_words({one: page(one) for one in OURS}) | FOREIGN
-    wrong = []
-    for literal in page(name).literals():
-        known = [check(literal) for shape, check in SHAPES if re.fullmatch(shape, literal)]
-        is_word = re.fullmatch(r"[\w.*-]+", literal)
-        if not (any(known) or literal in words or (not known and not is_word)):
-            wrong.append(literal)
-    assert wrong == []
-
-
-def test_what_hooks_find_in_their_environment_is_what_is_told(page: Read) -> None:
-    told = {word for word in page("how-a-backup-becomes-complete").literals() if word.startswith("BTRKEEP_")}
-    assert told == set(re.findall(r'"(BTRKEEP_\w+)"', (TOP / "backupd" / "hooks.py").read_text(encoding="utf-8")))
-
-
-# --- configurations, README ------------------------------------------------------------------------------------------------------
-
-
 def test_the_defaults_that_are_told_are_the_codes(page: Read) -> None:
     text = " ".join("".join(page("states-and-exit-codes").root.itertext()).split())
     shares = [format_share(DEFAULTS[key]) for key in ("shrink_limit", "unreadable_limit")]
     hours, minutes = int(DEFAULTS["deadline"] / 3600), int(DEFAULTS["stall"] / 60)
-    wanted = [*shares, f"({DEFAULTS['attempts']}", f"({minutes} minutes", f"({hours} hours", f"\u201c{DEFAULTS['min_free']}\u201d"]
-    text = text.replace('"', "\u201d").replace("(\u201d", "(\u201c")
-    assert [f"{words} unless set" for words in wanted if f"{words} unless set" not in text] == []
+    wanted = [*shares, DEFAULTS["attempts"], f"{minutes} minutes", f"{hours} hours", f'"{DEFAULTS["min_free"]}"']
+    assert [words for words in wanted if f"({words} unless set)" not in text] == []
     assert text.count(" unless set)") == len(wanted)
 
 

@@ -1,0 +1,54 @@
+"""From the JSON of benchmarks to the tables of docs/benchmarks.rst.
+
+    python -m bench.one_host --json >one.json; python -m bench.table one.json
+
+Seconds and ratios are medians, with their range in brackets.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def lines_of(told: Mapping[str, Any]) -> Iterator[str]:
+    """The table of one bench, with its title and what it was measured on."""
+    facts = told["machine"]
+    yield f".. {told['bench']}; python {told['command']}"
+    yield "   " + ", ".join(f"{key} {value}" for key, value in facts.items())
+    yield ""
+    yield ".. list-table::"
+    yield "   :header-rows: 1"
+    yield ""
+    yield from _row("", "ours", "the other", "ratio", "agreed")
+    for name, measure in told.items():
+        if isinstance(measure, Mapping) and "ratio" in measure:
+            first, second, ratio = measure.values()
+            limit = ratio["limit"]
+            yield from _row(name, _spread(first), _spread(second), _spread(ratio), f"at most {limit}" if limit else "")
+    for name, measure in told.get("own CPU, ms per host", {}).items():
+        yield from _row(
+            f"own CPU per host: {name}", f"{_spread(measure)} ms", "", "", f"{limit} ms" if (limit := measure.get("limit")) else ""
+        )
+
+
+def _spread(numbers: Mapping[str, float]) -> str:
+    return f"{numbers['median']:.2f} [{numbers['min']:.2f} - {numbers['max']:.2f}]"
+
+
+def _row(*cells: str) -> Iterator[str]:
+    for number, cell in enumerate(cells):
+        yield f"   {'*' if number == 0 else ' '} - {cell}".rstrip()
+
+
+def main() -> None:
+    """The command line."""
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("files", nargs="+", type=Path, help="what a bench printed with --json")
+    for file in words.parse_args().files:
+        print("\n".join(lines_of(json.loads(file.read_text(encoding="utf-8")))) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""When `run` starts what, and when it stops it: windows, due periods and clocks, through the command on a rehearsal pool."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.beds import work
+from tests.beds.nights import Nights
+from tests.beds.watch import disagreements, ended, hold, results, transferring, wait_for
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def nights(shared_btrfs: Path) -> Nights:
+    """As the others' fixture, with a pool that accepts another time."""
+    return Nights(shared_btrfs, "--rehearsal")
+
+
+@pytest.fixture
+def tree(nights: Nights) -> Path:
+    tree = nights.source / "srv"
+    tree.mkdir()
+    (tree / "big").write_bytes(os.urandom(1_000_000))
+    nights.host("web", tree, window="22:00-06:00")
+    return tree
+
+
+def at(nights: Nights, now: str, *words: str, status: int = 0) -> dict[str, str]:
+    """`run` at that time: hosts and what became of them."""
+    done = nights.backupd("run", "--json", "--now", now, *words, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    return {host: result["outcome"] for host, result in results(done.stdout).items()}
+
+
+def test_outside_its_window_nothing_starts_and_it_is_said_when_it_opens(nights: Nights, tree: Path) -> None:
+    assert at(nights, "2026-11-20T21:59:50Z") == {}
+    said = nights.backupd("run", "--dry-run", "--now", "2026-11-20T12:00:00Z").stdout
+    assert "2026-11-20T22:00:00Z" in said
+    assert at(nights, "2026-11-20T22:00:00Z") == {"web": "complete"}
+    assert nights.names("web")[0].startswith("2026-11-20T2200")
+
+
+def test_the_windows_end_is_outside_and_past_midnight_is_inside(nights: Nights, tree: Path) -> None:
+    assert at(nights, "2026-11-20T06:00:00Z") == {}
+    assert at(nights, "2026-11-20T03:00:00Z") == {"web": "complete"}
+
+
+def test_named_hosts_all_and_late_ones_that_catch_up_ignore_the_window(nights: Nights, tree: Path) -> None:
+    noon = "2026-11-20T12:00:00Z"
+    assert at(nights, noon, "--catch-up") == {"web": "complete"}  # never backed up is late
+    assert at(nights, "2026-11-20T12:00:10Z", "web") == {"web": "complete"}
+    assert at(nights, "2026-11-20T12:00:20Z", "--all") == {"web": "complete"}
+    assert at(nights, "2026-11-21T12:00:00Z", "--catch-up") == {}, "24 h are less than one and a half times a day"
+    assert at(nights, "2026-11-22T00:00:15Z", "--catch-up") == {"web": "complete"}
+    assert at(nights, "2026-11-23T13:00:00Z", "--catch-up") == {"web": "complete"}
+    assert at(nights, "2026-11-25T13:00:00Z") == {}
+
+
+def test_what_runs_when_the_window_closes_is_stopped_kept_and_ended_the_night_after(
+    nights: Nights, tree: Path, backupd_running: Start
+) -> None:
+    flag = hold(nights, 500_000)
+    nights.host("waits", tree, window="22:00-06:00")
+    nights.settings("backup", concurrency=1)
+    process = backupd_running("--config", nights.config, "run", "--json", "--now", "2026-11-21T05:59:57Z")
+    wait_for(flag.exists)
+    start = time.monotonic()
+    status, stdout, _ = ended(process)
+    assert status == 1
+    assert time.monotonic() - start < 10
+    found = results(stdout)
+    stopped, skipped = (found[host] for host in sorted(found, key=lambda host: found[host]["outcome"]))
+    assert (stopped["outcome"], skipped["outcome"]) == ("partial", "skipped")
+    assert "window" in stopped["error"]
+    assert "06:00" in stopped["error"]
+    assert transferring(nights) == []
+    nights.ssh("")
+    assert at(nights, "2026-11-21T22:00:00Z") == {"web": "complete", "waits": "complete"}
+    assert nights.differences("web", tree) == []
+    assert disagreements(nights) == []
+
+
+def test_a_named_run_goes_on_when_the_window_closes(nights: Nights, tree: Path, backupd_running: Start) -> None:
+    flag = hold(nights, 500_000)
+    process = backupd_running("--config", nights.config, "run", "--now", "2026-11-21T05:59:59Z", "web")
+    wait_for(flag.exists)
+    time.sleep(1.5)
+    flag.unlink()
+    assert ended(process)[0] == 0
+    assert len(nights.names("web")) == 1
+
+
+def test_once_a_night_over_the_days_of_a_clock_change(nights: Nights, tree: Path) -> None:
+    """In Berlin the 25th of October 2026 has 25 hours: the window opens at 20:00 UTC before, and at 21:00 UTC after."""
+    nights.settings("pool", zone="Europe/Berlin")
+    ran = [
+        now
+        for now in (
+            "2026-10-23T19:59:00Z",
+            "2026-10-23T20:00:00Z",
+            "2026-10-24T03:59:00Z",  # 05:59, and done already
+            "2026-10-24T19:59:30Z",
+            "2026-10-24T20:00:00Z",
+            "2026-10-25T04:30:00Z",  # 05:30 again, after the hour that came twice
+            "2026-10-25T20:00:00Z",  # 21:00 now
+            "2026-10-25T20:59:30Z",
+            "2026-10-25T21:00:00Z",
+            "2026-10-26T04:59:00Z",
+        )
+        if at(nights, now)
+    ]
+    assert ran == ["2026-10-23T20:00:00Z", "2026-10-24T20:00:00Z", "2026-10-25T21:00:00Z"]
+    if not shutil.which("systemd-analyze"):
+        return
+    # systemd knows the clock change too
+    found = work(
+        "systemd-analyze", "calendar", "--iterations=3", "--base-time=2026-10-23 00:00 UTC", "*-*-* 22:00 Europe/Berlin"
+    ).stdout
+    for moment in ("Fri 2026-10-23 20:00:00 UTC", "Sat 2026-10-24 20:00:00 UTC", "Sun 2026-10-25 21:00:00 UTC"):
+        assert moment in found
+
+
+def test_a_host_without_a_window_is_due_once_a_day_of_the_pools_zone(nights: Nights, tree: Path) -> None:
+    nights.settings("pool", zone="Asia/Kolkata")  # midnight is 18:30 UTC
+    nights.host("web", tree)
+    assert at(nights, "2026-11-20T18:29:00Z") == {"web": "complete"}
+    assert at(nights, "2026-11-20T18:29:30Z") == {}
+    assert at(nights, "2026-11-20T18:30:00Z") == {"web": "complete"}
+    assert at(nights, "2026-11-21T18:29:50Z") == {}
+
+
+def test_every_of_some_hours_counts_from_the_last_start(nights: Nights, tree: Path) -> None:
+    nights.host("web", tree, every="6h")
+    assert at(nights, "2026-11-20T01:00:00Z") == {"web": "complete"}
+    assert at(nights, "2026-11-20T06:59:50Z") == {}
+    assert at(nights, "2026-11-20T07:00:10Z") == {"web": "complete"}
+
+
+def test_an_ordinary_pool_refuses_another_time(nights: Nights, tree: Path) -> None:
+    ordinary = nights.top / "ordinary"
+    nights.backupd("init", ordinary)
+    nights.settings("pool", path=str(ordinary), state=str(nights.top / "other-state"))
+    done = nights.backupd("run", "--now", "2026-11-20T22:00:00Z", check=False)
+    assert done.returncode == 2
+    assert "--rehearsal" in done.stderr
+    assert list((ordinary / "hosts").iterdir()) == []
