@@ -32,7 +32,7 @@ def snapshot(nights: Nights, name: str, *options: str) -> Path:
 
 
 @pytest.mark.parametrize("options", [(), ("-r",)], ids=["writable", "read-only"])
-@pytest.mark.parametrize("name", ["mine", LATER, "2020-01-01T000000Z", ".snapshot"])
+@pytest.mark.parametrize("name", ["mine", LATER, "2020-01-01T000000Z"])
 def test_a_users_snapshot_of_a_backup_is_no_backup_and_stays(
     nights: Nights, tree: Path, name: str, options: tuple[str, ...]
 ) -> None:
@@ -121,7 +121,7 @@ def test_what_has_the_name_of_a_backup_and_is_none_is_left_alone(nights: Nights,
     assert rows(nights, f"select count(*) from backup where name = '{LATER}'") == [(0,)]
 
 
-@pytest.mark.parametrize("what", MADE)
+@pytest.mark.parametrize("what", ["a plain folder", "a symlink to nothing", "a read-only snapshot of a backup"])
 def test_a_name_that_is_taken_is_not_taken_from_it(nights: Nights, tree: Path, what: str) -> None:
     """On a rehearsal's clock, so that the name is known before."""
     nights.backup("web")
@@ -130,7 +130,7 @@ def test_a_name_that_is_taken_is_not_taken_from_it(nights: Nights, tree: Path, w
     marker.write_text(marker.read_text().replace('"rehearsal": false', '"rehearsal": true'))
     taken = [nights.pool / "hosts" / "web" / f"2031-05-05T10000{second}Z" for second in range(5)]
     for path in taken:
-        MADE[what](nights, path) if what != "a symlink" else path.symlink_to("nowhere")
+        MADE[what](nights, path)
     before = [look(path) for path in taken]
     nights.backupd("run", "web", "--now", "2031-05-05T10:00:00Z")
     assert [look(path) for path in taken] == before

@@ -43,8 +43,8 @@ STEPS = (
     Step("before", "backupd.record:write"),
     Step("after", "backupd.record:write"),
     Step("after", "backupd.working:_make"),
-    Step("before", "backupd.working:_drop_other_paths"),
-    Step("after", "backupd.working:_drop_other_paths"),
+    Step("before", "backupd.working:drop_other_paths"),
+    Step("after", "backupd.working:drop_other_paths"),
     Step("before", "backupd.working:split"),
     Step("before", "backupd.hardlinks:copy_inode"),
     Step("after", "backupd.hardlinks:copy_inode", count=2),  # the copy lies beside `data`, not yet under its name
