@@ -99,7 +99,7 @@ class TwoDays:
 
 def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
     """Warm and cold nights."""
-    tree = Tree(place.hosts / "files", options.files, options.bytes // options.files, per_folder=40, seed=3)
+    tree = Tree(place.hosts / "files", options.files, options.bytes // options.files, per_folder=options.per_folder, seed=3)
     place.configure({HOST: tree.top})
     sides = TwoDays(place, tree)
     sides.configure()
@@ -138,6 +138,7 @@ def main() -> None:
     words.add_argument("--files", type=int, default=55_566)
     words.add_argument("--bytes", type=common.size, default=common.size("753MB"), help="of all files together")
     words.add_argument("--changed", type=int, default=600, help="files that change every day")
+    words.add_argument("--per-folder", type=int, default=40)
     words.add_argument("--cache", choices=(*CACHES, "both"), default="both")
     options = words.parse_args()
     if not shutil.which("rsnapshot"):
