@@ -4,10 +4,13 @@
 
 Both keep two days of the same host on the same btrfs; who is first alternates. rsnapshot (package rsnapshot, settings as Debian
 ships them but for `link_dest 1`, `retain alpha 2` and the paths; sync_first stays 0) first removes its oldest day by rm -rf, then
-links and copies; its night ends with `btrfs filesystem sync`. Ours is `backupd run`, then the oldest backup is deleted
-(`btrfs subvolume delete`, which `backupd expire` will do), `btrfs filesystem sync` wakes the cleaner, and the night ends when the
-kernel has dropped it and no deleted subvolume is listed any more. (`btrfs subvolume sync` would wait for the same, but looks only
-once a second.) A cold night begins with empty caches for files, folders and metadata of the whole machine.
+links and copies; its night ends with `btrfs filesystem sync`. Ours deletes its oldest backup first too (`btrfs subvolume delete`,
+which `backupd expire` will do, and `btrfs filesystem sync`, which wakes the cleaner), then comes `backupd run`, and the night ends
+when the kernel has dropped the old one and no deleted subvolume is listed any more. (`btrfs subvolume sync` would wait for the
+same, but looks only once a second.) A cold night begins with empty caches for files, folders and metadata of the whole machine.
+
+Debian's rsnapshot calls rsync with -a: neither ACLs nor xattrs nor hard links, which ours keeps and which are half of its rsync's
+time. `--rsync-args=-aHAX` lets rsnapshot keep the same.
 """
 
 import argparse
@@ -34,6 +37,7 @@ class TwoDays:
 
     place: Bed
     tree: Tree
+    rsync_args: str
     cold: bool = False
 
     @property
@@ -55,6 +59,7 @@ class TwoDays:
             ("cmd_cp", "/bin/cp"),
             ("cmd_rm", "/bin/rm"),
             ("cmd_rsync", shutil.which("rsync") or "rsync"),
+            *([("rsync_short_args", self.rsync_args)] if self.rsync_args else []),
             *self._ssh_lines(),
             ("link_dest", "1"),
             ("retain", "alpha", "2"),
@@ -79,13 +84,13 @@ class TwoDays:
             Path("/proc/sys/vm/drop_caches").write_text("3\n", encoding="ascii")
 
     def run_ours(self) -> Timed:
-        """A night of ours, and the older of the two days kept so far is gone."""
+        """A night of ours; the older of the two days kept so far is deleted first, as rsnapshot does, and gone at the end."""
         backups = sorted(path for path in (self.place.pool / "hosts" / HOST).glob("20*"))
         oldest, disk = shlex.quote(str(backups[0])), shlex.quote(str(self.place.disk))
         run = shlex.join(common.ours(self.place, "run", HOST, "--json"))
         gone = f'until [ -z "$(btrfs subvolume list -d {disk})" ]; do sleep 0.02; done'
         self._empty_caches()
-        done = timed(("sh", "-c", f"{run} && btrfs -q subvolume delete {oldest} && btrfs filesystem sync {disk} && {gone}"))
+        done = timed(("sh", "-c", f"btrfs -q subvolume delete {oldest} && btrfs filesystem sync {disk} && {run} && {gone}"))
         (result,) = json.loads(done.stdout)
         assert result["outcome"] == "complete", result
         return done
@@ -101,7 +106,7 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
     """Warm and cold nights."""
     tree = Tree(place.hosts / "files", options.files, options.bytes // options.files, per_folder=options.per_folder, seed=3)
     place.configure({HOST: tree.top})
-    sides = TwoDays(place, tree)
+    sides = TwoDays(place, tree, options.rsync_args)
     sides.configure()
     for _ in range(2):
         timed(common.ours(place, "run", HOST))
@@ -139,6 +144,7 @@ def main() -> None:
     words.add_argument("--bytes", type=common.size, default=common.size("753MB"), help="of all files together")
     words.add_argument("--changed", type=int, default=600, help="files that change every day")
     words.add_argument("--per-folder", type=int, default=40)
+    words.add_argument("--rsync-args", default="", help="rsnapshot's rsync_short_args, such as -aHAX; Debian's are -a")
     words.add_argument("--cache", choices=(*CACHES, "both"), default="both")
     options = words.parse_args()
     if not shutil.which("rsnapshot"):

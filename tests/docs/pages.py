@@ -1,6 +1,7 @@
 """What stands in the documentation, as Sphinx itself reads it: sections, tables, blocks of code, literals."""
 
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ OURS = ("index", "getting-started", "restricted-keys", "how-a-backup-becomes-com
 def build(builder: str, folder: Path) -> Path:
     """Builds the documentation; every warning fails. The sources that were read are kept for the next builder."""
     out = folder / builder
-    work("sphinx-build", "-q", "-W", "--keep-going", "-n", "-b", builder, "-d", folder / "doctrees", DOCS, out)
+    work(sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-n", "-b", builder, "-d", folder / "doctrees", DOCS, out)
     return out
 
 
