@@ -9,7 +9,7 @@ cd "$(dirname "$(readlink -f "$0")")"
 # shellcheck source=scripts/ground.sh
 . scripts/ground.sh
 
-need_apt
+need_apt dev
 need_venv dev
 
 # More than four at a time only wait for the same disk. `-n0` among the arguments runs them one after the other.

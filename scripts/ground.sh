@@ -1,13 +1,15 @@
 # The ground that test.sh and demo.sh stand on: Debian packages and a virtual environment. To be sourced by bash, from the top folder.
 #
-#   need_apt           installs those of PACKAGES that are missing (as root; otherwise it says what is missing and goes on)
+#   need_apt [dev]     installs those of PACKAGES that are missing, with "dev" those of DEV_PACKAGES too (as root; otherwise it says
+#                      what is missing and goes on)
 #   need_venv [dev]    makes .venv, or makes it again when setup.py or pyproject.toml changed; "dev" adds the tools for development
 #   VENV               the environment's folder
 #
 # shellcheck shell=bash
 
-# Everything that the programs, the demonstration and the tests call. Nothing else lists packages.
-PACKAGES=(rsync btrfs-progs openssh-server openssh-client python3-venv acl attr libcap2-bin procps util-linux mount sqlite3 git groff-base)
+# Everything that the programs and the demonstration call, and what only the tests call. Nothing else lists packages.
+PACKAGES=(rsync btrfs-progs openssh-server openssh-client python3-venv acl attr libcap2-bin procps util-linux mount sqlite3 git)
+DEV_PACKAGES=(groff-base man-db rsnapshot)
 
 GROUND_TOP=$PWD
 VENV=$GROUND_TOP/.venv
@@ -16,7 +18,7 @@ say() { printf '%s\n' "$*" >&2; }
 
 missing_packages() {
     local name
-    for name in "${PACKAGES[@]}"; do
+    for name in "$@"; do
         [ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null)" = installed ] || printf '%s\n' "$name"
     done
 }
@@ -36,7 +38,7 @@ install_packages() {
 need_apt() {
     local -a missing
     local log
-    mapfile -t missing < <(missing_packages)
+    mapfile -t missing < <(missing_packages "${PACKAGES[@]}" $([ "${1:-}" != dev ] || printf '%s ' "${DEV_PACKAGES[@]}"))
     [ "${#missing[@]}" -eq 0 ] && return
     if ! command -v apt-get >/dev/null; then
         say "not installed (no Debian?), going on without: ${missing[*]}"

@@ -249,7 +249,6 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
 
 
 def test_an_installation_holds_every_module_and_data_file_and_nothing_else(tmp_path: Path) -> None:
-    pytest.importorskip("setuptools")
     argv = [sys.executable, "setup.py", "-q", "build", "--build-base", str(tmp_path / "base"), "--build-lib", str(tmp_path / "lib")]
     subprocess.run(argv, cwd=TOP, check=True, stdin=subprocess.DEVNULL)
     installed = {path.relative_to(tmp_path / "lib") for path in (tmp_path / "lib").rglob("*") if path.is_file()}
