@@ -39,7 +39,6 @@ setup(
     ],
     extras_require={
         "dev": [
-            "setuptools",  # a venv of Python 3.12 and later has none; a test builds the package
             "hypothesis>=6.100",
             "mypy>=1.10",
             "pytest>=8.2",
