@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from backupd import record as records
-from backupd.record import FINAL, PARTIAL, effective_state
+from backupd.notes import effective_state, read_notes
+from backupd.record import FINAL, PARTIAL
 from backupd.rows import backup_row
 from backupd.working import ours, recover
 from btrkeep.catalogue import Backup, Catalogue, Run
@@ -42,7 +42,7 @@ def row_of(pool: Pool, host: str, name: str) -> Backup | None:
         return backup_row(pool, replace(record, name=None, state=PARTIAL), PARTIAL, subvolume.id)  # whatever its record says
     if record.state not in FINAL or not subvolume.read_only:
         return None
-    return backup_row(pool, record, effective_state(record, records.read_notes(pool.host(host))), subvolume.id)
+    return backup_row(pool, record, effective_state(record, read_notes(pool.host(host))), subvolume.id)
 
 
 def all_rows(pool: Pool, trouble: list[str]) -> Iterator[Backup]:

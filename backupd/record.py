@@ -1,31 +1,29 @@
-"""backup.json and notes.json: what a pool says about itself without any catalogue.
+"""backup.json: what a backup says about itself without any catalogue.
 
-backup.json lies in the subvolume and is final with it; its promise is that every later version reads it. notes.json lies beside
-a host's backups and holds what changes afterwards.
+It lies in the subvolume and is final with it; its promise is that every later version reads it. What changes afterwards is in
+notes.json (notes.py).
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from backupd.verdict import Outcome, PathResult
 from btrkeep.errors import OperatorError
-from btrkeep.pool.marker import write_atomically
 from btrkeep.units import format_time, parse_time
 
 FORMAT = 1
 RECORD = "backup.json"
-NOTES = "notes.json"
 DATA = "data"
 RUNNING, COMPLETE, SUSPECT, FAILED, PARTIAL = "running", "complete", "suspect", "failed", "partial"
 FINAL = (COMPLETE, SUSPECT, FAILED)
 
 
 class UnreadableRecord(OperatorError):
-    """A backup.json or notes.json that cannot be understood; nothing is deleted on account of it."""
+    """A backup.json or notes.json that cannot be understood; what it speaks of is neither used nor deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,46 +118,3 @@ def write(subvolume: Path, record: Record) -> None:
     temporary.unlink(missing_ok=True)
     temporary.write_text(json.dumps(record.to_fields()) + "\n", "utf-8")
     temporary.replace(subvolume / RECORD)
-
-
-@dataclass(frozen=True, slots=True)
-class Notes:
-    """notes.json of a host: by a backup's name, what was said of it after it was final."""
-
-    backups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def accepted(self, name: str) -> bool:
-        """Whether a suspect backup was accepted."""
-        return bool(self.backups.get(name, {}).get("accepted"))
-
-    def with_note(self, name: str, key: str, value: Mapping[str, Any]) -> "Notes":
-        """The notes with one more."""
-        return replace(self, backups={**self.backups, name: {**self.backups.get(name, {}), key: value}})
-
-
-def read_notes(folder: Path) -> Notes:
-    """The notes in a host's folder. Raises UnreadableRecord when they are there and cannot be read."""
-    path = folder / NOTES
-    try:
-        fields = json.loads(path.read_text("utf-8"))
-        if fields["format"] > FORMAT:
-            raise UnreadableRecord(f"{path} has format {fields['format']}, this program knows {FORMAT}", "use the newer btrkeep")
-        return Notes({name: dict(notes) for name, notes in fields["backups"].items()})
-    except FileNotFoundError:
-        return Notes()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableRecord(
-            f"{path} cannot be read: {error}", "mend or restore the file; until then nothing of this host is deleted"
-        ) from None
-
-
-def write_notes(folder: Path, notes: Notes) -> None:
-    """Replaces the notes as a whole, on disk before this returns."""
-    write_atomically(folder / NOTES, json.dumps({"format": FORMAT, "backups": notes.backups}, indent=1) + "\n")
-
-
-def effective_state(record: Record, notes: Notes) -> str:
-    """The state that counts: an accepted suspect backup is complete."""
-    if record.state == SUSPECT and record.name and notes.accepted(record.name):
-        return COMPLETE
-    return record.state

@@ -16,6 +16,7 @@ from typing import Any
 
 from backupd import record as records
 from backupd.hardlinks import STAGING, split
+from backupd.notes import effective_state, read_notes
 from backupd.record import DATA, FINAL, Record
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
@@ -83,10 +84,10 @@ def final_backups(pool: Pool, host: str) -> Iterator[tuple[Path, Subvolume, Reco
 
 def find_base(pool: Pool, host: str, now: datetime) -> tuple[Path, Record] | None:
     """The newest complete backup, from the pool itself. One stamped in the future is a base only when there is no other."""
-    notes = records.read_notes(pool.host(host))
+    notes = read_notes(pool.host(host))
     future = None
     for path, _, record in final_backups(pool, host):
-        if records.effective_state(record, notes) != records.COMPLETE:
+        if effective_state(record, notes) != records.COMPLETE:
             continue
         if record.started <= now + _CLOCK_TOLERANCE:
             return path, record

@@ -7,6 +7,7 @@ import click
 
 from backupd import record as records
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened, see_host
+from backupd.notes import effective_state, read_notes, write_notes
 from backupd.reconcile import row_of
 from backupd.working import final_backups
 from btrkeep.cli import echo_json
@@ -43,19 +44,19 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, n
 
 def _accept(site: Opened, host: str, name: str, note: dict[str, str]) -> str:
     folder = site.pool.host(host)
-    notes = records.read_notes(folder)
+    notes = read_notes(folder)
     found = {record.name: record for _, _, record in final_backups(site.pool, host)}
-    suspect = [record.name for record in found.values() if records.effective_state(record, notes) == records.SUSPECT]
+    suspect = [record.name for record in found.values() if effective_state(record, notes) == records.SUSPECT]
     if name == "latest" and suspect:
         name = str(suspect[0])
     if name not in found:
         raise UsageError(f"{host} has no backup {name}", f"`backupd list {host}` shows them")
     if name not in suspect and not notes.accepted(name):
         raise OperatorError(
-            f"{host} {name} is {records.effective_state(found[name], notes)}, not suspect", "only a suspect backup can be accepted"
+            f"{host} {name} is {effective_state(found[name], notes)}, not suspect", "only a suspect backup can be accepted"
         )
     if name in suspect:  # else a run of this command was killed before the row
-        records.write_notes(folder, notes.with_note(name, "accepted", note))
+        write_notes(folder, notes.with_note(name, "accepted", note))
     row = row_of(site.pool, host, name)
     assert row is not None
     site.catalogue.put_backup(replace(row, state=records.COMPLETE))

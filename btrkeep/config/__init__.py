@@ -4,18 +4,30 @@
 defaults and meanings are one table in :mod:`btrkeep.config.keys`, which docs/configuration.rst is made from too.
 """
 
-from btrkeep.config.model import BackupSettings, Config, GroupSettings, HostConfig, PoolSettings, SshSettings
+from btrkeep.config.model import (
+    BackupSettings,
+    Config,
+    ExpirySettings,
+    GroupSettings,
+    HostConfig,
+    PoolSettings,
+    Retention,
+    SshSettings,
+)
 from btrkeep.config.reading import load
 from btrkeep.config.sample import example
-from btrkeep.config.values import MinFree, Window
+from btrkeep.config.values import MinFree, Pace, Window
 
 __all__ = [
     "BackupSettings",
     "Config",
+    "ExpirySettings",
     "GroupSettings",
     "HostConfig",
     "MinFree",
+    "Pace",
     "PoolSettings",
+    "Retention",
     "SshSettings",
     "Window",
     "example",

@@ -4,10 +4,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from btrkeep.config.keys import BACKUP, DEFAULTS, GROUP, HOST, LEGAL, POOL, SSH, default_zone
+from btrkeep.config.keys import BACKUP, DEFAULTS, EXPIRY, GROUP, HOST, LEGAL, POOL, RETENTION, SSH, default_zone
 from btrkeep.config.left_out import Kept, left_out
 from btrkeep.config.merge import Sections, Table
-from btrkeep.config.model import BackupSettings, Config, GroupSettings, HostConfig, PoolSettings, SshSettings
+from btrkeep.config.model import (
+    BackupSettings,
+    Config,
+    ExpirySettings,
+    GroupSettings,
+    HostConfig,
+    PoolSettings,
+    Retention,
+    SshSettings,
+)
 from btrkeep.config.problems import Problems, Refused, dotted, nearest, quoted, show
 from btrkeep.errors import ConfigError
 
@@ -30,6 +39,8 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> Conf
         pool=PoolSettings(**pool),
         backup=BackupSettings(**backup),
         ssh=SshSettings(**sections.single[SSH]),
+        retention=Retention(**sections.single[RETENTION]),
+        expiry=ExpirySettings(**sections.single[EXPIRY]),
         groups={group: _group(group, table.values) for group, table in sections.named[GROUP].items()},
         hosts=hosts,
         notices=tuple(problems.notices),

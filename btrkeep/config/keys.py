@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 from btrkeep.config import kinds
 from btrkeep.config.kinds import Kind
 
-POOL, BACKUP, SSH, GROUP, HOST = "pool", "backup", "ssh", "group", "host"
-SINGLE = (POOL, BACKUP, SSH)  # sections of which there is one
+POOL, BACKUP, RETENTION, EXPIRY, SSH, GROUP, HOST = "pool", "backup", "retention", "expiry", "ssh", "group", "host"
+SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, SSH)  # sections of which there is one
 NAMED = (GROUP, HOST)  # sections of which each has a name: [host.web1]
 SECTIONS = SINGLE + NAMED
 _ALL, _SHARED = (BACKUP, GROUP, HOST), (GROUP, HOST)
@@ -71,6 +71,29 @@ TABLE = (
         "Takes the place of everything inherited; an ``exclude`` beside it is added to it."),
     Key("one_file_system", _ALL, kinds.FLAG, False, "true",
         "Do not go into filesystems that are mounted below a source path."),
+
+    Key("daily", (RETENTION,), kinds.NUMBER, 0, "14",
+        "Of how many days, the newest that have one, the first complete backup is kept."),
+    Key("weekly", (RETENTION,), kinds.NUMBER, 0, "13",
+        "The same for ISO weeks, which begin on Monday."),
+    Key("monthly", (RETENTION,), kinds.NUMBER, 0, "12",
+        "The same for months."),
+    Key("yearly", (RETENTION,), kinds.NUMBER, 0, "3",
+        "The same for years."),
+    Key("min_keep", (RETENTION,), kinds.COUNT, 3, "5",
+        "So many complete backups of a host stay, the newest, whatever the rules say."),
+    Key("grace", (RETENTION,), kinds.DURATION, "1d", '"3d"',
+        "How long an expired backup can still be restored, and be kept with ``backupd unexpire``, before it is deleted."),
+
+    Key("max_orphans", (EXPIRY,), kinds.COUNT, 100, "50",
+        "How many deleted subvolumes may wait for the kernel's cleaner at any time, those that others deleted included."),
+    Key("pace", (EXPIRY,), kinds.PACE, "off", '"50ms"',
+        'What expiry must not push the pool beyond, by pausing: how long a small fsync may take, such as ``"50ms"``, or the share '
+        'of time that processes wait for I/O, such as ``"10%"`` (pressure stall information). ``"off"``: no pauses.'),
+    Key("mount_option", (EXPIRY,), kinds.MOUNT_OPTION, "none", '"ssd"',
+        "The allocator's mount option while expired backups are deleted; afterwards the one that was there before comes back."),
+    Key("yield_to_backups", (EXPIRY,), kinds.FLAG, False, "true",
+        "Whether expiry pauses while backups run."),
 
     Key("key", (SSH,), kinds.SSH_FILE, "/etc/btrkeep/id_ed25519", '"/etc/btrkeep/id_ed25519"',
         "The private key that hosts are reached with."),

@@ -11,13 +11,15 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.config.problems import Refused, RefusedItems, nearest, show
 from btrkeep.config.sources import name_fault, parse_address, parse_path, parse_patterns, parse_sources, parse_ssh_file
-from btrkeep.config.values import MinFree, Window, parse_min_free, parse_window
+from btrkeep.config.values import MinFree, Pace, Window, parse_min_free, parse_pace, parse_window
 from btrkeep.units import parse_duration, parse_share, parse_size
 
 INPLACE = ("always", "large", "never")
+MOUNT_OPTIONS = ("ssd", "nossd", "ssd_spread", "none")
 _LONGEST_DURATION = 3650 * 86400  # adding it to a moment still gives a moment
 _JUMP = '"ProxyJump=gate.example.org"'
 _SSH_OPTION = re.compile(r"[A-Za-z]\w*=[^\x00-\x1f\x7f]+", re.ASCII)
+_MOST_PERIODS = 100_000  # more days than the years that a date can have in this program
 _LEAST_RATE = 1024  # rsync rounds to KiB per second, and 0 means no limit
 
 
@@ -84,6 +86,12 @@ def _count(value: Any) -> int:
     return value
 
 
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_PERIODS:
+        raise Refused
+    return value
+
+
 def _port(value: Any) -> int:
     if _count(value) > 65535:
         raise Refused
@@ -117,6 +125,17 @@ def _window(value: Any) -> Window | None:
     if window and window.start == window.end:
         raise Refused('start and end are the same; for the whole day leave the key out, or write "none" against an inherited one')
     return window
+
+
+def _pace(value: Any) -> Pace | None:
+    return parse_pace(_text(value))
+
+
+def _mount_option(value: Any) -> str:
+    if value not in MOUNT_OPTIONS:
+        near = nearest(value, MOUNT_OPTIONS) if isinstance(value, str) else ""
+        raise Refused(f"expected one of {', '.join(map(show, MOUNT_OPTIONS))}{near}")
+    return str(value)
 
 
 def _inplace(value: Any) -> str:
@@ -155,6 +174,11 @@ COUNT = Kind("whole number", "a whole number from 1, such as 4, without quotes",
 DURATION = Kind("duration", 'a duration such as "30m", "6h", "1d" or "2w"', _duration)
 FLAG = Kind("true or false", "true or false, without quotes", _flag)
 FLOOR = Kind("share or size", 'a percentage up to "100%" such as "5%", or a size such as "20GiB"', _min_free)
+NUMBER = Kind("whole number", "a whole number from 0, such as 14, without quotes", _number)
+MOUNT_OPTION = Kind(
+    '``"ssd"``, ``"nossd"``, ``"ssd_spread"`` or ``"none"``', 'one of "ssd", "nossd", "ssd_spread", "none"', _mount_option
+)
+PACE = Kind("pace", 'a latency such as "50ms", a share of I/O pressure such as "10%", or "off"', _pace)
 PATH = Kind("path", 'an absolute path such as "/srv/backup"', parse_path)
 GROUP = Kind("name of a group", 'the name of a group, such as "debian"', _group)
 IN_PLACE = Kind('``"always"``, ``"large"`` or ``"never"``', 'one of "always", "large", "never"', _inplace)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 from btrkeep.config.keys import DEFAULTS
-from btrkeep.config.values import MinFree, Window
+from btrkeep.config.values import MinFree, Pace, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,33 @@ class SshSettings:
     key: Path = DEFAULTS["key"]
     known_hosts: Path = DEFAULTS["known_hosts"]
     command: str = DEFAULTS["command"]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How many periods of each length keep a backup; `min_keep` complete ones stay whatever the rules say. `grace` is seconds."""
+
+    daily: int = DEFAULTS["daily"]
+    weekly: int = DEFAULTS["weekly"]
+    monthly: int = DEFAULTS["monthly"]
+    yearly: int = DEFAULTS["yearly"]
+    min_keep: int = DEFAULTS["min_keep"]
+    grace: float = DEFAULTS["grace"]
+
+    @property
+    def missing(self) -> bool:
+        """Whether there is no rule at all, so that everything is kept."""
+        return not (self.daily or self.weekly or self.monthly or self.yearly)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpirySettings:
+    """How expired backups are deleted. `mount_option` is the one the pool has meanwhile, "none" to leave it alone."""
+
+    max_orphans: int = DEFAULTS["max_orphans"]
+    pace: Pace | None = DEFAULTS["pace"]
+    mount_option: Literal["ssd", "nossd", "ssd_spread", "none"] = DEFAULTS["mount_option"]
+    yield_to_backups: bool = DEFAULTS["yield_to_backups"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +99,7 @@ class HostConfig:
     one_file_system: bool = DEFAULTS["one_file_system"]
     before: tuple[str, ...] = DEFAULTS["before"]
     after: tuple[str, ...] = DEFAULTS["after"]
+    retention: Retention = field(default_factory=Retention)
     left_out: tuple[str, ...] = ()
 
 
@@ -84,6 +112,8 @@ class Config:
     pool: PoolSettings
     backup: BackupSettings = field(default_factory=BackupSettings)
     ssh: SshSettings = field(default_factory=SshSettings)
+    retention: Retention = field(default_factory=Retention)
+    expiry: ExpirySettings = field(default_factory=ExpirySettings)
     groups: Mapping[str, GroupSettings] = field(default_factory=dict)
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
     notices: tuple[str, ...] = ()

@@ -10,6 +10,8 @@ from btrkeep.config.problems import quoted
 
 BEGIN, END = ".. keys begin here\n", ".. keys end here\n"
 _TITLES = {
+    "retention": "Retention: for all hosts, a group or one host",
+    "expiry": "Expiry",
     "pool": "The pool",
     "backup": "Backups: for all hosts, a group or one host",
     "ssh": "The way to the hosts",

@@ -9,6 +9,7 @@ from datetime import time
 
 from btrkeep.units import parse_share, parse_size
 
+_LATENCY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s)\s*", re.ASCII)
 _WINDOW = re.compile(r"\s*(\d\d?):(\d\d)\s*-\s*(\d\d?):(\d\d)\s*", re.ASCII)
 
 
@@ -39,6 +40,18 @@ class MinFree:
         return self.text
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What expiry must not push the pool beyond: the latency of a small fsync in seconds, or else the share of I/O pressure."""
+
+    text: str
+    latency: float | None
+    pressure: float | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def parse_window(text: str) -> Window | None:
     """The window of "22:00-06:00", None for "none"; 24:00 is midnight. Raises ValueError for what is no window or an empty one."""
     if text.strip() == "none":
@@ -57,3 +70,19 @@ def parse_min_free(text: str) -> MinFree:
     if "%" in text:
         return MinFree(text, parse_share(text))
     return MinFree(text, None, parse_size(text))
+
+
+def parse_pace(text: str) -> Pace | None:
+    """The pace of "50ms", "0.2s" or "10%", None for "off". Raises ValueError, also for none at all and for a share above 100 %."""
+    if text.strip() == "off":
+        return None
+    if "%" in text:
+        pace = Pace(text, None, parse_share(text))
+    else:
+        match = _LATENCY.fullmatch(text)
+        if not match:
+            raise ValueError(f"{text!r} is no pace")
+        pace = Pace(text, float(match[1]) * (0.001 if match[2] == "ms" else 1.0))
+    if not (pace.latency or pace.pressure):
+        raise ValueError(f"{text!r} leaves no room to work")
+    return pace

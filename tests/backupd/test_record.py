@@ -10,21 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backupd.notes import Notes, effective_state, read_notes, write_notes
 from backupd.record import (
     COMPLETE,
     FAILED,
     FINAL,
     FORMAT,
     SUSPECT,
-    Notes,
     Record,
     UnreadableRecord,
-    effective_state,
     parse,
     read,
-    read_notes,
     write,
-    write_notes,
 )
 from backupd.verdict import Outcome, PathResult
 from tests.beds import btrfs as beds
