@@ -57,15 +57,21 @@ def settings_of(host: HostConfig) -> dict[str, Any]:
 def ours(path: Path, host: str) -> tuple[Subvolume, Record] | None:
     """The subvolume and record of a backup of ours, or None: its name, and the record's host, name and UUID, must agree.
 
-    A snapshot that a user made of a backup carries our backup.json too; its UUID tells it apart. Raises UnreadableRecord.
+    A snapshot that a user made of a backup carries our backup.json too; its UUID tells it apart. Made under a name that the host
+    had earlier it is ours as well, and the record comes with today's name. Raises UnreadableRecord.
     """
     subvolume = describe(path)
     record = records.read(path) if subvolume else None
-    if subvolume is None or record is None or record.host != host or record.uuid != subvolume.uuid:
+    if subvolume is None or record is None or record.uuid != subvolume.uuid or not _is_named(record.host, host, path.parent):
         return None
     if path.name != ".working" and record.name != path.name:
         return None
-    return subvolume, record
+    return subvolume, record if record.host == host else replace(record, host=host)
+
+
+def _is_named(name: str, host: str, folder: Path) -> bool:
+    """Whether the host in that folder has that name, or had it (`backupd rename`). Raises UnreadableRecord."""
+    return name == host or name in read_notes(folder).was
 
 
 def final_backups(pool: Pool, host: str) -> Iterator[tuple[Path, Subvolume, Record]]:
@@ -172,7 +178,8 @@ def _linked_since(base: tuple[Path, Record] | None) -> int:
 def _make(pool: Pool, host: HostConfig, base: tuple[Path, Record] | None, now: datetime) -> None:
     """A new `.working`. It gets that name when it has its record, so one without its own record is somebody else's."""
     staged = pool.staged(host.name)
-    staged.parent.mkdir(mode=0o700, exist_ok=True)
+    for folder in (staged.parent.parent, staged.parent):
+        folder.mkdir(mode=0o700, exist_ok=True)
     if left := describe(staged):  # by a run that was killed here
         delete(staged.parent, left.id)
     if base:
@@ -231,7 +238,8 @@ def _fits(path: Path, subvolume: Subvolume, host: HostConfig, base: tuple[Path, 
     base_uuid = base[1].uuid if base else None
     return (
         record is not None
-        and (record.host, record.uuid, record.base_uuid) == (host.name, subvolume.uuid, base_uuid)
+        and (record.uuid, record.base_uuid) == (subvolume.uuid, base_uuid)
+        and _is_named(record.host, host.name, path.parent)
         and record.settings == settings_of(host)
     )
 
@@ -247,7 +255,7 @@ def _made_by_us(path: Path, subvolume: Subvolume, host: str) -> bool:
         return True
     if record is None:
         return not (path / DATA).exists() or not any(os.scandir(path / DATA))
-    return (record.host, record.uuid) == (host, subvolume.uuid)
+    return record.uuid == subvolume.uuid and _is_named(record.host, host, path.parent)
 
 
 def discard(path: Path, uuid: str) -> None:

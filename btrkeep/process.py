@@ -10,10 +10,12 @@ import ctypes
 import logging
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from btrkeep.errors import OperatorError
@@ -84,6 +86,15 @@ def _text(data: bytes) -> str:
 
 def start_time(pid: int) -> str | None:
     """The kernel's start time of a process, which with the pid names it for ever; None when there is none."""
+    return _own_start_time(pid) if pid == os.getpid() else _start_time(pid)
+
+
+@lru_cache(2)  # asked for with every lock; by pid, for a process that was forked is another one
+def _own_start_time(pid: int) -> str | None:
+    return _start_time(pid)
+
+
+def _start_time(pid: int) -> str | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -95,6 +106,12 @@ def start_time(pid: int) -> str | None:
 def become_reaper() -> None:
     """Lets orphans of our children become ours, so that a killed rsync's receiver can be waited for (prctl(2))."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@lru_cache(64)
+def _found(program: str, path: str | None) -> str:
+    """Where a program is: looked for once, not by each child in every folder of PATH."""
+    return shutil.which(program, path=path) or program
 
 
 class Group:
@@ -125,14 +142,17 @@ class Group:
         env: Mapping[str, str] | None = None,
     ) -> "Group":
         """Starts the program. Raises ProgramFailed when it cannot be started."""
-        log.debug("starting %s", paste_line(command))
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("starting %s", paste_line(command))
+        variables = environment() if env is None else dict(env)
         try:
             process = subprocess.Popen(
                 command,
+                executable=_found(command[0], variables.get("PATH")),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=environment() if env is None else dict(env),
+                env=variables,
                 pass_fds=tuple(keep_open),
                 start_new_session=True,
                 bufsize=0,

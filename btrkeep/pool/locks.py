@@ -14,6 +14,8 @@ from pathlib import Path
 from btrkeep.errors import LockHeld, PoolUnusable
 from btrkeep.process import start_time
 
+_LENGTH = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
@@ -60,9 +62,8 @@ class Lock:
 
 
 def _write(fd: int, holder: Holder) -> None:
-    text = json.dumps(asdict(holder)).encode()
-    os.pwrite(fd, text, 0)
-    os.ftruncate(fd, len(text))
+    """Over whatever a killed holder left: blanks up to a length that no text reaches take the place of a truncation."""
+    os.pwrite(fd, json.dumps(asdict(holder)).encode().ljust(_LENGTH), 0)
 
 
 def read_holder(path: Path) -> Holder | None:

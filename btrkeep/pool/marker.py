@@ -56,8 +56,12 @@ class Pool:
         return self.path / HOSTS / name / WORKING
 
     def staged(self, name: str) -> Path:
-        """Where a host's `.working` is made, before it has a record and so its name. What lies here is ours."""
-        return self.path / MARKER / "new" / name
+        """Where a host's `.working` is made, before it has a record and so its name. What lies here is ours.
+
+        Each host has a folder of its own for it, because the kernel makes one subvolume of a folder at a time: those of hosts that
+        begin together share a commit.
+        """
+        return self.path / MARKER / "new" / name / WORKING
 
     def backup(self, host: str, started: datetime) -> Path:
         """Where the backup of that start is, or will be."""
