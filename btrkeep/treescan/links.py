@@ -1,16 +1,10 @@
-"""Reads btrfs trees in bulk: TREE_SEARCH_V2 into one large buffer, and no Python object per item.
+"""Files with more than one name, and the paths of folders. Without NumPy: its import takes longer than most of these searches.
 
-The kernel answers with items one behind the other: a header of 32 bytes (transid, objectid, offset: u64; type, len: u32) and
-`len` bytes of payload. Layouts: the kernel's btrfs.h and btrfs_tree.h (struct btrfs_ioctl_search_header, btrfs_inode_item,
-btrfs_inode_ref, btrfs_inode_extref).
-
-A search sees what is in the tree. Link counts, names and times that were changed since the last commit of a transaction may still
-wait outside of it (delayed inodes), so callers commit first: the creation of a snapshot does, and so does the SYNC ioctl
-(`btrfs filesystem sync`).
+Layouts: the kernel's btrfs_tree.h (struct btrfs_inode_item, btrfs_inode_ref, btrfs_inode_extref). Link counts, names and times that
+were changed since the last commit may still wait outside of the tree (delayed inodes), so callers commit first.
 """
 
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -20,15 +14,10 @@ from struct import Struct
 
 from btrfs import ctree, ioctl
 
-# Measured: from 64 KiB to 1 MiB there is no difference; far larger ones leave the processor's cache and are slower.
-BUFFER_SIZE = 256 * 1024
+from btrkeep.treescan.search import BUFFER_SIZE, HEADER, TYPE_AND_LEN_AT, TreeSearch
 
-_ARGS_SIZE: int = ioctl.ioctl_search_args_v2.size
-_BUFFER_SIZE_FIELD = Struct("=Q")
-_HEADER = Struct("=QQQLL")
 _TYPE_AND_LEN = Struct("=LL")
-_TYPE_AND_LEN_AT = 24
-_INODE_NLINK_AT = _HEADER.size + 40
+_INODE_NLINK_AT = HEADER.size + 40
 _INODE_LINKS_AND_MODE = Struct("=L8xL")  # nlink, uid, gid, mode
 _ONE_LINK = b"\1\0\0\0"
 _INODE_REF = Struct("=QH")
@@ -47,41 +36,6 @@ class LinkedInode:
     names: tuple[tuple[int, bytes], ...]
 
 
-class _TreeSearch:
-    """All items of the tree that `fd` is in, a buffer at a time; with `since` those in leaves written in that generation or later.
-
-    The ioctl tells how many items it delivered, but neither how many bytes nor which key was the last one: who walks the buffer
-    says where the last header was.
-    """
-
-    def __init__(self, fd: int, buffer_size: int, since: int) -> None:
-        self.buffer = bytearray(_ARGS_SIZE + buffer_size)
-        self.first_header = _ARGS_SIZE
-        self._fd = fd
-        self._buffer_size = buffer_size
-        self._since = since
-        self._resume: tuple[int, int, int] | None = (0, 0, 0)
-
-    def fill(self) -> int:
-        """The number of items that were put into the buffer; 0 at the end of the tree."""
-        if self._resume is None:
-            return 0
-        objectid, kind, offset = self._resume
-        top = ioctl.ULLONG_MAX
-        key = (0, objectid, top, offset, top, self._since, top, kind, 255, ioctl.ULONG_MAX)
-        ioctl.ioctl_search_key.pack_into(self.buffer, 0, *key)
-        _BUFFER_SIZE_FIELD.pack_into(self.buffer, ioctl.ioctl_search_key.size, self._buffer_size)
-        fcntl.ioctl(self._fd, ioctl.IOC_TREE_SEARCH_V2, self.buffer)
-        return int(ioctl.ioctl_search_key.unpack_from(self.buffer, 0)[9])
-
-    def resume_after(self, header: int) -> None:
-        """The next fill starts behind the item whose header is at `header`: the next key of (objectid, type, offset)."""
-        _, objectid, offset, kind, _ = _HEADER.unpack_from(self.buffer, header)
-        following = ctree.Key(objectid, kind, offset) + 1
-        last = (objectid, kind, offset) == (ioctl.ULLONG_MAX, 255, ioctl.ULLONG_MAX)
-        self._resume = None if last else (following.objectid, following.type, following.offset)
-
-
 def linked_inodes(fd: int, buffer_size: int = BUFFER_SIZE, *, since: int = 0) -> Iterator[LinkedInode]:
     """Every inode of the subvolume that `fd` is open in that has more than one link and is no folder, with all its names.
 
@@ -97,14 +51,14 @@ def linked_inodes(fd: int, buffer_size: int = BUFFER_SIZE, *, since: int = 0) ->
     which the next one goes on, cannot be found without the walk. NumPy does not help, as every item has another length, and costs
     0.1 s to import.
     """
-    search = _TreeSearch(fd, buffer_size, since)
+    search = TreeSearch(fd, since=since, buffer_size=buffer_size)
     buffer, type_and_len = search.buffer, _TYPE_AND_LEN.unpack_from
     inode_item, named_by = ctree.INODE_ITEM_KEY, (ctree.INODE_REF_KEY, ctree.INODE_EXTREF_KEY)
-    nlink, nlink_end = _INODE_NLINK_AT - _TYPE_AND_LEN_AT, _INODE_NLINK_AT - _TYPE_AND_LEN_AT + 4
+    nlink, nlink_end = _INODE_NLINK_AT - TYPE_AND_LEN_AT, _INODE_NLINK_AT - TYPE_AND_LEN_AT + 4
     found: tuple[int, int, int] | None = None
     names: list[tuple[int, bytes]] = []
     while count := search.fill():
-        type_at, size = search.first_header + _TYPE_AND_LEN_AT, 0
+        type_at, size = search.first_header + TYPE_AND_LEN_AT, 0
         for _ in range(count):  # half a million times for 100,000 files: no sum or store too many
             kind, size = type_and_len(buffer, type_at)
             if kind == inode_item:
@@ -112,26 +66,26 @@ def linked_inodes(fd: int, buffer_size: int = BUFFER_SIZE, *, since: int = 0) ->
                     yield LinkedInode(*found, tuple(names))
                     found = None
                 if buffer[type_at + nlink : type_at + nlink_end] != _ONE_LINK:
-                    found, names = _linked(buffer, type_at - _TYPE_AND_LEN_AT), []
-            elif found and kind in named_by and _HEADER.unpack_from(buffer, type_at - _TYPE_AND_LEN_AT)[1] == found[0]:
-                names.extend(_names(buffer, type_at - _TYPE_AND_LEN_AT))
+                    found, names = _linked(buffer, type_at - TYPE_AND_LEN_AT), []
+            elif found and kind in named_by and HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1] == found[0]:
+                names.extend(_names(buffer, type_at - TYPE_AND_LEN_AT))
             type_at += size + 32
-        search.resume_after(type_at - size - 32 - _TYPE_AND_LEN_AT)
+        search.resume_after(type_at - size - 32 - TYPE_AND_LEN_AT)
     if found:
         yield LinkedInode(*found, tuple(names))
 
 
 def _linked(buffer: bytearray, header: int) -> tuple[int, int, int] | None:
     """(inode number, links, mode), or None: a deleted file that is still open has no links."""
-    objectid = _HEADER.unpack_from(buffer, header)[1]
+    objectid = HEADER.unpack_from(buffer, header)[1]
     nlink, mode = _INODE_LINKS_AND_MODE.unpack_from(buffer, header + _INODE_NLINK_AT)
     return (objectid, nlink, mode) if nlink > 1 and not stat.S_ISDIR(mode) else None
 
 
 def _names(buffer: bytearray | memoryview, header: int) -> Iterator[tuple[int, bytes]]:
     """(folder, name) of each name in an INODE_REF (one folder's names, as many as fit) or INODE_EXTREF (those that did not)."""
-    _, _, offset, kind, size = _HEADER.unpack_from(buffer, header)
-    position, end = header + _HEADER.size, header + _HEADER.size + size
+    _, _, offset, kind, size = HEADER.unpack_from(buffer, header)
+    position, end = header + HEADER.size, header + HEADER.size + size
     while position < end:
         if kind == ctree.INODE_REF_KEY:
             folder, (_, length) = offset, _INODE_REF.unpack_from(buffer, position)

@@ -1,0 +1,13 @@
+"""Reads btrfs trees in bulk: TREE_SEARCH_V2 into one large buffer, and no Python object per item.
+
+A search sees what is in the tree. What was changed since the last commit of a transaction may still wait outside of it (delayed
+inodes, delayed references), so who needs the state of this moment commits first: the creation of a snapshot does, and so does the
+SYNC ioctl (`btrfs filesystem sync`).
+
+`links` needs no NumPy and is what a backup imports. `free_space`, `block_groups`, `chunks` and `extents` give NumPy arrays.
+"""
+
+from btrkeep.treescan.links import FolderPaths, LinkedInode, linked_inodes
+from btrkeep.treescan.search import BUFFER_SIZE
+
+__all__ = ["BUFFER_SIZE", "FolderPaths", "LinkedInode", "linked_inodes"]
