@@ -33,6 +33,7 @@ setup(
         "alembic>=1.13",
         "btrfs>=15",
         "click>=8.1",
+        "numpy>=1.24",
         "rich>=13.7",
         "SQLAlchemy>=2.0.25",
         "tzdata",

@@ -1,11 +1,28 @@
-"""Which backups of a host are kept, and why. Pure: plain data, an explicit `now`, reasons with every answer."""
+"""Which backups of a host are kept, and why. Pure: plain data, an explicit `now`, reasons with every answer.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+The first complete backup of a day, ISO week, month and year, in the pool's zone, stands for it; of each kind the newest N that have
+one are kept. Nothing is measured from `now`, so a host that fell silent keeps what it has, and a wrong clock takes nothing away.
+A period's first backup stays its first, so it does not matter how often this is asked (docs/decisions/0008-retention.rst).
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from functools import lru_cache
+from typing import Any
 from zoneinfo import ZoneInfo
 
+from backupd.due import FUTURE
+from backupd.record import COMPLETE, FAILED, SUSPECT
 from btrkeep.config import Retention
+from btrkeep.config.keys import RETENTION, TABLE
+from btrkeep.config.problems import Refused, nearest
+from btrkeep.units import format_time
+
+ENOUGH = 2  # so many newer complete backups make a suspect or failed one needless
+NO_POLICY = "no retention policy"
+STAMPED_IN_THE_FUTURE = "stamped in the future"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +61,179 @@ class Decision:
     expires: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`name` is the policy's key for the number of periods; `period` gives the one that a local day lies in, later ones larger."""
+
+    name: str
+    period: Callable[[date], int]
+
+
+def _week(day: date) -> int:
+    year, week, _ = day.isocalendar()
+    return year * 100 + week
+
+
+RULES = (
+    Rule("daily", lambda day: day.toordinal()),
+    Rule("weekly", _week),
+    Rule("monthly", lambda day: day.year * 100 + day.month),
+    Rule("yearly", lambda day: day.year),
+)
+
+
 def decide(
     candidates: Sequence[Candidate], policy: Retention, zone: ZoneInfo, now: datetime, *, forgotten: datetime | None = None
 ) -> list[Decision]:
-    """One decision for each candidate, oldest first."""
-    raise NotImplementedError
+    """One decision for each candidate, oldest first.
+
+    Give all final backups of the host, those that are marked expired too: until they are deleted they count as what they are.
+    `forgotten`: when the host was given up; then everything goes, whatever floors there are.
+    """
+    backups = sorted(candidates, key=lambda backup: (backup.started, backup.name))
+    reasons: list[list[str]] = [[] for _ in backups]
+    if forgotten is None:
+        for place, reason in _kept(backups, policy, zone, now, reasons):
+            reasons[place].append(reason)
+    grace = timedelta(seconds=policy.grace)
+    return [
+        Decision(backup.name, True, tuple(why), None)
+        if why
+        else Decision(backup.name, False, (_why_it_goes(backup, forgotten),), (backup.expired or now) + grace)
+        for backup, why in zip(backups, reasons, strict=True)
+    ]
+
+
+def _kept(
+    backups: Sequence[Candidate], policy: Retention, zone: ZoneInfo, now: datetime, reasons: Sequence[Sequence[str]]
+) -> Iterator[tuple[int, str]]:
+    """Place and reason of everything that is kept, `reasons` being those that were given so far.
+
+    A stamp in the future, which only a wrong clock makes, is no anchor and counts for nothing: what becomes of the others is
+    the same with it and without it.
+    """
+    if policy.missing:
+        yield from ((place, NO_POLICY) for place in range(len(backups)))
+        yield from _by_itself(backups, now)
+        return
+    latest = now + FUTURE
+    counted = [place for place, backup in enumerate(backups) if backup.started <= latest]
+    complete = [place for place in counted if backups[place].state == COMPLETE]
+    yield from _by_rules(backups, complete, policy, zone)
+    yield from _newest(complete, policy.min_keep)
+    yield from _by_itself(backups, now)
+    unfinished = [place for place in counted if backups[place].state != COMPLETE]
+    yield from _not_yet_replaced(backups, unfinished, complete)
+    # Last, for a suspect backup that goes needs no other to go back to.
+    yield from _before_suspects(backups, [place for place in unfinished if reasons[place]], complete)
+
+
+def _by_rules(
+    backups: Sequence[Candidate], complete: Sequence[int], policy: Retention, zone: ZoneInfo
+) -> Iterator[tuple[int, str]]:
+    """The first complete backup of each of the newest periods that have one. One backup may stand for several periods."""
+    newest_first = [(place, _periods(_local_day(backups[place].started, zone))) for place in reversed(complete)]
+    for column, rule in enumerate(RULES):
+        if limit := getattr(policy, rule.name):
+            first = {
+                periods[column]: place for place, periods in newest_first
+            }  # the oldest of a period is the last to be put there
+            for period, reason in zip(sorted(first, reverse=True), _numbered(rule.name, limit, len(first)), strict=False):
+                yield first[period], reason
+
+
+def _local_day(moment: datetime, zone: ZoneInfo) -> int:
+    """The number of the day, in the pool's zone, that `moment` lies in."""
+    try:
+        return moment.astimezone(zone).toordinal()
+    except OverflowError:  # the first day that a date can have: one odd folder must not stop the decision about all others
+        return moment.toordinal()
+
+
+@lru_cache(16384)  # thousands of hosts share the same days
+def _periods(day: int) -> tuple[int, ...]:
+    """The periods that a local day lies in, one for each rule."""
+    return tuple(rule.period(date.fromordinal(day)) for rule in RULES)
+
+
+@lru_cache(1024)
+def _numbered(name: str, limit: int, most: int) -> tuple[str, ...]:
+    """ "daily 1 of 14", "daily 2 of 14", ...: at most `most` of them."""
+    return tuple(f"{name} {number} of {limit}" for number in range(1, min(limit, most) + 1))
+
+
+def _newest(complete: Sequence[int], min_keep: int) -> Iterator[tuple[int, str]]:
+    if complete:
+        yield complete[-1], "newest complete"
+    yield from zip(reversed(complete), _numbered("min_keep", min_keep, len(complete)), strict=False)
+
+
+def _by_itself(backups: Sequence[Candidate], now: datetime) -> Iterator[tuple[int, str]]:
+    """What keeps a backup whatever there is beside it."""
+    latest = now + FUTURE
+    for place, backup in enumerate(backups):
+        if backup.in_use:
+            yield place, "base of the run in progress"
+        if backup.hold and (backup.hold.until is None or now < backup.hold.until):
+            yield place, _held(backup.hold)
+        if backup.started > latest:
+            yield place, STAMPED_IN_THE_FUTURE
+
+
+def _held(hold: Hold) -> str:
+    until = f"held until {format_time(hold.until)}" if hold.until else "held"
+    return f"{until}: {hold.why}" if hold.why else until
+
+
+def _not_yet_replaced(
+    backups: Sequence[Candidate], unfinished: Sequence[int], complete: Sequence[int]
+) -> Iterator[tuple[int, str]]:
+    """Suspect and failed ones: all that there may be of their day, until enough complete ones are newer."""
+    for place in unfinished:
+        state = backups[place].state
+        if state not in (SUSPECT, FAILED):  # a later version's; who does not know what it is does not delete it
+            yield place, f"unknown state {state}"
+        elif len(complete) - bisect_left(complete, place) < ENOUGH:
+            yield place, f"{state}: fewer than two newer complete backups"
+
+
+def _before_suspects(backups: Sequence[Candidate], kept: Sequence[int], complete: Sequence[int]) -> Iterator[tuple[int, str]]:
+    """What can be restored should a suspect backup turn out to be the loss it looks like."""
+    for place in kept:
+        before = bisect_left(complete, place)
+        if before and backups[place].state == SUSPECT:
+            yield complete[before - 1], f"last complete before the suspect {backups[place].name}"
+
+
+def _why_it_goes(backup: Candidate, forgotten: datetime | None) -> str:
+    if forgotten:
+        return "host forgotten"
+    return "no rule keeps it" if backup.state == COMPLETE else f"{backup.state}: two newer complete backups"
+
+
+_KINDS = {key.name: key.kind for key in TABLE if RETENTION in key.sections}
+
+
+def parse_policy(text: str, base: Retention) -> Retention:
+    """The policy `base` with what "daily=7,weekly=4" changes in it; every key of [retention] may stand there.
+
+    Raises ValueError that says what is wrong.
+    """
+    changes: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if name not in _KINDS:
+            raise ValueError(f"{name!r} is no key of a policy ({', '.join(_KINDS)}){nearest(name, _KINDS)}")
+        if not equals:
+            raise ValueError(f"{name!r} has no value: write it like daily=7,weekly=4")
+        if name in changes:
+            raise ValueError(f"{name!r} is given twice")
+        changes[name] = _policy_value(name, value)
+    return replace(base, **changes)
+
+
+def _policy_value(name: str, text: str) -> Any:
+    try:
+        return _KINDS[name](int(text) if text.isascii() and text.isdecimal() else text)
+    except Refused as refused:
+        raise ValueError(f"{name}={text}: {str(refused).removesuffix(', without quotes')}") from None

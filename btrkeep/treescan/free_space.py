@@ -1,0 +1,118 @@
+"""Free space, from the free space tree.
+
+FREE_SPACE_INFO is there once for each block group, FREE_SPACE_EXTENT says all in its key, FREE_SPACE_BITMAP has a bit for each
+sector from its objectid on (struct btrfs_free_space_info and the constants beside it, btrfs_tree.h). Where there is no such tree,
+`gaps` answers from the extent tree.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from btrfs import ctree, ioctl
+
+from btrkeep.treescan.items import U64, Array, headers, positions
+from btrkeep.treescan.search import BUFFER_SIZE, HEADER_SIZE, TOP, TreeSearch
+
+_TREE: int = ctree.FREE_SPACE_TREE_OBJECTID
+_INFO: int = ctree.FREE_SPACE_INFO_KEY
+_EXTENT: int = ctree.FREE_SPACE_EXTENT_KEY
+_BITMAP: int = ctree.FREE_SPACE_BITMAP_KEY
+_BITMAP_BYTES = 256
+_BITMAP_WORDS = _BITMAP_BYTES // 8
+_HEADER_WORDS = HEADER_SIZE // 8
+# The last word of a header, type and len, of the three items that this tree has; len is the payload's.
+_INFO_WORD, _EXTENT_WORD, _BITMAP_WORD = _INFO | 8 << 32, _EXTENT, _BITMAP | _BITMAP_BYTES << 32
+_LEAST_SECTOR = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSpace:
+    """A batch, in order of addresses. `vaddr`, `length`: u64[n], the free extents, those of bitmaps too.
+
+    Runs that touch across two bitmaps are two extents, as python-btrfs has them. `group_vaddr`, `group_length`: u64[m], the block
+    groups that begin in this batch, whether or not they have free space.
+    """
+
+    vaddr: Array
+    length: Array
+    group_vaddr: Array
+    group_length: Array
+
+
+def has_free_space_tree(fd: int) -> bool:
+    """Whether the filesystem has a free space tree that may be trusted."""
+    valid = ioctl.FEATURE_COMPAT_RO_FREE_SPACE_TREE | ioctl.FEATURE_COMPAT_RO_FREE_SPACE_TREE_VALID
+    return bool(ioctl.get_features(fd).compat_ro_flags & valid == valid)
+
+
+def free_space(fd: int, first: int = 0, last: int = TOP, *, buffer_size: int = BUFFER_SIZE) -> Iterator[FreeSpace]:
+    """The free extents that begin at virtual addresses from `first` to `last`, a batch for each buffer.
+
+    Raises OSError: EPERM without CAP_SYS_ADMIN, ENOENT without a free space tree.
+    """
+    sector = int(ioctl.fs_info(fd).sectorsize)
+    search = TreeSearch(fd, _TREE, (first, 0, 0), (last, 255, TOP), buffer_size=buffer_size)
+    while count := search.fill():
+        batch, last_header = _aligned(search, count, sector) or _unaligned(search, count, sector)
+        search.resume_after(last_header)
+        yield batch
+
+
+def _aligned(search: TreeSearch, count: int, sector: int) -> tuple[FreeSpace, int] | None:
+    """The batch, seen as 64-bit words; None when the buffer is not as it mostly is.
+
+    A header is where the fourth word is one of three and the two before it, address and length, are multiples of a sector. What
+    lies in a bitmap may look so too; hence the check that each header ends where the next one begins, which holds for the right
+    ones alone, because the first is known.
+    """
+    words = np.frombuffer(search.buffer, U64, offset=search.first_header)
+    kinds = words[_HEADER_WORDS - 1 :]
+    at = np.flatnonzero((kinds == _EXTENT_WORD) | (kinds == _BITMAP_WORD) | (kinds == _INFO_WORD))
+    at = at[(words[at + 1] | words[at + 2]) & (_LEAST_SECTOR - 1) == 0][:count]
+    kinds = words[at + 3]
+    sizes = _HEADER_WORDS + (kinds >> np.uint64(35)).astype(np.int64)
+    if len(at) < count or at[0] != 0 or (at[:-1] + sizes[:-1] != at[1:]).any():
+        return None
+    bitmaps = at[kinds == _BITMAP_WORD]
+    rows = words[bitmaps[:, None] + np.arange(_HEADER_WORDS, _HEADER_WORDS + _BITMAP_WORDS)]
+    extents, groups = at[kinds == _EXTENT_WORD], at[kinds == _INFO_WORD]
+    found = _in_order(words[extents + 1], words[extents + 2], *unpacked(words[bitmaps + 1], rows, sector))
+    return FreeSpace(*found, words[groups + 1], words[groups + 2]), search.first_header + int(at[-1]) * 8
+
+
+def _unaligned(search: TreeSearch, count: int, sector: int) -> tuple[FreeSpace, int]:
+    """The same, item by item: the bitmap at the end of a block group of an odd size is shorter, and shifts all that follow."""
+    at = positions(search.buffer, search.first_header, count)
+    found = headers(search.buffer, at)
+    is_bitmap = found["type"] == _BITMAP
+    rows = np.zeros((int(is_bitmap.sum()), _BITMAP_BYTES), np.uint8)
+    for row, begin, length in zip(rows, at[is_bitmap] + HEADER_SIZE, found["len"][is_bitmap], strict=True):
+        row[:length] = np.frombuffer(search.buffer, np.uint8, int(length), int(begin))
+    extents, groups = found[found["type"] == _EXTENT], found[found["type"] == _INFO]
+    bits = unpacked(found["objectid"][is_bitmap], rows.view(U64), sector)
+    return FreeSpace(*_in_order(extents["objectid"], extents["offset"], *bits), groups["objectid"], groups["offset"]), int(at[-1])
+
+
+def unpacked(vaddr: Array, words: Array, sector: int) -> tuple[Array, Array]:
+    """The runs of set bits of bitmaps, as addresses and lengths (u64[n] each). `vaddr`: u64[m]; `words`: u64[m, 32], little-endian.
+
+    Each word XORed with itself shifted by one bit has bits where a run begins and where it has ended; the bit that is shifted out
+    goes into the next word, and out of the last one into a word more. So begins and ends alternate, also from row to row.
+    """
+    one = np.uint64(1)
+    carried = np.zeros((len(words), words.shape[1] + 1), U64)
+    carried[:, 1:] = words >> np.uint64(63)
+    carried[:, :-1] ^= words ^ (words << one)
+    edges = np.flatnonzero(np.unpackbits(carried.view(np.uint8), bitorder="little"))
+    begins, ends = edges[0::2], edges[1::2]
+    row, bit = np.divmod(begins, carried.shape[1] * 64)
+    return vaddr[row] + (bit * sector).astype(U64), ((ends - begins) * sector).astype(U64)
+
+
+def _in_order(vaddr: Array, length: Array, more_vaddr: Array, more_length: Array) -> tuple[Array, Array]:
+    if not len(more_vaddr):
+        return vaddr, length
+    all_vaddr, all_length = np.concatenate((vaddr, more_vaddr)), np.concatenate((length, more_length))
+    order = np.argsort(all_vaddr, kind="stable")
+    return all_vaddr[order], all_length[order]

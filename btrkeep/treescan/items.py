@@ -1,0 +1,51 @@
+"""Where the items of a search buffer begin, as an array, and their headers."""
+
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from btrkeep.treescan.search import HEADER_SIZE, TYPE_AND_LEN_AT
+
+U64 = np.dtype("<u8")
+U32 = np.dtype("<u4")
+HEADER = np.dtype([("transid", U64), ("objectid", U64), ("offset", U64), ("type", U32), ("len", U32)])
+
+Array = NDArray[Any]
+
+_LEN_AT = TYPE_AND_LEN_AT + 4
+_LEN = Struct("<L")
+
+
+def positions(buffer: bytearray, start: int, count: int) -> Array:
+    """int64[count]: where each item's header begins. `start` is the first one's.
+
+    Most trees come in items of one size, which one comparison sees. Otherwise the chain is walked, a number each: an item's place
+    is known only when the size of the one before it is.
+    """
+    size = HEADER_SIZE + _LEN.unpack_from(buffer, start + _LEN_AT)[0]
+    if start + (count - 1) * size + HEADER_SIZE <= len(buffer):
+        sizes = np.ndarray((count,), U32, buffer, start + _LEN_AT, (size,))
+        if (sizes[:-1] == size - HEADER_SIZE).all():
+            return np.arange(start, start + count * size, size)
+    return _walked(buffer, start, count)
+
+
+def _walked(buffer: bytearray, start: int, count: int) -> Array:
+    found, size_at, unpack = [], start + _LEN_AT, _LEN.unpack_from
+    for _ in range(count):
+        found.append(size_at)
+        size_at += HEADER_SIZE + unpack(buffer, size_at)[0]
+    return np.array(found) - _LEN_AT
+
+
+def headers(buffer: bytearray, at: Array) -> Array:
+    """HEADER[n]: the headers that begin at these places."""
+    return gathered(buffer, at, HEADER)
+
+
+def gathered(buffer: bytearray, at: Array, layout: np.dtype[Any]) -> Array:
+    """layout[n]: the structures that begin at these places, which need not be aligned."""
+    view = np.frombuffer(buffer, np.uint8)
+    return view[at[:, None] + np.arange(layout.itemsize)].view(layout)[:, 0]

@@ -1,0 +1,51 @@
+"""Retention as it is used over years: decisions one after the other, each about what the ones before have left."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from backupd.retention import Candidate, decide
+from btrkeep.config import Retention
+from tests.backupd.golden.reference import Backup
+
+
+def candidate(backup: Backup) -> Candidate:
+    return Candidate(backup.name, datetime.fromtimestamp(backup.epoch, UTC), backup.state)
+
+
+def names(backups: Iterable[Candidate]) -> list[str]:
+    return sorted(backup.name for backup in backups)
+
+
+def kept(backups: Sequence[Candidate], policy: Retention, zone: str, now: datetime) -> dict[str, set[str]]:
+    """The reasons of all that are kept, by name."""
+    return {one.name: set(one.reasons) for one in decide(backups, policy, ZoneInfo(zone), now) if one.keep}
+
+
+def prune(backups: Sequence[Candidate], policy: Retention, zone: str, now: datetime) -> list[Candidate]:
+    """What is left when everything that goes is gone at once."""
+    left = kept(backups, policy, zone, now)
+    return [backup for backup in backups if backup.name in left]
+
+
+def pruned_each_time(backups: Iterable[Candidate], policy: Retention, zone: str) -> list[Candidate]:
+    """What is left when each backup is followed by a pruning."""
+    left: list[Candidate] = []
+    for backup in backups:
+        left = prune([*left, backup], policy, zone, backup.started)
+    return left
+
+
+def expire(backups: Sequence[Candidate], policy: Retention, zone: str, now: datetime) -> list[Candidate]:
+    """What is there after an expiry: what goes is marked, what is kept after all is unmarked, whose grace is over is gone."""
+    left = []
+    for backup, one in zip(
+        sorted(backups, key=lambda backup: backup.started), decide(backups, policy, ZoneInfo(zone), now), strict=True
+    ):
+        assert backup.name == one.name
+        if one.keep:
+            left.append(replace(backup, expired=None))
+        elif backup.expired is None or backup.expired + timedelta(seconds=policy.grace) > now:
+            left.append(replace(backup, expired=backup.expired or now))
+    return left
