@@ -1,8 +1,8 @@
 #!/bin/bash
 # sudo ./demo.sh [--keep | --clean] [--no-serve] [--in FOLDER] [--help]
 #
-# A tour of btrkeep on a btrfs of its own: a sparse file, mounted below a folder that lies in /var/tmp or where there is room. It reads
-# /etc and /usr/share/doc of this machine, and changes nothing but what it made itself. Every step is a function named step_NAME,
+# A tour of btrkeep on two btrfs of its own: sparse files, mounted below a folder that lies in /var/tmp or where there is room. It
+# reads /etc and /usr/share/doc of this machine, and changes nothing but what it made itself. Every step is a function named step_NAME,
 # listed in TOUR; every command is printed as it is run.
 #
 # All that outlives a process lies in the one folder or points into it (mount, loop device), or names it (processes): so it is
@@ -13,7 +13,8 @@ cd "$TOP"
 # shellcheck source=scripts/ground.sh
 . scripts/ground.sh
 
-TOUR=(pool sources ssh_server configuration check first_night change second_night list sharing first_night_again)
+TOUR=(pool sources ssh_server configuration check first_night change second_night list sharing first_night_again
+    weeks strip expiry what_is_left)
 NAME=btrkeep-demo
 HEADER="btrkeep demo, format 1"
 PLACES=(/var/tmp /srv /home /root /dev/shm)
@@ -24,9 +25,10 @@ usage() {
     cat <<END
 usage: sudo ./demo.sh [--keep | --clean] [--no-serve] [--in FOLDER]
 
-Shows two nights of backups on a btrfs of its own, and removes it again. Takes
-about half a minute, and some minutes the first time, when it installs what is
-missing: Debian packages, and a virtual environment in .venv.
+Shows two nights of backups on a btrfs of its own, and weeks of them on a
+second one, of which most expire; and removes it all again. Takes about half
+a minute, and some minutes the first time, when it installs what is missing:
+Debian packages, and a virtual environment in .venv.
 
   --keep       leave the pool to look at; --clean or the next run removes it
   --clean      only remove what an earlier run left
@@ -156,8 +158,10 @@ unmount_below() {
 }
 
 detach_loops() {
-    local device
-    losetup -j "$1/disk.img" -O NAME -n 2>/dev/null | while read -r device; do losetup -d "$device"; done
+    local image device
+    for image in "$1"/*.img; do
+        losetup -j "$image" -O NAME -n 2>/dev/null | while read -r device; do losetup -d "$device"; done
+    done
 }
 
 # Takes the demonstration in $1 away, and nothing else.
@@ -194,6 +198,7 @@ at_the_end() {
     local status=$?
     trap '' INT TERM HUP
     cd /
+    stop_reading
     [ -n "$DEMO" ] && [ -d "$DEMO" ] || exit "$status"
     if [ -n "$KEEP" ]; then
         write_state kept
@@ -216,6 +221,8 @@ say_how_to_look() {
     note "  ls pool/hosts/*"
     note "Its ssh server on 127.0.0.1 goes on too, so that another night can be made:"
     note "  backupd --config demo.toml run --all"
+    note "And what would go of the diary by another policy:"
+    note "  $WEEKS retention explain diary --policy daily=3 --now $NEXT_EVENING"
     note "To remove all of it:"
     note "  sudo $(printf %q "$TOP/demo.sh") --clean${CHOSEN:+ --in $CHOSEN}"
 }
@@ -424,6 +431,77 @@ step_first_night_again() {
     cd "$DEMO"
 }
 
+# The rehearsal: 24 nights from a Monday on, with the clock set by --now.
+WEEKS="backupd --config weeks.toml"
+DAY_ONE=2026-10-12 NIGHTS=24
+EVENING=2026-11-04T23:00:00Z NEXT_EVENING=2026-11-05T23:00:00Z
+
+step_weeks() {
+    tell "Weeks in seconds: a second pool, made as a rehearsal. Only there may --now set the clock."
+    try_quietly "truncate -s 1G weeks.img && mkfs.btrfs -q weeks.img"
+    try "mkdir weeks diary && mount -o loop,noatime weeks.img weeks"
+    cat >weeks.toml <<END
+[pool]
+path = "$DEMO/weeks"
+state = "$DEMO/weeks-state.d"
+
+[retention]
+daily = 7
+weekly = 3
+monthly = 12
+
+[host.diary]
+paths = ["$DEMO/diary"]
+END
+    try "tail -n 7 weeks.toml"
+    try "$WEEKS init --rehearsal weeks"
+    tell "$NIGHTS nights, the first of them on Monday, $DAY_ONE. Each adds a page to a diary."
+    try_quietly "for night in {0..$((NIGHTS - 1))}; do
+    day=\$(date -u -d \"$DAY_ONE + \$night days\" +%F)
+    echo \"\$day: all is well\" >>diary/pages.txt
+    $WEEKS run --now \${day}T22:00:00Z || exit
+done"
+    tell "The page of October 14th is worth keeping, whatever the rules say."
+    try "$WEEKS hold diary \"\$(basename weeks/hosts/diary/2026-10-14T*)\" --why 'the day we moved' --now $EVENING"
+}
+
+step_strip() {
+    tell "What is kept, and why: a letter for each day, and the reasons of every backup."
+    try "$WEEKS retention explain diary --now $EVENING"
+}
+
+step_expiry() {
+    local status=0
+    tell "Nothing has expired for weeks, so much would go at once. That may be a mistake in the policy: a guard says no."
+    attempt "$WEEKS expire --dry-run --now $EVENING" || status=$?
+    [ "$status" -eq 1 ] || fail "the guard should have ended this with exit status 1, not $status"
+    tell "It is no mistake. What no rule keeps is marked first, and stays restorable for a day."
+    try "$WEEKS expire --force diary --now $EVENING"
+    tell "A day later it is deleted, never with more than 100 subvolumes waiting for the kernel to drop them. Somebody still reads in" \
+        "one of them, so that one has to wait: the monitor says so."
+    read_on weeks/hosts/diary/2026-10-13T*/data"$DEMO"/diary/pages.txt
+    try "$WEEKS expire --now $NEXT_EVENING"
+    try "backupd progress --once --interval 0.2 weeks"
+    typed "exec 9<&-"
+    stop_reading
+    try "btrfs filesystem sync weeks && backupd progress --once --interval 0.2 weeks"
+}
+
+# read_on FILE: keeps it open, as somebody who reads it does. Until stop_reading its filesystem cannot be unmounted.
+read_on() {
+    typed "exec 9<$1"
+    exec 9<"$1"
+}
+
+stop_reading() { exec 9<&-; }
+
+step_what_is_left() {
+    tell "What is left: the last days, a few weeks, the month's first, and the page that is held."
+    try "$WEEKS retention explain diary --now $NEXT_EVENING | grep -m 2 '^2026-1.  '"
+    try "btrfs subvolume list weeks | sed 's/.* path //'"
+    try "tail -n 1 weeks/hosts/diary/2026-10-14T*/data$DEMO/diary/pages.txt"
+}
+
 # --- from here on things happen -------------------------------------------------------------------------------------------------
 
 KEEP='' CLEAN='' CHOSEN=''
@@ -469,9 +547,9 @@ export BTRKEEP_DEMO=$DEMO
 export PATH=$VENV/bin:$PATH
 cd "$DEMO"
 
-tell "Two nights of backups. Everything happens below one folder:"
+tell "Two nights of backups, then weeks of them. Everything happens below one folder:"
 typed "cd $DEMO"
 for step in "${TOUR[@]}"; do
     "step_$step"
 done
-tell "That was the tour: two nights, in $SECONDS s."
+tell "That was the tour: two nights and $NIGHTS more, in $SECONDS s."

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 _LOOKS = 50
 _PAUSE = 0.1
+_PATIENCE = 600  # looks at a living holder whose work is short: expiry locks some hosts for as long as two commits take
 
 
 async def take_host_lock(path: Path, what: str, since: str) -> Lock:
@@ -41,7 +42,7 @@ async def take_host_lock(path: Path, what: str, since: str) -> Lock:
 
 async def _soon_free(path: Path) -> bool:
     """Whether a living holder is at work that takes no time, and has come to its end meanwhile."""
-    for _ in range(_LOOKS):
+    for _ in range(_PATIENCE):
         holder = read_holder(path)
         if not holder or holder.what != RECONCILING or not holder.alive:
             return holder is None

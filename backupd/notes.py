@@ -95,12 +95,17 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
 
 def write_notes(folder: Path, notes: Notes) -> None:
     """Replaces the notes as a whole, on disk before this returns."""
+    write_atomically(folder / NOTES, text_of(notes))
+
+
+def text_of(notes: Notes) -> str:
+    """What the file holds."""
     fields: dict[str, Any] = {"format": FORMAT, "backups": notes.backups}
     if notes.was:
         fields["was"] = list(notes.was)
     if notes.forgotten:
         fields["forgotten"] = notes.forgotten
-    write_atomically(folder / NOTES, json.dumps(fields, indent=1) + "\n")
+    return json.dumps(fields, indent=1) + "\n"
 
 
 def effective_state(record: Record, notes: Notes) -> str:

@@ -42,7 +42,8 @@ def row_of(pool: Pool, host: str, name: str) -> Backup | None:
         return backup_row(pool, replace(record, name=None, state=PARTIAL), PARTIAL, subvolume.id)  # whatever its record says
     if record.state not in FINAL or not subvolume.read_only:
         return None
-    return backup_row(pool, record, effective_state(record, read_notes(pool.host(host))), subvolume.id)
+    notes = read_notes(pool.host(host))
+    return backup_row(pool, record, effective_state(record, notes), subvolume.id, notes)
 
 
 def all_rows(pool: Pool, trouble: list[str]) -> Iterator[Backup]:

@@ -30,6 +30,10 @@ class NotOurs(OperatorError):
     """Something lies where a backup of ours should be; it is left alone."""
 
 
+class Forgotten(OperatorError):
+    """The host was given up; it is not backed up before that is taken back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A `.working` ready for rsync. `base` is the record it grew from; `fresh`: made by this run, so nothing in it is new.
@@ -145,9 +149,13 @@ def recover_and_prepare(pool: Pool, host: HostConfig, now: datetime) -> tuple[Re
 def prepare(pool: Pool, host: HostConfig, now: datetime) -> Prepared:
     """A writable `.working` that fits: a continued one, a snapshot of the newest complete backup, or an empty subvolume.
 
-    Raises NotOurs when a `.working` lies there that we did not make, OSError as the filesystem gives it.
+    Raises Forgotten, NotOurs when a `.working` lies there that we did not make, OSError as the filesystem gives it.
     """
     pool.host(host.name).mkdir(mode=0o700, exist_ok=True)
+    if read_notes(pool.host(host.name)).forgotten:
+        raise Forgotten(
+            f"{host.name} is forgotten, so all its backups go, new ones too: `backupd forget {host.name} --undo` takes it back"
+        )
     base = find_base(pool, host.name, now)
     path = pool.working(host.name)
     fresh = not _continue(path, host, base)

@@ -97,6 +97,18 @@ def test_after_a_kill_in_the_middle_it_runs_again_shows_the_sharing_and_leaves_n
     assert MIB <= int(second[1]) < 3 * MIB
     assert "green tea  3.20\ngreen tea  3.50\n" in done.stdout
     assert "identical" in done.stdout.splitlines()
+    see_the_weeks(done.stdout)
+
+
+def see_the_weeks(said: str) -> None:
+    """24 nights from a Monday on: daily 7, weekly 3, the months' first, and one that is held. What stays is counted on fingers."""
+    days = ["10-12", "10-14", "10-19", "10-26", *(f"10-{day}" for day in range(29, 32)), *(f"11-0{day}" for day in range(1, 5))]
+    assert re.findall(r"^hosts/diary/2026-(\d\d-\d\d)T\d+Z$", said, re.MULTILINE) == days
+    strip = r"^2026-10 +MxHxxxxWxxxxxxWxxddd  7 kept, 13 go\n2026-11  MWdd +4 kept$"
+    assert re.search(strip, said, re.MULTILINE)
+    assert re.search(r"^13 of 13 deleted, \d+ of at most 100 waiting for the cleaner", said, re.MULTILINE)
+    assert re.findall(r"^waiting +(\d+) deleted", said, re.MULTILINE) == ["1", "0"]
+    assert "2026-10-14: all is well" in said.splitlines()
 
 
 def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_one_at_the_same_time_is_refused(place: Path) -> None:
@@ -104,6 +116,14 @@ def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_one_at_the_same_time_i
         second = demo("--in", place, check=False)
         assert second.returncode == 1
         assert "at work" in second.stderr
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    assert left_in(place) == []
+
+
+def test_ctrl_c_while_somebody_reads_in_a_deleted_backup_leaves_nothing(place: Path) -> None:
+    with demo_at("$ backupd --config weeks.toml expire --now 2026-11-05", "--no-serve", "--in", place) as process:
+        assert len([line for line in left_in(place) if " btrfs " in line]) == 2
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
     assert left_in(place) == []

@@ -1,12 +1,12 @@
 """`backupd accept`: a suspect backup becomes complete."""
 
-from dataclasses import replace
 from datetime import datetime
 
 import click
 
 from backupd import record as records
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened, see_host
+from backupd.cli.names import complete_name
 from backupd.notes import effective_state, read_notes, write_notes
 from backupd.reconcile import row_of
 from backupd.working import final_backups
@@ -18,7 +18,7 @@ from btrkeep.units import format_time
 
 @click.command("accept")
 @click.argument("host", shell_complete=complete_host)
-@click.argument("name")
+@click.argument("name", shell_complete=complete_name)
 @click.option("--why", default="", metavar="TEXT", help="Why it is right after all; kept with the backup.")
 @json_option
 @now_option
@@ -59,5 +59,5 @@ def _accept(site: Opened, host: str, name: str, note: dict[str, str]) -> str:
         write_notes(folder, notes.with_note(name, "accepted", note))
     row = row_of(site.pool, host, name)
     assert row is not None
-    site.catalogue.put_backup(replace(row, state=records.COMPLETE))
+    site.catalogue.put_backup(row)  # its state is what the notes make of it
     return name

@@ -1,22 +1,30 @@
 """`backupd list`: the backups that there are."""
 
-from collections.abc import Iterable, Iterator
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 import click
 
-from backupd.cli.context import Opened, complete_host, json_option, now_option, opened, see_host
+from backupd.cli.context import Opened, json_option, now_option, opened
+from backupd.cli.names import complete_host_of_pool, see_host_or_folder
+from backupd.expire.look import hold_of, policy_of
+from backupd.holding import hold_fields, is_held
+from backupd.notes import Notes, read_notes
+from backupd.record import UnreadableRecord
+from backupd.rows import NO_NOTES, hold_words
 from btrkeep.catalogue import Backup
 from btrkeep.cli import stream_json, table
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
 _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial": "yellow", "running": "cyan"}
+_COLOURS |= {"expired": "red", "deleting": "red"}
 _HEADERS = ["HOST", "NAME", "STATE", "STARTED", "TOOK", "FILES", "SIZE", "NEW", "REMARK"]
 
 
 @click.command("list")
-@click.argument("host", required=False, shell_complete=complete_host)
+@click.argument("host", required=False, shell_complete=complete_host_of_pool)
 @click.option("--all", "everything", is_flag=True, help="Every backup of every host, not only the newest of each.")
 @json_option
 @now_option
@@ -28,23 +36,59 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
     rsync wrote. (.working) is a backup that still runs or was interrupted; the next run goes on with it. JSON has every backup.
 
     States: complete; suspect (lost or missed too much, see `backupd accept`); failed (a source path is missing or broken, the rest
-    is there); partial and running.
+    is there); partial and running; expired (the retention does not keep it; it goes at the time shown, see `backupd unexpire`) and
+    deleting. A backup that is held (`backupd hold`) does not expire.
     """
     with opened(ctx, now) as site:
         if host:
-            see_host(site.config, site.catalogue, host)
+            see_host_or_folder(site, host)
         if as_json:
             stream_json(_objects(site, site.catalogue.backups(host)))
             return 0
         backups: Iterable[Backup] = site.catalogue.backups(host) if host or everything else site.catalogue.newest_backups()
-        rows = [_row(backup) for backup in backups]
+        later = _Later(site)
+        rows = [_row(backup, later) for backup in backups]
     click.echo(table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"], spare=["STARTED"]) if rows else "no backups yet")
     return 0
 
 
+class _Later:
+    """What was said of backups after they were final. Few are held, so the notes are read of their hosts only."""
+
+    def __init__(self, site: Opened) -> None:
+        self.config, self.now = site.config, site.clock.now()
+        self._notes = cache(lambda host: _notes(site, host))
+
+    def hold_fields(self, backup: Backup) -> Mapping[str, Any] | None:
+        """Its hold as JSON has it, None when it has none that lasts."""
+        notes, name = self._of(backup)
+        hold = hold_of(notes, name)
+        return hold_fields(hold) if is_held(hold, self.now) else None
+
+    def hold_words(self, backup: Backup) -> str | None:
+        """The same for people."""
+        notes, name = self._of(backup)
+        return hold_words(notes, name) if is_held(hold_of(notes, name), self.now) else None
+
+    def _of(self, backup: Backup) -> tuple[Notes, str]:
+        return (self._notes(backup.host) if backup.held and backup.name else NO_NOTES), backup.name or ""
+
+    def goes(self, backup: Backup) -> datetime | None:
+        """When an expired one may be deleted."""
+        return backup.expired + timedelta(seconds=policy_of(self.config, backup.host).grace) if backup.expired else None
+
+
+def _notes(site: Opened, host: str) -> Notes:
+    try:
+        return read_notes(site.pool.host(host))
+    except UnreadableRecord:  # an expiry leaves the host out and says so; here it must not hide the list
+        return NO_NOTES
+
+
 def _objects(site: Opened, backups: Iterable[Backup]) -> Iterator[dict[str, Any]]:
-    pool = str(site.pool.path)
+    pool, later = str(site.pool.path), _Later(site)
     for backup in backups:
+        goes = later.goes(backup)
         yield {
             "host": backup.host,
             "name": backup.name,
@@ -58,11 +102,12 @@ def _objects(site: Opened, backups: Iterable[Backup]) -> Iterator[dict[str, Any]
             "new_bytes": backup.new_bytes,
             "warnings": list(backup.warnings),
             "error": backup.error,
+            "held": later.hold_fields(backup) if backup.held else None,
+            "expires": format_time(goes) if goes else None,
         }
 
 
-def _row(backup: Backup) -> tuple[str, ...]:
-    remark = backup.error or (f"{counted(len(backup.warnings), 'warning')}: {backup.warnings[0]}" if backup.warnings else "")
+def _row(backup: Backup, later: _Later) -> tuple[str, ...]:
     return (
         printable(backup.host),
         backup.name or "(.working)",
@@ -72,5 +117,13 @@ def _row(backup: Backup) -> tuple[str, ...]:
         str(backup.files) if backup.files is not None else "-",
         format_size(backup.bytes),
         format_size(backup.new_bytes),
-        printable(remark),
+        printable(_remark(backup, later)),
     )
+
+
+def _remark(backup: Backup, later: _Later) -> str:
+    """When it goes or how it is held, then what was wrong with it."""
+    goes, warnings = later.goes(backup), backup.warnings
+    wrong = backup.error or (f"{counted(len(warnings), 'warning')}: {warnings[0]}" if warnings else None)
+    found = [f"goes {format_time(goes)}" if goes else None, later.hold_words(backup) if backup.held else None, wrong]
+    return "; ".join(words for words in found if words)

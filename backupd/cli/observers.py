@@ -53,7 +53,7 @@ def as_json_object(result: HostResult) -> dict[str, Any]:
     }
 
 
-def _say(text: str, *, err: bool = False) -> None:
+def say(text: str, *, err: bool = False) -> None:
     """A line for whoever reads it. That its reader has gone (`backupd run | head`), or its disk is full, ends no backup."""
     try:
         click.echo(text, err=err)
@@ -72,24 +72,24 @@ class LineObserver:
         """The run begins."""
         self.hosts = len(hosts)
         if hosts:
-            _say(f"backing up {counted(len(hosts), 'host')}")
+            say(f"backing up {counted(len(hosts), 'host')}")
 
     def started(self, running: Running) -> None:
         """A host's transfer begins."""
-        _say(f"{running.host}: started")
+        say(f"{running.host}: started")
 
     def finished(self, result: HostResult) -> None:
         """A host is done."""
         self.results.append(result)
-        _say(f"[{len(self.results)}/{self.hosts}] {result_line(result)}")
+        say(f"[{len(self.results)}/{self.hosts}] {result_line(result)}")
 
     def notice(self, text: str) -> None:
         """Something worth saying."""
-        _say(f"note: {printable(text)}")
+        say(f"note: {printable(text)}")
 
     def end(self) -> None:
         """The run is over."""
-        _say(summary_line(self.results, time.monotonic() - self.begun) if self.results else "nothing was due")
+        say(summary_line(self.results, time.monotonic() - self.begun) if self.results else "nothing was due")
 
 
 class JsonObserver:
@@ -102,4 +102,4 @@ class JsonObserver:
 
     def notice(self, text: str) -> None:
         """Something worth saying."""
-        _say(f"note: {printable(text)}", err=True)
+        say(f"note: {printable(text)}", err=True)

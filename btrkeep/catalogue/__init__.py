@@ -7,7 +7,32 @@
 The pool explains itself (backup.json); the catalogue is a cache of it, plus the history of runs. Losing it loses no backup.
 """
 
-from btrkeep.catalogue.model import BACKUP_STATES, RUN_OUTCOMES, Backup, HostFacts, Progress, Run, RunFields
+from btrkeep.catalogue.model import (
+    BACKUP_STATES,
+    EXPIRY_OUTCOMES,
+    RUN_OUTCOMES,
+    Backup,
+    BackupState,
+    Expiry,
+    ExpiryFields,
+    HostFacts,
+    Progress,
+    Run,
+    RunFields,
+)
 from btrkeep.catalogue.store import Catalogue
 
-__all__ = ["BACKUP_STATES", "RUN_OUTCOMES", "Backup", "Catalogue", "HostFacts", "Progress", "Run", "RunFields"]
+__all__ = [
+    "BACKUP_STATES",
+    "EXPIRY_OUTCOMES",
+    "RUN_OUTCOMES",
+    "Backup",
+    "BackupState",
+    "Catalogue",
+    "Expiry",
+    "ExpiryFields",
+    "HostFacts",
+    "Progress",
+    "Run",
+    "RunFields",
+]

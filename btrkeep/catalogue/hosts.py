@@ -48,7 +48,7 @@ def _newest_ended_run() -> ScalarSelect[int]:
     return ended.order_by(one.c.id.desc()).limit(1).scalar_subquery()
 
 
-_COMPLETE, _NEWEST = backup.alias("complete"), backup.alias("newest")
+_COMPLETE, _NEWEST, _ANY_RUN = backup.alias("complete"), backup.alias("newest"), run.alias("any")
 _FACTS_COLUMNS: tuple[ColumnElement[Any], ...] = (  # in the order of HostFacts' fields, after the name
     host.c.name,
     _COMPLETE.c.started,
@@ -62,10 +62,14 @@ _FACTS_COLUMNS: tuple[ColumnElement[Any], ...] = (  # in the order of HostFacts'
     run.c.outcome,
     run.c.error,
 )
-_FACTS = select(*_FACTS_COLUMNS).select_from(
-    host.outerjoin(_COMPLETE, and_(_COMPLETE.c.host == host.c.name, _COMPLETE.c.name == newest_name("complete")))
-    .outerjoin(_NEWEST, and_(_NEWEST.c.host == host.c.name, _NEWEST.c.name == newest_name()))
-    .outerjoin(run, run.c.id == _newest_ended_run())
+_FACTS = (
+    select(*_FACTS_COLUMNS)
+    .select_from(
+        host.outerjoin(_COMPLETE, and_(_COMPLETE.c.host == host.c.name, _COMPLETE.c.name == newest_name("complete")))
+        .outerjoin(_NEWEST, and_(_NEWEST.c.host == host.c.name, _NEWEST.c.name == newest_name()))
+        .outerjoin(run, run.c.id == _newest_ended_run())
+    )
+    .where(or_(_NEWEST.c.host.is_not(None), exists().where(_ANY_RUN.c.host == host.c.name)))
 )
 
 

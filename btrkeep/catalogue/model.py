@@ -7,10 +7,13 @@ surrogate escapes (PEP 383) for bytes that are no UTF-8; it comes back as it wen
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 BACKUP_STATES = ("running", "partial", "complete", "suspect", "failed", "expired", "deleting")
 RUN_OUTCOMES = ("complete", "suspect", "failed", "partial", "skipped")
+EXPIRY_OUTCOMES = ("complete", "partial", "stopped", "failed", "killed")
+"""complete: all that was due is gone. partial: hosts were left out, or a limit was reached. stopped: by a guard, or a signal.
+failed: an error ended it. killed: its process was gone when the next one came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,32 @@ class Backup:
     """The name of the backup that it grew from."""
     subvolume_id: int | None = None
     uuid: str | None = None
+    outcome: str | None = None
+    """complete, suspect or failed, whatever became of it since: what `state` is but for its expiry. None until it is final."""
+    held: str | None = None
+    """Its hold, as people say it; None without one."""
+    expired: datetime | None = None
+    """When retention marked it; None when it did not."""
     detail: Mapping[str, object] = field(default_factory=dict)
     """The rest of backup.json, as JSON has it; empty unless it was asked for (`backups(with_detail=True)`)."""
+
+
+class BackupState(NamedTuple):
+    """What retention must know of one backup. A tuple, since there are 95,000 of them and a dataclass takes three times as long."""
+
+    host: str
+    name: str | None
+    """None: the host's `.working`."""
+    started: datetime
+    state: str
+    outcome: str | None
+    """What `state` would be had it not expired; None for what is not final, and where the catalogue does not know."""
+    held: str | None
+    expired: datetime | None
+    subvolume_id: int | None
+    uuid: str | None
+    base: str | None
+    """The base of a `.working`; None for all others, of which nobody needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +131,62 @@ class Progress:
     rate: float | None
     """Bytes per second."""
     share: float | None
+    updated: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """One run of `expire`, with what it does now as long as it has no end. Counts are backups, but `left_out` counts hosts."""
+
+    id: int
+    started: datetime
+    finished: datetime | None
+    outcome: str | None
+    """One of EXPIRY_OUTCOMES; None: running now, or killed."""
+    pid: int
+    pid_started: str | None
+    planned: int
+    """How many it set out to delete."""
+    marked: int
+    revived: int
+    """How many are kept again, since the policy changed or a hold came."""
+    deleted: int
+    left_out: int
+    waiting: int | None
+    """Deleted subvolumes that wait for the cleaner now, those of others too; None: unknown, as for all that follow."""
+    most_waiting: int | None
+    rate: float | None
+    """Subvolumes per second."""
+    eta: float | None
+    """Seconds that are left, counted from `updated`."""
+    written_bytes: int | None
+    """Written to the filesystem's devices since it started."""
+    mount_option: str | None
+    """The allocator's option that the pool has for the time of it; None: left alone."""
+    paused: str | None
+    """Why it pauses now; None: it does not."""
+    error: str | None
+    updated: datetime
+
+
+class ExpiryFields(TypedDict, total=False):
+    """What `update_expiry` may change."""
+
+    finished: datetime | None
+    outcome: str | None
+    planned: int
+    marked: int
+    revived: int
+    deleted: int
+    left_out: int
+    waiting: int | None
+    most_waiting: int | None
+    rate: float | None
+    eta: float | None
+    written_bytes: int | None
+    mount_option: str | None
+    paused: str | None
+    error: str | None
     updated: datetime
 
 

@@ -7,7 +7,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from btrkeep.catalogue import hosts
 from btrkeep.catalogue.model import Run, RunFields
@@ -19,6 +19,7 @@ _AT_A_TIME = 1000
 _UPDATE = update(run).where(run.c.id == bindparam("the_run"))
 _DROP_PROGRESS = delete(progress).where(progress.c.run_id == bindparam("the_run"))
 _NEWEST = select(run).order_by(run.c.id.desc())
+_NEWEST_FINISH = select(func.max(run.c.finished))
 _UNFINISHED = select(run).where(run.c.finished.is_(None)).order_by(run.c.id)
 
 
@@ -70,3 +71,9 @@ def newest(connection: Connection, host: str | None, limit: int) -> list[Run]:
 def unfinished(connection: Connection) -> list[Run]:
     """Runs that have no end: running now, or killed. Oldest first."""
     return [Run(*row) for row in connection.execute(_UNFINISHED)]
+
+
+def newest_finish(connection: Connection) -> datetime | None:
+    """When the run that ended last did so; None when none has ended."""
+    found: datetime | None = connection.scalar(_NEWEST_FINISH)
+    return found

@@ -6,73 +6,34 @@ Every method raises OperatorError when the file is damaged, full, not writable, 
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Unpack
 
-from sqlalchemy import Connection, Engine, Result, delete, insert, select
+from sqlalchemy import Engine
 
-from btrkeep.catalogue import backups, hosts, migrate, progress, runs
+from btrkeep.catalogue import backups, facts, hosts, progress, runs
+from btrkeep.catalogue.expiring import ExpiringCatalogue
 from btrkeep.catalogue.model import RUN_OUTCOMES, Backup, HostFacts, Progress, Run, RunFields
 from btrkeep.catalogue.spool import spooled
-from btrkeep.catalogue.sqlite import for_writing
-from btrkeep.catalogue.tables import about
 
 _POOL_ID = "pool_id"
 
 
-class Catalogue:
-    """One open catalogue: a connection for reading, and one for writing, so that a list can be read while rows are written."""
+class Catalogue(ExpiringCatalogue):
+    """One open catalogue."""
 
     def __init__(self, engine: Engine, state: Path) -> None:
-        self._state = state
-        self._reader = engine.connect()
-        self._writer = for_writing(engine.connect())
-        self._unread: set[Result[Any]] = set()
+        super().__init__(engine, state)
         self._known: set[str] = set()  # hosts that have their row, which is never deleted
-
-    @classmethod
-    def open(cls, state: Path) -> Self:
-        """The catalogue in the folder `state`: made when missing, migrated when behind (a copy of the old file stays beside it).
-
-        Raises OperatorError when the file is damaged or no catalogue (then its hint says how to rebuild it), or when its schema is
-        newer than this code.
-        """
-        return cls(migrate.prepared_engine(state), state)
-
-    @staticmethod
-    def set_aside(state: Path) -> Path | None:
-        """Move a damaged catalogue out of the way, so that `open` makes a new one; where it is now, None when there was none."""
-        return migrate.set_aside(state)
-
-    def close(self) -> None:
-        """Close both connections. An iterator that is not at its end raises an error when it is asked on."""
-        for rows in list(self._unread):  # a list may be left half way, by BrokenPipeError say
-            rows.close()
-        self._reader.close()
-        self._writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        with self._writer.begin():
-            yield self._writer
 
     def pool_id(self) -> str | None:
         """The id of the pool whose backups these are; None in a new catalogue."""
-        return self._reader.scalar(select(about.c.value).where(about.c.name == _POOL_ID))
+        return self.get_fact(_POOL_ID)
 
     def set_pool_id(self, pool_id: str) -> None:
         """Say whose backups these are."""
-        with self._writing() as connection:
-            _put_pool_id(connection, pool_id)
+        self.set_fact(_POOL_ID, pool_id)
 
     def put_backup(self, backup: Backup) -> None:
         """Insert the backup, or replace the one of the same host and name; with no name, the host's `.working`."""
@@ -104,7 +65,7 @@ class Catalogue:
         """
         count = 0
         with spooled(found, self._state) as lists, self._writing() as connection:
-            _put_pool_id(connection, pool_id)
+            facts.put(connection, _POOL_ID, pool_id)
             backups.drop_all(connection)
             for some in lists:
                 backups.put_many(connection, some)
@@ -175,11 +136,6 @@ class Catalogue:
     def progress(self) -> list[Progress]:
         """What runs now, by host."""
         return progress.every(self._reader)
-
-
-def _put_pool_id(connection: Connection, pool_id: str) -> None:
-    connection.execute(delete(about).where(about.c.name == _POOL_ID))
-    connection.execute(insert(about), {"name": _POOL_ID, "value": pool_id})
 
 
 def _see_that_it_ends(fields: RunFields) -> None:

@@ -20,9 +20,9 @@ from sqlalchemy import (
 )
 
 from btrkeep.catalogue.columns import Document, Lines, Moment, Name, Words
-from btrkeep.catalogue.model import BACKUP_STATES, RUN_OUTCOMES
+from btrkeep.catalogue.model import BACKUP_STATES, EXPIRY_OUTCOMES, RUN_OUTCOMES
 
-SCHEMA_VERSION = "0001"
+SCHEMA_VERSION = "0002"
 """The newest migration. Versions are numbers of four digits, so that text order is their order."""
 
 
@@ -65,6 +65,9 @@ backup = Table(
     Column("base", Words),
     Column("subvolume_id", BigInteger),
     Column("uuid", Words),
+    Column("outcome", Text),
+    Column("held", Words),
+    Column("expired", Moment),
     _one_of("state", BACKUP_STATES),
     Index("backup_by_start", "host", "started", "name"),
 )
@@ -122,4 +125,31 @@ progress = Table(
     Column("rate", Float),
     Column("share", Float),
     Column("updated", Moment, nullable=False),
+)
+
+expiry = Table(
+    "expiry",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("started", Moment, nullable=False),
+    Column("finished", Moment),
+    Column("outcome", Text),
+    Column("pid", Integer, nullable=False),
+    Column("pid_started", Words),
+    Column("planned", Integer, nullable=False),
+    Column("marked", Integer, nullable=False),
+    Column("revived", Integer, nullable=False),
+    Column("deleted", Integer, nullable=False),
+    Column("left_out", Integer, nullable=False),
+    Column("waiting", Integer),
+    Column("most_waiting", Integer),
+    Column("rate", Float),
+    Column("eta", Float),
+    Column("written_bytes", BigInteger),
+    Column("mount_option", Words),
+    Column("paused", Words),
+    Column("error", Words),
+    Column("updated", Moment, nullable=False),
+    _one_of("outcome", EXPIRY_OUTCOMES),
+    sqlite_autoincrement=True,
 )

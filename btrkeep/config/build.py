@@ -14,9 +14,9 @@ from btrkeep.config.model import (
     GroupSettings,
     HostConfig,
     PoolSettings,
-    Retention,
     SshSettings,
 )
+from btrkeep.config.policies import Policies, say_who_keeps_everything
 from btrkeep.config.problems import Problems, Refused, dotted, nearest, quoted, show
 from btrkeep.errors import ConfigError
 
@@ -29,7 +29,9 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> Conf
     """The whole configuration. Raises ConfigError with every problem, those found before included."""
     pool = _pool(file, name, sections.single[POOL], problems)
     kept = [Kept("the pool", pool.get("path")), Kept("the state folder", pool.get("state"))]
-    hosts = dict(_hosts(sections, kept, problems))
+    policies = Policies(sections.single[RETENTION])
+    hosts = dict(_hosts(sections, kept, policies, problems))
+    say_who_keeps_everything(file, hosts.values(), problems)
     if problems.lines:
         raise ConfigError(problems.lines, "the configuration reference, docs/configuration.rst, explains every key")
     backup = {key: value for key, value in sections.single[BACKUP].items() if key not in _INHERITED}
@@ -39,9 +41,9 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> Conf
         pool=PoolSettings(**pool),
         backup=BackupSettings(**backup),
         ssh=SshSettings(**sections.single[SSH]),
-        retention=Retention(**sections.single[RETENTION]),
+        retention=policies.of(),
         expiry=ExpirySettings(**sections.single[EXPIRY]),
-        groups={group: _group(group, table.values) for group, table in sections.named[GROUP].items()},
+        groups={group: _group(group, table.values, policies) for group, table in sections.named[GROUP].items()},
         hosts=hosts,
         notices=tuple(problems.notices),
     )
@@ -58,9 +60,12 @@ def _pool(file: Path, name: str, given: Mapping[str, Any], problems: Problems) -
     return values
 
 
-def _group(name: str, values: Mapping[str, Any]) -> GroupSettings:
-    shared = {key: value for key, value in values.items() if key in _INHERITED}
-    return GroupSettings(name, values.get("concurrency"), values.get("bandwidth"), shared)
+def _group(name: str, values: Mapping[str, Any], policies: Policies) -> GroupSettings:
+    return GroupSettings(name, values.get("concurrency"), values.get("bandwidth"), _shared(values), policies.of(values))
+
+
+def _shared(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key in _INHERITED}
 
 
 def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,19 +81,20 @@ def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 def _everybody(backup: Mapping[str, Any]) -> dict[str, Any]:
     """What [backup] sets for every host. Its `exclude` takes the place of the default instead of adding to it."""
     base = {"exclude": () if "exclude" in backup else DEFAULTS["exclude"]}
-    return inherit(base, {key: value for key, value in backup.items() if key in _INHERITED})
+    return inherit(base, _shared(backup))
 
 
-def _hosts(sections: Sections, kept: list[Kept], problems: Problems) -> Iterator[tuple[str, HostConfig]]:
+def _hosts(sections: Sections, kept: list[Kept], policies: Policies, problems: Problems) -> Iterator[tuple[str, HostConfig]]:
     everybody = _everybody(sections.single[BACKUP])
     groups = sections.named[GROUP]
-    shared = {name: inherit(everybody, _group(name, table.values).shared) for name, table in groups.items()}
+    shared = {name: inherit(everybody, _shared(table.values)) for name, table in groups.items()}
     for name, table in sections.named[HOST].items():
         group = table.values.get("group")
         if group is not None and group not in groups and not problems.unread:
             where = f"{dotted(HOST, name, 'group')} = {show(group)}"
             problems.add(table.file, where, f"there is no such group{nearest(group, groups)}")
         values = inherit(shared.get(group or "", everybody), table.values)
+        values[RETENTION] = policies.of(groups[group].values if group in groups else {}, table.values)
         if "paths" not in values and not _paths_refused(table, groups):
             problems.add(table.file, dotted(HOST, name, "paths"), 'missing: the source paths, such as paths = ["/etc", "/srv"]')
         values["left_out"] = () if "address" in table.given else _this_machine(name, table, values, kept, problems)

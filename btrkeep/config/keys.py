@@ -15,6 +15,7 @@ POOL, BACKUP, RETENTION, EXPIRY, SSH, GROUP, HOST = "pool", "backup", "retention
 SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, SSH)  # sections of which there is one
 NAMED = (GROUP, HOST)  # sections of which each has a name: [host.web1]
 SECTIONS = SINGLE + NAMED
+WITHIN = {GROUP: (RETENTION,), HOST: (RETENTION,)}  # sections that may stand in a named one too: [host.web1.retention]
 _ALL, _SHARED = (BACKUP, GROUP, HOST), (GROUP, HOST)
 
 
@@ -28,7 +29,7 @@ class Key:
     default: Any
     example: str
     meaning: str
-    inherited: bool = True  # whether a host takes it from its group, and a group from [backup]
+    inherited: bool = True  # whether a host takes it from its group, and a group from the section for all hosts
 
 
 TABLE = (
@@ -91,7 +92,8 @@ TABLE = (
         'What expiry must not push the pool beyond, by pausing: how long a small fsync may take, such as ``"50ms"``, or the share '
         'of time that processes wait for I/O, such as ``"10%"`` (pressure stall information). ``"off"``: no pauses.'),
     Key("mount_option", (EXPIRY,), kinds.MOUNT_OPTION, "none", '"ssd"',
-        "The allocator's mount option while expired backups are deleted; afterwards the one that was there before comes back."),
+        "The allocator's mount option while expired backups are deleted; afterwards the one that was there before comes back. "
+        '``"none"``: it is left alone.'),
     Key("yield_to_backups", (EXPIRY,), kinds.FLAG, False, "true",
         "Whether expiry pauses while backups run."),
 
@@ -126,6 +128,15 @@ TABLE = (
     Key("address", (HOST,), kinds.ADDRESS, None, '"root@web1.example.org"',
         "How ssh reaches the host; an IPv6 address in brackets. Without it: this machine.", False),
 )  # fmt: skip
+
+WRITTEN = {
+    section: (
+        f"[{section}.NAME]" if section in NAMED else f"[{section}]",
+        *(f"[{outer}.NAME.{section}]" for outer, inner in WITHIN.items() if section in inner),
+    )
+    for section in SECTIONS
+}
+"""How each section's head is written, in all places where it may stand."""
 
 LEGAL = {section: {key.name: key for key in TABLE if section in key.sections} for section in SECTIONS}
 

@@ -14,8 +14,6 @@ from btrkeep.config.sources import name_fault, parse_address, parse_path, parse_
 from btrkeep.config.values import MinFree, Pace, Window, parse_min_free, parse_pace, parse_window
 from btrkeep.units import parse_duration, parse_share, parse_size
 
-INPLACE = ("always", "large", "never")
-MOUNT_OPTIONS = ("ssd", "nossd", "ssd_spread", "none")
 _LONGEST_DURATION = 3650 * 86400  # adding it to a moment still gives a moment
 _JUMP = '"ProxyJump=gate.example.org"'
 _SSH_OPTION = re.compile(r"[A-Za-z]\w*=[^\x00-\x1f\x7f]+", re.ASCII)
@@ -87,8 +85,10 @@ def _count(value: Any) -> int:
 
 
 def _number(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_PERIODS:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise Refused
+    if value > _MOST_PERIODS:
+        raise Refused(f"expected at most {_MOST_PERIODS}, which is every one there will be")
     return value
 
 
@@ -131,18 +131,18 @@ def _pace(value: Any) -> Pace | None:
     return parse_pace(_text(value))
 
 
-def _mount_option(value: Any) -> str:
-    if value not in MOUNT_OPTIONS:
-        near = nearest(value, MOUNT_OPTIONS) if isinstance(value, str) else ""
-        raise Refused(f"expected one of {', '.join(map(show, MOUNT_OPTIONS))}{near}")
-    return str(value)
+def _one_of(words: tuple[str, ...]) -> Kind:
+    """A word of few: its title in the documentation names them all."""
+    literals = [f'``"{word}"``' for word in words]
+    expected = f"one of {', '.join(map(show, words))}"
 
+    def parse(value: Any) -> str:
+        if value not in words:
+            near = nearest(value, words) if isinstance(value, str) else ""
+            raise Refused(f"expected {expected}{near}")
+        return str(value)
 
-def _inplace(value: Any) -> str:
-    if value not in INPLACE:
-        near = nearest(value, INPLACE) if isinstance(value, str) else ""
-        raise Refused(f"expected one of {', '.join(map(show, INPLACE))}{near}")
-    return str(value)
+    return Kind(f"{', '.join(literals[:-1])} or {literals[-1]}", expected, parse)
 
 
 def _zone(value: Any) -> ZoneInfo:
@@ -175,13 +175,11 @@ DURATION = Kind("duration", 'a duration such as "30m", "6h", "1d" or "2w"', _dur
 FLAG = Kind("true or false", "true or false, without quotes", _flag)
 FLOOR = Kind("share or size", 'a percentage up to "100%" such as "5%", or a size such as "20GiB"', _min_free)
 NUMBER = Kind("whole number", "a whole number from 0, such as 14, without quotes", _number)
-MOUNT_OPTION = Kind(
-    '``"ssd"``, ``"nossd"``, ``"ssd_spread"`` or ``"none"``', 'one of "ssd", "nossd", "ssd_spread", "none"', _mount_option
-)
-PACE = Kind("pace", 'a latency such as "50ms", a share of I/O pressure such as "10%", or "off"', _pace)
+MOUNT_OPTION = _one_of(("ssd", "nossd", "ssd_spread", "none"))
+PACE = Kind("pace", 'a latency up to "60s" such as "50ms", a share of I/O pressure such as "10%", or "off"', _pace)
 PATH = Kind("path", 'an absolute path such as "/srv/backup"', parse_path)
 GROUP = Kind("name of a group", 'the name of a group, such as "debian"', _group)
-IN_PLACE = Kind('``"always"``, ``"large"`` or ``"never"``', 'one of "always", "large", "never"', _inplace)
+IN_PLACE = _one_of(("always", "large", "never"))
 PATTERNS = Kind("list of exclude patterns", 'a list of patterns such as ["/var/cache/*", "*.tmp"]', parse_patterns)
 PORT = Kind("whole number", "a port from 1 to 65535, such as 22, without quotes", _port)
 RATE = Kind("size per second", 'bytes per second, such as "16MB"', _rate)

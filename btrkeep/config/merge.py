@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.config.files import Document
-from btrkeep.config.keys import LEGAL, NAMED, SECTIONS, SINGLE
+from btrkeep.config.keys import LEGAL, NAMED, SECTIONS, SINGLE, WITHIN, WRITTEN
 from btrkeep.config.problems import Problems, Refused, RefusedItems, dotted, nearest, quoted, show
 from btrkeep.config.sources import name_fault
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One [group.NAME] or [host.NAME]: where it is written, its values parsed, and in `given` what was written, refused or not."""
+    """One [group.NAME] or [host.NAME]: where it is written, its values parsed, and in `given` what was written, refused or not.
+
+    Among the values are those of a section within it, a dict by its name: [host.NAME.retention].
+    """
 
     file: Path
     values: dict[str, Any]
@@ -75,11 +78,15 @@ def _unknown_section(name: str, content: Any, file: Path, problems: Problems) ->
 
 
 def _values(content: Mapping[str, Any], section: str, file: Path, where: tuple[str, ...], problems: Problems) -> dict[str, Any]:
-    legal, values = LEGAL[section], {}
+    legal, within, values = LEGAL[section], WITHIN.get(section, ()), {}
     for name, raw in content.items():
+        if name in within:
+            if _is_table(raw, file, dotted(*where, name), problems):
+                values[name] = _values(raw, name, file, (*where, name), problems)
+            continue
         try:
             if name not in legal:
-                raise Refused(_misplaced(name, section) or f"unknown key{nearest(name, legal)}")
+                raise Refused(_misplaced(name, _head(section, where)) or f"unknown key{nearest(name, (*legal, *within))}")
             values[name] = legal[name].kind(raw)
         except Refused as refused:
             problems.add(file, f"{dotted(*where, name)} = {show(raw)}", refused.reason)
@@ -89,8 +96,14 @@ def _values(content: Mapping[str, Any], section: str, file: Path, where: tuple[s
     return values
 
 
-def _misplaced(name: str, section: str) -> str:
-    """Where a key belongs that exists, but not here."""
-    places = [f"[{place}.NAME]" if place in NAMED else f"[{place}]" for place in SECTIONS if name in LEGAL[place]]
-    here = f", not in [{section}.NAME]" if section in NAMED else f", not in [{section}]" if section else ""
-    return f"belongs in {' or '.join(places)}{here}" if places else ""
+def _head(section: str, where: tuple[str, ...]) -> str:
+    """How the head of the section at that place is written: [host.NAME], [host.NAME.retention]."""
+    return next(head for head in WRITTEN[section] if head.startswith(f"[{where[0]}"))
+
+
+def _misplaced(name: str, here: str) -> str:
+    """Where a key or a section belongs that exists, but not here."""
+    places = [place for section in SECTIONS if name in LEGAL[section] for place in WRITTEN[section]]
+    if places:
+        return f"belongs in {' or '.join(places)}{f', not in {here}' if here else ''}"
+    return f"is a section of its own, {' or '.join(WRITTEN[name])}" if name in WRITTEN else ""

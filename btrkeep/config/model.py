@@ -65,12 +65,16 @@ class ExpirySettings:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """A group's own caps, on top of the pool's, and in `shared` what it sets for its hosts, parsed, by key."""
+    """A group's own caps, on top of the pool's, and in `shared` what it sets for its hosts, parsed, by key.
+
+    `retention` is what its hosts have that set none of it, and `shared` has no part of it.
+    """
 
     name: str
     concurrency: int | None = None
     bandwidth: int | None = None
     shared: Mapping[str, Any] = field(default_factory=dict)
+    retention: Retention = field(default_factory=Retention)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,15 @@
 
 from typing import Any
 
-from btrkeep.config.keys import NAMED, SECTIONS, TABLE, Key
+from btrkeep.config.keys import SECTIONS, TABLE, WRITTEN, Key
 from btrkeep.config.problems import quoted
 
 BEGIN, END = ".. keys begin here\n", ".. keys end here\n"
 _TITLES = {
-    "retention": "Retention: for all hosts, a group or one host",
-    "expiry": "Expiry",
     "pool": "The pool",
     "backup": "Backups: for all hosts, a group or one host",
+    "retention": "Retention: for all hosts, a group or one host",
+    "expiry": "Expiry",
     "ssh": "The way to the hosts",
     "group": "Hosts: for a group or one host",
     "host": "Hosts: for one host only",
@@ -38,7 +38,7 @@ def keys() -> str:
 
 
 def _entry(key: Key) -> str:
-    places = ", ".join(f"``[{place}.NAME]``" if place in NAMED else f"``[{place}]``" for place in key.sections)
+    places = ", ".join(f"``{place}``" for section in key.sections for place in WRITTEN[section])
     return (
         f"``{key.name}``\n"
         f"    {key.meaning}\n\n"

@@ -18,6 +18,13 @@ path = {path}
 # window = "22:00-06:00"      # in UTC, or in the pool's own: zone = "Europe/Berlin" in [pool]
 # bandwidth = "16MB"          # per second, for all transfers together
 
+[retention]                   # how many days, weeks and months keep a backup; without it every backup is kept
+daily = 14
+weekly = 13
+monthly = 12
+# min_keep = 3                # never fewer complete backups of a host than this
+# grace = "1d"                # so long what no rule keeps can still be had back
+
 # [host.here]                 # no address: this machine
 # paths = ["/etc", "/home"]
 

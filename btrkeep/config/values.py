@@ -1,6 +1,6 @@
-"""Values that need more than a number or a word: a window of the day, a floor of free space.
+"""Values that need more than a number or a word: a window of the day, a floor of free space, a pace.
 
-Both keep what was written, so that they show as the operator knows them.
+They keep what was written, so that they show as the operator knows them.
 """
 
 import re
@@ -10,6 +10,7 @@ from datetime import time
 from btrkeep.units import parse_share, parse_size
 
 _LATENCY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s)\s*", re.ASCII)
+_LONGEST_LATENCY = 60.0  # seconds; beyond, nothing would ever pause
 _WINDOW = re.compile(r"\s*(\d\d?):(\d\d)\s*-\s*(\d\d?):(\d\d)\s*", re.ASCII)
 
 
@@ -73,16 +74,24 @@ def parse_min_free(text: str) -> MinFree:
 
 
 def parse_pace(text: str) -> Pace | None:
-    """The pace of "50ms", "0.2s" or "10%", None for "off". Raises ValueError, also for none at all and for a share above 100 %."""
-    if text.strip() == "off":
+    """The pace of "50ms", "0.2s" or "10%", None for "off".
+
+    Raises ValueError for anything else, also for a latency or a share of nothing, beyond one minute or 100 %.
+    """
+    text = text.strip()
+    if text == "off":
         return None
-    if "%" in text:
-        pace = Pace(text, None, parse_share(text))
-    else:
-        match = _LATENCY.fullmatch(text)
-        if not match:
-            raise ValueError(f"{text!r} is no pace")
-        pace = Pace(text, float(match[1]) * (0.001 if match[2] == "ms" else 1.0))
+    pace = Pace(text, None, parse_share(text)) if "%" in text else Pace(text, _parse_latency(text))
     if not (pace.latency or pace.pressure):
         raise ValueError(f"{text!r} leaves no room to work")
     return pace
+
+
+def _parse_latency(text: str) -> float:
+    match = _LATENCY.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is no pace")
+    latency = float(match[1]) * (0.001 if match[2] == "ms" else 1.0)
+    if latency > _LONGEST_LATENCY:
+        raise ValueError(f"{text!r} is longer than any pause is worth")
+    return latency

@@ -1,30 +1,53 @@
 """A btrfs that holds a pool: its marker, its subvolumes, its locks, its room. With treescan, the only user of python-btrfs."""
 
 from btrkeep.pool.locks import Holder, Lock, take_lock
-from btrkeep.pool.marker import HOSTS, MARKER, WORKING, Pool, create_pool, is_on, open_pool
+from btrkeep.pool.marker import HOSTS, MARKER, WORKING, Pool, create_pool, filesystem_uuid, is_on, open_pool
+from btrkeep.pool.mounts import ALLOCATORS, Mount, allocator, mount_of, set_allocator
+from btrkeep.pool.orphans import DeadRoot, Drop, Key, dead_roots, dropping, has_sync_wait, key_text, orphans, queued, wait_for
 from btrkeep.pool.room import Room, mount_options, read_room
+from btrkeep.pool.rootnode import branches, passed
 from btrkeep.pool.subvolume import Subvolume, commit, create, delete, describe, is_read_only, set_read_only, snapshot
+from btrkeep.pool.written import written_bytes
 
 __all__ = [
+    "ALLOCATORS",
     "HOSTS",
     "MARKER",
     "WORKING",
+    "DeadRoot",
+    "Drop",
     "Holder",
+    "Key",
     "Lock",
+    "Mount",
     "Pool",
     "Room",
     "Subvolume",
+    "allocator",
+    "branches",
     "commit",
     "create",
     "create_pool",
+    "dead_roots",
     "delete",
     "describe",
+    "dropping",
+    "filesystem_uuid",
+    "has_sync_wait",
     "is_on",
     "is_read_only",
+    "key_text",
+    "mount_of",
     "mount_options",
     "open_pool",
+    "orphans",
+    "passed",
+    "queued",
     "read_room",
+    "set_allocator",
     "set_read_only",
     "snapshot",
     "take_lock",
+    "wait_for",
+    "written_bytes",
 ]

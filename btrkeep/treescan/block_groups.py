@@ -5,6 +5,7 @@ extent tree, between the extents, and each is looked up at its chunk's address. 
 """
 
 from dataclasses import dataclass
+from struct import Struct
 
 import numpy as np
 from btrfs import ctree, ioctl
@@ -14,6 +15,7 @@ from btrkeep.treescan.items import U64, Array, gathered, headers, positions
 from btrkeep.treescan.search import HEADER_SIZE, TreeSearch
 
 _ITEM = np.dtype([("used", U64), ("chunk_objectid", U64), ("flags", U64)])
+_ITEM_FIELDS = Struct("<QQQ")  # the same, for one
 _KEY: int = ctree.BLOCK_GROUP_ITEM_KEY
 _ONE_ITEM = 256  # bytes of buffer, for one item of 24 and its header
 _SUPER_COPIES = np.array([64 << 10, 64 << 20, 256 << 30], U64)  # btrfs_sb_offset(), fs/btrfs/disk-io.h
@@ -56,13 +58,13 @@ def _in_bulk(fd: int) -> BlockGroups:
 def looked_up(fd: int, vaddr: Array, length: Array) -> BlockGroups:
     """The block groups of these chunks, one search each: some microseconds a piece."""
     tree = ctree.BLOCK_GROUP_TREE_OBJECTID if has_block_group_tree(fd) else ctree.EXTENT_TREE_OBJECTID
+    search = TreeSearch(fd, tree, buffer_size=_ONE_ITEM)
     rows = []
     for one, size in zip(vaddr.tolist(), length.tolist(), strict=True):
-        key = (one, _KEY, size)
-        search = TreeSearch(fd, tree, key, key, buffer_size=_ONE_ITEM)
+        search.only((one, _KEY, size))
         if search.fill():  # else it was removed since the chunks were read, which is normal
-            item = np.frombuffer(search.buffer, _ITEM, 1, search.first_header + HEADER_SIZE)[0]
-            rows.append((one, size, int(item["used"]), int(item["flags"])))
+            used, _, flags = _ITEM_FIELDS.unpack_from(search.buffer, search.first_header + HEADER_SIZE)
+            rows.append((one, size, used, flags))
     return BlockGroups(*np.array(rows, U64).reshape(-1, 4).T)
 
 

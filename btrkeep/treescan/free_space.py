@@ -6,7 +6,8 @@ sector from its objectid on (struct btrfs_free_space_info and the constants besi
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from btrfs import ctree, ioctl
@@ -28,7 +29,7 @@ _LEAST_SECTOR = 4096
 
 @dataclass(frozen=True, slots=True)
 class FreeSpace:
-    """A batch, in order of addresses. `vaddr`, `length`: u64[n], the free extents, those of bitmaps too.
+    """A batch, in order of addresses. `vaddr`, `length`: u64[n], the free extents, those of bitmaps too; no two overlap.
 
     Runs that touch across two bitmaps are two extents, as python-btrfs has them. `group_vaddr`, `group_length`: u64[m], the block
     groups that begin in this batch, whether or not they have free space.
@@ -47,15 +48,24 @@ def has_free_space_tree(fd: int) -> bool:
 
 
 def free_space(fd: int, first: int = 0, last: int = TOP, *, buffer_size: int = BUFFER_SIZE) -> Iterator[FreeSpace]:
-    """The free extents that begin at virtual addresses from `first` to `last`, a batch for each buffer.
+    """The free extents of the block groups from virtual address `first` to `last`, a batch for each buffer.
+
+    `first` and `last` are a block group's first and some block group's last byte: a bitmap is found by where it begins.
+
+    The filesystem may be written to meanwhile. The kernel holds a lock on one leaf at a time, so what is read is not of one moment:
+    free space that was taken or given back may be there or not, but no byte is there twice.
 
     Raises OSError: EPERM without CAP_SYS_ADMIN, ENOENT without a free space tree.
     """
     sector = int(ioctl.fs_info(fd).sectorsize)
     search = TreeSearch(fd, _TREE, (first, 0, 0), (last, 255, TOP), buffer_size=buffer_size)
+    reached = U64.type(0)
     while count := search.fill():
         batch, last_header = _aligned(search, count, sector) or _unaligned(search, count, sector)
         search.resume_after(last_header)
+        if len(batch.vaddr):
+            batch = _apart(batch, reached)
+            reached = max(reached, *(batch.vaddr[-1:] + batch.length[-1:]))
         yield batch
 
 
@@ -100,14 +110,18 @@ def unpacked(vaddr: Array, words: Array, sector: int) -> tuple[Array, Array]:
     Each word XORed with itself shifted by one bit has bits where a run begins and where it has ended; the bit that is shifted out
     goes into the next word, and out of the last one into a word more. So begins and ends alternate, also from row to row.
     """
-    one = np.uint64(1)
-    carried = np.zeros((len(words), words.shape[1] + 1), U64)
-    carried[:, 1:] = words >> np.uint64(63)
-    carried[:, :-1] ^= words ^ (words << one)
-    edges = np.flatnonzero(np.unpackbits(carried.view(np.uint8), bitorder="little"))
-    begins, ends = edges[0::2], edges[1::2]
-    row, bit = np.divmod(begins, carried.shape[1] * 64)
-    return vaddr[row] + (bit * sector).astype(U64), ((ends - begins) * sector).astype(U64)
+    edges = np.zeros((len(words), words.shape[1] + 1), U64)
+    edges[:, 1:] = words >> np.uint64(63)
+    edges[:, :-1] ^= words ^ (words << np.uint64(1))
+    octets = edges.view(np.uint8).ravel()
+    some = np.flatnonzero(octets != 0)  # only those that have an edge are taken apart; and bool is what NumPy searches fastest
+    bits = np.flatnonzero(np.unpackbits(octets[some], bitorder="little").view(bool))
+    at = some[bits >> 3] * 8 + (bits & 7)
+    row_bits = edges.shape[1] * 64
+    starts = np.arange(len(words) + 1) * row_bits
+    of_row = np.diff(np.searchsorted(at, starts))
+    where = (at * sector).view(U64) + np.repeat(vaddr - (starts[:-1] * sector).view(U64), of_row)
+    return where[0::2], where[1::2] - where[0::2]
 
 
 def _in_order(vaddr: Array, length: Array, more_vaddr: Array, more_length: Array) -> tuple[Array, Array]:
@@ -116,3 +130,18 @@ def _in_order(vaddr: Array, length: Array, more_vaddr: Array, more_length: Array
     all_vaddr, all_length = np.concatenate((vaddr, more_vaddr)), np.concatenate((length, more_length))
     order = np.argsort(all_vaddr, kind="stable")
     return all_vaddr[order], all_length[order]
+
+
+def _apart(batch: FreeSpace, reached: Any) -> FreeSpace:
+    """Without what was there before: `reached` is how far earlier batches went.
+
+    An extent from whose begin a piece was taken while it was read is met again, at the new begin; so are those of a block group
+    whose extents the kernel makes a bitmap at that moment, or the other way round.
+    """
+    ends = batch.vaddr + batch.length
+    covered = np.maximum.accumulate(np.concatenate(([reached], ends[:-1])))
+    if (batch.vaddr >= covered).all():
+        return batch
+    begin = np.maximum(batch.vaddr, covered)
+    is_new = ends > begin
+    return replace(batch, vaddr=begin[is_new], length=(ends - begin)[is_new])

@@ -46,6 +46,11 @@ def headers(buffer: bytearray, at: Array) -> Array:
 
 
 def gathered(buffer: bytearray, at: Array, layout: np.dtype[Any]) -> Array:
-    """layout[n]: the structures that begin at these places, which need not be aligned."""
-    view = np.frombuffer(buffer, np.uint8)
-    return view[at[:, None] + np.arange(layout.itemsize)].view(layout)[:, 0]
+    """layout[n]: copies of the structures that begin at these places, which need not be aligned.
+
+    They are taken from a view in which one begins at each byte: a copy for each structure, and not an index for each byte. NumPy
+    copies opaque bytes ten times as fast as fields.
+    """
+    every = np.ndarray((len(buffer) - layout.itemsize + 1,), f"V{layout.itemsize}", buffer, 0, (1,))
+    taken: Array = every[at].view(layout)
+    return taken

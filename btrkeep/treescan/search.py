@@ -50,6 +50,10 @@ class TreeSearch:
         self._since = since
         self._resume: Key | None = first
 
+    def only(self, key: Key) -> None:
+        """The next fill is about one item: that of this key, or none."""
+        self._resume = self._last = key
+
     def fill(self) -> int:
         """The number of items that were put into the buffer; 0 at the end. Raises OSError: ENOENT for a tree that is not there."""
         if self._resume is None:

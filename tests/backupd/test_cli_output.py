@@ -223,6 +223,7 @@ def test_v_says_more_and_vv_every_program_that_is_started(nights: Nights) -> Non
 
 def test_a_piped_run_prints_one_line_per_event(nights: Nights) -> None:
     (nights.source / "file").write_text("text")
+    nights.tables["retention"] = {"daily": 14}  # else a note says that everything is kept
     nights.host("here", nights.source, address=None)
     nights.host("there", nights.source)
     lines = nights.backupd("run").stdout.splitlines()

@@ -22,6 +22,15 @@ def commands() -> dict[str, click.Command]:
     return {name: command for name, command in found.items() if command}
 
 
+def doers() -> dict[str, click.Command]:
+    """The commands that do something: of a group, those that are in it."""
+    found: dict[str, click.Command] = {}
+    for name, command in commands().items():
+        within = command.commands if isinstance(command, click.Group) else {}
+        found |= {f"{name} {inner}": one for inner, one in within.items()} or {name: command}
+    return found
+
+
 def fails(*words: str | Path, status: int = 2) -> tuple[str, str]:
     """The error and the hint of a command that fails as it should: nothing on standard output, one line each, no traceback."""
     done = backupd(*words, check=False)
@@ -33,12 +42,12 @@ def fails(*words: str | Path, status: int = 2) -> tuple[str, str]:
     return error.removeprefix("error: "), hint.removeprefix("hint: ")
 
 
-@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=str)
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), ["retention", "explain"]], ids=str)
 def test_help_fits_a_terminal_of_80_columns_and_names_every_option(words: list[str]) -> None:
     long = backupd(*words, "--help", env={"COLUMNS": "80"})
     assert backupd(*words, "-h", env={"COLUMNS": "80"}).stdout == long.stdout
     assert max(map(len, long.stdout.splitlines())) <= 80
-    command = commands()[words[0]] if words else group
+    command = {**commands(), **doers()}[" ".join(words)] if words else group
     for param in command.get_params(context()):
         if isinstance(param, click.Option):
             assert all(name in long.stdout for name in param.opts)
@@ -54,10 +63,10 @@ def test_help_lists_every_command_with_what_it_does() -> None:
 
 def test_every_command_that_prints_results_has_json_and_takes_another_time() -> None:
     without = {"completion"}  # it prints a script
-    for name, command in commands().items():
+    for name, command in doers().items():
         options = {option for param in command.params for option in param.opts}
         assert ("--json" in options) == (name not in without), name
-        assert ("--now" in options) == (name not in without | {"init"}), name  # what init makes is what allows --now
+        assert ("--now" in options) == (name not in without | {"init", "progress"}), name  # what init makes allows --now; the kernel is watched now
 
 
 def test_without_words_the_help_is_shown_and_the_status_is_that_of_wrong_usage() -> None:

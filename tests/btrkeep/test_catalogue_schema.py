@@ -16,6 +16,7 @@ from time import sleep
 from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -25,12 +26,14 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.sql.expression import Executable
 
-from btrkeep.catalogue import Backup, Catalogue, backups, hosts, migrate, progress, runs, tables
+from btrkeep.catalogue import Backup, Catalogue, backups, expiries, facts, hosts, migrate, progress, rename, runs, states, tables
 from btrkeep.errors import OperatorError
 from tests.beds import TOP
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
 BACKUP = Backup("web1", "n1", "/p", "complete", NOW, NOW, 1.0, 1, 1, 1, None, detail={"a": 1})
+STATEMENTS = (backups, expiries, facts, hosts, progress, rename, runs, states)
+NOW_VERSION, NEXT_VERSION = tables.SCHEMA_VERSION, f"{int(tables.SCHEMA_VERSION) + 1:04}"
 
 
 def ask(file: Path, statement: str) -> list[tuple[Any, ...]]:
@@ -90,9 +93,9 @@ def test_the_newest_migration_is_the_version_that_the_code_knows() -> None:
 
 def test_every_statement_can_be_said_to_postgresql() -> None:
     dialect = postgresql.dialect()
-    everything = [each for module in (backups, hosts, progress, runs) for each in vars(module).values()]
+    everything = [each for module in STATEMENTS for each in vars(module).values()]
     statements = [each for each in everything if isinstance(each, Executable)]
-    assert len(statements) >= 15
+    assert len(statements) >= 30
     for statement in [*statements, *(CreateTable(table) for table in tables.metadata.sorted_tables)]:
         assert str(statement.compile(dialect=dialect))  # type: ignore[attr-defined]
 
@@ -158,17 +161,17 @@ def test_first_openings_at_the_same_time_all_succeed(tmp_path: Path) -> None:
 def newer_code(monkeypatch: pytest.MonkeyPatch, folder: Path, upgrade: Iterable[str]) -> None:
     """As if the next version of btrkeep had been installed."""
     shutil.copytree(migrate.MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    lines = ["import sqlalchemy as sa", "from alembic import op", "revision, down_revision = '0002', '0001'"]
-    (folder / "versions" / "version_0002.py").write_text(
+    lines = ["import sqlalchemy as sa", "from alembic import op", f"revision, down_revision = '{NEXT_VERSION}', '{NOW_VERSION}'"]
+    (folder / "versions" / f"version_{NEXT_VERSION}.py").write_text(
         "\n".join([*lines, "def upgrade() -> None:", *(f"    {line}" for line in upgrade)])
     )
     monkeypatch.setattr(migrate, "MIGRATIONS", folder)
-    monkeypatch.setattr(tables, "SCHEMA_VERSION", "0002")
+    monkeypatch.setattr(tables, "SCHEMA_VERSION", NEXT_VERSION)
 
 
 def test_an_older_catalogue_is_migrated_and_a_copy_kept_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = tmp_path / "state"
-    file, copy = state / "catalogue.sqlite", state / "catalogue.sqlite.before-0002"
+    file, copy = state / "catalogue.sqlite", state / f"catalogue.sqlite.before-{NEXT_VERSION}"
     with Catalogue.open(state) as still_open:
         still_open.put_backup(BACKUP)  # which is in the journal only, as long as somebody has the catalogue open
         drop_a_column = ["with op.batch_alter_table('backup', recreate='always') as batch:", "    batch.drop_column('uuid')"]
@@ -178,8 +181,8 @@ def test_an_older_catalogue_is_migrated_and_a_copy_kept_beside_it(tmp_path: Path
     assert "uuid" not in [row[1] for row in ask(file, "PRAGMA table_info(backup)")]
     # The table was built anew; what refers to it must not have gone with the old one.
     assert ask(file, "SELECT * FROM backup_detail") == [("web1", "n1", '{"a":1}')]
-    assert ask(file, "SELECT version_num FROM alembic_version") == [("0002",)]
-    assert ask(copy, "SELECT version_num, host FROM alembic_version, backup") == [("0001", "web1")]
+    assert ask(file, "SELECT version_num FROM alembic_version") == [(NEXT_VERSION,)]
+    assert ask(copy, "SELECT version_num, host FROM alembic_version, backup") == [(NOW_VERSION, "web1")]
     assert "uuid" in [row[1] for row in ask(copy, "PRAGMA table_info(backup)")]
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert not list(state.glob("*.tmp"))
@@ -200,9 +203,76 @@ def test_of_two_that_find_an_older_catalogue_one_migrates_it(tmp_path: Path, mon
     monkeypatch.setattr(migrate, "_copy", slow_copy)
     with ThreadPoolExecutor(2) as threads:
         assert len(list(threads.map(migrate.prepared_engine, [state, state]))) == 2
-    assert copied == [("0001",)]
-    assert ask(state / "catalogue.sqlite.before-0002", "SELECT version_num FROM alembic_version") == [("0001",)]
-    assert ask(state / "catalogue.sqlite", "SELECT version_num FROM alembic_version") == [("0002",)]
+    assert copied == [(NOW_VERSION,)]
+    assert ask(state / f"catalogue.sqlite.before-{NEXT_VERSION}", "SELECT version_num FROM alembic_version") == [(NOW_VERSION,)]
+    assert ask(state / "catalogue.sqlite", "SELECT version_num FROM alembic_version") == [(NEXT_VERSION,)]
+
+
+OLD_ROWS = r"""
+INSERT INTO about VALUES ('pool_id', 'the-pool');
+INSERT INTO host VALUES ('web1'), ('caf\udce9');
+INSERT INTO backup VALUES
+  ('web1', '2026-11-20T220003Z', 'hosts/web1/2026-11-20T220003Z', 'complete', '2026-11-20T22:00:03.000000Z',
+   '2026-11-20T22:01:04.500000Z', 61.5, 1234, 1099511627776, 77, NULL, '["one", "two"]', '2026-11-19T220003Z', 300, 'u-1'),
+  ('web1', 'n2', 'p2', 'suspect', '2026-11-21T22:00:03.000000Z', NULL, NULL, NULL, NULL, NULL, 'lost', NULL, NULL, NULL, NULL),
+  ('web1', 'n3', 'p3', 'failed', '2026-11-22T22:00:03.000000Z', NULL, NULL, NULL, NULL, NULL, 'gone', NULL, NULL, 302, 'u-3'),
+  ('caf\udce9', '', 'p4', 'partial', '2026-11-20T22:00:03.000000Z', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'n1', 303, 'u-4');
+INSERT INTO backup_detail VALUES ('web1', '2026-11-20T220003Z', '{"a":1}'), ('web1', 'n2', '{"b":[2]}');
+INSERT INTO run (id, host, started, finished, outcome, backup, attempts, last_lines, pid, night) VALUES
+  (7, 'web1', '2026-11-20T22:00:03.000000Z', '2026-11-20T22:01:04.500000Z', 'complete', '2026-11-20T220003Z', 1, '["x"]', 4242, 1),
+  (9, 'caf\udce9', '2026-11-20T22:00:03.000000Z', NULL, NULL, NULL, 2, NULL, 4243, 0);
+INSERT INTO progress VALUES ('caf\udce9', 9, 4243, '99', '/srv', 1, NULL, 3, NULL, 0.5, '2026-11-20T22:00:09.000000Z');
+"""
+
+
+def made_at(version: str, file: Path) -> None:
+    """A catalogue of an older btrkeep, by the migrations that it had, and Alembic itself."""
+    engine = create_engine(f"sqlite:///{file}")
+    config = Config()
+    config.set_main_option("script_location", str(migrate.MIGRATIONS).replace("%", "%%"))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, version)
+    engine.dispose()
+
+
+def rows_of(file: Path, columns: dict[str, str]) -> dict[str, list[tuple[Any, ...]]]:
+    return {table: sorted(ask(file, f"SELECT {names} FROM {table}"), key=repr) for table, names in columns.items()}
+
+
+def test_a_catalogue_of_the_first_schema_keeps_every_row_and_value(tmp_path: Path) -> None:
+    file = tmp_path / "catalogue.sqlite"
+    made_at("0001", file)
+    tables_then = ("about", "host", "backup", "backup_detail", "run", "progress")
+    columns = {name: ", ".join(row[1] for row in ask(file, f"PRAGMA table_info({name})")) for name in tables_then}
+    assert "held" not in columns["backup"]
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript(OLD_ROWS)
+    before = rows_of(file, columns)
+    assert all(before.values())
+    with Catalogue.open(tmp_path) as catalogue:
+        found = list(catalogue.backups(with_detail=True))
+        assert [(one.host, one.name, one.outcome, one.held, one.expired) for one in found] == [
+            ("caf\udce9", None, None, None, None),
+            ("web1", "2026-11-20T220003Z", "complete", None, None),
+            ("web1", "n2", "suspect", None, None),
+            ("web1", "n3", "failed", None, None),
+        ]
+        assert (found[1].warnings, found[1].bytes, found[1].detail) == (("one", "two"), 2**40, {"a": 1})
+        assert (len(catalogue.runs()), len(catalogue.progress()), catalogue.pool_id()) == (2, 1, "the-pool")
+        assert catalogue.start_run("web1", NOW, 1, None, False) == 10
+    after = rows_of(file, columns)
+    after["run"] = [row for row in after["run"] if row[0] != 10]
+    assert after == before
+    assert rows_of(tmp_path / "catalogue.sqlite.before-0002", columns) == before
+    assert (ask(file, "PRAGMA integrity_check"), ask(file, "PRAGMA foreign_key_check")) == ([("ok",)], [])
+
+
+def test_a_migrated_catalogue_has_the_shape_of_a_new_one(tmp_path: Path) -> None:
+    made_at("0001", tmp_path / "catalogue.sqlite")
+    Catalogue.open(tmp_path).close()
+    Catalogue.open(tmp_path / "new").close()
+    assert shape(tmp_path / "catalogue.sqlite") == shape(tmp_path / "new" / "catalogue.sqlite")
 
 
 @pytest.mark.parametrize("last", ["raise RuntimeError('half way')", "op.execute('DELETE FROM host')"])
@@ -216,7 +286,7 @@ def test_a_migration_that_fails_half_way_leaves_the_old_schema(tmp_path: Path, m
         with pytest.raises(RuntimeError):
             Catalogue.open(state)
     assert shape(state / "catalogue.sqlite") == before
-    assert ask(state / "catalogue.sqlite", "SELECT version_num FROM alembic_version") == [("0001",)]
+    assert ask(state / "catalogue.sqlite", "SELECT version_num FROM alembic_version") == [(NOW_VERSION,)]
     with Catalogue.open(state) as catalogue:
         assert list(catalogue.backups(with_detail=True)) == [BACKUP]
 

@@ -29,6 +29,13 @@ def tell(**numbers):
 """
 FACTS = "count = len(catalogue.host_facts()); tell(count=count, seconds=perf_counter() - started)"
 ONE_HOST = "count = len(list(catalogue.backups('host1500.example.org'))); tell(count=count, seconds=perf_counter() - started)"
+STATES = "began = process_time(); count = sum(1 for _ in catalogue.states()); tell(count=count, seconds=process_time() - began)"
+SET = """
+which = [(each.host, each.name, each.state, each.started) for each in catalogue.states()][:4000]
+began = process_time()
+count = catalogue.set_states(which)
+tell(count=count, seconds=process_time() - began)
+"""
 LIST = """
 count = 0
 for each in catalogue.backups():
@@ -81,6 +88,19 @@ def test_the_backups_of_one_host_take_20_milliseconds(large: Path) -> None:
     found = measured(ONE_HOST, large)
     assert found["count"] == 32
     assert found["seconds"] < 0.04
+
+
+def test_the_states_of_all_backups_take_a_third_of_a_second(large: Path) -> None:
+    found = measured(STATES, large)
+    assert found["count"] == 96_000
+    assert found["seconds"] < 0.7
+    assert found["memory"] < 100e6
+
+
+def test_a_nights_expired_backups_are_marked_in_a_tenth_of_a_second(large: Path) -> None:
+    found = measured(SET, large)
+    assert found["count"] == 4000
+    assert found["seconds"] < 0.2
 
 
 def test_all_backups_as_json_take_a_second_and_little_memory(large: Path) -> None:

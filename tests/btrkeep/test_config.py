@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from btrkeep.config import Config, Window, load
+from btrkeep.config import Config, ExpirySettings, Retention, Window, load
 from btrkeep.config.values import parse_min_free, parse_window
 from btrkeep.errors import ConfigError
 
@@ -34,6 +34,18 @@ shrink_limit = "50%"
 unreadable_limit = "1%"
 exclude = ["/proc/*", "/sys/*", "/dev/*", "/run/*", "/tmp/*", "/var/tmp/*", "lost+found"]
 one_file_system = false
+[retention]
+daily = 14
+weekly = 13
+monthly = 12
+yearly = 0
+min_keep = 3
+grace = "1d"
+[expiry]
+max_orphans = 100
+pace = "off"
+mount_option = "none"
+yield_to_backups = false
 [ssh]
 key = "/etc/btrkeep/id_ed25519"
 known_hosts = "/etc/btrkeep/known_hosts"
@@ -77,6 +89,8 @@ def test_the_whole_example_says_what_it_means(loaded: Write, tmp_path: Path) -> 
     assert (config.backup.concurrency, config.backup.bandwidth) == (4, 16_000_000)
     assert (config.ssh.key, config.ssh.known_hosts, config.ssh.command) == (
         Path("/etc/btrkeep/id_ed25519"), Path("/etc/btrkeep/known_hosts"), "ssh")  # fmt: skip
+    assert config.retention == Retention(daily=14, weekly=13, monthly=12, yearly=0, min_keep=3, grace=86400)
+    assert config.expiry == ExpirySettings(max_orphans=100, pace=None, mount_option="none", yield_to_backups=False)
     web1 = config.hosts["web1"]
     assert (web1.name, web1.group, web1.address, web1.port) == ("web1", "debian", "root@web1.example.org", 22)
     assert (web1.rsync_path, web1.paths, web1.bandwidth) == ("sudo rsync", ("/etc", "/srv"), None)
@@ -92,9 +106,10 @@ def test_the_whole_example_says_what_it_means(loaded: Write, tmp_path: Path) -> 
 
 def test_a_pool_and_one_host_are_enough(loaded: Write) -> None:
     spelt_out = loaded(ISSUE).hosts["here"]
-    config = loaded(f'{POOL}[host.here]\npaths = ["/home"]\n[backup]\nwindow = "22:00-06:00"\n')
+    rules = "[retention]\ndaily = 14\nweekly = 13\nmonthly = 12\n"
+    config = loaded(f'{POOL}{rules}[host.here]\npaths = ["/home"]\n[backup]\nwindow = "22:00-06:00"\n')
     assert config.hosts["here"] == spelt_out  # what the issue spells out is what the defaults are
-    assert (config.backup.concurrency, config.backup.bandwidth) == (4, None)
+    assert (config.backup.concurrency, config.backup.bandwidth, config.expiry) == (4, None, loaded(ISSUE).expiry)
     assert config.pool.state == Path("/var/lib/btrkeep/main")
 
 
@@ -281,12 +296,13 @@ def test_min_free_is_a_share_of_the_filesystem_or_a_size(text: str, total: int, 
 
 
 def test_a_key_that_has_no_effect_on_this_machine_is_said(loaded: Write, tmp_path: Path) -> None:
-    config = loaded(f'{POOL}[host.here]\npaths = ["/etc"]\nport = 22')
+    config = loaded(f'{POOL}[host.here]\npaths = ["/etc"]\nport = 22\nretention.daily = 1')
     assert config.notices == (f"{tmp_path}/main.toml: host.here.port: has no effect, the host has no address: it is this machine",)
 
 
 def test_a_source_path_whose_content_is_excluded_is_said(loaded: Write) -> None:
-    config = loaded(f'{POOL}[host.a]\naddress = "a"\npaths = ["/tmp"]\n[host.b]\naddress = "b"\npaths = ["/tmp/work"]')
+    hosts = '[host.a]\naddress = "a"\npaths = ["/tmp"]\n[host.b]\naddress = "b"\npaths = ["/tmp/work"]'
+    config = loaded(f"{POOL}[retention]\ndaily = 1\n{hosts}")
     assert len(config.notices) == 1
     assert 'host.a.paths: "/tmp" is fetched as an empty folder, "/tmp/*" excludes what is in it' in config.notices[0]
 

@@ -9,13 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.config import HostConfig, example, load
+from btrkeep.config import ExpirySettings, HostConfig, Retention, example, load
 from btrkeep.config.keys import LEGAL, SECTIONS, TABLE
 from btrkeep.config.problems import quoted
 from btrkeep.config.reference import BEGIN, END, refreshed
 from btrkeep.errors import ConfigError, UsageError
 
 ROOT = Path(__file__).parents[2]
+HEADS = {
+    "group": ["[group.NAME]"],
+    "host": ["[host.NAME]"],
+    "retention": ["[retention]", "[group.NAME.retention]", "[host.NAME.retention]"],
+    **{section: [f"[{section}]"] for section in ("pool", "backup", "expiry", "ssh")},
+}
 DOCUMENT = (ROOT / "docs" / "configuration.rst").read_text(encoding="utf-8")
 
 
@@ -32,17 +38,18 @@ def test_the_command_that_makes_the_list_makes_it(tmp_path: Path) -> None:
 
 
 def test_every_entry_names_type_default_places_and_an_example() -> None:
-    fields = set(HostConfig.__slots__) - {"name", "left_out"}
+    fields = {*HostConfig.__slots__, *Retention.__slots__, *ExpirySettings.__slots__} - {"name", "left_out", "retention"}
     assert fields <= {key.name for key in TABLE}
     for key in TABLE:
         entry = re.search(rf"^``{key.name}``\n(    .*\n|\n)+", DOCUMENT, re.MULTILINE)
         assert entry, key.name
         assert all(f":{field}:" in entry[0] for field in ("Type", "Default", "In", "Example")), key.name
-        assert all(f"[{section}" in entry[0] for section in key.sections)
+        heads = {head for section in key.sections for head in HEADS[section]}
+        assert set(re.findall(r"``(\[[\w.]+\])``", entry[0].partition(":In:")[2])) == heads
 
 
 def test_the_document_has_no_faults_of_markup() -> None:
-    text = DOCUMENT.replace(":manpage:", "").replace(".. code-block:: toml", "::")  # Sphinx's own
+    text = DOCUMENT.replace(":manpage:", "").replace(":doc:", "").replace(".. code-block:: toml", "::")  # Sphinx's own
     command = [sys.executable, "-m", "docutils", "--report=warning", "--halt=warning", "-", os.devnull]
     run = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
@@ -52,13 +59,13 @@ def test_names_of_keys_are_unique() -> None:
     assert len({key.name for key in TABLE}) == len(TABLE)
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_every_documented_example_loads_wherever_it_is_legal(tmp_path: Path, section: str) -> None:
+@pytest.mark.parametrize(("section", "head"), [(section, head) for section in SECTIONS for head in HEADS[section]])
+def test_every_documented_example_loads_wherever_it_is_legal(tmp_path: Path, section: str, head: str) -> None:
     lines = "\n".join(f"{key.name} = {key.example}" for key in LEGAL[section].values() if key.name != "group")
-    head = f"[{section}.a]" if section in ("group", "host") else f"[{section}]"
     pool = "" if section == "pool" else '[pool]\npath = "/srv/backup"\n'
-    (tmp_path / "main.toml").write_text(f"{pool}{head}\n{lines}\n")
-    load(folder=tmp_path)
+    host = "" if section == "host" else '[host.NAME]\naddress = "a"\npaths = ["/etc"]\n'
+    (tmp_path / "main.toml").write_text(f"{pool}{host}{head}\n{lines}\n")
+    assert list(load(folder=tmp_path).hosts) == ["NAME"]
 
 
 def test_the_documents_example_loads(tmp_path: Path) -> None:
@@ -68,6 +75,9 @@ def test_the_documents_example_loads(tmp_path: Path) -> None:
     config = load(folder=tmp_path)
     assert list(config.hosts) == ["web1", "till7", "here"]
     assert config.hosts["till7"].window is None
+    assert config.hosts["till7"].retention == Retention(daily=60, weekly=13, monthly=12)
+    assert config.hosts["here"].retention == Retention(daily=14, weekly=13, monthly=12)
+    assert config.notices == ()
 
 
 def test_the_documents_problems_are_what_is_said(tmp_path: Path) -> None:
@@ -87,6 +97,7 @@ def test_the_first_configuration_loads_and_has_no_host(tmp_path: Path, path: str
     (tmp_path / "offsite.toml").write_text(text, encoding="utf-8")
     config = load("offsite", folder=tmp_path)
     assert (config.pool.path, config.hosts, config.notices) == (Path(path), {}, ())
+    assert config.retention == Retention(daily=14, weekly=13, monthly=12)
     assert tomllib.loads(text)["pool"]["path"] == path
     assert quoted(path) in text
 
@@ -96,6 +107,9 @@ def test_the_first_configurations_suggestions_load_when_uncommented(tmp_path: Pa
     (tmp_path / "main.toml").write_text(text)
     config = load(folder=tmp_path)
     assert (list(config.hosts), config.backup.bandwidth) == (["here", "web1"], 16_000_000)
+    assert text.count("\nmin_keep = 3 ") == text.count('\ngrace = "1d" ') == 1  # the defaults, for whoever looks for them
+    assert {host.retention for host in config.hosts.values()} == {Retention(daily=14, weekly=13, monthly=12)}
+    assert config.notices == ()
 
 
 @pytest.mark.parametrize("path", ["relative", "/a\nb", "/a\udcff"])

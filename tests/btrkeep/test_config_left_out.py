@@ -26,7 +26,9 @@ def machine(tmp_path: Path) -> Path:
 
 def host(machine: Path, pool: str, *sources: str) -> tuple[HostConfig, tuple[str, ...]]:
     paths = ", ".join(f'"{machine / source}"' for source in sources)
-    text = f'[pool]\npath = "{machine / pool}"\nstate = "{machine}/var/state"\n[host.here]\npaths = [{paths}]\n'
+    text = (
+        f'[pool]\npath = "{machine / pool}"\nstate = "{machine}/var/state"\n[host.here]\npaths = [{paths}]\nretention.daily = 1\n'
+    )
     (machine / "main.toml").write_text(text)
     config = load(folder=machine)
     return config.hosts["here"], config.notices
@@ -89,7 +91,7 @@ def test_a_source_path_in_the_pool_is_refused(machine: Path, source: str) -> Non
 
 
 def test_another_machine_may_have_the_same_paths(machine: Path) -> None:
-    text = f'[pool]\npath = "{machine}/srv"\n[host.there]\naddress = "there"\npaths = ["{machine}/srv"]\n'
+    text = f'[pool]\npath = "{machine}/srv"\n[host.there]\naddress = "there"\npaths = ["{machine}/srv"]\nretention.daily = 1\n'
     (machine / "main.toml").write_text(text)
     config = load(folder=machine)
     assert (config.hosts["there"].left_out, config.notices) == ((), ())

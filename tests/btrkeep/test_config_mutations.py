@@ -24,6 +24,12 @@ min_free = "5%"
 concurrency = 4
 window = "22:00-06:00"
 exclude = ["/proc/*", "lost+found"]
+[retention]
+daily = 14
+grace = "2d"
+[expiry]
+pace = "50ms"
+mount_option = "ssd"
 [ssh]
 command = "ssh"
 [group.debian]
@@ -37,6 +43,9 @@ port = 22
 paths = ["/etc", "/srv"]
 [host.here]
 paths = ["/home"]
+retention = { weekly = 3, min_keep = 4 }
+[group.debian.retention]
+monthly = 5
 """
 LINES = VALID.splitlines(keepends=True)
 LATE = datetime(2040, 1, 1, tzinfo=UTC)
@@ -68,7 +77,24 @@ SCALARS = (
     | st.integers()
     | st.booleans()
     | st.sampled_from(
-        ["5%", "1d", "0s", "16MB", "9" * 500, "22:00-22:00", "none", "/", "/srv", "/srv/backup/x", "..", "UTC", "Europe", "debian"]
+        [
+            "5%",
+            "50ms",
+            "off",
+            "1d",
+            "0s",
+            "16MB",
+            "9" * 500,
+            "22:00-22:00",
+            "none",
+            "/",
+            "/srv",
+            "/srv/backup/x",
+            "..",
+            "UTC",
+            "Europe",
+            "debian",
+        ]
     )
 )
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4), max_leaves=6)
@@ -104,6 +130,12 @@ def check(host: HostConfig) -> None:
     assert host.bandwidth is None or host.bandwidth >= 1024
     assert host.address is None or not {part[0] for part in host.address.rpartition("@") if part} & {"-"}
     assert not any(pattern.startswith(("+ ", "- ", "! ")) or "\n" in pattern or not pattern for pattern in host.exclude)
+    policy = host.retention
+    counts = (policy.daily, policy.weekly, policy.monthly, policy.yearly)
+    assert all(type(count) is int and 0 <= count <= 100_000 for count in counts)
+    assert policy.missing == (counts == (0, 0, 0, 0))
+    assert policy.min_keep >= 1
+    assert datetime(2026, 1, 1, tzinfo=UTC) < datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=policy.grace) < LATE
     assert PurePosixPath("hosts", host.name).parts == ("hosts", host.name)
 
 
@@ -124,6 +156,18 @@ def test_a_valid_file_with_random_cuts_and_insertions_loads_or_is_a_config_error
 @settings(max_examples=200, deadline=None)
 def test_a_valid_files_lines_in_any_order_load_or_are_a_config_error(lines: list[str]) -> None:
     attempt("".join(lines))
+
+
+@given(st.sampled_from([key for key in TABLE if key.sections == ("retention",)]), st.integers(0, 2), VALUES)
+@settings(max_examples=300, deadline=None)
+def test_any_value_in_any_retention_loads_or_is_a_config_error(key: Any, place: int, value: Any) -> None:
+    head = ("retention", "group.g.retention", "host.a.retention")[place]
+    host = '[host.a]\ngroup = "g"\naddress = "a"\npaths = ["/etc"]\n[group.g]\n'
+    config = attempt(f'[pool]\npath = "/p"\n{host}[{head}]\n{key.name} = {json.dumps(value, ensure_ascii=False)}\n')
+    if config:
+        check(config.hosts["a"])
+        got = getattr(config.hosts["a"].retention, key.name)
+        assert got == value or isinstance(value, str)
 
 
 @given(st.sampled_from(TABLE), st.integers(0, 2), VALUES)

@@ -12,7 +12,15 @@ from xml.etree.ElementTree import Element
 from tests.beds.work import work
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-OURS = ("index", "getting-started", "restricted-keys", "how-a-backup-becomes-complete", "states-and-exit-codes", "json")
+OURS = (
+    "index",
+    "getting-started",
+    "restricted-keys",
+    "how-a-backup-becomes-complete",
+    "states-and-exit-codes",
+    "retention",
+    "json",
+)
 
 
 def build(builder: str, folder: Path) -> Path:

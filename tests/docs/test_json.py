@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from backupd.cli import COMMANDS
+from tests.beds.history import write_down
 from tests.beds.nights import Nights
 from tests.docs.pages import Page
 
@@ -80,6 +81,21 @@ def told(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, A
     said["notes.json"] = json.loads((nights.backup("web1", "notes.json")).read_text())
     said["pool.json"] = json.loads((nights.pool / ".btrkeep" / "pool.json").read_text())
     said["status"] = status_while_running(nights, www, backupd_running)
+    return said | about_keeping(nights)
+
+
+def about_keeping(nights: Nights) -> dict[str, Any]:
+    """What those commands say that keep backups, and give them up; web1 gets another name and is not configured any more."""
+    first, second = nights.names("web1")
+    said = {"hold": nights.json("hold", "web1", first, "--until", "2099-01-01", "--why", "before the migration")}
+    said["release"] = nights.json("release", "web1", first)
+    at = "2026-11-20T15:06:31Z"
+    write_down(nights, "web1", backups={second: {"expired": {"at": at, "why": "no rule keeps it"}}})
+    said["retention"] = nights.json("retention", "explain", "web1", "--policy", "daily=1,min_keep=1")
+    said["unexpire"] = nights.json("unexpire", "web1", second)
+    nights.backupd("release", "web1", second)
+    said["rename"] = nights.json("rename", "web1", "web2", "--yes")
+    said["forget"] = nights.json("forget", "web2", "--yes")
     return said
 
 

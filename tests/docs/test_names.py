@@ -9,7 +9,7 @@ import pytest
 
 from backupd.cli import COMMANDS, group
 from backupd.status import STATES
-from btrkeep.catalogue.model import RUN_OUTCOMES
+from btrkeep.catalogue.model import BACKUP_STATES, RUN_OUTCOMES
 from btrkeep.config.keys import TABLE
 from tests.beds import TOP, work
 from tests.docs.pages import OURS, Page
@@ -18,7 +18,10 @@ Read = Callable[[str], Page]
 
 
 def options_of(command: click.Command) -> set[str]:
-    return {name for param in command.params for name in (*param.opts, *param.secondary_opts) if name.startswith("-")} | {"--help"}
+    """The options of a command, those of its own commands included."""
+    own = {name for param in command.params for name in (*param.opts, *param.secondary_opts) if name.startswith("-")} | {"--help"}
+    below = command.commands.values() if isinstance(command, click.Group) and command is not group else ()
+    return own.union(*map(options_of, below))
 
 
 @cache
@@ -72,7 +75,7 @@ KEYS = {key.name for key in TABLE}
 
 def own_words(pages: dict[str, Page]) -> set[str]:
     keys = {key for page in pages.values() for block in page.blocks("json") for key in re.findall(r'"(\w+)":', block)}
-    states = {*STATES, *RUN_OUTCOMES, "locked", "running", "killed", "partial", "note", "warning", "error"}
+    states = {*STATES, *BACKUP_STATES, *RUN_OUTCOMES, "locked", "running", "killed", "partial", "note", "warning", "error"}
     files = {"data", "latest", ".working", "night", ".btrkeep", "backup.json", "notes.json", "pool.json", "null"}
     return KEYS | {*COMMANDS} | keys | states | files
 

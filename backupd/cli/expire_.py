@@ -1,0 +1,131 @@
+"""`backupd expire`: deletes what the retention no longer keeps."""
+
+import os
+import signal
+from datetime import datetime
+
+import click
+
+from backupd.cli.context import Opened, json_option, load_config, now_option, opened, see_writable
+from backupd.cli.expiry_view import JsonWatcher, LineWatcher, echo_rehearsal, rehearsal_as_json, summary_as_json
+from backupd.expire.option import MountOption
+from backupd.expire.report import Summary, Watcher
+from backupd.expire.run import Expiry, make_rehearsal
+from backupd.expire.site import ExpirySite
+from backupd.guards import Forced
+from btrkeep.cli import echo_json
+from btrkeep.errors import Exit, LockHeld
+from btrkeep.pool import open_pool, take_lock
+from btrkeep.units import format_time, printable
+
+LOCK = "expire"
+
+
+@click.command("expire")
+@click.option("--dry-run", is_flag=True, help="Say what would be marked and deleted, and why; change nothing.")
+@click.option("--limit", type=click.IntRange(0), metavar="N", help="Delete at most N backups in this run.")
+@click.option(
+    "--force",
+    multiple=True,
+    metavar="WHAT",
+    help="Do it although a guard says no: `pool`, `hosts`, `clock`, or the name of a host. May be given several times.",
+)
+@click.option("--wait", is_flag=True, help="Stay until the kernel has dropped everything that was deleted.")
+@click.option(
+    "--restore-mount-option", is_flag=True, help="Only put back a mount option that a killed run has left; for ExecStopPost=."
+)
+@json_option
+@now_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    dry_run: bool,
+    limit: int | None,
+    force: tuple[str, ...],
+    wait: bool,
+    restore_mount_option: bool,
+    as_json: bool,
+    now: datetime | None,
+) -> int:
+    """Delete the backups that the retention no longer keeps.
+
+    What no rule keeps any more is marked as expired first and stays restorable for its grace (`backupd unexpire` takes it back).
+    What was marked longer ago than that is deleted, a few at a time, so that never more than `max_orphans` deleted subvolumes
+    wait for the kernel's cleaner. It may be stopped at any time, the next run goes on. It returns when its deletions are safely on
+    disk; the kernel may still be dropping the last of them (`backupd progress`), unless --wait is given, or a mount option was
+    switched.
+
+    A host of which too much would go at once is left out, a pool of which too much would go is left alone, and so it is when the
+    clock cannot be right; --force overrides that. Holds always count.
+
+    Exit status 0: all is well; 1: something was left out, or needs a look; 3: another expiry holds the lock.
+    """
+    if restore_mount_option:
+        return _restore(ctx)
+    with opened(ctx, now, writes=not dry_run) as site:
+        forced = Forced.parse(force, {*site.config.hosts, *site.catalogue.hosts()})
+        watcher = _watcher(as_json=as_json)
+        moment = site.clock.now().replace(microsecond=0)  # what notes.json can hold
+        expiry_site = ExpirySite(site.config, site.pool, site.catalogue, moment, watcher)
+        if dry_run:
+            return _rehearse(expiry_site, forced, limit, as_json=as_json)
+        return _expire(site, expiry_site, forced, limit, wait=wait, as_json=as_json)
+
+
+def _rehearse(site: ExpirySite, forced: Forced, limit: int | None, *, as_json: bool) -> int:
+    plan = make_rehearsal(site, forced)
+    if as_json:
+        echo_json(rehearsal_as_json(plan, site.summary, limit))
+    else:
+        echo_rehearsal(plan, site.summary, limit)
+    return Exit.OK if site.summary.good else Exit.ATTENTION
+
+
+def _expire(opened_site: Opened, site: ExpirySite, forced: Forced, limit: int | None, *, wait: bool, as_json: bool) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda seen, _frame: site.stopper.stop(seen))
+    with take_lock(opened_site.pool.locks / LOCK, "backupd expire", format_time(site.now)):
+        for notice in opened_site.config.notices:
+            site.watcher.notice(notice)
+        try:
+            summary = Expiry(site, forced, limit, wait=wait).run()
+        finally:
+            site.watcher.end(site.summary)
+    if as_json:
+        echo_json(summary_as_json(summary))
+    return exit_status(summary)
+
+
+def exit_status(summary: Summary) -> int:
+    """The status of an expiry that came to its end or was stopped by a signal."""
+    if summary.ended_by:
+        return Exit.INTERRUPTED if summary.ended_by == signal.SIGINT else Exit.TERMINATED
+    return Exit.OK if summary.good else Exit.ATTENTION
+
+
+def _watcher(*, as_json: bool) -> Watcher:
+    if as_json:
+        return JsonWatcher()
+    if os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb":
+        from backupd.cli.expiry_live import LiveWatcher
+
+        return LiveWatcher()
+    return LineWatcher()
+
+
+def _restore(ctx: click.Context) -> int:
+    """Needs neither the catalogue nor a clock: it is for the moment after something has gone wrong."""
+    config = load_config(ctx)
+    pool = open_pool(config.pool.path)
+    see_writable(pool)
+    problems: list[str] = []
+    try:
+        with take_lock(pool.locks / LOCK, "backupd expire --restore-mount-option", ""):
+            done = MountOption(pool, "none", click.echo, problems.append).put_back()
+    except LockHeld as error:
+        click.echo(f"{printable(error.message)}; it puts the mount option back itself")
+        return Exit.OK
+    click.echo(done or "no mount option is to be put back")
+    for problem in problems:
+        click.echo(printable(problem), err=True)
+    return Exit.ATTENTION if problems else Exit.OK

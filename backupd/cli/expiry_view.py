@@ -1,0 +1,173 @@
+"""What an expiry looks like where nobody watches a terminal: one line per batch, or one JSON object at the end."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from backupd.cli.observers import say
+from backupd.expire.plan import HostPlan, Plan, Step
+from backupd.expire.report import Progress, Summary, names_in_words
+from btrkeep.units import counted, format_duration, format_size, format_time, printable
+
+LISTS = {
+    "mark": "would be marked as expired",
+    "revive": "would be kept again",
+    "delete": "would be deleted",
+    "wait": "is restorable until {expires}, then it goes",
+}
+
+
+def progress_line(now: Progress) -> str:
+    """How far it is, in one line."""
+    parts = [f"{now.deleted:,} of {now.planned:,} deleted", f"{now.waiting:,} of at most {now.most:,} waiting for the cleaner"]
+    if now.rate:
+        parts.append(f"{now.rate:.3g}/s")
+    if now.left is not None:
+        parts.append(f"about {format_duration(now.left)} left")
+    if now.paused:
+        parts.append(f"paused: {now.paused}")
+    return ", ".join(parts)
+
+
+def plan_notices(plan: Plan) -> Iterator[str]:
+    """What is worth saying of a plan before it is carried out."""
+    for host, reason in plan.left_out.items():
+        yield f"{host} is left out: {reason}"
+    if plan.unruled:
+        yield f"no retention policy, so everything is kept: {names_in_words(plan.unruled)}"
+    if plan.unconfigured:
+        yield f"not configured, so everything is kept: {names_in_words(plan.unconfigured)}"
+
+
+def summary_lines(summary: Summary) -> Iterator[str]:
+    """The whole in some lines; what was said in between is not repeated."""
+    if summary.stop:
+        yield f"nothing was done: {summary.stop}"
+    yield ", ".join(_counts(summary)) + f" in {format_duration(summary.seconds)}"
+    if summary.busy:
+        yield f"left to the next run, since somebody works on them: {names_in_words(summary.busy)}"
+    if summary.rest:
+        yield f"{summary.rest:,} that are due are left to the next run"
+    if summary.written_each is not None:
+        written = f"{format_size(summary.written_bytes)} were written to the pool's devices meanwhile, by everybody"
+        yield f"{written}: {format_size(summary.written_each)} per deleted subvolume"
+    if summary.mount_option:
+        yield f"mount option meanwhile: {summary.mount_option}"
+    if summary.still_waiting:
+        waits = f"still {'waits' if summary.still_waiting == 1 else 'wait'} for the cleaner (`backupd progress` watches it)"
+        yield f"{counted(summary.still_waiting, 'deleted subvolume')} {waits}"
+
+
+def _counts(summary: Summary) -> Iterator[str]:
+    yield f"{summary.marked:,} marked as expired"
+    if summary.revived:
+        yield f"{summary.revived:,} kept again"
+    yield f"{summary.deleted:,} deleted"
+    yield f"{summary.waiting_for_grace:,} waiting for their grace to end"
+    if summary.left_out:
+        yield f"{counted(len(summary.left_out), 'host')} left out"
+
+
+def summary_as_json(summary: Summary) -> dict[str, Any]:
+    """One object for --json."""
+    return {
+        "outcome": summary.outcome,
+        "planned": summary.planned,
+        "marked": summary.marked,
+        "revived": summary.revived,
+        "deleted": summary.deleted,
+        "rest": summary.rest,
+        "waiting_for_grace": summary.waiting_for_grace,
+        "left_out": dict(summary.left_out),
+        "busy": list(summary.busy),
+        "problems": list(summary.problems),
+        "hosts_gone": list(summary.hosts_gone),
+        "stop": summary.stop,
+        "clock": summary.clock,
+        "mount_option": summary.mount_option,
+        "most_waiting": summary.most_waiting,
+        "still_waiting": summary.still_waiting,
+        "written_bytes": summary.written_bytes,
+        "written_bytes_each": summary.written_each,
+        "seconds": round(summary.seconds, 3),
+    }
+
+
+class LineWatcher:
+    """One line per batch: for a pipe, a file or the journal."""
+
+    def begin(self, plan: Plan) -> None:
+        """The plan is made."""
+        for text in plan_notices(plan):
+            self.notice(text)
+        if (count := plan.count("delete")) and not plan.stop:
+            say(f"deleting {counted(count, 'backup')} whose grace is over")
+
+    def progress(self, now: Progress) -> None: ...
+
+    def batch(self, now: Progress) -> None:
+        """A batch is durably deleted."""
+        say(progress_line(now))
+
+    def notice(self, text: str) -> None:
+        """Something worth saying."""
+        say(f"note: {printable(text)}")
+
+    def end(self, summary: Summary) -> None:
+        """It is over."""
+        for line in summary_lines(summary):
+            say(printable(line))
+
+
+class JsonWatcher:
+    """Says nothing but notices, on standard error, while it goes on."""
+
+    def begin(self, plan: Plan) -> None: ...
+    def progress(self, now: Progress) -> None: ...
+    def batch(self, now: Progress) -> None: ...
+    def end(self, summary: Summary) -> None: ...
+
+    def notice(self, text: str) -> None:
+        """Something worth saying."""
+        say(f"note: {printable(text)}", err=True)
+
+
+# --- a rehearsal
+
+
+def listed(plan: Plan, what: str, limit: int | None = None) -> list[tuple[HostPlan, Step]]:
+    """The steps of one kind in the order in which they would be taken; of deletions the first `limit`."""
+    steps = [(host, step) for host in plan.hosts for step in getattr(host, what)]
+    return steps[:limit] if what == "delete" else steps
+
+
+def echo_rehearsal(plan: Plan, summary: Summary, limit: int | None) -> None:
+    """What would be done and why, for people."""
+    for text in plan_notices(plan):
+        click.echo(f"note: {printable(text)}")
+    if summary.clock:
+        click.echo(f"note: {summary.clock}")
+    for what, words in LISTS.items():
+        for host, step in listed(plan, what, limit):
+            expires = format_time(step.expires) if step.expires else ""
+            click.echo(f"{host.host} {step.name}: {words.format(expires=expires)}: {printable(step.why)}")
+    counts = {what: len(listed(plan, what, limit)) for what in LISTS}
+    stop = f"nothing would be done: {summary.stop}; otherwise " if summary.stop else ""
+    click.echo(
+        f"{stop}{counts['mark']:,} would be marked, {counts['revive']:,} kept again, {counts['delete']:,} deleted now, "
+        f"{counts['wait']:,} wait for their grace to end; {counted(plan.total, 'backup')} in all"
+    )
+
+
+def rehearsal_as_json(plan: Plan, summary: Summary, limit: int | None) -> Mapping[str, Any]:
+    """The same as one object."""
+    lists = {
+        what: [
+            {"host": host.host, "name": step.name, "why": step.why, "expires": step.expires and format_time(step.expires)}
+            for host, step in listed(plan, what, limit)
+        ]
+        for what in LISTS
+    }
+    words = {"unruled": list(plan.unruled), "unconfigured": list(plan.unconfigured), "left_out": dict(plan.left_out)}
+    return {"dry_run": True, **lists, **words, "stop": summary.stop, "clock": summary.clock, "total": plan.total}

@@ -1,0 +1,70 @@
+"""`backupd forget`: a host is given up."""
+
+from datetime import datetime
+
+import click
+
+from backupd.cli.context import Opened, json_option, now_option
+from backupd.cli.names import complete_host_of_pool, confirmed, locked_host
+from backupd.expire.look import policy_of
+from backupd.forgetting import Goods, forget, goods_of, see_forgettable, take_back
+from btrkeep.cli import echo_json
+from btrkeep.units import counted, format_duration, format_time
+
+
+@click.command("forget")
+@click.argument("host", shell_complete=complete_host_of_pool)
+@click.option("--undo", is_flag=True, help="Take it back: what is not deleted yet comes under the retention again.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool, now: datetime | None) -> int:
+    """Give up HOST, which is not backed up any more: all its backups expire, the last one too.
+
+    The next `backupd expire` marks them, and deletes them when their grace is over. Until then `backupd forget HOST --undo` takes
+    it back. A host that is configured and enabled is refused, and so is one of which a backup is held.
+    """
+    if undo:
+        return _undo(ctx, host, as_json, now)
+    with locked_host(ctx, host, "forget", now) as (site, moment):
+        see_forgettable(site.config, site.pool, host, moment)
+        goods = goods_of(site.catalogue, host)
+    click.echo(f"{host} has {goods}", err=as_json)
+    confirmed("all of them expire", host, yes, as_json)
+    with locked_host(ctx, host, "forget", now) as (site, moment):  # the question may have waited for long
+        see_forgettable(site.config, site.pool, host, moment)
+        since = forget(site.pool, host, moment)
+        grace = policy_of(site.config, host).grace
+    if as_json:
+        _as_json(host, since, goods)
+        return 0
+    click.echo(f"{host} is forgotten: `backupd expire` marks its backups and deletes them {format_duration(grace)} later")
+    click.echo(f"until then `backupd forget {host} --undo` takes it back")
+    return 0
+
+
+def _as_json(host: str, since: datetime, goods: Goods) -> None:
+    sizes = {"newest_bytes": goods.newest, "new_bytes": goods.written}
+    echo_json({"host": host, "forgotten": format_time(since), "backups": list(goods.names), **sizes})
+
+
+def _undo(ctx: click.Context, host: str, as_json: bool, now: datetime | None) -> int:
+    with locked_host(ctx, host, "forget --undo", now) as (site, _):
+        back = take_back(site.pool, site.catalogue, host)
+        goods = goods_of(site.catalogue, host)
+        rules = _rules(site, host)
+    if as_json:
+        echo_json({"host": host, "forgotten": None, "backups": list(goods.names), "unexpired": back})
+        return 0
+    click.echo(f"{host} is not forgotten any more; it has {goods}")
+    if back:
+        click.echo(f"{counted(len(back), 'backup')} that had expired {'has' if len(back) == 1 else 'have'} not any more")
+    click.echo(rules)
+    return 0
+
+
+def _rules(site: Opened, host: str) -> str:
+    if policy_of(site.config, host).missing:
+        return "no retention policy is configured for it, so all of them are kept"
+    return f"`backupd retention explain {host}` shows which of them are kept"

@@ -1,0 +1,50 @@
+"""`backupd hold`: a backup that stays whatever the retention says."""
+
+from datetime import date, datetime
+from zoneinfo import ZoneInfo
+
+import click
+
+from backupd.cli.context import json_option, now_option
+from backupd.cli.names import DAY, complete_host_of_pool, complete_name, locked_host, moment_of
+from backupd.holding import hold, hold_fields
+from backupd.retention import Hold
+from btrkeep.cli import echo_json
+from btrkeep.errors import UsageError
+from btrkeep.units import format_time
+
+
+@click.command("hold")
+@click.argument("host", shell_complete=complete_host_of_pool)
+@click.argument("name", shell_complete=complete_name)
+@click.option(
+    "--until", type=DAY, metavar="DATE", help="Until then: 2027-01-01, which is midnight of the pool's zone, or a full time."
+)
+@click.option("--why", default="", metavar="TEXT", help="What it is kept for; shown wherever the backup is.")
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, host: str, name: str, until: date | None, why: str, as_json: bool, now: datetime | None) -> int:
+    """Keep the backup NAME of HOST whatever the retention says, for ever or until DATE.
+
+    `latest` as NAME is the newest complete one. A hold that the backup has is replaced. One that has expired comes back.
+    `backupd release` ends the hold.
+    """
+    with locked_host(ctx, host, "hold", now) as (site, moment):
+        new = Hold(_end(until, site.config.pool.zone, moment) if until else None, why)
+        done = hold(site.pool, site.catalogue, host, name, new, moment)
+    if as_json:
+        held = {"host": host, "name": done.name, "state": done.state, "at": format_time(moment)}
+        echo_json({**held, **(hold_fields(new) or {}), "unexpired": done.unexpired})
+        return 0
+    click.echo(f"{host} {done.name} is held" + (f" until {format_time(new.until)}" if new.until else ""))
+    if done.unexpired:
+        click.echo("it had expired, and does not any more")
+    return 0
+
+
+def _end(day: date, zone: ZoneInfo, now: datetime) -> datetime:
+    moment = moment_of(day, zone)
+    if moment <= now:
+        raise UsageError(f"--until {format_time(moment)} is past", "name a later one, or leave --until out: no end")
+    return moment

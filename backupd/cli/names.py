@@ -1,0 +1,145 @@
+"""Hosts, backups and days as an operator names them, completed by the shell and checked with near names."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, date, datetime, time
+from difflib import get_close_matches
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import click
+
+from backupd.cli.context import Opened, opened
+from backupd.notes import EXPIRED, HOLD, read_notes
+from backupd.reconcile import hosts_of, names_of
+from btrkeep.config import Config, load
+from btrkeep.errors import OperatorError, PoolUnusable, UsageError
+from btrkeep.pool import WORKING, Pool, open_pool, take_lock
+from btrkeep.units import format_time, parse_time
+
+LATEST = "latest"
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+Completion = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+class _Day(click.ParamType[date]):
+    name = "date"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> date:
+        if isinstance(value, date):
+            return value
+        try:
+            return _parse_day(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _parse_day(text: str) -> date:
+    if not _DAY.fullmatch(text[:10]) or len(text) == 10:
+        with suppress(ValueError):
+            if _DAY.fullmatch(text):
+                return date.fromisoformat(text)
+        raise ValueError(f"{text!r} is no date: write it like 2027-01-01 or 2027-01-01T06:00:00Z")
+    try:
+        return parse_time(text)
+    except OverflowError:  # at the edge of the calendar
+        raise ValueError(f"{text!r} is no date of these centuries") from None
+
+
+DAY = _Day()
+"""A day, or a full time, which is a datetime: see `moment_of`."""
+
+
+def moment_of(day: date, zone: ZoneInfo) -> datetime:
+    """When the day begins in the pool's zone; a full time as it is. Raises UsageError at the edge of the calendar."""
+    if isinstance(day, datetime):
+        return day
+    try:
+        return datetime.combine(day, time(0), zone).astimezone(UTC)
+    except OverflowError:
+        raise UsageError(f"{day} is beyond what a calendar has", "name a day of these centuries") from None
+
+
+def see_host_or_folder(site: Opened, host: str) -> None:
+    """Raises UsageError when the host is not configured, has no folder in the pool and is not in the catalogue."""
+    known = {*site.config.hosts, *hosts_of(site.pool), *site.catalogue.hosts()}
+    if host not in known:
+        near = get_close_matches(host, sorted(known), 1)
+        raise UsageError(f"there is no host {host}", f"did you mean {near[0]}?" if near else "`backupd status` lists them")
+
+
+@contextmanager
+def locked_host(ctx: click.Context, host: str, what: str, now: datetime | None) -> Iterator[tuple[Opened, datetime]]:
+    """The opened site and its time of now, whole seconds, with the host's lock. Raises OperatorError of every kind."""
+    with opened(ctx, now, writes=True) as site:
+        see_host_or_folder(site, host)
+        moment = site.clock.now().replace(microsecond=0)
+        with take_lock(site.pool.locks / f"host-{host}", f"backupd {what}", format_time(moment)), writing(site.pool):
+            yield site, moment
+
+
+@contextmanager
+def writing(pool: Pool) -> Iterator[None]:
+    """What the kernel refuses within becomes PoolUnusable: the pool is full, or has become read-only."""
+    try:
+        yield
+    except OSError as error:
+        raise PoolUnusable(
+            f"{pool.path} cannot be written: {error}", "look at the pool's room and the kernel's messages (dmesg)"
+        ) from error
+
+
+def complete_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The names of the backups of the host that was typed before, and `latest`."""
+    return _completed(ctx, incomplete, lambda pool, host: names_of(pool, host) - {WORKING})
+
+
+def complete_noted(key: str) -> Completion:
+    """The names of those backups only that have such a note: HOLD, EXPIRED."""
+
+    def noted(pool: Pool, host: str) -> set[str]:
+        notes = read_notes(pool.host(host))
+        return {name for name in names_of(pool, host) if notes.note(name, key)}
+
+    return lambda ctx, _param, incomplete: _completed(ctx, incomplete, noted)
+
+
+complete_held, complete_expired = complete_noted(HOLD), complete_noted(EXPIRED)
+
+
+def complete_host_of_pool(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The hosts that have a folder in the pool, configured or not, and begin with what was typed."""
+    found = _site(ctx)
+    return [host for host in hosts_of(found[1]) if host.startswith(incomplete)] if found else []
+
+
+def confirmed(question: str, answer: str, yes: bool, as_json: bool) -> None:
+    """Asks for `answer` to be typed, unless `yes`. Raises UsageError without a terminal, OperatorError for any other answer."""
+    if yes:
+        return
+    if not os.isatty(0):
+        raise UsageError("there is no terminal to ask for confirmation", "say --yes if you are sure")
+    if click.prompt(f"{question}: type {answer} to go on", default="", show_default=False, err=as_json) != answer:
+        raise OperatorError("that is something else, so nothing was changed", f"it has to be {answer} exactly")
+
+
+def _completed(ctx: click.Context, incomplete: str, names: Callable[[Pool, str], set[str]]) -> list[str]:
+    found, host = _site(ctx), ctx.params.get("host")
+    if not found or not host or "/" in host:
+        return []
+    try:
+        return [name for name in [*sorted(names(found[1], host), reverse=True), LATEST] if name.startswith(incomplete)]
+    except OperatorError:
+        return []
+
+
+def _site(ctx: click.Context) -> tuple[Config, Pool] | None:
+    """None when there is no such configuration or pool: a completion says nothing then."""
+    words = ctx.find_root().params
+    try:
+        config = load(words["pool_name"], Path(words["config_file"]) if words["config_file"] else None)
+        return config, open_pool(config.pool.path)
+    except (OperatorError, OSError):
+        return None

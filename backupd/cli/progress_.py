@@ -1,0 +1,218 @@
+"""`backupd progress`: watches the kernel drop deleted subvolumes, whoever deleted them."""
+
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from textwrap import wrap
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from backupd.cleaner import Rate, TimeLeft
+from backupd.cli.context import json_option, load_config
+from backupd.watcher import Dropping, Seen, Watcher, see_btrfs
+from btrkeep.cli import echo_json
+from btrkeep.errors import Exit, UsageError
+from btrkeep.pool import key_text, open_pool
+from btrkeep.units import counted, format_duration, format_share, format_time, printable
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_LONGEST_PAUSE = 0.5  # between looks: the seldomer, the more come and go unseen
+_LOOKS_PER_INTERVAL = 10
+_EASE = 20  # looking takes a twentieth of the time at most: a look at 10,000 takes more than 0.1 s
+_UNKNOWN = "unknown"
+_LABEL = 12  # columns
+_NARROWEST = 8
+
+
+@click.command("progress")
+@click.argument("mountpoint", required=False)
+@click.option("--once", is_flag=True, help="Watch for one interval, say what was seen, and end.")
+@json_option
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1, 86400),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to show it; at least 0.1.",
+)
+@click.pass_context
+def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: bool, interval: float) -> int:
+    """Watch the kernel drop deleted subvolumes, whoever deleted them, until Ctrl-C.
+
+    MOUNTPOINT is any folder on a mounted btrfs and needs no configuration; without it the configured pool is watched.
+
+    A deletion returns at once; the kernel's cleaner takes the trees apart later, one after the other. Shown are how many wait,
+    which one is being dropped and for how long, how far that is, how many went in a minute over the last five minutes, and the
+    time left with its uncertainty. What cannot be measured is shown as unknown.
+    """
+    if math.isnan(interval):
+        raise UsageError("--interval is no number", "write seconds, such as --interval 5")
+    path = open_pool(load_config(ctx).pool.path).path if mountpoint is None else see_btrfs(mountpoint)
+    signal.signal(signal.SIGTERM, _terminated)
+    shown = _shown(Watcher(path), interval)
+    if once:
+        _show(_seen_once(shown), as_json=as_json)
+    elif not as_json and os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb":
+        _live(shown, str(path))
+    else:
+        for seen in shown:
+            click.echo(json.dumps(as_json_object(seen)) if as_json else f"{format_time(datetime.now(UTC))} {line(seen)}")
+    return Exit.OK
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  signal calls it with both
+    """Ends in good order, so that a terminal gets its cursor back."""
+    sys.exit(Exit.TERMINATED)
+
+
+def _shown(watcher: Watcher, interval: float) -> Iterator[Seen]:
+    """What is shown: at once, and then after each interval. In between it is looked at more often."""
+    following = time.monotonic()
+    while True:
+        begun = time.monotonic()
+        seen = watcher.look()
+        now = time.monotonic()
+        if now >= following:
+            yield seen
+            now = time.monotonic()
+            following = max(following + interval, now)
+        pause = max(min(_LONGEST_PAUSE, interval / _LOOKS_PER_INTERVAL), _EASE * (now - begun))
+        time.sleep(max(0.0, min(pause, following - now)))
+
+
+def _seen_once(shown: Iterator[Seen]) -> Seen:
+    """What one interval tells; where nothing waits it need not be waited for."""
+    seen = next(shown)
+    return next(shown) if seen.waiting else seen
+
+
+def _show(seen: Seen, *, as_json: bool) -> None:
+    if as_json:
+        echo_json(as_json_object(seen))
+        return
+    for label, value in rows(seen):
+        click.echo(f"{label:<{_LABEL}}{value}")
+
+
+def as_json_object(seen: Seen) -> dict[str, Any]:
+    """For --json: the rate in subvolumes a minute, `eta` in seconds from now; null is unknown."""
+    return {
+        "orphans": seen.waiting,
+        "dropping": _dropping_as_json(seen.dropping) if seen.dropping else None,
+        "rate": round(seen.rate.per_minute, 3) if seen.rate else None,
+        "eta": round(seen.left.seconds, 1) if seen.left else None,
+    }
+
+
+def _dropping_as_json(dropping: Dropping) -> dict[str, Any]:
+    drop = dropping.drop
+    return {
+        "root": drop.root,
+        "since": format_time(dropping.since),
+        "drop_progress": list(drop.drop_progress) if drop.drop_progress else None,
+        "level": drop.level,
+    }
+
+
+def rows(seen: Seen) -> list[tuple[str, str]]:
+    """What is shown on a terminal, as labels and values."""
+    dropping = seen.dropping
+    return [
+        ("waiting", waiting_text(seen)),
+        ("dropping", dropping_text(seen)),
+        ("at key", at_text(dropping)),
+        ("done of it", share_text(dropping)),
+        ("rate", rate_text(seen.rate)),
+        ("time left", left_text(seen.left)),
+    ]
+
+
+def line(seen: Seen) -> str:
+    """The same in one line."""
+    parts = [waiting_text(seen)]
+    if seen.waiting:
+        parts.append(f"dropping: {dropping_text(seen)}")
+    if seen.dropping:
+        parts.append(f"at {at_text(seen.dropping)}; done of it: {share_text(seen.dropping)}")
+    return "; ".join([*parts, f"rate: {rate_text(seen.rate)}", f"time left: {left_text(seen.left)}"])
+
+
+def waiting_text(seen: Seen) -> str:
+    """How many wait, and why some of them wait for longer."""
+    held = f" (at least {seen.held:,} held by open files)" if seen.held else ""
+    return counted(seen.waiting, "deleted subvolume") + held
+
+
+def dropping_text(seen: Seen) -> str:
+    """Which one is being dropped, and for how long that was seen."""
+    dropping = seen.dropping
+    if dropping and seen.idle:
+        return f"nothing (root {dropping.drop.root} was begun)"
+    if dropping:
+        return f"root {dropping.drop.root} for {'at least ' if dropping.from_before else ''}{format_duration(dropping.seconds)}"
+    return "nothing" if seen.idle or not seen.waiting else "unknown: the kernel has noted no progress"
+
+
+def at_text(dropping: Dropping | None) -> str:
+    """The drop_progress key and level."""
+    if not dropping or not dropping.drop.drop_progress:
+        return "-"
+    return f"{key_text(dropping.drop.drop_progress)} level {dropping.drop.level}"
+
+
+def share_text(dropping: Dropping | None) -> str:
+    """How far the drop is on its way through the tree."""
+    if not dropping:
+        return "-"
+    if dropping.share is None:
+        return _UNKNOWN
+    return f"{format_share(dropping.share)} ({dropping.passed} of {dropping.branches} branches)"
+
+
+def rate_text(found: Rate | None) -> str:
+    """Subvolumes a minute, and how long that was seen."""
+    return f"{found.per_minute:,.1f} a minute over {format_duration(found.seconds)}" if found else _UNKNOWN
+
+
+def left_text(left: TimeLeft | None) -> str:
+    """The time left with its uncertainty."""
+    if not left:
+        return _UNKNOWN
+    if not left.seconds:
+        return "none"
+    if left.at_most is None:
+        return f"about {format_duration(left.seconds)} (at least {format_duration(left.at_least)})"
+    return f"about {format_duration(left.seconds)} ({format_duration(left.at_least)} to {format_duration(left.at_most)})"
+
+
+def _live(shown: Iterator[Seen], title: str) -> None:
+    """A small screen that is drawn again in its place; the last one stays."""
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(highlight=False), auto_refresh=False) as live:
+        for seen in shown:
+            live.update(screen(seen, title, live.console.width), refresh=True)
+
+
+def screen(seen: Seen, title: str, width: int) -> "Text":
+    """The live display as lines that leave the last column free: the ^C that a terminal echoes must not begin another one."""
+    from rich.text import Text
+
+    text = Text()
+    for label, value in [("cleaner of", printable(title)), *rows(seen)]:
+        style = "bold" if label == "cleaner of" else "dim" if value in (_UNKNOWN, "-") else "cyan" if label == "waiting" else ""
+        for number, piece in enumerate(wrap(value, max(_NARROWEST, width - _LABEL - 1), break_on_hyphens=False)):
+            text.append(f"{'' if number else label:<{_LABEL}}").append(piece + "\n", style)
+    text.rstrip()
+    return text

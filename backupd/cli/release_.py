@@ -1,0 +1,30 @@
+"""`backupd release`: the end of a hold."""
+
+from datetime import datetime
+
+import click
+
+from backupd.cli.context import json_option, now_option
+from backupd.cli.names import complete_held, complete_host_of_pool, locked_host
+from backupd.holding import hold_fields, release
+from btrkeep.cli import echo_json
+
+
+@click.command("release")
+@click.argument("host", shell_complete=complete_host_of_pool)
+@click.argument("name", shell_complete=complete_held)
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, host: str, name: str, as_json: bool, now: datetime | None) -> int:
+    """End the hold of the backup NAME of HOST.
+
+    The retention decides about it again from now on, like about all others. `latest` as NAME is the newest one that is held.
+    """
+    with locked_host(ctx, host, "release", now) as (site, _):
+        done = release(site.pool, site.catalogue, host, name)
+    if as_json:
+        echo_json({"host": host, "name": done.name, "state": done.state, "released": hold_fields(done.hold)})
+    else:
+        click.echo(f"{host} {done.name} is not held any more: the retention decides about it again")
+    return 0

@@ -1,0 +1,66 @@
+"""`backupd rename`: a host's backups under another name."""
+
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from backupd import renaming
+from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
+from backupd.cli.names import complete_host_of_pool, confirmed, see_host_or_folder, writing
+from btrkeep.cli import echo_json
+from btrkeep.config.keys import HOST
+from btrkeep.config.problems import dotted
+from btrkeep.units import counted, format_time
+
+
+def _complete_new(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Configured hosts that have nothing in the pool: the new name is among them when the configuration was changed first."""
+    return sorted({*complete_host(ctx, param, incomplete)} - {*complete_host_of_pool(ctx, param, incomplete)})
+
+
+@click.command("rename")
+@click.argument("host", shell_complete=complete_host_of_pool)
+@click.argument("new", shell_complete=_complete_new)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, host: str, new: str, yes: bool, as_json: bool, now: datetime | None) -> int:
+    """Give the backups of HOST the name NEW; the next backup of NEW grows from them.
+
+    No byte is copied. The configuration is yours to change: the section [host.HOST] has to become [host.NEW], before or after, but
+    before the next run. Refused while runs without names, an expiry or a backup of HOST are at work. Given again after it was
+    killed, it does the rest.
+    """
+    renaming.see_names(host, new)
+    with opened(ctx, now, writes=True) as site:
+        if not renaming.is_renamed(site.pool, host, new):
+            see_host_or_folder(site, host)
+        since = format_time(site.clock.now())
+        with renaming.locked(site.pool, host, new, since):
+            renaming.see_renameable(site.pool, host, new)
+    confirmed(f"the backups of {host} become those of {new}", new, yes, as_json)
+    with opened(ctx, now, writes=True) as site, renaming.locked(site.pool, host, new, since), writing(site.pool):
+        count = renaming.rename(site.pool, site.catalogue, host, new)
+        todo = _todo(site, host, new)
+    if as_json:
+        echo_json({"host": new, "was": host, "backups": count, "todo": todo})
+        return 0
+    click.echo(f"{counted(count, 'backup')} of {host} {'is' if count == 1 else 'are'} {new}'s now")
+    for line in todo:
+        click.echo(line)
+    return 0
+
+
+def _todo(site: Opened, old: str, new: str) -> list[str]:
+    """What is left to do in the configuration, in words."""
+    hosts, file = site.config.hosts, site.config.file
+    before, after = dotted(HOST, old), dotted(HOST, new)
+    folder = Path(file).with_suffix(".d")
+    where = f"{file} or {folder}/" if folder.is_dir() else str(file)
+    if old in hosts and new in hosts:
+        return [f"remove [{before}] from {where}, or a run begins {old} anew"]
+    if old in hosts:
+        return [f"change [{before}] to [{after}] in {where} before the next run, or it begins {old} anew, from nothing"]
+    return [] if new in hosts else [f"{new} is not configured: add [{after}] to {file} for it to be backed up again"]

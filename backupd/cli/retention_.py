@@ -1,0 +1,221 @@
+"""`backupd retention explain`: what is kept and why, what goes and when."""
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+
+import click
+
+from backupd.cli.context import TIME, Opened, complete_host, json_option, now_option, opened
+from backupd.cli.names import see_host_or_folder
+from backupd.expire.look import look, look_again, policy_of
+from backupd.expire.plan import HostFacts
+from backupd.explain import (
+    Explained,
+    as_of,
+    cells,
+    explain,
+    future_names,
+    guarded,
+    note_of,
+    objects,
+    policy_words,
+    words_of,
+)
+from backupd.retention import parse_policy
+from backupd.strip import strip
+from btrkeep.cli import complain, stream_json, table
+from btrkeep.config import Retention
+from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.units import counted, format_time, printable
+
+_COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "expired": "red"}
+_ON_PAPER = 80
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was asked: of which moment, and whether that is past; by which policy instead of today's ("" none); whether as JSON."""
+
+    site: Opened
+    now: datetime
+    past: bool
+    policy: str
+    as_json: bool
+
+
+@click.group("retention", no_args_is_help=True)
+def command() -> None:
+    """What the retention keeps of each host, and why.
+
+    The policy is configured in [retention], for the pool, for a group or for a host.
+    """
+
+
+@command.command("explain")
+@click.argument("host", required=False, shell_complete=complete_host)
+@click.option("--at", type=TIME, metavar="TIME", help="As of another moment; the future has the backups that there are now.")
+@click.option("--policy", default="", metavar="RULES", help="What if: daily=7,weekly=4. Other keys of the policy stay as they are.")
+@json_option
+@now_option
+@click.pass_context
+def explain_command(
+    ctx: click.Context, host: str | None, at: datetime | None, policy: str, as_json: bool, now: datetime | None
+) -> int:
+    """Why each backup of HOST is kept, or when it goes; without HOST, how many of each host.
+
+    A backup that expired already goes like one that would expire now: both are counted. Nothing is changed by this command, and
+    `backupd expire` decides with the same rules.
+
+    The strip shows a letter for each day, a month in a row. When a day has several backups, or a backup several reasons, the letter
+    is that of the one that lasts longest.
+    """
+    _see_policy(policy)
+    with opened(ctx, now) as site:
+        moment = site.clock.now()
+        asked = _Asked(site, at or moment, at is not None and at < moment, policy, as_json)
+        return _one(asked, host) if host else _all(asked)
+
+
+def _see_policy(text: str) -> None:
+    """Raises UsageError when the rules of --policy are none."""
+    if text:
+        try:
+            parse_policy(text, Retention())
+        except ValueError as error:
+            raise UsageError(f"--policy: {error}", "write it like --policy daily=7,weekly=4,monthly=12") from None
+
+
+def _explained(asked: _Asked, facts: HostFacts) -> tuple[Explained, Retention]:
+    policy = _with(asked.policy, facts.policy)
+    then = as_of(facts, asked.now) if asked.past else facts
+    return explain(then, policy, asked.site.config.pool.zone, asked.now), policy
+
+
+@cache  # hundreds of hosts share one
+def _with(text: str, base: Retention) -> Retention:
+    return parse_policy(text, base) if text else base
+
+
+def _one(asked: _Asked, host: str) -> int:
+    site = asked.site
+    see_host_or_folder(site, host)
+    rows = {row.name: row.state for row in site.catalogue.backups(host) if row.name}
+    try:
+        seen = look_again(site.pool, host, policy_of(site.config, host), rows)
+    except FileNotFoundError:  # configured, and never backed up
+        facts, unreadable = HostFacts(host, (), policy_of(site.config, host)), dict[str, str]()
+    else:
+        facts, unreadable = seen.facts, dict(seen.unreadable)
+    found, policy = _explained(asked, facts)
+    if asked.as_json:
+        stream_json(objects(found))
+    else:
+        _show_one(asked, found, policy)
+    for name, why in unreadable.items():
+        complain(OperatorError(f"{host} {name} is left alone: {why}"))
+    return Exit.ATTENTION if unreadable else Exit.OK
+
+
+def _show_one(asked: _Asked, found: Explained, policy: Retention) -> None:
+    host = printable(found.facts.host)
+    _say(f"{host}, if it were {policy_words(policy)}" if asked.policy else f"{host}: {policy_words(policy)}")
+    for note in _notes(found, policy, guarded([found]).left_out):
+        _say(printable(note))
+    if not found.decisions:
+        click.echo("no backups yet")
+        return
+    zone = asked.site.config.pool.zone
+    for line in strip(cells(found, zone), asked.now.astimezone(zone).date(), _width(), _paint):
+        click.echo(line)
+    states = {one.name: "expired" if one.expired else one.state for one in found.facts.candidates}
+    rows = [
+        (decision.name, click.style(state := states[decision.name], fg=_COLOURS.get(state)), printable(words_of(decision)))
+        for decision in found.decisions
+    ]
+    click.echo("\n" + table(rows, ["NAME", "STATE", "KEPT FOR, OR GOES"]) + "\n")
+    _say(f"{len(found.decisions) - found.going} kept, {_go(asked, found.going, found.today)}")
+    for name in future_names(found, asked.now):
+        _say(f"{name} is stamped in the future, so it is kept and not in the strip: was a clock wrong?")
+
+
+def _say(text: str) -> None:
+    """A line, broken between words on a terminal that is too narrow for it."""
+    click.echo(textwrap.fill(text, _width(), break_on_hyphens=False) if sys.stdout.isatty() else text)
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _ON_PAPER
+
+
+def _paint(text: str, colour: int) -> str:
+    return click.style(text, fg=colour)
+
+
+def _go(asked: _Asked, going: int, today: int) -> str:
+    if not asked.policy:
+        return f"{going:,} go"
+    change = f"{going - today:,} more" if going > today else f"{today - going:,} fewer" if going < today else "as many"
+    return f"{going:,} would go; by today's policy {today:,} go: {change}"
+
+
+def _all(asked: _Asked) -> int:
+    trouble: dict[str, str] = {}
+    if asked.as_json:
+        counts = [0, 0]
+        stream_json(entry for found, _ in _hosts(asked, trouble, counts) for entry in objects(found))
+        if asked.policy:
+            click.echo(f"note: {_go(asked, *counts)}", err=True)
+    else:
+        _show_all(asked, [*_hosts(asked, trouble, [0, 0])])
+    for host, why in trouble.items():
+        complain(OperatorError(f"{host} is left out: {why}"))
+    return Exit.ATTENTION if trouble else Exit.OK
+
+
+def _hosts(asked: _Asked, trouble: dict[str, str], counts: list[int]) -> Iterator[tuple[Explained, Retention]]:
+    """Each host in turn, so that nobody has to keep them all; what cannot be read is told in `trouble`."""
+    for facts in look(asked.site.pool, asked.site.catalogue, asked.site.config):
+        if facts.trouble:
+            trouble[facts.host] = facts.trouble
+            continue
+        found, policy = _explained(asked, facts)
+        counts[0] += found.going
+        counts[1] += found.today
+        yield found, policy
+
+
+def _show_all(asked: _Asked, hosts: list[tuple[Explained, Retention]]) -> None:
+    limits = guarded(found for found, _ in hosts)
+    rows = [
+        (
+            printable(found.facts.host),
+            f"{len(found.decisions) - found.going:,}",
+            f"{found.going:,}",
+            *([f"{found.today:,}"] if asked.policy else []),
+            found.oldest or "-",
+            printable(", ".join(_notes(found, policy, limits.left_out))),
+        )
+        for found, policy in hosts
+    ]
+    headers = ["HOST", "KEPT", "GOING", *(["TODAY"] if asked.policy else []), "OLDEST KEPT", "NOTE"]
+    if rows:
+        click.echo(table(rows, headers, right=["KEPT", "GOING", "TODAY"]))
+    going, today = sum(found.going for found, _ in hosts), sum(found.today for found, _ in hosts)
+    kept = sum(len(found.decisions) for found, _ in hosts) - going
+    _say(f"{counted(len(hosts), 'host')}: {kept:,} kept, {_go(asked, going, today)}" if hosts else "no backups yet")
+    if limits.stop:
+        _say(f"an expiry would not begin: {limits.stop}")
+    if asked.now > asked.site.clock.now():
+        _say(f"as of {format_time(asked.now)}, with the backups that there are now")
+
+
+def _notes(found: Explained, policy: Retention, left_out: dict[str, str]) -> Iterator[str]:
+    if note := note_of(found, policy):
+        yield note
+    if why := left_out.get(found.facts.host):
+        yield f"left out: {why}"

@@ -1,0 +1,37 @@
+"""`backupd unexpire`: an expired backup is taken back."""
+
+from datetime import datetime
+
+import click
+
+from backupd.cli.context import json_option, now_option
+from backupd.cli.names import complete_expired, complete_host_of_pool, locked_host
+from backupd.holding import hold_fields, unexpire
+from btrkeep.cli import echo_json
+from btrkeep.units import format_time
+
+
+@click.command("unexpire")
+@click.argument("host", shell_complete=complete_host_of_pool)
+@click.argument("name", shell_complete=complete_expired)
+@click.option(
+    "--why", default="taken back with unexpire", metavar="TEXT", help="What it is kept for; shown wherever the backup is."
+)
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, now: datetime | None) -> int:
+    """Take the expired backup NAME of HOST back, as long as its grace lasts.
+
+    It is held for 30 days, so that there is time to look at it, or at the policy; `backupd hold` changes that, `backupd release`
+    ends it. `latest` as NAME is the newest one that has expired.
+    """
+    with locked_host(ctx, host, "unexpire", now) as (site, moment):
+        done = unexpire(site.pool, site.catalogue, host, name, why, moment)
+    if as_json:
+        taken = {"host": host, "name": done.name, "state": done.state, "at": format_time(moment)}
+        echo_json({**taken, **(hold_fields(done.hold) or {})})
+    else:
+        assert done.hold.until is not None
+        click.echo(f"{host} {done.name} has not expired any more; it is held until {format_time(done.hold.until)}")
+    return 0

@@ -1,0 +1,120 @@
+"""Deletes what is due: host by host, a few at a time, never beyond the room in the cleaner's queue.
+
+Under the host's lock everything is looked at again; the rows say `deleting`; each subvolume is looked at once more and deleted
+by its id. Rows go when a commit has made the deletions durable. Killed anywhere, the next run finds either the backup and
+deletes it, or its row and drops that.
+"""
+
+import errno
+from collections import deque
+from contextlib import ExitStack
+from pathlib import Path
+
+from backupd.expire.look import Seen, is_still
+from backupd.expire.plan import HostPlan, Plan
+from backupd.expire.queue import Queue
+from backupd.expire.site import ExpirySite
+from backupd.notes import EXPIRED
+from btrkeep.errors import PoolUnusable
+from btrkeep.pool import Subvolume, delete
+
+_BROKEN = (errno.EROFS, errno.EIO, errno.ENOSPC)
+
+
+class Deleter:
+    """Carries out the deletions of a plan, oldest host name first; at most `limit` of them, None for all."""
+
+    def __init__(self, site: ExpirySite, queue: Queue, plan: Plan, limit: int | None) -> None:
+        self.site = site
+        self.queue = queue
+        self.limit = limit
+        self.pending: deque[tuple[HostPlan, tuple[str, ...]]] = deque(
+            (host, tuple(step.name for step in host.delete)) for host in plan.hosts if host.delete
+        )
+        self.busy = 0  # of hosts that somebody works on
+        self.ids: set[int] = set()  # of all subvolumes that were deleted
+        self.hosts: list[str] = []  # of which something was deleted
+
+    @property
+    def left(self) -> int:
+        """How many are still to be deleted, in this run unless it is stopped or limited."""
+        return sum(len(names) for _, names in self.pending)
+
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return not self.pending or self.limit == 0
+
+    def batch(self, room: int) -> int:
+        """Deletes up to `room`, and comes back when that is durable; how many. Raises PoolUnusable."""
+        room = room if self.limit is None else min(room, self.limit)
+        gone: list[tuple[str, str]] = []
+        try:
+            while self.pending and len(gone) < room and not self.site.stopper:
+                plan, names = self.pending.popleft()
+                rest = self._some(plan, names, room - len(gone), gone)
+                if rest:
+                    self.pending.appendleft((plan, rest))
+                    if len(gone) < room:  # others filled the queue meanwhile
+                        break
+        finally:
+            self._settle(gone)
+        return len(gone)
+
+    def _settle(self, gone: list[tuple[str, str]]) -> None:
+        """The deletions are made durable, then the rows go."""
+        if gone:
+            self.queue.commit()
+            self.site.catalogue.drop_backups(gone)
+        self.site.summary.deleted += len(gone)
+        self.limit = None if self.limit is None else self.limit - len(gone)
+
+    def _some(self, plan: HostPlan, names: tuple[str, ...], room: int, gone: list[tuple[str, str]]) -> tuple[str, ...]:
+        """Deletes the first `room` of them that are still due; those that are left for later."""
+        some, rest = names[:room], names[room:]
+        left: tuple[str, ...] = ()
+        with ExitStack() as held:
+            if not self.site.locked(plan.host, held):
+                self.busy += len(names)
+                return ()
+            with self.site.spared(plan.host):
+                seen, todo = self.site.look_again(plan)
+                due = {step.name for step in todo.delete}
+                left = (*self._delete(plan.host, [name for name in some if name in due], seen, gone), *rest)
+        return left
+
+    def _delete(self, host: str, names: list[str], seen: Seen, gone: list[tuple[str, str]]) -> tuple[str, ...]:
+        """Deletes these; those that were put off, because the queue is full or a signal came."""
+        if not names:
+            return ()
+        self.site.catalogue.mark_deleting([(host, name) for name in names])
+        put_off: list[str] = []
+        kept: list[str] = []
+        for place, name in enumerate(names):
+            if self.site.stopper or self.queue.full():
+                put_off = names[place:]
+                break
+            if self._delete_one(host, self.site.pool.host(host) / name, seen.subvolumes[name]):
+                gone.append((host, name))
+                self.ids.add(seen.subvolumes[name].id)
+            else:
+                kept.append(name)
+        if len(kept) + len(put_off) < len(names) and host not in self.hosts[-1:]:
+            self.hosts.append(host)
+        self.site.catalogue.set_states([(host, name, EXPIRED, seen.notes.expired_at(name)) for name in (*kept, *put_off)])
+        return tuple(put_off)
+
+    def _delete_one(self, host: str, path: Path, subvolume: Subvolume) -> bool:
+        try:
+            if not is_still(path, subvolume):
+                self.site.problem(f"{host} {path.name} is left alone: somebody changed it a moment ago")
+                return False
+            delete(path.parent, subvolume.id)
+        except OSError as error:
+            if error.errno in _BROKEN:
+                raise PoolUnusable(
+                    f"{path} cannot be deleted: {error.strerror}", "look at the kernel's messages (dmesg)"
+                ) from error
+            inside = "a subvolume that is not ours lies in it" if error.errno == errno.ENOTEMPTY else error.strerror
+            self.site.problem(f"{host} {path.name} cannot be deleted: {inside}")
+            return False
+        return True

@@ -1,0 +1,105 @@
+"""What is left of a host that was given up, when its last backup is gone: its notes, `latest`, its folder, its rows.
+
+The folder is renamed out of the hosts first, in one step, and emptied there: killed in between, the host is gone all the same,
+and the next run takes the rest away.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+from pathlib import Path
+
+from backupd.expire.look import forgotten_at, policy_of
+from backupd.expire.queue import Queue
+from backupd.expire.site import ExpirySite
+from backupd.notes import NOTES, read_notes
+from backupd.reconcile import names_of
+from backupd.working import ours
+from btrkeep.pool import MARKER, WORKING, Pool, delete
+from btrkeep.units import printable
+
+_FILES = {NOTES, NOTES + ".new"}
+_LINKS = {"latest", ".latest.new"}
+
+
+def gone_folder(pool: Pool) -> Path:
+    """Where folders of given up hosts are emptied."""
+    return pool.path / MARKER / "gone"
+
+
+def remove_hosts(site: ExpirySite, queue: Queue, hosts: list[str]) -> None:
+    """Removes those of them that have nothing left. Raises PoolUnusable."""
+    for host in hosts:
+        if site.stopper:
+            return
+        with ExitStack() as held, site.spared(host):
+            if site.locked(host, held):
+                _remove(site, queue, host)
+    empty_gone(site.pool)
+
+
+def _remove(site: ExpirySite, queue: Queue, host: str) -> None:
+    folder = site.pool.host(host)
+    notes = read_notes(folder)
+    given_up = forgotten_at(notes)
+    if given_up is None:
+        return
+    is_over = given_up + timedelta(seconds=policy_of(site.config, host).grace) <= site.now and not site.clock_waits
+    put_off = set() if is_over and _delete_working(queue, folder, names_of(site.pool, host)) else {WORKING}
+    queue.commit()  # the notes say that the backups may go; they go last of all
+    if others := set(_others(folder)):
+        strangers = sorted(others - put_off)
+        if strangers and not _waits(site, host):
+            site.problem(f"{host} was given up, but {folder} holds {printable(strangers[0])}, which is not ours: move it away")
+        return
+    gone_folder(site.pool).mkdir(mode=0o700, exist_ok=True)
+    folder.rename(_free(gone_folder(site.pool), host))
+    site.catalogue.drop_host(host)
+    site.summary.hosts_gone.append(host)
+    site.watcher.notice(f"{host}: given up, and nothing is left of it")
+
+
+def _delete_working(queue: Queue, folder: Path, names: set[str]) -> bool:
+    """A run that was left unfinished goes last, if it is ours; whether its turn had come. We hold the lock: nobody continues it."""
+    if names - {WORKING} or queue.full():
+        return False
+    if found := ours(folder / WORKING, folder.name):
+        delete(folder, found[0].id)
+    return True
+
+
+def _others(folder: Path) -> Iterator[str]:
+    """What lies in the folder and is not to be removed along with it."""
+    for entry in os.scandir(folder):
+        is_ours = entry.is_symlink() if entry.name in _LINKS else entry.name in _FILES and entry.is_file(follow_symlinks=False)
+        if not is_ours:
+            yield entry.name
+
+
+def _waits(site: ExpirySite, host: str) -> bool:
+    """Whether backups of the host are still to be deleted, in this run or a later one."""
+    return any(row.name for row in site.catalogue.backups(host))
+
+
+def _free(parent: Path, host: str) -> Path:
+    number = 0
+    while os.path.lexists(parent / f"{host}.{number}"):
+        number += 1
+    return parent / f"{host}.{number}"
+
+
+def empty_gone(pool: Pool) -> None:
+    """Takes away folders that were renamed out of the hosts, and nothing that anybody else may have put there."""
+    with suppress(FileNotFoundError):
+        for entry in list(os.scandir(gone_folder(pool))):
+            if entry.is_dir(follow_symlinks=False):
+                _empty(Path(entry.path))
+
+
+def _empty(folder: Path) -> None:
+    if any(_others(folder)):
+        return
+    for entry in list(os.scandir(folder)):
+        Path(entry.path).unlink()
+    folder.rmdir()

@@ -1,0 +1,180 @@
+"""What there is: for the plan from the catalogue and the names in the pool, and before acting from the backups themselves.
+
+Where the two differ the pool wins. A host whose notes cannot be read is left out: they may say that everything is held.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from backupd.expire.plan import HostFacts
+from backupd.notes import DELETING, EXPIRED, HOLD, Notes, accepted_state, read_notes
+from backupd.reconcile import hosts_of
+from backupd.record import COMPLETE, FINAL, SUSPECT, Record, UnreadableRecord
+from backupd.retention import Candidate, Hold
+from backupd.working import ours
+from btrkeep.catalogue import BackupState, Catalogue
+from btrkeep.config import Config, Retention
+from btrkeep.pool import WORKING, Pool, Subvolume, describe
+from btrkeep.units import parse_backup_name, parse_time
+
+
+def policy_of(config: Config, host: str) -> Retention:
+    """The host's policy; when it is not configured, one without rules, which keeps everything, but with the pool's grace."""
+    known = config.hosts.get(host)
+    return known.retention if known else Retention(grace=config.retention.grace)
+
+
+def look(pool: Pool, catalogue: Catalogue, config: Config) -> Iterator[HostFacts]:
+    """Every host of the pool, by name. Of backups whose row says enough only the name is looked at."""
+    rows: dict[str, dict[str, BackupState]] = {}
+    for row in catalogue.states():
+        rows.setdefault(row.host, {})[row.name or WORKING] = row
+    for host in hosts_of(pool):
+        yield _facts(pool, config, host, rows.get(host, {}))
+
+
+def _facts(pool: Pool, config: Config, host: str, rows: Mapping[str, BackupState]) -> HostFacts:
+    folder = pool.host(host)
+    policy, configured = policy_of(config, host), host in config.hosts
+    try:
+        notes = read_notes(folder)
+        base = _base_in_use(rows)
+        candidates = [
+            one
+            for name in _names(folder, rows)
+            if (one := _from_row(rows.get(name), notes, base) or _from_pool(folder, name, notes, base))
+        ]
+    except UnreadableRecord as error:
+        return HostFacts(host, (), policy, configured=configured, trouble=error.message)
+    states = {name: row.state for name, row in rows.items()}
+    stale = bool(notes.backups) and bool(gone_names(folder, notes))
+    return HostFacts(host, candidates, policy, states, forgotten_at(notes), configured, stale=stale)
+
+
+def _names(folder: Path, rows: Mapping[str, object]) -> list[str]:
+    """The names that may be backups. Those that have a row need not be taken apart: a tenth of the time of a large plan."""
+    names = (entry.name for entry in os.scandir(folder))
+    return [name for name in names if name != WORKING and (name in rows or parse_backup_name(name))]
+
+
+def forgotten_at(notes: Notes) -> datetime | None:
+    """When the host was given up, None when it was not. Raises UnreadableRecord when the note does not say when."""
+    try:
+        return parse_time(notes.forgotten["at"]) if notes.forgotten else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableRecord(f"notes.json: forgotten at no time: {error!r}", "mend the file") from None
+
+
+def _base_in_use(rows: Mapping[str, BackupState]) -> str | None:
+    working = rows.get(WORKING)
+    return working.base if working else None
+
+
+def _from_row(row: BackupState | None, notes: Notes, base: str | None) -> Candidate | None:
+    """The candidate that a row tells of; None when there is no row, or it does not know what the backup is."""
+    if row is None or row.name is None:
+        return None
+    state = row.outcome or row.state
+    if state not in FINAL:
+        return None
+    if not notes.backups:  # most hosts have none, and there are many
+        return Candidate(row.name, row.started, state, None, None, row.name == base)
+    if state == SUSPECT and notes.accepted(row.name):
+        state = COMPLETE
+    return Candidate(row.name, row.started, state, notes.expired_at(row.name), hold_of(notes, row.name), row.name == base)
+
+
+def _from_pool(folder: Path, name: str, notes: Notes, base: str | None) -> Candidate | None:
+    """The candidate that the backup itself tells of; None when it is not ours, not final, or cannot be read."""
+    with suppress(UnreadableRecord):
+        if found := final(folder / name, folder.name):
+            return _candidate(found[1], notes, base)
+    return None
+
+
+def final(path: Path, host: str) -> tuple[Subvolume, Record] | None:
+    """The subvolume and record of a final backup of ours, None when it is none. Raises UnreadableRecord."""
+    found = ours(path, host)
+    if found is None or not found[0].read_only or found[1].state not in FINAL:
+        return None
+    return found
+
+
+def _candidate(record: Record, notes: Notes, base: str | None) -> Candidate:
+    name = record.name
+    assert name is not None
+    state = accepted_state(record, notes)
+    return Candidate(name, record.started, state, notes.expired_at(name), hold_of(notes, name), name == base)
+
+
+def hold_of(notes: Notes, name: str) -> Hold | None:
+    """The hold of a backup, also one whose end is past."""
+    note = notes.note(name, HOLD)
+    return Hold(notes.held_until(name), str(note.get("why") or "")) if note is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A host as it is, under its lock. `subvolumes`: of all final backups of ours, by name. `unreadable`: names and why."""
+
+    facts: HostFacts
+    notes: Notes
+    subvolumes: Mapping[str, Subvolume] = field(default_factory=dict)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+
+def look_again(pool: Pool, host: str, policy: Retention, rows: Mapping[str, str]) -> Seen:
+    """The host from the pool alone: notes, names, and every backup's own record. To be called under the host's lock.
+
+    Raises UnreadableRecord when its notes cannot be read, OSError when the folder is none any more.
+    """
+    folder = pool.host(host)
+    if not stat.S_ISDIR(folder.lstat().st_mode):
+        raise NotADirectoryError(20, "it is no folder any more", str(folder))
+    notes = read_notes(folder)
+    base = _base_of_working(folder, host)
+    candidates, subvolumes, unreadable = [], {}, {}
+    for name in _names(folder, {}):
+        try:
+            found = final(folder / name, host)
+        except UnreadableRecord as error:
+            unreadable[name] = error.message
+            continue
+        if found:
+            subvolumes[name] = found[0]
+            candidates.append(_candidate(found[1], notes, base))
+    facts = HostFacts(host, candidates, policy, rows, forgotten_at(notes))
+    return Seen(facts, notes, subvolumes, unreadable)
+
+
+def _base_of_working(folder: Path, host: str) -> str | None:
+    with suppress(UnreadableRecord):  # then the next run discards it
+        found = ours(folder / WORKING, host)
+        return found[1].base if found else None
+    return None
+
+
+def is_still(path: Path, subvolume: Subvolume) -> bool:
+    """Whether at `path` there is still that very subvolume, read-only."""
+    found = describe(path)
+    return found is not None and found.read_only and (found.id, found.uuid) == (subvolume.id, subvolume.uuid)
+
+
+def gone_names(folder: Path, notes: Notes) -> list[str]:
+    """Backups that the notes say are expired and that are not there any more: deleted by us, with nothing left but the note.
+
+    One that is held as well was taken away by somebody who may bring it back.
+    """
+    return [
+        name for name, note in notes.backups.items() if EXPIRED in note and HOLD not in note and not os.path.lexists(folder / name)
+    ]
+
+
+def unfinished_deletions(catalogue: Catalogue) -> list[tuple[str, str]]:
+    """Host and name of rows that say `deleting`: of a run that was killed."""
+    return [(row.host, row.name) for row in catalogue.states() if row.state == DELETING and row.name]

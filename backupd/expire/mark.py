@@ -1,0 +1,97 @@
+"""Marks what no rule keeps any more, and takes back marks of what is kept again: notes first, on disk, then the rows.
+
+Some hosts at a time are locked together, so that a commit serves them all and nobody changes their notes in between.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+
+from backupd.expire.batch import write_many
+from backupd.expire.look import Seen, gone_names
+from backupd.expire.plan import HostPlan
+from backupd.expire.site import ExpirySite
+from backupd.notes import EXPIRED, Notes, read_notes
+from btrkeep.units import format_time
+
+_AT_ONCE = 100  # hosts locked together: a tenth of a second or two, and below everybody's limit of open files
+
+Row = tuple[str, str | None, str, datetime | None]
+
+
+@dataclass(slots=True)
+class _Batch:
+    notes: dict[Path, Notes] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    marked: int = 0
+    revived: list[str] = field(default_factory=list)
+
+
+def mark(site: ExpirySite, plans: Sequence[HostPlan]) -> None:
+    """Carries out the marks and revivals of all plans. Raises PoolUnusable."""
+    for some in _batches([plan for plan in plans if plan.changes_notes]):
+        if site.stopper:
+            return
+        batch = _Batch()
+        with ExitStack() as held:
+            for plan in some:
+                if site.locked(plan.host, held):
+                    with site.spared(plan.host):
+                        _decide(site, plan, batch)
+            write_many(site.pool.path, batch.notes)
+            site.catalogue.set_states(batch.rows)
+        site.summary.marked += batch.marked
+        site.summary.revived += len(batch.revived)
+        for text in batch.revived:
+            site.watcher.notice(text)
+
+
+def _batches(plans: Sequence[HostPlan]) -> Iterator[list[HostPlan]]:
+    source = iter(plans)
+    while some := list(islice(source, _AT_ONCE)):
+        yield some
+
+
+def _decide(site: ExpirySite, plan: HostPlan, batch: _Batch) -> None:
+    seen, todo = site.look_again(plan)
+    notes = seen.notes
+    for step in todo.mark:
+        notes = notes.with_note(step.name, EXPIRED, {"at": format_time(site.now), "why": step.why})
+        batch.rows.append((plan.host, step.name, EXPIRED, site.now))
+    for step in todo.revive:
+        notes = notes.without(step.name, EXPIRED)
+        batch.rows.append((plan.host, step.name, _state(seen, step.name), None))
+        batch.revived.append(f"{plan.host} {step.name} is kept again: {step.why}")
+    batch.rows += [(plan.host, name, state, seen.notes.expired_at(name)) for name, state in todo.amend]
+    batch.marked += len(todo.mark)
+    if notes is not seen.notes:
+        batch.notes[site.pool.host(plan.host)] = notes
+
+
+def _state(seen: Seen, name: str) -> str:
+    return next(one.state for one in seen.facts.candidates if one.name == name)
+
+
+def drop_stale_notes(site: ExpirySite, hosts: Sequence[str]) -> None:
+    """Takes the notes away of what is deleted for good. Nothing depends on them: a host that is locked is left to the next run."""
+    source = iter(hosts)
+    while some := list(islice(source, _AT_ONCE)):
+        left: dict[Path, Notes] = {}
+        with ExitStack() as held:
+            for host in some:
+                folder = site.pool.host(host)
+                with site.spared(host):
+                    if folder.is_dir() and site.locked(host, held):
+                        _drop_stale(folder, left)
+            write_many(site.pool.path, left, renamed_for_good=False)
+
+
+def _drop_stale(folder: Path, left: dict[Path, Notes]) -> None:
+    notes = read_notes(folder)
+    if gone := gone_names(folder, notes):
+        for name in gone:
+            notes = notes.without(name)
+        left[folder] = notes

@@ -1,0 +1,114 @@
+"""The allocator's mount option while expired backups are deleted: written down first, switched, put back whatever happens.
+
+The option belongs to the filesystem, not to us: who finds another one than the one we set finds somebody else's choice, and leaves
+it. What was there is in POOL/.btrkeep/mount-option.json before anything is switched, so that a killed run's switch is undone by the
+next start, or by `backupd expire --restore-mount-option` in a service's ExecStopPost.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from backupd.expire.clocks import boot_id
+from btrkeep.pool import MARKER, Pool, allocator, mount_of, set_allocator
+from btrkeep.pool.marker import write_atomically
+from btrkeep.units import printable
+
+RECORD = "mount-option.json"
+NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """What was written down: the option that was there, the one we set, and the boot that this is true for."""
+
+    was: str
+    set: str
+    boot: str
+
+
+def record_path(pool: Pool) -> Path:
+    """Where it is written down."""
+    return pool.path / MARKER / RECORD
+
+
+def read_record(pool: Pool) -> Switched | None:
+    """What a run wrote down, None when nothing is switched. Raises ValueError when it cannot be understood."""
+    try:
+        return Switched(**json.loads(record_path(pool).read_text("utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{record_path(pool)} cannot be read: {error}") from None
+
+
+class MountOption:
+    """Switches the pool to `wanted` and back. `say` is told what is worth saying, `complain` what somebody must look at."""
+
+    def __init__(self, pool: Pool, wanted: str, say: Callable[[str], None], complain: Callable[[str], None]) -> None:
+        self.pool = pool
+        self.wanted = wanted
+        self.say = say
+        self.complain = complain
+        self.switched = False
+
+    def switch(self) -> None:
+        """To the wanted option, if it is not there already. What cannot be switched is said, and expiry goes on without."""
+        if self.wanted == NONE or self.switched:
+            return
+        try:
+            was = self._now()
+            if was == self.wanted:
+                return
+            self._write(Switched(was, self.wanted, boot_id()))
+            self.switched = True
+            set_allocator(self.pool.path, self.wanted)
+            found = self._now()
+        except OSError as error:
+            self.complain(f"mount_option: {self.pool.path} could not be switched to {self.wanted}: {error.strerror}")
+            self.put_back()
+            return
+        if found != self.wanted:
+            self.complain(f"mount_option: {self.pool.path} was told {self.wanted}, but has {found}")
+
+    def put_back(self) -> str:
+        """What was there before, if ours is still in force; what was done in words, or "". Also after another run's death.
+
+        Never raises OSError: this is called where something else has gone wrong already.
+        """
+        self.switched = False
+        try:
+            return self._put_back()
+        except ValueError as error:
+            text = f"{error}; look at the mount options and remove it"
+        except OSError as error:
+            text = f"mount_option: it could not be put back: {error.strerror}; the next `backupd expire` tries again"
+        self.complain(text)
+        return ""
+
+    def _put_back(self) -> str:
+        record = read_record(self.pool)
+        if record is None:
+            return ""
+        found = self._now()
+        done = ""
+        if record.boot != boot_id():
+            done = f"mount_option: the machine was started anew since {record.set} was set, so {found} is its own choice"
+        elif found == record.set:
+            set_allocator(self.pool.path, record.was)
+            if (found := self._now()) != record.was:
+                self.complain(f"mount_option: {self.pool.path} was told {printable(record.was)} again, but has {found}")
+            done = f"mount_option: {record.was} is back"
+        elif found != record.was:
+            self.say(
+                f"mount_option: it was {record.was}, we set {record.set}, and now it is {found}: somebody's choice, left alone"
+            )
+        record_path(self.pool).unlink(missing_ok=True)
+        return done
+
+    def _now(self) -> str:
+        return allocator(mount_of(self.pool.path))
+
+    def _write(self, record: Switched) -> None:
+        write_atomically(record_path(self.pool), json.dumps(asdict(record)) + "\n")

@@ -1,0 +1,156 @@
+"""A governor for expiry: so few deletions at a time, and such pauses, that other work on the pool goes on as configured.
+
+The cleaner drops what it is given as fast as it can; nothing slows it down but giving it less. So with a pace the queue is
+filled with a few subvolumes, drained, and left empty for a while. How many and how long follows from what is measured
+meanwhile: how long a small write with fsync took at worst, or how much of the time processes waited for I/O (PSI). More than
+configured: half as many and longer pauses; well below: some more, and shorter pauses. (Additive increase, multiplicative
+decrease, as TCP does.)
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from btrkeep.config import Pace
+from btrkeep.errors import OperatorError
+
+PRESSURE = Path("/proc/pressure/io")
+PROBE = "pace-probe"
+_FIRST_WIDTH = 4
+_EVERY = 0.05  # seconds between two probes: twenty small writes a second are no load
+_LONGEST_REST = 10.0
+_SHORTEST_REST = 0.05
+_WELL_BELOW = 0.6  # of what is configured
+
+
+class Probe(Protocol):
+    """What is measured. `take` gives the worst since it was last asked, None when nothing was measured."""
+
+    def take(self) -> float | None: ...
+    def close(self) -> None: ...
+
+
+class Governor:
+    """`width`: how many may wait for the cleaner at a time. Without a pace it is no limit, and there are no pauses."""
+
+    def __init__(self, most: int, limit: float | None, probe: Probe | None) -> None:
+        self.most = most
+        self.limit = limit
+        self.probe = probe
+        self.width = most if limit is None else min(_FIRST_WIDTH, most)
+        self.rest = 0.0 if limit is None else _SHORTEST_REST
+
+    @property
+    def paced(self) -> bool:
+        """Whether there is a pace at all."""
+        return self.limit is not None
+
+    def begin(self) -> None:
+        """A batch begins: what was measured before it does not count."""
+        if self.probe:
+            self.probe.take()
+
+    def judge(self, busy: float) -> None:
+        """A batch was deleted and dropped in `busy` seconds: how many are next, and how long is the pause before."""
+        worst = self.probe.take() if self.probe else None
+        if worst is None or self.limit is None:
+            return
+        if worst > self.limit:
+            self.width = max(1, self.width // 2)
+            self.rest = min(_LONGEST_REST, max(2 * self.rest, busy * min(worst / self.limit - 1, 4)))
+        elif worst < _WELL_BELOW * self.limit:
+            self.width = min(self.most, self.width + max(1, self.width // 4))
+            self.rest = max(_SHORTEST_REST, self.rest / 2)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.probe:
+            self.probe.close()
+
+
+def governor(pace: Pace | None, folder: Path, most: int) -> Governor:
+    """The one that is configured; `folder` is where its probe writes. Raises OperatorError when what it needs is not there."""
+    if pace is None:
+        return Governor(most, None, None)
+    if pace.latency is not None:
+        return Governor(most, pace.latency, FsyncProbe(folder / PROBE))
+    return Governor(most, pace.pressure, PressureProbe())
+
+
+class FsyncProbe:
+    """A small write and fsync, again and again, in a thread of its own: also while the batch waits for its commit."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._clock = path, clock
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._lock = threading.Lock()
+        self._worst: float | None = None
+        self._begun: float | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, name="pace", daemon=True)
+        self._thread.start()
+
+    def _go_on(self) -> None:
+        while not self._ended.wait(_EVERY):
+            with self._lock:
+                self._begun = self._clock()
+            try:
+                os.pwrite(self._fd, os.urandom(512), 0)
+                os.fsync(self._fd)
+            except OSError:  # a pool that broke says so where it matters
+                return
+            with self._lock:
+                spent = self._clock() - self._begun
+                self._worst, self._begun = max(self._worst or 0.0, spent), None
+
+    def take(self) -> float | None:
+        """Seconds; one that has not come back yet counts with the time it has taken so far."""
+        with self._lock:
+            running = self._clock() - self._begun if self._begun else 0.0
+            worst = max(self._worst, running) if self._worst is not None else running or None
+            self._worst = None
+        return worst
+
+    def close(self) -> None:
+        """Ends the thread, and the file goes."""
+        self._ended.set()
+        self._thread.join(timeout=30)
+        if not self._thread.is_alive():
+            os.close(self._fd)
+        with suppress(OSError):
+            self._path.unlink()
+
+
+class PressureProbe:
+    """The share of time in which some process waited for I/O, machine-wide: from PSI's own running total."""
+
+    def __init__(self, path: Path = PRESSURE, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._clock = path, clock
+        self._before = (clock(), self._total())
+
+    def _total(self) -> int:
+        try:
+            some = next(line for line in self._path.read_text().splitlines() if line.startswith("some "))
+            return int(some.rpartition("total=")[2])
+        except (OSError, StopIteration, ValueError) as error:
+            raise OperatorError(
+                f"this kernel does not tell the pressure on I/O: {self._path}: {error}",
+                "boot with psi=1, or give `pace` as a latency, such as 50ms",
+            ) from None
+
+    def take(self) -> float | None:
+        """The share since it was last asked; None when that was a moment ago."""
+        (before, total), now = self._before, (self._clock(), self._total())
+        if now[0] - before < 0.01:
+            return None
+        self._before = now
+        return (now[1] - total) / 1e6 / (now[0] - before)
+
+    def close(self) -> None: ...

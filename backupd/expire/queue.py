@@ -1,0 +1,111 @@
+"""The cleaner's queue: deleted subvolumes that the kernel has not dropped yet, ours and everybody's, and room in it.
+
+A deletion returns at once; the tree is dropped later by one kernel thread. Whoever deletes thousands at once cannot stop any
+more. So no more than a limit wait at any time, and a stop leaves at most so many behind.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from backupd.expire.report import Stopper
+from btrkeep.errors import PoolUnusable
+from btrkeep.pool import commit, orphans
+
+REFILL = 0.5  # of the limit: how many still wait when the queue is topped up; each topping up costs a commit
+_PAUSE = 0.02  # between two looks; the cleaner drops some twenty unchanged snapshots meanwhile, and a look costs a millisecond
+_STANDSTILL = 1.0  # nothing was dropped for so long: top up whatever room there is, and wake the cleaner
+_LONGEST_STANDSTILL = 30.0
+_RATE_WINDOW = 60.0
+
+
+class Queue:
+    """Watches the queue of the filesystem of `path`; `most` may wait."""
+
+    def __init__(self, path: Path, most: int) -> None:
+        self.path = path
+        self.most = most
+        self.most_waiting = 0
+        self.dropped = 0
+        self._ids: set[int] = set()
+        self._seen: deque[tuple[float, int]] = deque()
+        self._changed = time.monotonic()
+        self._wake_after = _STANDSTILL
+
+    @property
+    def waiting(self) -> int:
+        """How many waited at the last look."""
+        return len(self._ids)
+
+    def look(self) -> int:
+        """How many wait now. Raises PoolUnusable."""
+        try:
+            ids = set(orphans(self.path))
+        except OSError as error:
+            raise PoolUnusable(f"{self.path}: {error.strerror}", "look at the kernel's messages (dmesg)") from error
+        now = time.monotonic()
+        gone = len(self._ids - ids)
+        if ids != self._ids:
+            self._changed, self._wake_after = now, _STANDSTILL
+        self.dropped += gone
+        self._ids = ids
+        self.most_waiting = max(self.most_waiting, len(ids))
+        if not self._seen or now - self._seen[-1][0] >= 0.25:
+            self._seen.append((now, self.dropped))
+        while now - self._seen[0][0] > _RATE_WINDOW and len(self._seen) > 1:
+            self._seen.popleft()
+        return len(ids)
+
+    def full(self) -> bool:
+        """Whether there is no room now. Asked before every single deletion: others delete too."""
+        return self.look() >= self.most
+
+    def rate(self) -> float | None:
+        """Drops per second over the last minute; None as long as there is nothing to tell it from."""
+        if not self._seen:
+            return None
+        since, before = self._seen[0]
+        spent = time.monotonic() - since
+        return (self.dropped - before) / spent if spent > 1 and self.dropped > before else None
+
+    def wait_for_room(self, most: int, low: int, stopper: Stopper, tick: Callable[[], None]) -> int:
+        """How many may be deleted, once at most `low` wait; 0 only when stopped. At most `most` are to wait.
+
+        Where nothing moves (a process has a file of a deleted subvolume open, so the cleaner does not get it) any room will do.
+        """
+        most = min(most, self.most)
+        while not stopper:
+            room = most - self.look()
+            if room > 0 and (self.waiting <= low or self._standing() > _STANDSTILL):
+                return room
+            self._wake_if_asleep()
+            tick()
+            stopper.sleep(_PAUSE)
+        return 0
+
+    def wait_until_dropped(self, ids: set[int], stopper: Stopper, tick: Callable[[], None], patience: float | None = None) -> None:
+        """Until the cleaner is through with all of `ids`, or stopped, or nothing has moved for `patience` seconds."""
+        while not stopper:
+            self.look()
+            if not ids & self._ids or (patience is not None and self._standing() > patience):
+                return
+            self._wake_if_asleep()
+            tick()
+            stopper.sleep(_PAUSE)
+
+    def commit(self) -> None:
+        """Makes the deletions so far durable, and wakes the cleaner. Raises PoolUnusable."""
+        try:
+            commit(self.path)
+        except OSError as error:
+            raise PoolUnusable(f"{self.path}: {error.strerror}", "look at the kernel's messages (dmesg)") from error
+
+    def _standing(self) -> float:
+        return time.monotonic() - self._changed
+
+    def _wake_if_asleep(self) -> None:
+        """Whoever deleted, the cleaner sleeps until it is woken. Less and less often: one large subvolume may take an hour."""
+        if self._standing() > self._wake_after:
+            self._wake_after = min(_LONGEST_STANDSTILL, 2 * self._standing())
+            self.commit()

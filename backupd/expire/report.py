@@ -1,0 +1,110 @@
+"""What an expiry tells: how far it is, what came of it, and who is told."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from backupd.expire.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far it is. `waiting`: deleted subvolumes that are not dropped yet, anybody's; `rate`: drops per second over the last
+    minute.
+
+    `left`: seconds until everything planned is deleted and dropped at that rate; None where it is not known. `paused`: why nothing
+    is deleted now, or "".
+    """
+
+    deleted: int
+    planned: int
+    waiting: int
+    most: int
+    rate: float | None
+    left: float | None
+    paused: str = ""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What became of it. `left_out`: hosts and why; `busy`: hosts that were locked by somebody's work, left to the next run.
+
+    `problems`: what somebody must look at. `stop`: why nothing was done at all; `clock`: what is odd with the clock.
+    `waiting_for_grace`: backups that are marked and not due yet. `written_bytes`: by everybody, to all devices, meanwhile.
+    `still_waiting`: for the cleaner at the end. `ended_by`: a signal's number, 0 without one. `rest`: deletions that were due
+    and not made (a limit, a signal, a host that was busy).
+    """
+
+    planned: int = 0
+    marked: int = 0
+    revived: int = 0
+    deleted: int = 0
+    rest: int = 0
+    waiting_for_grace: int = 0
+    left_out: dict[str, str] = field(default_factory=dict)
+    busy: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    hosts_gone: list[str] = field(default_factory=list)
+    stop: str | None = None
+    clock: str | None = None
+    mount_option: str | None = None
+    most_waiting: int = 0
+    still_waiting: int | None = None
+    written_bytes: int | None = None
+    ended_by: int = 0
+    begun: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
+
+    @property
+    def good(self) -> bool:
+        """Whether nobody needs to look."""
+        return not (self.left_out or self.problems or self.stop)
+
+    @property
+    def outcome(self) -> str:
+        """As the catalogue has it (EXPIRY_OUTCOMES)."""
+        if self.stop or self.ended_by:
+            return "stopped"
+        return "partial" if self.left_out or self.problems or self.rest else "complete"
+
+    @property
+    def written_each(self) -> int | None:
+        """Bytes written per deleted subvolume; None when none was deleted or they were not counted."""
+        return round(self.written_bytes / self.deleted) if self.written_bytes is not None and self.deleted else None
+
+
+class Watcher(Protocol):
+    """Who is told; must be quick."""
+
+    def begin(self, plan: Plan) -> None: ...
+    def progress(self, now: Progress) -> None: ...
+    def batch(self, now: Progress) -> None: ...
+    def notice(self, text: str) -> None: ...
+    def end(self, summary: Summary) -> None: ...
+
+
+class Stopper:
+    """Set by a signal, asked between all small steps. Sleeping ends within a twentieth of a second of it."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.signal)
+
+    def stop(self, signal_number: int) -> None:
+        """From a signal handler: no lock is taken, as `threading.Event.set` would, which could wait for the code it interrupted."""
+        self.signal = self.signal or signal_number
+
+    def sleep(self, seconds: float) -> None:
+        """Sleeps so long, or until stopped."""
+        end = time.monotonic() + seconds
+        while not self and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.05))
+
+
+def names_in_words(names: Sequence[str], most: int = 5) -> str:
+    """ "a, b and 17 more"."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown

@@ -1,0 +1,249 @@
+"""An expiry from its lock to its end: the order of the steps, each in the module that does it.
+
+Put back a mount option that a killed run left; hold the clock against the last run's; finish deletions of a killed run; bring the
+catalogue up to date with the pool; look; plan; guards; mark; delete; drop notes of what is gone; put the mount option back. A
+signal stops it between any two small steps, and everything is consistent then.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from backupd.expire.clocks import judge_clock, keep_clocks, read_clocks
+from backupd.expire.delete import Deleter
+from backupd.expire.forgotten import empty_gone, remove_hosts
+from backupd.expire.look import look, unfinished_deletions
+from backupd.expire.mark import drop_stale_notes, mark
+from backupd.expire.option import MountOption
+from backupd.expire.pace import Governor, governor
+from backupd.expire.plan import Plan, make_plan
+from backupd.expire.queue import REFILL, Queue
+from backupd.expire.report import Progress, Summary
+from backupd.expire.site import ExpirySite
+from backupd.guards import Forced
+from backupd.reconcile import reconcile
+from btrkeep.catalogue import Catalogue, ExpiryFields
+from btrkeep.errors import OperatorError
+from btrkeep.pool import MARKER, written_bytes
+from btrkeep.process import start_time
+from btrkeep.units import counted, format_time
+
+_TELL_WATCHER, _TELL_CATALOGUE = 0.25, 1.0
+_LOOK_FOR_BACKUPS = 1.0
+_DRAINED = 30.0  # seconds without any drop after which a paced batch counts as drained: a file in it is open, or it is very large
+_LAST_DROPS = 300.0  # the same at the end, when the mount option waits to be put back
+
+
+def make_rehearsal(site: ExpirySite, forced: Forced) -> Plan:
+    """What an expiry would do now, by the same looks and decisions; nothing is written, no lock is needed."""
+    verdict = judge_clock(site.catalogue, read_clocks(site.now), forced, rehearsal=site.pool.rehearsal)
+    site.summary.clock, site.summary.stop = verdict.wait or verdict.stop, verdict.stop
+    site.clock_waits = verdict.wait is not None
+    plan = make_plan(look(site.pool, site.catalogue, site.config), site.zone, site.now, forced, clock_waits=site.clock_waits)
+    site.summary.stop = site.summary.stop or plan.stop
+    site.summary.left_out = dict(plan.left_out)
+    return plan
+
+
+class Expiry:
+    """One expiry; the caller holds its lock. `wait`: stay until the cleaner is through with what was deleted."""
+
+    def __init__(self, site: ExpirySite, forced: Forced, limit: int | None, *, wait: bool) -> None:
+        self.site = site
+        self.forced = forced
+        self.limit = limit
+        self.wait = wait
+        self.queue = Queue(site.pool.path, site.config.expiry.max_orphans)
+        self.option = MountOption(site.pool, site.config.expiry.mount_option, site.watcher.notice, site.problem)
+        self.deleter: Deleter | None = None
+        self.paused = ""
+        self.row = 0
+        self.written_before = 0
+        self._told_watcher = self._told_catalogue = self._looked_for_backups = 0.0
+
+    def run(self) -> Summary:
+        """The whole of it. Raises PoolUnusable, and OperatorError of the catalogue; the mount option is put back in any case."""
+        site, summary = self.site, self.site.summary
+        if done := self.option.put_back():
+            site.watcher.notice(f"left by an expiry that was killed: {done}")
+        self._begin_row()
+        error: str | None = "internal error"
+        try:
+            self._steps()
+            error = summary.stop
+        except (OperatorError, OSError) as trouble:
+            error = str(trouble)
+            raise
+        finally:
+            self.option.put_back()
+            self._end_row(error)
+        return summary
+
+    def _steps(self) -> None:
+        site = self.site
+        clocks = read_clocks(site.now)
+        verdict = judge_clock(site.catalogue, clocks, self.forced, rehearsal=site.pool.rehearsal)
+        site.summary.clock = verdict.wait
+        if verdict.stop:
+            site.summary.stop = verdict.stop
+            return
+        site.clock_waits = verdict.wait is not None
+        if verdict.wait:
+            site.watcher.notice(verdict.wait)
+        else:
+            keep_clocks(site.catalogue, clocks)
+        touched = self._finish_killed()
+        self._reconcile()
+        self._carry_out(touched)
+        if verdict.wait and not site.stopper:  # one that was killed is not the run that had to be waited for
+            keep_clocks(site.catalogue, clocks)
+
+    def _finish_killed(self) -> list[str]:
+        """Rows of a killed run's deletions go, once they are surely on disk. What it did not come to is planned like all else."""
+        empty_gone(self.site.pool)
+        for row in self.site.catalogue.unfinished_expiries():
+            if row.id != self.row and start_time(row.pid) != row.pid_started:
+                self.site.catalogue.update_expiry(row.id, finished=row.updated, outcome="killed", paused=None)
+        left = unfinished_deletions(self.site.catalogue)
+        gone = [(host, name) for host, name in left if not os.path.lexists(self.site.pool.host(host) / name)]
+        if gone:
+            self.queue.commit()
+            self.site.catalogue.drop_backups(gone)
+            self.site.watcher.notice(f"{counted(len(gone), 'deletion')} of an expiry that was killed had come to an end")
+        return sorted({host for host, _ in gone})
+
+    def _reconcile(self) -> None:
+        if done := reconcile(self.site.pool, self.site.catalogue, format_time(self.site.now)):
+            self.site.watcher.notice(f"the catalogue was brought up to date with the pool: {done}")
+
+    def _carry_out(self, touched: Sequence[str]) -> None:
+        site, summary = self.site, self.site.summary
+        facts = look(site.pool, site.catalogue, site.config)
+        plan = make_plan(facts, site.zone, site.now, self.forced, clock_waits=site.clock_waits)
+        summary.left_out, summary.stop = dict(plan.left_out), plan.stop
+        summary.waiting_for_grace = plan.count("wait")
+        summary.planned = plan.count("delete") if self.limit is None else min(self.limit, plan.count("delete"))
+        site.watcher.begin(plan)
+        if not plan.stop:
+            mark(site, plan.hosts)
+            summary.waiting_for_grace += summary.marked
+            self._delete(plan)
+            drop_stale_notes(site, sorted({*touched, *plan.stale, *(self.deleter.hosts if self.deleter else ())}))
+            remove_hosts(site, self.queue, [host.host for host in plan.hosts if host.forgotten])
+        summary.still_waiting = self.queue.look()
+        summary.most_waiting = self.queue.most_waiting
+
+    def _delete(self, plan: Plan) -> None:
+        self.deleter = Deleter(self.site, self.queue, plan, self.limit)
+        self.site.summary.rest = self.deleter.left
+        if self.deleter.is_done():
+            return
+        with governor(self.site.config.expiry.pace, self.site.pool.path / MARKER, self.queue.most) as pace:
+            self._switch()
+            while not self.deleter.is_done() and not self.site.stopper:
+                self._yield_to_backups()
+                self._one_batch(self.deleter, pace)
+        self.site.summary.rest = self.deleter.left + self.deleter.busy
+        if self.wait or self.option.switched:
+            patience = None if self.wait else _LAST_DROPS
+            self.queue.wait_until_dropped(self.deleter.ids, self.site.stopper, self._tick, patience)
+
+    def _one_batch(self, deleter: Deleter, pace: Governor) -> None:
+        if pace.paced:
+            self._pause("the pace that is configured", pace.rest)
+        room = self.queue.wait_for_room(self.queue.most, int(self.queue.most * REFILL), self.site.stopper, self._tick)
+        begun = time.monotonic()
+        pace.begin()
+        deleter.batch(min(room, pace.width))
+        if pace.paced:
+            self.queue.wait_until_dropped(deleter.ids, self.site.stopper, self._tick, _DRAINED)
+            pace.judge(time.monotonic() - begun)
+        self._tick()
+        self.site.watcher.batch(self._progress())
+
+    def _pause(self, why: str, seconds: float) -> None:
+        self.paused, end = why, time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self.site.stopper:
+            self._tick()
+            self.site.stopper.sleep(min(left, _TELL_WATCHER))
+        self.paused = ""
+
+    def _switch(self) -> None:
+        self.option.switch()
+        if self.option.switched:
+            self.site.summary.mount_option = self.option.wanted
+
+    def _yield_to_backups(self) -> None:
+        if not self.site.config.expiry.yield_to_backups or time.monotonic() - self._looked_for_backups < _LOOK_FOR_BACKUPS:
+            return
+        self._looked_for_backups = time.monotonic()
+        if not backups_run(self.site.catalogue):
+            return
+        self.site.watcher.notice("paused: backups run")
+        self.option.put_back()
+        while backups_run(self.site.catalogue) and not self.site.stopper:
+            self._pause("backups run", _LOOK_FOR_BACKUPS)
+        if not self.site.stopper:
+            self._switch()
+
+    # --- what is told
+
+    def _progress(self) -> Progress:
+        summary, rate = self.site.summary, self.queue.rate()
+        ahead = self.queue.waiting + max(0, summary.planned - summary.deleted)
+        left = ahead / rate if rate else None
+        return Progress(summary.deleted, summary.planned, self.queue.waiting, self.queue.most, rate, left, self.paused)
+
+    def _tick(self) -> None:
+        """Tells whoever looks on, not more often than anybody can read."""
+        now = time.monotonic()
+        if now - self._told_watcher >= _TELL_WATCHER:
+            self._told_watcher = now
+            self.site.watcher.progress(self._progress())
+        if now - self._told_catalogue >= _TELL_CATALOGUE:
+            self._told_catalogue = now
+            self.site.catalogue.update_expiry(self.row, **self._fields())
+
+    def _begin_row(self) -> None:
+        site, pid = self.site, os.getpid()
+        self.written_before = written_bytes(site.pool.path)
+        self.row = site.catalogue.start_expiry(site.now, pid, start_time(pid))
+
+    def _fields(self) -> ExpiryFields:
+        summary, progress = self.site.summary, self._progress()
+        return {
+            "planned": summary.planned,
+            "marked": summary.marked,
+            "revived": summary.revived,
+            "deleted": summary.deleted,
+            "left_out": len(summary.left_out),
+            "waiting": progress.waiting,
+            "most_waiting": self.queue.most_waiting,
+            "rate": progress.rate,
+            "eta": progress.left,
+            "written_bytes": written_bytes(self.site.pool.path) - self.written_before,
+            "mount_option": summary.mount_option,
+            "paused": self.paused or None,
+            "updated": self._moment(),
+        }
+
+    def _end_row(self, error: str | None) -> None:
+        """`error`: what ended it before its time, None when nothing did."""
+        summary = self.site.summary
+        summary.seconds, summary.ended_by = time.monotonic() - summary.begun, self.site.stopper.signal
+        fields = self._fields()
+        summary.written_bytes = fields["written_bytes"]
+        outcome = "failed" if error and not summary.stop else summary.outcome
+        ended: ExpiryFields = {"finished": self._moment(), "outcome": outcome, "error": error, "eta": None, "paused": None}
+        fields.update(ended)
+        self.site.catalogue.update_expiry(self.row, **fields)
+
+    def _moment(self) -> datetime:
+        """Now, on the clock that this began with."""
+        return self.site.now + timedelta(seconds=time.monotonic() - self.site.summary.begun)
+
+
+def backups_run(catalogue: Catalogue) -> bool:
+    """Whether a backup is made right now: a run without an end, of a process that lives."""
+    return any(start_time(run.pid) == run.pid_started for run in catalogue.unfinished_runs())

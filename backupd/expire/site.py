@@ -1,0 +1,74 @@
+"""What all steps of an expiry work with, and what they share: how a host is locked, and what is told of trouble with one."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from backupd.expire.look import Seen, look_again, policy_of
+from backupd.expire.plan import HostPlan, agreed, plan_host
+from backupd.expire.report import Stopper, Summary, Watcher
+from backupd.reconcile import RECONCILING
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import Config
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
+from btrkeep.pool import Lock, Pool, take_lock
+from btrkeep.units import format_time, printable
+
+
+@dataclass(slots=True)
+class ExpirySite:
+    """`now` was read once: a grace that ends while this runs ends for the next one. `clock_waits`: no grace ends in this run."""
+
+    config: Config
+    pool: Pool
+    catalogue: Catalogue
+    now: datetime
+    watcher: Watcher
+    summary: Summary = field(default_factory=Summary)
+    stopper: Stopper = field(default_factory=Stopper)
+    clock_waits: bool = False
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The pool's."""
+        return self.config.pool.zone
+
+    def lock(self, host: str) -> Lock:
+        """The host's lock. Raises LockHeld. A backup that meets it waits, for what we do under it takes no time."""
+        return take_lock(self.pool.locks / f"host-{host}", RECONCILING, format_time(self.now))
+
+    def locked(self, host: str, held: ExitStack) -> bool:
+        """Whether `held` has the host's lock now. A host that somebody works on is noted once, and left to the next run."""
+        try:
+            held.enter_context(self.lock(host))
+        except LockHeld:
+            if host not in self.summary.busy:
+                self.summary.busy.append(host)
+            return False
+        return True
+
+    def look_again(self, plan: HostPlan) -> tuple[Seen, HostPlan]:
+        """The host as its lock's holder sees it, and what is still to be done by both looks."""
+        seen = look_again(self.pool, plan.host, policy_of(self.config, plan.host), plan.rows)
+        again = plan_host(seen.facts, self.zone, self.now, clock_waits=self.clock_waits)
+        for name in plan.names & seen.unreadable.keys():
+            self.problem(f"{plan.host} {name} is left alone: {seen.unreadable[name]}")
+        return seen, agreed(plan, again)
+
+    def problem(self, text: str) -> None:
+        """Something that somebody must look at, once."""
+        if text not in self.summary.problems:
+            self.summary.problems.append(text)
+            self.watcher.notice(printable(text))
+
+    @contextmanager
+    def spared(self, host: str) -> Iterator[None]:
+        """What goes wrong with one host is said and costs the others nothing. A pool that is unusable ends everything."""
+        try:
+            yield
+        except PoolUnusable:
+            raise
+        except (OperatorError, OSError) as error:
+            self.problem(f"{host} is left as it is: {error}")

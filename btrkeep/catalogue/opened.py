@@ -1,0 +1,54 @@
+"""One open catalogue file: its two connections, and how it is closed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import Connection, Engine, Result
+
+from btrkeep.catalogue import migrate
+from btrkeep.catalogue.sqlite import for_writing
+
+
+class OpenCatalogue:
+    """A connection for reading, and one for writing, so that a list can be read while rows are written."""
+
+    def __init__(self, engine: Engine, state: Path) -> None:
+        self._state = state
+        self._reader = engine.connect()
+        self._writer = for_writing(engine.connect())
+        self._unread: set[Result[Any]] = set()
+
+    @classmethod
+    def open(cls, state: Path) -> Self:
+        """The catalogue in the folder `state`: made when missing, migrated when behind (a copy of the old file stays beside it).
+
+        Raises OperatorError when the file is damaged or no catalogue (then its hint says how to rebuild it), or when its schema is
+        newer than this code.
+        """
+        return cls(migrate.prepared_engine(state), state)
+
+    @staticmethod
+    def set_aside(state: Path) -> Path | None:
+        """Move a damaged catalogue out of the way, so that `open` makes a new one; where it is now, None when there was none."""
+        return migrate.set_aside(state)
+
+    def close(self) -> None:
+        """Close both connections. An iterator that is not at its end raises an error when it is asked on."""
+        for rows in list(self._unread):  # a list may be left half way, by BrokenPipeError say
+            rows.close()
+        self._reader.close()
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with self._writer.begin():
+            yield self._writer

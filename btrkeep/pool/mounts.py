@@ -1,0 +1,185 @@
+"""Mounts as the kernel lists them, and the one mount option of a btrfs that we change: ssd, ssd_spread or nossd.
+
+The option belongs to the superblock, so to all mounts of the filesystem, while nosuid, nodev, noatime and their like belong to one
+mount each. mount(2) with MS_REMOUNT sets both kinds: what is not passed is gone. fspick(2) and fsconfig(2) with
+FSCONFIG_CMD_RECONFIGURE change the superblock alone, and of it only what is named (Linux 5.2).
+
+What older kernels do, by their source: up to 6.7 btrfs has no fs_context of its own, so the kernel's legacy one collects the flags
+("ssd" becomes the text "ssd") and hands them to btrfs_remount(), which parses them on top of the options in force, as it does for
+mount(2). Old or new, the flags of the superblock are not taken over into the context that fspick makes, and btrfs takes a missing
+SB_RDONLY for the wish to be writable: a filesystem that is read-only is told "ro" along with the option.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+# Words per option. "ssd" alone leaves ssd_spread in force, "nossd" takes both away: btrfs_parse_param in fs/btrfs/super.c.
+ALLOCATORS: dict[str, tuple[str, ...]] = {
+    "ssd": ("nossd_spread", "ssd"),
+    "ssd_spread": ("ssd_spread",),
+    "nossd": ("nossd",),
+}
+
+# Numbers of include/uapi/asm-generic/unistd.h; x86 has the same ones from 424 on (arch/x86/entry/syscalls/syscall_64.tbl).
+_FSCONFIG, _FSPICK = 431, 433
+# include/uapi/linux/mount.h
+_FSPICK_CLOEXEC, _FSPICK_EMPTY_PATH = 0x1, 0x8
+_FSCONFIG_SET_FLAG, _FSCONFIG_CMD_RECONFIGURE = 0, 7
+_MS_REMOUNT, _MS_RELATIME, _MS_STRICTATIME = 0x20, 0x200000, 0x1000000
+_MOUNT_FLAGS = {
+    "nosuid": 0x2,
+    "nodev": 0x4,
+    "noexec": 0x8,
+    "nosymfollow": 0x100,
+    "noatime": 0x400,
+    "nodiratime": 0x800,
+    "relatime": _MS_RELATIME,
+}
+_SUPER_FLAGS = {"ro": 0x1, "sync": 0x10, "mand": 0x40, "dirsync": 0x80, "lazytime": 0x2000000}
+_REFUSED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A line of /proc/self/mountinfo. `root`: which folder of the filesystem is mounted here; on btrfs from the top subvolume on.
+
+    `mount_options` are those of this mount (nosuid, noatime, ...), `super_options` those of the filesystem.
+    """
+
+    id: int
+    target: Path
+    source: str
+    filesystem: str
+    root: str
+    mount_options: tuple[str, ...]
+    super_options: tuple[str, ...]
+
+
+def mount_of(path: Path) -> Mount:
+    """The mount that `path` is on, also among several at one place: the kernel says which. Raises OSError."""
+    with _opened(path) as fd:
+        return _mount_of_descriptor(fd, path)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)  # opens nothing: neither permission to read is needed nor a device woken up
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _mount_of_descriptor(fd: int, path: Path) -> Mount:
+    match = re.search(r"^mnt_id:\s*(\d+)$", Path(f"/proc/self/fdinfo/{fd}").read_text(), re.MULTILINE)
+    number = int(match[1]) if match else -1
+    for mount in mounts():
+        if mount.id == number:
+            return mount
+    raise FileNotFoundError(errno.ENOENT, "its mount is not in /proc/self/mountinfo", str(path))
+
+
+def mounts() -> list[Mount]:
+    """All mounts that this process sees, in the order in which they were made."""
+    return [_parse(line) for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
+
+
+def _parse(line: bytes) -> Mount:
+    """Of "36 35 98:0 /root /target rw,noatime master:1 - type source rw,..." (Documentation/filesystems/proc.rst)."""
+    fields = line.split(b" ")
+    dash = fields.index(b"-", 6)
+    filesystem, source, options = (_unescaped(field) for field in fields[dash + 1 : dash + 4])
+    return Mount(
+        id=int(fields[0]),
+        target=Path(_unescaped(fields[4])),
+        source=source,
+        filesystem=filesystem,
+        root=_unescaped(fields[3]),
+        mount_options=tuple(_unescaped(fields[5]).split(",")),
+        super_options=tuple(options.split(",")),
+    )
+
+
+def _unescaped(field: bytes) -> str:
+    """Space, tab, newline, backslash and # stand as three octal digits behind a backslash."""
+    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), field))
+
+
+def allocator(mount: Mount) -> str:
+    """Which of ssd, ssd_spread and nossd holds. No word at all is nossd: so btrfs mounts what says that it rotates."""
+    return next((word for word in ("ssd_spread", "ssd") if word in mount.super_options), "nossd")
+
+
+def set_allocator(path: Path, option: str) -> None:
+    """Switches the filesystem of `path` to ssd, ssd_spread or nossd, at once and for all its mounts; nothing else changes.
+
+    Needs CAP_SYS_ADMIN. Raises OSError, ValueError for another option.
+    """
+    words = ALLOCATORS.get(option)
+    if words is None:
+        raise ValueError(f"{option!r} is none of {', '.join(ALLOCATORS)}")
+    with _opened(path) as fd:
+        mount = _mount_of_descriptor(fd, path)
+        if mount.filesystem != "btrfs":
+            raise OSError(errno.EINVAL, "it is no btrfs", str(path))
+        try:
+            reconfigure(fd, words, read_only="ro" in mount.super_options)
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+            remount(mount, words)
+
+
+def reconfigure(fd: int, words: tuple[str, ...], *, read_only: bool) -> None:
+    """Sets options of the superblock, and nothing else, by fspick(2). `fd` is on the filesystem. Raises OSError."""
+    context = _call("fspick", _FSPICK, fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH)
+    try:
+        for word in (*words, *(("ro",) if read_only else ())):
+            _call("fsconfig", _FSCONFIG, context, _FSCONFIG_SET_FLAG, word.encode(), None, 0)
+        _call("fsconfig", _FSCONFIG, context, _FSCONFIG_CMD_RECONFIGURE, None, None, 0)
+    finally:
+        os.close(context)
+
+
+def _call(name: str, number: int, *arguments: int | bytes | None) -> int:
+    import ctypes  # 5 ms, which commands that change no mount need not spend
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    words = [ctypes.c_long(each) if isinstance(each, int) else ctypes.c_char_p(each) for each in arguments]
+    done = int(libc.syscall(ctypes.c_long(number), *words))
+    if done < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+    return done
+
+
+def remount(mount: Mount, words: tuple[str, ...]) -> None:
+    """The same by mount(2), with all flags that the mount and the filesystem have. For kernels without fspick. Raises OSError.
+
+    A mount that is read-only by itself (a bind mount) cannot be used for it: mount(2) would make the filesystem read-only.
+    """
+    import ctypes
+
+    if "ro" in mount.mount_options and "ro" not in mount.super_options:
+        raise OSError(errno.EROFS, "the mount is read-only, its filesystem is not: name another of its mounts", str(mount.target))
+    libc = ctypes.CDLL(None, use_errno=True)
+    flags = ctypes.c_ulong(remount_flags(mount))
+    if libc.mount(None, os.fsencode(mount.target), None, flags, ",".join(words).encode()) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"mount: {os.strerror(code)}", str(mount.target))
+
+
+def remount_flags(mount: Mount) -> int:
+    """MS_REMOUNT and every flag in force. Without a word about access times they are strict, which must be said."""
+    flags = _MS_REMOUNT
+    for option in mount.mount_options:
+        flags |= _MOUNT_FLAGS.get(option, 0)
+    for option in mount.super_options:
+        flags |= _SUPER_FLAGS.get(option, 0)
+    return flags if {"noatime", "relatime"}.intersection(mount.mount_options) else flags | _MS_STRICTATIME

@@ -1,0 +1,154 @@
+"""Rate and time left from looks whose truth is made up here: what went when is known."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backupd.cleaner import WINDOW, Watch, rate, time_left, watched
+
+IDS = range(1000, 1_000_000)
+
+
+def looked(looks: list[tuple[float, set[int]]], watch: Watch | None = None) -> Watch:
+    watch = watch or Watch()
+    for at, waiting in looks:
+        watch = watched(watch, at, waiting, None)
+    return watch
+
+
+def evenly(count: int, per_second: float, every: float, until: float) -> list[tuple[float, set[int]]]:
+    """Looks at a queue of `count` from which one goes after the other."""
+    times = [number * every for number in range(round(until / every) + 1)]
+    return [(at, set(IDS[int(at * per_second + 1e-9) : count])) for at in times]
+
+
+def test_before_enough_was_seen_all_is_unknown() -> None:
+    assert rate(Watch()) is None
+    assert time_left(Watch(), None) is None
+    watch = looked([(0.0, {1, 2, 3})])
+    assert rate(watch) is None
+    assert time_left(watch, None) is None
+    watch = looked(evenly(100, 4, 0.1, 0.9))
+    assert rate(watch) is None  # less than a second
+    assert time_left(looked(evenly(100, 4, 0.1, 1.0)), None) is None  # four of them gone
+
+
+def test_an_even_pace_is_found_and_the_time_left_is_what_is_left_of_it() -> None:
+    watch = looked(evenly(600, 2, 0.5, 100))
+    found, left = rate(watch), time_left(watch, None)
+    assert found is not None
+    assert found.per_minute == pytest.approx(120)
+    assert found.seconds == pytest.approx(100)
+    assert left is not None
+    assert left.seconds == pytest.approx(200)  # 400 wait
+    assert left.at_least < 200 < (left.at_most or 0)
+    assert (left.at_most or 0) - left.at_least < 15
+
+
+def test_new_ones_that_come_meanwhile_change_no_rate_but_the_time_left() -> None:
+    alone = looked(evenly(600, 2, 0.5, 100))
+    looks = [(at, waiting | set(range(round(at * 10)))) for at, waiting in evenly(600, 2, 0.5, 100)]
+    more = looked(looks)
+    assert rate(more) == rate(alone)
+    left, other = time_left(alone, None), time_left(more, None)
+    assert left is not None
+    assert other is not None
+    assert other.seconds == pytest.approx(left.seconds * (400 + 1000) / 400)
+
+
+def test_a_queue_that_only_grows_has_no_rate_above_zero_and_no_end() -> None:
+    watch = looked([(float(at), set(range(at + 1))) for at in range(60)])
+    found = rate(watch)
+    assert found is not None
+    assert found.per_minute == 0
+    assert time_left(watch, None) is None
+
+
+def test_idle_time_does_not_count_but_a_cleaner_that_sleeps_does() -> None:
+    idle = [(float(at), set[int]()) for at in range(100)]
+    busy = [(at + 100.0, waiting) for at, waiting in evenly(600, 2, 0.5, 50)]
+    assert rate(looked(idle + busy)) == rate(looked(busy))
+    sleeping = [(at - 50, set(IDS[:600])) for at, _ in evenly(600, 2, 0.5, 50)]
+    found = rate(looked(sleeping + evenly(600, 2, 0.5, 50)[1:]))
+    assert found is not None
+    assert found.per_minute == pytest.approx(60)
+
+
+def test_only_the_last_minutes_count() -> None:
+    fast = evenly(5000, 20, 1, 200)
+    slow = [(200.0 + at, set(IDS[4000 + at : 5000])) for at in range(1, int(WINDOW) + 50)]
+    watch = looked(fast + slow)
+    found = rate(watch)
+    assert found is not None
+    assert found.per_minute == pytest.approx(60, rel=0.01)
+    assert found.seconds <= WINDOW
+    assert len(watch.steps) <= WINDOW + 2
+
+
+def test_the_more_uneven_the_pace_the_wider_the_time_left() -> None:
+    even, rough = evenly(1000, 2, 1, 100), []
+    for at, _ in even:
+        burst = int(at // 20) * 40 + min(40, int(at % 20) * 20)  # forty within two seconds, then nothing for eighteen
+        rough.append((at, set(IDS[burst:1000])))
+    one, other = time_left(looked(even), None), time_left(looked(rough), None)
+    assert one is not None
+    assert one.at_most is not None
+    assert other is not None
+    assert other.at_most is None or other.at_most - other.at_least > 3 * (one.at_most - one.at_least)
+
+
+def test_what_is_done_of_the_present_one_is_not_left() -> None:
+    watch = looked(evenly(110, 2, 0.5, 50))
+    whole, half = time_left(watch, None), time_left(watch, 0.5)
+    assert whole is not None
+    assert half is not None
+    assert whole.seconds == pytest.approx(5.0)
+    assert half.seconds == pytest.approx(4.75)
+
+
+def test_nothing_that_waits_takes_no_time() -> None:
+    left = time_left(looked([(0.0, set())]), None)
+    assert left is not None
+    assert (left.seconds, left.at_least, left.at_most) == (0.0, 0.0, 0.0)
+
+
+def test_how_long_one_is_dropped_counts_from_when_it_was_first_seen() -> None:
+    watch = watched(Watch(), 10.0, {5, 6}, 5)
+    assert (watch.dropping, watch.since, watch.from_before) == (5, 10.0, True)
+    watch = watched(watch, 12.0, {5, 6}, 5)
+    assert (watch.since, watch.from_before) == (10.0, True)
+    watch = watched(watch, 14.0, {6}, 6)
+    assert (watch.dropping, watch.since, watch.from_before) == (6, 14.0, False)
+    watch = watched(watch, 16.0, {6}, None)
+    assert (watch.dropping, watch.since, watch.from_before) == (None, None, False)
+
+
+_CHANGES = st.lists(st.tuples(st.floats(0.05, 30), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=80)
+
+
+@given(_CHANGES, st.floats(0, 0.99))
+def test_what_is_told_never_contradicts_itself(changes: list[tuple[float, int, int]], share: float) -> None:
+    watch, at, low, high, gone = Watch(), 0.0, 0, 20, 0
+    watch = watched(watch, at, set(range(low, high)), None)
+    for seconds, going, coming in changes:
+        at, low, high = at + seconds, min(high, low + going), high + coming
+        gone = low
+        watch = watched(watch, at, set(range(low, high)), None)
+    for before, after in pairwise(watch.steps):
+        assert before.at < after.at
+        assert before.busy <= after.busy
+        assert before.gone <= after.gone
+    assert watch.steps[-1].gone == gone
+    found, left = rate(watch), time_left(watch, share if low < high else None)
+    if found:
+        assert found.per_minute >= 0
+        assert found.seconds <= at
+    if left and watch.waiting:
+        assert found is not None
+        assert 0 < left.at_least < left.seconds < (left.at_most or float("inf"))
+        assert left.seconds == pytest.approx((high - low - share) / found.per_minute * 60)
+    later = watched(replace(watch), at + 1e6, watch.waiting, None)
+    assert rate(later) is None  # nothing of it is of the last minutes

@@ -1,0 +1,330 @@
+"""`retention explain`: held against calendars, JSON and counts that are made here; it changes nothing."""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import catalogue_commands
+from tests.backupd.test_cli_output import on_a_terminal
+from tests.beds import TOP, btrfs, session, work
+from tests.beds.history import every, make_history, moment, name_of, write_down
+from tests.beds.nights import Nights
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+
+NOW = "2026-11-20T12:00:00Z"  # a Friday
+LAST = moment("2026-11-20 03:00")
+DAYS = 45
+
+
+@pytest.fixture(scope="module")
+def told(_shared_mount: Path) -> Iterator[Nights]:
+    """web1 has a backup a day, web2 one a week, left is not configured, none has nothing. Tests put back what they change."""
+    top = Path(tempfile.mkdtemp(prefix="explain-", dir=_shared_mount)) / "top"
+    work("btrfs", "-q", "subvolume", "create", top)
+    told = Nights(top, "--rehearsal")
+    told.tables["retention"] = {"daily": 7, "weekly": 4, "monthly": 2}
+    for host in ("web1", "web2", "none"):
+        told.host(host, told.source)
+    make_history(told, "web1", every(1, DAYS, LAST), {20: "suspect", 44: "suspect"})
+    make_history(told, "web2", every(7, 5, LAST))
+    make_history(told, "left", every(1, 20, moment("2026-06-30 03:00")))
+    yield told
+    btrfs.delete_subvolume(top, _shared_mount)
+    top.parent.rmdir()
+
+
+def explained(told: Nights, *words: str, now: str = NOW) -> list[dict[str, Any]]:
+    return json.loads(told.backupd("retention", "explain", *words, "--json", "--now", now).stdout)
+
+
+def said(told: Nights, *words: str, now: str = NOW) -> str:
+    return told.backupd("retention", "explain", *words, "--now", now).stdout
+
+
+def by_hand(complete: list[datetime], daily: int, weekly: int, monthly: int, at_least: int = 3) -> set[str]:
+    """The names that such a policy keeps, from the calendar alone."""
+    kept = set(complete[-at_least:])
+    for count, period in ((daily, "%Y-%m-%d"), (weekly, "%G-%V"), (monthly, "%Y-%m")):
+        first: dict[str, datetime] = {}
+        for started in complete:
+            first.setdefault(started.strftime(period), started)
+        kept |= set([first[key] for key in sorted(first)][-count:]) if count else set()
+    return {name_of(started) for started in kept}
+
+
+def complete_ones() -> list[datetime]:
+    return [started for number, started in enumerate(every(1, DAYS, LAST)) if number not in (20, 44)]
+
+
+def test_every_backup_is_there_with_its_reasons_and_those_that_go_with_their_time(told: Nights) -> None:
+    found = explained(told, "web1")
+    assert [one["name"] for one in found] == told.names("web1")
+    assert all(list(one) == ["host", "name", "keep", "reasons", "expires"] and one["host"] == "web1" for one in found)
+    wanted = by_hand(complete_ones(), 7, 4, 2) | {name_of(LAST)}  # the newest is suspect, with nothing newer than it
+    assert {one["name"] for one in found if one["keep"]} == wanted
+    by_name = {one["name"]: one for one in found}
+    assert by_name["2026-11-19T030000Z"]["reasons"] == [
+        "daily 1 of 7",
+        "newest complete",
+        "min_keep 1 of 3",
+        f"last complete before the suspect {name_of(LAST)}",
+    ]
+    assert by_name["2026-11-16T030000Z"]["reasons"] == ["daily 4 of 7", "weekly 1 of 4"]  # a Monday
+    assert by_name["2026-11-01T030000Z"]["reasons"] == ["monthly 1 of 2"]
+    assert by_name[name_of(LAST)]["reasons"] == ["suspect: fewer than two newer complete backups"]
+    for one in found:
+        assert (one["expires"] is None) == one["keep"]
+        assert one["keep"] or one["expires"] in ("2026-11-21T12:00:00Z", "2026-11-21T12:00:01Z")
+    assert by_name[told.names("web1")[20]]["reasons"] == ["suspect: two newer complete backups"]
+
+
+def test_the_table_says_the_same_in_words(told: Nights) -> None:
+    lines = said(told, "web1").splitlines()
+    assert lines[0] == "web1: daily 7, weekly 4, monthly 2; min_keep 3, grace 1d"
+    rows = {words[0]: words for line in lines if (words := line.split(None, 2)) and words[0][:2] == "20" and len(words[0]) == 18}
+    for one in explained(told, "web1"):
+        name, state, why = rows[one["name"]]
+        assert state == ("suspect" if name in (told.names("web1")[20], name_of(LAST)) else "complete")
+        reasons = ", ".join(one["reasons"])
+        assert why == reasons if one["keep"] else why[:9] == "expires 2" and why.endswith(f"Z: {reasons}")
+    kept = sum(one["keep"] for one in explained(told, "web1"))
+    assert lines[-1] == f"{kept} kept, {DAYS - kept} go"
+
+
+def test_the_strip_has_a_letter_for_each_day(told: Nights) -> None:
+    lines = said(told, "web1").splitlines()
+    (october,) = [line for line in lines if line.startswith("2026-10  ")]
+    (november,) = [line for line in lines if line.startswith("2026-11  ")]
+    kept = {one["name"]: one for one in explained(told, "web1") if one["keep"]}
+    for number, letter in enumerate(november[9:29], start=1):
+        one = kept.get(f"2026-11-{number:02}T030000Z", {"reasons": ["none"]})
+        words = {reason.split()[0] for reason in one["reasons"]}
+        wanted = "M" if "monthly" in words else "W" if "weekly" in words else "d" if "daily" in words else "x"
+        assert letter == ("?" if number == 20 else wanted)
+    assert october.startswith("2026-10  " + " " * 6 + "Mxxx")  # the first one is of the 7th
+    assert november[29:].strip().endswith("go")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_it_fits_the_terminal_and_is_coloured_only_there(told: Nights, columns: int) -> None:
+    words: list[str | Path] = ["--config", told.config, "retention", "explain", "web1", "--now", NOW]
+    plain = on_a_terminal(words, columns, env={"NO_COLOR": "1"})
+    assert max(map(len, plain.splitlines())) <= columns
+    assert "2026-11  " in plain
+    assert plain.isascii()
+    assert "\x1b[38;5;" in on_a_terminal(words, columns)
+    assert "\x1b" not in plain + said(told, "web1")
+    everybody = on_a_terminal(words[:-3] + words[-2:], columns, env={"NO_COLOR": "1"})
+    assert max(map(len, everybody.splitlines())) <= columns
+
+
+def test_in_a_locale_without_utf_8_it_is_the_same(told: Nights) -> None:
+    words = ["retention", "explain", "web1", "--now", NOW]
+    assert (
+        told.backupd(*words, env={"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}).stdout.splitlines()[:4]
+        == said(told, "web1").splitlines()[:4]
+    )
+
+
+def test_without_a_host_there_is_a_line_for_each_and_the_sum(told: Nights) -> None:
+    lines = said(told).splitlines()
+    assert lines[0].split() == ["HOST", "KEPT", "GOING", "OLDEST", "KEPT", "NOTE"]
+    rows = {line.split()[0]: line for line in lines[1:-1]}
+    assert list(rows) == ["left", "web1", "web2"]
+    everything = explained(told)
+    assert {one["host"] for one in everything} == set(rows)
+    for host, line in rows.items():
+        keeps = [one["name"] for one in everything if one["host"] == host and one["keep"]]
+        goes = [one["name"] for one in everything if one["host"] == host and not one["keep"]]
+        assert line.split()[1:4] == [str(len(keeps)), str(len(goes)), min(keeps)]
+    assert rows["left"].endswith("no retention policy, since it is not configured")
+    assert "left out: 3" in rows["web1"]
+    assert "--force web1" in rows["web1"]
+    assert "left out" not in rows["web2"]
+    kept = sum(one["keep"] for one in everything)
+    assert lines[-1] == f"3 hosts: {kept} kept, {len(everything) - kept} go"
+    assert everything[20 : 20 + DAYS] == explained(told, "web1") or [
+        {**one, "expires": None} for one in everything[20 : 20 + DAYS]
+    ] == [{**one, "expires": None} for one in explained(told, "web1")]
+
+
+def test_another_policy_is_compared_with_todays(told: Nights) -> None:
+    rules = "daily=14,weekly=0,min_keep=1"
+    wanted = by_hand(complete_ones(), 14, 0, 2, at_least=1) | {name_of(LAST)}
+    assert {one["name"] for one in explained(told, "web1", "--policy", rules) if one["keep"]} == wanted
+    today = sum(not one["keep"] for one in explained(told, "web1"))
+    change = today - (DAYS - len(wanted))
+    lines = said(told, "web1", "--policy", rules).splitlines()
+    assert lines[0] == "web1, if it were daily 14, monthly 2; min_keep 1, grace 1d"
+    assert lines[-1] == f"{len(wanted)} kept, {DAYS - len(wanted)} would go; by today's policy {today} go: {change} fewer"
+    last = said(told, "--policy", "daily=1,weekly=0,monthly=0,min_keep=1").splitlines()[-1]
+    goes = [host for host in ("left", "web1", "web2") for name in told.names(host)]
+    gone = (DAYS - 2) + 4 + 19  # newest of each; of web1 the suspect one besides
+    by_policy = today + sum(not one["keep"] for one in explained(told, "web2"))
+    assert last == f"3 hosts: {len(goes) - gone} kept, {gone} would go; by today's policy {by_policy} go: {gone - by_policy} more"
+    assert said(told, "web2", "--policy", "daily=7").splitlines()[-1].endswith(": as many")
+    done = told.backupd("retention", "explain", "--policy", "daily=1", "--json", "--now", NOW)
+    assert done.stderr.startswith("note: ")
+    assert len(json.loads(done.stdout)) == len(goes)
+
+
+@pytest.mark.parametrize(
+    ("rules", "error"),
+    [
+        ("dayly=7", 'did you mean "daily"?'),
+        ("daily=x", "daily=x"),
+        ("daily=-1", "daily=-1"),
+        ("daily", "daily"),
+        ("daily=1,daily=2", "given twice"),
+        ("grace=soon", "grace=soon"),
+        ("daily=\x1b[2J", r"\x1b[2J"),
+    ],
+)
+def test_a_policy_that_is_none_is_an_error_of_one_line(told: Nights, rules: str, error: str) -> None:
+    done = told.backupd("retention", "explain", "--policy", rules, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    message, hint = done.stderr.splitlines()
+    assert message.startswith("error: --policy: ")
+    assert error in message
+    assert hint.startswith("hint: ")
+
+
+def test_at_another_moment_only_what_was_there_by_then_counts(told: Nights) -> None:
+    then = moment("2026-11-10 12:00")
+    found = explained(told, "web1", "--at", "2026-11-10T12:00:00Z")
+    there = [started for started in every(1, DAYS, LAST) if started <= then]
+    assert [one["name"] for one in found] == [name_of(started) for started in there]
+    complete = [started for started in complete_ones() if started <= then]
+    assert {one["name"] for one in found if one["keep"]} == by_hand(complete, 7, 4, 2)
+    later = explained(told, "web1", "--at", "2027-11-10T12:00:00Z")  # a host that falls silent keeps what it has
+    assert [one["keep"] for one in later] == [one["keep"] for one in explained(told, "web1")]
+    assert said(told, "--at", "2027-11-10T12:00:00Z").splitlines()[-1] == (
+        "as of 2027-11-10T12:00:00Z, with the backups that there are now"
+    )
+
+
+def test_the_end_of_a_hold_is_seen_ahead(told: Nights) -> None:
+    name = next(one["name"] for one in explained(told, "web1") if not one["keep"])
+    until, at = "2026-12-24T00:00:00Z", "2026-11-20T00:00:00Z"
+    write_down(told, "web1", backups={name: {"hold": {"at": at, "until": until, "why": "the audit"}}})
+    held = explained(told, "web1")[1]
+    assert (held["name"], held["keep"], held["reasons"]) == (name, True, [f"held until {until}: the audit"])
+    assert explained(told, "web1", "--at", "2026-12-23T23:59:59Z")[1]["keep"]
+    assert not explained(told, "web1", "--at", until)[1]["keep"]
+    lines = said(told, "web1").splitlines()
+    assert any(line.startswith("2026-10") and "H" in line for line in lines)
+    (told.pool / "hosts" / "web1" / "notes.json").unlink()
+
+
+def test_the_grace_of_a_marked_backup_goes_on_from_its_mark(told: Nights) -> None:
+    name = next(one["name"] for one in explained(told, "web1") if not one["keep"])
+    write_down(told, "web1", backups={name: {"expired": {"at": "2026-11-20T05:00:00Z", "why": "no rule keeps it"}}})
+    for words in (["web1"], []):
+        (found,) = [one for one in explained(told, *words) if one["name"] == name and one["host"] == "web1"]
+        assert (found["keep"], found["expires"]) == (False, "2026-11-21T05:00:00Z")
+    assert f"{name}  expired " in said(told, "web1")
+    (found,) = [one for one in explained(told, "web1", "--at", "2026-11-20T04:00:00Z") if one["name"] == name]
+    assert found["expires"] == "2026-11-21T04:00:00Z"  # it was not marked by then
+    (told.pool / "hosts" / "web1" / "notes.json").unlink()
+
+
+def test_a_forgotten_host_goes_as_a_whole(told: Nights) -> None:
+    write_down(told, "left", forgotten={"at": "2026-11-20T05:00:00Z"})
+    assert {(one["keep"], *one["reasons"]) for one in explained(told, "left")} == {(False, "host forgotten")}
+    assert "left" in said(told).splitlines()[1]
+    assert said(told).splitlines()[1].endswith("forgotten since 2026-11-20T05:00:00Z")
+    (told.pool / "hosts" / "left" / "notes.json").unlink()
+
+
+def test_a_host_without_a_policy_keeps_everything_and_it_is_said(told: Nights) -> None:
+    assert said(told, "left").splitlines()[0] == "left: no retention policy, so everything is kept"
+    assert all(one["keep"] and "no retention policy" in one["reasons"] for one in explained(told, "left"))
+
+
+def test_notes_that_cannot_be_read_leave_that_host_out_and_are_told(told: Nights) -> None:
+    path = told.pool / "hosts" / "web1" / "notes.json"
+    path.write_text("{")
+    for words in ([], ["--json"]):
+        done = told.backupd("retention", "explain", *words, "--now", NOW, check=False)
+        assert done.returncode == 1
+        assert f"error: web1 is left out: {path} cannot be read" in done.stderr
+        assert "web2" in done.stdout
+        assert "web1" not in done.stdout
+    done = told.backupd("retention", "explain", "web1", "--now", NOW, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: {path} cannot be read")
+    path.unlink()
+
+
+def test_a_host_that_has_nothing_or_is_unknown(told: Nights) -> None:
+    assert said(told, "none").splitlines()[-1] == "no backups yet"
+    assert explained(told, "none") == []
+    done = told.backupd("retention", "explain", "wbe1", check=False)
+    assert (done.returncode, done.stderr.splitlines()) == (2, ["error: there is no host wbe1", "hint: did you mean web1?"])
+
+
+def test_without_a_word_the_help_of_the_group_is_shown(told: Nights) -> None:
+    done = told.backupd("retention", check=False)
+    assert done.returncode == 2
+    assert "explain" in done.stdout + done.stderr
+
+
+def test_looking_changes_nothing(told: Nights) -> None:
+    def state() -> list[str]:
+        return work("find", told.pool, told.state / "catalogue.sqlite", "-printf", "%p %s %T@ %C@\n").stdout.splitlines()
+
+    before = state()
+    said(told, "web1", "--policy", "daily=1")
+    said(told)
+    assert state() == before
+    assert not any((told.pool / ".btrkeep" / "locks").glob("host-web1"))
+
+
+def test_a_wrong_stamp_is_kept_and_told(nights: Nights) -> None:
+    nights.tables["retention"] = {"daily": 1, "min_keep": 1}
+    nights.host("web", nights.source)
+    ahead = (datetime.now(UTC) + timedelta(days=400)).replace(hour=3, minute=0, second=0, microsecond=0)
+    names = make_history(nights, "web", [*every(1, 3, moment("2026-11-20 03:00")), ahead])
+    text = nights.backupd("retention", "explain", "web").stdout
+    assert text.splitlines()[-1].startswith(f"{names[-1]} is stamped in the future")
+    assert [one["keep"] for one in nights.json("retention", "explain", "web")] == [False, False, True, True]
+
+
+def test_days_are_those_of_the_pools_zone(nights: Nights) -> None:
+    nights.settings("pool", zone="Pacific/Auckland")
+    nights.tables["retention"] = {"daily": 9, "min_keep": 1}
+    nights.host("web", nights.source)
+    make_history(nights, "web", [moment("2026-11-09 10:30"), moment("2026-11-09 11:30")])  # 23:30, and 00:30 of the 10th
+    (row,) = [line for line in nights.backupd("retention", "explain", "web").stdout.splitlines() if line.startswith("2026-11  ")]
+    assert row.startswith("2026-11  " + " " * 8 + "dd")
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.timeout(300)
+def test_2800_hosts_are_explained_in_time(no_leftovers: None, tmp_path: Path) -> None:
+    mount = btrfs.make(size="4G")
+    config = catalogue_commands.make_site(mount / "pool", tmp_path, hosts=2800, count=34)
+    with config.open("a") as file:
+        file.write("\n[retention]\ndaily = 14\nweekly = 13\nmonthly = 12\n")
+    words: list[str | Path] = [sys.executable, "-m", "backupd", "--config", config, "retention", "explain"]
+    words += ["--now", catalogue_commands.NOW]
+    for more in ([], ["--json"], ["host0007.example.org"]):
+        taken = []
+        for _ in range(3):
+            begun = time.monotonic()
+            done = work(*words, *more, cwd=TOP, env={"NO_COLOR": "1"})
+            taken.append(time.monotonic() - begun)
+        assert min(taken) < 5, (more, taken)  # twice what was agreed: test machines are shared
+        if more == ["--json"]:
+            assert len(json.loads(done.stdout)) == 2800 * 34
+    problems = session.remove(mount.parent)
+    assert not problems, "\n".join(problems)

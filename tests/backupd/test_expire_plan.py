@@ -1,0 +1,241 @@
+"""The plan of an expiry: what is marked, taken back, deleted and waits. Facts in, plan out; no pool."""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backupd.expire.plan import HostFacts, HostPlan, Step, agreed, make_plan, plan_host
+from backupd.guards import Forced
+from backupd.retention import Candidate, Hold
+from btrkeep.config import Retention
+
+ZONE = ZoneInfo("UTC")
+NOW = datetime(2026, 3, 20, 23, tzinfo=UTC)
+DAY = timedelta(days=1)
+THREE_DAYS = Retention(daily=3, min_keep=1, grace=86400)
+
+
+def backup(age: int, state: str = "complete", marked: timedelta | None = None, hold: Hold | None = None) -> Candidate:
+    """One of so many days ago, marked so long ago."""
+    started = NOW - age * DAY - timedelta(hours=1)
+    return Candidate(started.strftime("%Y-%m-%dT%H%M%SZ"), started, state, NOW - marked if marked is not None else None, hold)
+
+
+def facts(
+    *candidates: Candidate,
+    host: str = "web",
+    policy: Retention = THREE_DAYS,
+    rows: Mapping[str, str] | None = None,
+    forgotten: datetime | None = None,
+) -> HostFacts:
+    known = {one.name: "expired" if one.expired else one.state for one in candidates}
+    return HostFacts(host, candidates, policy, known if rows is None else rows, forgotten)
+
+
+def ages(steps: Sequence[Step]) -> list[int]:
+    """How many days ago those of the steps began, the oldest first."""
+    return [(NOW - datetime.strptime(step.name, "%Y-%m-%dT%H%M%SZ").replace(tzinfo=UTC)).days for step in steps]
+
+
+def plan(*candidates: Candidate, clock_waits: bool = False, **wishes: object) -> HostPlan:
+    return plan_host(facts(*candidates, **wishes), ZONE, NOW, clock_waits=clock_waits)  # type: ignore[arg-type]
+
+
+def test_what_no_rule_keeps_is_marked_and_not_deleted() -> None:
+    one = plan(*(backup(age) for age in range(5)))
+    assert ages(one.mark) == [4, 3]
+    assert (one.delete, one.wait, one.revive) == ((), (), ())
+    assert not one.amend
+    assert [step.why for step in one.mark] == ["no rule keeps it"] * 2
+    assert one.mark[0].expires == NOW + DAY
+    assert one.going == 2
+
+
+@pytest.mark.parametrize(("marked", "deleted"), [(timedelta(hours=23, minutes=59), False), (DAY, True), (2 * DAY, True)])
+def test_a_marked_one_goes_to_the_second_when_its_grace_is_over(marked: timedelta, deleted: bool) -> None:
+    one = plan(*(backup(age) for age in range(3)), backup(3, marked=marked))
+    assert ages(one.delete) == ([3] if deleted else [])
+    assert ages(one.wait) == ([] if deleted else [3])
+    assert one.going == 0
+
+
+def test_a_mark_of_a_time_to_come_delays_the_deletion() -> None:
+    one = plan(*(backup(age) for age in range(3)), backup(3, marked=-DAY))
+    assert one.delete == ()
+    assert one.wait[0].expires == NOW + 2 * DAY
+
+
+def test_a_marked_one_that_a_rule_keeps_again_is_taken_back_whatever_its_grace() -> None:
+    one = plan(backup(0), backup(1, marked=30 * DAY), backup(2))
+    assert ages(one.revive) == [1]
+    assert one.revive[0].why == "daily 2 of 3"
+    assert one.delete == ()
+
+
+def test_a_hold_takes_a_marked_one_back_and_one_that_ended_does_not() -> None:
+    lasting, ended = Hold(NOW + DAY), Hold(NOW - DAY)
+    fresh = [backup(age) for age in range(3)]
+    one = plan(*fresh, backup(3, marked=2 * DAY, hold=lasting), backup(4, marked=2 * DAY, hold=ended))
+    assert (ages(one.revive), ages(one.delete)) == ([3], [4])
+
+
+def test_while_the_clock_is_in_doubt_no_grace_and_no_hold_ends() -> None:
+    fresh = [backup(age) for age in range(3)]
+    one = plan(*fresh, backup(3, marked=2 * DAY), backup(4, hold=Hold(NOW - DAY)), clock_waits=True)
+    assert one.delete == one.mark == ()
+    assert ages(one.wait) == [3]
+
+
+def test_what_a_killed_run_was_deleting_is_finished_also_while_the_clock_is_in_doubt() -> None:
+    one, name = backup(3, marked=2 * DAY), backup(3).name
+    done = plan(*(backup(age) for age in range(3)), one, rows={name: "deleting"}, clock_waits=True)
+    assert ages(done.delete) == [3]
+
+
+def test_what_a_killed_run_was_deleting_and_a_hold_keeps_now_is_taken_back() -> None:
+    one = backup(3, marked=2 * DAY, hold=Hold())
+    done = plan(*(backup(age) for age in range(3)), one, rows={one.name: "deleting"})
+    assert (ages(done.revive), done.delete) == ([3], ())
+
+
+def test_a_row_that_says_deleting_without_a_note_begins_with_the_mark_again() -> None:
+    one = backup(3)
+    done = plan(*(backup(age) for age in range(3)), one, rows={one.name: "deleting"})
+    assert (ages(done.mark), done.delete) == ([3], ())
+
+
+def test_rows_that_differ_from_the_notes_are_put_right() -> None:
+    kept, marked = backup(0), backup(3, marked=timedelta(hours=1))
+    done = plan(kept, backup(1), backup(2), marked, rows={kept.name: "expired", marked.name: "complete"})
+    assert set(done.amend) == {(kept.name, "complete"), (marked.name, "expired")}
+
+
+def test_everything_of_a_host_that_was_given_up_goes() -> None:
+    done = plan(*(backup(age, marked=2 * DAY) for age in range(3)), forgotten=NOW - 2 * DAY)
+    assert ages(done.delete) == [2, 1, 0]
+    assert done.forgotten
+
+
+def test_no_plan_deletes_all_complete_backups_of_a_host_whatever_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should the decision ever be wrong."""
+    from backupd.expire import plan as module
+    from backupd.retention import Decision
+
+    def wrong(candidates: Sequence[Candidate], *_: object, **__: object) -> list[Decision]:
+        return [Decision(one.name, False, ("wrong",), NOW) for one in candidates]
+
+    monkeypatch.setattr(module, "decide", wrong)
+    assert plan(backup(0, marked=DAY), backup(1, marked=DAY), backup(2, "failed", marked=DAY)).delete == ()
+    assert plan(backup(2, "failed", marked=DAY)).delete
+
+
+def test_only_what_both_looks_want_deleted_or_marked_is_and_what_one_wants_back_comes_back() -> None:
+    first = HostPlan("web", mark=(Step("a", ""), Step("b", "")), delete=(Step("c", ""), Step("d", "")))
+    second = HostPlan("web", mark=(Step("b", ""), Step("x", "")), delete=(Step("d", ""), Step("y", "")), revive=(Step("c", ""),))
+    both = agreed(first, second)
+    assert [step.name for step in both.mark] == ["b"]
+    assert [step.name for step in both.delete] == ["d"]
+    assert [step.name for step in both.revive] == ["c"]
+
+
+# --- all hosts
+
+
+def host(name: str, going: int, total: int, **wishes: object) -> HostFacts:
+    """A host of which so many of so many would go."""
+    policy = Retention(daily=total - going, min_keep=1, grace=86400)
+    return facts(*(backup(age) for age in range(total)), host=name, policy=policy, **wishes)  # type: ignore[arg-type]
+
+
+def test_a_host_of_which_too_much_would_go_is_left_out_and_the_others_are_not() -> None:
+    done = make_plan([host("a", 11, 34), host("b", 10, 30), host("c", 11, 37)], ZONE, NOW, Forced())
+    assert list(done.left_out) == ["a"]
+    assert [one.host for one in done.hosts] == ["b", "c"]
+    assert done.stop is None
+    forced = make_plan([host("a", 11, 34)], ZONE, NOW, Forced(hosts=frozenset({"a"})))
+    assert not forced.left_out
+    assert forced.count("mark") == 11
+
+
+def test_a_pool_of_which_too_much_would_go_is_left_alone() -> None:
+    hosts = [host(f"h{number}", 10, 30) for number in range(11)]
+    assert make_plan(hosts[:10], ZONE, NOW, Forced()).stop is None
+    assert make_plan(hosts, ZONE, NOW, Forced()).stop
+    assert make_plan(hosts, ZONE, NOW, Forced(pool=True)).stop is None
+
+
+def test_backups_that_the_catalogue_knows_as_expired_went_past_the_guards_before() -> None:
+    old = [backup(age, marked=2 * DAY) for age in range(3, 30)]
+    fresh = [backup(age) for age in range(3)]
+    assert not make_plan([facts(*fresh, *old)], ZONE, NOW, Forced()).left_out
+    unknown = facts(*fresh, *old, rows={})  # notes.json that somebody brought back from elsewhere
+    assert make_plan([unknown], ZONE, NOW, Forced()).left_out
+
+
+def test_a_host_that_was_given_up_is_no_matter_for_the_guards() -> None:
+    done = make_plan([host("a", 0, 400, forgotten=NOW)], ZONE, NOW, Forced())
+    assert (done.left_out, done.stop, done.count("mark")) == ({}, None, 400)
+
+
+def test_a_host_with_trouble_is_left_out() -> None:
+    trouble = HostFacts("web", (), THREE_DAYS, trouble="notes.json cannot be read")
+    done = make_plan([trouble, host("b", 2, 5)], ZONE, NOW, Forced())
+    assert done.left_out == {"web": "notes.json cannot be read"}
+    assert [one.host for one in done.hosts] == ["b"]
+
+
+STATES = st.sampled_from(["complete", "complete", "complete", "suspect", "failed"])
+MARKS = st.one_of(st.none(), st.integers(-50, 500).map(lambda hours: timedelta(hours=hours)))
+BACKUPS = st.lists(st.tuples(st.integers(0, 400), STATES, MARKS), max_size=40, unique_by=lambda one: one[0])
+POLICIES = st.builds(
+    Retention,
+    daily=st.integers(0, 20),
+    weekly=st.integers(0, 9),
+    monthly=st.integers(0, 9),
+    yearly=st.integers(0, 2),
+    min_keep=st.integers(1, 4),
+    grace=st.sampled_from([1.0, 3600.0, 86400.0]),
+)
+
+
+@settings(max_examples=200)
+@given(BACKUPS, POLICIES, st.booleans())
+def test_whatever_there_is_nothing_is_deleted_that_is_not_marked_long_enough_and_a_complete_one_stays(
+    drawn: list[tuple[int, str, timedelta | None]], policy: Retention, clock_waits: bool
+) -> None:
+    candidates = {one.name: one for one in (backup(age, state, marked) for age, state, marked in drawn)}
+    done = plan(*candidates.values(), policy=policy, clock_waits=clock_waits)
+    doomed = {step.name for step in done.delete}
+    for name in doomed:
+        mark = candidates[name].expired
+        assert mark is not None
+        assert mark + timedelta(seconds=policy.grace) <= NOW
+    assert not (clock_waits and doomed)
+    complete = {name for name, one in candidates.items() if one.state == "complete"}
+    assert not complete or complete - doomed
+    if policy.missing:
+        assert not doomed
+        assert not done.mark
+    lists = [[step.name for step in steps] for steps in (done.mark, done.revive, done.delete, done.wait)]
+    assert sum(map(len, lists)) == len({name for names in lists for name in names})
+
+
+def test_planning_for_a_large_pool_takes_well_below_two_seconds() -> None:
+    moments = [NOW - age * DAY for age in [*range(14), *range(14, 105, 7), *range(105, 320, 30)]]
+    names = [(moment.strftime("%Y-%m-%dT%H%M%SZ"), moment) for moment in moments]
+    policy = Retention(daily=14, weekly=13, monthly=12, min_keep=3, grace=86400)
+    rows = dict.fromkeys((name for name, _ in names), "complete")
+    many = [
+        HostFacts(f"host{number}", [Candidate(name, moment, "complete") for name, moment in names], policy, rows)
+        for number in range(2800)
+    ]
+    assert sum(len(one.candidates) for one in many) > 95_000
+    begun = time.process_time()
+    done = make_plan(many, ZONE, NOW, Forced())
+    assert done.total > 95_000
+    assert time.process_time() - begun < 1.5

@@ -1,0 +1,128 @@
+"""Pools for tests of expiry: hosts with a history, a policy, and looks at what is left through other programs."""
+
+import hashlib
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from tests.beds.history import every, make_history, moment
+from tests.beds.nights import Nights
+from tests.beds.watch import disagreements, rows, subvolumes
+from tests.beds.work import work
+
+LAST = moment("2026-03-20 22:00")
+NOW = LAST + timedelta(hours=2)
+LATER = NOW + timedelta(days=2)  # when every grace is over
+
+
+def at(when: datetime) -> tuple[str, str]:
+    """The words that make it that time."""
+    return "--now", when.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Expiries(Nights):
+    """A rehearsal pool with a policy that keeps three days, and one day of grace."""
+
+    def __init__(self, top: Path) -> None:
+        super().__init__(top, "--rehearsal")
+        self.tables["retention"] = {"daily": 3, "min_keep": 1, "grace": "1d"}
+        self.tables["expiry"] = {"max_orphans": 100}
+        self.write()
+
+    def history(self, host: str, count: int = 5, **wishes: Any) -> list[str]:
+        """A configured host with a backup on each of so many days, the last of them at LAST; their names."""
+        self.host(host, self.source)
+        return make_history(self, host, every(1, count, LAST), **wishes)
+
+    def expire(self, when: datetime = NOW, *words: str, status: int = 0) -> dict[str, Any]:
+        """`backupd expire --json` at that time; what it says, once its exit status is as expected."""
+        done = self.backupd("expire", "--json", *words, *at(when), check=False)
+        assert done.returncode == status, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr, done.stderr
+        return dict(json.loads(done.stdout or "{}"))
+
+    def expire_twice(self, when: datetime = NOW) -> None:
+        """What goes is marked, and deleted two days later."""
+        self.expire(when)
+        self.expire(when + timedelta(days=2))
+
+    def left(self, host: str) -> list[str]:
+        """The host's final backups, as `btrfs subvolume list` names them."""
+        start = f"hosts/{host}/"
+        return sorted(
+            path.removeprefix(start) for path in subvolumes(self) if path.startswith(start) and path[len(start)].isdigit()
+        )
+
+    def notes(self, host: str) -> dict[str, Any]:
+        path = self.pool / "hosts" / host / "notes.json"
+        return dict(json.loads(path.read_text())) if path.exists() else {"backups": {}}
+
+    def marked(self, host: str) -> list[str]:
+        return sorted(name for name, note in self.notes(host)["backups"].items() if "expired" in note)
+
+    def states(self, host: str) -> dict[str, str]:
+        return dict(rows(self, f"select name, state from backup where host = '{host}'"))
+
+    def consistent(self) -> list[str]:
+        """What is wrong between pool, notes and catalogue once nothing runs."""
+        found = disagreements(self)
+        found += [
+            f"{host} {name} is {state}"
+            for host, name, state in rows(self, "select host, name, state from backup where state = 'deleting'")
+        ]
+        there = set(subvolumes(self))
+        for host in sorted(path.name for path in (self.pool / "hosts").iterdir()):
+            marked, states = set(self.marked(host)), self.states(host)
+            found += [f"{host} {name}: note without a backup" for name in marked if f"hosts/{host}/{name}" not in there]
+            expired = {name for name, state in states.items() if state == "expired"}
+            found += [f"{host} {name}: row and note differ" for name in expired ^ marked]
+        return found
+
+
+def fingerprint(folder: Path) -> dict[str, Any]:
+    """Every file's inode, mode, times and content, and what links point to."""
+    found: dict[str, Any] = {}
+    for path in sorted([folder, *folder.rglob("*")]):
+        status = path.lstat()
+        content = (
+            path.readlink() if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+        )
+        found[str(path)] = (status.st_ino, status.st_mode, status.st_mtime_ns, status.st_ctime_ns, content)
+    return found
+
+
+def dump(nights: Nights) -> list[str]:
+    """The catalogue as SQLite writes it out."""
+    with closing(sqlite3.connect(f"file:{nights.state / 'catalogue.sqlite'}?mode=ro", uri=True)) as connection:
+        return list(connection.iterdump())
+
+
+def deleted(point: Path) -> int:
+    """How many deleted subvolumes btrfs-progs finds: they wait for the cleaner."""
+    return len(work("btrfs", "subvolume", "list", "-d", point).stdout.splitlines())
+
+
+@contextmanager
+def sampled(look: Callable[[], int]) -> Iterator[list[int]]:
+    """Looks again and again in a thread while something goes on."""
+    seen: list[int] = []
+    ended = threading.Event()
+
+    def go_on() -> None:
+        while not ended.is_set():
+            seen.append(look())
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        thread.join()

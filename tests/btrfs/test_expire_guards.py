@@ -1,0 +1,117 @@
+"""Guards of an expiry: too much at once, and clocks that cannot be right."""
+
+import json
+import sqlite3
+import time
+from contextlib import closing
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.beds.expiries import LAST, LATER, NOW, Expiries, at
+from tests.beds.history import every, make_histories
+from tests.beds.nights import Nights
+from tests.beds.watch import killed, rows
+
+
+@pytest.fixture
+def pool(shared_btrfs: Path) -> Expiries:
+    return Expiries(shared_btrfs)
+
+
+def test_a_host_of_which_too_much_would_go_is_left_out_until_it_is_named(pool: Expiries) -> None:
+    many, few = pool.history("many", 14), pool.history("few", 13)
+    done = pool.expire(NOW, status=1)
+    assert list(done["left_out"]) == ["many"]
+    assert "11 of 14 backups" in done["left_out"]["many"]
+    assert pool.marked("many") == []
+    assert pool.marked("few") == few[:10]
+    assert rows(pool, "select outcome, left_out from expiry") == [("partial", 1)]
+    pool.expire(NOW, "--force", "few", status=1)
+    assert pool.marked("many") == []
+    pool.expire(NOW, "--force", "many")
+    assert pool.marked("many") == many[:11]
+    pool.expire(LATER)  # what was marked went past the guard once
+    assert (pool.left("many"), pool.left("few")) == (many[-3:], few[-3:])
+
+
+def test_a_pool_of_which_too_much_would_go_is_left_alone_until_that_is_asked_for(pool: Expiries) -> None:
+    hosts = [f"h{number:02}" for number in range(11)]
+    for host in hosts:
+        pool.host(host, pool.source)
+    make_histories(pool, hosts, every(1, 13, LAST))
+    done = pool.expire(NOW, status=1)
+    assert "110 of 143 backups" in done["stop"]
+    assert [pool.marked(host) for host in hosts] == [[]] * 11
+    assert pool.expire(NOW, "--dry-run", status=1)["stop"] == done["stop"]
+    assert rows(pool, "select outcome, error from expiry") == [("stopped", done["stop"])]
+    assert pool.expire(NOW, "--force", "pool")["marked"] == 110
+
+
+def test_a_clock_that_went_back_stops_everything_until_it_is_said_to_be_right(pool: Expiries) -> None:
+    names = pool.history("web", 5)
+    pool.expire(LATER)
+    for _ in range(2):  # a stop is not remembered as a time
+        done = pool.expire(NOW, status=1)
+        assert "backwards" in done["stop"]
+    assert pool.left("web") == names
+    assert pool.expire(NOW, "--force", "clock")["stop"] is None
+    assert pool.expire(NOW)["stop"] is None
+
+
+def test_a_clock_that_was_right_by_five_minutes_is_right(pool: Expiries) -> None:
+    pool.history("web", 5)
+    pool.expire(LATER)
+    assert pool.expire(LATER - timedelta(minutes=5))["stop"] is None
+
+
+def test_a_name_that_nobody_has_is_refused_and_the_nearest_is_named(pool: Expiries) -> None:
+    pool.history("web", 5)
+    done = pool.backupd("expire", "--force", "wep", *at(NOW), check=False)
+    assert done.returncode == 2
+    assert "web" in done.stderr
+    assert pool.marked("web") == []
+
+
+@pytest.fixture
+def real(shared_btrfs: Path) -> Expiries:
+    """A pool whose clock is the machine's."""
+    pool = Expiries.__new__(Expiries)
+    Nights.__init__(pool, shared_btrfs)
+    pool.tables["retention"] = {"daily": 3, "min_keep": 1, "grace": "1s"}
+    pool.write()
+    return pool
+
+
+def age_the_clock(pool: Expiries, hours: float) -> None:
+    """The last expiry was so long ago by the wall clock, and a moment ago by the machine's own."""
+    with closing(sqlite3.connect(pool.state / "catalogue.sqlite")) as connection, connection:
+        ((text,),) = connection.execute("select value from about where name = 'expiry_clock'")
+        fields = json.loads(text)
+        wall = datetime.fromisoformat(fields["wall"]) - timedelta(hours=hours)
+        fields["wall"] = wall.strftime("%Y-%m-%dT%H:%M:%SZ")
+        connection.execute("update about set value = ? where name = 'expiry_clock'", (json.dumps(fields),))
+
+
+def run(pool: Expiries, *words: str) -> dict:
+    done = pool.backupd("expire", "--json", *words, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_a_clock_that_ran_ahead_ends_no_grace_in_this_run_and_does_in_the_next(real: Expiries) -> None:
+    names = real.history("web", 5)
+    assert run(real)["marked"] == 2
+    time.sleep(1.1)
+    age_the_clock(real, 3)
+    rehearsal = run(real, "--dry-run")
+    assert rehearsal["clock"]
+    assert rehearsal["delete"] == []
+    killed(real, "before", "backupd.expire.run:drop_stale_notes", "expire")  # is not the run that had to be waited for
+    done = run(real)
+    assert "ahead" in done["clock"]
+    assert done["deleted"] == 0
+    assert real.left("web") == names
+    assert run(real)["deleted"] == 2
+    assert real.consistent() == []

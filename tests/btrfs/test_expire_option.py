@@ -1,0 +1,207 @@
+"""The mount option meanwhile: written down first, switched, put back in every case, and left alone when it is somebody's choice."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.beds import work
+from tests.beds.cli import BACKUPD, TOP
+from tests.beds.expiries import LAST, LATER, NOW, Expiries, at
+from tests.beds.history import every, make_history
+from tests.beds.watch import ended, killed, rows, slow_at, wait_for
+
+FLAGS = "nosuid,nodev,noatime,compress=zstd:3,commit=45,nossd"
+
+
+@pytest.fixture
+def pool(make_btrfs: Callable[..., Path]) -> Expiries:
+    pool = Expiries(make_btrfs(size="512M", options=FLAGS))
+    pool.settings("expiry", mount_option="ssd")
+    pool.host("web", pool.source)
+    make_history(pool, "web", every(1, 13, LAST))
+    pool.expire(NOW)
+    return pool
+
+
+def options(pool: Expiries) -> set[str]:
+    """What the kernel says in /proc/self/mountinfo: of the mount, and of the filesystem."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split()
+        if fields[4] == str(pool.top):
+            return {*fields[5].split(","), *fields[fields.index("-") + 3].split(",")}
+    raise AssertionError("it is not mounted")
+
+
+def record(pool: Expiries) -> Path:
+    return pool.pool / ".btrkeep" / "mount-option.json"
+
+
+def test_it_is_switched_while_something_is_deleted_and_nothing_else_changes(pool: Expiries) -> None:
+    before = options(pool)
+    assert {"nosuid", "nodev", "noatime", "compress=zstd:3", "commit=45", "nossd"} <= before
+    process, flag = slow_at(pool, 2, "backupd.expire.delete:delete", "expire", "--json", *at(LATER))
+    wait_for(flag.exists)
+    assert options(pool) == before - {"nossd"} | {"ssd"}
+    assert json.loads(record(pool).read_text())["was"] == "nossd"
+    status, out, _ = ended(process)
+    assert status == 0
+    assert json.loads(out)["mount_option"] == "ssd"
+    assert options(pool) == before
+    assert not record(pool).exists()
+    assert rows(pool, "select mount_option from expiry order by id") == [(None,), ("ssd",)]
+
+
+def test_it_is_not_touched_when_nothing_is_deleted_nor_in_a_rehearsal_nor_without_the_key(pool: Expiries) -> None:
+    before = options(pool)
+    assert pool.expire(NOW)["mount_option"] is None
+    assert pool.expire(LATER, "--dry-run")["delete"]
+    pool.settings("expiry", mount_option="none")
+    process, flag = slow_at(pool, 1, "backupd.expire.delete:delete", "expire", "--json", *at(LATER))
+    wait_for(flag.exists)
+    assert options(pool) == before
+    assert not record(pool).exists()
+    ended(process)
+
+
+def test_the_cleaner_is_waited_for_before_it_is_put_back(pool: Expiries) -> None:
+    assert pool.expire(LATER)["still_waiting"] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_puts_it_back(pool: Expiries, number: signal.Signals) -> None:
+    before = options(pool)
+    process, flag = slow_at(pool, 1, "backupd.expire.delete:delete", "expire", "--json", *at(LATER))
+    wait_for(flag.exists)
+    process.send_signal(number)
+    assert ended(process)[0] == 128 + number
+    assert options(pool) == before
+    assert not record(pool).exists()
+
+
+def test_an_error_puts_it_back(pool: Expiries) -> None:
+    """The catalogue breaks in the middle."""
+    before = options(pool)
+    process, flag = slow_at(pool, 2, "backupd.expire.delete:delete", "expire", *at(LATER))
+    wait_for(flag.exists)
+    (pool.state / "catalogue.sqlite").write_bytes(b"no catalogue at all" * 1000)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert options(pool) == before
+    assert not record(pool).exists()
+
+
+STEPS = (
+    ("before", "backupd.expire.option:MountOption._write"),
+    ("after", "backupd.expire.option:MountOption._write"),
+    ("after", "backupd.expire.option:set_allocator"),
+    ("after", "backupd.expire.delete:delete"),
+)
+
+
+@pytest.mark.parametrize(("when", "step"), STEPS)
+def test_after_a_kill_the_next_start_puts_it_back(pool: Expiries, when: str, step: str) -> None:
+    before = options(pool)
+    killed(pool, when, step, "expire", *at(LATER))
+    pool.expire(NOW, status=1)  # a clock that went back: nothing else is done
+    assert options(pool) == before
+    assert not record(pool).exists()
+    pool.expire(LATER)
+    assert options(pool) == before
+
+
+@pytest.mark.parametrize(("when", "step"), STEPS)
+def test_after_a_kill_a_service_puts_it_back_without_more(pool: Expiries, when: str, step: str) -> None:
+    before = options(pool)
+    killed(pool, when, step, "expire", *at(LATER))
+    names = pool.left("web")
+    for _ in range(2):
+        assert pool.backupd("expire", "--restore-mount-option").returncode == 0
+        assert options(pool) == before
+        assert not record(pool).exists()
+    assert pool.left("web") == names
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_kill_while_it_is_put_back_is_made_good(pool: Expiries, count: int) -> None:
+    before = options(pool)
+    killed(pool, "after", "backupd.expire.option:set_allocator", "expire", *at(LATER), count=count)
+    pool.backupd("expire", "--restore-mount-option")
+    assert options(pool) == before
+
+
+def test_while_an_expiry_is_at_work_a_restore_leaves_it_alone(pool: Expiries) -> None:
+    process, flag = slow_at(pool, 3, "backupd.expire.delete:delete", "expire", *at(LATER))
+    wait_for(flag.exists)
+    done = pool.backupd("expire", "--restore-mount-option")
+    assert "puts the mount option back itself" in done.stdout
+    assert "ssd" in options(pool)
+    ended(process)
+    assert "nossd" in options(pool)
+
+
+def test_what_somebody_else_chose_meanwhile_is_left_alone_and_said(pool: Expiries) -> None:
+    process, flag = slow_at(pool, 3, "backupd.expire.delete:delete", "expire", *at(LATER))
+    wait_for(flag.exists)
+    work("mount", "-o", "remount,ssd_spread", pool.top)
+    status, out, _ = ended(process)
+    assert status == 0
+    assert "somebody's choice, left alone" in out
+    assert "ssd_spread" in options(pool)
+    assert not record(pool).exists()
+
+
+def test_after_a_reboot_the_option_is_the_mounts_own_affair(pool: Expiries) -> None:
+    killed(pool, "after", "backupd.expire.option:set_allocator", "expire", *at(LATER))
+    fields = json.loads(record(pool).read_text())
+    record(pool).write_text(json.dumps({**fields, "boot": "11111111-2222-3333-4444-555555555555"}))
+    pool.backupd("expire", "--restore-mount-option")
+    assert "ssd" in options(pool)
+    assert not record(pool).exists()
+
+
+def test_a_record_that_cannot_be_read_is_said_and_nothing_is_switched_by_it(pool: Expiries) -> None:
+    before = options(pool)
+    record(pool).write_text("{")
+    done = pool.backupd("expire", "--restore-mount-option", check=False)
+    assert done.returncode == 1
+    assert "mount-option.json" in done.stderr
+    assert options(pool) == before
+
+
+def test_during_a_pause_for_backups_what_was_there_is_back(pool: Expiries) -> None:
+    before = options(pool)
+    pool.settings("expiry", yield_to_backups=True, max_orphans=2)
+    sleeper = subprocess.Popen(["sleep", "60"])
+    process, flag = slow_at(pool, 2, "backupd.expire.delete:delete", "expire", "--json", *at(LATER))
+    wait_for(flag.exists)
+    assert "nossd" not in options(pool)
+    started = Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[19]
+    columns = "host, started, attempts, pid, pid_started, night"
+    with closing(sqlite3.connect(pool.state / "catalogue.sqlite", timeout=30)) as connection, connection:
+        values = ("web", "2026-03-20T22:00:00.000000Z", 0, sleeper.pid, started, 0)
+        connection.execute(f"insert into run ({columns}) values (?, ?, ?, ?, ?, ?)", values)
+    wait_for(lambda: rows(pool, "select paused from expiry where finished is null") == [("backups run",)])
+    assert options(pool) == before
+    sleeper.kill()
+    sleeper.wait()
+    status, out, _ = ended(process)
+    assert (status, json.loads(out)["deleted"]) == (0, 10)
+    assert options(pool) == before
+
+
+def test_a_command_without_the_pool_says_so(pool: Expiries) -> None:
+    pool.settings("pool", path=str(pool.top / "nowhere"))
+    done = subprocess.run(
+        [*BACKUPD, "--config", pool.config, "expire", "--restore-mount-option"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(TOP)},
+    )
+    assert done.returncode == 4

@@ -1,0 +1,222 @@
+"""The cleaner's queue: never more in it than allowed, whoever else deletes; stops, paces, waits."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.beds import work
+from tests.beds.cli import BACKUPD, TOP
+from tests.beds.expiries import LAST, LATER, NOW, Expiries, at, sampled
+from tests.beds.history import every, make_histories
+from tests.beds.watch import ended, killed, rows, slow_at, subvolumes, wait_for
+
+MOST = 12
+HOSTS = [f"h{number}" for number in range(4)]
+
+
+@pytest.fixture
+def pool(make_btrfs: Callable[..., Path]) -> Expiries:
+    """160 backups of which 120 are marked and due, on a filesystem of its own."""
+    pool = Expiries(make_btrfs(size="1G"))
+    pool.settings("retention", daily=10)
+    for host in HOSTS:
+        pool.host(host, pool.source)
+    make_histories(pool, HOSTS, every(1, 40, LAST))
+    pool.settings("expiry", max_orphans=MOST)
+    pool.expire(NOW, "--force", "pool", "--force", "hosts")
+    return pool
+
+
+def deleted_now(point: Path) -> int:
+    """How many deleted subvolumes btrfs-progs lists now, by its own tree search."""
+    return work("btrfs", "subvolume", "list", "-d", point).stdout.count("\n")
+
+
+@contextmanager
+def held_open(pool: Expiries, host: str, count: int) -> Iterator[None]:
+    """Files of the host's oldest backups are open: when they are deleted the cleaner does not get them."""
+    files = [(pool.backup(host, name) / "backup.json").open() for name in pool.left(host)[:count]]
+    try:
+        yield
+    finally:
+        for file in files:
+            file.close()
+
+
+def make_others(pool: Expiries, count: int) -> list[Path]:
+    paths = [pool.top / f"other{number}" for number in range(count)]
+    for path in paths:
+        work("btrfs", "-q", "subvolume", "create", path)
+    return paths
+
+
+def test_never_more_wait_than_allowed_and_the_others_count(pool: Expiries) -> None:
+    """Five of somebody else's wait all the time, since a file in each is open."""
+    others = make_others(pool, 5)
+    for path in others:
+        (path / "file").write_text("x")
+    files = [(path / "file").open() for path in others]
+    work("btrfs", "-q", "subvolume", "delete", *others)
+    assert deleted_now(pool.top) == 5
+    with sampled(lambda: deleted_now(pool.top)) as seen:
+        done = pool.expire(LATER)
+    for file in files:
+        file.close()
+    assert done["deleted"] == 120
+    assert len(seen) > 20
+    assert max(seen) <= MOST
+    assert max(seen) > 5
+    assert done["most_waiting"] <= MOST
+    assert pool.consistent() == []
+
+
+def test_nothing_is_deleted_while_others_fill_the_queue_and_it_goes_on_when_they_are_gone(pool: Expiries) -> None:
+    others = make_others(pool, MOST + 3)
+    for path in others:
+        (path / "file").write_text("x")
+    files = [(path / "file").open() for path in others]
+    work("btrfs", "-q", "subvolume", "delete", *others)
+    process = subprocess.Popen(
+        [*BACKUPD, "--config", pool.config, "expire", "--json", *at(LATER)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(TOP)},
+    )
+    time.sleep(2.5)
+    assert deleted_now(pool.top) == MOST + 3
+    assert [len(pool.left(host)) for host in HOSTS] == [40] * 4
+    for file in files:
+        file.close()
+    status, out, _ = ended(process)
+    assert (status, json.loads(out)["deleted"]) == (0, 120)
+
+
+def test_those_that_the_cleaner_does_not_get_keep_no_other_from_going(pool: Expiries) -> None:
+    """Seven of twelve places are taken by backups in which a file is open: above the mark at which it tops up."""
+    with held_open(pool, "h0", 7):
+        with sampled(lambda: deleted_now(pool.top)) as seen:
+            done = pool.expire(LATER)
+        assert done["deleted"] == 120
+        assert max(seen) <= MOST
+        assert deleted_now(pool.top) >= 7
+        assert done["still_waiting"] >= 7
+    work("btrfs", "filesystem", "sync", pool.top)
+    wait_for(lambda: deleted_now(pool.top) == 0)
+
+
+def named_on(device: str) -> set[int]:
+    """Subvolumes that still have a place in some folder, by their numbers, as btrfs-progs reads it from the device itself."""
+    text = work("btrfs", "inspect-internal", "dump-tree", "-t", "root", device).stdout
+    return {int(number) for number in re.findall(r"key \((\d+) ROOT_BACKREF ", text)}
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_row_goes_when_the_deletion_is_on_the_disk_itself(pool: Expiries, ends: bool) -> None:
+    """What a power cut would leave: at the end, and in the moment in which rows are about to go."""
+    device = work("findmnt", "-no", "SOURCE", pool.top).stdout.split("[")[0].strip()
+    before = set(subvolumes(pool).values())
+    if ends:
+        pool.expire(LATER)
+    else:
+        killed(pool, "before", "btrkeep.catalogue.expiring:ExpiringCatalogue.drop_backups", "expire", *at(LATER))
+    on_disk = named_on(device)
+    there = set(subvolumes(pool).values())
+    assert len(before - there) == (120 if ends else MOST)
+    assert on_disk & before == there & before
+
+
+def test_with_wait_it_stays_until_all_is_dropped(pool: Expiries) -> None:
+    done = pool.expire(LATER, "--wait")
+    assert done["deleted"] == 120
+    assert deleted_now(pool.top) == 0
+    assert done["still_waiting"] == 0
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_it_after_the_step_it_is_at_and_all_is_consistent(
+    pool: Expiries, number: signal.Signals, status: int
+) -> None:
+    process, flag = slow_at(pool, 2, "backupd.expire.queue:commit", "expire", "--json", *at(LATER))
+    wait_for(flag.exists)
+    process.send_signal(number)
+    code, out, _ = ended(process)
+    assert code == status
+    done = json.loads(out)
+    assert 0 < done["deleted"] <= MOST
+    assert done["rest"] == 120 - done["deleted"]
+    assert sum(len(pool.left(host)) for host in HOSTS) == 160 - done["deleted"]
+    assert pool.consistent() == []
+    assert rows(pool, "select outcome from expiry order by id desc limit 1") == [("stopped",)]
+    assert pool.expire(LATER)["deleted"] == 120 - done["deleted"]
+
+
+def test_a_signal_in_the_middle_of_deletions_leaves_no_row_that_says_deleting(pool: Expiries) -> None:
+    process, flag = slow_at(pool, 2, "backupd.expire.delete:delete", "expire", "--json", *at(LATER))
+    wait_for(flag.exists)
+    process.send_signal(signal.SIGTERM)
+    code, out, _ = ended(process)
+    assert (code, json.loads(out)["deleted"]) == (143, 1)
+    assert pool.consistent() == []
+
+
+def test_it_waits_while_a_backup_runs_if_so_configured(pool: Expiries) -> None:
+    pool.settings("expiry", yield_to_backups=True)
+    flag = pool.top / "held"
+    (pool.source / "big").write_bytes(os.urandom(900_000))
+    pool.in_the_middle(300_000, f"touch {flag}; while test -e {flag}; do sleep 0.05; done")
+    pool.host("runs", pool.source)
+    running = subprocess.Popen(
+        [*BACKUPD, "--config", pool.config, "run", "runs", *at(LATER)], env={**os.environ, "PYTHONPATH": str(TOP)}
+    )
+    wait_for(flag.exists)
+    process = subprocess.Popen(
+        [*BACKUPD, "--config", pool.config, "expire", "--json", *at(LATER)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(TOP)},
+    )
+    wait_for(lambda: rows(pool, "select paused from expiry where finished is null") == [("backups run",)])
+    assert sum(len(pool.left(host)) for host in HOSTS) == 160
+    flag.unlink()
+    running.wait(timeout=60)
+    status, out, _ = ended(process)
+    assert (status, json.loads(out)["deleted"]) == (0, 120)
+
+
+def test_a_pace_deletes_a_few_at_a_time_and_everything_in_the_end(pool: Expiries) -> None:
+    pool.settings("expiry", pace="1ms")  # which nothing keeps to, so that it goes as carefully as it can
+    with sampled(lambda: deleted_now(pool.top)) as seen:
+        done = pool.expire(LATER, "--limit", "12")
+    assert done["deleted"] == 12
+    assert max(seen) <= 4
+    pool.settings("expiry", pace="10s")  # which everything keeps to
+    assert pool.expire(LATER)["deleted"] == 108
+    assert not (pool.pool / ".btrkeep" / "pace-probe").exists()
+
+
+def test_a_line_is_said_for_each_batch(pool: Expiries) -> None:
+    lines = pool.backupd("expire", *at(LATER)).stdout.splitlines()
+    batches = [line for line in lines if " of 120 deleted, " in line]
+    assert len(batches) >= 120 / MOST
+    assert all(f"of at most {MOST} waiting" in line for line in batches)
+    counts = [int(line.split()[0]) for line in batches]
+    assert counts == sorted(counts)
+    assert counts[-1] == 120
+
+
+def test_on_a_terminal_it_is_drawn(pool: Expiries) -> None:
+    argv = [sys.executable, "-m", "backupd", "--config", str(pool.config), "expire", *at(LATER)]
+    done = work("script", "-qec", " ".join(argv), "/dev/null", env={"TERM": "xterm", "PYTHONPATH": str(TOP)})
+    assert "cleaner" in done.stdout
+    assert "120 deleted" in done.stdout

@@ -1,0 +1,140 @@
+"""An expiry that is killed at any of its steps, and the next one: what was due is gone, all else is there, nothing half done.
+
+One pool for all: each step has a host of its own, which is the only one that is configured while its turn lasts, so that
+everything of the others is kept. Turns follow each other in time, since no clock may go back.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.beds import btrfs, differences, manifest
+from tests.beds.expiries import LAST, NOW, Expiries, at
+from tests.beds.history import every, make_histories
+from tests.beds.watch import killed, rows, subvolumes
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.filterwarnings("ignore")]
+
+
+@dataclass(frozen=True)
+class Step:
+    when: str
+    what: str
+    count: int = 1
+
+    @property
+    def host(self) -> str:
+        name = self.what.removeprefix("backupd.expire.").replace(f"{CATALOGUE}.", "rows:")
+        return f"{self.when}-{name}-{self.count}".lower().replace("_", "-").replace(".", "-").replace(":", "-")
+
+
+CATALOGUE = "btrkeep.catalogue.expiring:ExpiringCatalogue"
+STEPS = tuple(
+    Step(when, what, count)
+    for what, count in (
+        ("backupd.expire.run:Expiry._begin_row", 1),
+        ("backupd.expire.run:keep_clocks", 1),
+        ("backupd.expire.run:reconcile", 1),
+        ("backupd.expire.mark:_decide", 1),
+        ("backupd.expire.batch:_stage", 1),
+        ("backupd.expire.batch:commit", 1),
+        ("backupd.expire.batch:commit", 2),
+        (f"{CATALOGUE}.set_states", 1),
+        (f"{CATALOGUE}.mark_deleting", 1),
+        ("backupd.expire.delete:is_still", 2),
+        ("backupd.expire.delete:delete", 1),
+        ("backupd.expire.delete:delete", 3),
+        ("backupd.expire.queue:commit", 1),
+        (f"{CATALOGUE}.drop_backups", 1),
+        ("backupd.expire.batch:_stage", 2),
+        ("backupd.expire.batch:commit", 3),
+        ("backupd.expire.run:Expiry._end_row", 1),
+    )
+    for when in ("before", "after")
+)
+GIVEN_UP = tuple(
+    Step(when, what)
+    for what in (
+        "backupd.expire.forgotten:_remove",
+        "backupd.expire.forgotten:_free",
+        f"{CATALOGUE}.drop_host",
+        "backupd.expire.forgotten:_empty",
+    )
+    for when in ("before", "after")
+)
+
+
+@pytest.fixture(scope="module")
+def pool(_shared_mount: Path) -> Iterator[Expiries]:
+    top = Path(tempfile.mkdtemp(prefix="steps-", dir=_shared_mount))
+    pool = Expiries(top)
+    make_histories(pool, [step.host for step in (*STEPS, *GIVEN_UP)], every(1, 6, LAST))
+    yield pool
+    for path in btrfs.subvolumes_below(top, _shared_mount):
+        btrfs.delete_subvolume(path, _shared_mount)
+    shutil.rmtree(top)
+
+
+def its_turn(pool: Expiries, step: Step, **keys: object) -> tuple[list[str], datetime, datetime]:
+    """Only this host has a policy now, by which the three oldest of its six backups go: its backups, when, and when for good."""
+    pool.tables["host"] = {}
+    pool.settings("retention", daily=3)
+    pool.host(step.host, pool.source, **keys)
+    turn = NOW + timedelta(days=10 * [*STEPS, *GIVEN_UP].index(step))
+    return pool.left(step.host), turn, turn + timedelta(days=2)
+
+
+def untouched(pool: Expiries, before: dict[str, dict]) -> list[str]:
+    return [name for name, was in before.items() if differences(was, manifest(pool.top / name))]
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.host)
+def test_an_expiry_killed_at_this_step_takes_nothing_else_with_it_and_the_next_one_ends_what_it_began(
+    pool: Expiries, step: Step
+) -> None:
+    host = step.host
+    names, now, later = its_turn(pool, step)
+    pool.expire(now)
+    assert pool.marked(host) == names[:3]
+    others = {path: number for path, number in subvolumes(pool).items() if f"/{host}/" not in path}
+    before = {f"pool/hosts/{host}/{name}": manifest(pool.backup(host, name)) for name in names[3:]}
+    pool.settings("retention", daily=2)
+
+    killed(pool, step.when, step.what, "expire", *at(later), count=step.count)
+
+    assert set(names[3:]) <= set(pool.left(host))
+    assert untouched(pool, before) == []
+    assert set(pool.states(host)) >= set(pool.left(host))
+    done = pool.expire(later)
+    assert pool.left(host) == names[3:]
+    assert untouched(pool, before) == []
+    assert pool.marked(host) == names[3:4]
+    assert set(pool.notes(host)["backups"]) == set(names[3:4])
+    assert pool.states(host) == {names[3]: "expired", names[4]: "complete", names[5]: "complete"}
+    assert pool.consistent() == []
+    assert done["problems"] == []
+    assert {path: number for path, number in subvolumes(pool).items() if f"/{host}/" not in path} == others
+    outcomes = [outcome for (outcome,) in rows(pool, "select outcome from expiry order by id desc limit 2")]
+    assert outcomes[0] == "complete"
+    assert None not in outcomes
+
+
+@pytest.mark.parametrize("step", GIVEN_UP, ids=lambda step: step.host)
+def test_the_removal_of_a_host_that_was_given_up_may_be_killed_too(pool: Expiries, step: Step) -> None:
+    host = step.host
+    _, now, later = its_turn(pool, step, enabled=False)
+    pool.backupd("forget", host, "--yes", *at(now))
+    pool.expire(now)
+    assert len(pool.marked(host)) == 6
+    killed(pool, step.when, step.what, "expire", *at(later))
+    pool.expire(later)
+    assert not (pool.pool / "hosts" / host).exists()
+    assert list((pool.pool / ".btrkeep" / "gone").iterdir()) == []
+    assert pool.left(host) == []
+    assert pool.states(host) == {}
+    assert pool.consistent() == []

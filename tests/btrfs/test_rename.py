@@ -1,0 +1,301 @@
+"""`rename`: the backups of a host under another name, as btrfs, SQLite and the next run find them; and kills in the middle."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.beds import btrfs, differences, exclusive_bytes, manifest, work
+from tests.beds.history import notes_of, write_down
+from tests.beds.nights import Nights
+from tests.beds.watch import disagreements, killed, rows, subvolumes
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def pool(_shared_mount: Path) -> Iterator[Nights]:
+    """A pool whose hosts have one backup of a MiB of data each; tests take those that nobody has used."""
+    top = Path(tempfile.mkdtemp(prefix="rename-", dir=_shared_mount))
+    nights = Nights(top)
+    (nights.source / "image").write_bytes(os.urandom(MIB))
+    nights.settings("backup", concurrency=4)
+    for host in HOSTS:
+        nights.host(host, nights.source)
+    nights.run()
+    yield nights
+    for path in btrfs.subvolumes_below(top, _shared_mount):
+        btrfs.delete_subvolume(path, _shared_mount)
+    shutil.rmtree(top)
+
+
+HOSTS = [f"old{number:02}" for number in range(20)]
+_unused = iter(HOSTS)
+
+
+@pytest.fixture
+def old() -> str:
+    return next(_unused)
+
+
+@pytest.fixture
+def new(old: str) -> str:
+    return old.replace("old", "new")
+
+
+def configure_new(pool: Nights, old: str, new: str) -> None:
+    pool.tables["host"][new] = pool.tables["host"].pop(old)
+    pool.write()
+
+
+def fails(pool: Nights, *words: str, status: int) -> tuple[str, str]:
+    done = pool.backupd(*words, check=False)
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
+    error, hint = done.stderr.splitlines()
+    return error.removeprefix("error: "), hint.removeprefix("hint: ")
+
+
+def table(pool: Nights, host: str) -> tuple[int, int]:
+    """How many backups and runs the catalogue has of a host."""
+    (backups,) = rows(pool, f"select count(*) from backup where host = '{host}'")
+    (runs,) = rows(pool, f"select count(*) from run where host = '{host}'")
+    return backups[0], runs[0]
+
+
+def test_everything_works_with_the_new_name_and_the_next_backup_grows_from_the_old_ones(pool: Nights, old: str, new: str) -> None:
+    (name,) = pool.names(old)
+    known, record = subvolumes(pool)[f"hosts/{old}/{name}"], (pool.backup(old, name) / "backup.json").read_bytes()
+    said = pool.backupd("rename", old, new, "--yes").stdout.splitlines()
+    assert said[0] == f"1 backup of {old} is {new}'s now"
+    assert f"change [host.{old}] to [host.{new}] in {pool.config}" in said[1]
+    assert not (pool.pool / "hosts" / old).exists()
+    assert subvolumes(pool)[f"hosts/{new}/{name}"] == known  # the same subvolume, which was never written
+    assert (pool.backup(new, name) / "backup.json").read_bytes() == record
+    assert notes_of(pool, new)["was"] == [old]
+    assert (table(pool, old), table(pool, new)) == ((0, 0), (1, 1))
+    assert disagreements(pool) == []
+
+    configure_new(pool, old, new)
+    with (pool.source / "image").open("r+b") as file:
+        file.seek(MIB // 2)
+        file.write(os.urandom(4096))
+    assert pool.run(new)[new]["outcome"] == "complete"
+    second = pool.names(new)[-1]
+    assert pool.grew_from(new) == name
+    assert exclusive_bytes(pool.data(new, pool.source, second)) <= 3 * 4096
+    assert pool.record(new, second)["host"] == new
+    assert pool.record(new, second)["base"] == name
+    assert pool.differences(new, pool.source) == []
+
+    assert [one["name"] for one in pool.json("list", new)] == [name, second]
+    assert pool.json("list", new)[0]["path"] == str(pool.backup(new, name))
+    assert pool.status(new)["state"] == "ok"
+    assert [run["backup"] for run in pool.json("log", new)] == [second, name]
+    assert pool.json("hold", new, name)["name"] == name
+    assert [one["name"] for one in pool.json("retention", "explain", new)] == [name, second]
+    before = rows(pool, f"select name, path, state, subvolume_id, held from backup where host = '{new}'")
+    pool.backupd("rebuild", check=False)
+    assert rows(pool, f"select name, path, state, subvolume_id, held from backup where host = '{new}'") == before
+    work(
+        "sqlite3",
+        pool.state / "catalogue.sqlite",
+        f"pragma foreign_keys = on; delete from backup where host = '{new}' and name = '{name}'",
+    )
+    pool.run(new)  # reconciles first
+    assert table(pool, new)[0] == 3
+    assert disagreements(pool) == []
+    assert fails(pool, "list", old, status=2)[0] == f"there is no host {old}"
+
+
+def test_a_suspect_backup_is_accepted_under_the_new_name(pool: Nights, old: str, new: str) -> None:
+    many = pool.top / f"{old}-files"
+    many.mkdir()
+    for number in range(10):
+        (many / str(number)).write_text("x" * 1000)
+    pool.host(old, many)
+    pool.run(old)
+    for number in range(9):
+        (many / str(number)).unlink()
+    pool.run(old, status=1)
+    pool.backupd("rename", old, new, "--yes")
+    configure_new(pool, old, new)
+    suspect = pool.names(new)[-1]
+    assert pool.json("accept", new, "latest")["name"] == suspect
+    pool.run(new)
+    assert pool.grew_from(new) == suspect
+
+
+def test_a_partial_run_is_continued_under_the_new_name(pool: Nights, old: str, new: str) -> None:
+    source = pool.top / f"{old}-files"
+    source.mkdir()
+    for number in range(6):
+        (source / f"{number}").write_bytes(os.urandom(MIB // 2))
+    pool.host(old, source)
+    ssh = pool.tables["ssh"]["command"]
+    pool.in_the_middle(MIB, "kill -9 $PPID")
+    assert pool.run(old, status=1)[old]["outcome"] == "partial"
+    pool.settings("ssh", command=ssh)
+    kept = subvolumes(pool)[f"hosts/{old}/.working"]
+    pool.backupd("rename", old, new, "--yes")
+    assert disagreements(pool) == []
+    configure_new(pool, old, new)
+    assert pool.run(new)[new]["outcome"] == "complete"
+    assert subvolumes(pool)[f"hosts/{new}/{pool.names(new)[-1]}"] == kept
+    assert pool.differences(new, source) == []
+
+
+def test_a_partial_run_that_does_not_fit_any_more_is_discarded_under_the_new_name(pool: Nights, old: str, new: str) -> None:
+    (pool.source / "more").write_bytes(os.urandom(MIB))
+    ssh = pool.tables["ssh"]["command"]
+    pool.in_the_middle(MIB // 2, "kill -9 $PPID")
+    assert pool.run(old, status=1)[old]["outcome"] == "partial"
+    pool.settings("ssh", command=ssh)
+    kept = subvolumes(pool)[f"hosts/{old}/.working"]
+    pool.backupd("rename", old, new, "--yes")
+    configure_new(pool, old, new)
+    pool.host(new, pool.source, exclude=["/nothing"])
+    assert pool.run(new)[new]["outcome"] == "complete"
+    assert subvolumes(pool)[f"hosts/{new}/{pool.names(new)[-1]}"] != kept
+
+
+def test_a_finished_backup_that_lacks_its_name_gets_it_under_the_new_one(pool: Nights, old: str, new: str) -> None:
+    killed(pool, "after", "backupd.working:set_read_only", "run", old)
+    name = pool.record(old, ".working")["name"]
+    pool.backupd("rename", old, new, "--yes")
+    configure_new(pool, old, new)
+    pool.run(new)
+    assert name in pool.names(new)
+    assert len(pool.names(new)) == 3
+    assert disagreements(pool) == []
+    assert rows(pool, f"select count(*) from backup where host = '{old}'") == [(0,)]
+
+
+def test_a_host_is_renamed_again_and_back(pool: Nights, old: str, new: str) -> None:
+    (name,) = pool.names(old)
+    pool.backupd("hold", old, name, "--why", "stays")
+    for before, after in ((old, new), (new, f"{new}-b"), (f"{new}-b", old)):
+        pool.backupd("rename", before, after, "--yes")
+        assert pool.names(after) == [name]
+        assert [one["name"] for one in pool.json("list", after)] == [name]
+        assert pool.json("list", after)[0]["held"] == {"until": None, "why": "stays"}
+    pool.backupd("rebuild", check=False)
+    assert table(pool, old)[0] == 1
+    assert pool.run(old)[old]["outcome"] == "complete"
+    assert pool.grew_from(old) == name
+    assert set(notes_of(pool, old)["was"]) >= {new, f"{new}-b"}
+
+
+def test_a_new_host_of_the_old_name_has_nothing_to_do_with_it(pool: Nights, old: str, new: str) -> None:
+    pool.backupd("rename", old, new, "--yes")
+    assert pool.run(old)[old]["outcome"] == "complete"
+    assert pool.subvolume(old)["Parent UUID"] == "-"
+    assert len(pool.names(old)) == len(pool.names(new)) == 1
+    copy = pool.backup(new, "2020-01-01T000000Z")  # a user's copy of another host's backup is no backup of this one
+    work("btrfs", "subvolume", "snapshot", "-r", pool.backup(old), copy)
+    assert [one["name"] for one in pool.json("list", new)] == pool.names(new)[1:]
+    assert fails(pool, "rename", old, new, "--yes", status=1)[0] == f"{new} has backups already"
+    btrfs.delete_subvolume(copy, pool.top.parents[0])
+
+
+STEPS = [
+    ("before", "backupd.renaming:write_notes", False),
+    ("after", "backupd.renaming:write_notes", False),
+    ("before", "backupd.renaming:commit", True),
+    ("after", "backupd.renaming:commit", True),
+    ("after", "btrkeep.catalogue.expiring:ExpiringCatalogue.rename_host", True),
+]
+
+
+@pytest.mark.parametrize(("when", "step", "moved"), STEPS)
+def test_a_rename_killed_at_a_step_leaves_one_name_or_the_other_and_given_again_is_done(
+    pool: Nights, old: str, new: str, when: str, step: str, moved: bool
+) -> None:
+    (name,) = pool.names(old)
+    before = manifest(pool.backup(old, name))
+    killed(pool, when, step, "rename", old, new, "--yes")
+    there, gone = (new, old) if moved else (old, new)
+    assert pool.names(there) == [name]
+    assert not (pool.pool / "hosts" / gone).exists()
+    if not moved:  # nothing has happened yet, and a run of the old name goes on
+        assert pool.run(old)[old]["outcome"] == "complete"
+        assert pool.grew_from(old) == name
+    pool.backupd("rename", old, new, "--yes")
+    assert pool.names(new)[0] == name
+    assert notes_of(pool, new)["was"] == [old]
+    assert differences(before, manifest(pool.backup(new, name))) == []
+    assert disagreements(pool) == []
+    assert table(pool, old) == (0, 0)
+    assert table(pool, new) == ((1, 1) if moved else (2, 2))
+    assert pool.backupd("rename", old, new, "--yes").returncode == 0  # and once more
+
+
+def test_a_run_between_a_killed_rename_and_its_end_finds_the_backups_under_the_new_name(pool: Nights, old: str, new: str) -> None:
+    (name,) = pool.names(old)
+    killed(pool, "before", "btrkeep.catalogue.expiring:ExpiringCatalogue.rename_host", "rename", old, new, "--yes")
+    configure_new(pool, old, new)
+    assert pool.run(new)[new]["outcome"] == "complete"
+    assert pool.grew_from(new) == name
+    assert table(pool, old)[0] == 0
+    pool.backupd("rename", old, new, "--yes")
+    assert disagreements(pool) == []
+    assert [one["name"] for one in pool.json("list", new)] == pool.names(new)
+
+
+def test_what_cannot_be_renamed_is_refused_and_nothing_changes(pool: Nights, old: str, new: str) -> None:
+    other = next(host for host in HOSTS if host != old and (pool.pool / "hosts" / host).exists())
+    before = subvolumes(pool)
+    assert fails(pool, "rename", old, other, "--yes", status=1)[0] == f"{other} has backups already"
+    assert fails(pool, "rename", old, old, "--yes", status=2)[0] == f"{old} has that name already"
+    for wrong in ("../x", ".hidden", "-x", "a b", "", "x" * 201, "a/b", "x\n"):
+        error, hint = fails(pool, "rename", "--yes", "--", old, wrong, status=2)
+        assert "cannot be a host's name" in error
+        assert hint
+    assert fails(pool, "rename", "odl", new, "--yes", status=2)[0] == "there is no host odl"
+    assert fails(pool, "rename", old, new, status=2) == (
+        "there is no terminal to ask for confirmation",
+        "say --yes if you are sure",
+    )
+    pool.host("fresh", pool.source)
+    assert fails(pool, "rename", "fresh", new, "--yes", status=1)[0] == "fresh has nothing in the pool"
+    (pool.pool / "hosts" / new).mkdir()
+    (pool.pool / "hosts" / new / "file").write_text("somebody's")
+    assert "is in the way" in fails(pool, "rename", old, new, "--yes", status=1)[0]
+    (pool.pool / "hosts" / new / "file").unlink()
+    for name in (f"host-{old}", f"host-{new}", "night", "expire"):
+        lock = pool.pool / ".btrkeep" / "locks" / name
+        with subprocess.Popen(["flock", lock, "cat"], stdin=subprocess.PIPE) as holder:
+            work("timeout", "20", "sh", "-c", f"while flock -n {lock} true; do sleep 0.02; done")
+            assert fails(pool, "rename", old, new, "--yes", status=3)[0].startswith(f"{name}: the lock is held")
+            holder.communicate()
+    assert subvolumes(pool) == before
+    assert not (pool.pool / "hosts" / old / "notes.json").exists()
+    del pool.tables["host"]["fresh"]
+    said = json.loads(pool.backupd("rename", old, new, "--yes", "--json").stdout)  # an empty folder is in nobody's way
+    assert (said["host"], said["was"], said["backups"], len(said["todo"])) == (new, old, 1, 1)
+
+
+def test_what_a_killed_run_left_outside_the_hosts_folder_goes(pool: Nights, old: str, new: str) -> None:
+    killed(pool, "after", "backupd.working:snapshot", "run", old)
+    assert any(path.startswith(f".btrkeep/new/{old}/") for path in subvolumes(pool))
+    pool.backupd("rename", old, new, "--yes")
+    assert not any(f"new/{old}" in path for path in subvolumes(pool))
+    assert not (pool.pool / ".btrkeep" / "new" / old).exists()
+
+
+def test_a_name_that_the_notes_do_not_know_makes_no_backup_ours(pool: Nights, old: str, new: str) -> None:
+    """The alias is what makes them ours, and only that one."""
+    pool.backupd("rename", old, new, "--yes")
+    write_down(pool, new, was=["somebody"])
+    done = pool.backupd("rebuild", check=False)
+    assert done.returncode == 1
+    assert f"left alone: {new}/" in done.stdout
+    assert table(pool, new)[0] == 0
+    write_down(pool, new, was=["somebody", old])
+    pool.backupd("rebuild", check=False)
+    assert table(pool, new)[0] == 1

@@ -1,0 +1,313 @@
+"""A year of nights on a rehearsal pool, with twenty hosts to whom things happen: what is left is what the golden list names.
+
+The year is in tests/beds/year.py; golden/year.py reckons naively what must be left, golden/year.txt has it. Here it is lived
+through: real btrfs, real rsync, our commands as processes of their own.
+"""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.beds import backupd, work
+from tests.beds.badssh import FAKESSH
+from tests.beds.nights import Nights
+from tests.beds.preloaded import Preloaded, preloaded
+from tests.beds.watch import disagreements, rows, subvolumes, writable_finals
+from tests.beds.year import (
+    AFTERWARDS,
+    AWAY,
+    CHECKPOINTS,
+    DEEDS,
+    GROUPS,
+    HALF,
+    HOSTS,
+    MORNING,
+    MORNINGS,
+    NIGHT,
+    NOON,
+    RETENTION,
+    SMALL,
+    ZONE,
+    Deed,
+    Host,
+    at,
+    every_night,
+    label,
+)
+from tests.btrfs.golden import year as reference
+
+BIG = 4000  # bytes, most of what a host has
+Backups = dict[str, str]  # "HOST LABEL": what it is, "complete, expired"
+
+
+class Pool(Nights):
+    """The rehearsal pool of the year; hosts are added to the configuration as they join."""
+
+    def __init__(self, top: Path, forked: Preloaded) -> None:
+        self.forked = forked
+        super().__init__(top, "--rehearsal")
+        self.sources = self.state.parent / "sources"
+        self.away = self.state.parent / "away"
+        self.away.mkdir()
+        self.ssh(self._ssh_that_may_fail())
+        self.settings("pool", zone=ZONE)
+        self.tables |= {"retention": RETENTION}
+        for group, policy in GROUPS.items():
+            self.tables |= {f"group.{group}": {"concurrency": 4}, f"group.{group}.retention": policy}
+        self.write()
+
+    def _ssh_that_may_fail(self) -> str:
+        """A stand-in for ssh that reaches no host of which there is a file in `away`."""
+        script = self.away.parent / "ssh-or-not"
+        refuse = '{ echo "ssh: connect to host $word port 22: No route to host" >&2; exit 255; }'
+        script.write_text(f'#!/bin/sh\nfor word; do [ ! -f "{self.away}/$word" ] || {refuse}; done\nexec {FAKESSH} "$@"\n')
+        script.chmod(0o755)
+        return str(script)
+
+    def at(self, moment: datetime | str, *words: str, status: int = 0) -> str:
+        """A command of ours at that time; what it says on standard output."""
+        now = moment if isinstance(moment, str) else moment.isoformat()
+        return self.forked("--config", self.config, *words, "--now", now, status=status).stdout
+
+    # --- the hosts
+
+    def join(self, host: Host) -> None:
+        for source in self._paths(host):
+            source.mkdir(parents=True)
+            (source / "big").write_bytes(b"*" * BIG)
+        self.tables |= {f"host.{host.name}.retention": dict(host.retention)} if host.retention else {}
+        self.configure(host, host.name)
+
+    def configure(self, host: Host, name: str) -> None:
+        keys = {"group": host.group, "every": f"{host.every}d", "optional": host.optional or None}
+        self.host(name, *self._paths(host), address=name if host.remote else None, **keys)
+
+    def _paths(self, host: Host) -> list[Path]:
+        """Two for a host that may lose one."""
+        parts = ("a", "b") if any(spell.what == HALF for spell in host.spells) else ("a",)
+        return [self.sources / host.name / part for part in parts]
+
+    def leave(self, name: str) -> None:
+        del self.tables["host"][name]
+        self.tables.pop(f"host.{name}.retention", None)
+        self.write()
+
+    def become(self, host: Host, moment: datetime) -> None:
+        """The host's source as it is then. What changes every night is a file that says which night it is."""
+        what = host.on(moment.date())
+        there, gone = self.sources / host.name / "b", self.sources / host.name / "b, gone"
+        (self.sources / host.name / "a" / "night").write_text(label(moment))
+        _present(self.sources / host.name / "a" / "big", here=what != SMALL, make=lambda path: path.write_bytes(b"*" * BIG))
+        _present(self.away / host.name, here=what == AWAY, make=Path.touch)
+        if what == HALF and there.exists():
+            there.rename(gone)
+        if what != HALF and gone.exists():
+            gone.rename(there)
+
+    # --- what is there, without asking us
+
+    def labels(self, host: str) -> dict[str, Path]:
+        """The host's final backups by label, as folders are named; each was made within minutes of when it was to be."""
+        found: dict[str, Path] = {}
+        for name in self.names(host):
+            moment = datetime.strptime(name, "%Y-%m-%dT%H%M%S%z")
+            begun = moment.replace(minute=moment.minute - moment.minute % 30, second=0)
+            assert moment - begun < timedelta(minutes=15), name
+            assert label(begun) not in found, name
+            found[label(begun)] = self.backup(host, name)
+        return found
+
+    def there(self) -> Backups:
+        """Every backup of the pool, by the folders and files in it."""
+        hosts = sorted(path.name for path in (self.pool / "hosts").iterdir())
+        return {f"{host} {name}": _what(path) for host in hosts for name, path in self.labels(host).items()}
+
+
+def _present(path: Path, *, here: bool, make: Callable[[Path], object]) -> None:
+    if here and not path.exists():
+        make(path)
+    elif not here:
+        path.unlink(missing_ok=True)
+
+
+def _what(backup: Path) -> str:
+    """What a backup is, by backup.json and notes.json."""
+    notes = backup.parent / "notes.json"
+    said = json.loads(notes.read_text())["backups"].get(backup.name, {}) if notes.exists() else {}
+    state = "complete" if "accepted" in said else json.loads((backup / "backup.json").read_text())["state"]
+    return f"{state}, expired" if "expired" in said else state
+
+
+# --- the golden list
+
+
+def sections() -> dict[str, list[str]]:
+    """The golden list's lines under each of its headings."""
+    found: dict[str, list[str]] = {}
+    for line in reference.GOLDEN.read_text("utf-8").splitlines():
+        if line.startswith("== "):
+            lines = found[re.sub(r": \d+ backups$", "", line.removeprefix("== "))] = []
+        elif line and not line.startswith("#"):
+            lines.append(line)
+    return found
+
+
+def backups_in(lines: list[str]) -> Backups:
+    return {name: rest.partition(": ")[0] for name, _, rest in (line.partition("  ") for line in lines)}
+
+
+def reasons_in(lines: list[str]) -> dict[str, str]:
+    return {name: rest.partition(": ")[2] for name, _, rest in (line.partition("  ") for line in lines)}
+
+
+def days_in(lines: list[str]) -> set[date]:
+    """2020-05-11 .. 2020-05-15, a day or a span on each line."""
+    spans = [[date.fromisoformat(day) for day in line.split(" .. ")] for line in lines]
+    return {span[0] + timedelta(days=day) for span in spans for day in range((span[-1] - span[0]).days + 1)}
+
+
+def test_the_golden_list_is_what_the_naive_reference_reckons() -> None:
+    assert reference.text(reference.live()) == reference.GOLDEN.read_text("utf-8")
+
+
+# --- the year
+
+
+def test_a_forked_command_says_and_does_what_a_started_one_does(nights: Nights) -> None:
+    (nights.source / "file").write_text("one")
+    nights.host("web", nights.source)
+    with preloaded() as forked:
+        for words in (["run", "web"], ["status", "nobody"], ["run", "--no-such-option"], ["list", "--all"], ["--version"]):
+            ours = ["--config", str(nights.config), *words]
+            one, other = forked(*ours, status=None), backupd(*ours, check=False)
+            assert (one.returncode, *_timeless(one)) == (other.returncode, *_timeless(other))
+    assert len(nights.names("web")) == 2
+    assert disagreements(nights) == []
+
+
+def _timeless(done: "subprocess.CompletedProcess[str]") -> tuple[str, str]:
+    """Both texts without names and numbers, which differ from one second to the next."""
+    return re.sub(r"[\d.]+( [KM]iB| ago)?|Z|\bnow\b| {2,}", "", done.stdout), done.stderr
+
+
+def do(pool: Pool, deed: Deed, noon: datetime) -> None:
+    """What the administrator does at noon, as commands and changes of the configuration."""
+    name = pool.labels(deed.host)[deed.backup].name if deed.backup else ""
+    host = next(host for host in HOSTS if host.name == deed.host)
+    match deed.what:
+        case "run":
+            pool.become(host, noon)
+            pool.at(noon, "run", deed.host)
+        case "hold":
+            until = ["--until", deed.until] if deed.until else []
+            pool.at(noon, "hold", deed.host, name, *until, "--why", deed.why)
+        case "release" | "unexpire" | "accept":
+            pool.at(noon, deed.what, deed.host, name)
+        case "rename":
+            pool.at(noon, "rename", deed.host, deed.new, "--yes")
+            pool.leave(deed.host)
+            pool.configure(host, deed.new)
+        case "leave":
+            pool.leave(deed.host)
+        case "forget":
+            pool.leave(deed.host)
+            pool.at(noon, "forget", deed.host, "--yes")
+        case "set":
+            pool.tables[f"host.{deed.host}.retention"] |= deed.retention
+            pool.write()
+
+
+def live(pool: Pool) -> Iterator[tuple[str, datetime]]:
+    """Lives through the year; yields after the morning of each checkpoint, with its time."""
+    golden = sections()
+    bad_runs, bad_expiries = (days_in(lines) for title, lines in golden.items() if "ends with 1" in title)
+    for night in every_night():
+        for host in HOSTS:
+            if host.joins == str(night):
+                pool.join(host)
+        for deed in DEEDS:
+            if deed.day == str(night):
+                do(pool, deed, at(night, NOON))
+        moment = at(night, NIGHT)
+        for host in HOSTS:
+            if host.joins <= str(night):
+                pool.become(host, moment)
+        pool.at(moment, "run", status=int(night in bad_runs))
+        morning = at(night + timedelta(days=1), MORNING)
+        words = MORNINGS.get(str(night), ())
+        if words is not None:
+            pool.at(morning, "expire", *words, status=int(night in bad_expiries))
+        if str(night) in CHECKPOINTS:
+            yield f"there after {night}", morning
+
+
+def explained(pool: Pool, now: datetime | str) -> dict[str, str]:
+    """What `retention explain` says of every backup, in the reference's words: moments are left out, names are labels."""
+    found = {}
+    for one in json.loads(pool.at(now, "retention", "explain", "--json")):
+        reasons = [re.sub(r"^(held( until)?)\b.*|(T\d{4})\d\dZ$", r"\1\3", reason) for reason in one["reasons"]]
+        found[f"{one['host']} {one['name'][:15]}"] = ", ".join(sorted(reasons)) if one["keep"] else "goes"
+    return found
+
+
+def queued(pool: Pool) -> list[str]:
+    """Deleted subvolumes that the kernel has not dropped, once it was asked to drop them all and has said that it did."""
+    work("btrfs", "filesystem", "sync", pool.pool)
+    work("btrfs", "subvolume", "sync", pool.pool)
+    return work("btrfs", "subvolume", "list", "-d", pool.pool).stdout.splitlines()
+
+
+def compare(found: Mapping[str, str], wanted: Mapping[str, str], when: str) -> None:
+    """Fails with what is different, line by line."""
+    names = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
+    told = [f"{name}: {found.get(name, 'not there')}, not {wanted.get(name, 'there')}" for name in names]
+    assert told == [], "\n".join([f"{when}:", *told])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_year_of_nights_leaves_exactly_what_the_golden_list_names(make_btrfs: Callable[..., Path]) -> None:
+    golden = sections()
+    with preloaded() as forked:
+        pool = Pool(make_btrfs(size="6G"), forked)
+        for when, morning in live(pool):
+            compare(pool.there(), backups_in(golden[when]), when)
+            compare(explained(pool, morning), reasons_in(golden[when]), f"reasons, {when}")
+        pool.at(AFTERWARDS, "expire")
+        wanted = golden["there after the end"]
+        compare(pool.there(), backups_in(wanted), "the end")
+        compare(explained(pool, AFTERWARDS), reasons_in(wanted), "reasons, the end")
+        assert subvolumes(pool).keys() == {str(path.relative_to(pool.pool)) for path in (pool.pool / "hosts").glob("*/2*Z")}
+        assert queued(pool) == []
+        assert writable_finals(pool) == []
+        see_contents(pool)
+        see_nothing_to_do(pool)
+
+
+def see_contents(pool: Pool) -> None:
+    """Each backup holds its own night."""
+    for host in sorted(path.name for path in (pool.pool / "hosts").iterdir()):
+        for name, path in pool.labels(host).items():
+            (night,) = (path / "data").glob("**/a/night")
+            assert night.read_text() == name, path
+
+
+def see_nothing_to_do(pool: Pool) -> None:
+    """The catalogue says what the pool says, also when it is made anew, and then nothing is left to expire."""
+    assert disagreements(pool) == []
+    query = "select host || ' ' || substr(name, 1, 15), state from backup order by 1"
+    assert dict(rows(pool, query)) == pool.there()
+    known = rows(pool, "select host, name, state, subvolume_id, base, held from backup order by 1, 2")
+    pool.at(AFTERWARDS, "rebuild")
+    assert rows(pool, "select host, name, state, subvolume_id, base, held from backup order by 1, 2") == known
+    before = subvolumes(pool)
+    plan = json.loads(pool.at(AFTERWARDS, "expire", "--dry-run", "--json"))
+    assert [plan[key] for key in ("mark", "revive", "delete", "wait")] == [[]] * 4
+    assert (plan["unruled"], plan["unconfigured"], plan["left_out"]) == (["pia"], ["quin"], {})
+    assert "0 deleted" in pool.at(AFTERWARDS, "expire")
+    assert subvolumes(pool) == before

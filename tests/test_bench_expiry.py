@@ -1,0 +1,187 @@
+"""The benchmarks of expiry: their parts, and each once through in a tiny size, leaving nothing. Their figures mean nothing here."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import churned, deletion
+from bench.churned import Shape
+from bench.deletion import latencies
+from bench.holes import Holes, holes, parse
+from bench.images import Images, Mounted
+from bench.seeks import places, traced
+from tests.beds import TOP, session, work
+
+SMALL = Shape(hosts=3, nights=9, keep=2, files=30, changed=10, smallest=300, largest=9000)
+TINY = ("--hosts", "3", "--nights", "8", "--keep", "3", "--files", "30", "--changed", "10")
+
+needs_btrfs = pytest.mark.btrfs
+
+
+@pytest.fixture
+def place() -> Path:
+    """This session's own folder: what a killed bench leaves in it is cleared away with it."""
+    return session.folder(1 << 30)
+
+
+@pytest.fixture
+def images(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
+    folder = place / f"images-{tmp_path_factory.mktemp('own').name}"
+    folder.mkdir()
+    try:
+        yield Images(folder)
+    finally:
+        session.remove(folder)
+
+
+def listed(mounted: Mounted, *words: str) -> set[str]:
+    lines = work("btrfs", "subvolume", "list", *words, mounted.point).stdout.splitlines()
+    return {line.split(" path ", 1)[1] for line in lines} - {"pool"}
+
+
+@needs_btrfs
+def test_a_churned_pool_holds_read_only_backups_of_which_all_but_the_newest_are_due(images: Images) -> None:
+    with images.made("small", 1 << 30, "noatime") as mounted:
+        pool = churned.build(mounted.point, images.folder, SMALL)
+        assert listed(mounted) == listed(mounted, "-r") == {*pool.doomed, *pool.kept}
+        assert (len(pool.doomed), len(pool.kept)) == (3 * 7, 3 * 2)
+        assert max(pool.doomed) < max(pool.kept)
+        newest = mounted.point / max(pool.kept)
+        assert len([path for path in (newest / "data").rglob("*") if path.is_file()]) == 30
+        before = newest.with_name(sorted(path.name for path in newest.parent.glob("20*"))[-2])
+        done = work("diff", "-rq", before / "data", newest / "data", check=False).stdout.splitlines()
+        assert len([line for line in done if line.startswith("Files ")]) == 5  # written over; the others gave way to new ones
+        assert len([line for line in done if line.startswith("Only in ")]) == 10
+        planned = json.loads(work(*pool.backupd("expire", "--dry-run", "--json"), cwd=TOP).stdout)
+        assert [f"pool/hosts/{step['host']}/{step['name']}" for step in planned["delete"]] == list(pool.doomed)
+        assert planned["mark"] == planned["revive"] == planned["wait"] == []
+
+
+@needs_btrfs
+def test_a_window_deletes_backups_while_the_pool_is_built_but_for_each_seventh(images: Images) -> None:
+    shape = Shape(hosts=2, nights=12, keep=2, files=5, changed=1, smallest=300, largest=900, window=3)
+    with images.made("window", 1 << 30, "noatime") as mounted:
+        churned.build(mounted.point, images.folder, shape)
+        days = {path.rpartition("/")[2][:10] for path in listed(mounted)}
+        assert days == {f"2026-01-{day + 1:02}" for day in (0, 7, 9, 10, 11)}
+        assert listed(mounted, "-d") == set()
+
+
+@needs_btrfs
+def test_every_copy_is_as_the_original_was_and_one_deletion_is_told_from_none_and_from_too_many(images: Images) -> None:
+    with images.made("small", 1 << 30, "noatime") as mounted:
+        pool = churned.build(mounted.point, images.folder, SMALL)
+    original = deletion.Original(images, pool, SMALL)
+    for _ in range(2):
+        with images.copy("small", "noatime,nossd") as mounted:
+            assert listed(mounted) == {*pool.doomed, *pool.kept}
+            with pytest.raises(AssertionError, match="left, or gone, by mistake"):
+                deletion.see_what_is_left(mounted.point, pool.kept)
+            done = deletion.delete_all(mounted, original.by_btrfs(), pool.doomed, pool.kept, watched=True)
+            assert listed(mounted) == set(pool.kept)
+            assert done.seconds <= done.settled
+            assert done.writes.bytes > 0
+            assert done.seen.p50 <= done.seen.p99 <= done.seen.worst < 60_000
+            one_too_many = (*pool.kept, next(iter(pool.doomed)))
+            with pytest.raises(AssertionError, match="left, or gone, by mistake"):
+                deletion.see_what_is_left(mounted.point, one_too_many)
+
+
+def test_the_99th_percentile_is_the_smallest_that_99_of_100_do_not_exceed() -> None:
+    told = latencies([number / 1000 for number in range(1, 101)])
+    assert (told.count, told.p50, told.p99, told.worst) == (100, 50.5, 99.0, 100.0)
+    assert latencies([0.001] * 150 + [0.5] * 2).p99 == pytest.approx(500.0)
+    assert latencies([0.007]).p99 == pytest.approx(7.0)
+
+
+def test_neighbouring_requests_of_a_queue_are_one_place_in_whatever_order_they_come() -> None:
+    assert places([]) == 0
+    assert places([(16, 8), (0, 8), (8, 8)]) == 1
+    assert places([(0, 8), (16, 8), (100, 8)]) == 3
+    assert places([(number * 8, 8) for number in range(128)]) == 2  # two queues
+
+
+@needs_btrfs
+def test_traced_writes_are_those_that_were_made(images: Images) -> None:
+    with images.made("raw", 1 << 30, "noatime") as mounted:
+        work("umount", mounted.point)  # now nobody but dd writes to the device
+        with traced(mounted.device, images.folder) as found:
+            for block in (5, 50, 500):
+                words = ("bs=64k", f"seek={block}", "count=2", "oflag=direct", "conv=notrunc")
+                work("dd", "if=/dev/urandom", f"of={mounted.device}", *words)
+        if found.places is None:
+            pytest.skip("no tracefs on this machine")
+        assert found.places == 3
+        work("mount", mounted.device, mounted.point)
+
+
+@needs_btrfs
+def test_holes_agree_with_what_the_btrfs_program_says_is_used(images: Images) -> None:
+    with images.made("small", 1 << 30, "noatime") as mounted:
+        churned.build(mounted.point, images.folder, SMALL)
+        mounted.sync()
+        room = work("btrfs", "filesystem", "df", "--raw", mounted.point).stdout
+    (line,) = (line for line in room.splitlines() if line.startswith("Metadata"))
+    total, used = (int(word.partition("=")[2].strip(",")) for word in line.split()[-2:])
+    found = holes(images.original("small"))
+    assert found.length == total
+    assert found.used == pytest.approx(used, abs=64 * 16384)  # unmounting writes once more
+    assert found.count > 1
+
+
+def test_holes_lie_between_tree_blocks_and_at_the_end_of_a_block_group() -> None:
+    lines = [
+        "\titem 0 key (1048576 BLOCK_GROUP_ITEM 8388608) itemoff 1 itemsize 24",
+        "\t\tblock group used 49152 chunk_objectid 256 flags METADATA|DUP",
+        "\titem 1 key (1064960 METADATA_ITEM 0) itemoff 1 itemsize 33",
+        "\titem 2 key (1081344 METADATA_ITEM 1) itemoff 1 itemsize 33",
+        "\titem 3 key (1130496 METADATA_ITEM 0) itemoff 1 itemsize 33",
+        "\titem 4 key (13631488 EXTENT_ITEM 4096) itemoff 1 itemsize 53",
+        "\titem 5 key (13631488 BLOCK_GROUP_ITEM 8388608) itemoff 1 itemsize 24",
+        "\t\tblock group used 4096 chunk_objectid 256 flags DATA",
+    ]
+    end = 1048576 + 8388608 - (1130496 + 16384)
+    assert end > 2 << 20
+    assert parse(lines, 16384) == Holes(length=8388608, used=49152, count=3, small=16384 + 32768)
+
+
+def bench(name: str, *words: str, place: Path) -> dict[str, Any]:
+    options = ("--quiet", "0", "--image-dir", str(place), "--json")
+    done = work(sys.executable, "-m", f"bench.{name}", *options, *words, cwd=TOP, timeout=110)
+    assert list(place.glob(f"{session.PREFIX}*")) == []
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+@pytest.mark.slow
+@needs_btrfs
+def test_expiry_against_all_at_once_runs_through_and_leaves_nothing(place: Path) -> None:
+    told = bench("expire_all_at_once", *TINY, "--pairs", "2", "--pace", "20ms", place=place)
+    assert told["subvolumes"] == 3 * 5
+    for name in ("seconds until the queue is empty", "paced: ms of a small fsync: p99"):
+        first, second, ratio = told[name].values()
+        assert ratio["of_medians"] == pytest.approx(first["median"] / second["median"])
+        assert len(ratio["pairs"]) == 2
+
+
+@pytest.mark.slow
+@needs_btrfs
+@pytest.mark.parametrize("by", ["expire", "btrfs"])
+def test_the_allocator_runs_through_and_leaves_nothing(by: str, place: Path) -> None:
+    told = bench("allocator", *TINY, "--window", "4", "--pairs", "1", "--by", by, place=place)
+    assert told["subvolumes"] == 3 * 2  # of the nights 0, and 4 to 7
+    ssd, nossd, _ = told["KiB written per deleted subvolume"].values()
+    assert min(ssd["median"], nossd["median"]) > 0
+
+
+@pytest.mark.slow
+@needs_btrfs
+def test_planning_runs_through_and_leaves_nothing(place: Path) -> None:
+    told = bench("expire_plan", "--hosts", "20", "--runs", "1", place=place)
+    assert told["backups"] == 20 * 34
+    assert told["of them to be deleted"] == 18
+    assert set(told["seconds"]) >= {"expire --dry-run", "retention explain"}
