@@ -1,7 +1,7 @@
 """Looks at the cleaner of a mounted btrfs, again and again, and what they tell together."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -64,6 +64,17 @@ def see_btrfs(mountpoint: str) -> Path:
     return path
 
 
+def in_hand(drops: Sequence[Drop], before: Mapping[int, Drop], last: int | None) -> Drop | None:
+    """Which of those with progress is being dropped: the one that moved since the look before, else the one that did last.
+
+    There are several after drops that were interrupted. None while it cannot be told.
+    """
+    if len(drops) == 1:
+        return drops[0]
+    moved = [drop for drop in drops if before and before.get(drop.root) != drop]
+    return moved[-1] if moved else next((drop for drop in drops if drop.root == last), None)
+
+
 class Watcher:
     """Watches one filesystem. Keeps nothing of it open, so that it can be unmounted."""
 
@@ -71,6 +82,7 @@ class Watcher:
         self.path = path
         self._filesystem = self._ask(filesystem_uuid)
         self._watch = Watch()
+        self._drops: dict[int, Drop] = {}
         self._branches: tuple[int, tuple[Key, ...] | None] = (0, None)
 
     def look(self) -> Seen:
@@ -82,7 +94,8 @@ class Watcher:
         after = self._ask(queued)
         listed = None if before is None or after is None else min(before, after)  # in between the cleaner took one up, or was done
         read_only = "ro" in self._ask(mount_of).super_options  # then there may be no list, and no cleaner at work
-        drop = next((each.drop for each in dead.values() if each.drop), None)
+        drop = in_hand([each.drop for each in dead.values() if each.drop], self._drops, self._watch.dropping)
+        self._drops = {each.drop.root: each.drop for each in dead.values() if each.drop}
         if drop and self._branches[0] != drop.root:
             self._branches = (drop.root, self._ask(lambda path: branches(path, dead[drop.root])))
         known = len(self._watch.waiting & dead.keys())  # one that is just being deleted is not in the cleaner's list yet

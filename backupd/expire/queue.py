@@ -15,7 +15,8 @@ from btrkeep.pool import commit, orphans
 
 REFILL = 0.5  # of the limit: how many still wait when the queue is topped up; each topping up costs a commit
 _PAUSE = 0.02  # between two looks; the cleaner drops some twenty unchanged snapshots meanwhile, and a look costs a millisecond
-_STANDSTILL = 1.0  # nothing was dropped for so long: top up whatever room there is, and wake the cleaner
+_STANDSTILL = 1.0  # nothing was dropped for so long: wake the cleaner
+_STUCK = 5.0  # nothing was dropped for so long: top up whatever room there is
 _LONGEST_STANDSTILL = 30.0
 _RATE_WINDOW = 60.0
 
@@ -29,6 +30,9 @@ class Queue:
         self.most_waiting = 0
         self.dropped = 0
         self._ids: set[int] = set()
+        self._looks = 0
+        self._first_seen: dict[int, int] = {}  # in which look
+        self._dropped_up_to = 0  # the newest first look of one that has been dropped
         self._seen: deque[tuple[float, int]] = deque()
         self._changed = time.monotonic()
         self._wake_after = _STANDSTILL
@@ -46,6 +50,7 @@ class Queue:
             raise PoolUnusable(f"{self.path}: {error.strerror}", "look at the kernel's messages (dmesg)") from error
         now = time.monotonic()
         gone = len(self._ids - ids)
+        self._keep_order(ids)
         if ids != self._ids:
             self._changed, self._wake_after = now, _STANDSTILL
         self.dropped += gone
@@ -56,6 +61,15 @@ class Queue:
         while now - self._seen[0][0] > _RATE_WINDOW and len(self._seen) > 1:
             self._seen.popleft()
         return len(ids)
+
+    def _keep_order(self, ids: set[int]) -> None:
+        self._looks += 1
+        self._dropped_up_to = max([self._dropped_up_to, *(self._first_seen[one] for one in self._ids - ids)])
+        self._first_seen = {one: self._first_seen.get(one, self._looks) for one in ids}
+
+    def _moving(self) -> int:
+        """How many the cleaner has before it. It drops them in their order: what came before one that is gone, it did not get."""
+        return sum(first >= self._dropped_up_to for first in self._first_seen.values())
 
     def full(self) -> bool:
         """Whether there is no room now. Asked before every single deletion: others delete too."""
@@ -72,12 +86,12 @@ class Queue:
     def wait_for_room(self, most: int, low: int, stopper: Stopper, tick: Callable[[], None]) -> int:
         """How many may be deleted, once at most `low` wait; 0 only when stopped. At most `most` are to wait.
 
-        Where nothing moves (a process has a file of a deleted subvolume open, so the cleaner does not get it) any room will do.
+        Those that the cleaner does not get, as a process has a file of theirs open, take their place but are not waited for.
         """
         most = min(most, self.most)
         while not stopper:
             room = most - self.look()
-            if room > 0 and (self.waiting <= low or self._standing() > _STANDSTILL):
+            if room > 0 and (self._moving() <= low or self._standing() > _STUCK):
                 return room
             self._wake_if_asleep()
             tick()

@@ -87,8 +87,8 @@ def orphans(path: Path) -> list[int]:
 def dropping(path: Path, waiting: Sequence[int] | None = None) -> Drop | None:
     """The one that is being dropped, as far as the kernel tells: None also while small trees are dropped. Raises OSError.
 
-    `waiting`: what `orphans` said, when it was just asked. After an interrupted drop (an unmount, a read-only remount) two may have
-    progress; the kernel takes up unfinished ones first.
+    `waiting`: what `orphans` said, when it was just asked. After an interrupted drop (a read-only remount) several may have
+    progress, as the kernel puts it behind the others; this is the first of them by id. Only a second look tells which one moves.
     """
     with _anywhere(path) as fd:
         ids = _orphan_items(fd) if waiting is None else waiting

@@ -66,7 +66,8 @@ def test_every_command_that_prints_results_has_json_and_takes_another_time() -> 
     for name, command in doers().items():
         options = {option for param in command.params for option in param.opts}
         assert ("--json" in options) == (name not in without), name
-        assert ("--now" in options) == (name not in without | {"init", "progress"}), name  # what init makes allows --now; the kernel is watched now
+        # What init makes is what allows --now, and progress watches the kernel, which knows no other time.
+        assert ("--now" in options) == (name not in without | {"init", "progress"}), name
 
 
 def test_without_words_the_help_is_shown_and_the_status_is_that_of_wrong_usage() -> None:

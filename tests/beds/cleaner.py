@@ -54,8 +54,7 @@ def held(paths: list[Path]) -> Iterator[None]:
 def stopped(point: Path) -> Iterator["RootTree"]:
     """The cleaner stands in the middle of a tree, as the filesystem is read-only until the end; what lies on the device then."""
     deadline = time.monotonic() + 30
-    while True:
-        work("btrfs", "filesystem", "sync", point)
+    while True:  # the remount commits, which wakes the cleaner, and then makes it stop
         _make_read_only(point)
         truth = root_tree(point)
         if truth.drops:

@@ -14,7 +14,6 @@ from typing import Any
 from tests.beds.history import every, make_history, moment
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, rows, subvolumes
-from tests.beds.work import work
 
 LAST = moment("2026-03-20 22:00")
 NOW = LAST + timedelta(hours=2)
@@ -55,9 +54,8 @@ class Expiries(Nights):
     def left(self, host: str) -> list[str]:
         """The host's final backups, as `btrfs subvolume list` names them."""
         start = f"hosts/{host}/"
-        return sorted(
-            path.removeprefix(start) for path in subvolumes(self) if path.startswith(start) and path[len(start)].isdigit()
-        )
+        found = [path.removeprefix(start) for path in subvolumes(self) if path.startswith(start)]
+        return sorted(name for name in found if name[0].isdigit() and "/" not in name)
 
     def notes(self, host: str) -> dict[str, Any]:
         path = self.pool / "hosts" / host / "notes.json"
@@ -101,11 +99,6 @@ def dump(nights: Nights) -> list[str]:
     """The catalogue as SQLite writes it out."""
     with closing(sqlite3.connect(f"file:{nights.state / 'catalogue.sqlite'}?mode=ro", uri=True)) as connection:
         return list(connection.iterdump())
-
-
-def deleted(point: Path) -> int:
-    """How many deleted subvolumes btrfs-progs finds: they wait for the cleaner."""
-    return len(work("btrfs", "subvolume", "list", "-d", point).stdout.splitlines())
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import pytest
 
 from backupd.cleaner import Rate, TimeLeft
 from backupd.cli.progress_ import left_text, line, rows, screen
-from backupd.watcher import Dropping, Seen
+from backupd.watcher import Dropping, Seen, in_hand
 from btrkeep.pool import Drop, key_text
 from tests.beds import backupd, btrfs, cleaner, session, work
 from tests.beds.cli import BACKUPD, TOP
@@ -268,6 +268,18 @@ def test_another_btrfs_below_the_one_that_goes_away_is_not_taken_for_it(still: c
 def seen(**fields: Any) -> Seen:
     given: dict[str, Any] = {"waiting": 3, "held": 0, "idle": False, "dropping": None, "rate": None, "left": None}
     return Seen(**{**given, **fields})
+
+
+def test_of_several_that_were_begun_the_one_that_moves_is_being_dropped() -> None:
+    old, other, moved = Drop(300, (900, 1, 0), 1), Drop(301, (500, 1, 0), 1), Drop(301, (600, 1, 0), 1)
+    before = {300: old, 301: other}
+    assert in_hand([], before, 300) is None
+    assert in_hand([old], {}, None) == old
+    assert in_hand([old, other], {}, None) is None  # one look cannot tell
+    assert in_hand([old, moved], before, 300) == moved
+    assert in_hand([old, moved], {300: old, 301: moved}, 301) == moved
+    assert in_hand([old, other], before, None) is None
+    assert in_hand([old, moved], {300: old}, 300) == moved  # it has just been begun
 
 
 def test_what_is_not_known_is_shown_as_unknown() -> None:

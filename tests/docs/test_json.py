@@ -37,7 +37,7 @@ def _merged(shapes: list[Any]) -> Any:
 
 
 def agree(one: Any, other: Any) -> bool:
-    if one is None or other is None or one == [] or other == []:
+    if one in (None, [], {}) or other in (None, [], {}):  # nothing that could differ
         return True
     if isinstance(one, dict) and isinstance(other, dict):
         return list(one) == list(other) and all(agree(one[key], other[key]) for key in one)
@@ -96,6 +96,8 @@ def about_keeping(nights: Nights) -> dict[str, Any]:
     nights.backupd("release", "web1", second)
     said["rename"] = nights.json("rename", "web1", "web2", "--yes")
     said["forget"] = nights.json("forget", "web2", "--yes")
+    said["expire --dry-run"], said["expire"] = nights.json("expire", "--dry-run"), nights.json("expire")
+    said["progress"] = nights.json("progress", "--once")
     return said
 
 
