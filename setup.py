@@ -28,7 +28,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=[pattern for name in OURS for pattern in (name, f"{name}.*")]),
     package_data={"": ["*.toml"], "btrkeep.catalogue.migrations": ["*.py", "*.mako", "versions/*.py"]},
-    entry_points={"console_scripts": ["backupd = backupd.cli:main"]},
+    entry_points={"console_scripts": ["backupd = backupd.cli:main", "btrfs-balancer = balancer.cli:main"]},
     install_requires=[
         "alembic>=1.13",
         "btrfs>=15",

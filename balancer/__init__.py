@@ -1,1 +1,1 @@
-"""btrfs-balancer: scores free space and balances what is worth it. Nothing is here yet; see CHANGES.rst."""
+"""btrfs-balancer: scores how fragmented the free space of block groups is, to balance what is worth it."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from btrkeep.units import parse_size
 from tests.beds import TOP, btrfs, session, ssh, work
@@ -28,13 +28,20 @@ from tests.beds import TOP, btrfs, session, ssh, work
 FAKESSH = TOP / "tests" / "fakessh"
 TRANSPORTS = ("fakessh", "ssh", "local")
 _TICKS = os.sysconf("SC_CLK_TCK")
+_T = TypeVar("_T")
 
 
 def parser(text: str, *, nights: int = 7) -> argparse.ArgumentParser:
-    """The options that every bench has."""
-    made = argparse.ArgumentParser(description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    """The options that every bench with nights has."""
+    made = plain_parser(text)
     made.add_argument("--nights", type=int, default=nights, help="measured nights of each side; one more comes first, unmeasured")
     made.add_argument("--transport", choices=TRANSPORTS, default="fakessh", help="how rsync reaches the host, on both sides")
+    return made
+
+
+def plain_parser(text: str) -> argparse.ArgumentParser:
+    """The options that every bench has."""
+    made = argparse.ArgumentParser(description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     made.add_argument("--image-dir", type=Path, default=Path("/dev/shm"), help="where the filesystems' sparse images lie")
     made.add_argument("--quiet", type=float, default=0.3, help="begin a run when fewer CPUs than this are busy; 0: do not wait")
     made.add_argument("--patience", type=float, default=60.0, help="wait at most so many seconds for a quiet moment")
@@ -105,6 +112,17 @@ def _toml(section: str, keys: Mapping[str, Any]) -> str:
 @contextmanager
 def bed(options: argparse.Namespace, pool_size: str, hosts_size: str) -> Iterator[Bed]:
     """Makes it all, and takes it away."""
+    with own_folder(options) as folder, ExitStack() as stack:
+        server = ssh.start(folder) if options.transport == "ssh" else None
+        if server:
+            stack.callback(server.stop)
+        pool, hosts = (btrfs.make(room, options="noatime") for room in (pool_size, hosts_size))  # as `backupd check` advises
+        yield Bed(pool, hosts, folder, options.transport, server)
+
+
+@contextmanager
+def own_folder(options: argparse.Namespace) -> Iterator[Path]:
+    """A folder for what the bench needs; all that lies in it ends with the bench: images, their mounts and loop devices."""
     if why := btrfs.why_not():
         sys.exit(f"no benchmark: {why}")
     os.environ[session.PLACE] = str(options.image_dir)
@@ -114,11 +132,7 @@ def bed(options: argparse.Namespace, pool_size: str, hosts_size: str) -> Iterato
         stack.callback(session.end_session, session.own_name())
         folder = Path(tempfile.mkdtemp(prefix="bench-", dir=session.folder()))
         _keep_bytecode(folder / "bytecode")
-        server = ssh.start(folder) if options.transport == "ssh" else None
-        if server:
-            stack.callback(server.stop)
-        pool, hosts = (btrfs.make(room, options="noatime") for room in (pool_size, hosts_size))  # as `backupd check` advises
-        yield Bed(pool, hosts, folder, options.transport, server)
+        yield folder
 
 
 def _keep_bytecode(folder: Path) -> None:
@@ -226,7 +240,7 @@ def spread(numbers: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(numbers), "min": min(numbers), "max": max(numbers)}
 
 
-def alternate(number: int, first: Callable[[], Timed], second: Callable[[], Timed]) -> tuple[Timed, Timed]:
+def alternate(number: int, first: Callable[[], _T], second: Callable[[], _T]) -> tuple[_T, _T]:
     """Both, the one or the other first, so that neither always finds what the other left in the caches."""
     if number % 2:
         one = first()
@@ -238,12 +252,13 @@ def alternate(number: int, first: Callable[[], Timed], second: Callable[[], Time
 def machine(options: argparse.Namespace) -> dict[str, Any]:
     """What the figures were measured on."""
     place = work("stat", "-f", "-c", "%T", options.image_dir).stdout.strip()
+    transport = {"transport": options.transport} if "transport" in options else {}
     return {
         "kernel": platform.release(),
         "cpus": os.cpu_count(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "images": place,
-        "transport": options.transport,
+        **transport,
         "rsync": work("rsync", "--version").stdout.split()[2],
         "btrfs_progs": work("btrfs", "--version").stdout.split()[-1],
         "python": platform.python_version(),

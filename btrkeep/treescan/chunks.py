@@ -22,7 +22,10 @@ _LAST: Key = (ctree.FIRST_CHUNK_TREE_OBJECTID, ctree.CHUNK_ITEM_KEY, TOP)
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """u64[n] each, by address; `type` holds the flags of use and profile. Of the m stripes, `stripe_chunk` is the chunk's index."""
+    """u64[n] each, by address; `type` holds the flags of use and profile, `stripes` (int64) is their number.
+
+    Of all m stripes in that order: `stripe_chunk` int64[m], the chunk's index, `stripe_devid` and `stripe_paddr` u64[m].
+    """
 
     vaddr: Array
     length: Array

@@ -1,8 +1,8 @@
 """Extents from the extent tree: where they lie, how often they are referred to, whose they are; and the gaps between them.
 
 An EXTENT_ITEM or METADATA_ITEM begins with refs, generation and flags (struct btrfs_extent_item). For a tree block in an
-EXTENT_ITEM its first key and level follow (btrfs_tree_block_info). Then come inline references (btrfs_extent_inline_ref): the first of them says
-who owns the extent, unless it is shared through another tree block.
+EXTENT_ITEM its first key and level follow (btrfs_tree_block_info). Then come inline references (btrfs_extent_inline_ref): the first
+of them says who owns the extent, unless it is shared through another tree block.
 """
 
 from collections.abc import Iterator

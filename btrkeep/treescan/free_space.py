@@ -32,7 +32,9 @@ class FreeSpace:
     """A batch, in order of addresses. `vaddr`, `length`: u64[n], the free extents, those of bitmaps too; no two overlap.
 
     Runs that touch across two bitmaps are two extents, as python-btrfs has them. `group_vaddr`, `group_length`: u64[m], the block
-    groups that begin in this batch, whether or not they have free space.
+    groups that begin in this batch, whether or not they have free space. Not all of them need exist: mkfs.btrfs (6.2 as 6.14)
+    removes block groups that it needed itself, and leaves what it had noted of their free space. So only those that have a chunk
+    count, and what is free within them.
     """
 
     vaddr: Array
@@ -63,9 +65,7 @@ def free_space(fd: int, first: int = 0, last: int = TOP, *, buffer_size: int = B
     while count := search.fill():
         batch, last_header = _aligned(search, count, sector) or _unaligned(search, count, sector)
         search.resume_after(last_header)
-        if len(batch.vaddr):
-            batch = _apart(batch, reached)
-            reached = max(reached, *(batch.vaddr[-1:] + batch.length[-1:]))
+        batch, reached = _apart(batch, reached)
         yield batch
 
 
@@ -76,7 +76,7 @@ def _aligned(search: TreeSearch, count: int, sector: int) -> tuple[FreeSpace, in
     lies in a bitmap may look so too; hence the check that each header ends where the next one begins, which holds for the right
     ones alone, because the first is known.
     """
-    words = np.frombuffer(search.buffer, U64, offset=search.first_header)
+    words = np.frombuffer(search.buffer, U64, (len(search.buffer) - search.first_header) // 8, search.first_header)
     kinds = words[_HEADER_WORDS - 1 :]
     at = np.flatnonzero((kinds == _EXTENT_WORD) | (kinds == _BITMAP_WORD) | (kinds == _INFO_WORD))
     at = at[(words[at + 1] | words[at + 2]) & (_LEAST_SECTOR - 1) == 0][:count]
@@ -132,16 +132,17 @@ def _in_order(vaddr: Array, length: Array, more_vaddr: Array, more_length: Array
     return all_vaddr[order], all_length[order]
 
 
-def _apart(batch: FreeSpace, reached: Any) -> FreeSpace:
-    """Without what was there before: `reached` is how far earlier batches went.
+def _apart(batch: FreeSpace, reached: Any) -> tuple[FreeSpace, Any]:
+    """Without what was there before, and how far it goes; `reached` is how far earlier batches went.
 
     An extent from whose begin a piece was taken while it was read is met again, at the new begin; so are those of a block group
     whose extents the kernel makes a bitmap at that moment, or the other way round.
     """
     ends = batch.vaddr + batch.length
-    covered = np.maximum.accumulate(np.concatenate(([reached], ends[:-1])))
+    covered = np.maximum.accumulate(np.concatenate(([reached], ends)))
+    reached, covered = covered[-1], covered[:-1]
     if (batch.vaddr >= covered).all():
-        return batch
+        return batch, reached
     begin = np.maximum(batch.vaddr, covered)
     is_new = ends > begin
-    return replace(batch, vaddr=begin[is_new], length=(ends - begin)[is_new])
+    return replace(batch, vaddr=begin[is_new], length=(ends - begin)[is_new]), reached

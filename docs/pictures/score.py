@@ -12,7 +12,7 @@ sys.path.insert(0, str(TOP))  # the page is made in a bare checkout
 from balancer.score import tent  # noqa: E402
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-WIDTH, HEIGHT = 720, 470
+WIDTH, HEIGHT = 730, 452
 LEFT, RIGHT, ROOF, FLOOR = 60, 700, 40, 230  # of the curve
 USED, FREE, LINE, GREY, RED = "#4c566a", "#d8e6f3", "#1f6fb2", "#888", "#c0392b"
 SMALLEST = math.log2(2 * KIB)
@@ -59,7 +59,7 @@ def curve() -> list[str]:
         text(LEFT - 8, y_of(0) + 4, "0", anchor="end"),
         f'<polyline points="{points}" fill="none" stroke="{LINE}" stroke-width="2.5"/>',
         line(x_of(top), y_of(1), x_of(top), FLOOR, "#ccc"),
-        text(x_of(top) + 12, y_of(1) + 6, "1.4 MiB: the worst size", anchor="start", fill=LINE),
+        text(x_of(top) + 20, y_of(1) + 5, "1.4 MiB: the worst size", anchor="start", fill=LINE),
     ]
     for size, words in TICKS.items():
         drawn += [

@@ -1,6 +1,7 @@
 """Scores of real filesystems of many shapes, equal to what python-btrfs's example says of them item by item."""
 
 import ctypes
+import dataclasses
 import json
 import os
 import random
@@ -12,11 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from balancer.cli import score_
+from balancer.explain import Explained, NotThere, explain
 from balancer.order import SORTS, ordered
 from balancer.survey import opened, survey
-from tests.balancer.program import Seen, balancer, histogram, theirs
-from tests.beds import btrfs, session, work
+from btrkeep.treescan.chunks import Chunks, chunks
+from tests.balancer.program import Seen, Span, balancer, histogram, score_of, theirs
+from tests.beds import TOP, btrfs, session, work
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
@@ -24,7 +29,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
-def fragment(mount: Path, sizes: tuple[int, ...], seed: int, least_left: int = 0) -> None:
+def fragment(mount: Path, sizes: tuple[int, ...], seed: int, least_left: int = 0, turns: int = 60_000) -> None:
     """Two files take turns at extents of these sizes until the filesystem is full (or so few bytes are left), then one goes.
 
     The extents are reserved and never written, so this costs little.
@@ -33,7 +38,7 @@ def fragment(mount: Path, sizes: tuple[int, ...], seed: int, least_left: int = 0
     paths = [mount / "keep", mount / "drop"]
     fds = [os.open(path, os.O_CREAT | os.O_RDWR) for path in paths]
     ends = [0, 0]
-    for turn in range(60_000):
+    for turn in range(turns):
         size = rng.choice(sizes)
         if LIBC.fallocate(fds[turn % 2], 0, ends[turn % 2], size):
             break
@@ -57,6 +62,7 @@ class Shape:
     mkfs: tuple[str, ...] = ()
     sizes: tuple[int, ...] = (4, 12, 64, 100)
     left: int = 0
+    turns: int = 60_000
 
 
 SHAPES = {
@@ -70,7 +76,8 @@ SHAPES = {
     "raid10": Shape("200M", 4, ("-d", "raid10", "-m", "raid10")),
     "raid5": Shape("200M", 3, ("-d", "raid5", "-m", "raid1")),
     "no free space tree": Shape("300M", mkfs=("-R", "^free-space-tree")),
-    "empty": Shape("200M", left=1 << 60),
+    "many extents": Shape("800M", mkfs=("-d", "single", "-m", "single"), sizes=(4,), turns=16_000),
+    "empty": Shape("200M", sizes=()),
 }
 
 
@@ -83,7 +90,8 @@ def shape(no_leftovers: None) -> Iterator[Callable[[str], Path]]:
         if name not in made:
             wish = SHAPES[name]
             made[name] = btrfs.make(wish.size, wish.devices, wish.mkfs)
-            fragment(made[name], tuple(size << 10 for size in wish.sizes), len(name), wish.left)
+            if wish.sizes:
+                fragment(made[name], tuple(size << 10 for size in wish.sizes), len(name), wish.left, wish.turns)
         return made[name]
 
     yield mounted
@@ -125,7 +133,7 @@ def test_every_block_group_is_as_python_btrfs_sees_it(shape: Callable[[str], Pat
     assert found["histogram"] == histogram(length for seen in truth.values() for length in seen.joined)
 
 
-@pytest.mark.parametrize("name", ["bitmaps", "mixed", "raid10", "no free space tree"])
+@pytest.mark.parametrize("name", ["bitmaps", "mixed", "raid10", "no free space tree", "many extents"])
 def test_what_would_move_is_counted_with_top_and_with_explain(shape: Callable[[str], Path], name: str) -> None:
     mount = shape(name)
     truth = theirs(mount)
@@ -146,12 +154,14 @@ def test_the_shapes_are_what_their_names_say(shape: Callable[[str], Path]) -> No
     for name in ("bitmaps", "odd size"):
         truth = theirs(shape(name)).values()
         assert sum(len(seen.joined) for seen in truth) < sum(seen.fragments for seen in truth)  # some touch across bitmaps
-    assert {0, 100} & {seen.used_pct for seen in theirs(shape("empty")).values()} == {0}
+    assert [seen.used for seen in theirs(shape("empty")).values()] == [0]
     shown = work("btrfs", "filesystem", "df", shape("mixed")).stdout
     assert "Data+Metadata" in shown
     root = work("btrfs", "inspect-internal", "dump-tree", "-t", "root", btrfs.devices_of(shape("no free space tree"))[0]).stdout
     assert "FREE_SPACE_TREE" not in root
     assert len(theirs(shape("raid1"))) > 1
+    truth = theirs(shape("many extents")).values()
+    assert max(seen.extents for seen in truth) > 256 * 1024 // 85  # more than one buffer of the search holds
 
 
 def test_the_free_bytes_of_the_histogram_are_what_the_kernel_counts(shape: Callable[[str], Path]) -> None:
@@ -178,6 +188,44 @@ def test_any_path_of_the_filesystem_does(btrfs_mount: Path) -> None:
     assert found["block_groups"]
     for path in ("keep", "folder", "sub/folder/file", "link"):
         assert ours(btrfs_mount / path) == found, path
+
+
+def test_what_is_explained_of_a_block_group_is_what_its_items_say(shape: Callable[[str], Path]) -> None:
+    mount = shape("bitmaps")
+    seen = max(theirs(mount).values(), key=lambda one: one.score)
+    with opened(mount) as fd:
+        found = explain(fd, seen.vaddr, 8)
+    assert isinstance(found, Explained)
+    by_class: dict[int, list[Span]] = {length.bit_length() - 1: [] for _, length in sorted(seen.free, key=lambda one: one[1])}
+    for one in seen.free:
+        by_class[one[1].bit_length() - 1].append(one)
+    wanted = [(2**power, len(some), sum(one[1] for one in some)) for power, some in by_class.items()]
+    assert [part[:3] for part in found.parts] == wanted
+    scores = [score_of(some, seen.length) for some in by_class.values()]
+    assert [part[3] for part in found.parts] == pytest.approx(scores)
+    assert [length for _, length in found.largest] == sorted(seen.joined, reverse=True)[:5]
+    assert all(any(vaddr == begin for begin, _ in seen.free) for vaddr, _ in found.largest)
+    text = " ".join(balancer("score", mount, "--explain", str(seen.vaddr)).stdout.split())
+    assert f"in {seen.extents:,} extents (" in text
+    assert f"to which {seen.references:,} references point" in text
+    assert f"joined there are {len(seen.joined):,}." in text
+    assert f"{seen.used_pct}%" in text
+
+
+@pytest.mark.parametrize("name", ["bitmaps", "no free space tree"])
+def test_a_block_group_that_vanished_since_the_chunks_were_read_is_left_out(
+    shape: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_another(fd: int) -> Chunks:
+        found = chunks(fd)
+        here, gone = (np.append(column, np.uint64(1 << 40)) for column in (found.vaddr, found.length))
+        return dataclasses.replace(found, vaddr=here, length=gone, type=np.append(found.type, np.uint64(1)))
+
+    monkeypatch.setattr("balancer.survey.chunks", with_another)
+    monkeypatch.setattr("balancer.explain.chunks", with_another)
+    with opened(shape(name)) as fd:
+        assert survey(fd).groups.vaddr.tolist() == sorted(theirs(shape(name)))
+        assert isinstance(explain(fd, 1 << 40, 8), NotThere)
 
 
 def test_the_map_shows_the_file_where_it_lies_and_the_stripes_where_they_are(btrfs_mount: Path) -> None:
@@ -239,6 +287,17 @@ def test_the_table_has_the_worst_first_and_says_how_many_more_there_are(shape: C
     assert "none of them scores 1e+06 or more" in balancer("score", mount, "--min-score", "1000000").stdout
 
 
+def test_without_top_the_table_has_twenty_lines(shape: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert score_.TOP == 20
+    monkeypatch.setattr(score_, "TOP", 3)  # as many block groups as that need no large filesystem
+    mount = shape("bitmaps")
+    lines = CliRunner().invoke(score_.command, [str(mount)]).output.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.split()[:1] == ["VADDR"])
+    truth = by_address(theirs(mount), KEYS["score"])
+    assert [int(line.split()[0]) for line in lines[at + 1 : at + 4]] == [seen.vaddr for seen in truth[:3]]
+    assert lines[at + 4].startswith(f"{len(truth) - 3} more: ")
+
+
 def shown(line: str) -> tuple[int, int, int]:
     """vaddr, fragments and the whole part of the score of a line with costs: sizes are two words."""
     vaddr, _, _, fragments, _, _, score, *_ = line.split()
@@ -282,8 +341,10 @@ def test_a_reader_that_has_had_enough_is_no_error(shape: Callable[[str], Path]) 
 
 def test_who_may_not_read_the_trees_is_told_so_in_one_line(btrfs_mount: Path) -> None:
     btrfs_mount.parent.chmod(0o755)
-    before = f"import os, sys; os.setuid(65534); sys.argv = ['x', 'score', {str(btrfs_mount)!r}]"
-    done = work(sys.executable, "-c", f"{before}; from balancer.cli import main; main()", check=False)
+    before = (
+        f"import os, sys, balancer.cli.score_, balancer.order, balancer.survey; sys.argv = ['x', 'score', {str(btrfs_mount)!r}]"
+    )
+    done = work(sys.executable, "-c", f"{before}; os.setuid(65534); balancer.cli.main()", check=False, cwd=TOP)
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr.splitlines()[1] == "hint: run this as root"
     assert len(done.stderr.splitlines()) == 2

@@ -1,0 +1,5 @@
+"""``python -m balancer``: the same as the command ``btrfs-balancer``."""
+
+from balancer.cli import main
+
+main()

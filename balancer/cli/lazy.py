@@ -1,0 +1,43 @@
+"""A group of commands that imports each only when it is used: start-up is part of every command's time."""
+
+import gc
+from importlib import import_module
+from typing import Any
+
+import click
+
+from btrkeep.errors import UsageError
+from btrkeep.units import printable
+
+
+class LazyGroup(click.Group):
+    """`commands` is what there is and what it does; the command NAME is `command` in the module PACKAGE.NAME_."""
+
+    def __init__(self, *words: Any, package: str, commands: dict[str, str], **named: Any) -> None:
+        super().__init__(*words, **named)
+        self._package, self._commands = package, commands
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click calls it with one
+        return list(self._commands)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        if name not in self._commands:
+            return None
+        gc.disable()  # what is imported stays: to look for garbage in it is a tenth of the time
+        command: click.Command = import_module(f"{self._package}.{name}_").command
+        gc.freeze()
+        gc.enable()
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._commands.items()))
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self._commands and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], self._commands, 1)
+            hint = f"did you mean {near[0]}?" if near else f"`{ctx.command_path} --help` lists them"
+            raise UsageError(f"there is no command {printable(args[0])}", hint)
+        return super().resolve_command(ctx, args)

@@ -1,0 +1,42 @@
+"""The survey as JSON, written block group by block group."""
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from balancer.score import Array
+from balancer.survey import Cost, Survey
+from btrkeep.cli import stream_json
+
+_COLUMNS = ("vaddr", "length", "used", "used_pct", "fragments", "largest_free", "score", "benefit")
+
+
+def write_json(filesystem: str, survey: Survey, shown: Array, costs: Sequence[Cost] | None) -> None:
+    """One document: the block groups `shown`, by index and in that order, and the histogram of all. `costs`, if any, are theirs."""
+    sys.stdout.write(f'{{"filesystem": {json.dumps(filesystem)},\n"block_groups": ')
+    stream_json(block_groups(survey, shown, costs))
+    sys.stdout.write(f',"histogram": {json.dumps(histogram(survey))}}}\n')
+    sys.stdout.flush()
+
+
+def block_groups(survey: Survey, shown: Array, costs: Sequence[Cost] | None) -> Iterator[dict[str, Any]]:
+    """Those of the indices `shown`. Benefit is null where nothing would move, extents and references where they were not read."""
+    columns = [getattr(survey.groups, name)[shown].tolist() for name in _COLUMNS]
+    for *row, benefit, cost in zip(*columns, costs or repeat(None, len(shown)), strict=True):
+        found = dict(zip(_COLUMNS, row, strict=False))
+        found["benefit"] = None if math.isnan(benefit) else benefit
+        found["extents"] = cost.extents if cost else None
+        found["references"] = cost.references if cost else None
+        yield found
+
+
+def histogram(survey: Survey) -> list[dict[str, int]]:
+    """How many free extents there are of so many bytes up to twice as many, and their bytes; from the smallest to the largest."""
+    there = np.flatnonzero(survey.extents)
+    classes = range(int(there[0]), int(there[-1]) + 1) if len(there) else range(0)
+    return [{"at_least": 1 << one, "extents": int(survey.extents[one]), "bytes": int(survey.bytes[one])} for one in classes]

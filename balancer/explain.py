@@ -1,0 +1,118 @@
+"""Everything about one block group: how its free space lies, what its score is made of, and what has to move with it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from balancer.blockmap import used_shares
+from balancer.score import SIZES, Array, Tally, joined, size_class, tent
+from balancer.survey import DATA, Cost, Survey, cost, surveyed
+from btrkeep.treescan.block_groups import looked_up
+from btrkeep.treescan.chunks import Chunks, chunks
+from btrkeep.treescan.extents import gaps
+from btrkeep.treescan.free_space import free_space, has_free_space_tree
+
+_NEAREST = 3
+_LARGEST = 5
+_METADATA = 1 << 2  # BTRFS_BLOCK_GROUP_METADATA and the profiles, btrfs_tree.h
+_PROFILES = {
+    1 << 3: "RAID0",
+    1 << 4: "RAID1",
+    1 << 5: "DUP",
+    1 << 6: "RAID10",
+    1 << 7: "RAID5",
+    1 << 8: "RAID6",
+    1 << 9: "RAID1C3",
+    1 << 10: "RAID1C4",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """`survey` has this block group alone. `profile`: "data, RAID1". `stripes`: (devid, paddr) of each.
+
+    `parts`: of each size class that there is (its least bytes, fragments, bytes, score), counted as the score counts. `largest`:
+    (vaddr, length) of the largest free extents, joined. `shares`: f64[cells], what is used of each cell of its map.
+    """
+
+    survey: Survey
+    profile: str
+    stripes: tuple[tuple[int, int], ...]
+    parts: tuple[tuple[int, int, int, float], ...]
+    largest: tuple[tuple[int, int], ...]
+    shares: Array
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class NotThere:
+    """No data block group begins there. `inside`: vaddr and profile of the chunk that the address is in; `nearest`: vaddrs."""
+
+    inside: tuple[int, str] | None
+    nearest: tuple[int, ...]
+
+
+def explain(fd: int, vaddr: int, cells: int) -> Explained | NotThere:
+    """The data block group at `vaddr`, its map in so many cells. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
+    chunk = chunks(fd)
+    at = np.flatnonzero((chunk.vaddr == vaddr) & (chunk.type & np.uint64(DATA) != 0))
+    start, length = chunk.vaddr[at], chunk.length[at]
+    group = looked_up(fd, start, length)
+    if not len(group.vaddr):  # nor is one that has vanished since the chunks were read
+        return _not_there(chunk, vaddr)
+    size = int(length[0])
+    free_vaddr, free_length = _free_extents(fd, start, length)
+    tally = Tally(start, length)
+    tally.add(free_vaddr, free_length)
+    survey = surveyed(start, length, group.used, tally.finish(), np.ones(1, bool))
+    is_its = chunk.stripe_chunk == at[0]
+    return Explained(
+        survey,
+        profile(int(group.flags[0])),
+        tuple(zip(chunk.stripe_devid[is_its].tolist(), chunk.stripe_paddr[is_its].tolist(), strict=True)),
+        parts(free_length, size),
+        _largest(free_vaddr, free_length),
+        used_shares(free_vaddr, free_length, vaddr, size, cells),
+        cost(fd, vaddr, size),
+    )
+
+
+def _free_extents(fd: int, vaddr: Array, length: Array) -> tuple[Array, Array]:
+    """All free extents of one block group, as the score counts them: no more than one for every second sector of it."""
+    if has_free_space_tree(fd):
+        first, last = int(vaddr[0]), int(vaddr[0] + length[0]) - 1
+        batches = [(batch.vaddr, batch.length) for batch in free_space(fd, first, last)]
+    else:
+        batches = list(gaps(fd, vaddr, length))
+    nothing = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+    found_vaddr, found_length = (np.concatenate(columns) for columns in zip(nothing, *batches, strict=True))
+    return found_vaddr, found_length
+
+
+def parts(length: Array, group_length: int) -> tuple[tuple[int, int, int, float], ...]:
+    """What the free extents of each size class, `length` u64[n] in all, add to the score of a block group."""
+    which = size_class(length)
+    number = np.bincount(which, minlength=SIZES)
+    size = np.bincount(which, length, SIZES)
+    score = np.bincount(which, tent(length, np.array([group_length])), SIZES)
+    return tuple((1 << one, int(number[one]), int(size[one]), float(score[one])) for one in np.flatnonzero(number).tolist())
+
+
+def _largest(vaddr: Array, length: Array) -> tuple[tuple[int, int], ...]:
+    _, begin, end = joined(np.zeros(len(vaddr), np.int64), vaddr, vaddr + length)
+    size = end - begin
+    first = np.argsort(size, kind="stable")[::-1][:_LARGEST]
+    return tuple(zip(begin[first].tolist(), size[first].tolist(), strict=True))
+
+
+def profile(flags: int) -> str:
+    """Use and profile of a block group in the words of `btrfs filesystem df`: "data, RAID1", "data+metadata, single"."""
+    kind = {DATA: "data", DATA | _METADATA: "data+metadata", _METADATA: "metadata"}.get(flags & (DATA | _METADATA), "system")
+    return f"{kind}, {next((name for bit, name in _PROFILES.items() if flags & bit), 'single')}"
+
+
+def _not_there(chunk: Chunks, vaddr: int) -> NotThere:
+    holds = np.flatnonzero((chunk.vaddr <= vaddr) & (chunk.vaddr + chunk.length > vaddr))
+    inside = (int(chunk.vaddr[holds[0]]), profile(int(chunk.type[holds[0]]))) if len(holds) else None
+    data = sorted(chunk.vaddr[chunk.type & np.uint64(DATA) != 0].tolist(), key=lambda one: abs(one - vaddr))
+    return NotThere(inside, tuple(sorted(data[:_NEAREST])))

@@ -1,0 +1,164 @@
+"""How bad the free space of block groups is: pure NumPy, no filesystem.
+
+The score is Hans van Kranenburg's (python-btrfs, examples/show_free_space_fragmentation.py). Each free extent of a block group adds
+what the tent says of its size. Fragments and score count free extents as the free space tree has them, which is what python-btrfs
+does: a run that goes on in the next bitmap counts once in each. The largest free extent and the histogram join such runs.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+GIB = 1 << 30
+LEAST_LOG2 = 11
+"""The foot of the tent: extents of 2 KiB, which is less than any sector."""
+BAD = 250.0
+"""A block group of 1 GiB that scores more is bad, says who made the score."""
+SIZES = 64
+"""Classes of the histogram: class k has the extents of 2**k bytes up to, and without, 2**(k + 1)."""
+
+_U64 = np.dtype("<u8")
+
+
+def tent(length: Array, group_length: Array) -> Array:
+    """What free extents of `length` bytes add to the score of block groups of `group_length` bytes: float64[n], from 0 to 1.
+
+    1 |           .            A hole as large as the block group is good: new data fits into it whole. One of 4 KiB is of little
+      |         .   .          use, and does little harm as long as there are not very many. Those in the middle are what the
+      |       .       .        allocator comes back to for file after file, and what balance can turn into large holes.
+      |     .           .
+    0 |___._______|_______.__
+        2 KiB  middle   the    The scale is logarithmic, so the middle is the geometric mean of both feet: 1.4 MiB for 1 GiB.
+                        whole
+    """
+    top = np.log2(group_length)
+    half_width = (top - LEAST_LOG2) / 2
+    middle = (top + LEAST_LOG2) / 2
+    height: Array = 1 - np.abs((np.log2(length) - middle) / half_width)
+    return np.maximum(height, 0.0)  # a whole block group whose length is no power of two is a rounding error below
+
+
+def size_class(length: Array) -> Array:
+    """int64[n]: the class of each size in the histogram. In whole numbers: a logarithm rounds 8 GiB less a sector up."""
+    exponent: Array = np.frexp(length.astype(np.float64))[1]
+    return exponent.astype(np.int64) - 1
+
+
+def joined(group: Array, vaddr: Array, end: Array) -> tuple[Array, Array, Array]:
+    """The same free extents, in order of addresses, with those of one block group that touch made one."""
+    begins = np.concatenate(([True], (vaddr[1:] != end[:-1]) | (group[1:] != group[:-1])))
+    at = np.flatnonzero(begins[: len(vaddr)])
+    return group[at], vaddr[at], end[np.append(at, len(end))[1:] - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class FreeExtents:
+    """What is free in each of n block groups, and the sizes of all their free extents.
+
+    `fragments` i64[n] and `score` f64[n] count as the free space tree does; `free` u64[n] is bytes; `largest` u64[n] and the
+    histogram, `extents` and `bytes` i64[SIZES], join what touches.
+    """
+
+    fragments: Array
+    free: Array
+    largest: Array
+    score: Array
+    extents: Array
+    bytes: Array
+
+
+class Tally:
+    """Adds up free extents that come in batches, in order of addresses. Its memory is that of the block groups and of one batch.
+
+    `vaddr` and `length`, u64[n], are the block groups, in order of addresses. Free extents outside of them are not counted.
+    """
+
+    def __init__(self, vaddr: Array, length: Array) -> None:
+        self._vaddr, self._length, self._end = vaddr, length, vaddr + length
+        count = len(vaddr)
+        self._fragments = np.zeros(count, np.int64)
+        self._free, self._largest = np.zeros(count, _U64), np.zeros(count, _U64)
+        self._score = np.zeros(count)
+        self._extents, self._bytes = np.zeros(SIZES, np.int64), np.zeros(SIZES, np.int64)
+        # The run that the last batch ended with: the next one may go on with it. As arrays of one, or none.
+        self._run = (np.zeros(0, np.int64), np.zeros(0, _U64), np.zeros(0, _U64))
+
+    def add(self, vaddr: Array, length: Array) -> None:
+        """The next free extents, u64[m] each. All of them lie behind those of the batch before."""
+        if not len(vaddr):
+            return
+        low = int(np.searchsorted(self._end, vaddr[0], "right"))
+        high = int(np.searchsorted(self._vaddr, vaddr[-1], "right"))
+        if low >= high:
+            return
+        first = np.searchsorted(vaddr, self._vaddr[low:high])
+        counts = np.searchsorted(vaddr, self._end[low:high]) - first
+        group = np.repeat(np.arange(low, high), counts)
+        if not len(group):
+            return
+        if len(group) < len(vaddr):  # some lie in block groups of metadata
+            kept = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(len(group))
+            vaddr, length = vaddr[kept], length[kept]
+        self._fragments[low:high] += counts
+        self._add_scores(group, length)
+        self._add_runs(group, vaddr, length)
+
+    def _add_scores(self, group: Array, length: Array) -> None:
+        """One after the other, on top of what the batch before left: a sum in another order would round differently."""
+        low, high = int(group[0]), int(group[-1]) + 1
+        lengths = self._length[low:high]
+        mostly_one = lengths[:1] if (lengths == lengths[0]).all() else self._length[group]
+        which = np.concatenate(([0], group - low))
+        added = np.concatenate((self._score[low : low + 1], tent(length, mostly_one)))
+        sums = np.bincount(which, added, high - low)
+        self._score[low] = sums[0]
+        self._score[low + 1 : high] += sums[1:]
+
+    def _add_runs(self, group: Array, vaddr: Array, length: Array) -> None:
+        end = vaddr + length
+        held = zip(self._run, (group, vaddr, end), strict=True)
+        group, vaddr, end = joined(*(np.concatenate(pair) for pair in held))
+        self._run = group[-1:], vaddr[-1:], end[-1:]
+        self._count_runs(group[:-1], end[:-1] - vaddr[:-1])
+
+    def _count_runs(self, group: Array, length: Array) -> None:
+        if not len(group):
+            return
+        which = size_class(length)
+        self._extents += np.bincount(which, minlength=SIZES)
+        self._bytes += np.bincount(which, length, SIZES).astype(np.int64)  # multiples of a sector: exact as float64
+        begins = np.flatnonzero(np.concatenate(([True], group[1:] != group[:-1])))
+        groups = group[begins]
+        self._free[groups] += np.add.reduceat(length, begins)
+        self._largest[groups] = np.maximum(self._largest[groups], np.maximum.reduceat(length, begins))
+
+    def finish(self) -> FreeExtents:
+        """What was counted. No batch may follow.
+
+        A tree that changes while it is read can show a place both as an extent and as part of a bitmap: free is no more than the
+        block group.
+        """
+        group, vaddr, end = self._run
+        self._count_runs(group, end - vaddr)
+        self._run = (group[:0], vaddr[:0], end[:0])
+        free, largest = np.minimum(self._free, self._length), np.minimum(self._largest, self._length)
+        return FreeExtents(self._fragments, free, largest, self._score, self._extents, self._bytes)
+
+
+def used_pct(used: Array, length: Array) -> Array:
+    """i64[n]: whole percents, rounded as python-btrfs does."""
+    share: Array = np.rint(used.astype(np.float64) * 100 / length)
+    return share.astype(np.int64)
+
+
+def benefit(score: Array, used: Array) -> Array:
+    """f64[n]: score removed per GiB that would move. NaN where nothing is used, for there is nothing to move.
+
+    To balance a block group takes all of its score away: what was in it moves, and the whole of it is free again.
+    """
+    per_gib: Array = np.divide(score * GIB, used, out=np.full(len(score), np.nan), where=used > 0)
+    return per_gib

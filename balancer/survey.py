@@ -1,0 +1,156 @@
+"""From an open filesystem to arrays: its data block groups, what is used of each, and how its free space lies.
+
+Mixed block groups (data and metadata) count as data, as they do in python-btrfs's example. The memory is that of the block groups
+and of one batch of free extents, however many there are.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from balancer.score import Array, FreeExtents, Tally, benefit, used_pct
+from btrkeep.errors import PoolUnusable
+from btrkeep.pool import filesystem_uuid, mount_of
+from btrkeep.treescan.block_groups import looked_up, used_from_free_space
+from btrkeep.treescan.chunks import Chunks, chunks
+from btrkeep.treescan.extents import extents, gaps
+from btrkeep.treescan.free_space import free_space, has_free_space_tree
+
+DATA = 1  # BTRFS_BLOCK_GROUP_DATA, btrfs_tree.h
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Data block groups, by address: `vaddr`, `length`, `used`, `largest_free` u64[n]; the others as in `balancer.score`."""
+
+    vaddr: Array
+    length: Array
+    used: Array
+    used_pct: Array
+    fragments: Array
+    largest_free: Array
+    score: Array
+    benefit: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All data block groups, and the histogram of their free extents: `extents` and `bytes`, i64[SIZES]. `free`: bytes in all."""
+
+    groups: Groups
+    free: int
+    extents: Array
+    bytes: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What has to move with a block group. `references` are those that file extents and tree blocks hold on its extents.
+
+    `largest` and `moves` are bytes: the largest extent, and all of them.
+    """
+
+    extents: int
+    references: int
+    moves: int
+    largest: int
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A descriptor on the btrfs that `path` is on; any folder or file of it will do. Raises PoolUnusable.
+
+    That covers what reading its trees says within the context too: that it may not, and that the kernel cannot.
+    """
+    _see_btrfs(path)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+    except PermissionError:
+        raise PoolUnusable(f"the trees of the btrfs at {path} may not be read", "run this as root") from None
+    except OSError as error:
+        what = f"the btrfs at {path} cannot be read: {error.strerror}"
+        raise PoolUnusable(what, "look at the kernel's messages (dmesg)") from None
+
+
+def _see_btrfs(path: Path) -> None:
+    try:
+        kind, mount = path.stat().st_mode, mount_of(path)
+    except PermissionError:
+        raise PoolUnusable(f"{path} may not be looked at", "run this as root") from None
+    except OSError as error:
+        raise PoolUnusable(f"{path}: {error.strerror}", "name a folder on a mounted btrfs") from None
+    if stat.S_ISBLK(kind):
+        raise PoolUnusable(f"{path} is a device", f"name where it is mounted: `findmnt {path}` says it")
+    if mount.filesystem != "btrfs":
+        raise PoolUnusable(f"{path} is on {mount.filesystem}, not on btrfs", "`findmnt -t btrfs` lists what is mounted")
+    if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
+        raise PoolUnusable(f"{path} is neither a folder nor a file", f"name the folder that it is in: {path.parent}")
+
+
+def identity(path: Path) -> str:
+    """The UUID of the btrfs that `path`, a folder or a file, is on. Raises OSError."""
+    return filesystem_uuid(path if path.is_dir() else path.resolve().parent)
+
+
+def survey(fd: int) -> Survey:
+    """All data block groups. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
+    chunk = chunks(fd)
+    is_data = chunk.type & np.uint64(DATA) != 0
+    return _counted(fd, chunk, chunk.vaddr[is_data], chunk.length[is_data])
+
+
+def _counted(fd: int, chunk: Chunks, vaddr: Array, length: Array) -> Survey:
+    tally = Tally(vaddr, length)
+    if has_free_space_tree(fd):
+        there = _count_free_space(fd, vaddr, length, tally)
+        free = tally.finish()
+        used = used_from_free_space(fd, chunk, vaddr, free.free)
+    else:
+        for batch in gaps(fd, vaddr, length):
+            tally.add(*batch)
+        free = tally.finish()
+        found = looked_up(fd, vaddr, length)
+        there = np.isin(vaddr, found.vaddr)
+        used = np.zeros(len(vaddr), np.uint64)
+        used[there] = found.used
+    return surveyed(vaddr, length, used, free, there)
+
+
+def _count_free_space(fd: int, vaddr: Array, length: Array, tally: Tally) -> Array:
+    """bool[n]: which of the chunks are block groups. One that was removed since they were read is not in this tree any more."""
+    if not len(vaddr):
+        return np.zeros(0, bool)
+    seen = []
+    for batch in free_space(fd, int(vaddr[0]), int(vaddr[-1] + length[-1]) - 1):
+        seen.append(batch.group_vaddr)
+        tally.add(batch.vaddr, batch.length)
+    return np.isin(vaddr, np.concatenate(seen)) if seen else np.zeros(len(vaddr), bool)
+
+
+def surveyed(vaddr: Array, length: Array, used: Array, free: FreeExtents, there: Array) -> Survey:
+    """Puts together what was read of block groups, u64[n] each; `there`, bool[n], are those that still exist."""
+    vaddr, length, used, score = vaddr[there], length[there], used[there], free.score[there]
+    share, fragments, largest = used_pct(used, length), free.fragments[there], free.largest[there]
+    groups = Groups(vaddr, length, used, share, fragments, largest, score, benefit(score, used))
+    return Survey(groups, int(free.free[there].sum()), free.extents, free.bytes)
+
+
+def cost(fd: int, vaddr: int, length: int) -> Cost:
+    """What lies in a block group, from the extent tree. Raises OSError."""
+    count = references = moves = largest = 0
+    for batch in extents(fd, vaddr, vaddr + length - 1):
+        if len(batch.vaddr):
+            count += len(batch.vaddr)
+            references += int(batch.refs.sum())
+            moves += int(batch.length.sum())
+            largest = max(largest, int(batch.length.max()))
+    return Cost(count, references, moves, largest)

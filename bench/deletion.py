@@ -1,0 +1,206 @@
+"""One deletion of thousands of subvolumes, from the shell's prompt until the kernel has dropped the last one, and what it cost."""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Self
+
+from bench import churned, common, seeks
+from bench.churned import ChurnedPool, Shape
+from bench.images import Images, Mounted, Writes
+from btrkeep.pool import wait_for
+from tests.beds import TOP, work
+
+SIZE = 40 << 30  # of a filesystem; nothing is allocated until it is written
+_LOOK = 0.02
+_IDLE = 2.0  # seconds that the writer is alone before the deletion begins
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Of small fsync'd writes, in milliseconds."""
+
+    count: int
+    p50: float
+    p99: float
+    worst: float
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """`process`: seconds until the command came back; `seconds`: until the queue was empty; `settled`: until all was written.
+
+    `cpu`: seconds of the command and its children, the kernel's cleaner is not among them. `idle`, `busy`: the writer's latencies
+    before and meanwhile, None without one. `places`: where the writes went to (bench.seeks), None when that was not traced.
+    """
+
+    process: float
+    seconds: float
+    settled: float
+    cpu: float
+    writes: Writes
+    stdout: str
+    idle: Latencies | None = None
+    busy: Latencies | None = None
+    places: int | None = None
+
+    @property
+    def seen(self) -> Latencies:
+        """What the writer saw meanwhile."""
+        assert self.busy is not None
+        return self.busy
+
+
+@dataclass(slots=True)
+class Writer:
+    """A bench.fsync_writer while it runs, and its writes when it has ended."""
+
+    process: subprocess.Popen[str]
+    writes: list[tuple[float, float]] = field(default_factory=list)
+
+    def between(self, begin: float, end: float) -> Latencies:
+        """Of the writes that began in between."""
+        return latencies([seconds for begun, seconds in self.writes if begin <= begun < end])
+
+
+def latencies(seconds: Iterable[float]) -> Latencies:
+    """Median, 99th percentile (the nearest rank) and the worst."""
+    ordered = sorted(seconds)
+    rank = -(-99 * len(ordered) // 100) - 1
+    return Latencies(len(ordered), statistics.median(ordered) * 1000, ordered[rank] * 1000, ordered[-1] * 1000)
+
+
+@contextmanager
+def writer(path: Path) -> Iterator[Writer]:
+    """A process that writes to a file there; at the end its writes are known."""
+    argv = [sys.executable, "-m", "bench.fsync_writer", str(path)]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TOP)
+    made = Writer(process)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield made
+        made.writes = [(begun, seconds) for begun, seconds in json.loads(process.communicate()[0])]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def delete_all(
+    mounted: Mounted, command: Sequence[str], doomed: Mapping[str, int], kept: Sequence[str], *, watched: bool
+) -> Deleted:
+    """Runs the command and waits until all of `doomed` (id by path) are dropped. Afterwards exactly `kept` are left.
+
+    `watched`: with a writer beside it.
+    """
+    mounted.sync()
+    if not watched:
+        done, _, _ = _run(mounted, command, doomed)
+    else:
+        with writer(mounted.point / "small-writes") as beside:
+            since = time.monotonic()
+            time.sleep(_IDLE)
+            done, begun, ended = _run(mounted, command, doomed)
+        idle, busy = beside.between(since, begun), beside.between(begun, ended)
+        done = replace(done, idle=idle, busy=busy)
+    see_what_is_left(mounted.point, kept)
+    return done
+
+
+def _run(mounted: Mounted, command: Sequence[str], doomed: Mapping[str, int]) -> tuple[Deleted, float, float]:
+    """With the moments of its begin and of the empty queue."""
+    before, begun = mounted.writes(), time.monotonic()
+    done = common.timed(command)
+    for id_ in doomed.values():
+        while not wait_for(mounted.point, id_, timeout=0):  # it looks for one key, in some microseconds
+            time.sleep(_LOOK)
+    ended = time.monotonic()
+    mounted.sync()
+    settled = time.monotonic()
+    writes = mounted.writes().since(before)
+    return Deleted(done.seconds, ended - begun, settled - begun, done.cpu, writes, done.stdout), begun, ended
+
+
+def see_what_is_left(point: Path, kept: Sequence[str]) -> None:
+    """That the work was done, and no more, by what the `btrfs` program lists."""
+    waiting = work("btrfs", "subvolume", "list", "-d", point).stdout
+    assert not waiting, f"still in the queue: {waiting}"
+    lines = work("btrfs", "subvolume", "list", point).stdout.splitlines()
+    left = {line.split(" path ", 1)[1] for line in lines} - {"pool"}
+    assert left == set(kept), f"left, or gone, by mistake: {sorted(left ^ set(kept))[:10]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A churned pool that every run gets a copy of, with its catalogue."""
+
+    images: Images
+    pool: ChurnedPool
+    shape: Shape
+
+    @classmethod
+    def make(
+        cls, folder: Path, shape: Shape, mount: str, mkfs: tuple[str, ...] = (), then: Callable[[Mounted], None] | None = None
+    ) -> Self:
+        """Builds it in `folder`; `then` is done to it last."""
+        images = Images(folder)
+        common.say(f"making {shape.hosts * shape.nights} backups")
+        with images.made("churned", SIZE, mount, mkfs) as mounted:
+            pool = churned.build(mounted.point, folder, shape)
+            if then:
+                then(mounted)
+        (folder / "state").rename(folder / "state.original")
+        return cls(images, pool, shape)
+
+    def run(
+        self, command: Sequence[str], options: argparse.Namespace, mount: str, *, watched: bool, trace: bool = False
+    ) -> Deleted:
+        """One deletion, on a copy. `watched`: with a writer beside it; `trace`: with a trace of where the writes go."""
+        with self.images.copy("churned", mount) as mounted:
+            if not common.wait_for_quiet(options):
+                common.say("not quiet")
+            with seeks.traced(mounted.device, self.images.folder) if trace else nullcontext(seeks.Traced()) as traced:
+                done = delete_all(mounted, command, self.pool.doomed, self.pool.kept, watched=watched)
+            return replace(done, places=traced.places)
+
+    def by_expire(self, **settings: object) -> tuple[str, ...]:
+        """The command of ours, with these keys of [expiry], and a catalogue that knows of nothing."""
+        state = self.images.folder / "state"
+        shutil.rmtree(state, ignore_errors=True)
+        shutil.copytree(self.images.folder / "state.original", state)
+        written = churned.configuration(self.images.point / "pool", state, self.shape, **settings)
+        self.pool.config.write_text(written, encoding="utf-8")
+        return self.pool.backupd("expire", "--json")
+
+    def by_btrfs(self) -> tuple[str, ...]:
+        """All at once by the `btrfs` program, in the same order. It comes back up to a second late, which is not counted."""
+        names = self.images.folder / "doomed"
+        names.write_bytes(b"".join(bytes(self.images.point / path) + b"\0" for path in self.pool.doomed))
+        steps = 'btrfs filesystem sync "$2" && btrfs subvolume sync "$2" >/dev/null'
+        return ("sh", "-ec", f'xargs -0 btrfs -q subvolume delete <"$1" && {steps}', "sh", str(names), str(self.images.point))
+
+
+def shape_options(words: argparse.ArgumentParser, shape: Shape) -> None:
+    """The options of a churned pool; `shape` has the defaults."""
+    words.add_argument("--hosts", type=int, default=shape.hosts)
+    words.add_argument("--nights", type=int, default=shape.nights, help="so many backups of each host are made")
+    words.add_argument("--keep", type=int, default=shape.keep, help="and so many of them are kept")
+    words.add_argument("--window", type=int, default=shape.window, help="so old are backups that go while it is built; 0: none")
+    words.add_argument("--files", type=int, default=shape.files, help="of each host")
+    words.add_argument("--changed", type=int, default=shape.changed, help="so many of them change each night")
+    words.add_argument("--smallest", type=common.size, default=shape.smallest, help="bytes of the smallest file")
+    words.add_argument("--largest", type=common.size, default=shape.largest, help="bytes of the largest file")
+    words.add_argument("--seed", type=int, default=shape.seed)
+
+
+def shape_of(options: argparse.Namespace) -> Shape:
+    """From those options."""
+    return Shape(**{one.name: getattr(options, one.name) for one in fields(Shape)})

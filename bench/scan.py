@@ -1,0 +1,183 @@
+"""Reading and scoring a filesystem of 42 TiB: in the process, as whole processes, and against a C loop that only reads.
+
+The filesystem is real, and takes less than 2 GB of disk: fallocate(2) reserves extents without writing them. Its block groups are
+full, or have some 1,200 free extents each (items of the free space tree), or many more (bitmaps). `--filesystem` measures one that
+is mounted already instead.
+
+    python -m bench.scan [--filesystem MOUNTPOINT] [--image-dir DIR] [--repeats N]
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.common import own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
+from tests.beds import TOP, btrfs, work
+
+GIB, TIB, SECTOR = 1 << 30, 1 << 40, 4096
+_DEVICES = 3  # files of ext4 end at 16 TiB
+_PART = 8 * GIB  # of a pair of files that take turns
+_OURS = ("-m", "balancer", "score")
+_SIDE = ("-m", "bench.scan_side")
+
+
+def main() -> None:
+    """Builds, measures, prints."""
+    made = plain_parser((__doc__ or "").split("\n", 1)[0])
+    made.add_argument("--filesystem", type=Path, help="a mounted btrfs; without it one is built")
+    made.add_argument("--tib", type=float, default=42, help="size of what is built")
+    made.add_argument("--solid-tib", type=float, default=34, help="how much of it is full")
+    made.add_argument("--extents-gib", type=int, default=232, help="how much is in pieces of up to 0.8 MiB, every other one free")
+    made.add_argument("--bitmaps-gib", type=int, default=72, help="how much is in pieces of up to 188 KiB, every other one free")
+    made.add_argument("--repeats", type=int, default=7, help="measured times of each side; one more comes first, unmeasured")
+    made.add_argument("--only-build", action="store_true", help="say what was built and wait for Ctrl-C")
+    options = made.parse_args()
+    with own_folder(options) as folder, _filesystem(options) as point:
+        if options.only_build:
+            say(f"{point}")
+            time.sleep(1e6)
+        loop = folder / "scan_loop"
+        work("cc", "-O2", "-o", loop, TOP / "bench" / "scan_loop.c")
+        report(options, "scan", measure(options, point, loop))
+
+
+@contextmanager
+def _filesystem(options: argparse.Namespace) -> Iterator[Path]:
+    if options.filesystem:
+        yield options.filesystem
+        return
+    size = f"{int(options.tib * 1024 / _DEVICES)}G"
+    point = btrfs.make(size, _DEVICES, ("-K", "-d", "single", "-m", "dup"), "noatime,nodiscard,commit=300")
+    build(point, options)
+    yield point
+
+
+def build(point: Path, options: argparse.Namespace) -> None:
+    """Fills a new filesystem: the pieces first, for with each the kernel looks through all block groups that are full already."""
+    begun = time.monotonic()
+    rng = random.Random(42)
+    take_turns(point, "extents", options.extents_gib * GIB, rng, 211)
+    take_turns(point, "bitmaps", options.bitmaps_gib * GIB, rng, 47)
+    for number in range(int(options.solid_tib * 4)):
+        with (point / f"solid{number}").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, TIB // 4)
+    for path in point.glob("*-gone"):  # only now, else they would be filled
+        path.unlink()
+    work("btrfs", "filesystem", "sync", point, timeout=1800)
+    say(f"built in {time.monotonic() - begun:.0f} s")
+
+
+def take_turns(point: Path, name: str, total: int, rng: random.Random, largest: int) -> None:
+    """Pairs of files take turns at pieces of 1 to `largest` sectors; one of each pair goes in the end."""
+    for part in range(-(-total // _PART)):
+        names = [point / f"{name}{part}-{which}" for which in ("kept", "gone")]
+        files = [os.open(path, os.O_CREAT | os.O_RDWR) for path in names]
+        ends = [0, 0]
+        while sum(ends) < min(_PART, total - part * _PART):
+            for which in (0, 1):
+                length = rng.randint(1, largest) * SECTOR
+                os.posix_fallocate(files[which], ends[which], length)
+                ends[which] += length
+        for file in files:
+            os.close(file)
+        say(f"{name}: {(part + 1) * _PART // GIB} GiB")
+
+
+def measure(options: argparse.Namespace, point: Path, loop: Path) -> dict[str, Any]:
+    """All sides take turns, so that they share what else the machine does."""
+    sides: dict[str, list[dict[str, Any]]] = {"reading": [], "scoring": [], "example": []}
+    rows: list[list[float]] = []
+    whole: dict[str, list[tuple[float, float]]] = {"ours": [], "example": []}
+    for number in range(options.repeats + 1):
+        quiet = wait_for_quiet(options)
+        for side, found in sides.items():
+            found.append(_side(side, point))
+        rows.append(_loop(loop, point))
+        whole["ours"].append(_whole(*_OURS, str(point), "--json"))
+        whole["example"].append(_whole(*_SIDE, "example", str(point), "1"))
+        say(f"{number}: {'quiet' if quiet else 'not quiet'}")
+    sides = {side: found[1:] for side, found in sides.items()}
+    rows, whole = rows[1:], {side: found[1:] for side, found in whole.items()}
+    same = {key: [each["found"] for each in found] for key, found in sides.items()}
+    if any(one[0] != two[0] for one, two in zip(same["scoring"], same["example"], strict=True)):
+        raise SystemExit(f"both sides saw other block groups: {same}")
+    return {**_facts(same, rows), **_figures(sides, rows, whole)}
+
+
+def _side(side: str, point: Path) -> dict[str, Any]:
+    """The third of three times in one process, for both."""
+    told: dict[str, Any] = json.loads(timed((sys.executable, *_SIDE, side, str(point), "3")).stdout)
+    return {**told, "wall": told["wall"][-1], "cpu": told["cpu"][-1]}
+
+
+def _loop(loop: Path, point: Path) -> list[float]:
+    return [float(word) for word in timed((str(loop), str(point), "3")).stdout.splitlines()[-1].split()]
+
+
+def _whole(*words: str) -> tuple[float, float]:
+    done = timed((sys.executable, *words))
+    return done.seconds, done.cpu
+
+
+def _facts(found: dict[str, list[list[int]]], rows: Sequence[Sequence[float]]) -> dict[str, Any]:
+    chunks, items, groups = (int(number) for number in rows[-1][4:])
+    return {
+        "chunks": chunks,
+        "free space items, extents and bitmaps": items - chunks,
+        "free extents": found["reading"][-1][1],
+        "data block groups": groups,
+    }
+
+
+def _figures(
+    sides: dict[str, list[dict[str, Any]]], rows: Sequence[Sequence[float]], whole: dict[str, list[tuple[float, float]]]
+) -> dict[str, Any]:
+    """In milliseconds, wall clock and CPU; ratios are those of the same turn."""
+    figures: dict[str, Any] = {}
+    for at, kind in enumerate(("wall", "cpu")):
+        read, scored, theirs = ([each[kind] for each in sides[side]] for side in ("reading", "scoring", "example"))
+        items = [row[2 if kind == "wall" else 0] for row in rows]
+        with_groups = [one + row[3 if kind == "wall" else 1] for one, row in zip(items, rows, strict=True)]
+        ours, example = ([each[at] for each in whole[side]] for side in ("ours", "example"))
+        figures[f"{kind}: milliseconds in the process"] = {
+            "C: chunks and free space": _ms(items),
+            "C: and each block group": _ms(with_groups),
+            "ours, reading": _ms(read),
+            "ours, reading and scoring": _ms(scored),
+            "python-btrfs's example": _ms(theirs),
+        }
+        figures[f"{kind}: milliseconds, whole processes"] = {
+            "ours, score --json": _ms(ours),
+            "python-btrfs's example": _ms(example),
+        }
+        figures[f"{kind}: ratios"] = {
+            "example / scoring (25 or more)": _ratios(theirs, scored),
+            "example / ours, whole (10 or more)": _ratios(example, ours),
+            "reading / C": {**_ratios(read, with_groups), "limit": 3},
+            "reading / C without block groups": {**_ratios(read, items), "limit": 3},
+        }
+    figures["memory, MB"] = {
+        "ours, reading and scoring": {**spread([each["rss"] / 1e6 for each in sides["scoring"]]), "limit": 200}
+    }
+    return figures
+
+
+def _ms(seconds: Sequence[float]) -> dict[str, float]:
+    return spread([each * 1000 for each in seconds])
+
+
+def _ratios(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
+    ratios = spread([one / two for one, two in zip(first, second, strict=True)])
+    return {**ratios, "of_medians": statistics.median(first) / statistics.median(second)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""One side of bench.scan in a process of its own.
+
+    python -m bench.scan_side SIDE MOUNTPOINT REPEATS
+
+prints JSON: `wall` and `cpu`, seconds of each repeat inside the process, after all imports; `rss`, the most memory it ever held,
+in bytes; `found`, the figures by which sides that do the same can be compared.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+Side = Callable[[], Any]
+
+
+def reading(point: str) -> Side:
+    """Ours: the arrays alone."""
+    from btrkeep.treescan.chunks import chunks
+    from btrkeep.treescan.free_space import free_space
+
+    def read() -> list[int]:
+        with closing(_Opened(point)) as opened:
+            chunk, count = chunks(opened.fd), 0
+            for batch in free_space(opened.fd):
+                count += len(batch.vaddr)
+            return [len(chunk.vaddr), count]
+
+    return read
+
+
+def scoring(point: str) -> Side:
+    """Ours: read, and every data block group's used bytes, fragments and score."""
+    from balancer.survey import survey
+
+    def score() -> list[int]:
+        with closing(_Opened(point)) as opened:
+            groups = survey(opened.fd).groups
+            return [len(groups.vaddr), int(groups.fragments.sum()), int(groups.used.sum())]
+
+    return score
+
+
+def example(point: str) -> Side:
+    """The loop of python-btrfs's examples/show_free_space_fragmentation.py, written again: it leaves out what is 90 % used."""
+    import math
+
+    import btrfs
+
+    def score() -> list[int]:
+        count = fragments = used = 0
+        with btrfs.FileSystem(point) as filesystem, Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+            list(filesystem.free_space_extents(0, 0))
+            for chunk in filesystem.chunks():
+                if not chunk.type & btrfs.BLOCK_GROUP_DATA:
+                    continue
+                group = filesystem.block_group(chunk.vaddr, chunk.length)
+                count, used = count + 1, used + group.used
+                if group.used_pct >= 90:
+                    continue
+                half_width, shift = (math.log2(group.length) - 11) / 2, (math.log2(group.length) + 11) / 2
+                found, total = 0, 0.0
+                for extent in filesystem.free_space_extents(group.vaddr, group.vaddr + group.length - 1):
+                    found += 1
+                    total += 1 - abs((math.log2(extent.length) - shift) / half_width)
+                fragments += found
+                print("vaddr", chunk.vaddr, chunk.length, "used_pct", group.used_pct, "fragments", found, "score", int(total))
+        return [count, fragments, used]
+
+    return score
+
+
+class _Opened:
+    def __init__(self, point: str) -> None:
+        self.fd = os.open(point, os.O_RDONLY)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+SIDES: dict[str, Callable[[str], Side]] = {"reading": reading, "scoring": scoring, "example": example}
+
+
+def main(side: str, point: str, repeats: int) -> None:
+    """Runs it so many times and prints."""
+    run = SIDES[side](point)
+    wall, cpu, found = [], [], None
+    for _ in range(repeats):
+        begun, used = time.perf_counter(), time.process_time()
+        found = run()
+        wall.append(time.perf_counter() - begun)
+        cpu.append(time.process_time() - used)
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"wall": wall, "cpu": cpu, "rss": rss, "found": found}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

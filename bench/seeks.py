@@ -1,0 +1,116 @@
+"""How scattered the writes to a device were, from the kernel's trace of its requests (block_rq_issue).
+
+Requests are looked at 64 at a time, sorted by place, as the queue of a disk may sort them; one that does not begin where the one
+before it ends is a new place to go to. On memory and flash that costs little; on rotating disks and storage that keeps parity it is
+what writing costs.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.beds import session, work
+
+QUEUE = 64
+_BUFFER_KB = 100_000  # of each CPU: a request takes about a hundred bytes
+_INSTANCE = "btrkeep-bench-"
+_REQUEST = re.compile(r"block_rq_issue: \d+,\d+ (\S+) \d+ \(.*?\) (\d+) \+ (\d+) ")
+
+Request = tuple[int, int]  # first sector, number of sectors
+
+
+@dataclass(slots=True)
+class Traced:
+    """`places`: how many the writes went to, None as long as that is not known, and where the kernel has no such trace."""
+
+    places: int | None = None
+
+
+@contextmanager
+def traced(device: str, folder: Path) -> Iterator[Traced]:
+    """Traces the requests of a block device while the block runs. `folder` is for the mount that it takes."""
+    found = Traced()
+    with ExitStack() as stack:
+        try:
+            tracing = stack.enter_context(_tracing(folder))
+            instance = stack.enter_context(_instance(tracing, device))
+        except OSError:
+            yield found
+            return
+        yield found
+        (instance / "tracing_on").write_text("0")
+        if not _lost(instance):
+            with (instance / "trace").open(encoding="utf-8", errors="replace") as lines:
+                found.places = places(_writes(lines))
+
+
+def places(requests: Iterable[Request]) -> int:
+    """To how many places a disk goes whose queue sorts so many at a time."""
+    count, queue = 0, []
+    for request in requests:
+        queue.append(request)
+        if len(queue) == QUEUE:
+            count += _runs(queue)
+            queue = []
+    return count + _runs(queue)
+
+
+def _runs(queue: list[Request]) -> int:
+    end, count = -1, 0
+    for first, length in sorted(queue):
+        count += first != end
+        end = first + length
+    return count
+
+
+def _writes(lines: Iterable[str]) -> Iterator[Request]:
+    for line in lines:
+        match = _REQUEST.search(line)
+        if match and "W" in match[1] and int(match[3]):  # a bare flush has no sectors
+            yield int(match[2]), int(match[3])
+
+
+def _lost(instance: Path) -> bool:
+    """Whether the buffer was too small."""
+    per_cpu = (instance / "per_cpu").glob("cpu*/stats")
+    return any(re.search(r"^overrun: [1-9]", stats.read_text(), re.MULTILINE) for stats in per_cpu)
+
+
+@contextmanager
+def _tracing(folder: Path) -> Iterator[Path]:
+    point = folder / "tracing"
+    point.mkdir()
+    try:
+        if work("mount", "-t", "tracefs", "none", point, check=False).returncode:
+            raise OSError("no tracefs")
+        yield point
+    finally:
+        session.remove(point)
+
+
+@contextmanager
+def _instance(tracing: Path, device: str) -> Iterator[Path]:
+    """A trace of our own, beside those of others."""
+    _clear_dead(tracing)
+    instance = tracing / "instances" / f"{_INSTANCE}{os.getpid()}"
+    instance.mkdir()
+    try:
+        number = Path(device).stat().st_rdev
+        (instance / "buffer_size_kb").write_text(str(_BUFFER_KB))
+        event = instance / "events" / "block" / "block_rq_issue"
+        (event / "filter").write_text(f"dev == {os.major(number) << 20 | os.minor(number)}")
+        (event / "enable").write_text("1")
+        yield instance
+    finally:
+        instance.rmdir()
+
+
+def _clear_dead(tracing: Path) -> None:
+    """Those of benches that were killed, which nothing else ends."""
+    for left in (tracing / "instances").glob(f"{_INSTANCE}*"):
+        if not Path("/proc", left.name.removeprefix(_INSTANCE)).exists():
+            with suppress(OSError):
+                left.rmdir()

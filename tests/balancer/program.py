@@ -1,0 +1,110 @@
+"""Our command as a process of its own, and what is seen of a filesystem without any code of ours."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import btrfs
+
+from tests.beds import TOP, work
+
+Span = tuple[int, int]
+"""vaddr and length."""
+
+
+def balancer(*words: str | Path, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
+    """Runs `btrfs-balancer WORDS` to its end; `check` expects exit status 0."""
+    argv = (sys.executable, "-m", "balancer", *words)
+    return work(*argv, check=check, env={"PYTHONPATH": str(TOP), "NO_COLOR": "1", **env})
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A data block group as python-btrfs's example sees it, and what else can be counted by the same items."""
+
+    vaddr: int
+    length: int
+    used: int
+    used_pct: int
+    free: tuple[Span, ...]
+    score: float
+    joined: tuple[int, ...]
+    extents: int
+    references: int
+
+    @property
+    def fragments(self) -> int:
+        return len(self.free)
+
+
+def score_of(free: Iterable[Span], group_length: int) -> float:
+    """The sum, one free extent after the other, by the formula as it is published."""
+    top, total = math.log2(group_length), 0.0
+    for _, length in free:
+        total += 1 - abs((math.log2(length) - (top + 11) / 2) / ((top - 11) / 2))
+    return total
+
+
+def joined(free: Iterable[Span]) -> list[int]:
+    """The lengths of runs, of which neighbours that touch are one."""
+    runs: list[list[int]] = []
+    for vaddr, length in free:
+        if runs and runs[-1][1] == vaddr:
+            runs[-1][1] += length
+        else:
+            runs.append([vaddr, vaddr + length])
+    return [end - begin for begin, end in runs]
+
+
+def histogram(lengths: Iterable[int]) -> list[dict[str, int]]:
+    """As our JSON has it, counted one by one."""
+    found: dict[int, list[int]] = {}
+    for length in lengths:
+        found.setdefault(length.bit_length() - 1, []).append(length)
+    classes = range(min(found), max(found) + 1) if found else range(0)
+    return [{"at_least": 2**one, "extents": len(found.get(one, [])), "bytes": sum(found.get(one, []))} for one in classes]
+
+
+def theirs(mount: Path) -> dict[int, Seen]:
+    """Every data block group by python-btrfs, an object for each item, in the way of its example."""
+    with btrfs.FileSystem(str(mount)) as filesystem:
+        has_tree = _has_free_space_tree(filesystem)
+        return {
+            chunk.vaddr: _seen(filesystem, chunk, has_tree) for chunk in filesystem.chunks() if chunk.type & btrfs.BLOCK_GROUP_DATA
+        }
+
+
+def _has_free_space_tree(filesystem: btrfs.FileSystem) -> bool:
+    try:
+        list(filesystem.free_space_extents(0, 0))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _seen(filesystem: btrfs.FileSystem, chunk: btrfs.ctree.Chunk, has_tree: bool) -> Seen:
+    first, last = chunk.vaddr, chunk.vaddr + chunk.length - 1
+    group = filesystem.block_group(chunk.vaddr, chunk.length)
+    kinds = (btrfs.ctree.ExtentItem, btrfs.ctree.MetaDataItem)
+    extents = [item for item in filesystem.extents(first, last) if isinstance(item, kinds)]
+    if has_tree:
+        free = [(one.vaddr, one.length) for one in filesystem.free_space_extents(first, last)]
+    else:
+        free = list(_between(extents, filesystem.nodesize, first, last + 1))
+    score, runs = score_of(free, chunk.length), tuple(joined(free))
+    references = sum(item.refs for item in extents)
+    used, share = group.used, group.used_pct
+    return Seen(first, chunk.length, used, share, tuple(free), score, runs, len(extents), references)
+
+
+def _between(extents: Iterable[btrfs.ctree.ExtentItem], nodesize: int, first: int, end: int) -> Iterator[Span]:
+    reached = first
+    for item in extents:
+        if item.vaddr > reached:
+            yield reached, item.vaddr - reached
+        reached = item.vaddr + (nodesize if isinstance(item, btrfs.ctree.MetaDataItem) else item.length)
+    if reached < end:
+        yield reached, end - reached
