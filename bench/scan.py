@@ -35,8 +35,8 @@ def main() -> None:
     made.add_argument("--filesystem", type=Path, help="a mounted btrfs; without it one is built")
     made.add_argument("--tib", type=float, default=42, help="size of what is built")
     made.add_argument("--solid-tib", type=float, default=34, help="how much of it is full")
-    made.add_argument("--extents-gib", type=int, default=232, help="how much is in pieces of up to 0.8 MiB, every other one free")
-    made.add_argument("--bitmaps-gib", type=int, default=72, help="how much is in pieces of up to 188 KiB, every other one free")
+    made.add_argument("--extents-gib", type=int, default=272, help="how much is in pieces of up to 0.8 MiB, every other one free")
+    made.add_argument("--bitmaps-gib", type=int, default=72, help="how much is in pieces of up to 100 KiB, every other one free")
     made.add_argument("--repeats", type=int, default=7, help="measured times of each side; one more comes first, unmeasured")
     made.add_argument("--only-build", action="store_true", help="say what was built and wait for Ctrl-C")
     options = made.parse_args()
@@ -65,7 +65,7 @@ def build(point: Path, options: argparse.Namespace) -> None:
     begun = time.monotonic()
     rng = random.Random(42)
     take_turns(point, "extents", options.extents_gib * GIB, rng, 211)
-    take_turns(point, "bitmaps", options.bitmaps_gib * GIB, rng, 47)
+    take_turns(point, "bitmaps", options.bitmaps_gib * GIB, rng, 25)
     for number in range(int(options.solid_tib * 4)):
         with (point / f"solid{number}").open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, TIB // 4)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from backupd.expire.report import Stopper
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool import commit, orphans
+from btrkeep.pool import commit, orphan_items
 
-REFILL = 0.5  # of the limit: how many still wait when the queue is topped up; each topping up costs a commit
-_PAUSE = 0.02  # between two looks; the cleaner drops some twenty unchanged snapshots meanwhile, and a look costs a millisecond
-_STANDSTILL = 1.0  # nothing was dropped for so long: wake the cleaner
+REFILL = 0.5  # of the limit: how many still wait when the queue is topped up
+_PAUSE = 0.02  # between two looks; the cleaner drops some twenty unchanged snapshots meanwhile, a look takes 0.2 ms
+_ASLEEP = 0.2  # nothing was dropped for so long: wake the cleaner, which may have found its list empty a moment too early
 _STUCK = 5.0  # nothing was dropped for so long: top up whatever room there is
 _LONGEST_STANDSTILL = 30.0
 _RATE_WINDOW = 60.0
@@ -35,7 +35,7 @@ class Queue:
         self._dropped_up_to = 0  # the newest first look of one that has been dropped
         self._seen: deque[tuple[float, int]] = deque()
         self._changed = time.monotonic()
-        self._wake_after = _STANDSTILL
+        self._wake_after = _ASLEEP
 
     @property
     def waiting(self) -> int:
@@ -45,14 +45,14 @@ class Queue:
     def look(self) -> int:
         """How many wait now. Raises PoolUnusable."""
         try:
-            ids = set(orphans(self.path))
+            ids = set(orphan_items(self.path))
         except OSError as error:
             raise PoolUnusable(f"{self.path}: {error.strerror}", "look at the kernel's messages (dmesg)") from error
         now = time.monotonic()
         gone = len(self._ids - ids)
         self._keep_order(ids)
         if ids != self._ids:
-            self._changed, self._wake_after = now, _STANDSTILL
+            self._changed, self._wake_after = now, _ASLEEP
         self.dropped += gone
         self._ids = ids
         self.most_waiting = max(self.most_waiting, len(ids))
@@ -67,7 +67,7 @@ class Queue:
         self._dropped_up_to = max([self._dropped_up_to, *(self._first_seen[one] for one in self._ids - ids)])
         self._first_seen = {one: self._first_seen.get(one, self._looks) for one in ids}
 
-    def _moving(self) -> int:
+    def moving(self) -> int:
         """How many the cleaner has before it. It drops them in their order: what came before one that is gone, it did not get."""
         return sum(first >= self._dropped_up_to for first in self._first_seen.values())
 
@@ -91,7 +91,7 @@ class Queue:
         most = min(most, self.most)
         while not stopper:
             room = most - self.look()
-            if room > 0 and (self._moving() <= low or self._standing() > _STUCK):
+            if room > 0 and (self.moving() <= low or self._standing() > _STUCK):
                 return room
             self._wake_if_asleep()
             tick()

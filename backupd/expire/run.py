@@ -141,9 +141,12 @@ class Expiry:
             return
         with governor(self.site.config.expiry.pace, self.site.pool.path / MARKER, self.queue.most) as pace:
             self._switch()
-            while not self.deleter.is_done() and not self.site.stopper:
-                self._yield_to_backups()
-                self._one_batch(self.deleter, pace)
+            try:
+                while not self.deleter.is_done() and not self.site.stopper:
+                    self._yield_to_backups(self.deleter)
+                    self._one_batch(self.deleter, pace)
+            finally:
+                self.deleter.settle()
         self.site.summary.rest = self.deleter.left + self.deleter.busy
         if self.wait or self.option.switched:
             patience = None if self.wait else _LAST_DROPS
@@ -153,9 +156,11 @@ class Expiry:
         if pace.paced:
             self._pause("the pace that is configured", pace.rest)
         room = self.queue.wait_for_room(self.queue.most, int(self.queue.most * REFILL), self.site.stopper, self._tick)
-        begun = time.monotonic()
+        begun, is_asleep = time.monotonic(), not self.queue.moving()
         pace.begin()
         deleter.batch(min(room, pace.width))
+        if pace.paced or is_asleep:  # the cleaner sleeps until a commit
+            deleter.settle()
         if pace.paced:
             self.queue.wait_until_dropped(deleter.ids, self.site.stopper, self._tick, _DRAINED)
             pace.judge(time.monotonic() - begun)
@@ -174,12 +179,13 @@ class Expiry:
         if self.option.switched:
             self.site.summary.mount_option = self.option.wanted
 
-    def _yield_to_backups(self) -> None:
+    def _yield_to_backups(self, deleter: Deleter) -> None:
         if not self.site.config.expiry.yield_to_backups or time.monotonic() - self._looked_for_backups < _LOOK_FOR_BACKUPS:
             return
         self._looked_for_backups = time.monotonic()
         if not backups_run(self.site.catalogue):
             return
+        deleter.settle()
         self.site.watcher.notice("paused: backups run")
         self.option.put_back()
         while backups_run(self.site.catalogue) and not self.site.stopper:
@@ -191,13 +197,16 @@ class Expiry:
 
     def _progress(self) -> Progress:
         summary, rate = self.site.summary, self.queue.rate()
-        ahead = self.queue.waiting + max(0, summary.planned - summary.deleted)
+        deleted = summary.deleted + (self.deleter.unsettled if self.deleter else 0)
+        ahead = self.queue.waiting + max(0, summary.planned - deleted)
         left = ahead / rate if rate else None
-        return Progress(summary.deleted, summary.planned, self.queue.waiting, self.queue.most, rate, left, self.paused)
+        return Progress(deleted, summary.planned, self.queue.waiting, self.queue.most, rate, left, self.paused)
 
     def _tick(self) -> None:
-        """Tells whoever looks on, not more often than anybody can read."""
+        """Tells whoever looks on, not more often than anybody can read; and rows wait a few seconds for deletions to be durable."""
         now = time.monotonic()
+        if self.deleter:
+            self.deleter.settle_if_due()
         if now - self._told_watcher >= _TELL_WATCHER:
             self._told_watcher = now
             self.site.watcher.progress(self._progress())

@@ -3,7 +3,19 @@
 from btrkeep.pool.locks import Holder, Lock, take_lock
 from btrkeep.pool.marker import HOSTS, MARKER, WORKING, Pool, create_pool, filesystem_uuid, is_on, open_pool
 from btrkeep.pool.mounts import ALLOCATORS, Mount, allocator, mount_of, set_allocator
-from btrkeep.pool.orphans import DeadRoot, Drop, Key, dead_roots, dropping, has_sync_wait, key_text, orphans, queued, wait_for
+from btrkeep.pool.orphans import (
+    DeadRoot,
+    Drop,
+    Key,
+    dead_roots,
+    dropping,
+    has_sync_wait,
+    key_text,
+    orphan_items,
+    orphans,
+    queued,
+    wait_for,
+)
 from btrkeep.pool.room import Room, mount_options, read_room
 from btrkeep.pool.rootnode import branches, passed
 from btrkeep.pool.subvolume import Subvolume, commit, create, delete, describe, is_read_only, set_read_only, snapshot
@@ -40,6 +52,7 @@ __all__ = [
     "mount_of",
     "mount_options",
     "open_pool",
+    "orphan_items",
     "orphans",
     "passed",
     "queued",

@@ -84,6 +84,15 @@ def orphans(path: Path) -> list[int]:
     return [dead.id for dead in dead_roots(path)]
 
 
+def orphan_items(path: Path) -> list[int]:
+    """The numbers of all ORPHAN items of the root tree: `orphans`, and now and then an inode of the free space cache v1.
+
+    For whoever looks all the time and may count one too many: a tenth of the time that `orphans` takes. Raises OSError.
+    """
+    with _anywhere(path) as fd:
+        return _orphan_items(fd)
+
+
 def dropping(path: Path, waiting: Sequence[int] | None = None) -> Drop | None:
     """The one that is being dropped, as far as the kernel tells: None also while small trees are dropped. Raises OSError.
 

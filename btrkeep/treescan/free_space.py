@@ -115,18 +115,22 @@ def unpacked(vaddr: Array, words: Array, sector: int) -> tuple[Array, Array]:
     edges[:, :-1] ^= words ^ (words << np.uint64(1))
     octets = edges.view(np.uint8).ravel()
     some = np.flatnonzero(octets != 0)  # only those that have an edge are taken apart; and bool is what NumPy searches fastest
-    bits = np.flatnonzero(np.unpackbits(octets[some], bitorder="little").view(bool))
-    at = some[bits >> 3] * 8 + (bits & 7)
-    row_bits = edges.shape[1] * 64
-    starts = np.arange(len(words) + 1) * row_bits
-    of_row = np.diff(np.searchsorted(at, starts))
-    where = (at * sector).view(U64) + np.repeat(vaddr - (starts[:-1] * sector).view(U64), of_row)
+    at = np.flatnonzero(np.unpackbits(octets[some], bitorder="little").view(bool))
+    # What is to be added to the place of each octet is known before its bits are: there are far more of those.
+    row_starts = np.arange(len(words) + 1) * (edges.shape[1] * 8)
+    of_row = np.diff(np.searchsorted(some, row_starts))
+    octet = 8 * sector
+    before = ((some - np.arange(len(some))) * octet).view(U64) + np.repeat(vaddr - (row_starts[:-1] * octet).view(U64), of_row)
+    where = before[at >> 3]
+    where += (at * sector).view(U64)
     return where[0::2], where[1::2] - where[0::2]
 
 
 def _in_order(vaddr: Array, length: Array, more_vaddr: Array, more_length: Array) -> tuple[Array, Array]:
     if not len(more_vaddr):
         return vaddr, length
+    if not len(vaddr):
+        return more_vaddr, more_length
     all_vaddr, all_length = np.concatenate((vaddr, more_vaddr)), np.concatenate((length, more_length))
     order = np.argsort(all_vaddr, kind="stable")
     return all_vaddr[order], all_length[order]
@@ -138,11 +142,12 @@ def _apart(batch: FreeSpace, reached: Any) -> tuple[FreeSpace, Any]:
     An extent from whose begin a piece was taken while it was read is met again, at the new begin; so are those of a block group
     whose extents the kernel makes a bitmap at that moment, or the other way round.
     """
-    ends = batch.vaddr + batch.length
-    covered = np.maximum.accumulate(np.concatenate(([reached], ends)))
-    reached, covered = covered[-1], covered[:-1]
-    if (batch.vaddr >= covered).all():
+    if not len(batch.vaddr):
         return batch, reached
-    begin = np.maximum(batch.vaddr, covered)
+    ends = batch.vaddr + batch.length
+    if batch.vaddr[0] >= reached and (batch.vaddr[1:] >= ends[:-1]).all():  # as it nearly always is
+        return batch, ends[-1]
+    covered = np.maximum.accumulate(np.concatenate(([reached], ends)))
+    begin = np.maximum(batch.vaddr, covered[:-1])
     is_new = ends > begin
-    return replace(batch, vaddr=begin[is_new], length=(ends - begin)[is_new]), reached
+    return replace(batch, vaddr=begin[is_new], length=(ends - begin)[is_new]), covered[-1]
