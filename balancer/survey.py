@@ -119,7 +119,7 @@ def _counted(fd: int, chunk: Chunks, vaddr: Array, length: Array) -> Survey:
             tally.add(*batch)
         free = tally.finish()
         found = looked_up(fd, vaddr, length)
-        there = np.isin(vaddr, found.vaddr)
+        there = _among(vaddr, found.vaddr)
         used = np.zeros(len(vaddr), np.uint64)
         used[there] = found.used
     return surveyed(vaddr, length, used, free, there)
@@ -133,7 +133,14 @@ def _count_free_space(fd: int, vaddr: Array, length: Array, tally: Tally) -> Arr
     for batch in free_space(fd, int(vaddr[0]), int(vaddr[-1] + length[-1]) - 1):
         seen.append(batch.group_vaddr)
         tally.add(batch.vaddr, batch.length)
-    return np.isin(vaddr, np.concatenate(seen)) if seen else np.zeros(len(vaddr), bool)
+    return _among(vaddr, np.concatenate(seen)) if seen else np.zeros(len(vaddr), bool)
+
+
+def _among(some: Array, others: Array) -> Array:
+    """bool[n]: which of `some` are in `others`; both sorted, so there is no need to hash them as numpy.isin does."""
+    if not len(others):
+        return np.zeros(len(some), bool)
+    return np.asarray(others[np.minimum(np.searchsorted(others, some), len(others) - 1)] == some)
 
 
 def surveyed(vaddr: Array, length: Array, used: Array, free: FreeExtents, there: Array) -> Survey:

@@ -71,8 +71,8 @@ def looked_up(fd: int, vaddr: Array, length: Array) -> BlockGroups:
 def used_from_free_space(fd: int, chunk: Chunks, vaddr: Array, free: Array) -> Array:
     """u64[n], the used bytes of the block groups at `vaddr` (some of `chunk`'s, in its order) that have so much free: the rest.
 
-    But a copy of the superblock is neither used nor free, so block groups that may hold one are looked up; there are at most three
-    a device.
+    Where a copy of the superblock lies is nothing that the free space tree speaks of. It counts as free on the kernels that were
+    tried; to depend on that for the three copies of a device is not worth it, so block groups that may hold one are looked up.
     """
     index = np.searchsorted(chunk.vaddr, vaddr)
     used = chunk.length[index] - free

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from btrfs import ctree, ioctl
 
-from btrkeep.treescan.items import U64, Array, headers, positions
+from btrkeep.treescan.items import U64, Array, gathered, headers, positions
 from btrkeep.treescan.search import BUFFER_SIZE, HEADER_SIZE, TOP, TreeSearch
 
 _TREE: int = ctree.FREE_SPACE_TREE_OBJECTID
@@ -20,11 +20,10 @@ _INFO: int = ctree.FREE_SPACE_INFO_KEY
 _EXTENT: int = ctree.FREE_SPACE_EXTENT_KEY
 _BITMAP: int = ctree.FREE_SPACE_BITMAP_KEY
 _BITMAP_BYTES = 256
-_BITMAP_WORDS = _BITMAP_BYTES // 8
+_BITMAP_ROW = np.dtype((U64, _BITMAP_BYTES // 8))
 _HEADER_WORDS = HEADER_SIZE // 8
 # The last word of a header, type and len, of the three items that this tree has; len is the payload's.
 _INFO_WORD, _EXTENT_WORD, _BITMAP_WORD = _INFO | 8 << 32, _EXTENT, _BITMAP | _BITMAP_BYTES << 32
-_LEAST_SECTOR = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +71,18 @@ def free_space(fd: int, first: int = 0, last: int = TOP, *, buffer_size: int = B
 def _aligned(search: TreeSearch, count: int, sector: int) -> tuple[FreeSpace, int] | None:
     """The batch, seen as 64-bit words; None when the buffer is not as it mostly is.
 
-    A header is where the fourth word is one of three and the two before it, address and length, are multiples of a sector. What
-    lies in a bitmap may look so too; hence the check that each header ends where the next one begins, which holds for the right
-    ones alone, because the first is known.
+    A header is where the fourth word is one of three. What lies in a bitmap may look so too, but rarely does. Hence the check that
+    each header ends where the next one begins, which holds for the right ones alone, because the first is known.
     """
     words = np.frombuffer(search.buffer, U64, (len(search.buffer) - search.first_header) // 8, search.first_header)
-    kinds = words[_HEADER_WORDS - 1 :]
-    at = np.flatnonzero((kinds == _EXTENT_WORD) | (kinds == _BITMAP_WORD) | (kinds == _INFO_WORD))
-    at = at[(words[at + 1] | words[at + 2]) & (_LEAST_SECTOR - 1) == 0][:count]
-    kinds = words[at + 3]
-    sizes = _HEADER_WORDS + (kinds >> np.uint64(35)).astype(np.int64)
+    fourth = words[_HEADER_WORDS - 1 :]
+    at = np.flatnonzero((fourth == _EXTENT_WORD) | (fourth == _BITMAP_WORD) | (fourth == _INFO_WORD))[:count]
+    kinds = fourth[at]
+    sizes = _HEADER_WORDS + (kinds >> np.uint64(35)).view(np.int64)  # the upper half is the payload's length in bytes
     if len(at) < count or at[0] != 0 or (at[:-1] + sizes[:-1] != at[1:]).any():
         return None
     bitmaps = at[kinds == _BITMAP_WORD]
-    rows = words[bitmaps[:, None] + np.arange(_HEADER_WORDS, _HEADER_WORDS + _BITMAP_WORDS)]
+    rows = gathered(search.buffer, search.first_header + (bitmaps + _HEADER_WORDS) * 8, _BITMAP_ROW)
     extents, groups = at[kinds == _EXTENT_WORD], at[kinds == _INFO_WORD]
     found = _in_order(words[extents + 1], words[extents + 2], *unpacked(words[bitmaps + 1], rows, sector))
     return FreeSpace(*found, words[groups + 1], words[groups + 2]), search.first_header + int(at[-1]) * 8
@@ -122,7 +119,8 @@ def unpacked(vaddr: Array, words: Array, sector: int) -> tuple[Array, Array]:
     octet = 8 * sector
     before = ((some - np.arange(len(some))) * octet).view(U64) + np.repeat(vaddr - (row_starts[:-1] * octet).view(U64), of_row)
     where = before[at >> 3]
-    where += (at * sector).view(U64)
+    at *= sector
+    where += at.view(U64)
     return where[0::2], where[1::2] - where[0::2]
 
 

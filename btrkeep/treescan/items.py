@@ -51,6 +51,8 @@ def gathered(buffer: bytearray, at: Array, layout: np.dtype[Any]) -> Array:
     They are taken from a view in which one begins at each byte: a copy for each structure, and not an index for each byte. NumPy
     copies opaque bytes ten times as fast as fields.
     """
+    if not len(at):
+        return np.zeros(0, layout)
     every = np.ndarray((len(buffer) - layout.itemsize + 1,), f"V{layout.itemsize}", buffer, 0, (1,))
     taken: Array = every[at].view(layout)
     return taken

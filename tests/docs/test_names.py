@@ -9,7 +9,7 @@ import pytest
 
 from backupd.cli import COMMANDS, group
 from backupd.status import STATES
-from btrkeep.catalogue.model import BACKUP_STATES, RUN_OUTCOMES
+from btrkeep.catalogue.model import BACKUP_STATES, EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.config.keys import TABLE
 from tests.beds import TOP, work
 from tests.docs.pages import OURS, Page
@@ -75,7 +75,19 @@ KEYS = {key.name for key in TABLE}
 
 def own_words(pages: dict[str, Page]) -> set[str]:
     keys = {key for page in pages.values() for block in page.blocks("json") for key in re.findall(r'"(\w+)":', block)}
-    states = {*STATES, *BACKUP_STATES, *RUN_OUTCOMES, "locked", "running", "killed", "partial", "note", "warning", "error"}
+    states = {
+        *STATES,
+        *BACKUP_STATES,
+        *RUN_OUTCOMES,
+        *EXPIRY_OUTCOMES,
+        "locked",
+        "running",
+        "killed",
+        "partial",
+        "note",
+        "warning",
+        "error",
+    }
     files = {"data", "latest", ".working", "night", ".btrkeep", "backup.json", "notes.json", "pool.json", "null"}
     return KEYS | {*COMMANDS} | keys | states | files
 

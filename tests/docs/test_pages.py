@@ -128,9 +128,13 @@ def test_the_whole_configuration_is_the_sum_of_what_was_added(page: Read) -> Non
 
 def test_cron_starts_what_the_installation_has_linked(page: Read) -> None:
     start = page("getting-started")
-    (line,) = start.section("Every night").blocks("none")
+    (lines,) = start.section("Every night").blocks("none")
+    line, expiry = lines.splitlines()
+    assert re.fullmatch(r"\d+ \d+ \* \* \* root (/usr/local/bin/backupd) expire >/dev/null \|\| \1 retention explain", expiry)
     assert re.fullmatch(r"\d+ [\d,]+ \* \* \* root (/usr/local/bin/backupd) run >/dev/null \|\| \1 status", line)
-    assert start.section("Install").block("sh").splitlines()[-1] == "ln -s /opt/btrkeep/bin/backupd /usr/local/bin/"
+    linked = start.section("Install").block("sh").splitlines()[-1].split()
+    assert (linked[:2], linked[-1]) == (["ln", "-s"], "/usr/local/bin/")
+    assert "/opt/btrkeep/bin/backupd" in linked
 
 
 def test_readme_and_pages_say_the_same_of_installation_key_and_line(page: Read) -> None:
