@@ -20,7 +20,7 @@ from backupd.notes import EXPIRED
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool import Subvolume, delete
 
-_SETTLE = 5.0  # seconds
+_SETTLE = 10.0  # seconds
 _BROKEN = (errno.EROFS, errno.EIO, errno.ENOSPC)
 
 

@@ -14,7 +14,7 @@ from btrkeep.errors import PoolUnusable
 from btrkeep.pool import commit, orphan_items
 
 REFILL = 0.5  # of the limit: how many still wait when the queue is topped up
-_PAUSE = 0.02  # between two looks; the cleaner drops some twenty unchanged snapshots meanwhile, a look takes 0.2 ms
+_PAUSE = 0.03  # between two looks; the cleaner drops some thirty unchanged snapshots meanwhile, a look takes 0.2 ms
 _ASLEEP = 0.2  # nothing was dropped for so long: wake the cleaner, which may have found its list empty a moment too early
 _STUCK = 5.0  # nothing was dropped for so long: top up whatever room there is
 _LONGEST_STANDSTILL = 30.0
