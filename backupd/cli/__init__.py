@@ -3,15 +3,14 @@
 import gc
 import logging
 import sys
-from importlib import import_module
 
 import click
 from click.core import ParameterSource
 
 from btrkeep import __version__
 from btrkeep.cli import edge
+from btrkeep.cli.lazy import LazyGroup
 from btrkeep.errors import UsageError
-from btrkeep.units import printable
 
 COMMANDS = {
     "init": "make a pool on a mounted btrfs",
@@ -34,36 +33,12 @@ COMMANDS = {
 }
 
 
-class _LazyGroup(click.Group):
-    """Imports a command only when it is used: start-up is part of every command's time."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click calls it with one
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
-        if name not in COMMANDS:
-            return None
-        gc.disable()  # what is imported stays: to look for garbage in it is a tenth of the time
-        command: click.Command = import_module(f"backupd.cli.{name}_").command
-        gc.freeze()
-        gc.enable()
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], COMMANDS, 1)
-            hint = f"did you mean {near[0]}?" if near else "`backupd --help` lists them"
-            raise UsageError(f"there is no command {printable(args[0])}", hint)
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup,
+    package="backupd.cli",
+    commands=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="backupd")
 @click.option(
     "--pool", "pool_name", default="main", show_default=True, metavar="NAME", help="The pool, configured in /etc/btrkeep/NAME.toml."

@@ -5,9 +5,9 @@ import sys
 
 import click
 
-from balancer.cli.lazy import LazyGroup
 from btrkeep import __version__
 from btrkeep.cli import edge
+from btrkeep.cli.lazy import LazyGroup
 
 NAME = "btrfs-balancer"
 COMMANDS = {
