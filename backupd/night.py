@@ -69,8 +69,8 @@ def _named(config: Config, name: str) -> Planned:
     return Planned(config.hosts[name], True, "asked for by name")
 
 
-def _last_try(facts: HostFacts | None) -> str:
-    return format_time(facts.last_run_started) if facts and facts.last_run_started else ""
+def _last_try(facts: HostFacts | None) -> int:
+    return facts.last_run or 0 if facts else 0
 
 
 def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime, catch_up: bool) -> Planned:

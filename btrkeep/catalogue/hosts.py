@@ -58,6 +58,7 @@ _FACTS_COLUMNS: tuple[ColumnElement[Any], ...] = (  # in the order of HostFacts'
     _NEWEST.c.state,
     _NEWEST.c.error,
     _NEWEST.c.warnings,
+    run.c.id,
     run.c.started,
     run.c.outcome,
     run.c.error,

@@ -206,6 +206,8 @@ class HostFacts:
     newest_state: str | None
     newest_error: str | None
     newest_warnings: tuple[str, ...]
+    last_run: int | None
+    """Its id. A later id began later, also within one second and whatever the clock did between them."""
     last_run_started: datetime | None
     last_run_outcome: str | None
     last_run_error: str | None

@@ -20,6 +20,7 @@ def facts(
     told = {
         "last_complete": None if complete is None else ago(complete),
         "newest_state": "complete" if complete is not None else None,
+        "last_run": round(ago(run).timestamp()) if run is not None else None,
         "last_run_started": ago(run) if run is not None else None,
         "last_run_outcome": outcome,
         "last_run_error": error,

@@ -87,7 +87,7 @@ def test_the_order_is_that_of_the_last_tries(tries: dict[str, float | None]) -> 
     )
     hours = [tries[entry.host.name] for entry in planned]
     assert len(planned) == len(tries)
-    seconds = [float("inf") if each is None else int(ago(each).timestamp() * -1) for each in hours]
+    seconds = [float("inf") if each is None else -round(ago(each).timestamp()) for each in hours]
     assert seconds == sorted(seconds, reverse=True)
 
 

@@ -400,5 +400,5 @@ def newest(sql: sqlite3.Connection, host: str) -> tuple[Any, ...]:
 
 def last_run(sql: sqlite3.Connection, host: str) -> tuple[Any, ...]:
     rows = sql.execute("SELECT id, started, outcome, error FROM run WHERE host = ? AND outcome NOTNULL", (host,))
-    _, started, outcome, error = max(rows, default=(None,) * 4)
-    return moment(started), outcome, error
+    key, started, outcome, error = max(rows, default=(None,) * 4)
+    return key, moment(started), outcome, error
