@@ -17,7 +17,7 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool import is_on, mount_options, open_pool, read_room
-from btrkeep.process import ProgramFailed, run
+from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.units import counted, printable
 
 LEVELS = ("ok", "note", "warning", "error")

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from backupd.transfer import Stopper
 from btrkeep.config import HostConfig
 from btrkeep.pool import Pool
-from btrkeep.process import Group, ProgramFailed
+from btrkeep.process.group import Group
+from btrkeep.process.programs import ProgramFailed
 from btrkeep.units import printable
 
 SKIP = 75  # EX_TEMPFAIL of sysexits.h: not tonight

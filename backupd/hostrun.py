@@ -27,7 +27,7 @@ from btrkeep.catalogue import Backup, RunFields
 from btrkeep.config import HostConfig
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool import Lock, mount_options
-from btrkeep.process import start_time
+from btrkeep.process.proc import start_time
 from btrkeep.units import format_time
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from backupd.reconcile import RECONCILING
 from btrkeep.errors import LockHeld
 from btrkeep.pool import Lock, take_lock
 from btrkeep.pool.locks import read_holder
-from btrkeep.process import groups_of, has_open, members
+from btrkeep.process.proc import groups_of, has_open, members
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from btrkeep.catalogue import HostFacts, Progress
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool import Room, read_room
-from btrkeep.process import start_time
+from btrkeep.process.proc import start_time
 from btrkeep.units import format_time
 
 log = logging.getLogger(__name__)

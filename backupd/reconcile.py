@@ -12,7 +12,7 @@ from backupd.working import ours, recover
 from btrkeep.catalogue import Backup, Catalogue, Run
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool import WORKING, Pool, describe, take_lock
-from btrkeep.process import start_time
+from btrkeep.process.proc import start_time
 from btrkeep.units import parse_backup_name
 
 RECONCILING = "reconciling"

@@ -14,7 +14,8 @@ from backupd.rsync.meaning import worse_exit
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import Output
 from btrkeep.pool import Lock
-from btrkeep.process import Group, members
+from btrkeep.process.group import Group
+from btrkeep.process.proc import members
 from btrkeep.units import format_duration
 
 _PATIENCE = 10.0  # from SIGTERM to SIGKILL

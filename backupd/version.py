@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from btrkeep.process import ProgramFailed, run
+from btrkeep.process.programs import ProgramFailed, run
 
 SAFE = (3, 4, 3)  # older ones have holes that a hostile host can use against the server (see rsync's NEWS)
 OLDEST = (3, 1, 3)  # --modify-window=-1

@@ -8,7 +8,7 @@ import click
 from backupd.cli.context import complete_host, json_option, now_option, opened, see_host
 from btrkeep.catalogue import Run
 from btrkeep.cli import echo_json
-from btrkeep.process import start_time
+from btrkeep.process.proc import start_time
 from btrkeep.units import format_duration, format_size, format_time, printable
 
 _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial": "yellow", "skipped": "cyan"}

@@ -21,7 +21,8 @@ from backupd.working import find_base
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool import take_lock
-from btrkeep.process import become_reaper, paste_line
+from btrkeep.process.proc import become_reaper
+from btrkeep.process.programs import paste_line
 from btrkeep.units import format_time, printable
 
 _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end

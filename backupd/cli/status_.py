@@ -9,7 +9,7 @@ from backupd.cli.context import Opened, complete_host, json_option, now_option, 
 from backupd.status import STATES, HostStatus, host_status
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, table
-from btrkeep.process import start_time
+from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
 
 _COLOURS = {"ok": "green", "late": "yellow", "failing": "red", "suspect": "yellow", "never": "red"}

@@ -26,7 +26,7 @@ from backupd.reconcile import reconcile
 from btrkeep.catalogue import Catalogue, ExpiryFields
 from btrkeep.errors import OperatorError
 from btrkeep.pool import MARKER, written_bytes
-from btrkeep.process import start_time
+from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_time
 
 _TELL_WATCHER, _TELL_CATALOGUE = 0.25, 1.0

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from btrkeep.errors import LockHeld, PoolUnusable
-from btrkeep.process import start_time
+from btrkeep.process.proc import start_time
 
 _LENGTH = 1024
 

@@ -13,7 +13,7 @@ from backupd.rsync.command import passes, rsync_command
 from backupd.rsync.messages import Class, Messages
 from backupd.rsync.output import Output
 from btrkeep.config import HostConfig, SshSettings
-from btrkeep.process import environment
+from btrkeep.process.programs import environment
 
 FAKESSH = Path(__file__).parents[1] / "fakessh"
 

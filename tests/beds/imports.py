@@ -22,7 +22,7 @@ BELOW = {
 # A door leads to pure code. web's door to the drawing of a recorded state opens when that module has its name.
 DOORS = {
     ("heatmap", "balancer.score"),  # to colour by fragmentation
-    ("btrkeep.pool", "btrkeep.process.start_time"),  # a lock names its holder, beyond doubt
+    ("btrkeep.pool", "btrkeep.process.proc.start_time"),  # a lock names its holder, beyond doubt
 }
 
 STARTERS = (

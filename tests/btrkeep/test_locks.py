@@ -16,7 +16,7 @@ import pytest
 from btrkeep.errors import Exit, LockHeld, PoolUnusable
 from btrkeep.pool import Lock, take_lock
 from btrkeep.pool.locks import read_holder
-from btrkeep.process import start_time
+from btrkeep.process.proc import start_time
 from tests.beds import TOP, work
 
 

@@ -16,7 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from btrkeep.process import Finished, Group, ProgramFailed, environment, groups_of, has_open, members, paste_line, run, start_time
+from btrkeep.process.group import Group
+from btrkeep.process.proc import groups_of, has_open, members, start_time
+from btrkeep.process.programs import Finished, ProgramFailed, environment, paste_line, run
 from tests.beds import TOP, work
 
 
@@ -55,7 +57,8 @@ def reaping(code: str, *arguments: str | Path) -> str:
     """Runs `code` in a process of its own that is a reaper, as ours are: what it prints. `run_group(*command)` is there."""
     head = """
         import asyncio, os, signal, sys, time
-        from btrkeep.process import Group, become_reaper, members
+        from btrkeep.process.group import Group
+        from btrkeep.process.proc import become_reaper, members
         become_reaper()
         children = lambda: open(f"/proc/self/task/{os.getpid()}/children").read().split()
         def run_group(*command, meanwhile=None):

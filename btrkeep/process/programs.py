@@ -1,0 +1,70 @@
+"""Whole programs, that are waited for, and what every program of ours is started with."""
+
+import logging
+import os
+import shlex
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from btrkeep.errors import OperatorError
+
+log = logging.getLogger(__name__)
+
+_KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR")
+
+
+class ProgramFailed(OperatorError):
+    """A program that had to succeed did not; `finished` has its output."""
+
+    def __init__(self, finished: "Finished", hint: str = "") -> None:
+        last = finished.stderr.strip().splitlines()[-1:] or [f"exit status {finished.returncode}"]
+        super().__init__(f"{finished.command[0]}: {last[0]}", hint)
+        self.finished = finished
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A program that has ended: its exit status (negative: the signal) and what it printed."""
+
+    command: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def paste_line(command: Iterable[str]) -> str:
+    """The command as one line that can be pasted into a shell."""
+    return shlex.join(command)
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """A built environment: few variables, messages in English, and none of those that change what rsync or ssh do."""
+    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **kept, "LC_ALL": "C", **(extra or {})}
+
+
+def run(command: Sequence[str], *, timeout: float | None = 60, check: bool = True) -> Finished:
+    """Runs a program to its end. Raises ProgramFailed when it is missing, takes too long or (with `check`) fails."""
+    log.debug("running %s", paste_line(command))
+    try:
+        done = subprocess.run(
+            command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
+        )
+        finished = Finished(tuple(command), done.returncode, _text(done.stdout), _text(done.stderr))
+    except FileNotFoundError:
+        finished = Finished(tuple(command), 127, "", f"{command[0]} is not installed")
+        check = True
+    except OSError as error:
+        finished = Finished(tuple(command), 126, "", f"{command[0]} cannot be run: {error.strerror}")
+        check = True
+    except subprocess.TimeoutExpired:
+        finished = Finished(tuple(command), 124, "", f"no end after {timeout} s")
+        check = True
+    if check and finished.returncode:
+        raise ProgramFailed(finished)
+    return finished
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
