@@ -34,6 +34,7 @@ setup(
         "btrfs>=15",
         "click>=8.1",
         "numpy>=1.24",
+        "orjson>=3.9",
         "rich>=13.7",
         "SQLAlchemy>=2.0.25",
         "tzdata",

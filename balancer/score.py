@@ -100,41 +100,57 @@ class Tally:
         group = np.repeat(np.arange(low, high), counts)
         if not len(group):
             return
+        starts = np.cumsum(counts) - counts
         if len(group) < len(vaddr):  # some lie in block groups of metadata
-            kept = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(len(group))
+            kept = np.repeat(first - starts, counts) + np.arange(len(group))
             vaddr, length = vaddr[kept], length[kept]
         self._fragments[low:high] += counts
         self._add_scores(group, length)
-        self._add_runs(group, vaddr, length)
+        there = np.flatnonzero(counts)
+        self._add_sizes(low + there, starts[there], length)
+        self._join(group, vaddr, vaddr + length)
 
     def _add_scores(self, group: Array, length: Array) -> None:
         """One after the other, on top of what the batch before left: a sum in another order would round differently."""
         low, high = int(group[0]), int(group[-1]) + 1
         lengths = self._length[low:high]
         mostly_one = lengths[:1] if (lengths == lengths[0]).all() else self._length[group]
-        which = np.concatenate(([0], group - low))
-        added = np.concatenate((self._score[low : low + 1], tent(length, mostly_one)))
-        sums = np.bincount(which, added, high - low)
+        added = tent(length, mostly_one)
+        added[0] += self._score[low]
+        sums = np.bincount(group - low, added, high - low)
         self._score[low] = sums[0]
         self._score[low + 1 : high] += sums[1:]
 
-    def _add_runs(self, group: Array, vaddr: Array, length: Array) -> None:
-        end = vaddr + length
-        held = zip(self._run, (group, vaddr, end), strict=True)
-        group, vaddr, end = joined(*(np.concatenate(pair) for pair in held))
-        self._run = group[-1:], vaddr[-1:], end[-1:]
-        self._count_runs(group[:-1], end[:-1] - vaddr[:-1])
+    def _add_sizes(self, groups: Array, starts: Array, length: Array) -> None:
+        """Free extents as they came: those of `groups[i]` begin at `starts[i]`."""
+        self._count(length, 1)
+        self._free[groups] += np.add.reduceat(length, starts)
+        self._largest[groups] = np.maximum(self._largest[groups], np.maximum.reduceat(length, starts))
 
-    def _count_runs(self, group: Array, length: Array) -> None:
-        if not len(group):
-            return
+    def _count(self, length: Array, times: int) -> None:
         which = size_class(length)
-        self._extents += np.bincount(which, minlength=SIZES)
-        self._bytes += np.bincount(which, length, SIZES).astype(np.int64)  # multiples of a sector: exact as float64
-        begins = np.flatnonzero(np.concatenate(([True], group[1:] != group[:-1])))
-        groups = group[begins]
-        self._free[groups] += np.add.reduceat(length, begins)
-        self._largest[groups] = np.maximum(self._largest[groups], np.maximum.reduceat(length, begins))
+        self._extents += times * np.bincount(which, minlength=SIZES)
+        self._bytes += times * np.bincount(which, length, SIZES).astype(np.int64)  # multiples of a sector: exact as float64
+
+    def _join(self, group: Array, vaddr: Array, end: Array) -> None:
+        """Few free extents touch another one: they are taken out of the histogram, and what they are together is put in."""
+        touching = (vaddr[1:] == end[:-1]) & (group[1:] == group[:-1])
+        touched = np.zeros(len(vaddr), bool)
+        touched[1:] |= touching
+        touched[:-1] |= touching
+        parts = group[touched], vaddr[touched], end[touched]
+        held_group, _, held_end = self._run
+        if len(held_end) and held_end[0] == vaddr[0] and held_group[0] == group[0]:
+            if not touched[0]:
+                parts = tuple(np.concatenate((all_of[:1], some)) for all_of, some in zip((group, vaddr, end), parts, strict=True))
+            parts = tuple(np.concatenate(pair) for pair in zip(self._run, parts, strict=True))
+            touched[0] = True
+        whole = joined(*parts)
+        self._count(parts[2] - parts[1], -1)
+        self._count(whole[2] - whole[1], 1)
+        np.maximum.at(self._largest, whole[0], whole[2] - whole[1])
+        last = whole if touched[-1] else (group, vaddr, end)
+        self._run = last[0][-1:], last[1][-1:], last[2][-1:]
 
     def finish(self) -> FreeExtents:
         """What was counted. No batch may follow.
@@ -142,9 +158,6 @@ class Tally:
         A tree that changes while it is read can show a place both as an extent and as part of a bitmap: free is no more than the
         block group.
         """
-        group, vaddr, end = self._run
-        self._count_runs(group, end - vaddr)
-        self._run = (group[:0], vaddr[:0], end[:0])
         free, largest = np.minimum(self._free, self._length), np.minimum(self._largest, self._length)
         return FreeExtents(self._fragments, free, largest, self._score, self._extents, self._bytes)
 

@@ -1,7 +1,6 @@
 """The survey as JSON, written block group by block group."""
 
 import json
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import repeat
@@ -27,12 +26,20 @@ def write_json(filesystem: str, survey: Survey, shown: Array, costs: Sequence[Co
 def block_groups(survey: Survey, shown: Array, costs: Sequence[Cost] | None) -> Iterator[dict[str, Any]]:
     """Those of the indices `shown`. Benefit is null where nothing would move, extents and references where they were not read."""
     columns = [getattr(survey.groups, name)[shown].tolist() for name in _COLUMNS]
-    for *row, benefit, cost in zip(*columns, costs or repeat(None, len(shown)), strict=True):
-        found = dict(zip(_COLUMNS, row, strict=False))
-        found["benefit"] = None if math.isnan(benefit) else benefit
-        found["extents"] = cost.extents if cost else None
-        found["references"] = cost.references if cost else None
-        yield found
+    known = [(cost.extents, cost.references) for cost in costs] if costs else repeat((None, None), len(shown))
+    for vaddr, length, used, share, fragments, largest, score, benefit, (extents, references) in zip(*columns, known, strict=True):
+        yield {  # written out: there can be 40,000
+            "vaddr": vaddr,
+            "length": length,
+            "used": used,
+            "used_pct": share,
+            "fragments": fragments,
+            "largest_free": largest,
+            "score": score,
+            "benefit": None if benefit != benefit else benefit,  # NaN
+            "extents": extents,
+            "references": references,
+        }
 
 
 def histogram(survey: Survey) -> list[dict[str, int]]:

@@ -4,11 +4,12 @@ import json
 import os
 import select
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import click
+import orjson
 
 from btrkeep.cli.tables import table
 from btrkeep.errors import Exit, OperatorError
@@ -98,7 +99,16 @@ def stream_json(items: Iterable[Mapping[str, Any]]) -> None:
     """A JSON list, written a few hundred items at a time, so that its length costs no memory."""
     source, separator = iter(items), "["
     while some := list(islice(source, _AT_A_TIME)):
-        sys.stdout.write(separator + json.dumps(some)[1:-1])
+        sys.stdout.write(separator + _encoded(some)[1:-1])
         separator = ",\n"
     sys.stdout.write("]\n" if separator != "[" else "[]\n")
     sys.stdout.flush()
+
+
+def _encoded(items: Sequence[Mapping[str, Any]]) -> str:
+    """ASCII alone: a terminal obeys some characters beyond it. orjson takes a fifth of the time, but cannot write it that way."""
+    try:
+        fast = orjson.dumps(items)
+    except TypeError:  # text with bytes that are no UTF-8
+        return json.dumps(items)
+    return fast.decode("ascii") if fast.isascii() else json.dumps(items)
