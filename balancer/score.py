@@ -138,13 +138,12 @@ class Tally:
         touched = np.zeros(len(vaddr), bool)
         touched[1:] |= touching
         touched[:-1] |= touching
-        parts = group[touched], vaddr[touched], end[touched]
         held_group, _, held_end = self._run
-        if len(held_end) and held_end[0] == vaddr[0] and held_group[0] == group[0]:
-            if not touched[0]:
-                parts = tuple(np.concatenate((all_of[:1], some)) for all_of, some in zip((group, vaddr, end), parts, strict=True))
-            parts = tuple(np.concatenate(pair) for pair in zip(self._run, parts, strict=True))
-            touched[0] = True
+        goes_on = len(held_end) > 0 and held_end[0] == vaddr[0] and held_group[0] == group[0]
+        touched[0] |= goes_on
+        parts = [column[touched] for column in (group, vaddr, end)]
+        if goes_on:
+            parts = [np.concatenate(pair) for pair in zip(self._run, parts, strict=True)]
         whole = joined(*parts)
         self._count(parts[2] - parts[1], -1)
         self._count(whole[2] - whole[1], 1)

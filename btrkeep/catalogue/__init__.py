@@ -4,7 +4,8 @@
         for backup in catalogue.backups("web1"):
             ...
 
-The pool explains itself (backup.json); the catalogue is a cache of it, plus the history of runs. Losing it loses no backup.
+The pool explains itself (backup.json); the catalogue is a cache of it, plus the history of runs, of free space and of balances.
+Losing it loses no backup.
 """
 
 from btrkeep.catalogue.model import (
@@ -20,17 +21,24 @@ from btrkeep.catalogue.model import (
     Run,
     RunFields,
 )
+from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Balance, BalanceFields, BalanceStep, FreeSpaceScore
 from btrkeep.catalogue.store import Catalogue
 
 __all__ = [
     "BACKUP_STATES",
+    "BALANCE_OUTCOMES",
     "EXPIRY_OUTCOMES",
     "RUN_OUTCOMES",
+    "STEP_OUTCOMES",
     "Backup",
     "BackupState",
+    "Balance",
+    "BalanceFields",
+    "BalanceStep",
     "Catalogue",
     "Expiry",
     "ExpiryFields",
+    "FreeSpaceScore",
     "HostFacts",
     "Progress",
     "Run",

@@ -78,6 +78,14 @@ def _document_out(text: str | None) -> dict[str, object]:
     return json.loads(text) if text else {}
 
 
+def _rows_in(rows: tuple[tuple[int, ...], ...]) -> str:
+    return json.dumps(rows, separators=(",", ":"))
+
+
+def _rows_out(text: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row) for row in json.loads(text))
+
+
 class _Kept(TypeDecorator[Any]):
     """Text in the database; `_in` and `_out` convert a value, None too."""
 
@@ -129,3 +137,10 @@ class Document(_Kept):
 
     cache_ok = True
     _in, _out = staticmethod(_document_in), staticmethod(_document_out)
+
+
+class Rows(_Kept):
+    """Rows of whole numbers, kept as a JSON array of arrays. Never NULL."""
+
+    cache_ok = True
+    _in, _out = staticmethod(_rows_in), staticmethod(_rows_out)

@@ -13,6 +13,7 @@ from typing import Unpack
 from sqlalchemy import Engine
 
 from btrkeep.catalogue import backups, facts, hosts, progress, runs
+from btrkeep.catalogue.balancing import BalancingCatalogue
 from btrkeep.catalogue.expiring import ExpiringCatalogue
 from btrkeep.catalogue.model import RUN_OUTCOMES, Backup, HostFacts, Progress, Run, RunFields
 from btrkeep.catalogue.spool import spooled
@@ -20,7 +21,7 @@ from btrkeep.catalogue.spool import spooled
 _POOL_ID = "pool_id"
 
 
-class Catalogue(ExpiringCatalogue):
+class Catalogue(ExpiringCatalogue, BalancingCatalogue):
     """One open catalogue."""
 
     def __init__(self, engine: Engine, state: Path) -> None:

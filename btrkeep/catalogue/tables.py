@@ -19,10 +19,11 @@ from sqlalchemy import (
     Text,
 )
 
-from btrkeep.catalogue.columns import Document, Lines, Moment, Name, Words
+from btrkeep.catalogue.columns import Document, Lines, Moment, Name, Rows, Words
 from btrkeep.catalogue.model import BACKUP_STATES, EXPIRY_OUTCOMES, RUN_OUTCOMES
+from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES
 
-SCHEMA_VERSION = "0002"
+SCHEMA_VERSION = "0003"
 """The newest migration. Versions are numbers of four digits, so that text order is their order."""
 
 
@@ -152,4 +153,76 @@ expiry = Table(
     Column("updated", Moment, nullable=False),
     _one_of("outcome", EXPIRY_OUTCOMES),
     sqlite_autoincrement=True,
+)
+
+score = Table(
+    "score",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("filesystem", Text, nullable=False),
+    Column("taken", Moment, nullable=False),
+    Column("block_groups", Integer, nullable=False),
+    Column("length", BigInteger, nullable=False),
+    Column("used", BigInteger, nullable=False),
+    Column("unallocated", BigInteger, nullable=False),
+    Column("fragments", BigInteger, nullable=False),
+    Column("score", Float, nullable=False),
+    Column("bad", Integer, nullable=False),
+    Column("largest_free", BigInteger, nullable=False),
+    Column("free_in_large", BigInteger, nullable=False),
+    Column("histogram", Rows, nullable=False),
+    Index("score_by_time", "filesystem", "taken", "id"),
+    sqlite_autoincrement=True,
+)
+
+balance = Table(
+    "balance",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("filesystem", Text, nullable=False),
+    Column("mountpoint", Words, nullable=False),
+    Column("started", Moment, nullable=False),
+    Column("finished", Moment),
+    Column("outcome", Text),
+    Column("why", Words),
+    Column("policy", Text, nullable=False),
+    Column("budget", BigInteger),
+    Column("pid", Integer, nullable=False),
+    Column("pid_started", Words),
+    Column("block_groups", Integer, nullable=False),
+    Column("moved", BigInteger, nullable=False),
+    Column("written", BigInteger),
+    Column("gained", Float, nullable=False),
+    Column("failed", Integer, nullable=False),
+    Column("current", BigInteger),
+    Column("before", Document),
+    Column("after", Document),
+    Column("updated", Moment, nullable=False),
+    _one_of("outcome", BALANCE_OUTCOMES),
+    Index("balance_by_filesystem", "filesystem", "id"),
+    sqlite_autoincrement=True,
+)
+
+balance_step = Table(
+    "balance_step",
+    metadata,
+    Column("balance", Integer, ForeignKey("balance.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("vaddr", BigInteger, nullable=False),
+    Column("length", BigInteger, nullable=False),
+    Column("used", BigInteger, nullable=False),
+    Column("extents", BigInteger),
+    Column("refs", BigInteger),
+    Column("fragments", BigInteger, nullable=False),
+    Column("score", Float, nullable=False),
+    Column("started", Moment, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("moved", BigInteger, nullable=False),
+    Column("written", BigInteger),
+    Column("estimate_written", BigInteger),
+    Column("estimate_seconds", Float),
+    Column("gained", Float, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("error", Words),
+    _one_of("outcome", STEP_OUTCOMES),
 )

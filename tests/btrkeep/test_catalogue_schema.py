@@ -26,13 +26,28 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.sql.expression import Executable
 
-from btrkeep.catalogue import Backup, Catalogue, backups, expiries, facts, hosts, migrate, progress, rename, runs, states, tables
+from btrkeep.catalogue import (
+    Backup,
+    Catalogue,
+    backups,
+    balances,
+    expiries,
+    facts,
+    hosts,
+    migrate,
+    progress,
+    rename,
+    runs,
+    scores,
+    states,
+    tables,
+)
 from btrkeep.errors import OperatorError
 from tests.beds import TOP
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
 BACKUP = Backup("web1", "n1", "/p", "complete", NOW, NOW, 1.0, 1, 1, 1, None, detail={"a": 1})
-STATEMENTS = (backups, expiries, facts, hosts, progress, rename, runs, states)
+STATEMENTS = (backups, balances, expiries, facts, hosts, progress, rename, runs, scores, states)
 NOW_VERSION, NEXT_VERSION = tables.SCHEMA_VERSION, f"{int(tables.SCHEMA_VERSION) + 1:04}"
 
 
@@ -264,12 +279,49 @@ def test_a_catalogue_of_the_first_schema_keeps_every_row_and_value(tmp_path: Pat
     after = rows_of(file, columns)
     after["run"] = [row for row in after["run"] if row[0] != 10]
     assert after == before
-    assert rows_of(tmp_path / "catalogue.sqlite.before-0002", columns) == before
+    assert rows_of(tmp_path / f"catalogue.sqlite.before-{NOW_VERSION}", columns) == before
     assert (ask(file, "PRAGMA integrity_check"), ask(file, "PRAGMA foreign_key_check")) == ([("ok",)], [])
 
 
-def test_a_migrated_catalogue_has_the_shape_of_a_new_one(tmp_path: Path) -> None:
-    made_at("0001", tmp_path / "catalogue.sqlite")
+ROWS_SINCE_0002 = """
+UPDATE backup SET outcome = 'complete', state = 'expired', held = 'until May', expired = '2026-11-21T00:00:00.000000Z'
+  WHERE name = '2026-11-20T220003Z';
+INSERT INTO expiry VALUES
+  (3, '2026-11-20T22:00:03.000000Z', '2026-11-20T22:01:04.500000Z', 'complete', 1, '9', 5, 4, 3, 2, 1, 0, 7, 0.5, NULL, 99, 'ssd',
+   NULL, NULL, '2026-11-20T22:01:04.500000Z'),
+  (4, '2026-11-21T22:00:03.000000Z', NULL, NULL, 2, NULL, 1, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, 'backups run', NULL,
+   '2026-11-21T22:01:04.500000Z');
+"""
+
+
+def test_a_catalogue_of_the_second_schema_keeps_every_row_and_value(tmp_path: Path) -> None:
+    file = tmp_path / "catalogue.sqlite"
+    made_at("0001", file)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript(OLD_ROWS)
+    made_at("0002", file)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript(ROWS_SINCE_0002)
+    tables_then = ("about", "host", "backup", "backup_detail", "run", "progress", "expiry")
+    columns = {name: ", ".join(row[1] for row in ask(file, f"PRAGMA table_info({name})")) for name in tables_then}
+    assert "balance" not in {name for (name,) in ask(file, "SELECT name FROM sqlite_master")}
+    before = rows_of(file, columns)
+    assert all(before.values())
+    with Catalogue.open(tmp_path) as catalogue:
+        assert [one.id for one in catalogue.expiries()] == [4, 3]
+        assert [one.paused for one in catalogue.unfinished_expiries()] == ["backups run"]
+        assert [one.held for one in catalogue.backups() if one.held] == ["until May"]
+        assert not catalogue.scores("any")
+        assert not catalogue.unfinished_balances()
+    assert rows_of(file, columns) == before
+    assert rows_of(tmp_path / f"catalogue.sqlite.before-{NOW_VERSION}", columns) == before
+    assert ask(file, "SELECT version_num FROM alembic_version") == [(NOW_VERSION,)]
+    assert (ask(file, "PRAGMA integrity_check"), ask(file, "PRAGMA foreign_key_check")) == ([("ok",)], [])
+
+
+@pytest.mark.parametrize("version", ["0001", "0002"])
+def test_a_migrated_catalogue_has_the_shape_of_a_new_one(tmp_path: Path, version: str) -> None:
+    made_at(version, tmp_path / "catalogue.sqlite")
     Catalogue.open(tmp_path).close()
     Catalogue.open(tmp_path / "new").close()
     assert shape(tmp_path / "catalogue.sqlite") == shape(tmp_path / "new" / "catalogue.sqlite")

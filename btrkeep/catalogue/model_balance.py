@@ -1,0 +1,139 @@
+"""What the catalogue gives out and takes in about free space: how it was scored, and what was balanced. As in model.py.
+
+Addresses and sizes are bytes, `seconds` durations, scores those of balancer/score.py. Orders of fields are orders of columns.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypedDict
+
+BALANCE_OUTCOMES = (
+    "done",
+    "budget",
+    "time",
+    "window",
+    "stopped",
+    "unallocated",
+    "exclusive operation",
+    "backups",
+    "pressure",
+    "no space",
+    "failed",
+    "killed",
+)
+"""What ended a run, in the words of balancer.steps.Ending. killed: its process was gone when the next one came."""
+STEP_OUTCOMES = ("done", "gone", "no space", "cancelled", "failed")
+"""done: the block group was relocated. gone: it was not there any more. no space: its data found no room (ENOSPC). cancelled: by
+whoever stopped the run, half of it may have moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSpaceScore:
+    """One look at the free space of all data block groups of a filesystem."""
+
+    filesystem: str
+    """The UUID."""
+    taken: datetime
+    block_groups: int
+    length: int
+    """Of all of them: what is allocated to data."""
+    used: int
+    unallocated: int
+    """As data would be stored: halved for raid1 and dup."""
+    fragments: int
+    """Free extents, as the free space tree has them."""
+    score: float
+    """The sum over all block groups."""
+    bad: int
+    """Block groups that score above balancer.score.BAD."""
+    largest_free: int
+    free_in_large: int
+    """Bytes that are free in extents of 16 MiB and more, joined across bitmaps."""
+    histogram: tuple[tuple[int, int, int], ...]
+    """(least bytes, extents, their bytes) of each size class, which reaches up to twice its least; () when nothing is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """One run of `btrfs-balancer run`, with what it does now as long as it has no end."""
+
+    id: int
+    filesystem: str
+    mountpoint: str
+    started: datetime
+    finished: datetime | None
+    outcome: str | None
+    """One of BALANCE_OUTCOMES; None: running now, or killed."""
+    why: str | None
+    """In words, why it ended."""
+    policy: str
+    budget: int | None
+    """Bytes that it may move; None: no limit."""
+    pid: int
+    pid_started: str | None
+    block_groups: int
+    """How many were relocated."""
+    moved: int
+    written: int | None
+    """To all devices while it ran, by everybody; None: unknown."""
+    gained: float
+    """Score removed, by all steps; what else happened to the filesystem meanwhile is not in it."""
+    failed: int
+    """Block groups that were set aside."""
+    current: int | None
+    """vaddr of the block group that is being relocated; None between two of them."""
+    before: Mapping[str, object]
+    """The filesystem's numbers when it began, as JSON has them; empty: not known."""
+    after: Mapping[str, object]
+    """The same when it ended."""
+    updated: datetime
+
+
+class BalanceFields(TypedDict, total=False):
+    """What `update_balance` may change."""
+
+    finished: datetime | None
+    outcome: str | None
+    why: str | None
+    block_groups: int
+    moved: int
+    written: int | None
+    gained: float
+    failed: int
+    current: int | None
+    before: Mapping[str, object]
+    after: Mapping[str, object]
+    updated: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceStep:
+    """One block group in a run: what it was, what was expected of moving it, and what that took."""
+
+    balance: int
+    """The id of its run."""
+    number: int
+    """Within the run: 1, 2, ..."""
+    vaddr: int
+    length: int
+    used: int
+    extents: int | None
+    """None: not counted before it moved."""
+    refs: int | None
+    """References to its extents."""
+    fragments: int
+    score: float
+    started: datetime
+    seconds: float
+    moved: int
+    """`used` for one that is done; what had moved for one that was cancelled, if that is known."""
+    written: int | None
+    """To all devices meanwhile, by everybody."""
+    estimate_written: int | None
+    estimate_seconds: float | None
+    gained: float
+    """Score removed from the filesystem, the new place of the data counted too."""
+    outcome: str
+    """One of STEP_OUTCOMES."""
+    error: str | None
