@@ -1,1 +1,1 @@
-"""btrfs-balancer: scores how fragmented the free space of block groups is, to balance what is worth it."""
+"""btrfs-balancer: scores how fragmented the free space of block groups is, and balances what is worth it."""

@@ -12,6 +12,9 @@ from btrkeep.cli.lazy import LazyGroup
 NAME = "btrfs-balancer"
 COMMANDS = {
     "score": "how fragmented the free space is, block group by block group",
+    "plan": "what would be balanced, in which order, and what that would cost",
+    "run": "balance what is worth it, one block group at a time",
+    "history": "how it went over the months",
     "completion": "make a shell complete commands, options and mount points",
 }
 
@@ -24,14 +27,16 @@ COMMANDS = {
 )
 @click.version_option(__version__, prog_name=NAME)
 def group() -> None:
-    """Look at how the free space of a mounted btrfs is fragmented.
+    """Look at how the free space of a mounted btrfs is fragmented, and balance the block groups where that is worth it.
 
-    Works on any btrfs, and needs no configuration. Reading its trees needs root.
+    Works on any btrfs, and needs no configuration. Reading its trees needs root. Only `run` changes anything: it moves data to
+    another place on the same filesystem.
 
-    To begin: `btrfs-balancer score /` shows the worst block groups and says what they come to.
+    To begin: `btrfs-balancer score /` shows the worst block groups and says what they come to, `btrfs-balancer plan /` what it
+    would take to put them right.
 
-    Exit status: 0 all is well, 1 something needs a look, 2 wrong usage, 4 it is no btrfs or cannot be read, 130 interrupted, 143
-    terminated. `man btrfs-balancer` has the details.
+    Exit status: 0 all is well, 1 something needs a look, 2 wrong usage, 3 another balance has the filesystem, 4 it is no btrfs or
+    cannot be read, 130 interrupted, 143 terminated. `man btrfs-balancer` has the details.
     """
 
 

@@ -1,17 +1,22 @@
 """`btrfs-balancer score`: how fragmented the free space is, block group by block group."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
+from balancer.cli.mount_point import mount_point
+from balancer.cli.which_pool import see_one_pool, which_pool
 from balancer.order import SORTS, ordered
-from btrkeep.errors import UsageError
-from btrkeep.units import printable
+from btrkeep.cli import complain
+from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.units import format_time, printable
 
 if TYPE_CHECKING:
     from balancer.explain import NotThere
+    from balancer.survey import Survey
+    from btrkeep.catalogue import FreeSpaceScore
 
 TOP = 20
 
@@ -29,26 +34,30 @@ class _Vaddr(click.ParamType[int]):
         return found
 
 
-def _complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The mount points of btrfs filesystems that begin with what was typed; folders when there is none."""
-    from btrkeep.pool.mounts import mounts
-
-    found = {str(mount.target) for mount in mounts() if mount.filesystem == "btrfs"}
-    fitting = [CompletionItem(path) for path in sorted(found) if path.startswith(incomplete)]
-    return fitting or [CompletionItem(incomplete, type="dir")]
-
-
 @click.command("score")
-@click.argument("path", metavar="MOUNTPOINT", type=click.Path(path_type=Path), shell_complete=_complete_mount)
+@mount_point
 @click.option(
     "--top", type=click.IntRange(min=1), metavar="N", help=f"Only the first N, with what moving them would cost.  [table: {TOP}]"
 )
 @click.option("--min-score", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Only those that score S or more.")
 @click.option("--sort", "key", type=click.Choice(list(SORTS)), default="score", show_default=True, help="What comes first.")
 @click.option("--explain", "vaddr", type=_Vaddr(), metavar="VADDR", help="All about the block group at this virtual address.")
+@click.option("--record", is_flag=True, help="Keep it in the catalogue of the pool on the filesystem, for `history`.")
+@which_pool
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_context
-def command(ctx: click.Context, path: Path, top: int | None, min_score: float, key: str, vaddr: int | None, as_json: bool) -> None:
+def command(
+    ctx: click.Context,
+    path: Path,
+    top: int | None,
+    min_score: float,
+    key: str,
+    vaddr: int | None,
+    record: bool,
+    pool: str | None,
+    config: Path | None,
+    as_json: bool,
+) -> int:
     """Score the free space of every data block group of a btrfs.
 
     MOUNTPOINT may be any folder or file on the filesystem. Nothing is changed.
@@ -70,38 +79,71 @@ def command(ctx: click.Context, path: Path, top: int | None, min_score: float, k
       btrfs-balancer score /srv/backup --sort benefit --min-score 250 --top 5
       btrfs-balancer score /srv/backup --explain 13631488
       btrfs-balancer score / --json | jq '.block_groups[0]'
+      btrfs-balancer score /srv/backup --record
     """
+    see_one_pool(pool, config)
+    if not record and (pool or config):
+        raise UsageError("--pool and --config say where to record the scores", "add --record, or leave them out")
     if vaddr is None:
-        _score(path, top, min_score, key, as_json)
-        return
-    others = [name for name in ("top", "min_score", "key") if _is_given(ctx, name)]
+        return _score(path, top, min_score, key, as_json, _state(path, pool, config) if record else None)
+    others = [name for name in ("top", "min_score", "key", "record") if _is_given(ctx, name)]
     if others:
-        raise UsageError("--explain is about one block group", "leave out --top, --min-score and --sort")
+        raise UsageError("--explain is about one block group", "leave out --top, --min-score, --sort and --record")
     _explain(path, vaddr, as_json)
+    return Exit.OK
 
 
 def _is_given(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
-def _score(path: Path, top: int | None, least_score: float, key: str, as_json: bool) -> None:
+def _state(path: Path, pool: str | None, config: Path | None) -> Path:
+    from balancer.recording import needed_catalogue_of
+
+    return needed_catalogue_of(path, pool, config)
+
+
+def _score(path: Path, top: int | None, least_score: float, key: str, as_json: bool, state: Path | None) -> int:
     from balancer.survey import cost, identity, opened, survey
 
     with opened(path) as fd:
+        taken = datetime.now(UTC)
         found = survey(fd)
         shown = ordered(found.groups, key, least_score)
         cut = shown[: top or (len(shown) if as_json else TOP)]
         places = zip(found.groups.vaddr[cut].tolist(), found.groups.length[cut].tolist(), strict=True)
         costs = [cost(fd, *place) for place in places] if top else None
         filesystem = identity(path)
+        sample = _sample(path, filesystem, taken, found) if state else None
     if as_json:
         from balancer.cli.score_json import write_json
 
         write_json(filesystem, found, cut, costs)
-        return
-    from balancer.cli.score_view import lines
+    else:
+        from balancer.cli.score_view import lines
 
-    click.echo("\n".join(lines(filesystem, found, cut, costs, len(shown) - len(cut), least_score)))
+        click.echo("\n".join(lines(filesystem, found, cut, costs, len(shown) - len(cut), least_score)))
+    return _record(state, sample) if state and sample else Exit.OK
+
+
+def _sample(path: Path, filesystem: str, taken: datetime, found: "Survey") -> "FreeSpaceScore":
+    from balancer.recording import sample
+    from btrkeep.pool import read_room
+
+    return sample(filesystem, taken, found, read_room(path).unallocated)
+
+
+def _record(state: Path, sample: "FreeSpaceScore") -> int:
+    """Says on standard error what it did: what was asked for on standard output is there already, whatever the catalogue says."""
+    from balancer.recording import record_sample
+
+    try:
+        record_sample(state, sample)
+    except OperatorError as error:
+        complain(OperatorError(f"the scores are not recorded: {error.message}", error.hint))
+        return Exit.ATTENTION
+    click.echo(f"recorded in the catalogue {printable(str(state))} as of {format_time(sample.taken)}", err=True)
+    return Exit.OK
 
 
 def _explain(path: Path, vaddr: int, as_json: bool) -> None:

@@ -1,6 +1,15 @@
 """A btrfs that holds a pool: its marker, its subvolumes, its locks, its room. With treescan, the only user of python-btrfs."""
 
-from btrkeep.pool.locks import Holder, Lock, take_lock
+from btrkeep.pool.balance import (
+    BalanceNow,
+    balance_block_group,
+    balance_now,
+    balance_state,
+    cancel_balance,
+    exclusive_operation,
+    missing_devices,
+)
+from btrkeep.pool.locks import Holder, Lock, read_holder, take_lock
 from btrkeep.pool.marker import HOSTS, MARKER, WORKING, Pool, create_pool, filesystem_uuid, is_on, open_pool
 from btrkeep.pool.mounts import ALLOCATORS, Mount, allocator, mount_of, set_allocator
 from btrkeep.pool.orphans import (
@@ -26,6 +35,7 @@ __all__ = [
     "HOSTS",
     "MARKER",
     "WORKING",
+    "BalanceNow",
     "DeadRoot",
     "Drop",
     "Holder",
@@ -36,7 +46,11 @@ __all__ = [
     "Room",
     "Subvolume",
     "allocator",
+    "balance_block_group",
+    "balance_now",
+    "balance_state",
     "branches",
+    "cancel_balance",
     "commit",
     "create",
     "create_pool",
@@ -44,11 +58,13 @@ __all__ = [
     "delete",
     "describe",
     "dropping",
+    "exclusive_operation",
     "filesystem_uuid",
     "has_sync_wait",
     "is_on",
     "is_read_only",
     "key_text",
+    "missing_devices",
     "mount_of",
     "mount_options",
     "open_pool",
@@ -56,6 +72,7 @@ __all__ = [
     "orphans",
     "passed",
     "queued",
+    "read_holder",
     "read_room",
     "set_allocator",
     "set_read_only",

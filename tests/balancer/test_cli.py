@@ -52,7 +52,7 @@ def test_help_lists_every_command_with_what_it_does() -> None:
 
 def test_the_examples_of_the_help_can_be_given() -> None:
     lines = re.findall(r"^ +btrfs-balancer score (.*)$", balancer("score", "--help").stdout, re.MULTILINE)
-    assert len(lines) == 4
+    assert len(lines) == 5
     known = {name for param in command_of("score").params for name in param.opts}
     for line in lines:
         assert {word for word in line.partition(" |")[0].split() if word.startswith("-")} <= known

@@ -1,0 +1,103 @@
+"""`btrfs-balancer history`: how the free space of a filesystem went, and what was balanced."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from balancer.cli.mount_point import mount_point
+from balancer.cli.which_pool import see_one_pool, which_pool
+from btrkeep.cli import echo_json
+from btrkeep.units import counted, printable
+
+if TYPE_CHECKING:
+    from btrkeep.catalogue import Balance, Catalogue, FreeSpaceScore
+
+DAYS = 180
+
+
+@click.command("history")
+@mount_point
+@click.option("--days", type=click.IntRange(1, 36500), default=DAYS, show_default=True, metavar="N", help="So far back.")
+@click.option("--balances", "of_balances", is_flag=True, help="The runs of balance, instead of the scores.")
+@which_pool
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs: all of it.")
+def command(path: Path, days: int, of_balances: bool, pool: str | None, config: Path | None, as_json: bool) -> None:
+    """Show how the free space of a btrfs went over the months.
+
+    It is what `score --record` and `run` have put into the catalogue of the btrkeep pool on the filesystem: oldest first, thinned
+    to 30 lines. MOUNTPOINT may be any folder or file on it.
+
+    \b
+    ALLOCATED  the length of all data block groups, and
+    USED       what is used of them
+    FRAGS      free extents, counted as the free space tree has them
+    BAD        block groups that score above 250
+    MOVED      what balances have moved since the line above
+    SCORE      of all block groups; green: 5% less than above, red: more
+
+    \b
+    With --balances:
+    GROUPS     block groups that were balanced
+    WRITTEN    to the devices meanwhile, by everybody
+    GAINED     score removed
+
+    \b
+    Examples:
+      btrfs-balancer history /srv/backup
+      btrfs-balancer history /srv/backup --days 30 --balances
+    """
+    see_one_pool(pool, config)
+    from balancer.recording import catalogue_with_history, needed_catalogue_of
+    from balancer.survey import identity, opened
+
+    state = needed_catalogue_of(path, pool, config)
+    with opened(path):
+        filesystem = identity(path)
+    since = datetime.now(UTC) - timedelta(days=days)
+    with catalogue_with_history(state) as catalogue:
+        balances = catalogue.balances(filesystem, None, since)[::-1] if catalogue else []
+        looks = catalogue.scores(filesystem, since) if catalogue else []
+        if as_json:
+            _echo_json(catalogue, filesystem, since, looks, balances)
+        elif of_balances:
+            from balancer.cli.history_view import balance_lines
+
+            click.echo("\n".join(balance_lines(filesystem, balances, since, _is_running)))
+        elif looks:
+            from balancer.cli.history_view import lines
+
+            click.echo("\n".join(lines(filesystem, looks, balances)))
+        else:
+            click.echo(_how_to_begin(path, days, catalogue.scores(filesystem) if catalogue else []))
+            if balances:
+                click.echo(f"\n--balances shows {counted(len(balances), 'run')} of balance.")
+
+
+def _echo_json(
+    catalogue: "Catalogue | None", filesystem: str, since: datetime, looks: "list[FreeSpaceScore]", balances: "list[Balance]"
+) -> None:
+    from balancer.cli.history_json import document
+
+    told = [(one, _is_running(one), catalogue.steps(one.id) if catalogue else []) for one in balances]
+    echo_json(document(filesystem, since, looks, told))
+
+
+def _is_running(one: "Balance") -> bool:
+    from btrkeep.process.proc import start_time
+
+    return one.finished is None and start_time(one.pid) == one.pid_started
+
+
+def _how_to_begin(path: Path, days: int, older: "list[FreeSpaceScore]") -> str:
+    """What to say when there is nothing to show."""
+    if older:
+        newest = older[-1].taken.date()
+        return f"No scores of the last {days} days are recorded. The newest ones are of {newest}: --days N looks further back."
+    name = printable(str(path))
+    return (
+        f"No scores of {name} are recorded yet. To begin:\n\n"
+        f"  btrfs-balancer score --record {name}\n\n"
+        "Every night from a timer or a line of cron it makes the history that this command shows."
+    )

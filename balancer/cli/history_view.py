@@ -1,0 +1,159 @@
+"""The history of free space as text: a line for each look that is shown, with a bar, and what was balanced meanwhile."""
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from balancer.cli.bars import bar, has_blocks
+from balancer.history import Line, shown, sums
+from balancer.score import BAD
+from btrkeep.cli import table
+from btrkeep.units import counted, format_duration, format_share, format_size, printable
+
+if TYPE_CHECKING:
+    from btrkeep.catalogue import Balance, FreeSpaceScore
+
+LINES = 30
+"""A month of nights as they are, half a year in steps of six days."""
+_PAPER = 80
+_LEAST_BAR, _MOST_BAR = 10, 40
+_TREND = 0.05
+"""The share by which a score must differ from the one above it to have a colour."""
+_COLUMNS = ("TAKEN", "ALLOCATED", "USED", "FRAGS", "BAD", "MOVED", "SCORE")
+_FIRST_TO_GO = ("MOVED", "BAD", "ALLOCATED", "USED", "FRAGS")
+
+
+def lines(filesystem: str, looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]") -> list[str]:
+    """The whole text; `looks` oldest first, at least one."""
+    found = shown(looks, balances, LINES)
+    some = "" if len(found) == len(looks) else f", {len(found)} of them shown"
+    head = f"{filesystem}: {counted(len(looks), 'look')} at its free space{some}"
+    return [
+        *textwrap.wrap(head, _width()),
+        "",
+        _table(found),
+        "",
+        *textwrap.wrap(f"{_change(looks[0], looks[-1])} {_balanced(balances)}", min(_width(), 100)),
+    ]
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PAPER
+
+
+def _table(found: Sequence[Line]) -> str:
+    rows, room = _rows(found), _width()
+    widths = {name: max(len(click.unstyle(text)) for text in (name, *(row[name] for row in rows))) for name in _COLUMNS}
+    kept = [name for name in _COLUMNS if name != "MOVED" or any(line.moved for line in found)]
+    for name in _FIRST_TO_GO:
+        if _total(widths, kept) + _LEAST_BAR > room and name in kept:
+            kept.remove(name)
+    width, highest = min(max(room - _total(widths, kept), 1), _MOST_BAR), max(line.look.score for line in found)
+    blocks = has_blocks()
+    bars = [bar(line.look.score / highest if highest else 0, width, blocks=blocks) for line in found]
+    cells = [[*(row[name] for name in kept), drawn] for row, drawn in zip(rows, bars, strict=True)]
+    return table(cells, [*kept, ""], right=kept[1:])
+
+
+def _total(widths: dict[str, int], kept: Sequence[str]) -> int:
+    """The columns that the table takes before its bars."""
+    return sum(widths[name] + 2 for name in kept)
+
+
+def _rows(found: Sequence[Line]) -> list[dict[str, str]]:
+    when = _words_for([line.look.taken for line in found])
+    above = [None, *(line.look.score for line in found)]
+    return [
+        {
+            "TAKEN": when(line.look.taken),
+            "ALLOCATED": format_size(line.look.length),
+            "USED": format_size(line.look.used),
+            "FRAGS": f"{line.look.fragments:,}",
+            "BAD": f"{line.look.bad:,}",
+            "MOVED": format_size(line.moved) if line.moved else "",
+            "SCORE": _score_words(line.look.score, before),
+        }
+        for line, before in zip(found, above, strict=False)
+    ]
+
+
+def _words_for(moments: Sequence[datetime]) -> Callable[[datetime], str]:
+    """Days, unless two of the lines are of the same one."""
+    days = {moment.date() for moment in moments}
+    length = 10 if len(days) == len(moments) else 16
+    return lambda moment: moment.isoformat(" ")[:length]
+
+
+def _score_words(score: float, before: float | None) -> str:
+    """In green when it has become better since the line above, in red when it has become worse."""
+    words = f"{score:,.0f}"
+    if before is None or abs(score - before) <= _TREND * before:
+        return words
+    return click.style(words, fg="green" if score < before else "red")
+
+
+def _change(first: "FreeSpaceScore", last: "FreeSpaceScore") -> str:
+    if first is last:
+        return f"Of {counted(last.block_groups, 'block group')} {last.bad:,} score above {BAD:.0f}."
+    share = f" ({_signed(last.score / first.score - 1)})" if first.score else ""
+    return (
+        f"From {_day(first.taken)} to {_day(last.taken)} the score went from {first.score:,.0f} to {last.score:,.0f}{share}, "
+        f"fragments from {first.fragments:,} to {last.fragments:,}, "
+        f"block groups that score above {BAD:.0f} from {first.bad:,} to {last.bad:,}."
+    )
+
+
+def _signed(share: float) -> str:
+    return ("+" if share >= 0 else "-") + format_share(abs(share))
+
+
+def _day(moment: datetime) -> str:
+    return moment.date().isoformat()
+
+
+def _balanced(balances: "Sequence[Balance]") -> str:
+    if not balances:
+        return "Nothing was balanced with btrfs-balancer meanwhile."
+    total = sums(balances)
+    did = f"moved {format_size(total.moved)}, wrote {format_size(total.written)} and removed a score of {total.gained:,.0f}"
+    return f"{counted(total.count, 'run')} of balance {did} (--balances shows them)."
+
+
+def balance_lines(
+    filesystem: str, balances: "Sequence[Balance]", since: datetime, is_running: "Callable[[Balance], bool]"
+) -> list[str]:
+    """The runs of balance as text; `balances` oldest first."""
+    if not balances:
+        return textwrap.wrap(f"Nothing was balanced with btrfs-balancer on {filesystem} since {_day(since)}.", _width())
+    last = balances[-LINES:]
+    total = sums(balances)
+    earlier = [f"{len(balances) - len(last)} earlier ones: --json shows them"] if len(last) < len(balances) else []
+    headers = ["STARTED", "GROUPS", "MOVED", "WRITTEN", "GAINED", "TOOK", "WHY IT ENDED"]
+    rows = [_balance_row(one, is_running) for one in last]
+    if len(last) > 1:
+        moved, written, gained = format_size(total.moved), format_size(total.written), f"{total.gained:,.0f}"
+        rows.append(["all", f"{sum(one.block_groups for one in balances):,}", moved, written, gained, "", ""])
+    return [
+        *textwrap.wrap(f"{filesystem}: {counted(len(balances), 'run')} of balance since {_day(since)}", _width()),
+        *earlier,
+        "",
+        table(rows, headers, right=headers[1:6], spare=["TOOK"]),
+    ]
+
+
+def _balance_row(one: "Balance", is_running: "Callable[[Balance], bool]") -> list[str]:
+    why = one.why or one.outcome or ("runs now" if is_running(one) else "killed")
+    return [
+        one.started.isoformat(" ")[:16],
+        f"{one.block_groups:,}",
+        format_size(one.moved),
+        format_size(one.written),
+        f"{one.gained:,.0f}",
+        format_duration((one.finished - one.started).total_seconds() if one.finished else None),
+        printable(why),
+    ]

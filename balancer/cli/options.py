@@ -1,0 +1,99 @@
+"""What `plan` and `run` take alike: how much may move, what is worth it, when to end."""
+
+import re
+from collections.abc import Callable
+from datetime import datetime, time, timedelta
+from typing import Any, TypeVar
+
+import click
+
+from btrkeep.units import parse_duration, parse_share, parse_size, parse_time
+
+Value = TypeVar("Value")
+
+POLICIES = ("benefit", "score", "usage")
+"""Those of `balancer.choose`, which needs NumPy: help does without. A test holds them together."""
+
+_HOURS = re.compile(r"\d?\d:\d\d", re.ASCII)
+_NO_TIME = "{text!r} is no time: write it like 06:00, or 2026-11-20T06:00:00Z"
+
+
+class Parsed(click.ParamType[Value]):
+    """What a function makes of a word; the function raises ValueError with words for the operator."""
+
+    def __init__(self, name: str, parse: Callable[[str], Value]) -> None:
+        self.name, self._parse = name, parse
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Value:
+        if not isinstance(value, str):
+            return value  # type: ignore[return-value]  # click hands a value that is converted already through again
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def size_or_share(text: str) -> int | float:
+    """Bytes as int of "4GiB", a fraction as float of "2%". Raises ValueError."""
+    if "%" in text:
+        return parse_share(text)
+    try:
+        return parse_size(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither a size nor a share: write it like 4GiB or 2%") from None
+
+
+def pressure(text: str) -> float | None:
+    """A fraction of "40%" or "40"; None of "none": not looked at. Raises ValueError."""
+    return None if text == "none" else parse_share(text if "%" in text else f"{text}%")
+
+
+def moment(text: str, now: datetime | None = None) -> datetime:
+    """The next time it is "06:00" on this machine's clocks, or the moment of an RFC 3339 time. Raises ValueError.
+
+    `now` is on the same clocks and names no zone; None: it is read.
+    """
+    if not _HOURS.fullmatch(text):
+        try:
+            return parse_time(text)
+        except ValueError:
+            raise ValueError(_NO_TIME.format(text=text)) from None
+    try:
+        at = time.fromisoformat(text.zfill(5))
+    except ValueError:
+        raise ValueError(_NO_TIME.format(text=text)) from None
+    now = now or datetime.now()  # noqa: DTZ005  hours on the wall: when clocks change, 06:00 is 06:00 all the same
+    found = datetime.combine(now.date(), at)
+    return (found if found > now else found + timedelta(days=1)).astimezone()
+
+
+SIZE = Parsed("size", parse_size)
+DURATION = Parsed("duration", parse_duration)
+MOMENT = Parsed("time", moment)
+ROOM = Parsed("size", size_or_share)
+PRESSURE = Parsed("percent", pressure)
+
+_CHOOSING = (
+    click.option("--budget", type=SIZE, metavar="SIZE", help="Move so much data at the most, such as 20GiB."),
+    click.option("--time", "seconds", type=DURATION, metavar="TIME", help="Take so long at the most, such as 2h."),
+    click.option(
+        "--policy", type=click.Choice(POLICIES), default=POLICIES[0], show_default=True, help="What is balanced first; see above."
+    ),
+    click.option(
+        "--min-score",
+        type=click.FloatRange(min=0),
+        metavar="S",
+        help="Only block groups that score S or more; less, in proportion, where none has 1 GiB.",
+    ),
+    click.option(
+        "--min-benefit", type=click.FloatRange(min=0), metavar="B", help="Only those that lose a score of B or more per GiB moved."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs."),
+)
+
+
+def choosing(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that say what is to be balanced, and how much of it."""
+    for option in reversed(_CHOOSING):
+        command = option(command)
+    return command

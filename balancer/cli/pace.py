@@ -1,0 +1,85 @@
+"""How far a run is, and how long it may take still. Pure: moments come from outside, in seconds of one clock."""
+
+from datetime import UTC, datetime
+
+from balancer.steps import Progress, Settings, StepDone, StepView
+from btrkeep.units import counted, format_duration, format_size
+
+_LEAST = 5.0
+"""Seconds of balancing before a rate of this run says more than nothing."""
+_NEARLY = 0.95
+
+
+class Pace:
+    """Follows a run: what limits it nearest says how far it is.
+
+    A budget counts bytes, time and window seconds; without any of them it is the block groups that are worth it.
+    """
+
+    def __init__(self, settings: Settings, now: float, today: datetime | None = None) -> None:
+        self._settings, self._begun = settings, now
+        ends = [settings.time] if settings.time is not None else []
+        if settings.until is not None:
+            ends.append((settings.until - (today or datetime.now(UTC))).total_seconds())
+        self._seconds = max(0.0, min(ends)) if ends else None
+        self._view: StepView | None = None
+        self._busy = 0.0
+        self._done = self._worth = 0
+        self.moved = self.written = 0
+
+    def step_begins(self, view: StepView) -> None:
+        """This block group is under way."""
+        self._view, self._worth = view, view.worth
+
+    def step_ends(self, done: StepDone) -> None:
+        """It has ended."""
+        self._busy += done.seconds
+        self.moved, self.written = self.moved + done.moved, self.written + done.written
+        self._done += 1
+        self._worth, self._view = max(0, self._worth - 1), None
+
+    def step_share(self, progress: Progress | None) -> tuple[float, str]:
+        """How far the block group under way is, from 0 to 1, and what that is in words.
+
+        While the kernel copies nothing is seen of it, so the bar goes by the estimate of time then, up to nearly the end.
+        """
+        if self._view is None:
+            return 0.0, ""
+        used, seconds = self._view.used, progress.seconds if progress else 0.0
+        moved = max(0, used - progress.left) if progress else 0
+        by_time = min(_NEARLY, seconds / self._view.estimate.seconds) if self._view.estimate.seconds > 0 else 0.0
+        words = f"{format_size(moved)} of {format_size(used)}" if moved else f"copying {format_size(used)}"
+        return max(by_time, moved / used if used else 1.0), words
+
+    def step_left(self, progress: Progress | None) -> float | None:
+        """Seconds that the block group under way will take still, by its estimate; None when it takes longer than that."""
+        if self._view is None:
+            return None
+        left = self._view.estimate.seconds - (progress.seconds if progress else 0.0)
+        return left if left > 0 else None
+
+    def share(self, moved: int, now: float) -> tuple[float, str]:
+        """How far the run is, from 0 to 1, and what that is in words. `moved`: bytes so far."""
+        shares = []
+        if budget := self._settings.budget:
+            shares.append((moved / budget, f"{format_size(moved)} of {format_size(budget)}"))
+        if self._seconds:
+            spent = now - self._begun
+            shares.append((spent / self._seconds, f"{format_duration(spent)} of {format_duration(self._seconds)}"))
+        if not shares:
+            of = self._done + self._worth
+            shares.append((self._done / of if of else 0.0, f"{self._done:,} of {counted(of, 'block group')}"))
+        share, words = max(shares)
+        return min(1.0, share), words
+
+    def left(self, moved: int, now: float) -> float | None:
+        """Seconds until the run is over, None when nothing is known yet."""
+        known = []
+        spent = now - self._begun
+        if self._seconds is not None:
+            known.append(max(0.0, self._seconds - spent))
+        if spent >= _LEAST and moved and self._settings.budget is not None:
+            known.append(max(0, self._settings.budget - moved) * spent / moved)
+        if self._done and self._busy >= _LEAST:
+            known.append(self._worth * self._busy / self._done)
+        return min(known, default=None)

@@ -1,0 +1,97 @@
+"""From options to settings, and from these to a plan on the screen."""
+
+import shutil
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from balancer.choose import FLOORS, Floors, why_not
+from balancer.cli.plan_view import cut_of, lines
+from balancer.cli.run_json import plan_as_json
+from balancer.cli.which_pool import see_one_pool
+from balancer.model import DEFAULT, Model, fit
+from balancer.planning import Look, look, planned
+from balancer.recording import catalogue_of, measured
+from balancer.steps import Least, Settings
+from balancer.survey import identity, opened
+from btrkeep.cli import echo_json
+
+_ANY = 1 << 62
+
+
+def settings_of(
+    budget: int | None,
+    seconds: float | None,
+    policy: str,
+    min_score: float | None,
+    min_benefit: float | None,
+    *,
+    until: datetime | None = None,
+    least: int | float | None = None,
+    yields: bool = True,
+    pressure: float | None = None,
+    patience: float | None = None,
+) -> Settings:
+    """What the options say. None is what the policy, or the settings, have by default."""
+    settings = Settings(
+        policy=policy,
+        floors=_floors(policy, min_score, min_benefit),
+        budget=budget,
+        time=seconds,
+        until=until,
+        yield_to_backups=yields,
+        max_pressure=pressure,
+    )
+    if least is not None:
+        settings = replace(settings, min_unallocated=Least(least, 1.0) if isinstance(least, int) else Least(_ANY, least))
+    return settings if patience is None else replace(settings, wait_for_others=True, patience=patience)
+
+
+def _floors(policy: str, min_score: float | None, min_benefit: float | None) -> Floors:
+    floors = FLOORS[policy]
+    return replace(
+        floors,
+        min_score=floors.min_score if min_score is None else min_score,
+        min_benefit=floors.min_benefit if min_benefit is None else min_benefit,
+    )
+
+
+def state_of(path: Path, pool: str | None, config: Path | None) -> Path | None:
+    """The folder of the catalogue that keeps it, None when there is none. Raises OperatorError."""
+    see_one_pool(pool, config)
+    return catalogue_of(path, pool, config)
+
+
+def model_of(state: Path | None, filesystem: str) -> Model:
+    """Learnt from what balanced block groups of this filesystem took, when there is a catalogue of them. Raises OperatorError."""
+    return fit(measured(state, filesystem)) if state else DEFAULT
+
+
+def show_plan(path: Path, settings: Settings, state: Path | None, *, as_json: bool) -> None:
+    """Everything that would be balanced. Raises OperatorError."""
+    with opened(path) as fd:
+        filesystem = identity(path)
+        seen = look(fd, path if path.is_dir() else path.resolve().parent)
+        steps = planned(fd, seen, settings, model_of(state, filesystem))
+        alone = "" if steps else left_alone(seen, settings)
+    now = seen.numbers()
+    cut = cut_of(steps, settings, datetime.now(UTC))
+    if as_json:
+        echo_json(plan_as_json(filesystem, now, steps, cut, settings))
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    click.echo("\n".join(lines(filesystem, now, steps, cut, alone, width)))
+
+
+def left_alone(seen: Look, settings: Settings) -> str:
+    """Why nothing is worth it, by the block group that is worst."""
+    groups = seen.survey.groups
+    if not len(groups.vaddr):
+        return "there are no data block groups yet"
+    worst = int(groups.score.argmax())
+    reason = why_not(groups, worst, settings.policy, settings.floors, unallocated=seen.room.unallocated)
+    name = f"the block group with the highest score is the one at {groups.vaddr[worst]}"
+    return f"{name}, and {reason or 'what is in it fits nowhere else'}"

@@ -1,0 +1,102 @@
+"""`btrfs-balancer run`: balances what is worth it, one block group at a time."""
+
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from balancer.cli.mount_point import mount_point
+from balancer.cli.options import DURATION, MOMENT, PRESSURE, ROOM, choosing
+from balancer.cli.which_pool import which_pool
+from btrkeep.errors import Exit
+
+
+@click.command("run")
+@mount_point
+@choosing
+@click.option("--until", type=MOMENT, metavar="TIME", help="End at this time: 06:00 (of this machine) or RFC 3339.")
+@click.option(
+    "--min-unallocated", "least", type=ROOM, metavar="ROOM", help="End when less is unallocated: 10GiB, or 3% of the filesystem."
+)
+@click.option("--no-yield", is_flag=True, help="Go on while backups or an expiry work on this filesystem.")
+@click.option(
+    "--max-pressure",
+    "pressure",
+    type=PRESSURE,
+    default="40%",
+    show_default=True,
+    metavar="PERCENT",
+    help="Wait while programs wait for the disks more of the time; `none`: never.",
+)
+@click.option(
+    "--wait",
+    "patience",
+    type=DURATION,
+    metavar="TIME",
+    help="Wait so long for backups, another balance and the like, instead of ending.",
+)
+@which_pool
+@click.option("--dry-run", is_flag=True, help="Show what would be balanced, as `plan` does; change nothing.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing of what goes well.")
+def command(
+    path: Path,
+    budget: int | None,
+    seconds: float | None,
+    policy: str,
+    min_score: float | None,
+    min_benefit: float | None,
+    as_json: bool,
+    until: datetime | None,
+    least: int | float | None,
+    no_yield: bool,
+    pressure: float | None,
+    patience: float | None,
+    pool: str | None,
+    config: Path | None,
+    dry_run: bool,
+    quiet: bool,
+) -> int:
+    """Balance the block groups that are worth it, one after the other.
+
+    Which one is next is decided afresh after each. It ends when nothing is worth it any more or a limit is reached, and before that
+    when little space is unallocated, when backups begin, when another balance or the like has the filesystem, or when the kernel
+    finds no room. Nothing is lost if it is stopped: a block group is moved completely or stays usable where it is.
+
+    Ctrl-C and SIGTERM make the kernel give up the block group at hand, which may take some seconds. No balance is left paused.
+
+    \b
+    Policies:
+      benefit   the most score removed for what is written comes first
+      score     the highest score comes first, however much moves for it
+      usage     the least used comes first, however its free space lies
+
+    \b
+    Examples:
+      btrfs-balancer run /srv/backup --budget 20GiB
+      btrfs-balancer run /srv/backup --until 06:00 --budget 200GiB -q
+      btrfs-balancer run / --time 30m --policy usage --dry-run
+
+    Exit status 0: it came to its end or to one of your limits; 1: it stopped before, or a block group failed; 3: another balance or
+    the like has the filesystem; 4: it is no btrfs, or may not be balanced; 130 and 143: ended by Ctrl-C or SIGTERM.
+    """
+    from balancer.cli.planning import settings_of, show_plan, state_of
+
+    settings = settings_of(
+        budget,
+        seconds,
+        policy,
+        min_score,
+        min_benefit,
+        until=until,
+        least=least,
+        yields=not no_yield,
+        pressure=pressure,
+        patience=patience,
+    )
+    state = state_of(path, pool, config)
+    if dry_run:
+        show_plan(path, settings, state, as_json=as_json)
+        return Exit.OK
+    from balancer.cli.running import balance
+
+    return balance(path, settings, state, as_json=as_json, quiet=quiet)

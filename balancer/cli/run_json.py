@@ -1,0 +1,103 @@
+"""A plan and a report as JSON objects. Times are RFC 3339, sizes bytes, durations seconds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from balancer.cli.plan_view import Cut
+from balancer.explain import profile
+from balancer.model import Estimate
+from balancer.steps import Planned, PoolNumbers, Report, Settings, StepDone
+from btrkeep.units import format_time
+
+
+def plan_as_json(filesystem: str, now: PoolNumbers, planned: Sequence[Planned], cut: Cut, settings: Settings) -> dict[str, Any]:
+    """`within`: how many of the block groups budget and time cover, the first ones."""
+    return {
+        "filesystem": filesystem,
+        **settings_as_json(settings),
+        "before": numbers_as_json(now),
+        "within": cut.number,
+        "planned": [_planned(one, within=at < cut.number) for at, one in enumerate(planned)],
+    }
+
+
+def report_as_json(report: Report, settings: Settings) -> dict[str, Any]:
+    """All of a run."""
+    return {
+        "filesystem": report.filesystem,
+        **settings_as_json(settings),
+        "started": format_time(report.started),
+        "seconds": round(report.seconds, 3),
+        "ending": str(report.ending),
+        "why": report.why,
+        "before": numbers_as_json(report.before),
+        "after": numbers_as_json(report.after),
+        "balanced": report.balanced,
+        "moved": report.moved,
+        "written": report.written,
+        "amplification": report.amplification,
+        "gained": report.gained,
+        "steps": [_step(step) for step in report.steps],
+    }
+
+
+def settings_as_json(settings: Settings) -> dict[str, Any]:
+    """What was asked for, as far as it decides what is balanced."""
+    return {
+        "policy": settings.policy,
+        "min_score": settings.floors.min_score,
+        "min_benefit": settings.floors.min_benefit,
+        "budget": settings.budget,
+        "time": settings.time,
+        "until": settings.until and format_time(settings.until),
+    }
+
+
+def numbers_as_json(numbers: PoolNumbers) -> dict[str, Any]:
+    """A filesystem at one moment."""
+    return {name: getattr(numbers, name) for name in PoolNumbers.__slots__}
+
+
+def _estimate(estimate: Estimate) -> dict[str, Any]:
+    return {"moved": estimate.moved, "metadata": estimate.metadata, "seconds": round(estimate.seconds, 3)}
+
+
+def _planned(one: Planned, *, within: bool) -> dict[str, Any]:
+    return {
+        "vaddr": one.vaddr,
+        "length": one.length,
+        "profile": profile(one.type),
+        "used": one.used,
+        "fragments": one.fragments,
+        "score": one.score,
+        "benefit": one.benefit,
+        "extents": one.cost.extents,
+        "references": one.cost.references,
+        "estimate": _estimate(one.estimate),
+        "moved_so_far": one.moved_so_far,
+        "within": within,
+    }
+
+
+def _step(done: StepDone) -> dict[str, Any]:
+    view = done.view
+    return {
+        "number": view.number,
+        "vaddr": view.vaddr,
+        "length": view.length,
+        "profile": profile(view.type),
+        "used": view.used,
+        "fragments": view.fragments,
+        "score": view.score,
+        "extents": view.cost.extents,
+        "references": view.cost.references,
+        "estimate": _estimate(view.estimate),
+        "started": format_time(done.started),
+        "seconds": round(done.seconds, 3),
+        "outcome": str(done.outcome),
+        "moved": done.moved,
+        "written": done.written,
+        "gained": done.gained,
+        "unallocated": done.unallocated,
+        "error": done.error,
+    }

@@ -1,0 +1,55 @@
+"""A run of balances from the command line: who watches it, who keeps it, and with which status it ends."""
+
+import os
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+
+from balancer.cli.planning import model_of
+from balancer.cli.run_json import report_as_json
+from balancer.cli.run_view import JsonObserver, LineObserver
+from balancer.recorder import Recorder
+from balancer.run import Balancing, ended_by_signals
+from balancer.steps import INTENDED, SWAP, Ending, Observer, Outcome, Report, Settings
+from balancer.survey import identity, opened
+from btrkeep.cli import echo_json
+from btrkeep.errors import Exit
+
+
+def balance(path: Path, settings: Settings, state: Path | None, *, as_json: bool, quiet: bool) -> int:
+    """Balances; the exit status. `state`: the folder of the catalogue that keeps it. Raises OperatorError."""
+    with opened(path):
+        filesystem = identity(path)
+    model = model_of(state, filesystem)
+    with ExitStack() as held:
+        shown = _observer(held, as_json=as_json, quiet=quiet)
+        observers = [shown]
+        if state:
+            observers.insert(0, held.enter_context(Recorder(state, filesystem, path.resolve(), shown.warns)))
+        balancing = Balancing(path, settings, model, observers)
+        with ended_by_signals(balancing):
+            report = balancing.run()
+    if as_json:
+        echo_json(report_as_json(report, settings))
+    return exit_status(report)
+
+
+def exit_status(report: Report) -> int:
+    """Of a run that has ended. A block group that could not be moved needs a look, unless a swap file keeps it there."""
+    if report.ending is Ending.SIGNAL and report.signal:
+        return Exit.INTERRUPTED if report.signal == signal.SIGINT else Exit.TERMINATED
+    failed = [step for step in report.steps if step.outcome is Outcome.FAILED and step.error != SWAP]
+    is_well = report.ending in INTENDED and not failed
+    return Exit.OK if is_well else Exit.ATTENTION
+
+
+def _observer(held: ExitStack, *, as_json: bool, quiet: bool) -> Observer:
+    if as_json:
+        return JsonObserver()
+    if not quiet and os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb":
+        from balancer.cli.live import LiveObserver
+
+        live = LiveObserver()
+        held.callback(live.close)
+        return live
+    return LineObserver(quiet=quiet)

@@ -1,0 +1,56 @@
+"""How free space went over months: which of many looks are shown, and what the first and the last of them come to. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from btrkeep.catalogue import Balance, FreeSpaceScore
+
+
+def thinned(moments: Sequence[datetime], count: int) -> list[int]:
+    """Which of these moments, in order of time, to show in `count` lines, at least two: the first, and the last of every slot.
+
+    Slots are of equal length, so that a week with many looks takes no more lines than one with a few; an empty one takes none.
+    """
+    if len(moments) <= count:
+        return list(range(len(moments)))
+    first, slots = moments[0], count - 1
+    whole = (moments[-1] - first) / slots
+    last_of = {min(int((moment - first) / whole), slots - 1) if whole else 0: at for at, moment in enumerate(moments) if at}
+    return [0, *last_of.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One look that is shown. `moved`: bytes that balances moved since the look that is shown above it, None above the first."""
+
+    look: "FreeSpaceScore"
+    moved: int | None
+
+
+def shown(looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]", count: int) -> list[Line]:
+    """The looks, oldest first, thinned to `count`. A balance counts where it ended or was heard of last."""
+    kept = [looks[at] for at in thinned([look.taken for look in looks], count)]
+    lines = []
+    for before, look in zip([None, *kept], kept, strict=False):
+        since = [one.moved for one in balances if before and before.taken < (one.finished or one.updated) <= look.taken]
+        lines.append(Line(look, sum(since) if before else None))
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What some balances came to. `written` counts those of which it is known."""
+
+    count: int
+    moved: int
+    written: int
+    gained: float
+
+
+def sums(balances: "Sequence[Balance]") -> Sums:
+    """Of all of them, also those that were stopped or killed: what they moved has moved."""
+    moved, written = sum(one.moved for one in balances), sum(one.written or 0 for one in balances)
+    return Sums(len(balances), moved, written, sum(one.gained for one in balances))

@@ -1,0 +1,131 @@
+"""Who else is at work on a filesystem: an exclusive operation, backups, and whatever waits for the disks. Only looks."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from balancer.survey import identity
+from btrkeep.errors import ConfigError
+from btrkeep.pool import MARKER, Holder, exclusive_operation, is_on, read_holder
+from btrkeep.pool.mounts import mounts
+from btrkeep.process.proc import has_open, members, start_time
+
+PRESSURE = Path("/proc/pressure/io")
+_LOCKS = "locks"
+_BACKUPS = ("night", "expire")  # and one for each host
+_HOST = "host-"
+_PROGRAMS = (b"btrfs", b"btrfs-balancer", b"balancer")
+
+
+def lock_folders(path: Path, filesystem: str, more: Iterable[Path] = ()) -> tuple[Path, ...]:
+    """Where the locks of pools on this filesystem (its UUID) lie: below mount points, folders above `path`, configured pools."""
+    tops = [mount.target for mount in mounts() if mount.filesystem == "btrfs"]
+    above = path.resolve()
+    tops += [above, *above.parents, *_configured()]
+    folders = dict.fromkeys(top / MARKER / _LOCKS for top in tops)
+    return (*(folder for folder in folders if _is_there(folder, filesystem)), *more)
+
+
+def _is_there(folder: Path, filesystem: str) -> bool:
+    try:
+        return folder.is_dir() and is_on(folder, filesystem)
+    except OSError:  # a mount point that we may not look into, or that hangs no more
+        return False
+
+
+def _configured() -> Iterator[Path]:
+    """The tops of all configured pools."""
+    from btrkeep.config import reading  # takes longer than a whole filesystem to scan, and only a few machines have any
+
+    for file in sorted(reading.FOLDER.glob("[!.]*.toml")):
+        with suppress(ConfigError):  # who looks for the catalogue warns of it
+            yield reading.load(file=file).pool.path
+
+
+def backups_at_work(folders: Iterable[Path]) -> str | None:
+    """Who makes backups or expires them, in words; None when nobody does.
+
+    Told by what is written in the locks: to try one, even for a moment, could make a backup find it held.
+    """
+    for folder in folders:
+        for file in _held(folder):
+            holder = read_holder(file)
+            if holder and _works(holder, file):
+                return f"{holder.what} (process {holder.pid})"
+    return None
+
+
+def _held(folder: Path) -> Iterator[Path]:
+    """Locks of backups with something in them: who gives one back empties it."""
+    with suppress(OSError):  # the pool was unmounted, or is being made
+        yield from (folder / name for name in _BACKUPS if (folder / name).exists())
+        yield from (Path(one.path) for one in os.scandir(folder) if one.name.startswith(_HOST) and one.stat().st_size)
+
+
+def _works(holder: Holder, file: Path) -> bool:
+    if holder.alive:
+        return True
+    with suppress(OSError):  # a receiver that outlived a killed run still writes
+        return bool(holder.group) and any(has_open(one.pid, file.stat()) for one in members(holder.group))
+    return False
+
+
+def operation_and_who(path: Path) -> tuple[str, str]:
+    """What has the filesystem for itself, "none" mostly, and who does that: "process 123: btrfs balance start /x", or ""."""
+    found = exclusive_operation(path)
+    return (found, "") if found in ("none", "balance paused") else (found, _who(path))
+
+
+def _who(path: Path) -> str:
+    filesystem = identity(path)
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                words = Path(entry.path, "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+                if _is_such(words) and start_time(int(entry.name)) and _is_on_it(Path(entry.path, "fd"), filesystem):
+                    return f"process {entry.name}: {b' '.join(words).decode('utf-8', 'backslashreplace')}"
+    return ""
+
+
+def _is_such(words: list[bytes]) -> bool:
+    return any(word.rpartition(b"/")[2] in _PROGRAMS for word in words[:3])
+
+
+def _is_on_it(folder: Path, filesystem: str) -> bool:
+    for entry in os.scandir(folder):
+        with suppress(OSError):
+            if Path(entry.path).is_dir() and is_on(Path(entry.path), filesystem):
+                return True
+    return False
+
+
+class Pressure:
+    """The share of time in which some process waited for I/O, on the whole machine: from PSI's running total of microseconds."""
+
+    def __init__(self, path: Path = PRESSURE) -> None:
+        self._path = path
+        self._before = (time.monotonic(), self._total())
+
+    def _total(self) -> int | None:
+        with suppress(OSError, ValueError, StopIteration):
+            some = next(line for line in self._path.read_text().splitlines() if line.startswith("some "))
+            return int(some.rpartition("total=")[2])
+        return None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this kernel tells it at all (psi=1)."""
+        return self._total() is not None
+
+    def begin(self) -> None:
+        """From now on it counts: our own balance waits for the disks as well, and is not meant."""
+        self._before = (time.monotonic(), self._total())
+
+    def share(self) -> float | None:
+        """Since `begin`, 0 to 1; None when it is not known."""
+        (before, total), now, after = self._before, time.monotonic(), self._total()
+        if total is None or after is None or now <= before:
+            return None
+        return (after - total) / 1e6 / (now - before)

@@ -1,0 +1,190 @@
+"""What is worth balancing now: the filesystem is read, block groups are ranked, and the costs of the best few are read as well.
+
+Reads, and changes nothing.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from balancer.choose import rank
+from balancer.explain import Explained, explain
+from balancer.judgement import below
+from balancer.model import Model
+from balancer.steps import MAP_CELLS, Planned, PoolNumbers, Settings
+from balancer.survey import Cost, Groups, Survey, cost, survey
+from btrkeep.pool import Room, read_room
+from btrkeep.treescan.block_groups import looked_up
+
+CONSIDERED = 16
+"""Of so many the costs are read before one is chosen: in the extent tree of a large filesystem that is a second."""
+_LARGE = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A filesystem as it was seen at one moment."""
+
+    survey: Survey
+    room: Room
+
+    @property
+    def score(self) -> float:
+        """Of all block groups."""
+        return float(self.survey.groups.score.sum())
+
+    def numbers(self) -> PoolNumbers:
+        """What a report shows of it."""
+        groups = self.survey.groups
+        return PoolNumbers(
+            block_groups=len(groups.vaddr),
+            allocated=int(groups.length.sum()),
+            used=int(groups.used.sum()),
+            unallocated=self.room.unallocated,
+            fragments=int(groups.fragments.sum()),
+            score=self.score,
+            largest_free=int(groups.largest_free.max(initial=0)),
+            free_in_large=int(self.survey.bytes.sum()) - below(_LARGE, self.survey.bytes),
+        )
+
+
+def look(fd: int, path: Path) -> Look:
+    """At the filesystem that `fd` and `path` are on. Raises OSError."""
+    return Look(survey(fd), read_room(path))
+
+
+class Costs:
+    """Costs of block groups, remembered as long as neither what is used of one nor its fragments change."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._known: dict[int, tuple[tuple[int, int], Cost]] = {}
+
+    def of(self, groups: Groups, indices: Sequence[int]) -> dict[int, Cost]:
+        """By vaddr. Raises OSError."""
+        return {int(groups.vaddr[index]): self._of_one(groups, index) for index in indices}
+
+    def _of_one(self, groups: Groups, index: int) -> Cost:
+        vaddr, state = int(groups.vaddr[index]), (int(groups.used[index]), int(groups.fragments[index]))
+        found = self._known.get(vaddr)
+        if found is None or found[0] != state:
+            found = self._known[vaddr] = (state, cost(self._fd, vaddr, int(groups.length[index])))
+        return found[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The best block group: its index. `worth`: how many are worth it. `index` None: none of these fits into what is left."""
+
+    index: int | None
+    worth: int
+
+
+def choose(seen: Look, settings: Settings, costs: Costs, set_aside: Collection[int], left: int | None) -> Choice:
+    """Ranked by what is read of all; among the first few that fit into `left` bytes the costs decide. Raises OSError."""
+    groups, room = seen.survey.groups, seen.room.unallocated
+    ranked = rank(groups, settings.policy, settings.floors, None, set_aside, room).tolist()
+    fitting = [index for index in ranked if left is None or groups.used[index] <= left][:CONSIDERED]
+    if not fitting:
+        return Choice(None, len(ranked))
+    known = costs.of(groups, fitting)
+    best = (index for index in rank(groups, settings.policy, settings.floors, known, set_aside, room).tolist() if index in fitting)
+    return Choice(next(best, None), len(ranked))
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The block group that was chosen, looked at once more. `type`: flags of use and profile."""
+
+    explained: Explained
+    type: int
+
+
+def look_again(fd: int, seen: Look, index: int, settings: Settings, left: int | None) -> Again | None:
+    """Right before it is balanced; None when it is gone, is not worth it any more, or has grown beyond `left`. Raises OSError."""
+    groups = seen.survey.groups
+    vaddr = int(groups.vaddr[index])
+    found = explain(fd, vaddr, MAP_CELLS)
+    if not isinstance(found, Explained):
+        return None
+    one = found.survey.groups
+    flags = looked_up(fd, one.vaddr, one.length).flags
+    if not len(flags) or (left is not None and one.used[0] > left):
+        return None
+    now = _with(groups, index, one)
+    is_worth = index in rank(now, settings.policy, settings.floors, {vaddr: found.cost}, (), seen.room.unallocated)
+    return Again(found, int(flags[0])) if is_worth else None
+
+
+def _with(groups: Groups, index: int, one: Groups) -> Groups:
+    """The same, of one block group as it is now."""
+    columns = [(getattr(groups, field.name), getattr(one, field.name)) for field in fields(Groups)]
+    return Groups(*(np.concatenate((old[:index], new, old[index + 1 :])) for old, new in columns))
+
+
+def plan(fd: int, path: Path, settings: Settings, model: Model) -> list[Planned]:
+    """All that would be balanced, in the order in which it would be if nothing changed meanwhile. Raises OSError."""
+    return planned(fd, look(fd, path), settings, model)
+
+
+def planned(fd: int, seen: Look, settings: Settings, model: Model) -> list[Planned]:
+    """The same, of what was seen already. The costs of all of them are read, so this may take some seconds."""
+    groups, room = seen.survey.groups, seen.room.unallocated
+    ranked = rank(groups, settings.policy, settings.floors, None, (), room).tolist()
+    known = Costs(fd).of(groups, ranked)
+    place = {index: at for at, index in enumerate(rank(groups, settings.policy, settings.floors, known, (), room).tolist())}
+    used: list[int] = groups.used.tolist()
+    within, rest = _in_turn(used, [index for index in ranked if index in place], place, settings.budget)
+    after, _ = _in_turn(used, rest, place, None)
+    type_of = dict(zip(*_types(fd, groups, ranked), strict=True))
+    moved, found = 0, list[Planned]()
+    for index in (*within, *after):
+        moved += used[index]
+        found.append(_planned(groups, index, type_of, known, model, moved, is_within=len(found) < len(within)))
+    return found
+
+
+def _types(fd: int, groups: Groups, indices: Sequence[int]) -> tuple[list[int], list[int]]:
+    chosen = np.array(indices, np.int64)
+    found = looked_up(fd, groups.vaddr[chosen], groups.length[chosen])
+    return found.vaddr.tolist(), found.flags.tolist()
+
+
+def _in_turn(used: Sequence[int], ranked: Sequence[int], place: dict[int, int], left: int | None) -> tuple[list[int], list[int]]:
+    """One after the other as `choose` would take them, until none fits into `left` bytes; and those that remain."""
+    taken: list[int] = []
+    rest = list(ranked)
+    while True:
+        fitting = []
+        for index in rest:
+            if left is None or used[index] <= left:
+                fitting.append(index)
+                if len(fitting) == CONSIDERED:
+                    break
+        if not fitting:
+            return taken, rest
+        best = min(fitting, key=place.__getitem__)
+        rest.remove(best)
+        taken.append(best)
+        left = None if left is None else left - used[best]
+
+
+def _planned(
+    groups: Groups, index: int, type_of: dict[int, int], known: dict[int, Cost], model: Model, moved: int, is_within: bool
+) -> Planned:
+    vaddr = int(groups.vaddr[index])
+    return Planned(
+        vaddr=vaddr,
+        length=int(groups.length[index]),
+        type=type_of.get(vaddr, 0),
+        used=int(groups.used[index]),
+        fragments=int(groups.fragments[index]),
+        score=float(groups.score[index]),
+        benefit=float(groups.benefit[index]),
+        cost=known[vaddr],
+        estimate=model.estimate(known[vaddr]),
+        moved_so_far=moved,
+        is_within=is_within,
+    )

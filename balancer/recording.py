@@ -1,0 +1,160 @@
+"""Which catalogue keeps what becomes of a filesystem's free space, and what is put into it.
+
+It is the one of the btrkeep pool on that filesystem. Where there is none everything works all the same, but nothing is kept. The
+configuration and the catalogue take longer to import than a whole filesystem to scan, so they are imported when they are needed.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from balancer.score import BAD
+from balancer.survey import Survey, identity, opened
+from btrkeep.errors import ConfigError, OperatorError, UsageError
+from btrkeep.units import printable
+
+if TYPE_CHECKING:
+    from balancer.model import Measured
+    from btrkeep.catalogue import Catalogue, FreeSpaceScore
+    from btrkeep.config import Config
+
+LARGE = 16 << 20
+"""Free extents of this size and more are what balancing is for: a file of backups mostly fits into one."""
+
+_log = logging.getLogger(__name__)
+
+
+def catalogue_of(path: Path, pool: str | None = None, config: Path | None = None) -> Path | None:
+    """The state folder of the pool on the btrfs that `path` is on, None when there is none.
+
+    Without `pool` (a name) and `config` (a file) all of /etc/btrkeep are looked at: a wrong one is passed over with a warning,
+    and two pools that fit are none. Raises PoolUnusable when `path` is on no btrfs; of a pool that was named ConfigError when its
+    configuration is wrong, PoolUnusable when it is not there, and UsageError when it is on another filesystem.
+    """
+    with opened(path):
+        filesystem = identity(path)
+    if pool is not None or config is not None:
+        return _named(path, filesystem, pool, config)
+    found = {one.pool.state: one.file for one in _configured() if _filesystem_of(one) == filesystem}
+    if len(found) > 1:
+        files = ", ".join(str(file) for file in sorted(found.values()))
+        _log.warning("%s", printable(f"several pools are on the filesystem of {path} ({files}): say which one with --pool"))
+        return None
+    return next(iter(found), None)
+
+
+def needed_catalogue_of(path: Path, pool: str | None = None, config: Path | None = None) -> Path:
+    """The same where there has to be one. Raises UsageError when there is none."""
+    if found := catalogue_of(path, pool, config):
+        return found
+    if os.geteuid() != 0:
+        raise UsageError(f"no pool of btrkeep can be seen on the filesystem of {path}", "run this as root")
+    raise UsageError(
+        f"no pool of btrkeep is on the filesystem of {path}, and its catalogue is where scores and balances are kept",
+        "make one with `backupd init`, or name the one that is meant: --pool NAME or --config FILE",
+    )
+
+
+def _named(path: Path, filesystem: str, pool: str | None, file: Path | None) -> Path:
+    from btrkeep.config import load
+    from btrkeep.pool import open_pool
+
+    config = load(pool or "main", file)
+    found = open_pool(config.pool.path).filesystem
+    if found != filesystem:
+        raise UsageError(
+            f"the pool {config.pool.path} is on filesystem {found}, {path} is on {filesystem}",
+            f"name the pool's filesystem: {config.pool.path}",
+        )
+    return config.pool.state
+
+
+def _configured() -> "list[Config]":
+    """Every pool in the folder of configurations whose files are right."""
+    from btrkeep.config import reading
+
+    found = []
+    for file in sorted(reading.FOLDER.glob("[!.]*.toml")):  # hidden ones are what editors leave
+        try:
+            found.append(reading.load(file=file))
+        except ConfigError as error:
+            more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
+            _log.warning("%s", printable(f"passed over, for it is wrong: {error.problems[0]}{more}"))
+    return found
+
+
+def _filesystem_of(config: "Config") -> str | None:
+    """The UUID of the btrfs that a pool is on; None when it is not there, and so on none that is mounted where it belongs."""
+    from btrkeep.pool import open_pool
+
+    try:
+        return open_pool(config.pool.path).filesystem
+    except OperatorError as error:
+        _log.info("%s", printable(error.message))
+        return None
+
+
+def open_catalogue(state: Path) -> "Catalogue":
+    """The catalogue in a state folder, to be closed. Made or migrated when it has to be. Raises OperatorError."""
+    from btrkeep.catalogue import Catalogue
+
+    return Catalogue.open(state)
+
+
+@contextmanager
+def catalogue_with_history(state: Path) -> "Iterator[Catalogue | None]":
+    """The catalogue to read from; None when there is none yet, for reading must not make one. Raises OperatorError."""
+    from btrkeep.catalogue.migrate import FILE
+
+    if not os.path.exists(state / FILE):  # noqa: PTH110  Path.exists raises where it may not look
+        yield None
+        return
+    with open_catalogue(state) as catalogue:
+        yield catalogue
+
+
+def sample(filesystem: str, taken: datetime, survey: Survey, unallocated: int) -> "FreeSpaceScore":
+    """A survey as the catalogue keeps it. `unallocated` is that of `btrkeep.pool.read_room`."""
+    from btrkeep.catalogue import FreeSpaceScore
+
+    groups = survey.groups
+    there = np.flatnonzero(survey.extents)
+    return FreeSpaceScore(
+        filesystem=filesystem,
+        taken=taken,
+        block_groups=len(groups.vaddr),
+        length=int(groups.length.sum()),
+        used=int(groups.used.sum()),
+        unallocated=unallocated,
+        fragments=int(groups.fragments.sum()),
+        score=float(groups.score.sum()),
+        bad=int((groups.score > BAD).sum()),
+        largest_free=int(groups.largest_free.max(initial=0)),
+        free_in_large=int(survey.bytes[LARGE.bit_length() - 1 :].sum()),
+        histogram=tuple((1 << one, int(survey.extents[one]), int(survey.bytes[one])) for one in there.tolist()),
+    )
+
+
+def record_sample(state: Path, sample: "FreeSpaceScore") -> None:
+    """Keep it in the catalogue of that state folder. Raises OperatorError."""
+    with open_catalogue(state) as catalogue:
+        catalogue.add_score(sample)
+
+
+def measured(state: Path, filesystem: str) -> "list[Measured]":
+    """What the last balanced block groups of a filesystem took, newest first. Raises OperatorError."""
+    from balancer.model import Measured
+
+    with catalogue_with_history(state) as catalogue:
+        steps = catalogue.measured(filesystem) if catalogue else []
+    return [
+        Measured(step.moved, step.extents, step.refs, step.written, step.seconds)
+        for step in steps
+        if step.extents is not None and step.refs is not None and step.written is not None
+    ]

@@ -1,0 +1,273 @@
+"""Balances block groups, one at a time. Each is chosen afresh: read again, score again, then act or drop.
+
+The kernel relocates in a thread of ours. The main thread waits for it, watches what may end the run, and tells how far it is.
+"""
+
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from balancer import stops
+from balancer.attempt import Attempt, Before, attempt
+from balancer.model import DEFAULT, Model
+from balancer.observers import Everybody
+from balancer.others import Pressure, backups_at_work, lock_folders, operation_and_who
+from balancer.planning import Again, Costs, Look, choose, look, look_again, planned
+from balancer.readiness import refuse_others, refuse_unfit
+from balancer.steps import Ending, Observer, Outcome, Planned, Report, Settings, StepDone, StepView
+from balancer.stops import Facts, Stop
+from balancer.survey import identity, opened
+from btrkeep.pool import commit, read_room, written_bytes
+from btrkeep.units import counted, format_duration, format_size
+
+_TICK = 0.1
+_LOOK_FOR_OTHERS = 2.0
+_LOOK_AGAIN = 5.0
+_SHORTEST_QUIET, _LONGEST_QUIET, _QUIET = 0.3, 3.0, 0.05  # seconds, and the share of the step before
+_MOST_DROPPED = 50
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def ended_by_signals(balancing: "Balancing") -> Iterator[None]:
+    """SIGTERM, SIGHUP and Ctrl-C end the run in good order, however often they come. For the main thread."""
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        balancing.stop(number)
+
+    before = [(number, signal.signal(number, handle)) for number in _SIGNALS]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+class Balancing:
+    """One run on the filesystem that `path`, a folder or file, is on."""
+
+    def __init__(self, path: Path, settings: Settings, model: Model = DEFAULT, observers: Iterable[Observer] = ()) -> None:
+        self._path, self._settings, self._model = path, settings, model
+        self._folder = path if path.is_dir() else path.resolve().parent
+        self._tell = Everybody(observers)
+        self._signal: int | None = None
+        self._steps: list[StepDone] = []
+        self._set_aside: set[int] = set()
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Ends the run soon: what is under way is cancelled. May be called from a signal handler, and more than once."""
+        self._signal = self._signal or number
+
+    def run(self) -> Report:
+        """Until a reason to end. Raises PoolUnusable when the filesystem cannot be balanced, LockHeld when somebody else has it."""
+        with opened(self._path) as self._fd:
+            refuse_unfit(self._path)
+            self._begun, self._started = time.monotonic(), datetime.now(UTC)
+            self._filesystem = identity(self._path)
+            self._refuse_others()
+            self._locks = lock_folders(self._path, self._filesystem, self._settings.locks)
+            self._pressure, self._costs = Pressure(), Costs(self._fd)
+            self._seen = self._before = self._look()
+            self._tell.begins(self._before.numbers(), self._settings)
+            report = self._rehearse() if self._settings.dry_run else self._balance()
+            self._tell.ends(report)
+            return report
+
+    def _refuse_others(self) -> None:
+        exclusive, by = operation_and_who(self._folder)
+        if exclusive != "none" and (exclusive == "balance paused" or not self._settings.wait_for_others):
+            raise refuse_others(self._fd, self._path, exclusive, by)
+
+    def _rehearse(self) -> Report:
+        hindrance = stops.stop(stops.BEFORE, self._settings, self._facts())
+        steps = planned(self._fd, self._seen, self._settings, self._model)
+        number = sum(step.is_within for step in steps)
+        why = f"it would not begin: {hindrance.why}" if hindrance else f"{number} of {len(steps)} block groups would be balanced"
+        return self._report(Stop(hindrance.ending if hindrance else Ending.DONE, why), planned=tuple(steps))
+
+    def _balance(self) -> Report:
+        if self._settings.max_pressure is not None and not self._pressure.is_known:
+            self._tell.warns(
+                "this kernel does not tell the pressure on I/O (boot with psi=1): nothing is known of waiting for disks"
+            )
+        while not (ending := self._hindrance()):
+            view = self._next()
+            if isinstance(view, Stop):
+                ending = view
+                break
+            if ending := self._after(view):
+                break
+        return self._report(ending)
+
+    def _after(self, view: StepView) -> Stop | None:
+        """Balances it; why the run ends with that. Backups may be waited for."""
+        ending = self._step(view)
+        return stops.after(self._steps) if ending is None or ending.passes else ending
+
+    def _report(self, ending: Stop, planned: tuple[Planned, ...] = ()) -> Report:
+        return Report(
+            filesystem=self._filesystem,
+            before=self._before.numbers(),
+            after=self._seen.numbers(),
+            steps=tuple(self._steps),
+            started=self._started,
+            seconds=time.monotonic() - self._begun,
+            ending=ending.ending,
+            why=ending.why,
+            planned=planned,
+            signal=self._signal if ending.ending is Ending.SIGNAL else None,
+        )
+
+    # --- what may be in the way
+
+    def _facts(self, pressure: float | None = None) -> Facts:
+        room = read_room(self._folder)
+        exclusive, by = operation_and_who(self._folder)
+        facts = self._light_facts(backups=backups_at_work(self._locks) if self._settings.yield_to_backups else None)
+        return replace(
+            facts, unallocated=room.unallocated, total=room.total, exclusive=exclusive, exclusive_by=by, pressure=pressure
+        )
+
+    def _light_facts(self, backups: str | None) -> Facts:
+        """What can be asked ten times a second."""
+        elapsed = time.monotonic() - self._begun
+        return Facts(datetime.now(UTC), elapsed, self._moved, 0, 0, backups=backups, signal=self._signal)
+
+    @property
+    def _moved(self) -> int:
+        return sum(step.moved for step in self._steps)
+
+    @property
+    def _written(self) -> int:
+        return sum(step.written for step in self._steps)
+
+    @property
+    def _left(self) -> int | None:
+        return None if self._settings.budget is None else self._settings.budget - self._moved
+
+    def _hindrance(self) -> Stop | None:
+        """Why no block group may be begun, after waiting for what passes; None when one may."""
+        found = stops.stop(stops.BEFORE, self._settings, self._facts(self._quiet_pressure()))
+        if found is None or not found.passes:
+            return found
+        begun = time.monotonic()
+        while time.monotonic() - begun < self._settings.patience:
+            self._tell.waits(found.why)
+            self._pressure.begin()
+            self._sleep(min(_LOOK_AGAIN, self._settings.patience))
+            now = stops.stop(stops.BEFORE, self._settings, self._facts(self._pressure.share()))
+            if now is None:
+                self._seen = self._look()  # others were at work meanwhile
+            if now is None or not now.passes:
+                return now
+            found = now
+        return replace(found, why=f"{found.why}, after {format_duration(self._settings.patience)} of waiting")
+
+    def _quiet_pressure(self) -> float | None:
+        """Measured while we do nothing for a moment: a balance of our own makes others wait, and waits itself."""
+        if self._settings.max_pressure is None or not self._pressure.is_known:
+            return None
+        last = self._steps[-1].seconds if self._steps else 0.0
+        self._pressure.begin()
+        self._sleep(min(max(_SHORTEST_QUIET, _QUIET * last), _LONGEST_QUIET))
+        return self._pressure.share()
+
+    def _sleep(self, seconds: float) -> None:
+        """At most so long, and no longer when a signal comes."""
+        end = time.monotonic() + seconds
+        while self._signal is None and (left := end - time.monotonic()) > 0:
+            time.sleep(min(_TICK, left))
+
+    # --- one block group
+
+    def _look(self) -> Look:
+        """What was done before is committed, so that it is seen."""
+        with suppress(OSError):  # an error made it read-only: it can still be read
+            commit(self._folder)
+        return look(self._fd, self._folder)
+
+    def _next(self) -> StepView | Stop:
+        """The block group to balance now, or why there is none."""
+        dropped: set[int] = set()
+        while len(dropped) < _MOST_DROPPED and self._signal is None:
+            choice = choose(self._seen, self._settings, self._costs, self._set_aside | dropped, self._left)
+            if choice.index is None:
+                return self._nothing(choice.worth)
+            again = look_again(self._fd, self._seen, choice.index, self._settings, self._left)
+            if again:
+                view = self._view(again, choice.worth)
+                return stops.too_long(self._settings, self._light_facts(None), view.estimate.seconds) or view
+            dropped.add(int(self._seen.survey.groups.vaddr[choice.index]))
+            self._seen = self._look()
+        busy = Stop(Ending.DONE, "the filesystem changes faster than a block group can be chosen")
+        return stops.signal_came(self._settings, self._light_facts(None)) or busy
+
+    def _nothing(self, worth: int) -> Stop:
+        if worth:
+            moved = format_size(self._moved)
+            return Stop(
+                Ending.BUDGET, f"{moved} moved, and none of {worth:,} that are worth it fits into what is left of the budget"
+            )
+        aside = f"; {counted(len(self._set_aside), 'block group')} failed and are set aside" if self._set_aside else ""
+        return Stop(Ending.DONE, f"no {'further ' if self._steps else ''}block group is worth it{aside}")
+
+    def _view(self, again: Again, worth: int) -> StepView:
+        one, cost = again.explained.survey.groups, again.explained.cost
+        return StepView(
+            number=len(self._steps) + 1,
+            vaddr=int(one.vaddr[0]),
+            length=int(one.length[0]),
+            type=again.type,
+            used=int(one.used[0]),
+            fragments=int(one.fragments[0]),
+            score=float(one.score[0]),
+            benefit=float(one.benefit[0]),
+            cost=cost,
+            estimate=self._model.estimate(cost),
+            shares=again.explained.shares,
+            worth=worth,
+            left=self._left,
+        )
+
+    def _step(self, view: StepView) -> Stop | None:
+        """Balances it; why nothing may follow."""
+        self._tell.step_begins(view)
+        started, before = datetime.now(UTC), Before(self._moved, self._written, written_bytes(self._folder))
+        self._looked = time.monotonic()
+        self._seen_backups: str | None = None
+        tried = attempt(self._fd, self._folder, view, before, self._meanwhile, self._tell)
+        done = self._done(view, started, tried, before.counter)
+        self._steps.append(done)
+        if done.outcome in (Outcome.NO_SPACE, Outcome.FAILED):
+            self._set_aside.add(view.vaddr)
+        self._tell.step_ends(done)
+        return tried.stop
+
+    def _meanwhile(self) -> Stop | None:
+        """What cancels the block group under way. Backups when they are there at two looks: some locks are held for a moment."""
+        backups = None
+        if self._settings.yield_to_backups and time.monotonic() - self._looked >= _LOOK_FOR_OTHERS:
+            self._looked = time.monotonic()
+            seen = backups_at_work(self._locks)
+            backups, self._seen_backups = seen if self._seen_backups else None, seen
+        return stops.stop(stops.DURING, self._settings, self._light_facts(backups))
+
+    def _done(self, view: StepView, started: datetime, tried: Attempt, counter: int) -> StepDone:
+        before, self._seen = self._seen.score, self._look()
+        return StepDone(
+            view=view,
+            started=started,
+            seconds=tried.seconds,
+            outcome=tried.outcome,
+            moved=0 if tried.outcome is Outcome.GONE else max(0, view.used - tried.left),
+            written=written_bytes(self._folder) - counter,
+            gained=before - self._seen.score,
+            score=self._seen.score,
+            unallocated=self._seen.room.unallocated,
+            error=tried.error,
+        )

@@ -1,0 +1,130 @@
+"""The kernel's balance, of one block group at a time, and what else may have the filesystem for itself.
+
+The ioctl blocks until the block group is relocated. It can be cancelled from elsewhere by BALANCE_CTL, and a fatal signal cancels
+it as well (Linux 6.18: nothing stays behind after kill -9). A balance that somebody pauses, or that a power cut interrupted and a
+mount with skip_balance did not go on with, stays "paused" and keeps everybody else out.
+
+Layouts: struct btrfs_ioctl_balance_args and btrfs_balance_args in linux/btrfs.h. python-btrfs's balance_v2 packs them too, but
+hides what the ioctl returns, which is above zero when a device is being added, say.
+"""
+
+import errno
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from fcntl import ioctl
+from pathlib import Path
+from struct import Struct
+
+from btrfs import ioctl as numbers
+
+from btrkeep.pool.marker import filesystem_uuid
+
+_METADATA = 1 << 2  # BTRFS_BLOCK_GROUP_METADATA
+_FLAGS = Struct("=QQ")  # which kinds are meant, and the state
+# profiles, usage (as two), devid, pstart, pend, vstart, vend, target, flags, limit and stripes (as two each), unused
+_FILTER = Struct("=QLL7Q4L48x")
+_DATA_AT = _FLAGS.size
+_METADATA_AT = _DATA_AT + _FILTER.size
+_COUNTS = Struct("=QQQ")  # expected, considered, completed
+_COUNTS_AT = _METADATA_AT + 2 * _FILTER.size
+_NO_END = (1 << 64) - 1
+_RUNNING = 1  # BTRFS_BALANCE_STATE_RUNNING
+_SYSFS = Path("/sys/fs/btrfs")
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceNow:
+    """A balance that runs or is paused. `vrange`: its range of virtual addresses, None when it is not limited to one."""
+
+    paused: bool
+    vrange: tuple[int, int] | None
+
+    @property
+    def block_group(self) -> int | None:
+        """Where the one block group lies that it is about, when it was started the way that `balance_block_group` does."""
+        return self.vrange[0] if self.vrange and self.vrange[1] == self.vrange[0] + 1 else None
+
+
+def balance_block_group(fd: int, vaddr: int, flags: int) -> int:
+    """Relocates exactly the block group that begins at `vaddr`, whose flags of use and profile these are. Blocks meanwhile.
+
+    How many were relocated: 1, or 0 when it was gone. Raises OSError: ECANCELED when it was cancelled or paused, ENOSPC, ETXTBSY
+    when a swap file lies in it, EINPROGRESS when another exclusive operation goes on, EROFS, EPERM without CAP_SYS_ADMIN.
+    """
+    arguments = bytearray(numbers.ioctl_balance_args.size)
+    one = _FILTER.pack(
+        0, 0, 100, 0, 0, _NO_END, vaddr, vaddr + 1, 0, numbers.BALANCE_ARGS_VRANGE, 0, numbers.ULONG_MAX, 0, numbers.ULONG_MAX
+    )
+    kinds = numbers.BALANCE_DATA
+    arguments[_DATA_AT : _DATA_AT + _FILTER.size] = one
+    if flags & _METADATA:  # on a filesystem with mixed block groups the kernel wants the same said of both
+        kinds |= numbers.BALANCE_METADATA
+        arguments[_METADATA_AT : _METADATA_AT + _FILTER.size] = one
+    _FLAGS.pack_into(arguments, 0, kinds, 0)
+    if ioctl(fd, numbers.IOC_BALANCE_V2, arguments):  # BTRFS_ERROR_DEV_EXCL_RUN_IN_PROGRESS
+        raise OSError(errno.EINPROGRESS, os.strerror(errno.EINPROGRESS))
+    expected, _, completed = _COUNTS.unpack_from(arguments, _COUNTS_AT)
+    if expected > completed:  # the kernel passes over a block group with a swap file in it, and calls that a success
+        raise OSError(errno.ETXTBSY, os.strerror(errno.ETXTBSY))
+    return int(completed)
+
+
+def balance_now(fd: int) -> BalanceNow | None:
+    """The balance that runs or is paused on the filesystem that `fd` is on, None when there is none. Raises OSError."""
+    arguments = bytearray(numbers.ioctl_balance_args.size)
+    try:
+        ioctl(fd, numbers.IOC_BALANCE_PROGRESS, arguments)
+    except OSError as error:
+        if error.errno == errno.ENOTCONN:
+            return None
+        raise
+    state = _FLAGS.unpack_from(arguments, 0)[1]
+    fields = _FILTER.unpack_from(arguments, _DATA_AT)
+    vrange = (fields[6], fields[7]) if fields[9] & numbers.BALANCE_ARGS_VRANGE else None
+    return BalanceNow(not state & _RUNNING, vrange)
+
+
+def balance_state(fd: int) -> str:
+    """ "none", "running" or "paused". Raises OSError."""
+    found = balance_now(fd)
+    return "none" if found is None else "paused" if found.paused else "running"
+
+
+def cancel_balance(fd: int, vaddr: int | None = None) -> bool:
+    """Cancels the balance that runs or is paused, and waits for its end; False when there is none. Raises OSError.
+
+    With `vaddr` only one that is about the block group there: nobody else's.
+    """
+    found = balance_now(fd)
+    if found is None or (vaddr is not None and found.block_group != vaddr):
+        return False
+    try:
+        ioctl(fd, numbers.IOC_BALANCE_CTL, numbers.BALANCE_CTL_CANCEL)
+    except OSError as error:
+        if error.errno == errno.ENOTCONN:  # it has ended meanwhile
+            return False
+        raise
+    return True
+
+
+def exclusive_operation(path: Path) -> str:
+    """What has the filesystem of `path` for itself: "none", "balance", "balance paused", "device add", ... Raises OSError.
+
+    "none" too where the kernel does not tell (before Linux 5.10): who starts a balance then finds out by EINPROGRESS.
+    """
+    try:
+        return (_SYSFS / filesystem_uuid(path) / "exclusive_operation").read_text().strip()
+    except FileNotFoundError:
+        return "none"
+
+
+def missing_devices(path: Path) -> list[int]:
+    """The numbers of devices that the filesystem of `path` is mounted without. Raises OSError."""
+    found = []
+    with suppress(FileNotFoundError):  # before Linux 5.6 the kernel does not tell
+        for device in (_SYSFS / filesystem_uuid(path) / "devinfo").iterdir():
+            with suppress(FileNotFoundError):  # removed between the two looks
+                if (device / "missing").read_text().strip() == "1":
+                    found.append(int(device.name))
+    return sorted(found)

@@ -1,0 +1,97 @@
+"""Plans, steps and reports made up for tests of how they are shown."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from balancer.model import Estimate
+from balancer.steps import MAP_CELLS, Ending, Outcome, Planned, PoolNumbers, Report, StepDone, StepView
+from balancer.survey import Cost
+
+MIB = 1 << 20
+GIB = 1 << 30
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+UUID = "f5c9181c-b024-4697-b27e-722cc87dd80a"
+
+
+def numbers(**fields: Any) -> PoolNumbers:
+    made = PoolNumbers(
+        block_groups=40,
+        allocated=40 * GIB,
+        used=30 * GIB,
+        unallocated=8 * GIB,
+        fragments=6176,
+        score=3674.0,
+        largest_free=600 * MIB,
+        free_in_large=2 * GIB,
+    )
+    return replace(made, **fields)
+
+
+def planned(number: int, used: int, seconds: float = 10.0, *, is_within: bool = True, **fields: Any) -> Planned:
+    """The block group `number`, of which `used` bytes would move; its other numbers are as large as they come."""
+    made = Planned(
+        vaddr=46_000_000_000_000 + number * GIB,
+        length=GIB,
+        type=1,
+        used=used,
+        fragments=12_345,
+        score=3902.4,
+        benefit=7841.5,
+        cost=Cost(123_456, 1_234_567, used, 128 * MIB),
+        estimate=Estimate(used, 3 * MIB, seconds),
+        moved_so_far=used * (number + 1),
+        is_within=is_within,
+    )
+    return replace(made, **fields)
+
+
+def view(number: int = 1, **fields: Any) -> StepView:
+    made = StepView(
+        number=number,
+        vaddr=46_000_000_000_000,
+        length=GIB,
+        type=1,
+        used=512 * MIB,
+        fragments=9458,
+        score=3902.4,
+        benefit=7841.5,
+        cost=Cost(123_456, 1_234_567, 512 * MIB, 128 * MIB),
+        estimate=Estimate(512 * MIB, 3 * MIB, 20.0),
+        shares=np.linspace(0, 1, MAP_CELLS),
+        worth=12,
+        left=None,
+    )
+    return replace(made, **fields)
+
+
+def done(number: int = 1, outcome: Outcome = Outcome.DONE, **fields: Any) -> StepDone:
+    moved = 512 * MIB if outcome is Outcome.DONE else 0
+    made = StepDone(
+        view=view(number),
+        started=NOON,
+        seconds=12.0,
+        outcome=outcome,
+        moved=moved,
+        written=600 * MIB,
+        gained=3800.0 if moved else 0.0,
+        score=1200.0,
+        unallocated=9 * GIB,
+    )
+    return replace(made, **fields)
+
+
+def report(*steps: StepDone, ending: Ending = Ending.DONE, why: str = "nothing is worth it any more", **fields: Any) -> Report:
+    made = Report(
+        filesystem=UUID,
+        before=numbers(),
+        after=numbers(block_groups=39, allocated=39 * GIB, unallocated=9 * GIB, fragments=3000, score=1200.0),
+        steps=steps,
+        started=NOON,
+        seconds=34.0,
+        ending=ending,
+        why=why,
+    )
+    return replace(made, **fields)

@@ -1,0 +1,435 @@
+"""How plans and runs are shown, and what the options of `plan` and `run` mean. No btrfs is needed here."""
+
+import io
+import json
+import re
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+import pytest
+from rich.console import Console
+
+from balancer import choose
+from balancer.cli import COMMANDS, group, live, options
+from balancer.cli.live import LiveObserver
+from balancer.cli.options import moment, pressure, size_or_share
+from balancer.cli.pace import Pace
+from balancer.cli.plan_view import cut_of, lines, sentence
+from balancer.cli.planning import settings_of
+from balancer.cli.report import report_lines
+from balancer.cli.run_json import plan_as_json, report_as_json
+from balancer.cli.run_view import JsonObserver, LineObserver, step_line
+from balancer.cli.running import exit_status
+from balancer.steps import INTENDED, SWAP, Ending, Least, Outcome, Progress, Settings
+from btrkeep.errors import Exit
+from tests.balancer.made import GIB, MIB, NOON, UUID, done, numbers, planned, report, view
+from tests.balancer.program import balancer
+from tests.beds import TOP
+
+PAGE = (TOP / "docs" / "balance.rst").read_text(encoding="utf-8")
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+# --- options
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "now", "utc"),
+    [
+        ("06:00", "2026-11-20T22:15:00", "2026-11-21T05:00:00"),
+        ("06:00", "2026-11-20T05:59:59", "2026-11-20T05:00:00"),
+        ("6:00", "2026-11-20T06:00:00", "2026-11-21T05:00:00"),  # at six sharp, tomorrow's
+        ("06:00", "2026-10-24T23:00:00", "2026-10-25T05:00:00"),  # the night is an hour longer
+        ("06:00", "2026-03-28T23:00:00", "2026-03-29T04:00:00"),  # and an hour shorter
+        ("2026-11-20T06:00:00+02:00", "2027-01-01T00:00:00", "2026-11-20T04:00:00"),
+    ],
+)
+@pytest.mark.usefixtures("berlin")
+def test_until_is_the_next_time_on_the_clocks_of_this_machine(text: str, now: str, utc: str) -> None:
+    found = moment(text, datetime.fromisoformat(now))
+    assert found == datetime.fromisoformat(utc).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "6", "24:00", "06:60", "06:00Z", "06:00:00", "noon", "2026-11-20T06:00:00", "\u0660\u0666:00"]
+)
+def test_what_is_no_time_is_said_to_be_none(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no time|names no zone"):
+        moment(text, datetime(2026, 11, 20))  # noqa: DTZ001
+
+
+def test_room_is_a_size_or_a_share_and_pressure_a_share_or_none() -> None:
+    assert (size_or_share("4GiB"), size_or_share("3%")) == (4 * GIB, 0.03)
+    assert [pressure(text) for text in ("40%", "40", "none")] == [0.4, 0.4, None]
+    for text in ("x", "101", "-1", "40%%"):
+        with pytest.raises(ValueError, match="is no share"):
+            pressure(text)
+
+
+def test_an_option_that_is_not_given_leaves_what_the_policy_has() -> None:
+    for policy, floors in choose.FLOORS.items():
+        assert settings_of(None, None, policy, None, None, pressure=0.4) == Settings(policy=policy, floors=floors)
+    found = settings_of(GIB, 60.0, "score", 7.0, 0.0, least=0.03, yields=False, patience=5.0)
+    assert (found.floors.min_score, found.floors.min_benefit, found.budget, found.time) == (7.0, 0.0, GIB, 60.0)
+    assert (found.yield_to_backups, found.wait_for_others, found.patience, found.max_pressure) == (False, True, 5.0, None)
+    assert found.min_unallocated.of(1000 * GIB) == 30 * GIB
+    assert settings_of(None, None, "score", None, None, least=0).min_unallocated == Least(0, 1.0)
+    assert settings_of(None, None, "score", None, None, least=500 * GIB).min_unallocated.of(1000 * GIB) == 500 * GIB
+
+
+def test_help_knows_the_policies_without_numpy() -> None:
+    assert options.POLICIES == choose.POLICIES
+    for name in ("plan", "run"):
+        text = balancer(name, "--help", COLUMNS="80").stdout
+        for policy in choose.POLICIES:
+            assert re.search(rf"^    {policy} ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["plan", "/", "--budget", "much"], "'much' is no size"),
+        (["plan", "/", "--time", "60"], "'60' is no duration"),
+        (["run", "/", "--policy", "best"], "'best' is not one of"),
+        (["run", "/", "--until", "6 o'clock"], "is no time: write it like 06:00"),
+        (["run", "/", "--min-unallocated", "some"], "is neither a size nor a share"),
+        (["run", "/", "--max-pressure", "high"], "is no share"),
+        (["plan", "/", "--until", "06:00"], "plan has no option --until"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_value_that_is_not_understood_is_one_line_and_a_hint(words: list[str], error: str) -> None:
+    said = balancer(*words, check=False)
+    assert (said.returncode, said.stdout) == (2, "")
+    first, second = said.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert error in first
+    assert second.startswith("hint: ")
+
+
+# --- a plan
+
+
+def five(**fields: Any) -> list[Any]:
+    return [planned(number, GIB, **fields) for number in range(5)]
+
+
+def test_a_plan_ends_where_the_first_of_its_limits_does() -> None:
+    three = [*five()[:3], *(planned(number, GIB, is_within=False) for number in (3, 4))]
+    budget = Settings(budget=3 * GIB)
+    assert cut_of(five(), Settings(), NOON).number == 5
+    assert cut_of(five(), Settings(), NOON).words == ""
+    assert (cut_of(three, budget, NOON).number, cut_of(three, budget, NOON).words) == (3, "the budget of 3.00 GiB ends here")
+    # ten seconds each: the second would end at 20 s
+    assert cut_of(three, Settings(budget=3 * GIB, time=20.0), NOON).number == 2
+    assert cut_of(three, Settings(budget=3 * GIB, time=19.0), NOON).number == 1
+    assert "the time of 1m" in cut_of([*five(), *five()], Settings(time=60.0), NOON).words
+    window = cut_of(five(), Settings(time=60.0, until=NOON + timedelta(seconds=35)), NOON)
+    assert (window.number, window.words) == (3, "the time until 2026-11-20 12:00 UTC ends about here")
+    assert cut_of(five(), Settings(until=NOON - timedelta(hours=1)), NOON).number == 0
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 0])
+def test_a_plan_fits_the_terminal_and_always_has_place_size_score_and_time(width: int) -> None:
+    plans = [*five()[:3], *(planned(number, GIB, is_within=False) for number in (3, 4))]
+    settings = Settings(budget=3 * GIB)
+    text = lines(UUID, numbers(), plans, cut_of(plans, settings, NOON), "", width)
+    assert not width or max(len(click.unstyle(line)) for line in text) <= width
+    head = next(line.split() for line in text if "VADDR" in line)
+    assert {"VADDR", "USED", "SCORE", "TIME"} <= set(head)
+    if width in (80, 0):
+        assert {"EXTENTS", "REFS", "METADATA", "TOTAL"} <= set(head)
+    if not width:
+        assert head == ["VADDR", "USED", "FRAGS", "SCORE", "BENEFIT", "EXTENTS", "REFS", "METADATA", "TIME", "TOTAL"]
+    at = next(number for number, line in enumerate(text) if line.lstrip().startswith("VADDR"))
+    rows = [click.unstyle(line) for line in text[at + 1 : at + 7]]
+    assert [number for number, row in enumerate(rows) if row == "--- the budget of 3.00 GiB ends here ---"] == [3]
+    assert [row.split()[0] for row in rows if row[0] != "-"] == [str(one.vaddr) for one in plans]
+
+
+def test_the_sentence_counts_what_is_within_the_limits_only() -> None:
+    plans = [planned(0, GIB // 4), planned(1, GIB // 2), planned(2, GIB // 2, is_within=False)]
+    settings = Settings(budget=GIB)
+    text = sentence(numbers(score=10_000.0), plans, cut_of(plans, settings, NOON), "")
+    assert text.startswith(
+        "2 of 3 block groups: 768 MiB would move, and about 6.00 MiB of metadata be written with it, in about 20s."
+    )
+    assert "a score of about 7,805 of 10,000 (78%)" in text  # 2 * 3902.4
+    assert "unallocated space of 1.25 GiB that is free in 24,690 pieces now" in text
+
+
+def test_a_plan_of_nothing_says_why() -> None:
+    assert sentence(numbers(), [], cut_of([], Settings(), NOON), "all is well") == "Nothing is worth balancing: all is well."
+    small = Settings(budget=GIB // 8)
+    plans = [planned(0, GIB // 2, is_within=False), planned(1, GIB // 4, is_within=False)]
+    assert "The smallest block group that is worth it moves 256 MiB" in sentence(numbers(), plans, cut_of(plans, small, NOON), "")
+
+
+# --- a run, line by line
+
+
+def test_a_line_tells_what_became_of_a_block_group() -> None:
+    assert step_line(done()) == (
+        "1: block group 46000000000000: score 5,000 -> 1,200, 512 MiB moved, 600 MiB written (1.2x), 12s, 9.00 GiB unallocated"
+    )
+    assert step_line(done(outcome=Outcome.GONE)) == "1: block group 46000000000000: was gone before its turn came"
+    failed = step_line(done(outcome=Outcome.FAILED, error="Input/output\x1b[31m error"))
+    assert failed == r"1: block group 46000000000000: failed (Input/output\x1b[31m error); it is set aside"
+    assert "no room" in step_line(done(outcome=Outcome.NO_SPACE, error="No space left on device"))
+    assert "cancelled, score" in step_line(done(outcome=Outcome.CANCELLED, moved=MIB, written=2 * MIB))
+    short = step_line(done(), longest=80)
+    assert len(short) <= 80
+    assert short == "1: 46000000000000: score 5,000 -> 1,200, 512 MiB moved, 600 MiB written (1.2x)"
+
+
+def test_a_pipe_gets_one_line_for_each_block_group_and_one_for_each_reason_to_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    observer = LineObserver()
+    observer.begins(numbers(), Settings(budget=20 * GIB))
+    for seconds in range(3):
+        observer.waits(f"something waits for the disks {41 + seconds}% of the time")
+    for number in (1, 2):
+        observer.step_begins(view(number))
+        observer.progress(Progress(0, 0, 1.0, 0, 0))
+        observer.step_ends(done(number))
+    observer.stopping("SIGTERM came")
+    observer.warns("a\x1bb")
+    text = capsys.readouterr()
+    assert text.err == ""
+    assert [line.split(":")[0] for line in text.out.splitlines()] == [
+        "balancing by benefit",
+        "waiting",
+        "1",
+        "2",
+        "stopping",
+        "note",
+    ]
+    assert r"a\x1bb" in text.out
+    assert "at most 20.0 GiB" in text.out
+
+
+def test_quiet_says_only_what_is_wrong_and_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    observer = LineObserver(quiet=True)
+    observer.begins(numbers(), Settings())
+    observer.step_ends(done())
+    observer.ends(report(done()))
+    assert capsys.readouterr() == ("", "")
+    observer.step_ends(done(outcome=Outcome.FAILED, error="Input/output error"))
+    observer.warns("this is not recorded")
+    observer.ends(report(done(), ending=Ending.UNALLOCATED, why="1.00 GiB are unallocated"))
+    text = capsys.readouterr()
+    assert text.out == ""
+    assert [line.split(":")[0] for line in text.err.splitlines()] == ["1", "note", "It stopped"]
+
+
+def test_json_leaves_standard_output_to_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    observer = JsonObserver()
+    observer.begins(numbers(), Settings())
+    observer.step_ends(done())
+    observer.warns("this is not recorded")
+    observer.ends(report(done()))
+    assert capsys.readouterr() == ("", "note: this is not recorded\n")
+
+
+# --- the report
+
+
+def test_the_report_has_before_after_and_change_of_everything() -> None:
+    text = "\n".join(report_lines(report(done(1), done(2))))
+    for row in (
+        r"block groups of data +40 +39 +-1",
+        r"allocated to them +40\.0 GiB +39\.0 GiB +-1\.00 GiB",
+        r"used of it +30\.0 GiB +30\.0 GiB$",
+        r"unallocated +8\.00 GiB +9\.00 GiB +\+1\.00 GiB",
+        r"fragments +6,176 +3,000 +-3,176",
+        r"score +3,674 +1,200 +-2,474",
+        r"largest free extent +600 MiB +600 MiB$",
+        r"free in 16 MiB and more +2\.00 GiB +2\.00 GiB$",
+    ):
+        assert re.search(f"^{row}", text, re.MULTILINE), row
+    flat = " ".join(text.split())
+    assert (
+        "1.00 GiB moved out of 2 block groups in 34s, 1.17 GiB were written to the devices: 1.17 bytes written per byte moved."
+        in flat
+    )
+    assert flat.endswith("It ended: nothing is worth it any more.")
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_report_names_the_block_groups_that_did_not_go_well() -> None:
+    steps = [
+        done(1, Outcome.NO_SPACE, error="No space left on device"),
+        done(2, Outcome.FAILED, error="Input/\noutput error"),
+        done(3, Outcome.CANCELLED, error="Operation canceled"),
+    ]
+    text = " ".join(" ".join(report_lines(report(*steps, ending=Ending.SIGNAL, why="SIGINT came"))).split())
+    assert "Block group 46000000000000: the kernel found no room for what was in it (No space left on device)." in text
+    assert r"failed (Input/\noutput error)" in text
+    assert "cancelled on the way." in text
+    assert "per byte" not in text
+    assert text.endswith("It stopped: SIGINT came.")
+    assert "Nothing was moved" in " ".join(report_lines(report()))
+
+
+@pytest.mark.parametrize("ending", Ending)
+def test_the_exit_status_says_whether_it_came_to_its_end(ending: Ending) -> None:
+    expected = {Ending.SIGNAL: Exit.TERMINATED}.get(ending, Exit.OK if ending in INTENDED else Exit.ATTENTION)
+    assert exit_status(report(done(), ending=ending, signal=15 if ending is Ending.SIGNAL else None)) == expected
+
+
+def test_a_balance_that_somebody_else_cancelled_needs_a_look() -> None:
+    assert exit_status(report(done(), ending=Ending.SIGNAL)) == Exit.ATTENTION
+
+
+def test_a_block_group_that_failed_needs_a_look_and_one_without_room_does_not() -> None:
+    assert exit_status(report(done(), done(2, Outcome.FAILED))) == Exit.ATTENTION
+    assert exit_status(report(done(), done(2, Outcome.NO_SPACE), done(3, Outcome.GONE))) == Exit.OK
+    assert exit_status(report(done(), done(2, Outcome.FAILED, error=SWAP))) == Exit.OK
+    assert exit_status(report(done(), ending=Ending.SIGNAL, signal=2)) == Exit.INTERRUPTED
+    assert exit_status(report(done(), ending=Ending.SIGNAL, signal=1)) == Exit.TERMINATED  # the terminal is gone
+
+
+# --- the live display
+
+
+def shown(width: int, *, colour: bool = True) -> tuple[LiveObserver, io.StringIO]:
+    text = io.StringIO()
+    observer = LiveObserver()
+    observer.console = Console(
+        file=text, width=width, height=30, force_terminal=True, color_system="256" if colour else None, highlight=False
+    )
+    return observer, text
+
+
+def picture(observer: LiveObserver) -> list[str]:
+    """What stands on the screen now."""
+    text = io.StringIO()
+    Console(file=text, width=observer.console.width, highlight=False).print(observer.picture())
+    return text.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_picture_has_the_block_group_its_map_and_what_is_left_at_any_width(width: int) -> None:
+    observer, _ = shown(width)
+    observer.begins(numbers(), Settings(budget=20 * GIB))
+    observer.step_begins(view(1, left=20 * GIB))
+    observer.progress(Progress(left=128 * MIB, written=500 * MIB, seconds=5.0, total_moved=384 * MIB, total_written=500 * MIB))
+    drawn = picture(observer)
+    flat = " ".join(" ".join(drawn).split())
+    assert max(map(len, drawn)) <= width
+    assert "block group 46000000000000" in flat
+    assert "score 3,902.4" in flat
+    assert "384 MiB of 512 MiB" in flat
+    assert "384 MiB of 20.0 GiB" in flat
+    assert "about 15s left" in flat
+    assert "384 MiB moved, 500 MiB written (1.3x), score 3,674" in flat
+    cells = [line for line in drawn if line.startswith("▏")]
+    assert len(cells) * (len(cells[0]) - 2) * 2 == 256
+    assert len({len(line) for line in cells}) == 1
+    observer.step_ends(done(1))
+    assert "block group" not in " ".join(picture(observer))
+    observer.waits("backups come first: backupd\x1b[2J run")
+    assert r"waiting: backups come first: backupd\x1b[2J run" in " ".join(" ".join(picture(observer)).split())
+    observer.step_begins(view(2))
+    observer.stopping("SIGINT came")
+    said = " ".join(" ".join(picture(observer)).split())
+    assert "stopping: SIGINT came; the kernel gives up the block group at 46000000000000" in said
+    observer.close()
+
+
+def test_without_colours_the_map_is_drawn_in_half_blocks_and_in_an_old_locale_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    observer, _ = shown(80, colour=False)
+    observer.begins(numbers(), Settings())
+    observer.step_begins(view())
+    cells = [line for line in picture(observer) if line.startswith("▏")]
+    assert [set(line[1:-1]) for line in cells] == [{" "}, {"█"}]  # from free to used
+    observer.close()
+    monkeypatch.setattr(live, "has_blocks", lambda: False)
+    observer, _ = shown(80, colour=False)
+    observer.begins(numbers(), Settings())
+    observer.step_begins(view())
+    assert [set(line.strip("|")) for line in picture(observer) if line.startswith("|")] == [{" "}, {"#"}]
+    observer.close()
+
+
+def test_what_is_done_scrolls_away_and_the_report_stays() -> None:
+    observer, text = shown(100)
+    observer.begins(numbers(), Settings())
+    observer.step_begins(view())
+    observer.step_ends(done())
+    observer.ends(report(done()))
+    plain = ESCAPES.sub("", text.getvalue())
+    assert "1: 46000000000000: score 5,000 -> 1,200, 512 MiB moved, 600 MiB written (1.2x), 12s\n" in plain
+    assert plain.rstrip().endswith("It ended: nothing is worth it any more.")
+    assert text.getvalue().count("\x1b[?25l") == text.getvalue().count("\x1b[?25h") == 1  # the cursor is back
+
+
+def test_how_far_a_run_is_goes_by_the_limit_that_is_nearest() -> None:
+    pace = Pace(Settings(budget=10 * GIB, time=100.0), 1000.0, NOON)
+    pace.step_begins(view(worth=4))
+    assert pace.share(5 * GIB, 1010.0) == (0.5, "5.00 GiB of 10.0 GiB")
+    assert pace.share(GIB, 1080.0) == (0.8, "1m 20s of 1m 40s")
+    assert pace.left(5 * GIB, 1020.0) == 20.0  # as fast as up to now
+    assert pace.left(GIB, 1080.0) == 20.0  # the time is over before
+    window = Pace(Settings(until=NOON + timedelta(hours=1)), 0.0, NOON)
+    assert window.left(0, 1800.0) == 1800.0
+    free = Pace(Settings(), 0.0, NOON)
+    assert free.step_share(None) == (0.0, "")
+    free.step_begins(view(worth=4))
+    assert free.left(0, 10.0) is None
+    assert free.step_share(Progress(512 * MIB, 0, 5.0, 0, 0)) == (0.25, "copying 512 MiB")  # a quarter of the time
+    assert free.step_share(Progress(512 * MIB, 0, 99.0, 0, 0)) == (0.95, "copying 512 MiB")
+    assert free.step_share(Progress(0, 0, 5.0, 0, 0)) == (1.0, "512 MiB of 512 MiB")
+    free.step_ends(done())
+    assert free.share(0, 12.0) == (0.25, "1 of 4 block groups")
+    assert free.left(0, 12.0) == 36.0  # three more, twelve seconds each
+
+
+# --- JSON and documents
+
+
+def examples() -> list[dict[str, Any]]:
+    blocks = PAGE.split(".. code-block:: json")[1:]
+    return [json.loads(block.split("\n\n")[1]) for block in blocks]
+
+
+def keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: keys(inner) for key, inner in value.items()}
+    return [keys(value[0])] if isinstance(value, list) else None
+
+
+def test_the_json_on_the_page_has_the_fields_that_the_program_prints() -> None:
+    settings, plans = Settings(), five()
+    plan = plan_as_json(UUID, numbers(), plans, cut_of(plans, settings, NOON), settings)
+    assert [keys(example) for example in examples()] == [keys(plan), keys(report_as_json(report(done()), settings))]
+    json.dumps(plan)
+
+
+def test_the_page_names_every_ending_every_outcome_and_every_option_that_decides() -> None:
+    page = " ".join(PAGE.split())
+    for word in (*Ending, *Outcome, *choose.POLICIES):
+        assert f"``{word}``" in page, word
+    known = set()
+    for name in COMMANDS:
+        command = group.get_command(click.Context(group), name)
+        assert command
+        known |= {option for param in command.params for option in param.opts}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) <= known
+    floors = choose.Floors()
+    assert f"has to score {floors.min_score:g} " in page
+    assert f"lose {floors.min_benefit:g} for each GiB" in page
+    least = Least()
+    whole = least.size / least.share / GIB
+    assert f"{least.size // GIB} GiB by default, or {least.share:.0%} of a filesystem of less than {whole:.0f} GiB" in page

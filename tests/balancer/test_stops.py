@@ -1,0 +1,141 @@
+"""Why a run ends or waits: the table of rules, fact by fact."""
+
+import signal
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from balancer.model import Estimate
+from balancer.steps import BUSY, SWAP, Ending, Least, Outcome, Settings, StepDone, StepView
+from balancer.stops import BEFORE, DURING, Facts, after, stop, too_long
+from balancer.survey import Cost
+
+GIB = 1 << 30
+NOW = datetime(2026, 11, 20, 22, tzinfo=UTC)
+WELL = Facts(NOW, elapsed=60, moved=5 * GIB, unallocated=100 * GIB, total=1000 * GIB, pressure=0.1)
+LIMITS = Settings(budget=10 * GIB, time=3600, until=NOW + timedelta(hours=1))
+
+
+def test_with_nothing_in_the_way_it_goes_on() -> None:
+    assert stop(BEFORE, LIMITS, WELL) is None
+    assert stop(DURING, LIMITS, WELL) is None
+    assert stop(BEFORE, Settings(), replace(WELL, moved=1 << 60, elapsed=1e9, pressure=None)) is None
+
+
+REASONS: list[tuple[dict[str, Any], Ending, str, bool]] = [
+    ({"signal": signal.SIGTERM}, Ending.SIGNAL, "SIGTERM came", True),
+    ({"unallocated": 4 * GIB - 1}, Ending.UNALLOCATED, "4.00 GiB are unallocated, and 4.00 GiB have to be left", False),
+    (
+        {"exclusive": "device add", "exclusive_by": "process 7: btrfs device add"},
+        Ending.EXCLUSIVE,
+        "the filesystem is busy: device add (process 7: btrfs device add)",
+        False,
+    ),
+    ({"exclusive": "resize"}, Ending.EXCLUSIVE, "the filesystem is busy: resize", False),
+    ({"backups": "backupd run (process 7)"}, Ending.BACKUPS, "backups come first: backupd run (process 7)", True),
+    ({"elapsed": 3600}, Ending.TIME, "the 1h are over", True),
+    ({"now": NOW + timedelta(hours=1)}, Ending.WINDOW, "the window ended at 23:00 UTC", True),
+    ({"moved": 10 * GIB}, Ending.BUDGET, "10.0 GiB moved, which is the budget", False),
+    ({"pressure": 0.41}, Ending.PRESSURE, "something waits for the disks 41% of the time, above 40%", False),
+]
+
+
+@pytest.mark.parametrize(("facts", "ending", "why", "cancels"), REASONS)
+def test_each_fact_has_its_reason_and_some_cancel_what_is_under_way(
+    facts: dict[str, Any], ending: Ending, why: str, cancels: bool
+) -> None:
+    found = stop(BEFORE, LIMITS, replace(WELL, **facts))
+    assert found is not None
+    assert (found.ending, found.why) == (ending, why)
+    assert stop(DURING, LIMITS, replace(WELL, **facts)) == (found if cancels else None)
+
+
+def test_just_before_a_limit_nothing_ends() -> None:
+    edge: dict[str, Any] = {"unallocated": 4 * GIB, "elapsed": 3599.9, "moved": 10 * GIB - 1, "pressure": 0.4}
+    assert stop(BEFORE, LIMITS, replace(WELL, now=NOW + timedelta(minutes=59, seconds=59), **edge)) is None
+
+
+def test_the_first_reason_of_several_is_told() -> None:
+    everything: dict[str, Any] = {}
+    for facts, ending, _, _ in reversed(REASONS):
+        everything |= facts
+        found = stop(BEFORE, LIMITS, replace(WELL, **everything))
+        assert found is not None
+        assert found.ending is ending
+
+
+def test_what_passes_is_waited_for_only_when_that_was_asked_and_a_paused_balance_never() -> None:
+    waiting = replace(LIMITS, wait_for_others=True)
+    for facts in ({"exclusive": "balance"}, {"backups": "backupd expire (process 7)"}):
+        for settings, passes in ((LIMITS, False), (waiting, True)):
+            found = stop(BEFORE, settings, replace(WELL, **facts))  # type: ignore[arg-type]
+            assert found is not None
+            assert found.passes is passes
+    paused = stop(BEFORE, waiting, replace(WELL, exclusive="balance paused"))
+    busy = stop(BEFORE, LIMITS, replace(WELL, pressure=1.0))
+    assert paused is not None
+    assert not paused.passes
+    assert busy is not None
+    assert busy.passes
+
+
+def test_what_was_switched_off_is_no_reason() -> None:
+    off = Settings(yield_to_backups=False, max_pressure=None, min_unallocated=Least(0))
+    assert stop(BEFORE, off, replace(WELL, backups="somebody", pressure=1.0, unallocated=0)) is None
+
+
+def test_the_floor_of_room_is_small_on_a_small_filesystem() -> None:
+    assert Least().of(40 << 40) == 4 * GIB
+    assert Least().of(10 * GIB) == int(0.02 * 10 * GIB)
+    assert Least(GIB, 1.0).of(GIB // 2) == GIB // 2
+
+
+def test_a_block_group_that_takes_longer_than_is_left_is_not_begun() -> None:
+    assert too_long(Settings(), WELL, 1e9) is None
+    assert too_long(LIMITS, WELL, 3540) is None
+    found = too_long(LIMITS, WELL, 3541)
+    assert found is not None
+    assert (found.ending, found.why) == (Ending.TIME, "the next block group should take 59m 1s, and 59m are left")
+    window = too_long(replace(LIMITS, time=None), WELL, 3601)
+    assert window is not None
+    assert window.ending is Ending.WINDOW
+
+
+def step(outcome: Outcome, *, gained: float = 1.0, unallocated: int = 100 * GIB, error: str | None = None) -> StepDone:
+    cost, estimate = Cost(1, 1, 1, 1), Estimate(1, 1, 1.0)
+    view = StepView(1, 0, GIB, 1, 1, 1, 1.0, 1.0, cost, estimate, np.zeros(1), 1, None)
+    return StepDone(view, NOW, 1.0, outcome, 1, 1, gained, 1.0, unallocated, error)
+
+
+DONE, FAILED, FULL = step(Outcome.DONE), step(Outcome.FAILED, error="no"), step(Outcome.NO_SPACE)
+TIGHT, USELESS = step(Outcome.NO_SPACE, unallocated=2 * GIB - 1), step(Outcome.DONE, gained=0.0)
+SWAPPED, OUTRUN = step(Outcome.FAILED, error=SWAP), step(Outcome.CANCELLED, error=BUSY)
+
+
+@pytest.mark.parametrize(
+    ("steps", "ending"),
+    [
+        ([], None),
+        ([DONE], None),
+        ([FULL] * 4, None),
+        ([FULL] * 5, Ending.NO_SPACE),
+        ([TIGHT], None),
+        ([FULL, TIGHT], Ending.NO_SPACE),
+        ([TIGHT, DONE, TIGHT], None),
+        ([FAILED], None),
+        ([FAILED, DONE, FAILED], None),
+        ([FAILED, FAILED], Ending.FAILED),
+        ([SWAPPED] * 9, None),
+        ([OUTRUN] * 2, None),
+        ([OUTRUN] * 3, Ending.EXCLUSIVE),
+        ([USELESS] * 2, None),
+        ([USELESS] * 3, Ending.DONE),
+        ([USELESS, USELESS, DONE, USELESS], None),
+    ],
+)
+def test_what_became_of_the_last_block_groups_may_end_it(steps: list[StepDone], ending: Ending | None) -> None:
+    found = after(steps)
+    assert (found and found.ending) == ending

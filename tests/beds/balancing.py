@@ -1,0 +1,282 @@
+"""Filesystems that are worth balancing, what is seen of them without code of ours, and Balancing as a process.
+
+balancing.py PATH [WHEN:SIGNAL:COUNT] [field=value ...] prints each thing that it tells as a line of JSON. With WHEN it sends itself
+a signal at one moment: `before` or `after` the COUNTth ioctl that relocates, at the COUNTth call of an observer's method (`begins`,
+`progress`, ...), or at the COUNTth `look` at the filesystem. Fields are those of Settings.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import btrfs as python_btrfs
+
+from balancer import relocation, run
+from balancer.choose import Floors
+from balancer.model import DEFAULT, Model, Rates
+from balancer.planning import plan
+from balancer.run import Balancing
+from balancer.steps import Least, Planned, PoolNumbers, Progress, Report, Settings, StepDone, StepView
+from btrkeep.pool import exclusive_operation
+from tests.beds import btrfs, session
+from tests.beds.cli import TOP
+from tests.beds.work import work
+
+EASY = Floors(min_score=1, min_benefit=1)
+"""So that the small block groups of test beds are worth it."""
+KIB = 1 << 10
+DATA, METADATA = python_btrfs.BLOCK_GROUP_DATA, python_btrfs.BLOCK_GROUP_METADATA
+NO_TIME = Model(Rates(0, 0, 0, 0), Rates(0, 0, 0, 0))
+QUICK: dict[str, Any] = {"floors": EASY, "min_unallocated": Least(0), "max_pressure": None}
+Event = dict[str, Any]
+BALANCE, LOOK = "balance_block_group", "look"
+
+
+def churn(point: Path, files: int, snapshots: int, seed: int = 5) -> None:
+    """Small files beside each other, of which every second one goes, and snapshots of the rest: many fragments and references."""
+    volume, rng = point / "volume", random.Random(seed)
+    work("btrfs", "-q", "subvolume", "create", volume)
+    noise = rng.randbytes(512 * KIB)
+    for number in range(files):
+        folder = volume / f"{number % 40}"
+        folder.mkdir(exist_ok=True)
+        begin = rng.randrange(len(noise) // 2)
+        (folder / f"{number}").write_bytes(noise[begin : begin + rng.choice((8, 12, 20, 40)) * KIB])
+    work("btrfs", "filesystem", "sync", point)
+    for number in range(0, files, 2):
+        (volume / f"{number % 40}" / f"{number}").unlink()
+    work("btrfs", "filesystem", "sync", point)
+    for number in range(snapshots):
+        work("btrfs", "-q", "subvolume", "snapshot", "-r", volume, point / f"snapshot{number}")
+    work("btrfs", "filesystem", "sync", point)
+
+
+@contextmanager
+def checked_bed() -> Iterator[Path]:
+    """A filesystem that the btrfs program checks in the end."""
+    point = btrfs.make(size="900M", mkfs=("-m", "single"))
+    yield point
+    work("btrfs", "scrub", "start", "-B", point)
+    device = btrfs.devices_of(point)[0]
+    work("umount", point)
+    work("btrfs", "check", device)
+    problems = session.remove(point.parent)
+    assert not problems, "\n".join(problems)
+
+
+def fragmented(point: Path) -> Path:
+    """The same with two fragmented block groups at least, with many references: to balance the first takes tenths of a second."""
+    if len(worth := planned(point)) < 2 or worth[0].used < 30 << 20:
+        for path in btrfs.subvolumes_below(point, point):
+            btrfs.delete_subvolume(path, point)
+        wait_for(lambda: cleaned(point))
+        churn(point, 7000, 10)
+    return point
+
+
+def cleaned(point: Path) -> bool:
+    """Whether nothing deleted waits any more; `btrfs subvolume sync` would not wake the cleaner."""
+    work("btrfs", "filesystem", "sync", point)
+    return not work("btrfs", "subvolume", "list", "-d", point).stdout
+
+
+def planned(point: Path, **settings: Any) -> list[Planned]:
+    with python_btrfs.FileSystem(str(point)) as filesystem:
+        return plan(filesystem.fd, point, Settings(**{**QUICK, **settings}), DEFAULT)
+
+
+def groups(point: Path) -> dict[int, tuple[int, int, int]]:
+    """vaddr: length, type, used; by python-btrfs."""
+    with python_btrfs.FileSystem(str(point)) as filesystem:
+        found = [(one.vaddr, one.length, one.type) for one in filesystem.chunks()]
+        return {vaddr: (length, kind, filesystem.block_group(vaddr, length).used) for vaddr, length, kind in found}
+
+
+def fullest(point: Path) -> int:
+    """The data block group of which most is used."""
+    return max((used, vaddr) for vaddr, (_, kind, used) in groups(point).items() if kind & DATA)[1]
+
+
+def checksum(point: Path) -> str:
+    """Of all files, but not of the snapshots, which share every block with them."""
+    return work("sh", "-c", "find volume -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum", cwd=point).stdout
+
+
+def nothing_is_left(point: Path) -> None:
+    """By the btrfs program, by sysfs, and by what a power cut now would leave on the device."""
+    status = work("btrfs", "balance", "status", point, check=False)
+    assert status.stdout.startswith("No balance found"), status.stdout
+    uuid = work("findmnt", "-no", "UUID", point).stdout.strip()
+    assert Path(f"/sys/fs/btrfs/{uuid}/exclusive_operation").read_text().strip() == "none"
+    work("btrfs", "filesystem", "sync", point)
+    tree = work("btrfs", "inspect-internal", "dump-tree", "-t", "root", btrfs.devices_of(point)[0]).stdout
+    assert "BALANCE" not in tree
+
+
+def foreign(point: Path, vaddr: int) -> subprocess.Popen[str]:
+    """Somebody else's balance, which runs."""
+    argv = ["btrfs", "balance", "start", f"-dvrange={vaddr}..{vaddr + 1}", str(point)]
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: exclusive_operation(point) == "balance")
+    return process
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+class Seen:
+    """An observer that keeps what it is told, and does `act` when it hears of `event`."""
+
+    def __init__(self, event: str = "", act: Callable[[], object] = lambda: None) -> None:
+        self.told: list[tuple[str, object]] = []
+        self._event, self._act = event, act
+
+    def _keep(self, event: str, what: object) -> None:
+        self.told.append((event, what))
+        if event == self._event:
+            self._act()
+
+    def begins(self, numbers: PoolNumbers, settings: Settings) -> None:
+        self._keep("begins", numbers)
+
+    def step_begins(self, view: StepView) -> None:
+        self._keep("step_begins", view)
+
+    def progress(self, progress: Progress) -> None:
+        self._keep("progress", progress)
+
+    def step_ends(self, done: StepDone) -> None:
+        self._keep("step_ends", done)
+
+    def waits(self, why: str) -> None:
+        self._keep("waits", why)
+
+    def stopping(self, why: str) -> None:
+        self._keep("stopping", why)
+
+    def warns(self, text: str) -> None:
+        self._keep("warns", text)
+
+    def ends(self, report: Report) -> None:
+        self._keep("ends", report)
+
+    def events(self) -> list[str]:
+        return [event for event, _ in self.told if event != "progress"]
+
+
+def balance(point: Path, seen: Seen | None = None, **settings: Any) -> Report:
+    return Balancing(point, Settings(**{**QUICK, **settings}), observers=[seen] if seen else []).run()
+
+
+def start(point: Path, *words: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-m", "tests.beds.balancing", str(point), *words]
+    return subprocess.Popen(argv, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process: subprocess.Popen[str], status: int = 0) -> list[Event]:
+    """What it said until its end."""
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == status, out + err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def until(process: subprocess.Popen[str], event: str) -> list[Event]:
+    """What it said until it told of this."""
+    assert process.stdout is not None
+    said: list[Event] = []
+    for line in process.stdout:
+        said.append(json.loads(line))
+        if said[-1]["event"] == event:
+            return said
+    raise AssertionError(f"it never said {event}: {said}")
+
+
+class Teller:
+    """Prints what it is told, a line of JSON each."""
+
+    def _say(self, event: str, **what: Any) -> None:
+        sys.stdout.write(json.dumps({"event": event, **what}) + "\n")
+        sys.stdout.flush()
+
+    def begins(self, numbers: PoolNumbers, settings: Settings) -> None:
+        self._say("begins", score=numbers.score)
+
+    def step_begins(self, view: StepView) -> None:
+        self._say("step_begins", vaddr=view.vaddr, used=view.used)
+
+    def progress(self, progress: Progress) -> None:
+        self._say("progress", left=progress.left, written=progress.written)
+
+    def step_ends(self, done: StepDone) -> None:
+        self._say("step_ends", vaddr=done.view.vaddr, outcome=done.outcome, moved=done.moved, error=done.error)
+
+    def waits(self, why: str) -> None:
+        self._say("waits", why=why)
+
+    def stopping(self, why: str) -> None:
+        self._say("stopping", why=why)
+
+    def warns(self, text: str) -> None:
+        self._say("warns", text=text)
+
+    def ends(self, report: Report) -> None:
+        self._say("ends", ending=report.ending, why=report.why, steps=len(report.steps), signal=report.signal)
+
+
+def signalling(function: Callable[..., Any], number: int, count: int, *, after: bool = False) -> Callable[..., Any]:
+    """The function, which sends its process a signal at its `count`th call."""
+    calls = 0
+
+    def wrapped(*args: Any, **keys: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == count and not after:
+            os.kill(os.getpid(), number)
+        try:
+            return function(*args, **keys)
+        finally:
+            if calls == count and after:
+                os.kill(os.getpid(), number)
+
+    return wrapped
+
+
+def arm(when: str, number: int, count: int) -> None:
+    """Lets the signal come at that moment."""
+    if when in ("before", "after"):
+        setattr(relocation, BALANCE, signalling(getattr(relocation, BALANCE), number, count, after=when == "after"))
+    elif when == "look":
+        setattr(run, LOOK, signalling(getattr(run, LOOK), number, count))
+    else:
+        setattr(Teller, when, signalling(getattr(Teller, when), number, count))
+
+
+def main(path: str, *words: str) -> None:
+    for word in words:
+        if "=" not in word:
+            when, name, count = word.split(":")
+            arm(when, getattr(signal, name), int(count))
+    given = dict(QUICK)
+    given.update((name, json.loads(value)) for name, _, value in (word.partition("=") for word in words if "=" in word))
+    assert given.keys() <= {field.name for field in fields(Settings)}
+    balancing = run.Balancing(Path(path), Settings(**given), observers=[Teller()])
+    with run.ended_by_signals(balancing):
+        balancing.run()
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))  # one that comes now finds everything done
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
