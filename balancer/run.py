@@ -209,10 +209,8 @@ class Balancing:
 
     def _nothing(self, worth: int) -> Stop:
         if worth:
-            moved = format_size(self._moved)
-            return Stop(
-                Ending.BUDGET, f"{moved} moved, and none of {worth:,} that are worth it fits into what is left of the budget"
-            )
+            rest = "the only other one worth it does not fit" if worth == 1 else f"none of {worth:,} others worth it fits"
+            return Stop(Ending.BUDGET, f"{format_size(self._moved)} moved, and {rest} into what is left of the budget")
         aside = f"; {counted(len(self._set_aside), 'block group')} failed and are set aside" if self._set_aside else ""
         return Stop(Ending.DONE, f"no {'further ' if self._steps else ''}block group is worth it{aside}")
 

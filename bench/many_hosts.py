@@ -31,6 +31,7 @@ class ManyHosts:
     night: int = 0
     user: list[float] = field(default_factory=list)
     system: list[float] = field(default_factory=list)
+    commits: list[float] = field(default_factory=list)
 
     @property
     def bare(self) -> Path:
@@ -50,9 +51,10 @@ class ManyHosts:
         done = timed((sys.executable, "-m", "bench.own_cpu", str(note), *common.ours(self.place, "run", "--all", "--json")[3:]))
         outcomes = [result["outcome"] for result in json.loads(done.stdout)]
         assert outcomes == ["complete"] * len(self.hosts), outcomes
-        user, system = note.read_text().split()
-        self.user.append(float(user))
-        self.system.append(float(system))
+        user, system, commits = map(float, note.read_text().split())
+        self.user.append(user)
+        self.system.append(system)
+        self.commits.append(commits)
         return done
 
     def run_bare(self) -> Timed:
@@ -104,13 +106,17 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
     work("diff", "-r", "--no-dereference", place.newest(host) / "data", place.disk / "bare" / host / "newest" / "data")
     user = [seconds / len(trees) * 1000 for seconds in sides.user[1:]]
     system = [seconds / len(trees) * 1000 for seconds in sides.system[1:]]
+    commits = [seconds / len(trees) * 1000 for seconds in sides.commits[1:]]
     both = [sum(pair) for pair in zip(user, system, strict=True)]
+    ours = [one - two for one, two in zip(both, commits, strict=True)]
     return {
         "nights": options.nights,
         "nights_not_quiet": noisy,
         "whole process": whole.summary(1.25),
         "own CPU, ms per host": {
             "user and system": {**common.spread(both), "limit": 10.0},
+            "of it the kernel, in snapshot, sync and read-only": common.spread(commits),
+            "without these three calls": common.spread(ours),
             "user": common.spread(user),
             "system": common.spread(system),
         },
