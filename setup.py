@@ -28,12 +28,15 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=[pattern for name in OURS for pattern in (name, f"{name}.*")]),
     package_data={"": ["*.toml"], "btrkeep.catalogue.migrations": ["*.py", "*.mako", "versions/*.py"]},
-    entry_points={"console_scripts": ["backupd = backupd.cli:main", "btrfs-balancer = balancer.cli:main"]},
+    entry_points={
+        "console_scripts": ["backupd = backupd.cli:main", "btrfs-balancer = balancer.cli:main", "btrfs-heatmap = heatmap.cli:main"]
+    },
     install_requires=[
         "alembic>=1.13",
         "btrfs>=15",
         "click>=8.1",
         "numpy>=1.24",
+        "pillow>=10.1",
         "orjson>=3.9",
         "rich>=13.7",
         "SQLAlchemy>=2.0.25",

@@ -1,1 +1,1 @@
-"""btrfs-heatmap: pictures of a mounted btrfs. Nothing is here yet; see CHANGES.rst."""
+"""btrfs-heatmap: pictures of a mounted btrfs."""

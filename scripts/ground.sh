@@ -1,15 +1,16 @@
-# The ground that test.sh and demo.sh stand on: Debian packages and a virtual environment. To be sourced by bash, from the top folder.
+# The ground that install.sh, test.sh and demo.sh stand on: Debian packages and a virtual environment. To be sourced by bash, from the top folder.
 #
-#   need_apt [dev]     installs those of PACKAGES that are missing, with "dev" those of DEV_PACKAGES too (as root; otherwise it says
-#                      what is missing and goes on)
+#   need_apt [dev|run] installs those of PACKAGES that are missing, with "dev" those of DEV_PACKAGES too, with "run" only those of
+#                      RUN_PACKAGES (as root; otherwise it says what is missing and goes on)
 #   need_venv [dev]    makes .venv, or makes it again when setup.py or pyproject.toml changed; "dev" adds the tools for development
 #   VENV               the environment's folder
 #
 # shellcheck shell=bash
 
-# Everything that the programs and the demonstration call, and what only the tests call. Nothing else lists packages.
-PACKAGES=(rsync btrfs-progs openssh-server openssh-client python3-venv acl attr libcap2-bin procps util-linux mount sqlite3 git)
-DEV_PACKAGES=(groff-base man-db rsnapshot)
+# What the programs call, with what the demonstration calls, and what only the tests call. Nothing else lists packages.
+RUN_PACKAGES=(rsync btrfs-progs openssh-client python3-venv util-linux mount)
+PACKAGES=("${RUN_PACKAGES[@]}" openssh-server acl attr libcap2-bin procps sqlite3 git)
+DEV_PACKAGES=(btrfs-heatmap groff-base man-db rsnapshot)
 
 GROUND_TOP=$PWD
 VENV=$GROUND_TOP/.venv
@@ -36,9 +37,13 @@ install_packages() {
 }
 
 need_apt() {
-    local -a missing
+    local -a wanted=("${PACKAGES[@]}") missing
     local log
-    mapfile -t missing < <(missing_packages "${PACKAGES[@]}" $([ "${1:-}" != dev ] || printf '%s ' "${DEV_PACKAGES[@]}"))
+    case ${1:-} in
+    dev) wanted+=("${DEV_PACKAGES[@]}") ;;
+    run) wanted=("${RUN_PACKAGES[@]}") ;;
+    esac
+    mapfile -t missing < <(missing_packages "${wanted[@]}")
     [ "${#missing[@]}" -eq 0 ] && return
     if ! command -v apt-get >/dev/null; then
         say "not installed (no Debian?), going on without: ${missing[*]}"

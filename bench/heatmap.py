@@ -1,0 +1,127 @@
+"""btrfs-heatmap beside knorrie's, whole processes, on a filesystem of 42 TiB; and that both draw the same.
+
+The filesystem is that of bench.scan, which takes less than 2 GB of disk. `--filesystem` measures one that is mounted already,
+which nobody may write to meanwhile. The peer is the Debian package btrfs-heatmap, run by Debian's Python.
+
+    python -m bench.heatmap [--filesystem MOUNTPOINT] [--image-dir DIR] [--repeats N]
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from bench.common import Sides, alternate, own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
+from bench.scan import build
+from heatmap.state import read_state
+from tests.beds import btrfs
+
+PEER = "/usr/bin/btrfs-heatmap"
+OURS = (sys.executable, "-m", "heatmap")
+_DEVICES = 3  # files of ext4 end at 16 TiB
+
+
+@dataclass(slots=True)
+class Case:
+    """A picture; `limit` is how much of the peer's time it may take at the most."""
+
+    words: tuple[str, ...]
+    limit: float | None
+    sides: Sides = field(default_factory=lambda: Sides("ours", "peer"))
+    sizes: tuple[int, int] = (0, 0)
+
+
+def main() -> None:
+    """Builds, measures, prints."""
+    made = plain_parser((__doc__ or "").split("\n", 1)[0])
+    made.add_argument("--filesystem", type=Path, help="a mounted btrfs; without it one is built")
+    made.add_argument("--tib", type=float, default=42, help="size of what is built")
+    made.add_argument("--solid-tib", type=float, default=34, help="how much of it is full")
+    made.add_argument("--extents-gib", type=int, default=272, help="how much is in pieces of up to 0.8 MiB, every other one free")
+    made.add_argument("--bitmaps-gib", type=int, default=72, help="how much is in pieces of up to 100 KiB, every other one free")
+    made.add_argument("--repeats", type=int, default=7, help="measured pairs of each picture; one more comes first, unmeasured")
+    options = made.parse_args()
+    if not Path(PEER).exists():
+        raise SystemExit(f"no benchmark: {PEER} is missing (apt-get install btrfs-heatmap)")
+    with own_folder(options) as folder, _filesystem(options) as point:
+        report(options, "heatmap", measure(options, point, folder))
+
+
+@contextmanager
+def _filesystem(options: argparse.Namespace) -> Iterator[Path]:
+    if options.filesystem:
+        yield options.filesystem
+        return
+    size = f"{int(options.tib * 1024 / _DEVICES)}G"
+    point = btrfs.make(size, _DEVICES, ("-K", "-d", "single", "-m", "dup"), "noatime,nodiscard,commit=300")
+    build(point, options)
+    yield point
+
+
+def measure(options: argparse.Namespace, point: Path, folder: Path) -> dict[str, Any]:
+    """Each picture in pairs, the one or the other side first."""
+    found = cases(point)
+    for number in range(options.repeats + 1):
+        for name, case in found.items():
+            quiet = wait_for_quiet(options)
+            pair = _pair(case, point, folder, number)
+            if number:
+                case.sides.pairs.append(pair)
+            say(f"{number} {name}: ours {pair[0]:.2f} s, peer {pair[1]:.2f} s{'' if quiet else '; not quiet'}")
+    sizes = {name: {"ours / peer": spread([case.sizes[0] / case.sizes[1]])} for name, case in found.items()}
+    return {
+        **{f"{name}: seconds": case.sides.summary(case.limit) for name, case in found.items()},
+        **{f"{name}: size of the file": ratio for name, ratio in sizes.items()},
+    }
+
+
+def cases(point: Path) -> dict[str, Case]:
+    """What is drawn: the whole filesystem, and one block group of each sort."""
+    fd = os.open(point, os.O_RDONLY)
+    try:
+        state = read_state(fd, scores=True)
+    finally:
+        os.close(fd)
+    assert state.score is not None
+    score = np.nan_to_num(state.score, nan=-1)
+    bad = np.flatnonzero(score > np.median(score[score > 0]))
+    worst, middling = (state.bg_vaddr[bad[np.argsort(score[bad])[place]]] for place in (-1, len(bad) // 2))
+    metadata = state.bg_vaddr[np.flatnonzero(state.bg_flags & np.uint64(4))[0]]
+    return {
+        "default": Case((), 1 / 2.5),
+        "by virtual address": Case(("--sort", "virtual"), 1 / 2.5),
+        "order 10, size 12": Case(("--order", "10", "--size", "12"), 1 / 3),
+        "order 12, size 12": Case(("--order", "12", "--size", "12"), 1 / 8),
+        "the most fragmented block group": Case(("--blockgroup", str(worst)), 1),
+        "a fragmented block group": Case(("--blockgroup", str(middling)), 1),
+        "a metadata block group": Case(("--blockgroup", str(metadata)), None),
+    }
+
+
+def _pair(case: Case, point: Path, folder: Path, number: int) -> tuple[float, float]:
+    ours, theirs = folder / "ours.png", folder / "peer.png"
+    one, two = alternate(
+        number,
+        lambda: timed((*OURS, "-q", *case.words, "-o", str(ours), str(point))),
+        lambda: timed((PEER, "-q", *case.words, "-o", str(theirs), str(point))),
+    )
+    if not (_pixels(ours) == _pixels(theirs)).all():
+        raise SystemExit(f"the pictures differ: {case.words}")
+    case.sizes = ours.stat().st_size, theirs.stat().st_size
+    return one.seconds, two.seconds
+
+
+def _pixels(path: Path) -> Any:
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+if __name__ == "__main__":
+    main()

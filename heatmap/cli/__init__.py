@@ -1,0 +1,77 @@
+"""The command line of btrfs-heatmap: this package is the edge where errors become one line, a hint and an exit status.
+
+`btrfs-heatmap MOUNTPOINT` draws; other words are commands only where a mount point would stand first. So a folder that is named
+like a command is reached as ./timelapse.
+"""
+
+import gc
+import os
+import signal
+import sys
+from importlib import import_module
+from types import FrameType
+from typing import NoReturn
+
+import click
+from click.shell_completion import CompletionItem
+
+from btrkeep.cli import edge
+from btrkeep.errors import Exit
+
+NAME = "btrfs-heatmap"
+PICTURE = "picture"
+COMMANDS = {
+    "timelapse": "pictures in the order of their time, as an animation",
+    "diff": "what filled, emptied and moved between two recorded states",
+    "draw": "a picture of a recorded state",
+    "completion": "make a shell complete commands, options and mount points",
+}
+
+
+class _Heatmap(click.Group):
+    """Draws, unless the first word is a command. Each is imported only when it is used: start-up is most of a picture's time."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_command = bool(args) and args[0] in COMMANDS
+        if not is_command and (args or not ctx.resilient_parsing):
+            args.insert(0, PICTURE)
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click calls it with one
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        if name != PICTURE and name not in COMMANDS:
+            return None
+        gc.disable()  # what is imported stays: to look for garbage in it is a tenth of the time
+        command: click.Command = import_module(f"heatmap.cli.{name}").command
+        gc.freeze()
+        gc.enable()
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The first word: a command, or what a picture begins with. bash takes either names of folders or what is listed here."""
+        picture = self.get_command(ctx, PICTURE)
+        assert picture is not None
+        if incomplete.startswith("-"):
+            return picture.shell_complete(ctx, incomplete)
+        [argument] = (param for param in picture.params if isinstance(param, click.Argument))
+        paths = argument.shell_complete(ctx, incomplete)
+        commands = [CompletionItem(name, help=about) for name, about in COMMANDS.items() if name.startswith(incomplete)]
+        return [*commands, *(path for path in paths if path.type == "plain")] or paths
+
+
+group = _Heatmap(NAME, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, add_help_option=False)
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(Exit.TERMINATED)
+
+
+def main() -> None:
+    """The entry point of `btrfs-heatmap`."""
+    # NumPy's OpenBLAS starts a thread for each CPU when it is loaded, and nothing here multiplies matrices.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    gc.set_threshold(100_000, 10, 10)
+    signal.signal(signal.SIGTERM, _terminated)  # so that what was begun is cleared away
+    sys.exit(edge(group, NAME))

@@ -1,0 +1,95 @@
+"""`btrfs-heatmap diff`: what filled, emptied, came, went and moved between two states of a filesystem."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from btrkeep.cli import echo_json
+from btrkeep.errors import OperatorError
+from heatmap.cli.picture import CURVES, SORTS
+
+if TYPE_CHECKING:
+    from heatmap.state import State
+
+
+@click.command("diff")
+@click.argument("before", metavar="A", type=click.Path(path_type=Path))
+@click.argument("after", metavar="B", type=click.Path(path_type=Path))
+@click.option("-o", "--output", metavar="FILE", help="A picture of what changed too: png, or webp by its ending.")
+@click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help="Name the N that changed most.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs: everything that changed.")
+@click.option("--legend", is_flag=True, help="Below the picture: what its colours mean, and of when it is.")
+@click.option("--order", type=click.IntRange(0, 14), help="2^ORDER lines of as many pixels.  [default: what fits, 10 at the most]")
+@click.option("--size", type=click.IntRange(0, 15), help="Enlarge to 2^SIZE lines.  [default: 10, or ORDER if that is more]")
+@click.option("--sort", type=click.Choice(SORTS), default="physical", show_default=True, help="By place on devices, or by address.")
+@click.option("--curve", type=click.Choice(CURVES), default="hilbert", show_default=True, help="In what order pixels are filled.")
+def command(
+    before: Path,
+    after: Path,
+    output: str | None,
+    top: int,
+    as_json: bool,
+    legend: bool,
+    order: int | None,
+    size: int | None,
+    sort: str,
+    curve: str,
+) -> None:
+    """Show what changed between two recorded states, A and then B.
+
+    Each is a file that btrfs-heatmap --record wrote, or where the filesystem is mounted, which is read as it is now.
+
+    \b
+    fuller    block groups of which more is used, and how many bytes more
+    emptier   those of which less is used
+    new, gone those that are in one state only; balance makes both
+    moved     device extents of a block group that is in both, elsewhere now
+
+    \b
+    Examples:
+      btrfs-heatmap diff monday.heatmap tuesday.heatmap
+      btrfs-heatmap diff yesterday.heatmap /srv/backup -o changes.png --legend
+    """
+    from heatmap.diff import as_json as in_json
+    from heatmap.diff import difference, lines
+
+    one, two = _state(before), _state(after)
+    found = difference(one, two)
+    if output is not None:
+        _draw(one, two, output, legend, order, size, sort, curve)
+    if as_json:
+        echo_json(in_json(found))
+    elif output != "-":
+        click.echo("\n".join(lines(found, top)))
+
+
+def _state(path: Path) -> "State":
+    if not path.is_dir():
+        from heatmap.recorded import load
+
+        return load(path)
+    from heatmap.mounted import opened
+    from heatmap.state import read_state
+
+    with opened(path) as fd:
+        return read_state(fd)
+
+
+def _draw(
+    before: "State", after: "State", output: str, legend: bool, order: int | None, size: int | None, sort: str, curve: str
+) -> None:
+    from PIL import Image
+
+    from heatmap.diff_picture import image_of, key, picture
+    from heatmap.legend import add_below, band, how, title
+    from heatmap.picture import save
+
+    if Path(output).is_dir():
+        raise OperatorError(f"{output} is a folder", "name a file in it")
+    rgb, grid = picture(before, after, sort=sort, order=order, size=size, curve=curve)
+    image: Image.Image = image_of(rgb, grid)
+    if legend:
+        lines = [title(after), f"changes since {before.taken:%Y-%m-%dT%H:%M:%SZ}", how(grid, sort)]
+        image = add_below(image, band(lines, key(), image.width))
+    save(image, output, "webp" if output.endswith(".webp") else "png")

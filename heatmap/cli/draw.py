@@ -1,0 +1,60 @@
+"""`btrfs-heatmap draw`: a picture of a recorded state, without the filesystem."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from heatmap.cli.picture import Extras, Wish, form_of, see_no_terminal, see_sense
+from heatmap.cli.picture import command as picture
+
+_SHARED = ("order", "size", "sort", "curve", "output", "verbose", "quiet", "colour", "device", "form", "legend", "map", "show")
+_HELP = """Draw a filesystem as it was recorded.
+
+FILE is what btrfs-heatmap --record wrote; nothing else is read. The options are those of a picture, and without -o its automatic
+name is that of a picture that was made then.
+
+--colour score needs a state with scores, which --record always has. --colour age goes by generations where the state has them
+(recorded with --colour age), else by the order of virtual addresses; --legend says which.
+
+\b
+Examples:
+  btrfs-heatmap draw fsid_..._at_1795219200.heatmap --colour score --legend -o then.png
+  btrfs-heatmap draw monday.heatmap --show
+"""
+
+
+def _draw(path: Path, **given: Any) -> None:
+    from heatmap.cli.drawing import draw_state
+    from heatmap.recorded import load
+
+    output, form = given["output"], given["form"]
+    see_no_terminal(output)
+    wish = Wish(
+        path,
+        given["order"],
+        given["size"],
+        given["sort"],
+        None,
+        given["curve"],
+        output,
+        form or form_of(output),
+        given["colour"],
+        given["device"],
+        extents=False,
+        verbosity=given["verbose"] - given["quiet"],
+        extras=Extras(given["legend"], given["map"], record=False, record_to=None, show=given["show"]),
+    )
+    see_sense(wish)
+    draw_state(wish, load(path))
+
+
+command = click.Command(
+    "draw",
+    callback=_draw,
+    help=_HELP,
+    params=[
+        click.Argument(["path"], metavar="FILE", type=click.Path(path_type=Path)),
+        *(param for param in picture.params if param.name in _SHARED),
+    ],
+)

@@ -1,0 +1,180 @@
+"""`btrfs-heatmap MOUNTPOINT`: a picture of a filesystem, or of one block group in it."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+from btrkeep import __version__
+from btrkeep.errors import OperatorError
+
+CURVES = ("hilbert", "linear", "snake")  # these four are held to what they repeat by a test: importing them costs 0.1 s
+SORTS = ("physical", "virtual")
+COLOURS = ("usage", "score", "age", "profile", "type")
+FORMATS = ("png", "webp")
+STDOUT = "-"
+
+
+class _Vaddr(click.ParamType[int]):
+    name = "vaddr"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            found = int(str(value), 0)
+        except ValueError:
+            found = -1
+        if not 0 <= found < 1 << 64:
+            self.fail(f"{value!r} is no virtual address: write bytes, such as 13631488 or 0xd00000", param, ctx)
+        return found
+
+
+class _AsTheProgram(click.Context):
+    """The picture is what the program does without a command's name, so that name is not shown."""
+
+    @property
+    def command_path(self) -> str:
+        return self.parent.command_path if self.parent else super().command_path
+
+
+class _Picture(click.Command):
+    context_class = _AsTheProgram
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        from heatmap.cli import COMMANDS
+
+        with formatter.section("Commands (a folder of that name is reached as ./NAME)"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The mount points of btrfs filesystems that begin with what was typed; folders when there is none."""
+    from btrkeep.pool.mounts import mounts
+
+    found = {str(mount.target) for mount in mounts() if mount.filesystem == "btrfs"}
+    fitting = [CompletionItem(path) for path in sorted(found) if path.startswith(incomplete)]
+    return fitting or [CompletionItem(incomplete, type="dir")]
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What a picture brings along. `map` and `record_to` are names of files, "-" is standard output."""
+
+    legend: bool = False
+    map: str | None = None
+    record: bool = False
+    record_to: str | None = None
+    show: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The options."""
+
+    path: Path
+    order: int | None
+    size: int | None
+    sort: str
+    blockgroup: int | None
+    curve: str
+    output: str | None
+    form: str
+    colour: str
+    device: tuple[int, ...]
+    extents: bool
+    verbosity: int
+    extras: Extras = Extras()
+
+    def say(self, *lines: str, at: int = 0) -> None:
+        """Lines for people, where no picture goes to standard output."""
+        if self.verbosity >= at and STDOUT not in (self.output, self.extras.map, self.extras.record_to):
+            click.echo("\n".join(lines))
+
+
+@click.command("picture", cls=_Picture)
+@click.argument("path", metavar="MOUNTPOINT", type=click.Path(path_type=Path), shell_complete=complete_mount)
+@click.option("--order", type=click.IntRange(0, 14), help="2^ORDER lines of as many pixels.  [default: what fits, 10 at the most]")
+@click.option("--size", type=click.IntRange(0, 15), help="Enlarge to 2^SIZE lines.  [default: 10, or ORDER if that is more]")
+@click.option("--sort", type=click.Choice(SORTS), default="physical", show_default=True, help="By place on devices, or by address.")
+@click.option("--blockgroup", type=_Vaddr(), metavar="VADDR", help="The extents in the block group at this virtual address.")
+@click.option("--curve", type=click.Choice(CURVES), default="hilbert", show_default=True, help="In what order pixels are filled.")
+@click.option("-o", "--output", metavar="FILE|DIR|-", help="Where the picture goes; - is standard output.  [default: ./fsid_...]")
+@click.option("-v", "--verbose", count=True, help="Say more: a line for each thing that is drawn.")
+@click.option("-q", "--quiet", count=True, help="Say less.")
+@click.option("--colour", "--color", type=click.Choice(COLOURS), default="usage", show_default=True, help="What colours mean.")
+@click.option("--extents", is_flag=True, help="All block groups at extent level, by virtual address.")
+@click.option("--device", type=click.IntRange(min=1), multiple=True, metavar="ID", help="Only this device; may be repeated.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="[default: what the name of FILE ends with, or png]")
+@click.option("--legend", is_flag=True, help="Below the picture: whose it is, of when, numbers, what its colours mean.")
+@click.option("--show", is_flag=True, help="Draw into the terminal; a file is written only with -o.")
+@click.option("--map", metavar="FILE", help="Write what is where in the picture, as JSON for a page.")
+@click.option("--record", is_flag=True, help="Record the state beside the picture, to draw it again later.")
+@click.option("--record-to", metavar="FILE|DIR", help="Record it there.")
+@click.version_option(__version__, prog_name="btrfs-heatmap")
+def command(
+    path: Path,
+    order: int | None,
+    size: int | None,
+    sort: str,
+    blockgroup: int | None,
+    curve: str,
+    output: str | None,
+    verbose: int,
+    quiet: int,
+    colour: str,
+    extents: bool,
+    device: tuple[int, ...],
+    form: str | None,
+    legend: bool,
+    show: bool,
+    map: str | None,  # noqa: A002  the option is called so
+    record: bool,
+    record_to: str | None,
+) -> None:
+    """Draw how full a mounted btrfs is.
+
+    MOUNTPOINT may be any folder or file on the filesystem. Nothing is changed. Reading its trees needs root.
+
+    Each pixel is a piece of the devices, in the order of a curve that keeps neighbours together. Data is white, metadata blue,
+    system red, both in one light blue; the brighter, the fuller; what is not allocated is black.
+
+    \b
+    Examples:
+      btrfs-heatmap /srv/backup
+      btrfs-heatmap --sort virtual --colour score -o pictures/ /srv/backup
+      btrfs-heatmap --blockgroup 13631488 -o - /srv/backup | display -
+    """
+    see_no_terminal(output)
+    extras = Extras(legend, map, record or record_to is not None, record_to, show)
+    form = form or form_of(output)
+    wish = Wish(path, order, size, sort, blockgroup, curve, output, form, colour, device, extents, verbose - quiet, extras)
+    see_sense(wish)
+    from heatmap.cli.drawing import draw
+
+    draw(wish)
+
+
+def see_no_terminal(output: str | None) -> None:
+    """Raises OperatorError where a picture would go to a terminal as it is."""
+    if output == STDOUT and sys.stdout.isatty():
+        raise OperatorError("standard output is a terminal, which shows no picture", "name a file with -o, or use --show")
+
+
+def form_of(output: str | None) -> str:
+    """The format that the name of a file asks for."""
+    return "webp" if output and output.endswith(".webp") else "png"
+
+
+def see_sense(wish: Wish) -> None:
+    """Raises OperatorError where options exclude each other."""
+    if wish.blockgroup is not None and wish.extents:
+        raise OperatorError("--blockgroup and --extents exclude each other", "--extents draws all block groups")
+    if (wish.blockgroup is not None or wish.extents) and (wish.device or wish.colour not in ("usage", "type")):
+        raise OperatorError(
+            "--device and --colour are for pictures of block groups", "leave them out, or --blockgroup and --extents"
+        )
+    if (wish.blockgroup is not None or wish.extents) and (wish.extras.map is not None or wish.extras.record):
+        raise OperatorError("--map and --record are for pictures of block groups", "leave them out, or --blockgroup and --extents")
+    if [wish.output, wish.extras.map, wish.extras.record_to].count(STDOUT) > 1:
+        raise OperatorError("only one file can go to standard output", "name another one")

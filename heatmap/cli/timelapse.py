@@ -1,0 +1,70 @@
+"""`btrfs-heatmap timelapse`: pictures and recorded states in the order of their time, as an animation."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from btrkeep.errors import OperatorError
+from btrkeep.units import counted, format_size, printable
+from heatmap.cli.meter import Meter
+from heatmap.cli.picture import COLOURS, SORTS
+
+if TYPE_CHECKING:
+    from heatmap.timelapse import Made
+
+
+@click.command("timelapse")
+@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
+@click.option("-o", "--output", metavar="FILE", required=True, type=click.Path(path_type=Path), help="A .gif, a .webp or an .mp4.")
+@click.option("--fps", type=click.FloatRange(0.1, 50), default=10.0, show_default=True, help="Frames a second.")
+@click.option("--size", type=click.IntRange(6, 13), help="2^SIZE pixels wide.  [default: as the widest picture, 10 for states]")
+@click.option("--colour", "--color", type=click.Choice(COLOURS), default="usage", show_default=True, help="What colours mean.")
+@click.option("--sort", type=click.Choice(SORTS), default="physical", show_default=True, help="By place on devices, or by address.")
+@click.option("--no-dates", is_flag=True, help="Without the line below that says when.")
+@click.option("-q", "--quiet", count=True, help="Say nothing of what was made.")
+def command(folder: Path, output: Path, fps: float, size: int | None, colour: str, sort: str, no_dates: bool, quiet: int) -> None:
+    """Make an animation of the pictures and recorded states in FOLDER.
+
+    Recorded states (btrfs-heatmap --record) are drawn anew, with --colour and --sort, all to the scale of the largest, so that a
+    filesystem that grows stays where it was. Pictures are shown as they are, as wide as the others; of a picture and its own
+    recorded state the state is shown.
+
+    A state knows its time. A picture's is in its automatic name (..._at_EPOCH.png), or it is when the file was last changed.
+
+    mp4 is made by ffmpeg, if that is installed.
+
+    \b
+    Examples:
+      btrfs-heatmap timelapse /var/lib/heatmaps -o year.gif
+      btrfs-heatmap timelapse /var/lib/heatmaps -o year.mp4 --fps 25 --colour score --sort virtual
+    """
+    from heatmap.colourings import CHOICES
+    from heatmap.timelapse import timelapse
+
+    meter = Meter("drawing frames")
+    try:
+        made = timelapse(
+            folder,
+            output,
+            CHOICES[colour],
+            sort=sort,
+            fps=fps,
+            size=size,
+            dated=not no_dates,
+            progress=lambda done, count: meter(done / count),
+        )
+    finally:
+        meter.end()
+    for line in made.left_out:
+        click.echo(printable(f"left out: {line}"), err=True)
+    if not quiet:
+        click.echo(f"{counted(made.frames, 'frame')}, {made.first:%Y-%m-%d} to {made.last:%Y-%m-%d}, {_file(made, output)}")
+
+
+def _file(made: "Made", output: Path) -> str:
+    try:
+        size = output.stat().st_size
+    except OSError as error:
+        raise OperatorError(f"{output} is gone again: {error.strerror}") from None
+    return f"{made.width} x {made.height} pixels, {format_size(size)}: {printable(str(output))}"

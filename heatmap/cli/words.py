@@ -1,0 +1,67 @@
+"""What btrfs-heatmap says while it draws, in the words of knorrie's: two lines, and with -v a line for each thing that is drawn."""
+
+from collections.abc import Iterator
+
+from btrkeep.treescan.extents import Extents
+from btrkeep.units import format_size
+from heatmap.grid import Grid
+from heatmap.overview import PHYSICAL, Drawn
+from heatmap.state import State
+
+_TYPES = ((1, "DATA"), (2, "SYSTEM"), (4, "METADATA"))
+_PROFILES = (
+    (1 << 3, "RAID0"),
+    (1 << 4, "RAID1"),
+    (1 << 5, "DUP"),
+    (1 << 6, "RAID10"),
+    (1 << 7, "RAID5"),
+    (1 << 8, "RAID6"),
+    (1 << 9, "RAID1C3"),
+    (1 << 10, "RAID1C4"),
+)
+
+
+def about(drawn: Drawn) -> list[str]:
+    """What is drawn, and how."""
+    return [f"scope {drawn.scope}", _grid(drawn.grid)]
+
+
+def _grid(grid: Grid) -> str:
+    return (
+        f"grid curve {grid.curve} order {grid.order} size {grid.size} height {grid.edge} width {grid.edge}"
+        f" total_bytes {grid.total_bytes} bytes_per_pixel {grid.bytes_per_pixel}"
+    )
+
+
+def flags_text(flags: int) -> str:
+    """DATA|RAID1, as btrfs-progs and python-btrfs write it; a single copy has no word of its own."""
+    return "|".join(name for bit, name in (*_TYPES, *_PROFILES) if flags & bit)
+
+
+def cells(state: State, drawn: Drawn, sort: str) -> Iterator[str]:
+    """A line for each device extent, or for each block group."""
+    used, length, flags, vaddr = (column.tolist() for column in (state.bg_used, state.bg_length, state.bg_flags, state.bg_vaddr))
+    cell = drawn.cells
+    if sort == PHYSICAL and cell.devid is not None and cell.paddr is not None:
+        rows = zip(cell.devid.tolist(), cell.paddr.tolist(), cell.length.tolist(), cell.group.tolist(), strict=True)
+        for devid, paddr, size, group in rows:
+            yield (
+                f"dev_extent devid {devid} paddr {paddr} length {size} pend {paddr + size - 1} type {flags_text(flags[group])}"
+                f" used_pct {used[group] / length[group] * 100:.2f}"
+            )
+        return
+    for size, group in zip(cell.length.tolist(), cell.group.tolist(), strict=True):
+        yield block_group(vaddr[group], length[group], flags[group], used[group])
+        yield f"allocated physical space for chunk at {vaddr[group]}: {format_size(size)}"
+
+
+def block_group(vaddr: int, length: int, flags: int, used: int) -> str:
+    """One block group."""
+    pct = round(used * 100 / length)
+    return f"block group vaddr {vaddr} length {length} flags {flags_text(flags)} used {used} used_pct {pct}"
+
+
+def extents(batch: Extents) -> Iterator[str]:
+    """A line for each extent."""
+    for vaddr, length, is_tree_block in zip(batch.vaddr.tolist(), batch.length.tolist(), batch.is_tree_block.tolist(), strict=True):
+        yield f"extent vaddr {vaddr} type {'tree block' if is_tree_block else 'data'} length {length}"

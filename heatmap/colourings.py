@@ -1,0 +1,174 @@
+"""What a picture's colours may say of a block group: how full it is, how fragmented, how old, of which profile or type.
+
+All but usage leave fullness out: a colour that is dimmed as well says neither. What is not allocated is black in each of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from balancer.score import BAD
+from btrkeep.errors import OperatorError
+from heatmap.colours import GREY, STEPS, along, distinct, sequence
+from heatmap.grid import MIN_BRIGHTNESS
+from heatmap.overview import Colouring, Paint, usage
+from heatmap.state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, State
+
+SCORE_TOP = 4 * BAD
+"""The score from which on the colour is the brightest; `BAD` is at four fifths of the scale."""
+
+PROFILES = {
+    0: "single", 1 << 5: "DUP", 1 << 3: "RAID0", 1 << 4: "RAID1", 1 << 9: "RAID1C3", 1 << 10: "RAID1C4", 1 << 6: "RAID10",
+    1 << 7: "RAID5", 1 << 8: "RAID6",
+}  # fmt: skip
+PROFILE_MASK = sum(PROFILES)  # BTRFS_BLOCK_GROUP_PROFILE_MASK, btrfs_tree.h
+TYPES = {DATA: "data", METADATA: "metadata", SYSTEM: "system", DATA | METADATA: "data and metadata"}
+
+Colour = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Key:
+    """What the colours mean: a ramp u8[k, 3] with ticks at places from 0 to 1, and swatches; either may be empty."""
+
+    title: str
+    ramp: Array
+    ticks: tuple[tuple[float, str], ...] = ()
+    swatches: tuple[tuple[Colour, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to colour. `paint` and `min_brightness` are what `overview` is given. Both functions raise OperatorError."""
+
+    name: str
+    about: str
+    paint: Colouring
+    min_brightness: float
+    key: Callable[[State], Key]
+
+
+def _bare(rgb: Array) -> Paint:
+    return Paint(rgb, np.ones(len(rgb)))
+
+
+def score(state: State) -> Paint:
+    """How fragmented the free space of each data block group is; the others are grey."""
+    return _bare(along(score_share(_scores(state))))
+
+
+def score_share(found: Array) -> Array:
+    """f64[n] from 0 to 1 of scores: logarithmic, for most are small and what counts is which are worst."""
+    share: Array = np.log1p(np.maximum(found.astype(np.float64), 0)) / np.log1p(SCORE_TOP)
+    return share
+
+
+def _scores(state: State) -> Array:
+    if state.score is None:
+        raise OperatorError("there are no scores in what was recorded", "draw it with --colour usage, age, profile or type")
+    return state.score
+
+
+def age(state: State) -> Paint:
+    """When what lies in each block group was written: by generation where it is known, else in the order of virtual addresses.
+
+    btrfs gives each new block group a higher virtual address than any had before, so that order is the order of their making.
+    """
+    return _bare(along(_age_share(state)))
+
+
+def _age_share(state: State) -> Array:
+    count = len(state.bg_vaddr)
+    if state.generation is None:
+        return np.linspace(0, 1, count) if count > 1 else np.ones(count)
+    share = np.full(count, np.nan)
+    known = state.generation > 0
+    oldest, newest = _generations(state)
+    share[known] = (state.generation[known].astype(np.float64) - oldest) / max(1, newest - oldest)
+    return share
+
+
+def _generations(state: State) -> tuple[int, int]:
+    known = np.zeros(0, np.uint64) if state.generation is None else state.generation[state.generation > 0]
+    return (int(known.min()), int(known.max())) if len(known) else (0, 0)
+
+
+def profile(state: State) -> Paint:
+    """One colour for each RAID profile."""
+    return _bare(_by_flags(state, PROFILE_MASK, dict(zip(PROFILES, _profile_colours(), strict=True))))
+
+
+def kind(state: State) -> Paint:
+    """The colours of usage, all at their brightest."""
+    return _bare(usage(state).rgb)
+
+
+def _by_flags(state: State, mask: int, colours: dict[int, Colour]) -> Array:
+    flags = state.bg_flags & np.uint64(mask)
+    rgb = np.full((len(flags), 3), GREY, np.uint8)
+    for flag, colour in colours.items():
+        rgb[flags == flag] = colour
+    return rgb
+
+
+def _profile_colours() -> list[Colour]:
+    return [_colour(rgb) for rgb in distinct(len(PROFILES))]
+
+
+def _colour(rgb: Array) -> Colour:
+    red, green, blue = rgb.tolist()
+    return red, green, blue
+
+
+_NO_RAMP = np.zeros((0, 3), np.uint8)
+
+
+def _usage_key(state: State) -> Key:
+    greys = np.rint(255 * (MIN_BRIGHTNESS + (1 - MIN_BRIGHTNESS) * np.linspace(0, 1, STEPS)))[:, None]
+    return Key("used", np.repeat(greys, 3, 1).astype(np.uint8), ((0, "0 %"), (0.5, "50 %"), (1, "100 %")), _type_swatches(state))
+
+
+def _type_swatches(state: State) -> tuple[tuple[Colour, str], ...]:
+    flags, rgb = state.bg_flags & np.uint64(TYPE_MASK), usage(state).rgb
+    first = {flag: np.flatnonzero(flags == flag) for flag in TYPES}
+    return tuple((_colour(rgb[at[0]]), TYPES[flag]) for flag, at in first.items() if len(at))
+
+
+def _score_key(state: State) -> Key:
+    found = _scores(state)
+    ticks = tuple((float(score_share(np.array([mark]))[0]), f"{mark:g}") for mark in (0, 10, 50, BAD))
+    others = ((GREY, "no data"),) if np.isnan(found).any() else ()
+    return Key("score of the free space", sequence(), (*ticks, (1, f"{SCORE_TOP:g}+")), others)
+
+
+def _age_key(state: State) -> Key:
+    if state.generation is None:
+        return Key("age, by order of virtual addresses", sequence(), ((0, "first made"), (1, "last made")))
+    oldest, newest = _generations(state)
+    empty = ((GREY, "empty"),) if (state.generation == 0).any() else ()
+    return Key("age, by generation", sequence(), ((0, f"{oldest:,} (oldest)"), (1, f"{newest:,} (newest)")), empty)
+
+
+def _profile_key(state: State) -> Key:
+    there = set((state.bg_flags & np.uint64(PROFILE_MASK)).tolist())
+    named = zip(PROFILES.items(), _profile_colours(), strict=True)
+    return Key("profile", _NO_RAMP, (), tuple((rgb, name) for (flag, name), rgb in named if flag in there))
+
+
+def _type_key(state: State) -> Key:
+    return Key("type", _NO_RAMP, (), _type_swatches(state))
+
+
+_full = partial(Choice, min_brightness=1.0)
+CHOICES = {
+    choice.name: choice
+    for choice in (
+        Choice("usage", "how full", usage, MIN_BRIGHTNESS, _usage_key),
+        _full(name="score", about="how fragmented the free space is", paint=score, key=_score_key),
+        _full(name="age", about="when what lies there was written", paint=age, key=_age_key),
+        _full(name="profile", about="RAID profile", paint=profile, key=_profile_key),
+        _full(name="type", about="data, metadata, system", paint=kind, key=_type_key),
+    )
+}

@@ -1,0 +1,243 @@
+"""What changed between two recorded states of one filesystem: block groups that filled, emptied, came and went; what moved.
+
+A block group is the same one where virtual address and length are: btrfs gives new ones higher addresses, so what balance rewrites
+is gone at one address and new at another. What moved are device extents of one that is still there (device replace does not show,
+for the new device has the old one's number).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from btrkeep.errors import OperatorError
+from btrkeep.units import counted, format_duration, format_size, format_time, printable
+from heatmap.state import Array, State
+
+FULLER, EMPTIER, NEW, GONE = KINDS = ("fuller", "emptier", "new", "gone")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Changes:
+    """Block groups that changed, by address: `vaddr`, `length`, `flags`, `before`, `after` u64[n], bytes used; `kind` str[n].
+
+    One that is new had 0 before, one that is gone has 0 after.
+    """
+
+    vaddr: Array
+    length: Array
+    flags: Array
+    before: Array
+    after: Array
+    kind: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moves:
+    """Device extents of chunks that are in both states, that are in one only. `came` bool[n]: in the later; u64[n] the others."""
+
+    vaddr: Array
+    devid: Array
+    paddr: Array
+    length: Array
+    came: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Of one state, in bytes: what devices have, what of that is allocated, what block groups have and what of that is used."""
+
+    taken: datetime
+    total: int
+    allocated: int
+    length: int
+    used: int
+    block_groups: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Difference:
+    """All that changed; `devices`: for each that came, went or changed its size its id, bytes before and bytes after (0: none)."""
+
+    fsid: str
+    label: str
+    before: Totals
+    after: Totals
+    changes: Changes
+    moves: Moves
+    devices: list[tuple[int, int, int]]
+
+
+def difference(before: State, after: State) -> Difference:
+    """Raises OperatorError: they are of two filesystems."""
+    if before.fsid != after.fsid:
+        raise OperatorError(
+            f"these are states of two filesystems: {printable(before.fsid)} and {printable(after.fsid)}",
+            "name two states of the same one",
+        )
+    return Difference(
+        after.fsid,
+        after.label,
+        totals(before),
+        totals(after),
+        changes_between(before, after),
+        _moves(before, after),
+        _devices(before, after),
+    )
+
+
+def totals(state: State) -> Totals:
+    """The numbers of one state."""
+    total, allocated, length, used = (
+        int(column.sum()) for column in (state.total_bytes, state.de_length, state.bg_length, state.bg_used)
+    )
+    return Totals(state.taken, total, allocated, length, used, len(state.bg_vaddr))
+
+
+def _rows(**columns: Array) -> Array:
+    """Columns of one length as one array of rows, which can be compared as a whole."""
+    rows = np.empty(len(next(iter(columns.values()))), [(name, np.uint64) for name in columns])
+    for name, column in columns.items():
+        rows[name] = column
+    return rows
+
+
+def changes_between(before: State, after: State) -> Changes:
+    """What became of the block groups."""
+    old, new = (_rows(vaddr=state.bg_vaddr, length=state.bg_length) for state in (before, after))
+    both, at_old, at_new = np.intersect1d(old, new, assume_unique=True, return_indices=True)
+    gone, came = (np.setdiff1d(np.arange(len(keys)), at) for keys, at in ((old, at_old), (new, at_new)))
+    was, now = before.bg_used[at_old], after.bg_used[at_new]
+    nothing = (np.zeros(len(came), np.uint64), np.zeros(len(gone), np.uint64))
+    columns = (
+        np.concatenate((both["vaddr"], after.bg_vaddr[came], before.bg_vaddr[gone])),
+        np.concatenate((both["length"], after.bg_length[came], before.bg_length[gone])),
+        np.concatenate((after.bg_flags[at_new], after.bg_flags[came], before.bg_flags[gone])),
+        np.concatenate((was, nothing[0], before.bg_used[gone])),
+        np.concatenate((now, after.bg_used[came], nothing[1])),
+        np.concatenate((np.where(now > was, FULLER, EMPTIER), np.full(len(came), NEW), np.full(len(gone), GONE))),
+    )
+    changed = np.concatenate((now != was, np.ones(len(came) + len(gone), bool)))
+    order = np.flatnonzero(changed)[np.argsort(columns[0][changed], kind="stable")]
+    return Changes(*(column[order] for column in columns))
+
+
+def _moves(before: State, after: State) -> Moves:
+    stayed = np.intersect1d(before.ch_vaddr, after.ch_vaddr)
+    old, new = (
+        _rows(vaddr=state.de_vaddr, devid=state.de_devid, paddr=state.de_paddr, length=state.de_length) for state in (before, after)
+    )
+    left, came = np.setdiff1d(old, new, assume_unique=True), np.setdiff1d(new, old, assume_unique=True)
+    both = np.concatenate((left, came))
+    is_new = np.repeat([False, True], [len(left), len(came)])
+    of_those = np.isin(both["vaddr"], stayed)
+    both, is_new = both[of_those], is_new[of_those]
+    order = np.lexsort((is_new, both["vaddr"]))
+    both = both[order]
+    return Moves(both["vaddr"], both["devid"], both["paddr"], both["length"], is_new[order])
+
+
+def _devices(before: State, after: State) -> list[tuple[int, int, int]]:
+    old, new = (dict(zip(state.devid.tolist(), state.total_bytes.tolist(), strict=True)) for state in (before, after))
+    both = ((devid, old.get(devid, 0), new.get(devid, 0)) for devid in sorted({*old, *new}))
+    return [(devid, was, now) for devid, was, now in both if was != now]
+
+
+def lines(found: Difference, top: int) -> Iterator[str]:
+    """The difference in words: the whole, then the `top` block groups that changed by most bytes."""
+    was, now = found.before, found.after
+    name = f"{printable(found.label)}  " if found.label else ""
+    apart = format_duration(abs((now.taken - was.taken).total_seconds()))
+    yield f"{name}{found.fsid}"
+    yield f"{format_time(was.taken)} to {format_time(now.taken)}, {apart}{' back' if now.taken < was.taken else ''}"
+    for what, one, two in (
+        ("used", was.used, now.used),
+        ("allocated", was.allocated, now.allocated),
+        ("devices", was.total, now.total),
+    ):
+        yield f"{what:<10} {format_size(one):>9} -> {format_size(two):>9}   {_signed(two - one)}"
+    yield ""
+    for kind, count, size in summary(found):
+        yield f"{kind:<10} {counted(count, 'block group'):<20} {_signed(size)} used"
+    if len(found.moves.vaddr):
+        yield f"{'moved':<10} {counted(int(found.moves.came.sum()), 'device extent')}"
+    for devid, one, two in found.devices:
+        yield f"device {devid}: {format_size(one)} -> {format_size(two)}" if one and two else f"device {devid}: {_came(one, two)}"
+    yield from _worst(found.changes, top)
+
+
+def _came(one: int, two: int) -> str:
+    return f"new, {format_size(two)}" if two else f"gone, {format_size(one)}"
+
+
+def _signed(size: int) -> str:
+    return ("-" if size < 0 else "+") + format_size(abs(size))
+
+
+def more_used(changes: Changes) -> Array:
+    """i64[n]: bytes more used, or less."""
+    return changes.after.astype(np.int64) - changes.before.astype(np.int64)
+
+
+def summary(found: Difference) -> list[tuple[str, int, int]]:
+    """For each kind: how many block groups, and how many bytes more are used in them."""
+    by = more_used(found.changes)
+    return [(kind, int(which.sum()), int(by[which].sum())) for kind in KINDS if len(which := found.changes.kind == kind)]
+
+
+def _worst(changes: Changes, top: int) -> Iterator[str]:
+    by = more_used(changes)
+    order = np.argsort(-np.abs(by), kind="stable")[:top]
+    if not len(order):
+        return
+    yield ""
+    yield f"{'VADDR':>16}  {'LENGTH':>9}  {'BEFORE':>9}  {'AFTER':>9}  {'CHANGE':>10}"
+    rows = zip(
+        *(column[order].tolist() for column in (changes.vaddr, changes.length, changes.before, changes.after, by, changes.kind)),
+        strict=True,
+    )
+    for vaddr, length, was, now, change, kind in rows:
+        sizes = f"{format_size(length):>9}  {format_size(was):>9}  {format_size(now):>9}  {_signed(change):>10}"
+        yield f"{vaddr:>16}  {sizes}  {kind if kind in (NEW, GONE) else ''}".rstrip()
+
+
+def as_json(found: Difference) -> dict[str, Any]:
+    """The whole difference, ready for JSON: sizes are bytes."""
+    changes, moves = found.changes, found.moves
+    columns = zip(
+        *(
+            column.tolist()
+            for column in (changes.kind, changes.vaddr, changes.length, changes.flags, changes.before, changes.after)
+        ),
+        strict=True,
+    )
+    moved = zip(*(column.tolist() for column in (moves.vaddr, moves.devid, moves.paddr, moves.length, moves.came)), strict=True)
+    return {
+        "filesystem": found.fsid,
+        "label": found.label,
+        "before": _totals_json(found.before),
+        "after": _totals_json(found.after),
+        "summary": {kind: {"block_groups": count, "used": size} for kind, count, size in summary(found)},
+        "block_groups": [
+            {"change": kind, "vaddr": vaddr, "length": length, "flags": flags, "used_before": was, "used_after": now}
+            for kind, vaddr, length, flags, was, now in columns
+        ],
+        "device_extents": [
+            {"vaddr": vaddr, "devid": devid, "paddr": paddr, "length": length, "change": "came" if came else "left"}
+            for vaddr, devid, paddr, length, came in moved
+        ],
+        "devices": [{"devid": devid, "size_before": was, "size_after": now} for devid, was, now in found.devices],
+    }
+
+
+def _totals_json(one: Totals) -> dict[str, Any]:
+    return {
+        "taken": format_time(one.taken),
+        "total": one.total,
+        "allocated": one.allocated,
+        "length": one.length,
+        "used": one.used,
+        "block_groups": one.block_groups,
+    }

@@ -1,0 +1,86 @@
+"""What changed between two recorded states, as a picture: where it filled, emptied, came and went."""
+
+from dataclasses import replace
+
+import numpy as np
+from PIL import Image
+
+from heatmap.colourings import Colour, Key
+from heatmap.colours import distinct
+from heatmap.diff import EMPTIER, FULLER, GONE, NEW, Changes, changes_between, more_used
+from heatmap.film import common_scale
+from heatmap.grid import Grid
+from heatmap.overview import PHYSICAL, Drawn, Paint, overview
+from heatmap.recorded import Moment
+from heatmap.state import Array, State
+
+_UNCHANGED: Colour = (0x3A, 0x3A, 0x3A)
+_FAINTEST = 0.35
+"""How much of its colour what changed by next to nothing has."""
+
+
+def colours() -> dict[str, Colour]:
+    """The colour of each kind of change."""
+    warm, cold, deep, dark = ((red, green, blue) for red, green, blue in distinct(4, (_UNCHANGED,)).tolist())
+    return {FULLER: warm, EMPTIER: deep, NEW: cold, GONE: dark}
+
+
+def key() -> Key:
+    """What the picture's colours mean."""
+    swatches = [(colour, kind) for kind, colour in colours().items()] + [(_UNCHANGED, "unchanged")]
+    return Key("changes; the stronger the colour, the more", np.zeros((0, 3), np.uint8), (), tuple(swatches))
+
+
+def picture(
+    before: State, after: State, *, sort: str = PHYSICAL, order: int | None = None, size: int | None = None, curve: str = "hilbert"
+) -> tuple[Array, Grid]:
+    """The later state, u8[edge, edge, 3], in the colours of what changed; both to the scale of the larger.
+
+    What is gone is drawn where it was, unless something else lies there now; it has no place in the order of virtual addresses.
+    """
+    scale = common_scale([_moment(state) for state in (before, after)])
+    found = changes_between(before, after)
+
+    def drawn(state: State, *, only_gone: bool) -> Drawn:
+        state = replace(state, devid=scale.devid, total_bytes=scale.total_bytes)
+        return overview(
+            state,
+            sort=sort,
+            order=order,
+            size=size,
+            curve=curve,
+            colouring=lambda state: _paint(state, found, only_gone=only_gone),
+            min_brightness=1.0,
+        )
+
+    later = drawn(after, only_gone=False)
+    image: Array = later.image
+    if sort == PHYSICAL:
+        earlier = drawn(before, only_gone=True).image
+        is_black: Array = np.asarray(image.max(2) == 0)
+        image[is_black] = earlier[is_black]
+    return image, later.grid
+
+
+def _moment(state: State) -> Moment:
+    return Moment(state.fsid, state.label, state.taken, state.devid, state.total_bytes)
+
+
+def _paint(state: State, found: Changes, *, only_gone: bool) -> Paint:
+    base = (0, 0, 0) if only_gone else _UNCHANGED
+    rgb = np.full((len(state.bg_vaddr), 3), base, np.uint8)
+    kinds = (GONE,) if only_gone else (FULLER, EMPTIER, NEW)
+    chosen: Array = np.isin(found.kind, kinds)
+    at = np.searchsorted(state.bg_vaddr, found.vaddr[chosen])
+    table = colours()
+    full = np.array([table[kind] for kind in found.kind[chosen].tolist()], np.float64).reshape(-1, 3)
+    share: Array = np.abs(more_used(found)[chosen]) / found.length[chosen].astype(np.float64)
+    whole: Array = np.isin(found.kind[chosen], (NEW, GONE))
+    weight: Array = np.where(whole, 1.0, _FAINTEST + (1 - _FAINTEST) * np.sqrt(np.minimum(share, 1)))
+    rgb[at] = np.rint(np.array(_UNCHANGED) * (1 - weight[:, None]) + full * weight[:, None]).astype(np.uint8)
+    return Paint(rgb, np.ones(len(rgb)))
+
+
+def image_of(rgb: Array, grid: Grid) -> Image.Image:
+    """The picture of 2**size lines."""
+    return Image.fromarray(rgb).resize((grid.edge * grid.scale,) * 2, Image.Resampling.NEAREST)

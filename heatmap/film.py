@@ -1,0 +1,197 @@
+"""The frames of a timelapse: which files of a folder are moments of it, and what each looks like."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from btrkeep.errors import OperatorError
+from btrkeep.units import format_size, printable
+from heatmap.colourings import Choice
+from heatmap.legend import strip
+from heatmap.overview import overview
+from heatmap.picture import image_of
+from heatmap.recorded import SUFFIX, Moment, Unreadable, load, look
+from heatmap.state import Array
+
+PICTURES = (".png", ".webp")
+_AUTOMATIC_NAME = re.compile(r"_at_(\d{1,11})$")  # as btrfs-heatmap names pictures
+_STANDARD_WIDTH = 1024
+_FULL_HD_AND_MORE = 1 << 13  # no picture of ours is wider than 2**15, and no animation should be
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """A file that becomes a frame: a recorded state, or a picture of `width` x `height` pixels."""
+
+    path: Path
+    taken: datetime
+    moment: Moment | None
+    width: int = 0
+    height: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gathered:
+    """Sources in order of time, and for each file that was left out a line that says why."""
+
+    sources: list[Source]
+    left_out: list[str]
+
+
+def gather(folder: Path, without: Path | None = None) -> Gathered:
+    """The recorded states and pictures in a folder, but the file `without`. Raises OperatorError.
+
+    The time of a state is recorded in it; that of a picture is in its automatic name (..._at_EPOCH.png), else when it was last
+    changed. A picture beside its own recorded state, of the same name but the ending, is not looked at.
+    """
+    try:
+        names = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise OperatorError(f"{folder} cannot be read: {error.strerror}", "name a folder of pictures or recorded states") from None
+    recorded = {path.stem for path in names if path.suffix == SUFFIX}
+    sources, left_out = [], []
+    for path in names:
+        if path == without or path.suffix not in (SUFFIX, *PICTURES) or (path.suffix != SUFFIX and path.stem in recorded):
+            continue
+        try:
+            source = _state(path) if path.suffix == SUFFIX else _picture(path)
+        except OperatorError as error:
+            left_out.append(error.message)
+        else:
+            sources += [source] if source else []
+    _see_one_filesystem(folder, [source.moment for source in sources if source.moment])
+    return Gathered(sorted(sources, key=lambda source: (source.taken, source.path)), left_out)
+
+
+def _state(path: Path) -> Source:
+    moment = look(path)
+    return Source(path, moment.taken, moment)
+
+
+def _picture(path: Path) -> Source | None:
+    """None: an animation, such as the last one that was made."""
+    try:
+        with Image.open(path) as image:
+            width, height, frames = *image.size, getattr(image, "n_frames", 1)
+        changed = path.stat().st_mtime
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as error:
+        raise Unreadable(f"{path} cannot be read as a picture: {_words(error)}") from None
+    named = _AUTOMATIC_NAME.search(path.stem)
+    taken = datetime.fromtimestamp(int(named[1]) if named else changed, UTC)
+    return Source(path, taken, None, width, height) if frames == 1 else None
+
+
+def _words(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or "it is none, or damaged"
+
+
+def _see_one_filesystem(folder: Path, moments: Sequence[Moment]) -> None:
+    found = sorted({moment.fsid for moment in moments})
+    if len(found) > 1:
+        several = ", ".join(map(printable, found[:3])) + (", ..." if len(found) > 3 else "")
+        raise OperatorError(f"{folder} has states of {len(found)} filesystems: {several}", "give each a folder of its own")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scale:
+    """To what all states are drawn, so that a place in the picture is the same place at all times: u64[d] each, by devid.
+
+    Every device that ever was there has its place, as large as it ever was.
+    """
+
+    devid: Array
+    total_bytes: Array
+
+
+def common_scale(moments: Sequence[Moment]) -> Scale:
+    """The scale for all of these."""
+    devid = np.concatenate([moment.devid for moment in moments])
+    total_bytes = np.concatenate([moment.total_bytes for moment in moments])
+    found, which = np.unique(devid, return_inverse=True)
+    largest = np.zeros(len(found), np.uint64)
+    np.maximum.at(largest, which, total_bytes)
+    return Scale(found, largest)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Film:
+    """All frames, u8[height, width, 3], each drawn when it is asked for; any thread may ask."""
+
+    sources: list[Source]
+    width: int
+    picture_height: int
+    scale: Scale | None
+    choice: Choice
+    sort: str
+    curve: str
+    dated: bool
+
+    def frame(self, number: int) -> Array:
+        """One frame. Raises Unreadable: a file is damaged, or not there any more."""
+        source = self.sources[number]
+        image, words = self._drawn(source) if source.moment else (_opened(source), "")
+        canvas = np.zeros((self.picture_height, self.width, 3), np.uint8)
+        fitted = _fitted(image, self.width)
+        canvas[: fitted.height] = np.asarray(fitted)
+        if not self.dated:
+            return canvas
+        return np.concatenate((canvas, strip(self.width, f"{source.taken:%Y-%m-%d %H:%M} UTC", words)))
+
+    def _drawn(self, source: Source) -> tuple[Image.Image, str]:
+        state = load(source.path)
+        total = int(state.total_bytes.sum())
+        if self.scale:
+            state = replace(state, devid=self.scale.devid, total_bytes=self.scale.total_bytes)
+        size = self.width.bit_length() - 1
+        drawn = overview(
+            state,
+            sort=self.sort,
+            size=size,
+            curve=self.curve,
+            colouring=self.choice.paint,
+            min_brightness=self.choice.min_brightness,
+        )
+        allocated, used = int(state.de_length.sum()), int(state.bg_used.sum())
+        words = f"{format_size(total)}, {format_size(allocated)} allocated, {format_size(used)} used"
+        return image_of(drawn.runs, drawn.grid), words
+
+
+def film(
+    sources: list[Source], choice: Choice, *, sort: str, curve: str = "hilbert", size: int | None = None, dated: bool = True
+) -> Film:
+    """A film of all sources. It is 2**size pixels wide; without a size as wide as the widest picture, or 1024 pixels."""
+    moments = [source.moment for source in sources if source.moment]
+    pictures = [source for source in sources if not source.moment]
+    width = 1 << size if size is not None else max((source.width for source in pictures), default=_STANDARD_WIDTH)
+    width = min(_FULL_HD_AND_MORE, max(_STANDARD_WIDTH, width) if moments and size is None else width)
+    heights = [_height(source.width, source.height, width) for source in pictures] + [width] * bool(moments)
+    return Film(sources, width, max(heights), common_scale(moments) if moments else None, choice, sort, curve, dated)
+
+
+def _height(width: int, height: int, wanted: int) -> int:
+    return max(1, round(height * wanted / width))
+
+
+def _opened(source: Source) -> Image.Image:
+    try:
+        with Image.open(source.path) as image:
+            return image.convert("RGB")
+    except (OSError, SyntaxError, ValueError) as error:
+        raise Unreadable(f"{source.path} cannot be read as a picture: {_words(error)}", "take it out of the folder") from None
+
+
+def _fitted(image: Image.Image, width: int) -> Image.Image:
+    """As wide as the film. What grows keeps its squares; what shrinks is averaged."""
+    if image.width == width:
+        return image
+    way: Image.Resampling = Image.Resampling.NEAREST if image.width < width else Image.Resampling.BOX
+    return image.resize((width, _height(image.width, image.height, width)), way)
+
+
+Progress = Callable[[int, int], None]
+"""Told how many of how many frames are done."""

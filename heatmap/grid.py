@@ -1,0 +1,157 @@
+"""How bytes become pixels: what lies in each, mixed by how much of the pixel it takes up.
+
+The arithmetic is that of knorrie's btrfs-heatmap, operation by operation in double precision, so that no pixel differs:
+
+* A pixel stands for `bytes_per_pixel` bytes. A fill, `length` bytes from `first_byte` on, covers a part of its first pixel, a part
+  of its last one, and all between them.
+* A pixel's colour is the sum of the fills' colours, and its share the sum of their shares, each by the part that it covers; in the
+  order of the fills, for sums of floats depend on it. What nothing covers stays black.
+* Its brightness is 0.1 + share * 0.9, and colour times brightness is rounded, half to even.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from btrkeep.errors import OperatorError
+from heatmap.curves import laid_out
+from heatmap.state import Array
+
+MIN_BRIGHTNESS = 0.1
+OVERVIEW_GRANULARITY = 32 << 20
+"""Bytes that a pixel stands for, about, where nobody says what order the picture shall be of: of a whole filesystem."""
+LARGEST_ORDER, LARGEST_SIZE = 14, 15
+_AUTOMATIC = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A square of 2**order pixels in a picture of 2**size, along a curve, that stands for `total_bytes`."""
+
+    curve: str
+    order: int
+    size: int
+    total_bytes: int
+
+    @property
+    def edge(self) -> int:
+        """Lines, and pixels of a line, before they are enlarged."""
+        return 1 << self.order
+
+    @property
+    def scale(self) -> int:
+        """How many lines and columns of the picture a pixel takes."""
+        return 1 << (self.size - self.order)
+
+    @property
+    def bytes_per_pixel(self) -> float:
+        """A whole number only by chance."""
+        return float(self.total_bytes / 4**self.order)
+
+
+def choose(order: int | None, size: int | None, curve: str, total_bytes: int, granularity: int) -> Grid:
+    """The grid: without an order one whose pixels stand for `granularity` bytes or less, of 10 at the most; size is 10 or more.
+
+    Raises OperatorError: `size` below `order`.
+    """
+    chosen = order
+    if chosen is None:
+        chosen = max(0, min(_AUTOMATIC, math.ceil(math.log2(math.sqrt(total_bytes / granularity)))))
+    if size is None:
+        size = max(chosen, _AUTOMATIC)
+    if size < chosen:
+        if order is not None:
+            raise OperatorError(
+                f"size ({size}) cannot be smaller than order ({order})", "a picture has 2^size lines, 2^order of them differ"
+            )
+        chosen = size
+    return Grid(curve, chosen, size, total_bytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """A picture along its curve: `rgb` u8[k, 3] holds from place `begin` i64[k] up to where the next one begins; `count` in all."""
+
+    begin: Array
+    rgb: Array
+    count: int
+
+    def pixels(self) -> Array:
+        """u8[count, 3]: each pixel."""
+        return np.repeat(self.rgb, self._lengths(), axis=0)
+
+    def words(self, grid: Grid) -> Array:
+        """u32[edge, edge]: each pixel at its place, its bytes red, green, blue and nothing. One number moves faster than three."""
+        words = np.zeros((len(self.rgb), 4), np.uint8)
+        words[:, :3] = self.rgb
+        return laid_out(grid.curve, grid.order, np.repeat(words.view(np.uint32)[:, 0], self._lengths()))
+
+    def _lengths(self) -> Array:
+        return np.diff(self.begin, append=self.count)
+
+
+_Parts = tuple[Array, Array, Array, Array]
+
+
+class Canvas:
+    """Takes fills in increasing order, as many at a time as are at hand, and keeps no more of them than the picture needs."""
+
+    def __init__(self, grid: Grid, min_brightness: float = MIN_BRIGHTNESS) -> None:
+        self._grid, self._count = grid, 4**grid.order
+        self._min_brightness = min_brightness
+        # The last pixel may not be full yet: place, part, share and colour of what it holds wait for the next fills.
+        self._held: _Parts = (np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros((0, 3), np.uint8))
+        nothing = np.zeros((0, 3), np.uint8)
+        self._pixels = [(np.zeros(0, np.int64), nothing)]
+        self._spans = [(np.zeros(0, np.int64), np.zeros(0, np.int64), nothing)]
+
+    def fill(self, first_byte: Array, length: Array, share: Array, colour: Array) -> None:
+        """Paints n fills: `first_byte`, `length` i64[n], `share` f64[n] from 0 to 1, `colour` u8[n, 3]."""
+        size = self._grid.bytes_per_pixel
+        end = first_byte + length
+        first, last = (np.minimum(at / size, self._count - 1).astype(np.int64) for at in (first_byte, end - 1))
+        in_one = first == last
+        part_of_first = np.where(in_one, length / size, (size - np.fmod(first_byte, size)) / size)
+        part_of_last = np.fmod(end, size) / size
+        part_of_last[part_of_last == 0] = 1
+        # First pixel, last pixel, first pixel of the next fill ...: in the order in which they are to be added.
+        counted = np.column_stack((np.ones(len(first), bool), ~in_one)).ravel()
+        fill = np.repeat(np.arange(len(first)), 2)[counted]
+        place, part = (np.column_stack(pair).ravel()[counted] for pair in ((first, last), (part_of_first, part_of_last)))
+        self._mix((place, part, share[fill], colour[fill]))
+        inner = last - first > 1
+        bright = _bright(colour[inner].astype(np.float64), share[inner], self._min_brightness)
+        self._spans.append((first[inner] + 1, last[inner], bright))
+
+    def _mix(self, new: _Parts) -> None:
+        place, part, share, colour = (np.concatenate((held, more)) for held, more in zip(self._held, new, strict=True))
+        place = np.maximum.accumulate(place)  # a tree that changes while it is read may show a place twice
+        held = int(np.searchsorted(place, place[-1:])[0]) if len(place) else 0
+        self._held = (place[held:], part[held:], share[held:], colour[held:])
+        self._finish(place[:held], part[:held], share[:held], colour[:held])
+
+    def _finish(self, place: Array, part: Array, share: Array, colour: Array) -> None:
+        """Pixels that nothing is to be added to any more."""
+        begins = np.concatenate(([True], place[1:] != place[:-1]))[: len(place)]
+        pixel, count = np.cumsum(begins) - 1, int(begins.sum())
+        # bincount adds one after the other, as a loop would; other sums of NumPy go in pairs.
+        sums = [np.bincount(pixel, weights * part, count) for weights in (colour[:, 0], colour[:, 1], colour[:, 2], share)]
+        self._pixels.append((place[begins], _bright(np.column_stack(sums[:3]), sums[3], self._min_brightness)))
+
+    def finish(self) -> Runs:
+        """The picture. Nothing may be painted afterwards."""
+        self._finish(*self._held)
+        at, mixed = (np.concatenate(column) for column in zip(*self._pixels, strict=True))
+        begin, end, whole = (np.concatenate(column) for column in zip(*self._spans, strict=True))
+        bounds = np.unique(np.concatenate(([0], at, at + 1, begin, end)))
+        bounds = bounds[bounds < self._count]
+        rgb = np.zeros((len(bounds), 3), np.uint8)
+        rgb[np.searchsorted(bounds, begin)] = whole
+        rgb[np.searchsorted(bounds, at)] = mixed
+        return Runs(bounds, rgb, self._count)
+
+
+def _bright(colour: Array, share: Array, min_brightness: float) -> Array:
+    brightness = min_brightness + share * (1 - min_brightness)
+    return np.clip(np.rint(colour * brightness[:, None]), 0, 255).astype(np.uint8)

@@ -1,0 +1,50 @@
+"""A descriptor on a mounted btrfs, and in words why there is none."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from btrkeep.errors import OperatorError
+from btrkeep.treescan.devices import filesystem
+
+_IS_ANOTHER = (errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)  # what others say to an ioctl that is not theirs
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A descriptor on the btrfs that `path` is on: any folder or file of it will do. Raises OperatorError.
+
+    That covers what reading its trees says within the context, too.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except PermissionError:
+        raise OperatorError(f"{path} may not be opened", "run this as root") from None
+    except OSError as error:
+        raise OperatorError(f"{path}: {error.strerror}", "name where a btrfs is mounted: `findmnt -t btrfs` lists them") from None
+    try:
+        _see_btrfs(fd, path)
+        yield fd
+    except PermissionError:
+        raise OperatorError(f"the trees of the btrfs at {path} may not be read", "run this as root") from None
+    except OSError as error:
+        raise OperatorError(
+            f"the btrfs at {path} cannot be read: {error.strerror}", "look at the kernel's messages (dmesg)"
+        ) from None
+    finally:
+        os.close(fd)
+
+
+def _see_btrfs(fd: int, path: Path) -> None:
+    if stat.S_ISBLK(os.fstat(fd).st_mode):
+        raise OperatorError(f"{path} is a device", f"name where it is mounted: `findmnt {path}` tells, if it is")
+    try:
+        filesystem(fd)
+    except OSError as error:
+        if error.errno not in _IS_ANOTHER:
+            raise
+        hint = "is it mounted? `findmnt -t btrfs` lists what is"
+        raise OperatorError(f"{path} is not on a btrfs", hint) from None

@@ -1,0 +1,130 @@
+"""A whole filesystem, block group by block group: where they lie on the devices, or in the order of their virtual addresses."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from heatmap.grid import MIN_BRIGHTNESS, OVERVIEW_GRANULARITY, Canvas, Grid, Runs, choose
+from heatmap.state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, State
+
+PHYSICAL, VIRTUAL = "physical", "virtual"
+SORTS = (PHYSICAL, VIRTUAL)
+
+# Copies of each byte, and stripes of parity, by profile: a bit of BTRFS_BLOCK_GROUP_PROFILE_MASK (btrfs_raid_array in volumes.c).
+_COPIES = {1 << 4: 2, 1 << 5: 2, 1 << 6: 2, 1 << 9: 3, 1 << 10: 4}  # RAID1, DUP, RAID10, RAID1C3, RAID1C4
+_PARITY = {1 << 7: 1, 1 << 8: 2}  # RAID5, RAID6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Paint:
+    """Colour and brightness of each of n block groups: `rgb` u8[n, 3], `share` f64[n] from 0 (dark, not black) to 1."""
+
+    rgb: Array
+    share: Array
+
+
+Colouring = Callable[[State], Paint]
+"""How a state's block groups are coloured. What no block group lies in stays black."""
+
+_BY_TYPE = {DATA: (0xFF, 0xFF, 0xFF), METADATA: (0x00, 0x00, 0xFF), SYSTEM: (0xFF, 0x00, 0x33), DATA | METADATA: (0x99, 0xCC, 0xFF)}
+
+
+def usage(state: State) -> Paint:
+    """Data white, metadata blue, system red, mixed light blue; the fuller, the brighter."""
+    table = np.full((TYPE_MASK + 1, 3), 0xFF, np.uint8)
+    for kind, rgb in _BY_TYPE.items():
+        table[kind] = rgb
+    return Paint(table[(state.bg_flags & np.uint64(TYPE_MASK)).astype(np.int64)], state.bg_used / state.bg_length)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """What was drawn, in order: `first_byte` and `length` i64[m] in the grid; `group` i64[m], the block group's index in the state.
+
+    `devid` u64[m] and `paddr` u64[m] say where a device extent is; both are None in the order of virtual addresses, in which all
+    pieces of a chunk are one cell.
+    """
+
+    first_byte: Array
+    length: Array
+    group: Array
+    devid: Array | None
+    paddr: Array | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """A picture: along its curve, and as an image u8[edge, edge, 3] that is yet to be enlarged by `grid.scale`."""
+
+    grid: Grid
+    scope: str
+    cells: Cells
+    runs: Runs
+
+    @property
+    def image(self) -> Array:
+        """Made anew each time."""
+        found: Array = self.runs.words(self.grid).view(np.uint8).reshape(self.grid.edge, self.grid.edge, 4)[:, :, :3]
+        return found
+
+
+def overview(
+    state: State,
+    *,
+    sort: str = PHYSICAL,
+    order: int | None = None,
+    size: int | None = None,
+    curve: str = "hilbert",
+    colouring: Colouring = usage,
+    devices: Collection[int] | None = None,
+    min_brightness: float = MIN_BRIGHTNESS,
+) -> Drawn:
+    """The picture of all devices, or of those named. Raises OperatorError: `size` below `order`."""
+    chosen = np.ones(len(state.devid), bool) if devices is None else np.isin(state.devid, np.array(list(devices), np.uint64))
+    devid, total_bytes = state.devid[chosen], state.total_bytes[chosen]
+    cells = _physical(state, devid, total_bytes) if sort == PHYSICAL else _virtual(state, devid)
+    names = " ".join(map(str, devid.tolist()))
+    scope = f"device {names}" if sort == PHYSICAL else "chunks" if devices is None else f"chunk stripes on devices {names}"
+    paint = colouring(state)
+    grid = choose(order, size, curve, int(total_bytes.sum()), OVERVIEW_GRANULARITY)
+    canvas = Canvas(grid, min_brightness)
+    canvas.fill(cells.first_byte, cells.length, paint.share[cells.group], paint.rgb[cells.group])
+    return Drawn(grid, scope, cells, canvas.finish())
+
+
+def _physical(state: State, devid: Array, total_bytes: Array) -> Cells:
+    """Device extents, the devices one behind the other."""
+    group = _group_at(state, state.de_vaddr)
+    device = np.searchsorted(devid, state.de_devid)
+    device[device == len(devid)] = 0
+    drawn = (group >= 0) & (devid[device] == state.de_devid)
+    offset = np.cumsum(total_bytes) - total_bytes
+    first_byte = (offset[device] + state.de_paddr)[drawn].astype(np.int64)
+    return Cells(first_byte, state.de_length[drawn].astype(np.int64), group[drawn], state.de_devid[drawn], state.de_paddr[drawn])
+
+
+def _virtual(state: State, devid: Array) -> Cells:
+    """Chunks, each with all of its pieces on these devices, one behind the other."""
+    group = _group_at(state, state.ch_vaddr)
+    pieces = np.bincount(state.st_chunk[np.isin(state.st_devid, devid)], minlength=len(group))
+    drawn = (group >= 0) & (pieces > 0)
+    length = (piece_length(state.ch_type, state.ch_length, state.ch_stripes) * pieces)[drawn]
+    return Cells(np.cumsum(length) - length, length, group[drawn], None, None)
+
+
+def _group_at(state: State, vaddr: Array) -> Array:
+    """i64[n]: the index of the block group that begins at each address, or -1."""
+    at = np.searchsorted(state.bg_vaddr, vaddr)
+    at[at == len(state.bg_vaddr)] = 0
+    return np.where(state.bg_vaddr[at] == vaddr, at, -1)
+
+
+def piece_length(kind: Array, length: Array, stripes: Array) -> Array:
+    """i64[n]: the length of the device extents of chunks with these flags, lengths and numbers of stripes."""
+    copies, parity = np.ones(len(kind), np.int64), np.zeros(len(kind), np.int64)
+    for numbers, profiles in ((copies, _COPIES), (parity, _PARITY)):
+        for bit, number in profiles.items():
+            numbers[kind & np.uint64(bit) != 0] = number
+    found: Array = length.astype(np.int64) * copies // (stripes - parity)
+    return found

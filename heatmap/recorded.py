@@ -1,0 +1,231 @@
+"""A state of a filesystem in a file: small, checked when it is read, and readable by every later version.
+
+Bytes    What (all numbers little-endian)
+8        ``\\x89heatmap``: the first byte is no text, so nothing takes it for text and mends its line ends
+4        format: 1. A file with a higher number is refused. What later versions only add does not raise it: columns and
+         keys that are not known are passed over
+4        length of the head, and 8: length of the columns, both as they are in the file
+4        CRC-32 of the twelve bytes before, the head and the columns
+head     JSON: fsid, label, taken, nodesize, sectorsize, `devices`: of each its id and total bytes, and `columns`: of each its name,
+         kind, count, unit
+columns  all of them, one after the other, as one zlib stream
+
+A column of integers is kept as differences of neighbours, counted in `unit` (the largest that divides them all; where no unit does,
+1). Of all numbers the lowest bytes come first, then all second ones and so on: neighbours that differ little make long runs of
+zeros. `score` is kept as the bits of its floats, in the same way. `de_vaddr` is left out where it is what the stripes say.
+"""
+
+import json
+import struct
+import zlib
+from dataclasses import MISSING, dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from btrkeep.errors import OperatorError
+from heatmap.state import Array, State
+from heatmap.whole import whole_file
+
+MAGIC = b"\x89heatmap"
+FORMAT = 1
+SUFFIX = ".heatmap"
+_HEAD = struct.Struct("<8sIIQI")
+_CHECKED = slice(12, 24)
+_LEVEL = 6  # 9 takes 15 times as long for one part in a thousand
+_LARGEST = 1 << 30
+"""Bytes of columns: a filesystem of 100 PiB stays below it, and a file made to fill our memory does not."""
+_PLAIN = ("fsid", "label", "nodesize", "sectorsize")
+_DEVICES = ("devid", "total_bytes")
+_COLUMNS = [field.name for field in fields(State) if field.name not in (*_PLAIN, "taken", *_DEVICES)]
+_OPTIONAL = {field.name for field in fields(State) if field.default is not MISSING}
+_KINDS: dict[str, np.dtype[Any]] = {"u8": np.dtype("<u8"), "i8": np.dtype("<i8"), "f4": np.dtype("<f4")}
+_KIND_OF = {"score": "f4", "ch_stripes": "i8", "st_chunk": "i8"}
+_STRIPES = ("st_chunk", "st_devid", "st_paddr", "ch_vaddr")
+_SAME_LENGTH = (
+    ("de_devid", "de_paddr", "de_vaddr", "de_length"),
+    ("ch_vaddr", "ch_length", "ch_type", "ch_stripes"),
+    ("st_chunk", "st_devid", "st_paddr"),
+    ("bg_vaddr", "bg_length", "bg_used", "bg_flags", "score", "generation"),
+)
+
+
+_NAME_ONE = f"name a file that was written with --record ({SUFFIX})"
+_WRONG = (ValueError, KeyError, IndexError, TypeError, OverflowError, zlib.error)  # the checksum is right: somebody wrote it so
+
+
+class Unreadable(OperatorError):
+    """A file that is no recorded state, or damaged, or newer than this program."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moment:
+    """When a state was taken, and of what; the arrays as in State."""
+
+    fsid: str
+    label: str
+    taken: datetime
+    devid: Array
+    total_bytes: Array
+
+
+def save(state: State, name: str) -> None:
+    """Writes the state, whole or not at all. Raises OperatorError."""
+    with whole_file(name, durable=True) as file:
+        file.write(packed(state))
+
+
+def load(path: Path) -> State:
+    """The state in a file. Raises Unreadable, one line."""
+    try:
+        return unpacked(path.read_bytes(), str(path))
+    except OSError as error:
+        raise _cannot_read(path, error) from None
+
+
+def _cannot_read(path: Path, error: OSError) -> Unreadable:
+    return Unreadable(f"{path} cannot be read: {error.strerror}", _NAME_ONE)
+
+
+def look(path: Path) -> Moment:
+    """When a state was taken, and of what. Reads and checks the file, and unpacks no columns. Raises Unreadable."""
+    try:
+        head, _ = _parts(path.read_bytes(), str(path))
+        return _moment(json.loads(head))
+    except OSError as error:
+        raise _cannot_read(path, error) from None
+    except _WRONG as error:
+        raise _no_state(str(path), error) from None
+
+
+def is_recorded(path: Path) -> bool:
+    """Whether a file begins as a recorded state does. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def automatic_name(picture: Path) -> Path:
+    """Where the state is recorded when no name is given: beside the picture, with its name."""
+    return picture.with_suffix(SUFFIX)
+
+
+def packed(state: State) -> bytes:
+    """The file's bytes."""
+    said = _by_stripes(**{name: getattr(state, name) for name in _STRIPES})
+    left_out = "de_vaddr" if np.array_equal(said, state.de_vaddr) else ""
+    kept = [(name, values) for name in _COLUMNS if (values := getattr(state, name)) is not None and name != left_out]
+    columns, described = [], []
+    for name, values in kept:
+        kind = _KIND_OF.get(name, "u8")
+        data, unit = _encoded(np.asarray(values), kind)
+        columns.append(data)
+        described.append([name, kind, len(values), unit])
+    devices = [list(pair) for pair in zip(state.devid.tolist(), state.total_bytes.tolist(), strict=True)]
+    about = {name: getattr(state, name) for name in _PLAIN} | {"taken": state.taken.isoformat(), "devices": devices}
+    head = json.dumps(about | {"columns": described}, separators=(",", ":")).encode()
+    body = zlib.compress(b"".join(columns), _LEVEL)
+    lengths = struct.pack("<IQ", len(head), len(body))
+    check = zlib.crc32(body, zlib.crc32(head, zlib.crc32(lengths)))
+    return b"".join((_HEAD.pack(MAGIC, FORMAT, len(head), len(body), check), head, body))
+
+
+def unpacked(data: bytes, name: str) -> State:
+    """The state that `data` holds; `name` is for messages. Raises Unreadable."""
+    head, body = _parts(data, name)
+    try:
+        about = json.loads(head)
+        moment = _moment(about)
+        found: dict[str, Any] = {key: about[key] for key in _PLAIN} | _columns(about["columns"], body)
+        state = State(**found, taken=moment.taken, devid=moment.devid, total_bytes=moment.total_bytes)
+        _see_lengths(state)
+    except _WRONG as error:
+        raise _no_state(name, error) from None
+    return state
+
+
+def _moment(about: dict[str, Any]) -> Moment:
+    taken = datetime.fromisoformat(about["taken"])
+    if taken.tzinfo is None:
+        raise ValueError("its time has no zone")
+    devices = np.array(about["devices"], np.uint64).reshape(-1, 2)
+    return Moment(about["fsid"], about["label"], taken, devices[:, 0].copy(), devices[:, 1].copy())
+
+
+def _no_state(name: str, error: Exception) -> Unreadable:
+    return Unreadable(f"{name} is no state that can be drawn: {error!r}", "record it again")
+
+
+def _parts(data: bytes, name: str) -> tuple[bytes, bytes]:
+    if data[: len(MAGIC)] != MAGIC:
+        raise Unreadable(f"{name} is no recorded state", _NAME_ONE)
+    damaged = Unreadable(f"{name} is damaged: what is in it is not what was written", "take another copy of it")
+    if len(data) < _HEAD.size:
+        raise damaged
+    _, version, head, body, check = _HEAD.unpack_from(data)
+    if version > FORMAT:
+        raise Unreadable(
+            f"{name} is of format {version}; this program reads up to {FORMAT}", "use the version that wrote it, or a newer one"
+        )
+    end = _HEAD.size + head
+    if version < 1 or len(data) != end + body or zlib.crc32(data[_HEAD.size :], zlib.crc32(data[_CHECKED])) != check:
+        raise damaged
+    return data[_HEAD.size : end], data[end:]
+
+
+def _columns(described: list[list[Any]], body: bytes) -> dict[str, Array]:
+    stream = zlib.decompressobj()
+    data = stream.decompress(body, _LARGEST)
+    if not stream.eof:
+        raise ValueError("its columns do not end")
+    found, at = {}, 0
+    for name, kind, count, unit in described:
+        size = count * _KINDS[kind].itemsize
+        if size < 0 or at + size > len(data):
+            raise ValueError(f"it is too short for {name}")
+        if name in _COLUMNS:
+            found[name] = _decoded(data[at : at + size], kind, unit)
+        at += size
+    if "de_vaddr" not in found:
+        found["de_vaddr"] = _by_stripes(**{name: found[name] for name in _STRIPES})
+    return found
+
+
+def _by_stripes(st_chunk: Array, st_devid: Array, st_paddr: Array, ch_vaddr: Array) -> Array:
+    """The chunk's address of each stripe, by device and place: what the device extents have, if nothing changed meanwhile."""
+    return ch_vaddr[st_chunk[np.lexsort((st_paddr, st_devid))]]
+
+
+def _encoded(values: Array, kind: str) -> tuple[bytes, int]:
+    """The bytes of a column and its unit."""
+    if kind == "f4":
+        numbers, unit = values.astype(_KINDS["f4"]).view("<u4"), 1
+    else:
+        plain = values.astype(_KINDS["u8"])
+        unit = int(np.gcd.reduce(plain)) if len(plain) else 1
+        plain = plain // np.uint64(unit or 1)
+        numbers = np.diff(plain, prepend=np.zeros(1, np.uint64))  # a smaller one after a larger one: modulo 2**64, and back so
+    return np.ascontiguousarray(numbers.view(np.uint8).reshape(-1, numbers.itemsize).T).tobytes(), unit
+
+
+def _decoded(data: bytes, kind: str, unit: int) -> Array:
+    dtype = _KINDS[kind]
+    planes = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1)
+    numbers = np.ascontiguousarray(planes.T).reshape(-1)
+    if kind == "f4":
+        return numbers.view(dtype)
+    return (np.cumsum(numbers.view("<u8"), dtype=np.uint64) * np.uint64(unit)).view(dtype)
+
+
+def _see_lengths(state: State) -> None:
+    """Arrays that belong together are of one length, and stripes are of chunks that there are. Raises ValueError."""
+    for name in _COLUMNS:
+        if getattr(state, name) is None and name not in _OPTIONAL:
+            raise ValueError(f"it has no {name}")
+    for names in _SAME_LENGTH:
+        lengths = {len(values) for name in names if (values := getattr(state, name)) is not None}
+        if len(lengths) > 1:
+            raise ValueError(f"{names[0]} and what belongs to it differ in length")
+    if len(state.st_chunk) and not 0 <= int(state.st_chunk.min()) <= int(state.st_chunk.max()) < len(state.ch_vaddr):
+        raise ValueError("a stripe is of no chunk")

@@ -1,0 +1,150 @@
+"""A folder of pictures and recorded states becomes an animation: GIF, WebP, or by ffmpeg mp4.
+
+Frames are drawn by as many threads as there are processors, a few ahead of where they are written, and none is kept.
+"""
+
+import os
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from PIL import Image
+
+from btrkeep.errors import OperatorError
+from btrkeep.process.programs import run
+from heatmap.animation import Gif, Palette, Webp, ffmpeg_command
+from heatmap.colourings import Choice
+from heatmap.film import Film, Progress, film, gather
+from heatmap.overview import PHYSICAL
+from heatmap.whole import whole_file
+
+FASTEST = 50.0
+"""Frames a second: GIF counts hundredths of a second, and browsers show shorter ones than two as ten."""
+_SAMPLES = 16
+_LAST_STAYS = 2.0  # seconds, before it begins anew
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What became of a folder: frames, of when the first and the last are, and a line for each file that was left out."""
+
+    frames: int
+    first: datetime
+    last: datetime
+    width: int
+    height: int
+    left_out: list[str]
+
+
+def timelapse(
+    folder: Path,
+    output: Path,
+    choice: Choice,
+    *,
+    sort: str = PHYSICAL,
+    fps: float = 10.0,
+    size: int | None = None,
+    dated: bool = True,
+    progress: Progress | None = None,
+) -> Made:
+    """Makes the animation that the ending of `output` names, whole or not at all. Raises OperatorError."""
+    write = _WRITERS.get(output.suffix.lower())
+    if write is None:
+        raise OperatorError(f"{output}: an animation is a .gif, a .webp or an .mp4", "let the name after -o end so")
+    if output.suffix.lower() == ".mp4" and not shutil.which("ffmpeg"):
+        raise OperatorError("ffmpeg, which makes mp4, is not installed", "install it, or name a .gif or a .webp")
+    found = gather(folder, output)
+    if not found.sources:
+        why = f": {found.left_out[0]}" if found.left_out else ""
+        raise OperatorError(f"{folder} has no picture and no recorded state{why}", "btrfs-heatmap --record MOUNTPOINT makes them")
+    reel = film(found.sources, choice, sort=sort, size=size, dated=dated)
+    # The last frame is drawn before anything is written: what it lacks (scores, say), mostly all lack.
+    height, width = reel.frame(len(reel.sources) - 1).shape[:2]
+    with whole_file(str(output)) as file:
+        write(reel, file, Shape(width, height, fps), output.parent, progress or _tell_nobody)
+    return Made(len(found.sources), found.sources[0].taken, found.sources[-1].taken, width, height, found.left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Pixels of a frame, and frames a second."""
+
+    width: int
+    height: int
+    fps: float
+
+    def seconds(self, number: int, count: int) -> float:
+        """How long a frame is shown."""
+        return 1 / self.fps if number < count - 1 else max(_LAST_STAYS, 1 / self.fps)
+
+
+def _tell_nobody(_done: int, _count: int) -> None:
+    pass
+
+
+def _write_gif(reel: Film, file: BinaryIO, shape: Shape, _folder: Path, progress: Progress) -> None:
+    count = len(reel.sources)
+    samples = sorted({number * (count - 1) // max(1, _SAMPLES - 1) for number in range(_SAMPLES)} & set(range(count)))
+    palette = Palette.of(_ahead(reel.frame, samples))
+    gif = Gif(file, shape.width, shape.height, palette)
+    for number, frame in enumerate(_ahead(lambda number: palette.indices(reel.frame(number)), range(count))):
+        gif.add(frame, shape.seconds(number, count))
+        progress(number + 1, count)
+    gif.finish()
+
+
+def _write_webp(reel: Film, file: BinaryIO, shape: Shape, _folder: Path, progress: Progress) -> None:
+    count = len(reel.sources)
+    webp = Webp(file, shape.width, shape.height)
+    for number, frame in enumerate(_ahead(reel.frame, range(count))):
+        webp.add(frame, shape.seconds(number, count))
+        progress(number + 1, count)
+    webp.finish()
+
+
+def _write_mp4(reel: Film, file: BinaryIO, shape: Shape, folder: Path, progress: Progress) -> None:
+    """By way of pictures in a folder beside the output: there is room for it there, and there may be none in /tmp."""
+    count = len(reel.sources)
+    with tempfile.TemporaryDirectory(prefix=".timelapse-", dir=folder) as name:
+        room = Path(name)
+
+        def draw(number: int) -> None:
+            Image.fromarray(reel.frame(number)).save(room / f"{number:06}.png", compress_level=1)
+
+        for number, _ in enumerate(_ahead(draw, range(count))):
+            progress(number + 1, count)
+        made = room / "made.mp4"
+        run(ffmpeg_command(str(room / "%06d.png"), str(made), shape.fps), timeout=None)
+        with made.open("rb") as video:
+            shutil.copyfileobj(video, file)
+
+
+_WRITERS: dict[str, Callable[[Film, BinaryIO, Shape, Path, Progress], None]] = {
+    ".gif": _write_gif,
+    ".webp": _write_webp,
+    ".mp4": _write_mp4,
+}
+
+
+def _ahead(work: Callable[[int], _T], numbers: Iterable[int]) -> Iterator[_T]:
+    """What `work` makes of each number, in order, made a few numbers ahead by several threads. NumPy and zlib let others run."""
+    threads = len(os.sched_getaffinity(0))
+    waiting: deque[Future[_T]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for number in numbers:
+                waiting.append(pool.submit(work, number))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

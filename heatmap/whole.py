@@ -1,0 +1,85 @@
+"""Files that appear whole or not at all: written beside their place under another name, and moved there when all is well."""
+
+import io
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from btrkeep.errors import OperatorError
+
+STDOUT = "-"
+
+
+@contextmanager
+def whole_file(name: str, *, durable: bool = False) -> Iterator[BinaryIO]:
+    """A file to write to. After an error there is no new file, and an old one of that name is as it was.
+
+    `name` may be "-", standard output. A device or a pipe (/dev/null, /dev/stdout) is written to once all of it is known; a link
+    stays and what it points at is replaced. `durable`: on the disk before it gets its name. Raises OperatorError when it cannot be
+    written, for an OSError within the context as well.
+    """
+    try:
+        if name == STDOUT or _is_special(Path(name)):
+            buffer = io.BytesIO()
+            yield buffer
+            _write_out(name, buffer.getbuffer())
+        else:
+            with _beside(Path(os.path.realpath(name)), durable) as file:
+                yield file
+    except BrokenPipeError:  # whoever read it has had enough
+        raise OperatorError("nobody reads the output any more") from None
+    except OSError as error:
+        raise cannot_write(name, error) from None
+
+
+def cannot_write(name: str, error: OSError) -> OperatorError:
+    """What to tell the operator when `name` cannot be written."""
+    folder = Path(name).parent
+    if isinstance(error, FileNotFoundError) and not folder.is_dir():
+        return OperatorError(f"{name} cannot be written: there is no folder {folder}", "make it, or name another place with -o")
+    if isinstance(error, IsADirectoryError):
+        return OperatorError(f"{name} cannot be written: it is a folder", "name a file in it")
+    hint = "is there room? `df` tells" if error.errno in (28, 122) else "name another place with -o"
+    return OperatorError(f"{name} cannot be written: {error.strerror}", hint)
+
+
+def _is_special(path: Path) -> bool:
+    try:
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError
+    return not stat.S_ISREG(kind)
+
+
+def _write_out(name: str, data: memoryview) -> None:
+    if name == STDOUT:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    else:
+        with Path(name).open("wb") as file:
+            file.write(data)
+
+
+@contextmanager
+def _beside(path: Path, durable: bool) -> Iterator[BinaryIO]:
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    beside = path.with_name(f".{path.name[:200]}.{os.urandom(4).hex()}")
+    descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            yield cast(BinaryIO, file)
+            file.flush()
+            if durable:
+                os.fsync(descriptor)
+        beside.rename(path)
+    except BaseException:  # Ctrl-C too: nothing half written is left, whatever it was
+        beside.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,345 @@
+"""Words of the command line: help, completion, errors, names of pictures, and that a picture appears whole or not at all."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from PIL import Image
+
+from btrkeep.errors import OperatorError
+from heatmap import curves, overview, picture
+from heatmap.cli import COMMANDS, PICTURE, group
+from heatmap.cli import picture as picture_options
+from heatmap.colourings import CHOICES
+from heatmap.picture import save
+from tests.beds import TOP, btrfs, session, work
+from tests.heatmap.program import PEER, heatmap, pixels
+
+
+def fails(*words: str | Path, status: int = 1) -> tuple[str, str]:
+    """The error and the hint of a command that fails as it should: nothing on standard output, one line each, no traceback."""
+    done = heatmap(*words, check=False)
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
+    error, hint = done.stderr.splitlines()
+    assert error.startswith("error: ")
+    assert hint.startswith("hint: ")
+    return error.removeprefix("error: "), hint.removeprefix("hint: ")
+
+
+def command_of(name: str) -> click.Command:
+    found = group.get_command(click.Context(group), name)
+    assert found is not None
+    return found
+
+
+def test_help_fits_a_terminal_of_80_columns_and_names_every_option_and_command() -> None:
+    text = heatmap("--help", COLUMNS="80").stdout
+    assert heatmap("-h", COLUMNS="80").stdout == text
+    assert text.startswith("Usage: btrfs-heatmap [OPTIONS] MOUNTPOINT\n")
+    assert max(map(len, text.splitlines())) <= 80
+    for param in command_of(PICTURE).get_params(click.Context(command_of(PICTURE))):
+        if isinstance(param, click.Option):
+            assert all(name in text for name in param.opts)
+            assert param.help
+    wide = heatmap("--help", COLUMNS="100").stdout
+    for name, what in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(what)}$", wide, re.MULTILINE)
+        assert heatmap(name, "--help").stdout.startswith(f"Usage: btrfs-heatmap {name} ")
+
+
+def test_the_examples_of_the_help_can_be_given() -> None:
+    lines = re.findall(r"^ +btrfs-heatmap (.*)$", heatmap("--help").stdout, re.MULTILINE)
+    assert len(lines) == 3
+    known = {name for param in command_of(PICTURE).params for name in param.opts}
+    for line in lines:
+        assert {word for word in line.partition(" |")[0].split() if word.startswith("-") and word != "-"} <= known
+
+
+def test_help_imports_neither_numpy_nor_pillow_nor_python_btrfs() -> None:
+    script = f"import sys, click; from heatmap.cli import group; picture = group.get_command(None, {PICTURE!r})"
+    script += "; assert '--order' in picture.get_help(click.Context(picture)); print({'numpy', 'PIL', 'btrfs'} & {*sys.modules})"
+    assert work(sys.executable, "-c", script, cwd=TOP).stdout == "set()\n"
+
+
+def test_a_picture_imports_no_more_than_it_needs() -> None:
+    """What others have measured as slow to start, and what nothing here is for."""
+    script = "import sys, heatmap.cli.drawing; print({'asyncio', 'rich', 'sqlalchemy', 'subprocess', 'balancer'} & {*sys.modules})"
+    assert work(sys.executable, "-c", script, cwd=TOP).stdout == "set()\n"
+
+
+def test_the_choices_that_the_command_line_repeats_are_those_that_there_are() -> None:
+    assert picture_options.CURVES == curves.CURVES
+    assert picture_options.SORTS == overview.SORTS
+    assert picture_options.FORMATS == picture.FORMATS
+    assert tuple(CHOICES) == picture_options.COLOURS
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        ([], "missing argument 'MOUNTPOINT'", "`btrfs-heatmap --help` explains it"),
+        (["/", "--ordr", "3"], "btrfs-heatmap has no option --ordr", "did you mean --order?"),
+        (["/", "--order", "-1"], "-1 is not in the range", "`btrfs-heatmap --help` explains it"),
+        (["/", "--order", "15"], "15 is not in the range", "`btrfs-heatmap --help` explains it"),
+        (["/", "--size", "16"], "16 is not in the range", "`btrfs-heatmap --help` explains it"),
+        (["/", "--curve", "peano"], "'peano' is not one of", "`btrfs-heatmap --help` explains it"),
+        (["/", "--blockgroup", "one"], "'one' is no virtual address", "`btrfs-heatmap --help` explains it"),
+        (["completion", "tcsh"], "'tcsh' is not one of", "`btrfs-heatmap completion --help` explains it"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_word_that_is_not_understood_is_an_error_of_one_line_and_a_hint(words: list[str], error: str, hint: str) -> None:
+    said = fails(*words, status=2)
+    assert error in said[0]
+    assert hint in said[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--blockgroup", "1", "--extents"], "--blockgroup and --extents exclude each other"),
+        (["--blockgroup", "1", "--device", "1"], "--device and --colour are for pictures of block groups"),
+        (["--extents", "--colour", "score"], "--device and --colour are for pictures of block groups"),
+    ],
+    ids=str,
+)
+def test_options_that_exclude_each_other_are_an_error(words: list[str], error: str) -> None:
+    assert fails(*words, "/")[0] == error
+
+
+def test_what_is_no_mounted_btrfs_is_an_error_of_one_line_and_a_hint(tmp_path: Path) -> None:
+    mounts = "name where a btrfs is mounted: `findmnt -t btrfs` lists them"
+    assert fails(tmp_path / "none") == (f"{tmp_path}/none: No such file or directory", mounts)
+    assert fails("/proc") == ("/proc is not on a btrfs", "is it mounted? `findmnt -t btrfs` lists what is")
+    assert fails("/dev/null")[0] == "/dev/null is not on a btrfs"
+    assert r"\x1b[31m: No such file" in fails(tmp_path / "\x1b[31m")[0]
+
+
+def test_a_folder_that_is_named_like_a_command_can_be_drawn(tmp_path: Path) -> None:
+    (tmp_path / "timelapse").mkdir()
+    done = work(sys.executable, "-m", "heatmap", "./timelapse/none", cwd=tmp_path, check=False, env={"PYTHONPATH": str(TOP)})
+    assert "timelapse/none: No such file" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_of_that_shell(shell: str) -> None:
+    assert f"_BTRFS_HEATMAP_COMPLETE={shell}_complete" in heatmap("completion", shell).stdout
+
+
+def test_bash_completes_commands_options_and_choices_with_the_printed_script(tmp_path: Path) -> None:
+    program = tmp_path / "btrfs-heatmap"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m heatmap "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "script").write_text(heatmap("completion", "bash").stdout)
+
+    def complete(line: str) -> set[str]:
+        words = line.split(" ")
+        array = " ".join(f"'{word}'" for word in words)
+        text = f"source script; COMP_WORDS=({array}); COMP_CWORD={len(words) - 1}; "
+        done = subprocess.run(
+            ["bash", "--norc", "-c", text + "_btrfs_heatmap_completion btrfs-heatmap; echo ${COMPREPLY[@]}"],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(TOP)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return set(done.stdout.split())
+
+    assert complete("btrfs-heatmap ti") >= {"timelapse"}
+    assert complete("btrfs-heatmap --cur") == {"--curve"}
+    assert complete("btrfs-heatmap --curve ") == {*curves.CURVES}
+    assert complete("btrfs-heatmap / --so") == {"--sort"}
+    mounted = work("findmnt", "-t", "btrfs", "-rno", "TARGET", check=False).stdout.split()
+    if mounted:
+        assert mounted[0] in complete(f"btrfs-heatmap {mounted[0][:-1]}")
+        assert mounted[0] in complete(f"btrfs-heatmap --order 5 {mounted[0][:-1]}")
+
+
+def noise(edge: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(1).integers(0, 256, (edge, edge, 3), np.uint8))
+
+
+@pytest.mark.parametrize("form", picture.FORMATS)
+def test_a_picture_is_written_without_loss_and_replaces_the_one_before(tmp_path: Path, form: str) -> None:
+    target, image = tmp_path / f"picture.{form}", noise(64)
+    target.write_bytes(b"the one before")
+    save(image, str(target), form)
+    assert (pixels(target) == np.asarray(image)).all()
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+
+
+def test_where_no_picture_can_be_written_it_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name in (tmp_path / "none" / "x.png", tmp_path / "file" / "x.png", Path("/proc/x.png")):
+        with pytest.raises(OperatorError, match=re.escape(str(name))) as caught:
+            save(noise(8), str(name))
+        assert caught.value.hint
+
+
+@pytest.fixture(scope="module")
+def point(no_leftovers: None) -> Iterator[Path]:
+    """One small filesystem for the tests below, which only look at it."""
+    made = btrfs.make(size="300M")
+    (made / "file").write_bytes(os.urandom(500_000))
+    work("btrfs", "filesystem", "sync", made)
+    time.sleep(0.2)
+    yield made
+    assert session.remove(made.parent) == []
+
+
+SLOW = """
+import sys, time
+from PIL import Image
+def save(image, file, *words, **named):
+    file.write(b"half of it")
+    file.flush()
+    print("begun", flush=True)
+    time.sleep(60)
+Image.Image.save = save
+from heatmap.cli import main
+main()
+"""
+
+
+@pytest.mark.btrfs
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=str)
+@pytest.mark.parametrize("before", [None, b"the one before"])
+def test_a_picture_that_is_ended_in_the_middle_leaves_nothing(
+    point: Path, tmp_path: Path, number: signal.Signals, status: int, before: bytes | None
+) -> None:
+    target = tmp_path / "picture.png"
+    if before:
+        target.write_bytes(before)
+    argv = [sys.executable, "-c", SLOW, "-q", "-o", str(target), str(point)]
+    with subprocess.Popen(argv, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"begun\n"
+        assert len(list(tmp_path.iterdir())) == (2 if before else 1)
+        process.send_signal(number)
+        assert process.wait(20) == status
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == ([before] if before else [])
+
+
+def fsid_of(point: Path) -> str:
+    return work("findmnt", "-no", "UUID", point).stdout.strip()
+
+
+@pytest.mark.btrfs
+def test_a_picture_that_nobody_names_is_named_as_the_peer_names_it(point: Path, tmp_path: Path) -> None:
+    chunk = work("btrfs", "inspect-internal", "dump-tree", "-t", "chunk", btrfs.devices_of(point)[0]).stdout
+    vaddr = re.search(r"FIRST_CHUNK_TREE CHUNK_ITEM (\d+)", chunk)
+    assert vaddr
+    for words in ([], ["--sort", "virtual"], ["--curve", "snake", "--sort", "virtual"], ["--blockgroup", vaddr[1]]):
+        names, outputs = [], []
+        for program in ([sys.executable, "-m", "heatmap"], [PEER]) if PEER.exists() else ([sys.executable, "-m", "heatmap"],):
+            folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+            folder.mkdir()
+            begun = int(time.time())
+            said = work(*program, "--order", "3", *words, point, cwd=folder, env={"PYTHONPATH": str(TOP)}).stdout
+            [found] = folder.iterdir()
+            match = re.fullmatch(r"(fsid_.*_at_)(\d+)(\.png)", found.name)
+            assert match
+            assert begun <= int(match[2]) <= time.time()
+            names.append((match[1], match[3]))
+            outputs.append(said.replace(match[2], ""))
+            assert said.splitlines()[2] == f"pngfile {found.name}"
+        assert names[0][0].startswith(f"fsid_{fsid_of(point)}_")
+        assert len({*names}) == len({*outputs}) == 1
+
+
+@pytest.mark.btrfs
+def test_a_folder_gets_a_picture_with_a_name_of_its_own(point: Path, tmp_path: Path) -> None:
+    said = heatmap("-o", tmp_path, "--order", "2", point).stdout.splitlines()
+    [found] = tmp_path.iterdir()
+    assert said[2] == f"pngfile {found}"
+    assert pixels(found).shape == (1024, 1024, 3)
+
+
+@pytest.mark.btrfs
+def test_standard_output_gets_nothing_but_the_picture(point: Path, tmp_path: Path) -> None:
+    argv = (sys.executable, "-m", "heatmap", "-v", "-o", "-", "--order", "4", "--size", "5", point)
+    data = subprocess.run(argv, cwd=TOP, stdout=subprocess.PIPE, check=True).stdout
+    heatmap("-o", tmp_path / "file.png", "--order", "4", "--size", "5", point)
+    assert (np.asarray(Image.open(BytesIO(data))) == pixels(tmp_path / "file.png")).all()
+    with subprocess.Popen(
+        [*argv, "--order", "10", "--size", "11"], cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        process.stdout.close()
+        assert process.stderr
+        assert b"Traceback" not in process.stderr.read()
+
+
+@pytest.mark.btrfs
+def test_verbosity_is_as_much_as_the_peers(point: Path, tmp_path: Path) -> None:
+    """-q says nothing, -v a line more for each device extent."""
+    said = {}
+    for words in ([], ["-q"], ["-qq"], ["-v"], ["-v", "-q"]):
+        said[" ".join(words)] = heatmap(*words, "-o", tmp_path / "x.png", point).stdout
+        if PEER.exists():
+            assert said[" ".join(words)] == work(PEER, *words, "-o", tmp_path / "x.png", point).stdout
+    assert said["-q"] == said["-qq"] == ""
+    assert said["-v -q"] == said[""]
+    assert len(re.findall("^dev_extent devid 1 paddr", said["-v"], re.MULTILINE)) >= 5
+
+
+@pytest.mark.btrfs
+def test_a_block_group_that_is_not_there_is_an_error_that_names_the_nearest(point: Path) -> None:
+    text = work("btrfs", "inspect-internal", "dump-tree", "-t", "chunk", btrfs.devices_of(point)[0]).stdout
+    there = [int(vaddr) for vaddr in re.findall(r"FIRST_CHUNK_TREE CHUNK_ITEM (\d+)", text)]
+    error, hint = fails("--blockgroup", str(there[1] + 4096), point)
+    assert error == f"no block group begins at {there[1] + 4096}: it lies inside of the one at {there[1]}"
+    assert hint == f"the nearest are at {there[0]}, {there[1]}, {', '.join(map(str, there[2:4]))}"
+    assert fails("--blockgroup", "0x1", point)[0] == "no block group begins at 1"
+    assert fails("--blockgroup", str(2**64 - 1), point)[0] == f"no block group begins at {2**64 - 1}"
+
+
+@pytest.mark.btrfs
+def test_other_mistakes_about_a_filesystem_are_errors_too(point: Path, tmp_path: Path) -> None:
+    assert fails("--order", "5", "--size", "4", point)[0] == "size (4) cannot be smaller than order (5)"
+    assert fails("--device", "7", point) == ("there is no device 7", "the filesystem has 1")
+    device = btrfs.devices_of(point)[0]
+    assert fails(device) == (f"{device} is a device", f"name where it is mounted: `findmnt {device}` tells, if it is")
+    done = heatmap("-o", tmp_path / "none" / "x.png", point, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0].startswith(f"error: {tmp_path}/none/x.png cannot be written")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.btrfs
+def test_without_the_right_to_read_trees_it_says_so(point: Path) -> None:
+    done = work(
+        *("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", sys.executable, "-m", "heatmap", point),
+        check=False,
+        cwd=TOP,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"error: the trees of the btrfs at {point} may not be read\nhint: run this as root\n"
+
+
+@pytest.mark.btrfs
+def test_a_file_within_a_filesystem_does_as_well_as_its_mount_point(point: Path, tmp_path: Path) -> None:
+    for number, path in enumerate((point, point / "file")):
+        heatmap("-o", tmp_path / f"{number}.png", path)
+    assert (pixels(tmp_path / "0.png") == pixels(tmp_path / "1.png")).all()
+
+
+def test_the_manual_names_every_option_and_command_of_a_picture() -> None:
+    shown = work("groff", "-man", "-Tutf8", "-P-cbou", "-rLL=200n", TOP / "man" / "btrfs-heatmap.1").stdout.replace("\u2010", "-")
+    options, commands = shown[shown.index("OPTIONS") : shown.index("COMMANDS")], shown[shown.index("COMMANDS") :]
+    for param in command_of(PICTURE).get_params(click.Context(command_of(PICTURE))):
+        for name in param.opts if isinstance(param, click.Option) else ():
+            assert re.search(rf"(^|[ ,]){name}\b", options, re.MULTILINE), f"{name} is not in the manual"
+    for name in COMMANDS:
+        assert re.search(rf"^ +{name}\b", commands, re.MULTILINE), f"{name} is not in the manual"
+    assert not work("groff", "-man", "-Tutf8", "-ww", TOP / "man" / "btrfs-heatmap.1").stderr

@@ -1,0 +1,36 @@
+"""Colours of extents: whose tree blocks they are. Whole pictures are compared with the peer's in test_same_picture.py."""
+
+import numpy as np
+import pytest
+
+from btrkeep.treescan.extents import SHARED, Extents
+from heatmap.extents import FS_TREE, TREES, WHITE, by_tree
+
+SUBVOLUME = TREES[FS_TREE][1]
+CHECKSUMS = TREES[7][1]
+
+
+@pytest.mark.parametrize(
+    ("refs", "is_tree_block", "owner", "colour"),
+    [
+        (1, True, 7, CHECKSUMS),
+        (2, True, 7, SUBVOLUME),  # only subvolumes share
+        (1, True, SHARED, SUBVOLUME),
+        (1, True, 5, SUBVOLUME),
+        (1, True, 256, SUBVOLUME),
+        (1, True, 2**64 - 256, SUBVOLUME),
+        (1, True, 2**64 - 255, WHITE),
+        (1, True, 255, WHITE),
+        (1, True, 2**64 - 9, TREES[2**64 - 9][1]),
+        (1, True, 11, WHITE),
+        (1, False, 7, WHITE),
+        (5, False, 256, WHITE),
+    ],
+)
+def test_an_extent_has_the_colour_of_its_tree(refs: int, is_tree_block: bool, owner: int, colour: tuple[int, int, int]) -> None:
+    """As the peer decides; for it 0 is not among trees, but a reference that names none."""
+    one = np.ones(1, np.uint64)
+    batch = Extents(one, one, one * np.uint64(refs), one, np.array([is_tree_block]), np.array([owner], np.uint64))
+    paint = by_tree(batch)
+    assert tuple(paint.rgb[0].tolist()) == colour
+    assert paint.share.tolist() == [1.0]

@@ -1,0 +1,24 @@
+"""The pictures of the heatmap pages are what the program draws now."""
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tests.beds import TOP
+
+PICTURES = TOP / "docs" / "pictures"
+
+
+def test_the_pictures_in_the_pages_are_up_to_date(tmp_path: Path) -> None:
+    """All but the letters, which another version of the font may draw differently."""
+    runpy.run_path(str(PICTURES / "heatmaps.py"))["main"](tmp_path)
+    made = sorted(path.name for path in tmp_path.iterdir())
+    assert made == sorted(path.name for path in PICTURES.glob("heatmap-*"))
+    for name in made:
+        with Image.open(tmp_path / name) as new, Image.open(PICTURES / name) as old:
+            assert new.width == old.width
+            assert getattr(new, "n_frames", 1) == getattr(old, "n_frames", 1)
+            square = (0, 0, new.width, new.width)
+            assert (np.asarray(new.convert("RGB").crop(square)) == np.asarray(old.convert("RGB").crop(square))).all(), name
