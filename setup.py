@@ -45,6 +45,7 @@ setup(
     extras_require={
         "dev": [
             "hypothesis>=6.100",
+            "imageio-ffmpeg>=0.5",
             "mypy>=1.10",
             "pytest>=8.2",
             "pytest-timeout>=2.3",

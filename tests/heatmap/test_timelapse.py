@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import imageio_ffmpeg
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -268,10 +269,17 @@ def test_ffmpeg_gets_every_frame_in_order_and_its_failure_leaves_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "states"]
 
 
-@pytest.mark.skipif(not shutil.which("ffmpeg"), reason="ffmpeg is not installed")
-def test_a_real_ffmpeg_makes_a_film_of_it(folder: Path) -> None:
-    timelapse(folder, folder.parent / "x.mp4", USAGE, size=7)
-    assert b"ftyp" in (folder.parent / "x.mp4").read_bytes()[:16]
+def test_a_real_ffmpeg_makes_a_film_of_it(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """That of the package imageio-ffmpeg, which also counts the frames: all of them, and one more or none at the end."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ffmpeg").symlink_to(imageio_ffmpeg.get_ffmpeg_exe())
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    output = folder.parent / "x.mp4"
+    timelapse(folder, output, USAGE, size=7)
+    assert b"ftyp" in output.read_bytes()[:16]
+    count, seconds = imageio_ffmpeg.count_frames_and_secs(str(output))
+    assert count == len(DAYS)
+    assert seconds > 0
 
 
 def test_few_colours_are_kept_exactly_but_for_those_that_lie_close() -> None:
