@@ -14,7 +14,7 @@ cd "$TOP"
 . scripts/ground.sh
 
 TOUR=(pool sources ssh_server configuration check first_night change second_night list sharing first_night_again
-    weeks strip expiry what_is_left)
+    weeks strip expiry what_is_left fragments balance pictures)
 NAME=btrkeep-demo
 HEADER="btrkeep demo, format 1"
 PLACES=(/var/tmp /srv /home /root /dev/shm)
@@ -26,8 +26,9 @@ usage() {
 usage: sudo ./demo.sh [--keep | --clean] [--no-serve] [--in FOLDER]
 
 Shows two nights of backups on a btrfs of its own, and weeks of them on a
-second one, of which most expire; and removes it all again. Takes about half
-a minute, and some minutes the first time, when it installs what is missing:
+second one, of which most expire; scores and balances its free space, and
+draws it; and removes it all again, but for two pictures. Takes less than a
+minute, and some minutes the first time, when it installs what is missing:
 Debian packages, and a virtual environment in .venv.
 
   --keep       leave the pool to look at; --clean or the next run removes it
@@ -95,6 +96,16 @@ start_time_of() { sed -E 's/^.*\) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -
 is_ours() {
     [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] || return 1
     [ "$(head -n 1 "$1/state" 2>/dev/null)" = "$HEADER" ] || [ -z "$(find "$1" -mindepth 1 ! -name state.new -print -quit)" ]
+}
+
+# What outlives a demonstration in $1, to look at: no more than these.
+pictures_of() { printf '%s\n' "$1-pictures/"{heatmap.png,timelapse.gif,by-btrkeep-demo}; }
+
+# Takes these pictures away, and their folder when nothing else is in it; only where a demonstration left its mark.
+drop_pictures() {
+    [ -O "$1-pictures/by-btrkeep-demo" ] && [ ! -L "$1-pictures" ] || return 0
+    pictures_of "$1" | xargs -d '\n' rm -f --
+    rmdir --ignore-fail-on-non-empty -- "$1-pictures"
 }
 
 # The process that made the folder $1 and is still at it; nothing when it is gone, or has finished and kept it.
@@ -175,6 +186,7 @@ clear_leftovers() {
     local place folder pid
     for place in "${PLACES[@]}"; do
         folder=$place/$NAME
+        drop_pictures "$folder"
         is_ours "$folder" || continue
         pid=$(maker_of "$folder") && fail "another demonstration is at work in $folder (process $pid)"
         note "Removing what an earlier demonstration left: $folder"
@@ -259,7 +271,11 @@ step_pool() {
     tell "A pool needs a btrfs. Here it is a sparse file of $mib MiB; yours is a disk."
     try_quietly "truncate -s ${mib}M disk.img && mkfs.btrfs -q disk.img"
     try "mkdir pool && mount -o loop,noatime disk.img pool"
+    remember
 }
+
+# remember: the state of the pool's filesystem, a frame of the timelapse.
+remember() { mkdir -p states && quietly btrfs-heatmap --record -q -o states pool; }
 
 step_sources() {
     tell "A small shop to back up: a database of 64 MB, photos, a price list with two names."
@@ -376,6 +392,7 @@ sys.exit(any(finding["level"] == "error" for finding in json.load(sys.stdin)))'
 step_first_night() {
     tell "The first night: both hosts are due."
     try "backupd --config demo.toml run"
+    remember
 }
 
 step_change() {
@@ -390,6 +407,7 @@ step_change() {
 step_second_night() {
     tell "The second night. Nobody is due again yet, so --all."
     try "backupd --config demo.toml run --all"
+    remember
 }
 
 step_list() {
@@ -502,6 +520,49 @@ step_what_is_left() {
     try "tail -n 1 weeks/hosts/diary/2026-10-14T*/data$DEMO/diary/pages.txt"
 }
 
+step_fragments() {
+    tell "Months of expiry leave holes everywhere. Here they are made in a moment: 3,200 files of 128 KiB, and every other one goes."
+    try_quietly "mkdir pool/months && head -c 400M /dev/urandom | split -b 128K -a 4 -d - pool/months/ && btrfs filesystem sync pool"
+    remember
+    try_quietly "rm pool/months/*[13579] && btrfs filesystem sync pool"
+    remember
+    tell "The free space of every block group gets a score. Above 250 one of 1 GiB is bad."
+    try "btrfs-balancer score pool --top 3"
+    before=$(score_of_pool)
+}
+
+score_of_pool() {
+    btrfs-balancer score pool --json | python -c 'import json, sys; print(sum(one["score"] for one in json.load(sys.stdin)["block_groups"]))'
+}
+
+step_balance() {
+    tell "Which block groups are worth balancing, and what would that cost?"
+    try "btrfs-balancer plan pool --budget 512MiB"
+    tell "One block group at a time is moved into larger free places, and each time the next one is chosen afresh."
+    try "btrfs-balancer run pool --budget 512MiB"
+    remember
+    awk -v before="$before" -v after="$(score_of_pool)" 'BEGIN { exit after < before ? 0 : 1 }' || fail "the balance removed nothing of the score"
+}
+
+step_pictures() {
+    tell "The filesystem as a picture: each pixel is a piece of the disk, its colour the score."
+    try "btrfs-heatmap --colour score --legend -o heatmap.png pool"
+    tell "And how it came to that: a state was recorded after every step."
+    try "btrfs-heatmap timelapse states -o timelapse.gif --fps 2"
+    leave_pictures
+}
+
+leave_pictures() {
+    local folder=$DEMO-pictures
+    if ! mkdir -m 0755 "$folder" 2>/dev/null; then
+        note "$folder is there already and is none of ours: the pictures are not left there"
+        return
+    fi
+    : >"$folder/by-btrkeep-demo"
+    cp heatmap.png timelapse.gif "$folder/"
+    note "Both pictures stay, to look at: $folder"
+}
+
 # --- from here on things happen -------------------------------------------------------------------------------------------------
 
 KEEP='' CLEAN='' CHOSEN=''
@@ -552,4 +613,4 @@ typed "cd $DEMO"
 for step in "${TOUR[@]}"; do
     "step_$step"
 done
-tell "That was the tour: two nights and $NIGHTS more, in $SECONDS s."
+tell "That was the tour: two nights and $NIGHTS more, a balance and its pictures, in $SECONDS s."

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tests.beds import TOP, session, work
 
@@ -90,6 +91,8 @@ def test_after_a_kill_in_the_middle_it_runs_again_shows_the_sharing_and_leaves_n
     assert any(" btrfs " in line for line in left)
     assert any("sshd" in line for line in left)
     done = demo("--no-serve", "--in", place)
+    see_the_pictures(place)
+    demo("--clean", "--in", place)
     assert left_in(place) == []
     assert "\x1b" not in done.stdout, "colours are for terminals"
     first, second = re.findall(r"^ *(\d+) +(\d+) +\d+  pool/hosts/shop/", done.stdout, re.MULTILINE)
@@ -98,6 +101,26 @@ def test_after_a_kill_in_the_middle_it_runs_again_shows_the_sharing_and_leaves_n
     assert "green tea  3.20\ngreen tea  3.50\n" in done.stdout
     assert "identical" in done.stdout.splitlines()
     see_the_weeks(done.stdout)
+    see_the_balance(done.stdout)
+
+
+def see_the_pictures(place: Path) -> None:
+    """They are all that stays: one picture, and one of as many frames as there were steps."""
+    folder = place / "btrkeep-demo-pictures"
+    assert left_in(place) == [str(folder)]
+    assert {path.name for path in folder.iterdir()} == {"heatmap.png", "timelapse.gif", "by-btrkeep-demo"}
+    with Image.open(folder / "heatmap.png") as picture:
+        assert len(picture.convert("RGB").getcolors(1 << 20) or ()) > 10
+    with Image.open(folder / "timelapse.gif") as film:
+        assert film.n_frames == 6  # type: ignore[attr-defined]
+
+
+def see_the_balance(said: str) -> None:
+    """Every other one of 3,200 files went: so many holes, and most of them are gone afterwards."""
+    [before, after] = re.search(r"^fragments +([\d,]+) +([\d,]+) +-", said, re.MULTILINE).groups()  # type: ignore[union-attr]
+    assert int(before.replace(",", "")) > 1500
+    assert int(after.replace(",", "")) < 500
+    assert "It ended: " in said
 
 
 def see_the_weeks(said: str) -> None:
