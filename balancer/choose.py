@@ -1,7 +1,8 @@
 """Which block group to balance next: the order is the policy's, what is worth it at all is the floors'. Pure.
 
-Benefit is what the score loses for each GiB that moves. Highest score first would choose block groups that are nearly full, of which
-much moves for little; least used first those that have one large hole and nothing wrong with it. docs/decisions/0011 has the figures.
+Benefit is what the score loses for each GiB that moves. Highest score first also takes block groups that are nearly full, of which
+much moves for little; least used first takes those that have one large hole, and nothing wrong with it. docs/decisions/0011 has
+the figures.
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -21,7 +22,7 @@ _ORDERS: Mapping[str, Callable[[Groups], Array]] = {
 }
 POLICIES = tuple(_ORDERS)
 """The first one is the default."""
-NOTHING: Mapping[int, Cost] = {}
+_NO_COSTS: Mapping[int, Cost] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,10 @@ class Floors:
     min_score: float = 25.0
     min_benefit: float = 250.0
     min_length: int = 0
+
+    def least_score(self, groups: Groups) -> float:
+        """The score that is asked of each block group of this filesystem."""
+        return self.min_score * min(1.0, int(groups.length.max(initial=0)) / GIB)
 
 
 FLOORS: Mapping[str, Floors] = {"benefit": Floors(), "score": Floors(), "usage": Floors(0.0, 0.0, 0)}
@@ -55,10 +60,11 @@ def rank(
     `costs` and `set_aside` go by vaddr. With costs, those that have one come first, and by benefit they are ordered by score per
     byte that is written for them, metadata too. `unallocated`: bytes, for whether the data fits anywhere; None: that is not asked.
     """
-    costs = NOTHING if costs is None else costs
-    worth = [one for one in _above(groups, floors) if not _reason(groups, one, floors, costs, set_aside, unallocated)]
+    costs = _NO_COSTS if costs is None else costs
+    likely = np.flatnonzero(_reaches(groups, floors) & (groups.used <= _free_elsewhere(groups, unallocated))).tolist()
+    worth = [one for one in likely if not _hindrance(groups, one, costs, set_aside, unallocated)]
     chosen = np.array(worth, np.int64)
-    known = np.array([int(vaddr) in costs for vaddr in groups.vaddr[chosen]], bool)
+    known = np.array([vaddr in costs for vaddr in groups.vaddr[chosen].tolist()], bool)
     order = _ORDERS[policy](groups)[chosen]
     if policy == "benefit":
         order[known] = [-_per_byte(groups, index, costs) for index in chosen[known].tolist()]
@@ -74,55 +80,59 @@ def why_not(
     set_aside: Container[int] = (),
     unallocated: int | None = None,
 ) -> str:
-    """Why a block group is left alone, in words that go on after "it is left alone: "; "" when it is not. As `rank` says."""
-    return _reason(groups, index, floors, NOTHING if costs is None else costs, set_aside, unallocated)
+    """Why `rank` leaves a block group out, in words that go on after "left alone: "; "" when it does not."""
+    assert policy in POLICIES
+    used, free = int(groups.used[index]), int(_free_elsewhere(groups, unallocated)[index])
+    return (
+        _below(groups, index, floors)
+        or (f"its {format_size(used)} fit nowhere: {format_size(free)} are free outside of it" if used > free else "")
+        or _hindrance(groups, index, _NO_COSTS if costs is None else costs, set_aside, unallocated)
+    )
 
 
-def _above(groups: Groups, floors: Floors) -> list[int]:
-    """Which have something to move and reach the floors, at once for 35,000 of them; `_reason` says it in words."""
-    reaches = (groups.used > 0) & (groups.length >= floors.min_length) & (groups.score >= least_score(groups, floors))
-    return np.flatnonzero(reaches & (np.nan_to_num(groups.benefit) >= floors.min_benefit)).tolist()
+def _reaches(groups: Groups, floors: Floors) -> Array:
+    """bool[n]: whether there is something to move, and it reaches the floors."""
+    reaches: Array = (groups.used > 0) & (groups.length >= floors.min_length) & (groups.score >= floors.least_score(groups))
+    return reaches & (np.nan_to_num(groups.benefit) >= floors.min_benefit)
 
 
-def least_score(groups: Groups, floors: Floors) -> float:
-    """The score that these floors ask of each block group of this filesystem."""
-    longest = int(groups.length.max(initial=0))
-    return floors.min_score * min(1.0, longest / GIB)
+def _below(groups: Groups, index: int, floors: Floors) -> str:
+    """The same in words."""
+    length, score, benefit = int(groups.length[index]), float(groups.score[index]), float(groups.benefit[index])
+    if groups.used[index] == 0:
+        return "nothing is in it, and the kernel removes empty block groups by itself"
+    if length < floors.min_length:
+        return f"its length of {format_size(length)} is below the floor of {format_size(floors.min_length)}"
+    if score < (least := floors.least_score(groups)):
+        return f"its score of {score:.1f} is below the floor of {least:.1f}"
+    if benefit < floors.min_benefit:
+        return f"its benefit of {benefit:.1f} per GiB moved is below the floor of {floors.min_benefit:.1f}"
+    return ""
+
+
+def _free_elsewhere(groups: Groups, unallocated: int | None) -> Array:
+    """f64[n]: bytes that are free outside of each block group; without end when what is unallocated is not known."""
+    if unallocated is None:
+        return np.full(len(groups.vaddr), float(1 << 63))
+    free = (groups.length - groups.used).astype(np.float64)
+    elsewhere: Array = free.sum() - free + unallocated
+    return elsewhere
+
+
+def _hindrance(groups: Groups, index: int, costs: Mapping[int, Cost], set_aside: Container[int], unallocated: int | None) -> str:
+    vaddr = int(groups.vaddr[index])
+    if vaddr in set_aside:
+        return "it was set aside"
+    if unallocated is None or vaddr not in costs:
+        return ""
+    # The kernel keeps each extent in one piece.
+    largest = max(unallocated, int(np.delete(groups.largest_free, index).max(initial=0)))
+    if costs[vaddr].largest > largest:
+        return f"an extent of {format_size(costs[vaddr].largest)} fits nowhere: the largest free place has {format_size(largest)}"
+    return ""
 
 
 def _per_byte(groups: Groups, index: int, costs: Mapping[int, Cost]) -> float:
     """Score removed for each byte written, as far as it is known what that takes."""
     estimate = DEFAULT.estimate(costs[int(groups.vaddr[index])])
     return float(groups.score[index]) / max(1, estimate.moved + estimate.metadata)
-
-
-def _reason(
-    groups: Groups, index: int, floors: Floors, costs: Mapping[int, Cost], set_aside: Container[int], unallocated: int | None
-) -> str:
-    used, score, least = int(groups.used[index]), float(groups.score[index]), least_score(groups, floors)
-    if used == 0:
-        return "nothing is in it, and the kernel removes empty block groups by itself"
-    if int(groups.length[index]) < floors.min_length:
-        return f"its length of {format_size(int(groups.length[index]))} is below the floor of {format_size(floors.min_length)}"
-    if score < least:
-        return f"its score of {score:.1f} is below the floor of {least:.1f}"
-    if float(groups.benefit[index]) < floors.min_benefit:
-        return f"its benefit of {groups.benefit[index]:.1f} per GiB moved is below the floor of {floors.min_benefit:.1f}"
-    if int(groups.vaddr[index]) in set_aside:
-        return "it was set aside"
-    return _no_room(groups, index, costs.get(int(groups.vaddr[index])), unallocated)
-
-
-def _no_room(groups: Groups, index: int, cost: Cost | None, unallocated: int | None) -> str:
-    """Why what is in it fits nowhere else, "" when it does or that is not known. The kernel keeps each extent in one piece."""
-    used = int(groups.used[index])
-    elsewhere = int((groups.length - groups.used).sum()) - int(groups.length[index]) + used
-    if unallocated is None or used <= unallocated:
-        return ""
-    if used > elsewhere + unallocated:
-        return f"its {format_size(used)} fit nowhere: {format_size(elsewhere + unallocated)} are free outside of it"
-    others = np.delete(groups.largest_free, index)
-    largest = max(int(others.max(initial=0)), unallocated)
-    if cost and cost.largest > largest:
-        return f"an extent of {format_size(cost.largest)} in it fits nowhere: {format_size(largest)} is the largest free place"
-    return ""

@@ -1,7 +1,7 @@
 """What balancing a block group will take: bytes of metadata and seconds, from what others took before. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import combinations
 
 import numpy as np
@@ -30,18 +30,34 @@ class Measured:
     seconds: float
 
 
+FEW, SOME = 1_000, 10_000
+
+
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What is taken by each block group, byte that moves, extent and reference. None is below zero."""
+    """What is taken by each block group, byte that moves, extent and reference; and what the first references take on top of that:
+    `some` of them each of the first SOME, `few` each of the first FEW. None is below zero.
 
-    group: float
-    byte: float
-    extent: float
-    reference: float
+    A reference is an item in some leaf of a subvolume's tree, and each leaf is written once, however many of its items change. Few
+    references are in as many leaves, with their parents; of many there are several in one. So the first ones cost most.
+    """
+
+    group: float = 0.0
+    byte: float = 0.0
+    extent: float = 0.0
+    reference: float = 0.0
+    some: float = 0.0
+    few: float = 0.0
 
     def of(self, cost: Cost) -> float:
         """For one block group."""
-        return self.group + self.byte * cost.moves + self.extent * cost.extents + self.reference * cost.references
+        return float(sum(rate * number for rate, number in zip(astuple(self), _features(cost), strict=True)))
+
+
+def _features(cost: Cost) -> tuple[int, ...]:
+    """What each of the rates is for."""
+    some = (min(cost.references, limit) for limit in (SOME, FEW))
+    return (1, cost.moves, cost.extents, cost.references, *some)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +72,11 @@ class Model:
         return Estimate(cost.moves, round(self.metadata.of(cost)), self.seconds.of(cost))
 
 
-DEFAULT = Model(metadata=Rates(4e6, 0.002, 200.0, 400.0), seconds=Rates(0.2, 1e-9, 1e-5, 1e-5))
-"""Measured; the seconds are those of a fast device."""
-
+DEFAULT = Model(
+    metadata=Rates(group=5.5e6, byte=0.006, reference=1600.0, some=7700.0, few=40_000.0),
+    seconds=Rates(group=0.02, byte=1.1e-9, reference=2.7e-5, some=6e-5, few=1e-4),
+)
+"""Measured (docs/decisions/0011), with metadata stored twice, as is usual; the seconds are those of a fast device."""
 
 _TYPICAL = (
     Cost(extents=20, references=60, moves=800 << 20, largest=64 << 20),
@@ -66,38 +84,56 @@ _TYPICAL = (
     Cost(extents=15_000, references=70_000, moves=600 << 20, largest=1 << 20),
 )
 """Block groups such as a backup server has: large files, middling ones, small ones."""
-_TURNS = 20
-_OUTLIER = 1.5  # what lies this many times further off than the median does weighs less, the more so the further off
+_TURNS = 8
+_EXACT = 0.01
+_OUTLIER = 3.0  # what lies this many times further off than the median does weighs less, the more so the further off
 
 
 def fit(steps: Sequence[Measured]) -> Model:
     """Learns from what block groups of this filesystem took, in any order.
 
-    As if the three of _TYPICAL had taken what DEFAULT says, so with no steps it is DEFAULT, and the more there are the less it counts.
+    As if those of _TYPICAL had taken what DEFAULT says: with no steps it is DEFAULT, and the more there are the less that counts.
     Errors are relative: a block group that takes seconds weighs as much as one that takes minutes. Of one that took far more than
-    the others say (somebody else wrote meanwhile) little is believed.
+    the others say (somebody else wrote meanwhile) little is believed. One for which less than its data was written was not
+    measured well, for that was written after it, and so says nothing of bytes.
     """
-    if not steps:
-        return DEFAULT
-    costs = [*_TYPICAL, *(Cost(step.extents, step.references, step.moved, 0) for step in steps)]
+    written = [(_cost(step), float(step.written - step.moved)) for step in steps if step.written > step.moved]
+    seconds = [(_cost(step), step.seconds) for step in steps if step.seconds > 0]
     assumed = [DEFAULT.estimate(cost) for cost in _TYPICAL]
-    metadata = [one.metadata for one in assumed] + [max(0, step.written - step.moved) for step in steps]
-    seconds = [one.seconds for one in assumed] + [step.seconds for step in steps]
-    features = np.array([(1, cost.moves, cost.extents, cost.references) for cost in costs], float)
-    return Model(_fitted(features, np.array(metadata, float), 1 << 20), _fitted(features, np.array(seconds), 0.1))
+    return Model(
+        _learned(written, DEFAULT.metadata, [float(one.metadata) for one in assumed], 1 << 20),
+        _learned(seconds, DEFAULT.seconds, [one.seconds for one in assumed], 0.1),
+    )
 
 
-def _fitted(features: Array, took: Array, least: float) -> Rates:
-    """Rates for which `features` f64[n, 4] come nearest to `took` f64[n]; what took less than `least` counts as if it took that."""
+def _cost(step: Measured) -> Cost:
+    return Cost(step.extents, step.references, step.moved, 0)
+
+
+def _learned(measured: Sequence[tuple[Cost, float]], default: Rates, assumed: Sequence[float], least: float) -> Rates:
+    if not measured:
+        return default
+    features = np.array([_features(cost) for cost in (*_TYPICAL, *(cost for cost, _ in measured))], float)
+    took = np.array([*assumed, *(took for _, took in measured)])
+    trust = np.ones(len(took))
+    trust[: len(assumed)] = len(assumed) / len(took)
+    return _fitted(features, took, trust, least)
+
+
+def _fitted(features: Array, took: Array, trust: Array, least: float) -> Rates:
+    """Rates for which `features` f64[n, k] come nearest to `took` f64[n], by `trust` f64[n].
+
+    Errors are shares of what it took, of `least` at the least.
+    """
     scale = 1 / np.maximum(took, least)
-    weights = np.ones(len(took))
+    weights = trust
     rates = np.zeros(features.shape[1])
     for _ in range(_TURNS):
         root = np.sqrt(weights) * scale
         rates = non_negative(features * root[:, None], took * root)
         off = np.abs(features @ rates - took) * scale
-        limit = max(1e-9, _OUTLIER * float(np.median(off)))
-        weights = limit / np.maximum(off, limit)
+        limit = max(_EXACT, _OUTLIER * float(np.median(off)))
+        weights = trust * limit / np.maximum(off, limit)
     return Rates(*rates.tolist())
 
 

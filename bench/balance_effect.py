@@ -1,0 +1,194 @@
+"""What a balance of 5, 10 and 20 % of the data brings, by the order in which block groups are taken; and what each one costs.
+
+    python -m bench.balance_effect [--pool mixed|alike] [--seeds 1,2,3] [--scale 0.4] [--block-group 256MiB] [--json]
+
+For each seed a pool is made (bench.fragmented), and each way of balancing gets a copy of its image, so all find the same. The
+orders are benefit (ours, with its floors), highest score first and least used first (without floors), through the code that
+`btrfs-balancer run` uses. All of them take the best block group that still fits the budget, read the filesystem again after each,
+and do not move what they have made. The budgets are reached one after the other, as in three nights. Then come `btrfs balance start
+-dusage=N`, with the highest N that the budget allows, and the kernel's own reclaim, which knows no budget. Everything is counted on
+the whole filesystem.
+"""
+
+import argparse
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from balancer.model import DEFAULT, Measured, Model, fit
+from balancer.planning import look
+from balancer.steps import PoolNumbers
+from balancer.survey import Cost, opened
+from bench import common
+from bench.fragmented import POOLS, Builder, Shape
+from bench.images import Images, Mounted
+from bench.relocating import WAYS, Reached, Way, by_kernel, by_usage_filter, has_kernel_reclaim
+from btrkeep.pool import filesystem_uuid
+from tests.beds import work
+
+SHAPE = Shape()
+BUDGETS = (0.05, 0.10, 0.20)
+AGREED = {"score": 2.0, "usage": 10.0}
+"""At the first budget: how many times as much score ours was agreed to remove as these orders do."""
+
+
+def seed_of(options: argparse.Namespace, images: Images, seed: int) -> dict[str, Any]:
+    """All ways on one pool: what each reached at each budget, by name."""
+    name = f"seed{seed}"
+    shape = Shape(POOLS[options.pool], options.days, options.written, options.scale, seed)
+    with images.made(name, options.size, "noatime,nossd,discard=async", ("-m", options.metadata)) as mounted:
+        chunk_size = Path("/sys/fs/btrfs") / filesystem_uuid(mounted.point) / "allocation/data/chunk_size"
+        chunk_size.write_text(str(options.block_group))
+        Builder(mounted.point, shape).build()
+    work("fallocate", "--dig-holes", images.original(name), timeout=600)
+    found: dict[str, Any] = {"seed": seed, "steps": []}
+    for way in (*WAYS, "btrfs -dusage", "kernel"):
+        with images.copy(name, "noatime,nossd,nodiscard") as mounted:
+            before = numbers(mounted)
+            found.setdefault("before", asdict(before))
+            budgets = [int(before.used * share) for share in BUDGETS]
+            reached = [told(before, one, note) for note, one in _run(options, mounted, way, budgets, found["steps"])]
+        found[way] = reached
+        for share, one in zip(BUDGETS, reached, strict=False):
+            common.say(f"seed {seed}: {way} at {share:.0%}: {one}")
+    return found
+
+
+def _run(
+    options: argparse.Namespace, mounted: Mounted, name: str, budgets: Sequence[int], steps: list[tuple[Any, ...]]
+) -> Iterator[tuple[str, Reached]]:
+    """One way, with a note for each budget. What each block group took goes to `steps`."""
+    if name in WAYS:
+        way = Way(mounted, *WAYS[name])
+        yield from (("", one) for one in way.spend(budgets))
+        steps += [(*astuple(step), *gained) for step, gained in zip(way.measured, way.gained, strict=True)]
+    elif name == "kernel":
+        if has_kernel_reclaim(mounted.point):
+            yield "no budget", by_kernel(mounted, options.patience_kernel)
+    else:
+        yield from ((f"N={share}", one) for share, one in by_usage_filter(mounted, budgets))
+
+
+def numbers(mounted: Mounted) -> PoolNumbers:
+    """What the pool is like."""
+    with opened(mounted.point) as fd:
+        return look(fd, mounted.point).numbers()
+
+
+def told(before: PoolNumbers, reached: Reached, note: str) -> dict[str, Any]:
+    """What was won and what it took; bytes. `large`: free in extents of 16 MiB and more, and unallocated, now."""
+    after = reached.numbers
+    return {
+        "note": note,
+        "steps": reached.steps,
+        "moved": reached.moved,
+        "written": reached.written,
+        "seconds": round(reached.seconds, 1),
+        "removed": round(before.score - after.score, 1),
+        "score": round(after.score, 1),
+        "fragments": after.fragments,
+        "unallocated": after.unallocated,
+        "large": after.free_in_large + after.unallocated,
+    }
+
+
+def summary(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """By budget and way the medians over the seeds, and how many times as much ours removed (the median of the seeds' ratios)."""
+    found: dict[str, Any] = {}
+    for number, share in enumerate(BUDGETS):
+        for way in (*WAYS, "btrfs -dusage", "kernel"):
+            there = [(seed["benefit"][number], seed[way][number]) for seed in seeds if len(seed[way]) > number]
+            if there:
+                found[f"{share:.0%} {way}"] = {
+                    key: statistics.median(other[key] for _, other in there) for key in there[0][1] if key != "note"
+                } | {"ours removes times as much": ratio([(ours["removed"], other["removed"]) for ours, other in there])}
+    return found
+
+
+def ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    """The median of the ratios; infinite where the other side removed nothing, or made it worse."""
+    return statistics.median(ours / other if other > 0 else float("inf") for ours, other in pairs)
+
+
+def goodness(steps: Sequence[Measured], model: Model) -> dict[str, float]:
+    """How well a model says what was measured: R2 of bytes and of seconds, and the median and the worst of the relative errors."""
+    found: dict[str, float] = {}
+    guesses = [model.estimate(Cost(step.extents, step.references, step.moved, 0)) for step in steps]
+    for name, took, said in (
+        ("written", [step.written for step in steps], [guess.moved + guess.metadata for guess in guesses]),
+        ("metadata", [step.written - step.moved for step in steps], [guess.metadata for guess in guesses]),
+        ("seconds", [step.seconds for step in steps], [guess.seconds for guess in guesses]),
+    ):
+        real, off = np.array(took, float), np.array(said, float) - np.array(took, float)
+        found[f"{name}: R2"] = float(1 - (off**2).sum() / ((real - real.mean()) ** 2).sum())
+        relative = np.abs(off) / np.maximum(np.abs(real), 1e-9)
+        found[f"{name}: median error"], found[f"{name}: worst error"] = float(np.median(relative)), float(relative.max())
+    return {key: round(value, 3) for key, value in found.items()}
+
+
+def cost_model(seeds: Sequence[Sequence[Measured]]) -> dict[str, Any]:
+    """What is learned from all pools; and how well each pool is foretold by what the others taught, and by DEFAULT.
+
+    Not by other steps of its own: the ways of balancing choose many of the same block groups, so those would be known already.
+    """
+    others = [[step for other in (*seeds[:number], *seeds[number + 1 :]) for step in other] for number in range(len(seeds))]
+    return {
+        "learned from all": asdict(fit([step for steps in seeds for step in steps])),
+        "by the other pools": [goodness(steps, fit(rest)) for steps, rest in zip(seeds, others, strict=True) if rest],
+        "by default": [goodness(steps, DEFAULT) for steps in seeds],
+    }
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """All seeds."""
+    seeds = []
+    for seed in options.seeds:
+        images = Images(folder)
+        seeds.append(seed_of(options, images, seed))
+        images.original(f"seed{seed}").unlink()
+    steps = [[Measured(*step[:5]) for step in seed["steps"]] for seed in seeds]
+    return {"pool": options.pool, "agreed at 5%": AGREED, "by budget": summary(seeds), "model": cost_model(steps), "seeds": seeds}
+
+
+def show(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
+    """JSON, or a table of medians."""
+    if options.json:
+        common.report(options, "balance in several orders", found)
+        return
+    print(f"{'budget, order':18} {'moved GiB':>9} {'written':>8} {'removed':>8} {'ours/it':>8} {'large GiB':>10} {'seconds':>8}")
+    for name, one in found["by budget"].items():
+        sizes = one["moved"] / 2**30, one["written"] / 2**30
+        rest = one["removed"], one["ours removes times as much"], one["large"] / 2**30, one["seconds"]
+        print(f"{name:18} {sizes[0]:9.2f} {sizes[1]:8.2f} {rest[0]:8.0f} {rest[1]:8.2f} {rest[2]:10.2f} {rest[3]:8.1f}")
+    print("cost model:", found["model"])
+
+
+def main() -> None:
+    """The command line."""
+    words = common.plain_parser(__doc__ or "")
+    words.add_argument("--pool", choices=tuple(POOLS), default="mixed")
+    words.add_argument("--seeds", type=lambda text: [int(one) for one in text.split(",")], default=[1, 2, 3])
+    words.add_argument("--scale", type=float, default=SHAPE.scale, help="share of the hosts; 1 makes some 30 GiB of data")
+    words.add_argument(
+        "--size", type=common.size, default=24 << 30, help="of the filesystem; nothing is allocated until it is written"
+    )
+    words.add_argument("--days", type=int, default=SHAPE.days)
+    words.add_argument(
+        "--written", type=float, default=SHAPE.written, help="share of the files that are written, not only allocated"
+    )
+    words.add_argument("--block-group", type=common.size, default=256 << 20, help="length of the data block groups, from 256 MiB")
+    words.add_argument("--metadata", default="single", help="profile of the metadata, as for mkfs.btrfs")
+    words.add_argument(
+        "--patience-kernel", type=float, default=8.0, help="the kernel is done when it did nothing for so many seconds"
+    )
+    options = words.parse_args()
+    with common.own_folder(options) as folder:
+        show(options, measure(options, folder))
+
+
+if __name__ == "__main__":
+    main()

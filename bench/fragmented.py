@@ -1,0 +1,140 @@
+"""A pool whose free space is that of a backup server after some months: hosts, daily snapshots, changes, expiry, hosts that leave.
+
+Each day the newest snapshot of every host is snapshotted, some of its files are written anew and renamed into place, and what is
+older than ten days goes, but for one a week for four weeks. Hosts may be alike, or have mail (small files), documents (middling
+ones) and dumps (large ones); some of those leave in the last third of the time, with all of their snapshots.
+
+A share of the files is written, with zeros, so that copies of the image are sparse; the kernel does not look at what it moves. The
+others are only allocated. They move as those do, byte for byte, but have no checksums to move with them.
+"""
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from btrkeep.pool import commit, create, delete, describe, orphans, snapshot, wait_for
+
+DAILY, WEEKS = 10, 4
+KIB, MIB = 1 << 10, 1 << 20
+_LONG = 1800.0
+_BLOCK = bytes(4 * MIB)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What hosts of a kind have: `files` of them, sizes log-uniform in bytes, of which the share `changed` changes each day.
+
+    `hosts`: how many are there from the start; `leaving`: the share of them that leaves in the last third of the time.
+    """
+
+    name: str
+    hosts: int
+    leaving: float
+    files: int
+    smallest: int
+    largest: int
+    changed: float
+
+
+CHURN = (Kind("all", 75, 0, 300, 4 * KIB, 3 * MIB, 0.06),)
+"""Hosts that are all alike and stay: nothing but daily changes and expiry."""
+MIXED = (
+    Kind("mail", 12, 0.2, 6000, 4 * KIB, 64 * KIB, 0.04),
+    Kind("documents", 20, 0.4, 1000, 32 * KIB, 2 * MIB, 0.05),
+    Kind("dumps", 10, 0.4, 8, 16 * MIB, 96 * MIB, 0.12),
+)
+POOLS = {"mixed": MIXED, "alike": CHURN}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large. `written`: the share of files whose data is written; `scale`: that of the hosts that there are."""
+
+    kinds: tuple[Kind, ...] = MIXED
+    days: int = 70
+    written: float = 0.1
+    scale: float = 0.4
+    seed: int = 1
+
+
+@dataclass(slots=True)
+class _Host:
+    home: Path
+    kind: Kind
+    last: int  # the day on which it leaves
+    backups: dict[int, int] = field(default_factory=dict)  # subvolume id by day
+
+
+class Builder:
+    """Makes one pool. `each_day` is called with the day's number after each day; files are the same for the same seed."""
+
+    def __init__(self, mount: Path, shape: Shape, each_day: Callable[[int], None] = lambda _: None) -> None:
+        self._mount, self._shape, self._each_day = mount, shape, each_day
+        self._random = random.Random(shape.seed)
+        self._hosts = hosts(mount, shape, self._random)
+
+    def build(self) -> None:
+        """All days. At the end what was deleted is gone, and all is on the disk."""
+        for day in range(self._shape.days):
+            for host in self._hosts:
+                if day < host.last:
+                    self._backup(host, day)
+                self._expire(host, day)
+            commit(self._mount)
+            self._each_day(day)
+        for id_ in orphans(self._mount):
+            assert wait_for(self._mount, id_, _LONG)
+        commit(self._mount)
+
+    def _backup(self, host: _Host, day: int) -> None:
+        today = host.home / f"{day:04}"
+        number = host.kind.files
+        if host.backups:
+            snapshot(host.home / f"{max(host.backups):04}", today)
+            changed = self._random.sample(range(number), max(1, round(number * host.kind.changed)))
+        else:
+            host.home.mkdir()
+            create(today)
+            changed = list(range(number))
+        subvolume = describe(today)
+        assert subvolume is not None
+        host.backups[day] = subvolume.id
+        for one in changed:
+            self._replace(today / f"file{one:05}", host.kind)
+
+    def _replace(self, path: Path, kind: Kind) -> None:
+        size = round(kind.smallest * (kind.largest / kind.smallest) ** self._random.random())
+        new = path.with_suffix(".new")
+        fd = os.open(new, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            if self._random.random() < self._shape.written:
+                for start in range(0, size, len(_BLOCK)):
+                    os.write(fd, _BLOCK[: size - start])
+            else:
+                os.posix_fallocate(fd, 0, size)
+        finally:
+            os.close(fd)
+        new.rename(path)
+
+    def _expire(self, host: _Host, day: int) -> None:
+        for old in [old for old in host.backups if day >= host.last or not kept(old, day)]:
+            delete(host.home, host.backups.pop(old))
+
+
+def kept(old: int, day: int) -> bool:
+    """Whether the backup of day `old` is still there on `day`."""
+    return day - old < DAILY or (old % 7 == 0 and day - old < DAILY + 7 * WEEKS)
+
+
+def hosts(mount: Path, shape: Shape, rng: random.Random) -> list[_Host]:
+    """All hosts, in an order of their own."""
+    made: list[_Host] = []
+    for kind in shape.kinds:
+        some = [_Host(mount / f"{kind.name}{number:03}", kind, shape.days) for number in range(round(kind.hosts * shape.scale))]
+        for host in rng.sample(some, round(len(some) * kind.leaving)):
+            host.last = rng.randrange(shape.days * 2 // 3, shape.days)
+        made += some
+    rng.shuffle(made)
+    return made

@@ -1,0 +1,94 @@
+"""The benchmark of balance orders: its pure parts, and once through in a tiny size. Its figures mean nothing here."""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from balancer.model import Measured, Model, Rates
+from balancer.survey import Cost
+from bench.balance_effect import BUDGETS, goodness, ratio, summary
+from bench.fragmented import MIXED, Shape, hosts, kept
+from bench.relocating import WAYS, highest_usage
+from tests.beds import TOP, session, work
+
+MODEL = Model(Rates(group=1e6, reference=1000.0), Rates(group=0.5, byte=1e-9))
+
+
+@given(st.lists(st.tuples(st.integers(1, 400), st.integers(0, 400)), max_size=8), st.integers(0, 3000))
+def test_the_usage_filter_is_the_highest_that_the_budget_allows(some: list[tuple[int, int]], budget: int) -> None:
+    groups = [(size, min(its, size)) for size, its in some]
+    length, used = (np.array([row[at] for row in groups], np.uint64) for at in (0, 1))
+    moves = [sum(its for size, its in groups if its / size < share / 100) for share in range(101)]
+    assert highest_usage(used, length, budget) == max(share for share in range(101) if moves[share] <= budget)
+
+
+def test_ten_days_are_kept_and_one_a_week_for_four_weeks_more() -> None:
+    assert [40 - day for day in range(41) if kept(day, 40)] == [33, 26, 19, 12, *range(9, -1, -1)]
+
+
+def test_hosts_are_the_same_for_the_same_seed_and_those_that_leave_do_so_in_the_last_third() -> None:
+    shape = Shape(MIXED, days=30, scale=1.0)
+    some, same, others = (hosts(Path("/x"), shape, random.Random(seed)) for seed in (1, 1, 2))
+    assert some == same != others
+    assert len(some) == sum(kind.hosts for kind in MIXED)
+    for kind in MIXED:
+        ends = [host.last for host in some if host.kind is kind]
+        assert len([end for end in ends if end < 30]) == round(len(ends) * kind.leaving)
+        assert min(ends) >= 20
+
+
+def test_the_ratio_is_the_median_of_the_seeds_and_a_way_that_removes_nothing_is_infinitely_worse() -> None:
+    assert ratio([(4.0, 2.0), (9.0, 1.0), (5.0, 1.0)]) == 5.0
+    assert ratio([(4.0, 2.0), (9.0, -1.0), (5.0, 0.0)]) == float("inf")
+
+
+def test_the_summary_compares_seed_by_seed() -> None:
+    def reached(*removed: float) -> list[dict[str, float | str]]:
+        return [{"note": "", "removed": one, "moved": 7} for one in removed]
+
+    seeds = [
+        {"benefit": reached(10, 20, 30), "score": reached(5, 20, 60), "usage": reached(1, 1, 1), "btrfs -dusage": [], "kernel": []},
+        {"benefit": reached(30, 20, 30), "score": reached(10, 5, 30), "usage": reached(1, 1, 1), "btrfs -dusage": [], "kernel": []},
+        {"benefit": reached(20, 20, 30), "score": reached(20, 5, 30), "usage": reached(1, 1, 1), "btrfs -dusage": [], "kernel": []},
+    ]
+    told = summary(seeds)
+    assert list(told) == [f"{share:.0%} {way}" for share in BUDGETS for way in WAYS]
+    assert told["5% score"] == {"removed": 10, "moved": 7, "ours removes times as much": 2.0}  # of 2, 3 and 1
+    assert told["20% score"]["ours removes times as much"] == 1.0
+    assert told["5% usage"]["ours removes times as much"] == 20
+
+
+def test_a_model_that_says_all_is_told_from_one_that_says_nothing() -> None:
+    steps = []
+    for number in range(1, 20):
+        said = MODEL.estimate(Cost(number, number * number * 10, number << 20, 0))
+        steps.append(Measured(said.moved, number, number * number * 10, said.moved + said.metadata, said.seconds))
+    perfect = goodness(steps, MODEL)
+    assert perfect["metadata: R2"] == perfect["written: R2"] == 1
+    assert perfect["seconds: worst error"] == 0
+    mean = float(np.mean([step.written - step.moved for step in steps]))
+    flat = goodness(steps, Model(Rates(group=mean), Rates(group=0.5)))
+    assert flat["metadata: R2"] == pytest.approx(0, abs=1e-3)
+    assert flat["metadata: worst error"] > 1
+
+
+@pytest.mark.slow
+@pytest.mark.btrfs
+def test_it_runs_through_within_its_budgets_and_leaves_nothing() -> None:
+    place = session.folder(4 << 30)
+    words = ("--days", "14", "--scale", "0.05", "--seeds", "3", "--patience-kernel", "1", "--image-dir", str(place), "--json")
+    told = json.loads(work(sys.executable, "-m", "bench.balance_effect", *words, cwd=TOP, timeout=110).stdout)
+    (seed,) = told["seeds"]
+    for way in (*WAYS, "btrfs -dusage"):
+        assert len(seed[way]) == len(BUDGETS)
+        for share, reached in zip(BUDGETS, seed[way], strict=True):
+            assert reached["moved"] <= share * seed["before"]["used"]
+            assert reached["score"] == pytest.approx(seed["before"]["score"] - reached["removed"], abs=0.2)
+    assert seed["usage"][-1]["steps"] > 0
+    assert list(place.glob(f"{session.PREFIX}*")) == []
