@@ -33,17 +33,22 @@ setup(
     },
     install_requires=[
         "alembic>=1.13",
+        "apprise>=1.8",
         "btrfs>=15",
         "click>=8.1",
+        "matplotlib>=3.7",
         "numpy>=1.24",
         "pillow>=10.1",
         "orjson>=3.9",
+        "prometheus-client>=0.20",
         "rich>=13.7",
         "SQLAlchemy>=2.0.25",
+        "tomlkit>=0.12",
         "tzdata",
     ],
     extras_require={
         "dev": [
+            "aiosmtpd>=1.4.6",
             "hypothesis>=6.100",
             "imageio-ffmpeg>=0.5",
             "mypy>=1.10",

@@ -3,18 +3,21 @@
 import asyncio
 import os
 import stat
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from shutil import which
 
+from backupd.alarms.send import service_of
 from backupd.night import too_little_room
 from backupd.rsync.command import probe_command
 from backupd.rsync.meaning import meaning
 from backupd.version import OLDEST, SAFE, rsync_version
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, HostConfig
+from btrkeep.config.keys import NOTIFY, SECRET
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool import is_on, mount_options, open_pool, read_room
 from btrkeep.process.programs import ProgramFailed, run
@@ -171,6 +174,31 @@ def _hooks(config: Config) -> Iterator[Finding]:
                 )
 
 
+def _notify(config: Config) -> Iterator[Finding]:
+    notify = config.notify
+    if not notify.urls and notify.ping is None:
+        yield Finding(
+            "note", "notify", "nobody is told when something fails", "set `urls` in [notify]; docs/monitoring.rst explains"
+        )
+        return
+    for file in files_with_secrets(config.file):
+        yield Finding("warning", "notify", f"{file} holds passwords and can be read by others", f"chmod 600 {file}")
+    wrong = [number for number, url in enumerate(notify.urls, 1) if service_of(url) is None]
+    for number in wrong:
+        message = f"number {number} of `urls` is no URL that apprise understands"
+        yield Finding("error", "notify", message, "apprise's documentation has the form of each service's")
+    if not wrong:
+        switch = " and a dead man's switch" if notify.ping else ""
+        yield Finding("ok", "notify", f"{counted(len(notify.urls), 'URL')}{switch}; `backupd notify --test` tries them")
+
+
+def files_with_secrets(main: Path) -> Iterator[Path]:
+    """Files of the configuration that others may read and that set a key of [notify] that is secret. Raises OSError."""
+    for file in (main, *sorted(main.with_suffix(".d").glob("[!.]*.toml"))):
+        if stat.S_IMODE(file.stat().st_mode) & 0o044 and SECRET & tomllib.loads(file.read_text("utf-8-sig")).get(NOTIFY, {}).keys():
+            yield file
+
+
 def _sources(config: Config) -> Iterator[Finding]:
     for host in config.hosts.values():
         for path in host.paths if not host.address else ():
@@ -179,7 +207,7 @@ def _sources(config: Config) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
-    _configuration, _names, _rsync, _other_programs, _pool, _catalogue, _ssh_files, _hooks, _sources,
+    _configuration, _names, _rsync, _other_programs, _pool, _catalogue, _ssh_files, _hooks, _sources, _notify,
 )  # fmt: skip
 
 

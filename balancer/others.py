@@ -3,18 +3,21 @@
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 from balancer.survey import identity
 from btrkeep.errors import ConfigError
-from btrkeep.pool import MARKER, Holder, exclusive_operation, is_on, read_holder
+from btrkeep.pool import BALANCE_LOCK, MARKER, Holder, exclusive_operation, is_on, read_holder, take_lock
 from btrkeep.pool.mounts import mounts
 from btrkeep.process.proc import has_open, members, start_time
+from btrkeep.units import format_time
 
 PRESSURE = Path("/proc/pressure/io")
 _LOCKS = "locks"
-_BACKUPS = ("night", "expire")  # and one for each host
+_EXPIRY = "expire"
+_BACKUPS = ("night", _EXPIRY)  # and one for each host
 _HOST = "host-"
 _PROGRAMS = (b"btrfs", b"btrfs-balancer", b"balancer")
 
@@ -44,17 +47,26 @@ def _configured() -> Iterator[Path]:
             yield reading.load(file=file).pool.path
 
 
-def backups_at_work(folders: Iterable[Path]) -> str | None:
-    """Who makes backups or expires them, in words; None when nobody does.
+def backups_at_work(folders: Iterable[Path], *, only_expiry: bool = False) -> str | None:
+    """Who makes backups or expires them, in words; None when nobody does. `only_expiry`: who makes some is not looked for.
 
     Told by what is written in the locks: to try one, even for a moment, could make a backup find it held.
     """
     for folder in folders:
-        for file in _held(folder):
+        for file in [folder / _EXPIRY] if only_expiry else _held(folder):
             holder = read_holder(file)
             if holder and _works(holder, file):
                 return f"{holder.what} (process {holder.pid})"
     return None
+
+
+@contextmanager
+def alone(folders: Iterable[Path], now: datetime) -> Iterator[None]:
+    """While this lasts no expiry of these pools deletes: it holds the same lock while it does. Raises LockHeld, PoolUnusable."""
+    with ExitStack() as held:
+        for folder in folders:
+            held.enter_context(take_lock(folder / BALANCE_LOCK, "btrfs-balancer", format_time(now)))
+        yield
 
 
 def _held(folder: Path) -> Iterator[Path]:

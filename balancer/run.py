@@ -16,12 +16,13 @@ from balancer import stops
 from balancer.attempt import Attempt, Before, attempt
 from balancer.model import DEFAULT, Model
 from balancer.observers import Everybody
-from balancer.others import Pressure, backups_at_work, lock_folders, operation_and_who
+from balancer.others import Pressure, alone, backups_at_work, lock_folders, operation_and_who
 from balancer.planning import Again, Costs, Look, choose, look, look_again, planned
 from balancer.readiness import refuse_others, refuse_unfit
 from balancer.steps import Ending, Observer, Outcome, Planned, Report, Settings, StepDone, StepView
 from balancer.stops import Facts, Stop
 from balancer.survey import identity, opened
+from btrkeep.errors import LockHeld
 from btrkeep.pool import commit, read_room, written_bytes
 from btrkeep.units import counted, format_duration, format_size
 
@@ -106,8 +107,21 @@ class Balancing:
 
     def _after(self, view: StepView) -> Stop | None:
         """Balances it; why the run ends with that. Backups may be waited for."""
-        ending = self._step(view)
+        try:
+            with alone(self._locks if self._settings.yield_to_backups else (), datetime.now(UTC)):
+                ending = self._step(view)
+        except LockHeld as error:
+            ending = self._kept_out(error)
         return stops.after(self._steps) if ending is None or ending.passes else ending
+
+    def _kept_out(self, error: LockHeld) -> Stop:
+        """An expiry has begun to delete since it was looked for, or another run balances a block group."""
+        stop = Stop(Ending.BACKUPS, f"backups come first: {error.message}", self._settings.wait_for_others)
+        if stop.passes:
+            self._tell.waits(stop.why)
+            self._sleep(_LOOK_AGAIN)
+            self._seen = self._look()
+        return stop
 
     def _report(self, ending: Stop, planned: tuple[Planned, ...] = ()) -> Report:
         return Report(
@@ -128,10 +142,16 @@ class Balancing:
     def _facts(self, pressure: float | None = None) -> Facts:
         room = read_room(self._folder)
         exclusive, by = operation_and_who(self._folder)
-        facts = self._light_facts(backups=backups_at_work(self._locks) if self._settings.yield_to_backups else None)
+        facts = self._light_facts(backups=self._backups())
         return replace(
             facts, unallocated=room.unallocated, total=room.total, exclusive=exclusive, exclusive_by=by, pressure=pressure
         )
+
+    def _backups(self) -> str | None:
+        """Who has to be made way for."""
+        if not self._settings.yield_to_backups:
+            return None
+        return backups_at_work(self._locks, only_expiry=self._settings.only_to_expiry)
 
     def _light_facts(self, backups: str | None) -> Facts:
         """What can be asked ten times a second."""
@@ -251,7 +271,7 @@ class Balancing:
         backups = None
         if self._settings.yield_to_backups and time.monotonic() - self._looked >= _LOOK_FOR_OTHERS:
             self._looked = time.monotonic()
-            seen = backups_at_work(self._locks)
+            seen = self._backups()
             backups, self._seen_backups = seen if self._seen_backups else None, seen
         return stops.stop(stops.DURING, self._settings, self._light_facts(backups))
 

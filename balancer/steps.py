@@ -74,8 +74,10 @@ class Settings:
     what is used of it still fits the budget, and only when it should be done in time; time and window cancel one that is not.
     `min_unallocated` counts as `btrkeep.pool.Room.unallocated` does.
 
-    `yield_to_backups`: stop when backups or an expiry begin, in a pool that lies on the filesystem. `locks` are folders of locks of
-    pools that are known otherwise; those of pools that are configured, or whose top is a mount point or above the path, are found.
+    `yield_to_backups`: stop when backups or an expiry begin, in a pool that lies on the filesystem; with `only_to_expiry` go on
+    beside backups. No block group is begun while an expiry deletes, and an expiry waits for the one under way. `locks` are folders
+    of locks of pools that are known otherwise; those of pools that are configured, or whose top is a mount point or above the path,
+    are found.
     `max_pressure`: the share of time (0 to 1) in which something waited for the disks (PSI io, "some") above which no further
     block group is begun; None: not looked at. `patience`: seconds to wait at most, each time, for the pressure to go down; and for
     another exclusive operation to end, and for backups, with `wait_for_others`. Without it those end the run at once.
@@ -88,6 +90,7 @@ class Settings:
     until: datetime | None = None
     min_unallocated: Least = field(default_factory=Least)
     yield_to_backups: bool = True
+    only_to_expiry: bool = False
     locks: tuple[Path, ...] = ()
     max_pressure: float | None = 0.4
     wait_for_others: bool = False

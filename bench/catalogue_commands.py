@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], float]] = {
     "list HOST": (("list", ONE), 0.5),
     "list --json": (("list", "--json"), 1.5),
     "run --dry-run": (("run", "--dry-run"), 2.0),
+    "metrics": (("metrics",), 1.0),
 }
 MEMORY = 300e6
 

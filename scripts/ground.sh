@@ -10,7 +10,7 @@
 # What the programs call, with what the demonstration calls, and what only the tests call. Nothing else lists packages.
 RUN_PACKAGES=(rsync btrfs-progs openssh-client python3-venv util-linux mount)
 PACKAGES=("${RUN_PACKAGES[@]}" openssh-server acl attr libcap2-bin procps sqlite3 git)
-DEV_PACKAGES=(btrfs-heatmap groff-base man-db rsnapshot)
+DEV_PACKAGES=(btrfs-heatmap groff-base man-db mmdebstrap prometheus rsnapshot shellcheck systemd-container)
 
 GROUND_TOP=$PWD
 VENV=$GROUND_TOP/.venv
@@ -61,6 +61,10 @@ need_apt() {
         return 1
     fi
     rm -f "$log"
+    # The program promtool is wanted here, not a server.
+    if [[ " ${missing[*]} " == *" prometheus "* ]] && [ -d /run/systemd/system ]; then
+        systemctl disable --now --quiet prometheus.service 2>/dev/null || true
+    fi
     # The program sshd is wanted here, not a server that listens on this machine from now on.
     if [[ " ${missing[*]} " == *" openssh-server "* ]] && [ -d /run/systemd/system ]; then
         systemctl disable --now --quiet ssh.service ssh.socket 2>/dev/null || true

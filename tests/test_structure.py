@@ -231,7 +231,7 @@ def test_a_foreign_owner_of_our_names_is_found() -> None:
 
 # Needed, though no module imports it: zoneinfo reads it where the system has no time zones of its own.
 NEVER_IMPORTED = {"tzdata"}
-DISTRIBUTION = {"PIL": "pillow", "sqlalchemy": "SQLAlchemy"}
+DISTRIBUTION = {"PIL": "pillow", "prometheus_client": "prometheus-client", "sqlalchemy": "SQLAlchemy"}
 
 
 def declared() -> set[str]:

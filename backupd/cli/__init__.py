@@ -13,11 +13,15 @@ from btrkeep.cli.lazy import LazyGroup
 from btrkeep.errors import UsageError
 
 COMMANDS = {
+    "setup": "from nothing to the first backup, step by step",
     "init": "make a pool on a mounted btrfs",
+    "host": "add hosts, take them out, show and try them",
     "check": "look for what is wrong, and say what to do",
+    "doctor": "what is wrong or slow with the filesystem, and how to mend it",
     "run": "back up the hosts that are due",
     "status": "how every host is doing",
     "list": "the backups that there are",
+    "usage": "where the space goes, by host and by backup",
     "accept": "let a suspect backup count as complete",
     "hold": "keep a backup whatever the retention says",
     "release": "end the hold of a backup",
@@ -25,9 +29,16 @@ COMMANDS = {
     "expire": "delete what the retention no longer keeps",
     "unexpire": "take an expired backup back while its grace lasts",
     "progress": "watch the kernel drop deleted subvolumes",
+    "sample": "note how the pool is, for a timer",
+    "trend": "how allocated and used went over months",
+    "day": "what the disks did in a day, and which job ran",
+    "forecast": "when the pool is full",
     "forget": "give up a host: all its backups expire",
     "rename": "give a host's backups another name",
+    "scrub": "read everything on the pool, and put right what can be",
     "log": "past runs, and what rsync said",
+    "notify": "tell people what is new, or what failed",
+    "metrics": "numbers of the pool and its hosts, for Prometheus",
     "rebuild": "make the catalogue again from the pool",
     "completion": "make a shell complete commands, options and hosts",
 }
@@ -55,9 +66,9 @@ COMMANDS = {
 def group(ctx: click.Context, pool_name: str, config_file: str | None, verbose: int) -> None:
     """Back up many hosts with rsync into btrfs snapshots.
 
-    To begin: `backupd init /srv/backup` makes a pool and an example configuration. Name your hosts in it. `backupd check --connect`
-    says what is still missing, `backupd run` makes the backups, `backupd status` and `backupd list` show them. They are plain
-    folders: copy a file back with cp.
+    To begin: `backupd setup` asks for a pool and a first host, and leads to the first backup. `backupd host add` adds more hosts,
+    `backupd check --connect` says what is still missing, `backupd run` makes the backups, `backupd status` and `backupd list` show
+    them. They are plain folders: copy a file back with cp.
 
     Exit status: 0 all is well, 1 something needs a look, 2 wrong usage or configuration, 3 a lock is held, 4 the pool is unusable,
     130 interrupted, 143 terminated. `man backupd` has the details.

@@ -34,13 +34,14 @@ def command(ctx: click.Context, connect: bool, as_json: bool, now: datetime | No
     if as_json:
         echo_json([{key: value for key, value in asdict(finding).items() if key != "unusable"} for finding in found])
     else:
-        _show(found)
+        show(found)
     if any(finding.unusable for finding in found):
         return Exit.UNUSABLE
     return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in found) else Exit.OK
 
 
-def _show(found: list[Finding]) -> None:
+def show(found: list[Finding]) -> None:
+    """The table, and below it what to do."""
     rows = [(click.style(finding.level, fg=_COLOURS[finding.level]), finding.subject, finding.message) for finding in found]
     click.echo(table(rows, ["", "WHAT", "FOUND"]))
     hints = [finding for finding in found if finding.hint]

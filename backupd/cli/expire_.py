@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 from datetime import datetime
 
 import click
@@ -14,8 +15,10 @@ from backupd.expire.run import Expiry, make_rehearsal
 from backupd.expire.site import ExpirySite
 from backupd.guards import Forced
 from btrkeep.cli import echo_json
+from btrkeep.config import Config
 from btrkeep.errors import Exit, LockHeld
 from btrkeep.pool import open_pool, take_lock
+from btrkeep.process.service import is_service
 from btrkeep.units import format_time, printable
 
 LOCK = "expire"
@@ -31,6 +34,7 @@ LOCK = "expire"
     help="Do it although a guard says no: `pool`, `hosts`, `clock`, or the name of a host. May be given several times.",
 )
 @click.option("--wait", is_flag=True, help="Stay until the kernel has dropped everything that was deleted.")
+@click.option("--yield-to-backups", is_flag=True, help="Pause while backups run, whatever [expiry] says.")
 @click.option(
     "--restore-mount-option", is_flag=True, help="Only put back a mount option that a killed run has left; for ExecStopPost=."
 )
@@ -43,6 +47,7 @@ def command(
     limit: int | None,
     force: tuple[str, ...],
     wait: bool,
+    yield_to_backups: bool,
     restore_mount_option: bool,
     as_json: bool,
     now: datetime | None,
@@ -64,12 +69,17 @@ def command(
         return _restore(ctx)
     with opened(ctx, now, writes=not dry_run) as site:
         forced = Forced.parse(force, {*site.config.hosts, *site.catalogue.hosts()})
-        watcher = _watcher(as_json=as_json)
+        watcher = _told(_watcher(as_json=as_json))
         moment = site.clock.now().replace(microsecond=0)  # what notes.json can hold
-        expiry_site = ExpirySite(site.config, site.pool, site.catalogue, moment, watcher)
+        config = _yielding(site.config) if yield_to_backups else site.config
+        expiry_site = ExpirySite(config, site.pool, site.catalogue, moment, watcher)
         if dry_run:
             return _rehearse(expiry_site, forced, limit, as_json=as_json)
         return _expire(site, expiry_site, forced, limit, wait=wait, as_json=as_json)
+
+
+def _yielding(config: Config) -> Config:
+    return replace(config, expiry=replace(config.expiry, yield_to_backups=True))
 
 
 def _rehearse(site: ExpirySite, forced: Forced, limit: int | None, *, as_json: bool) -> int:
@@ -111,6 +121,14 @@ def _watcher(*, as_json: bool) -> Watcher:
 
         return LiveWatcher()
     return LineWatcher()
+
+
+def _told(watcher: Watcher) -> Watcher:
+    if not is_service():
+        return watcher
+    from backupd.cli.service import ToldWatcher
+
+    return ToldWatcher(watcher)
 
 
 def _restore(ctx: click.Context) -> int:

@@ -1,5 +1,6 @@
 """`backupd init`: makes the pool, and an example configuration if there is none."""
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import click
 
 from backupd.cli.context import json_option
 from btrkeep.cli import echo_json
-from btrkeep.config import example
+from btrkeep.config import example, is_example
 from btrkeep.errors import UsageError
 from btrkeep.pool import create_pool
 
@@ -20,7 +21,8 @@ from btrkeep.pool import create_pool
 def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> None:
     """Make a pool at PATH: a new subvolume of a mounted btrfs, or an empty folder on one.
 
-    Writes an example configuration too, unless there is one already: /etc/btrkeep/main.toml, or what --pool or --config name.
+    Writes an example configuration too, unless there is one already: /etc/btrkeep/main.toml, or what --pool or --config name. An
+    example that nobody has changed gives way to one with this PATH. `backupd setup` does this and all that comes after it.
     """
     chosen = ctx.find_root().obj
     config = Path(chosen["config"] or f"/etc/btrkeep/{chosen['pool']}.toml")
@@ -50,11 +52,14 @@ def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> No
 
 
 def _write_example(config: Path, text: str) -> bool:
-    if config.exists():
-        return False
     try:
+        if config.exists():
+            if not is_example(config.read_text(encoding="utf-8", errors="replace"), config.stem):
+                return False
+            config.unlink()
         config.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with config.open("x", encoding="utf-8") as file:
+        # It may come to hold passwords, for alarms.
+        with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         raise UsageError(

@@ -10,6 +10,7 @@ from datetime import datetime
 
 import click
 
+from backupd.alarms.reporting import Reporting
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
 from backupd.cli.observers import JsonObserver, LineObserver, as_json_object
 from backupd.night import Night, Planned, plan
@@ -23,6 +24,7 @@ from btrkeep.errors import Exit, UsageError
 from btrkeep.pool import take_lock
 from btrkeep.process.proc import become_reaper
 from btrkeep.process.programs import paste_line
+from btrkeep.process.service import is_service
 from btrkeep.units import format_time, printable
 
 _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
@@ -65,9 +67,10 @@ def command(
 
 def _run(opened_site: Opened, planned: Callable[[], list[Planned]], *, night: bool, as_json: bool) -> int:
     """`planned` is asked under the night's lock and after the catalogue was mended: what is due follows from the pool."""
-    observer = _observer(as_json)
+    observer = _told(_observer(as_json))
     with ExitStack() as held:
         since = format_time(opened_site.clock.now())
+        report = held.enter_context(Reporting())
         if night:
             held.enter_context(take_lock(opened_site.pool.locks / "night", "backupd run", since))
         become_reaper()
@@ -85,8 +88,10 @@ def _run(opened_site: Opened, planned: Callable[[], list[Planned]], *, night: bo
             night=night,
         )
         night_run = Night(site, planned())
+        report.begin(site)
         results, signalled = asyncio.run(_with_signals(night_run))
-    if isinstance(observer, JsonObserver):
+        report.end(site, night_run.reason)
+    if as_json:
         echo_json([as_json_object(result) for result in results])
     if night_run.unusable:
         raise night_run.unusable
@@ -137,6 +142,14 @@ def _observer(as_json: bool) -> Observer:
 
         return LiveObserver()
     return LineObserver()
+
+
+def _told(observer: Observer) -> Observer:
+    if not is_service():
+        return observer
+    from backupd.cli.service import ToldObserver
+
+    return ToldObserver(observer)
 
 
 def _say_plan(site: Opened, planned: Sequence[Planned], as_json: bool) -> int:

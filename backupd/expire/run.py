@@ -7,7 +7,8 @@ signal stops it between any two small steps, and everything is consistent then.
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from backupd.expire.clocks import judge_clock, keep_clocks, read_clocks
@@ -24,13 +25,14 @@ from backupd.expire.site import ExpirySite
 from backupd.guards import Forced
 from backupd.reconcile import reconcile
 from btrkeep.catalogue import Catalogue, ExpiryFields
-from btrkeep.errors import OperatorError
-from btrkeep.pool import MARKER, written_bytes
+from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.pool import BALANCE_LOCK, MARKER, take_lock, written_bytes
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_time
 
 _TELL_WATCHER, _TELL_CATALOGUE = 0.25, 1.0
 _LOOK_FOR_BACKUPS = 1.0
+_LOOK_FOR_BALANCE = 0.5
 _DRAINED = 30.0  # seconds without any drop after which a paced batch counts as drained: a file in it is open, or it is very large
 _LAST_DROPS = 300.0  # the same at the end, when the mount option waits to be put back
 
@@ -139,7 +141,7 @@ class Expiry:
         self.site.summary.rest = self.deleter.left
         if self.deleter.is_done():
             return
-        with governor(self.site.config.expiry.pace, self.site.pool.path / MARKER, self.queue.most) as pace:
+        with self._alone(), governor(self.site.config.expiry.pace, self.site.pool.path / MARKER, self.queue.most) as pace:
             self._switch()
             try:
                 while not self.deleter.is_done() and not self.site.stopper:
@@ -151,6 +153,24 @@ class Expiry:
         if self.wait or self.option.switched:
             patience = None if self.wait else _LAST_DROPS
             self.queue.wait_until_dropped(self.deleter.ids, self.site.stopper, self._tick, patience)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While this lasts btrfs-balancer begins no block group. The one under way is waited for: it sees our lock and gives up.
+
+        Not waited for is a balance that somebody else started, which may take days.
+        """
+        lock = None
+        while not lock and not self.site.stopper:
+            try:
+                lock = take_lock(self.site.pool.locks / BALANCE_LOCK, "backupd expire", format_time(self.site.now))
+            except LockHeld:
+                self._pause("a balance makes way", _LOOK_FOR_BALANCE)
+        try:
+            yield
+        finally:
+            if lock:
+                lock.release()
 
     def _one_batch(self, deleter: Deleter, pace: Governor) -> None:
         if pace.paced:

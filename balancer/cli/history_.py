@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from balancer.cli.mount_point import mount_point
-from balancer.cli.which_pool import see_one_pool, which_pool
+from balancer.cli.which_pool import meant, which_pool
 from btrkeep.cli import echo_json
 from btrkeep.units import counted, printable
 
@@ -23,11 +23,11 @@ DAYS = 180
 @click.option("--balances", "of_balances", is_flag=True, help="The runs of balance, instead of the scores.")
 @which_pool
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs: all of it.")
-def command(path: Path, days: int, of_balances: bool, pool: str | None, config: Path | None, as_json: bool) -> None:
+def command(path: Path | None, days: int, of_balances: bool, pool: str | None, config: Path | None, as_json: bool) -> None:
     """Show how the free space of a btrfs went over the months.
 
     It is what `score --record` and `run` have put into the catalogue of the btrkeep pool on the filesystem: oldest first, thinned
-    to 30 lines. MOUNTPOINT may be any folder or file on it.
+    to 30 lines. MOUNTPOINT may be any folder or file on it; with --pool it may be left out.
 
     \b
     ALLOCATED  the length of all data block groups, and
@@ -48,7 +48,7 @@ def command(path: Path, days: int, of_balances: bool, pool: str | None, config: 
       btrfs-balancer history /srv/backup
       btrfs-balancer history /srv/backup --days 30 --balances
     """
-    see_one_pool(pool, config)
+    path = meant(path, pool, config).path
     from balancer.recording import catalogue_with_history, needed_catalogue_of
     from balancer.survey import identity, opened
 

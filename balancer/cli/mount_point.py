@@ -15,5 +15,7 @@ def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str
     return fitting or [CompletionItem(incomplete, type="dir")]
 
 
-mount_point = click.argument("path", metavar="MOUNTPOINT", type=click.Path(path_type=Path), shell_complete=complete_mount)
-"""For every command that looks at a filesystem."""
+mount_point = click.argument(
+    "path", metavar="MOUNTPOINT", required=False, type=click.Path(path_type=Path), shell_complete=complete_mount
+)
+"""For every command that looks at a filesystem. Without it `which_pool.meant` finds that of the pool that is named."""

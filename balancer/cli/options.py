@@ -14,6 +14,7 @@ Value = TypeVar("Value")
 POLICIES = ("benefit", "score", "usage")
 """Those of `balancer.choose`, which needs NumPy: help does without. A test holds them together."""
 
+NONE = "none"
 _HOURS = re.compile(r"\d?\d:\d\d", re.ASCII)
 _NO_TIME = "{text!r} is no time: write it like 06:00, or 2026-11-20T06:00:00Z"
 
@@ -43,6 +44,11 @@ def size_or_share(text: str) -> int | float:
         raise ValueError(f"{text!r} is neither a size nor a share: write it like 4GiB or 2%") from None
 
 
+def or_none(parse: Callable[[str], Value]) -> Callable[[str], Value | str]:
+    """The same, but for "none", which stays a word: no limit, where leaving the option out is what the configuration says."""
+    return lambda text: text if text == NONE else parse(text)
+
+
 def pressure(text: str) -> float | None:
     """A fraction of "40%" or "40"; None of "none": not looked at. Raises ValueError."""
     return None if text == "none" else parse_share(text if "%" in text else f"{text}%")
@@ -67,18 +73,17 @@ def moment(text: str, now: datetime | None = None) -> datetime:
     return (found if found > now else found + timedelta(days=1)).astimezone()
 
 
-SIZE = Parsed("size", parse_size)
+SIZE = Parsed("size", or_none(parse_size))
+TIME = Parsed("duration", or_none(parse_duration))
 DURATION = Parsed("duration", parse_duration)
 MOMENT = Parsed("time", moment)
 ROOM = Parsed("size", size_or_share)
-PRESSURE = Parsed("percent", pressure)
+PRESSURE = Parsed("percent", or_none(pressure))
 
 _CHOOSING = (
-    click.option("--budget", type=SIZE, metavar="SIZE", help="Move so much data at the most, such as 20GiB."),
-    click.option("--time", "seconds", type=DURATION, metavar="TIME", help="Take so long at the most, such as 2h."),
-    click.option(
-        "--policy", type=click.Choice(POLICIES), default=POLICIES[0], show_default=True, help="What is balanced first; see above."
-    ),
+    click.option("--budget", type=SIZE, metavar="SIZE", help="Move so much data at the most, such as 20GiB; `none`: no limit."),
+    click.option("--time", "seconds", type=TIME, metavar="TIME", help="Take so long at the most, such as 2h; `none`: no limit."),
+    click.option("--policy", type=click.Choice(POLICIES), help=f"What is balanced first; see above.  [default: {POLICIES[0]}]"),
     click.option(
         "--min-score",
         type=click.FloatRange(min=0),

@@ -6,7 +6,7 @@ import click
 
 from balancer.cli.mount_point import mount_point
 from balancer.cli.options import choosing
-from balancer.cli.which_pool import which_pool
+from balancer.cli.which_pool import meant, which_pool
 
 
 @click.command("plan")
@@ -14,10 +14,10 @@ from balancer.cli.which_pool import which_pool
 @choosing
 @which_pool
 def command(
-    path: Path,
-    budget: int | None,
-    seconds: float | None,
-    policy: str,
+    path: Path | None,
+    budget: int | str | None,
+    seconds: float | str | None,
+    policy: str | None,
     min_score: float | None,
     min_benefit: float | None,
     as_json: bool,
@@ -26,7 +26,8 @@ def command(
 ) -> None:
     """Show what `run` would balance, in which order and at which cost.
 
-    MOUNTPOINT may be any folder or file on the filesystem. Nothing is changed.
+    MOUNTPOINT may be any folder or file on the filesystem. Nothing is changed. With --pool it may be left out, and the options that
+    are not given are as [balance] of the pool's configuration says.
 
     \b
     Policies:
@@ -52,7 +53,9 @@ def command(
       btrfs-balancer plan /srv/backup --budget 20GiB --time 2h
       btrfs-balancer plan / --min-score 250 --json
     """
-    from balancer.cli.planning import settings_of, show_plan, state_of
+    from balancer.cli.planning import settings_of, show_plan, state_of, wanted
 
-    settings = settings_of(budget, seconds, policy, min_score, min_benefit)
-    show_plan(path, settings, state_of(path, pool, config), as_json=as_json)
+    found = meant(path, pool, config)
+    limits = wanted(found.balance, budget, seconds, policy)
+    settings = settings_of(limits.budget, limits.time, limits.policy, min_score, min_benefit)
+    show_plan(found.path, settings, state_of(found.path, pool, config), as_json=as_json)

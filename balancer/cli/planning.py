@@ -2,13 +2,15 @@
 
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from balancer.choose import FLOORS, Floors, why_not
+from balancer.cli.options import POLICIES
 from balancer.cli.plan_view import cut_of, lines
 from balancer.cli.run_json import plan_as_json
 from balancer.cli.which_pool import see_one_pool
@@ -19,7 +21,60 @@ from balancer.steps import Least, Settings
 from balancer.survey import identity, opened
 from btrkeep.cli import echo_json
 
+if TYPE_CHECKING:
+    from btrkeep.config import BalanceSettings
+
 _ANY = 1 << 62
+_PRESSURE = 0.4
+_Limit = TypeVar("_Limit", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Limits as the options, and where they are silent the configuration, say. None is no limit; for `least`, what is usual."""
+
+    budget: int | None
+    time: float | None
+    policy: str
+    least: int | float | None
+    yields: bool
+    only_to_expiry: bool
+    pressure: float | None
+
+
+def wanted(
+    balance: "BalanceSettings | None",
+    budget: int | str | None,
+    seconds: float | str | None,
+    policy: str | None,
+    *,
+    least: int | float | None = None,
+    yields: bool = True,
+    pressure: float | str | None = None,
+) -> Wanted:
+    """Options win; one that was not given is None, "none" is no limit. `balance` is None where no pool was named."""
+    return Wanted(
+        budget=_limit(budget, balance.budget if balance else None),
+        time=_limit(seconds, balance.time if balance else None),
+        policy=policy or (balance.policy if balance else POLICIES[0]),
+        least=least if least is not None else _floor(balance),
+        yields=yields,
+        only_to_expiry=balance.while_backups if balance else False,
+        pressure=_limit(pressure, balance.max_pressure if balance else _PRESSURE),
+    )
+
+
+def _limit(option: _Limit | str | None, configured: _Limit | None) -> _Limit | None:
+    if option is None:
+        return configured
+    return None if isinstance(option, str) else option
+
+
+def _floor(balance: "BalanceSettings | None") -> int | float | None:
+    floor = balance.min_unallocated if balance else None
+    if floor is None:
+        return None
+    return floor.size if floor.share is None else floor.share
 
 
 def settings_of(
@@ -32,6 +87,7 @@ def settings_of(
     until: datetime | None = None,
     least: int | float | None = None,
     yields: bool = True,
+    only_to_expiry: bool = False,
     pressure: float | None = None,
     patience: float | None = None,
 ) -> Settings:
@@ -43,6 +99,7 @@ def settings_of(
         time=seconds,
         until=until,
         yield_to_backups=yields,
+        only_to_expiry=only_to_expiry,
         max_pressure=pressure,
     )
     if least is not None:

@@ -7,7 +7,7 @@ import click
 
 from balancer.cli.mount_point import mount_point
 from balancer.cli.options import DURATION, MOMENT, PRESSURE, ROOM, choosing
-from balancer.cli.which_pool import which_pool
+from balancer.cli.which_pool import meant, which_pool
 from btrkeep.errors import Exit
 
 
@@ -23,10 +23,8 @@ from btrkeep.errors import Exit
     "--max-pressure",
     "pressure",
     type=PRESSURE,
-    default="40%",
-    show_default=True,
     metavar="PERCENT",
-    help="Wait while programs wait for the disks more of the time; `none`: never.",
+    help="Wait while programs wait for the disks more of the time; `none`: never.  [default: 40%]",
 )
 @click.option(
     "--wait",
@@ -39,17 +37,17 @@ from btrkeep.errors import Exit
 @click.option("--dry-run", is_flag=True, help="Show what would be balanced, as `plan` does; change nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing of what goes well.")
 def command(
-    path: Path,
-    budget: int | None,
-    seconds: float | None,
-    policy: str,
+    path: Path | None,
+    budget: int | str | None,
+    seconds: float | str | None,
+    policy: str | None,
     min_score: float | None,
     min_benefit: float | None,
     as_json: bool,
     until: datetime | None,
     least: int | float | None,
     no_yield: bool,
-    pressure: float | None,
+    pressure: float | str | None,
     patience: float | None,
     pool: str | None,
     config: Path | None,
@@ -61,6 +59,8 @@ def command(
     Which one is next is decided afresh after each. It ends when nothing is worth it any more or a limit is reached, and before that
     when little space is unallocated, when backups begin, when another balance or the like has the filesystem, or when the kernel
     finds no room. Nothing is lost if it is stopped: a block group is moved completely or stays usable where it is.
+
+    With --pool MOUNTPOINT may be left out, and the options that are not given are as [balance] of the pool's configuration says.
 
     Ctrl-C and SIGTERM make the kernel give up the block group at hand, which may take some seconds. No balance is left paused.
 
@@ -75,28 +75,32 @@ def command(
       btrfs-balancer run /srv/backup --budget 20GiB
       btrfs-balancer run /srv/backup --until 06:00 --budget 200GiB -q
       btrfs-balancer run / --time 30m --policy usage --dry-run
+      btrfs-balancer run --pool main
 
     Exit status 0: it came to its end or to one of your limits; 1: it stopped before, or a block group failed; 3: another balance or
     the like has the filesystem; 4: it is no btrfs, or may not be balanced; 130 and 143: ended by Ctrl-C or SIGTERM.
     """
-    from balancer.cli.planning import settings_of, show_plan, state_of
+    from balancer.cli.planning import settings_of, show_plan, state_of, wanted
 
+    found = meant(path, pool, config)
+    limits = wanted(found.balance, budget, seconds, policy, least=least, yields=not no_yield, pressure=pressure)
     settings = settings_of(
-        budget,
-        seconds,
-        policy,
+        limits.budget,
+        limits.time,
+        limits.policy,
         min_score,
         min_benefit,
         until=until,
-        least=least,
-        yields=not no_yield,
-        pressure=pressure,
+        least=limits.least,
+        yields=limits.yields,
+        only_to_expiry=limits.only_to_expiry,
+        pressure=limits.pressure,
         patience=patience,
     )
-    state = state_of(path, pool, config)
+    state = state_of(found.path, pool, config)
     if dry_run:
-        show_plan(path, settings, state, as_json=as_json)
+        show_plan(found.path, settings, state, as_json=as_json)
         return Exit.OK
     from balancer.cli.running import balance
 
-    return balance(path, settings, state, as_json=as_json, quiet=quiet)
+    return balance(found.path, settings, state, as_json=as_json, quiet=quiet)

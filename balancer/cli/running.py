@@ -14,6 +14,7 @@ from balancer.steps import INTENDED, SWAP, Ending, Observer, Outcome, Report, Se
 from balancer.survey import identity, opened
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit
+from btrkeep.process.service import is_service
 
 
 def balance(path: Path, settings: Settings, state: Path | None, *, as_json: bool, quiet: bool) -> int:
@@ -26,6 +27,10 @@ def balance(path: Path, settings: Settings, state: Path | None, *, as_json: bool
         observers = [shown]
         if state:
             observers.insert(0, held.enter_context(Recorder(state, filesystem, path.resolve(), shown.warns)))
+        if is_service():
+            from balancer.cli.service import StatusObserver
+
+            observers.append(StatusObserver())
         balancing = Balancing(path, settings, model, observers)
         with ended_by_signals(balancing):
             report = balancing.run()

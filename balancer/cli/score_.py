@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from balancer.cli.mount_point import mount_point
-from balancer.cli.which_pool import see_one_pool, which_pool
+from balancer.cli.which_pool import meant, see_one_pool, which_pool
 from balancer.order import SORTS, ordered
 from btrkeep.cli import complain
 from btrkeep.errors import Exit, OperatorError, UsageError
@@ -48,7 +48,7 @@ class _Vaddr(click.ParamType[int]):
 @click.pass_context
 def command(
     ctx: click.Context,
-    path: Path,
+    path: Path | None,
     top: int | None,
     min_score: float,
     key: str,
@@ -60,7 +60,7 @@ def command(
 ) -> int:
     """Score the free space of every data block group of a btrfs.
 
-    MOUNTPOINT may be any folder or file on the filesystem. Nothing is changed.
+    MOUNTPOINT may be any folder or file on the filesystem; with --pool it may be left out. Nothing is changed.
 
     \b
     USED      what would move, if the block group was balanced
@@ -82,8 +82,9 @@ def command(
       btrfs-balancer score /srv/backup --record
     """
     see_one_pool(pool, config)
-    if not record and (pool or config):
+    if not record and path is not None and (pool or config):
         raise UsageError("--pool and --config say where to record the scores", "add --record, or leave them out")
+    path = meant(path, pool, config).path
     if vaddr is None:
         return _score(path, top, min_score, key, as_json, _state(path, pool, config) if record else None)
     others = [name for name in ("top", "min_score", "key", "record") if _is_given(ctx, name)]

@@ -1,12 +1,19 @@
-"""The options that name the pool whose catalogue is meant. Without them it is the one on the filesystem."""
+"""The options that name a pool: its filesystem is meant where no mount point is given, its catalogue keeps what is done.
+
+Without them the catalogue is that of the pool on the filesystem.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from btrkeep.errors import UsageError
+
+if TYPE_CHECKING:
+    from btrkeep.config import BalanceSettings
 
 _POOL = click.option(
     "--pool", "pool", metavar="NAME", help="The pool, configured in /etc/btrkeep/NAME.toml.  [default: the one on it]"
@@ -14,6 +21,14 @@ _POOL = click.option(
 _CONFIG = click.option(
     "--config", "config", type=click.Path(path_type=Path), metavar="FILE", help="The configuration file, instead of a pool's name."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """The filesystem that `path` is on, and what the [balance] of a pool that was named says; None where none was."""
+
+    path: Path
+    balance: "BalanceSettings | None" = None
 
 
 def which_pool(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,3 +44,28 @@ def see_one_pool(pool: str | None, config: Path | None) -> None:
         raise UsageError(
             f"--{'pool' if config is None else 'config'} names nothing", "leave it out for the pool that is on the filesystem"
         )
+
+
+def meant(path: Path | None, pool: str | None, config: Path | None) -> Meant:
+    """What the words of the command line name. Raises ConfigError, PoolUnusable and UsageError.
+
+    The pool's mark is looked at where nothing but its name was given: what lies below it might not be mounted.
+    """
+    see_one_pool(pool, config)
+    if pool is None and config is None:
+        return Meant(_needed(path))
+    from btrkeep.config import load  # longer than a whole filesystem takes to scan
+
+    found = load(pool or "main", config)
+    if path is None:
+        from btrkeep.pool import open_pool
+
+        open_pool(found.pool.path)
+    return Meant(path or found.pool.path, found.balance)
+
+
+def _needed(path: Path | None) -> Path:
+    if path is None:
+        ctx = click.get_current_context()
+        raise click.MissingParameter(ctx=ctx, param=next(one for one in ctx.command.params if one.name == "path"))
+    return path

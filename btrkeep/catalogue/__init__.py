@@ -21,7 +21,10 @@ from btrkeep.catalogue.model import (
     Run,
     RunFields,
 )
+from btrkeep.catalogue.model_alarm import BalanceTotals, ExpiryTotals, RunTotals, StoredAlarm
 from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Balance, BalanceFields, BalanceStep, FreeSpaceScore
+from btrkeep.catalogue.model_sample import SPANS, Job, Sample
+from btrkeep.catalogue.sqlite import CatalogueBusy
 from btrkeep.catalogue.store import Catalogue
 
 __all__ = [
@@ -29,18 +32,26 @@ __all__ = [
     "BALANCE_OUTCOMES",
     "EXPIRY_OUTCOMES",
     "RUN_OUTCOMES",
+    "SPANS",
     "STEP_OUTCOMES",
     "Backup",
     "BackupState",
     "Balance",
     "BalanceFields",
     "BalanceStep",
+    "BalanceTotals",
     "Catalogue",
+    "CatalogueBusy",
     "Expiry",
     "ExpiryFields",
+    "ExpiryTotals",
     "FreeSpaceScore",
     "HostFacts",
+    "Job",
     "Progress",
     "Run",
     "RunFields",
+    "RunTotals",
+    "Sample",
+    "StoredAlarm",
 ]

@@ -55,6 +55,7 @@ _FACTS_COLUMNS: tuple[ColumnElement[Any], ...] = (  # in the order of HostFacts'
     _COMPLETE.c.finished,
     _COMPLETE.c.files,
     _COMPLETE.c.bytes,
+    _COMPLETE.c.new_bytes,
     _NEWEST.c.state,
     _NEWEST.c.error,
     _NEWEST.c.warnings,

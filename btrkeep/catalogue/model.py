@@ -203,6 +203,7 @@ class HostFacts:
     last_complete_finished: datetime | None
     last_complete_files: int | None
     last_complete_bytes: int | None
+    last_complete_new_bytes: int | None
     newest_state: str | None
     newest_error: str | None
     newest_warnings: tuple[str, ...]

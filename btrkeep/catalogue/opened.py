@@ -9,7 +9,7 @@ from typing import Any, Self
 from sqlalchemy import Connection, Engine, Result
 
 from btrkeep.catalogue import migrate
-from btrkeep.catalogue.sqlite import for_writing
+from btrkeep.catalogue.sqlite import for_writing, wait_at_most
 
 
 class OpenCatalogue:
@@ -29,6 +29,10 @@ class OpenCatalogue:
         newer than this code.
         """
         return cls(migrate.prepared_engine(state), state)
+
+    def wait_at_most(self, seconds: float) -> None:
+        """From now on a method that writes raises CatalogueBusy when others keep it waiting for longer than that, not than 30 s."""
+        wait_at_most(self._writer, seconds)
 
     @staticmethod
     def set_aside(state: Path) -> Path | None:

@@ -16,6 +16,7 @@ from btrkeep.catalogue.tables import progress, run
 _FIELDS = tuple(field.name for field in fields(Run) if field.name != "id")
 _VALUES = attrgetter(*_FIELDS)
 _AT_A_TIME = 1000
+_INSERT = insert(run)
 _UPDATE = update(run).where(run.c.id == bindparam("the_run"))
 _DROP_PROGRESS = delete(progress).where(progress.c.run_id == bindparam("the_run"))
 _NEWEST = select(run).order_by(run.c.id.desc())
@@ -23,11 +24,14 @@ _NEWEST_FINISH = select(func.max(run.c.finished))
 _UNFINISHED = select(run).where(run.c.finished.is_(None)).order_by(run.c.id)
 
 
-def start(connection: Connection, host: str, started: datetime, pid: int, pid_started: str | None, night: bool) -> int:
-    """A new run of `host`; its id."""
-    hosts.know(connection, host)
+def start(
+    connection: Connection, host: str, started: datetime, pid: int, pid_started: str | None, night: bool, *, known: bool = False
+) -> int:
+    """A new run of `host`; its id. `known`: the host has its row already."""
+    if not known:
+        hosts.know(connection, host)
     row = {"host": host, "started": started, "attempts": 0, "pid": pid, "pid_started": pid_started, "night": night}
-    key = connection.execute(insert(run), row).inserted_primary_key
+    key = connection.execute(_INSERT, row).inserted_primary_key
     assert key is not None  # one row was inserted, so the dialect says which
     return int(key[0])
 
@@ -40,10 +44,11 @@ def update_fields(connection: Connection, run_id: int, changes: RunFields) -> No
         raise KeyError(run_id)
 
 
-def finish(connection: Connection, run_id: int, changes: RunFields) -> None:
-    """Change the given fields, and end what was shown of its progress."""
+def finish(connection: Connection, run_id: int, changes: RunFields, *, shown: bool = True) -> None:
+    """Change the given fields, and end what was shown of its progress, if anything was."""
     update_fields(connection, run_id, changes)
-    connection.execute(_DROP_PROGRESS, {"the_run": run_id})
+    if shown:
+        connection.execute(_DROP_PROGRESS, {"the_run": run_id})
 
 
 def put_many(connection: Connection, many: Iterable[Run]) -> int:
@@ -51,7 +56,7 @@ def put_many(connection: Connection, many: Iterable[Run]) -> int:
     source, count = iter(many), 0
     while some := list(islice(source, _AT_A_TIME)):
         hosts.know_all(connection, {one.host for one in some})
-        connection.execute(insert(run), [_row_of(one) for one in some])
+        connection.execute(_INSERT, [_row_of(one) for one in some])
         count += len(some)
     return count
 

@@ -17,6 +17,13 @@ _OF = (
     .order_by(score.c.taken, score.c.id)
 )
 
+_NEWEST = (
+    select(*(score.c[name] for name in _FIELDS))
+    .where(score.c.filesystem == bindparam("the_filesystem"))
+    .order_by(score.c.taken.desc(), score.c.id.desc())
+    .limit(1)
+)
+
 
 def add(connection: Connection, one: FreeSpaceScore) -> int:
     """Insert it; its id."""
@@ -29,3 +36,9 @@ def of(connection: Connection, filesystem: str, since: datetime | None) -> list[
     """Those of a filesystem, taken at `since` or later if it is given, oldest first."""
     query = _OF if since is None else _OF.where(score.c.taken >= since)
     return [FreeSpaceScore(*row) for row in connection.execute(query, {"the_filesystem": filesystem})]
+
+
+def newest(connection: Connection, filesystem: str) -> FreeSpaceScore | None:
+    """The one that was taken last; None when there is none."""
+    row = connection.execute(_NEWEST, {"the_filesystem": filesystem}).first()
+    return FreeSpaceScore(*row) if row else None

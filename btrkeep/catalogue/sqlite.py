@@ -21,13 +21,19 @@ PAGE_CACHE = 16 << 20
 """Bytes. SQLite's 2 MB make a list of 96,000 backups read most pages many times."""
 _WRITING = "btrkeep_writing"
 
+
+class CatalogueBusy(OperatorError):
+    """Another program was writing for longer than a writer waits. Nothing was changed; it may be tried again."""
+
+
+_LOCKED = "locked"
 _REBUILD = "make it anew from the pool: backupd rebuild"
 _MEANINGS: tuple[tuple[str, str, str], ...] = (
     ("not a database", "the catalogue {path} is damaged: {error}", _REBUILD),
     ("malformed", "the catalogue {path} is damaged: {error}", _REBUILD),
     ("could not decode", "the catalogue {path} is damaged: {error}", _REBUILD),
     ("disk i/o error", "the catalogue {path} cannot be read or written: {error}", f"look for disk errors (dmesg), then {_REBUILD}"),
-    ("locked", "the catalogue {path} was held by another program for more than {timeout:.0f} s", "see by whom: fuser -v {path}"),
+    (_LOCKED, "the catalogue {path} was held by another program for too long", "see by whom: fuser -v {path}"),
     ("disk is full", "there is no room for the catalogue {path}", "make room on the filesystem of {path}"),
     ("readonly", "the catalogue {path} cannot be written", "run this as root, and see that its filesystem is not read-only"),
     ("unable to open", "the catalogue {path} cannot be opened", "run this as root, and see that its filesystem is not read-only"),
@@ -55,13 +61,21 @@ def for_writing(connection: Connection) -> Connection:
     return connection.execution_options(**{_WRITING: True})
 
 
+def wait_at_most(connection: Connection, seconds: float) -> None:
+    """From now on this connection waits no longer than that for other writers."""
+    raw = connection.connection.driver_connection  # by SQLAlchemy's own it would begin a transaction, and so wait
+    assert isinstance(raw, SqliteConnection)
+    raw.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+
+
 def meaning_of(error: BaseException, path: Path) -> OperatorError | None:
     """What the operator can do about an error of SQLite; None when it is no error of hers but ours."""
     text = str(error)
     for words, message, hint in _MEANINGS:
         if words in text.lower():
-            facts = {"path": path, "error": text, "timeout": BUSY_TIMEOUT}
-            return OperatorError(message.format(**facts), hint.format(**facts))
+            facts = {"path": path, "error": text}
+            kind = CatalogueBusy if words == _LOCKED else OperatorError
+            return kind(message.format(**facts), hint.format(**facts))
     return None
 
 

@@ -16,17 +16,20 @@ from btrkeep.catalogue import backups, facts, hosts, progress, runs
 from btrkeep.catalogue.balancing import BalancingCatalogue
 from btrkeep.catalogue.expiring import ExpiringCatalogue
 from btrkeep.catalogue.model import RUN_OUTCOMES, Backup, HostFacts, Progress, Run, RunFields
+from btrkeep.catalogue.sampling import SamplingCatalogue
 from btrkeep.catalogue.spool import spooled
+from btrkeep.catalogue.telling import TellingCatalogue
 
 _POOL_ID = "pool_id"
 
 
-class Catalogue(ExpiringCatalogue, BalancingCatalogue):
+class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, TellingCatalogue):
     """One open catalogue."""
 
     def __init__(self, engine: Engine, state: Path) -> None:
         super().__init__(engine, state)
         self._known: set[str] = set()  # hosts that have their row, which is never deleted
+        self._unseen: set[int] = set()  # runs that began here and of which no progress was told yet
 
     def pool_id(self) -> str | None:
         """The id of the pool whose backups these are; None in a new catalogue."""
@@ -57,7 +60,7 @@ class Catalogue(ExpiringCatalogue, BalancingCatalogue):
         _see_that_it_ends(ended)
         with self._writing() as connection:
             backups.finish(connection, backup)
-            runs.finish(connection, run_id, ended)
+            runs.finish(connection, run_id, ended, shown=run_id not in self._unseen)
 
     def replace_backups(self, pool_id: str, found: Iterable[Backup]) -> int:
         """All backups anew, in one transaction; how many. The history of runs stays.
@@ -87,7 +90,9 @@ class Catalogue(ExpiringCatalogue, BalancingCatalogue):
 
     def host_facts(self) -> dict[str, HostFacts]:
         """What `status` and `due` need to know of each host. A host without backup and run is not there."""
-        return hosts.facts(self._reader)
+        found = hosts.facts(self._reader)
+        self._known.update(found)
+        return found
 
     def hosts(self) -> list[str]:
         """Every host that has a backup or a run, in order."""
@@ -96,8 +101,9 @@ class Catalogue(ExpiringCatalogue, BalancingCatalogue):
     def start_run(self, host: str, started: datetime, pid: int, pid_started: str | None, night: bool) -> int:
         """A run begins; its id. `pid` and `pid_started` say which process does it, `night` that it is one of a whole night."""
         with self._writing() as connection:
-            run_id = runs.start(connection, host, started, pid, pid_started, night)
+            run_id = runs.start(connection, host, started, pid, pid_started, night, known=host in self._known)
         self._known.add(host)
+        self._unseen.add(run_id)
         return run_id
 
     def update_run(self, run_id: int, **fields: Unpack[RunFields]) -> None:
@@ -109,7 +115,7 @@ class Catalogue(ExpiringCatalogue, BalancingCatalogue):
         """The run ends, `finished` and `outcome` are needed; its progress goes. Raises KeyError when there is none of that id."""
         _see_that_it_ends(fields)
         with self._writing() as connection:
-            runs.finish(connection, run_id, fields)
+            runs.finish(connection, run_id, fields, shown=run_id not in self._unseen)
 
     def add_runs(self, history: Iterable[Run]) -> int:
         """Past runs from elsewhere, in the order given, under new ids; how many."""
@@ -128,6 +134,7 @@ class Catalogue(ExpiringCatalogue, BalancingCatalogue):
         """Say how far a host's transfer is."""
         with self._writing() as connection:
             progress.put(connection, progress_now)
+        self._unseen.discard(progress_now.run_id)
 
     def drop_progress(self, host: str) -> None:
         """Nothing of this host is running any more."""

@@ -22,8 +22,9 @@ from sqlalchemy import (
 from btrkeep.catalogue.columns import Document, Lines, Moment, Name, Rows, Words
 from btrkeep.catalogue.model import BACKUP_STATES, EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES
+from btrkeep.catalogue.model_sample import SPANS
 
-SCHEMA_VERSION = "0003"
+SCHEMA_VERSION = "0005"
 """The newest migration. Versions are numbers of four digits, so that text order is their order."""
 
 
@@ -225,4 +226,48 @@ balance_step = Table(
     Column("outcome", Text, nullable=False),
     Column("error", Words),
     _one_of("outcome", STEP_OUTCOMES),
+)
+
+sample = Table(
+    "sample",
+    metadata,
+    Column("filesystem", Text, nullable=False),
+    Column("taken", Moment, nullable=False),
+    Column("span", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("allocated", BigInteger, nullable=False),
+    Column("used", BigInteger, nullable=False),
+    Column("spaces", Document, nullable=False),
+    Column("devices", Document, nullable=False),
+    Column("orphans", Integer),
+    Column("score", Float),
+    Column("scored", Moment),
+    Column("options", Words, nullable=False),
+    Column("activity", Words, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("read", BigInteger, nullable=False),
+    Column("written", BigInteger, nullable=False),
+    Column("peak_read", Float, nullable=False),
+    Column("peak_written", Float, nullable=False),
+    Column("pressure", Document, nullable=False),
+    Column("counters", Document, nullable=False),
+    Column("id", Integer, primary_key=True),
+    _one_of("span", SPANS),
+    Index("sample_by_time", "filesystem", "taken", "id"),
+    Index("sample_by_span", "filesystem", "span", "taken"),
+    sqlite_autoincrement=True,
+)
+
+alarm = Table(
+    "alarm",
+    metadata,
+    Column("what", Text, primary_key=True),
+    Column("subject", Words, primary_key=True),
+    Column("text", Words, nullable=False),
+    Column("grade", BigInteger, nullable=False),
+    Column("since", Moment, nullable=False),
+    Column("times", Integer, nullable=False),
+    Column("told", Moment),
+    Column("recovered", Moment),
+    Column("cleared", Moment),
 )

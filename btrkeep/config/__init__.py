@@ -6,30 +6,37 @@ defaults and meanings are one table in :mod:`btrkeep.config.keys`, which docs/co
 
 from btrkeep.config.model import (
     BackupSettings,
+    BalanceSettings,
     Config,
     ExpirySettings,
     GroupSettings,
     HostConfig,
+    NotifySettings,
     PoolSettings,
     Retention,
     SshSettings,
 )
 from btrkeep.config.reading import load
-from btrkeep.config.sample import example
+from btrkeep.config.sample import example, is_example
+from btrkeep.config.secret import Url
 from btrkeep.config.values import MinFree, Pace, Window
 
 __all__ = [
     "BackupSettings",
+    "BalanceSettings",
     "Config",
     "ExpirySettings",
     "GroupSettings",
     "HostConfig",
     "MinFree",
+    "NotifySettings",
     "Pace",
     "PoolSettings",
     "Retention",
     "SshSettings",
+    "Url",
     "Window",
     "example",
+    "is_example",
     "load",
 ]

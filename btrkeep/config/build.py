@@ -4,15 +4,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from btrkeep.config.keys import BACKUP, DEFAULTS, EXPIRY, GROUP, HOST, LEGAL, POOL, RETENTION, SSH, default_zone
+from btrkeep.config.keys import BACKUP, BALANCE, DEFAULTS, EXPIRY, GROUP, HOST, LEGAL, NOTIFY, POOL, RETENTION, SSH, default_zone
 from btrkeep.config.left_out import Kept, left_out
 from btrkeep.config.merge import Sections, Table
 from btrkeep.config.model import (
     BackupSettings,
+    BalanceSettings,
     Config,
     ExpirySettings,
     GroupSettings,
     HostConfig,
+    NotifySettings,
     PoolSettings,
     SshSettings,
 )
@@ -43,6 +45,8 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> Conf
         ssh=SshSettings(**sections.single[SSH]),
         retention=policies.of(),
         expiry=ExpirySettings(**sections.single[EXPIRY]),
+        balance=BalanceSettings(**sections.single[BALANCE]),
+        notify=NotifySettings(**sections.single[NOTIFY]),
         groups={group: _group(group, table.values, policies) for group, table in sections.named[GROUP].items()},
         hosts=hosts,
         notices=tuple(problems.notices),

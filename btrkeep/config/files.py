@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,28 @@ class Document:
     tables: dict[str, Any]
 
 
-def documents(main: Path, problems: Problems) -> list[Document]:
-    """The main file and its drop-ins MAIN.d/*.toml in the order of their names. Raises ConfigError when there is no main file."""
+def documents(main: Path, problems: Problems, instead: Mapping[Path, str | None] | None = None) -> list[Document]:
+    """The main file and its drop-ins MAIN.d/*.toml in the order of their names. Raises ConfigError when there is no main file.
+
+    `instead` has files as they are going to be, None for one that will not be there: so a change is judged before it is made.
+    """
+    given = instead or {}
+    if main not in given:
+        _see_there(main)
+    folder = main.with_suffix(".d")
+    names = {*_drop_ins(folder, problems), *(file.name for file in given if file.parent == folder)}
+    files = (main, *(folder / name for name in sorted(names)))
+    read = [_document(file, given.get(file), problems) for file in files if given.get(file, "") is not None]
+    return [document for document in read if document]
+
+
+def _see_there(main: Path) -> None:
     try:
         main.lstat()
     except PermissionError as error:  # of a folder above it
         raise ConfigError([f"{main}: cannot be read: {error.strerror}"], "run this as root") from None
     except OSError:
         raise ConfigError([f"{main}: no such file"], _hint(main)) from None
-    read = [_document(file, problems) for file in (main, *_drop_ins(main.with_suffix(".d"), problems))]
-    return [document for document in read if document]
 
 
 def _hint(main: Path) -> str:
@@ -38,9 +51,9 @@ def _hint(main: Path) -> str:
     return f"{hint}; pools configured here: {', '.join(others)}{nearest(main.stem, others)}" if others else hint
 
 
-def _drop_ins(folder: Path, problems: Problems) -> list[Path]:
+def _drop_ins(folder: Path, problems: Problems) -> list[str]:
     try:
-        names = sorted(file.name for file in folder.iterdir())
+        names = [file.name for file in folder.iterdir()]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -48,12 +61,13 @@ def _drop_ins(folder: Path, problems: Problems) -> list[Path]:
         problems.unread = True
         return []
     # Hidden files are what editors leave while they work: .#web1.toml
-    return [folder / name for name in names if name.endswith(".toml") and not name.startswith(".")]
+    return [name for name in names if name.endswith(".toml") and not name.startswith(".")]
 
 
-def _document(file: Path, problems: Problems) -> Document | None:
+def _document(file: Path, text: str | None, problems: Problems) -> Document | None:
+    """What the file holds, or `text` in its place."""
     try:
-        content = file.read_bytes()
+        content = file.read_bytes() if text is None else text.encode()
         return Document(file, tomllib.loads(content.decode("utf-8-sig")))
     except OSError as error:
         problems.add(file, f"cannot be read: {error.strerror}")

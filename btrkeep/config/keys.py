@@ -9,10 +9,12 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from btrkeep.config import kinds
-from btrkeep.config.kinds import Kind
+from btrkeep.config.kinds import EVENT_WORDS, Kind
 
-POOL, BACKUP, RETENTION, EXPIRY, SSH, GROUP, HOST = "pool", "backup", "retention", "expiry", "ssh", "group", "host"
-SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, SSH)  # sections of which there is one
+POOL, BACKUP, RETENTION, EXPIRY, NOTIFY = "pool", "backup", "retention", "expiry", "notify"
+BALANCE = "balance"
+SSH, GROUP, HOST = "ssh", "group", "host"
+SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, NOTIFY, SSH)  # sections of which there is one
 NAMED = (GROUP, HOST)  # sections of which each has a name: [host.web1]
 SECTIONS = SINGLE + NAMED
 WITHIN = {GROUP: (RETENTION,), HOST: (RETENTION,)}  # sections that may stand in a named one too: [host.web1.retention]
@@ -30,6 +32,7 @@ class Key:
     example: str
     meaning: str
     inherited: bool = True  # whether a host takes it from its group, and a group from the section for all hosts
+    secret: bool = False  # never shown, not even when it is wrong
 
 
 TABLE = (
@@ -97,6 +100,41 @@ TABLE = (
     Key("yield_to_backups", (EXPIRY,), kinds.FLAG, False, "true",
         "Whether expiry pauses while backups run."),
 
+    Key("budget", (BALANCE,), kinds.SIZE_LIMIT, "20GiB", '"100GiB"',
+        'How much data ``btrfs-balancer run --pool`` moves at the most in one run. ``"none"``: no limit.'),
+    Key("time", (BALANCE,), kinds.TIME_LIMIT, "2h", '"6h"',
+        'How long one run takes at the most. ``"none"``: no limit.'),
+    Key("policy", (BALANCE,), kinds.POLICY, "benefit", '"score"',
+        "What is balanced first: what gains most for what has to be written, what is most fragmented, or what is used least."),
+    Key("min_unallocated", (BALANCE,), kinds.FLOOR, None, '"20GiB"',
+        "A run ends when less than this is unallocated: a size, or a share of the filesystem. Without it: 4 GiB, but no more than "
+        "2% of the filesystem."),
+    Key("while_backups", (BALANCE,), kinds.FLAG, False, "true",
+        "Whether balancing goes on while backups run. It never does while ``backupd expire`` deletes."),
+    Key("max_pressure", (BALANCE,), kinds.PRESSURE, "40%", '"20%"',
+        "A run waits while programs wait for the disks more of the time than this (pressure stall information), and ends when that "
+        'lasts. ``"none"``: it is not looked at.'),
+
+    Key("urls", (NOTIFY,), kinds.URLS, [], '["mailto://user:password@mail.example.org", "ntfy://topic"]',
+        "Who is told, as URLs of the library apprise: mail, Matrix, ntfy, Slack, webhooks and many more. They hold passwords: keep "
+        "the file that they stand in readable by root alone. Without any, nobody is told.", secret=True),
+    Key("on", (NOTIFY,), kinds.EVENTS, list(EVENT_WORDS), '["failure", "suspect", "devices"]',
+        "What is told at once: ``failure`` (a host, a unit, expiry, the pool), ``suspect`` (a backup that lost too much), "
+        "``silent`` (a host without a complete backup for too long), ``room`` (the pool is nearly full), ``devices`` (errors, "
+        "missing devices), and ``recovery`` of any of these."),
+    Key("silent", (NOTIFY,), kinds.DURATION, "3d", '"2d"',
+        "A host whose newest complete backup is older than this is silent. Hosts that are ``optional`` never are."),
+    Key("used_limit", (NOTIFY,), kinds.SHARE, "90%", '"85%"',
+        "How much of the pool's room may be used before it is told."),
+    Key("digest", (NOTIFY,), kinds.TIME_OF_DAY, "08:00", '"07:30"',
+        'When the summary of the day is sent, in the pool\'s zone. ``"none"``: never.'),
+    Key("ping", (NOTIFY,), kinds.PING, None, '"https://hc-ping.com/00000000-0000-4000-8000-000000000000"',
+        "A dead man's switch, as healthchecks.io and others keep it: this URL is told of a night that met its goal, the same with "
+        "``/start`` when one begins and with ``/fail`` when one missed it. Silence makes that service raise the alarm.",
+        secret=True),
+    Key("ping_goal", (NOTIFY,), kinds.SHARE, "100%", '"98%"',
+        "How many of the hosts must be well after a night, those left out that are ``optional`` or not ``enabled``."),
+
     Key("key", (SSH,), kinds.SSH_FILE, "/etc/btrkeep/id_ed25519", '"/etc/btrkeep/id_ed25519"',
         "The private key that hosts are reached with."),
     Key("known_hosts", (SSH,), kinds.SSH_FILE, "/etc/btrkeep/known_hosts", '"/etc/btrkeep/known_hosts"',
@@ -137,6 +175,8 @@ WRITTEN = {
     for section in SECTIONS
 }
 """How each section's head is written, in all places where it may stand."""
+
+SECRET = frozenset(key.name for key in TABLE if key.secret)
 
 LEGAL = {section: {key.name: key for key in TABLE if section in key.sections} for section in SECTIONS}
 

@@ -6,19 +6,24 @@ A parser gets what TOML gave and returns the value that the program uses; it rai
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import time
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from btrkeep.config.problems import Refused, RefusedItems, nearest, show
+from btrkeep.config.secret import Url, parse_ping, parse_url
 from btrkeep.config.sources import name_fault, parse_address, parse_path, parse_patterns, parse_sources, parse_ssh_file
-from btrkeep.config.values import MinFree, Pace, Window, parse_min_free, parse_pace, parse_window
+from btrkeep.config.values import MinFree, Pace, Window, parse_min_free, parse_pace, parse_time_of_day, parse_window
 from btrkeep.units import parse_duration, parse_share, parse_size
 
 _LONGEST_DURATION = 3650 * 86400  # adding it to a moment still gives a moment
+_SERVICE = '"mailto://user:password@mail.example.org"'
 _JUMP = '"ProxyJump=gate.example.org"'
 _SSH_OPTION = re.compile(r"[A-Za-z]\w*=[^\x00-\x1f\x7f]+", re.ASCII)
 _MOST_PERIODS = 100_000  # more days than the years that a date can have in this program
 _LEAST_RATE = 1024  # rsync rounds to KiB per second, and 0 means no limit
+EVENT_WORDS = ("failure", "suspect", "silent", "room", "devices", "recovery")
+"""What can be told at once, in the order in which it is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +132,53 @@ def _window(value: Any) -> Window | None:
     return window
 
 
+def _size_limit(value: Any) -> int | None:
+    size = None if _text(value).strip() == "none" else parse_size(value)
+    if size == 0:
+        raise Refused
+    return size
+
+
+def _time_limit(value: Any) -> float | None:
+    return None if _text(value).strip() == "none" else _duration(value)
+
+
+def _pressure(value: Any) -> float | None:
+    return None if _text(value).strip() == "none" else parse_share(value)
+
+
 def _pace(value: Any) -> Pace | None:
     return parse_pace(_text(value))
+
+
+def _urls(value: Any) -> tuple[Url, ...]:
+    """Says which one is wrong by its number: what it holds is secret."""
+    if not isinstance(value, list):
+        raise Refused
+    found = []
+    for number, item in enumerate(value, 1):
+        try:
+            found.append(parse_url(_text(item)))
+        except ValueError:
+            raise Refused(f"number {number} is no URL: expected one such as {_SERVICE}") from None
+    return tuple(found)
+
+
+def _events(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise Refused
+    wrong = [(item, f"is none of {', '.join(map(show, EVENT_WORDS))}") for item in value if item not in EVENT_WORDS]
+    if wrong:
+        raise RefusedItems(wrong)
+    return tuple(event for event in EVENT_WORDS if event in value)
+
+
+def _time_of_day(value: Any) -> time | None:
+    return parse_time_of_day(_text(value))
+
+
+def _ping(value: Any) -> Url:
+    return parse_ping(_text(value))
 
 
 def _one_of(words: tuple[str, ...]) -> Kind:
@@ -172,21 +222,29 @@ ADDRESS = Kind("address", 'an address such as "root@web1.example.org"', parse_ad
 COMMAND = Kind("command line", 'a command on one line, such as "sudo rsync"', _command)
 COUNT = Kind("whole number", "a whole number from 1, such as 4, without quotes", _count)
 DURATION = Kind("duration", 'a duration such as "30m", "6h", "1d" or "2w"', _duration)
+EVENTS = Kind("list of events", 'a list of events such as ["failure", "suspect"]', _events)
 FLAG = Kind("true or false", "true or false, without quotes", _flag)
 FLOOR = Kind("share or size", 'a percentage up to "100%" such as "5%", or a size such as "20GiB"', _min_free)
 NUMBER = Kind("whole number", "a whole number from 0, such as 14, without quotes", _number)
 MOUNT_OPTION = _one_of(("ssd", "nossd", "ssd_spread", "none"))
 PACE = Kind("pace", 'a latency up to "60s" such as "50ms", a share of I/O pressure such as "10%", or "off"', _pace)
+POLICY = _one_of(("benefit", "score", "usage"))
+PRESSURE = Kind("share", 'a percentage from "0%" to "100%" such as "40%", or "none"', _pressure)
+SIZE_LIMIT = Kind("size", 'a size above zero such as "20GiB", or "none"', _size_limit)
+TIME_LIMIT = Kind("duration", 'a duration such as "2h", or "none"', _time_limit)
 PATH = Kind("path", 'an absolute path such as "/srv/backup"', parse_path)
 GROUP = Kind("name of a group", 'the name of a group, such as "debian"', _group)
 IN_PLACE = _one_of(("always", "large", "never"))
 PATTERNS = Kind("list of exclude patterns", 'a list of patterns such as ["/var/cache/*", "*.tmp"]', parse_patterns)
+PING = Kind("URL", 'a URL such as "https://hc-ping.com/UUID", http or https, without ? and #', _ping)
 PORT = Kind("whole number", "a port from 1 to 65535, such as 22, without quotes", _port)
 RATE = Kind("size per second", 'bytes per second, such as "16MB"', _rate)
 SHARE = Kind("share", 'a percentage from "0%" to "100%", such as "50%"', _share)
 SOURCES = Kind("list of absolute paths", 'a list of one absolute path or more, such as ["/etc", "/srv"]', parse_sources)
 SSH_FILE = Kind("path", 'an absolute path such as "/etc/btrkeep/id_ed25519"', parse_ssh_file)
 SSH_OPTIONS = Kind("list of NAME=VALUE", f"a list of ssh's options such as [{_JUMP}]", _ssh_options)
+TIME_OF_DAY = Kind("time of the day", 'a time such as "08:00", or "none"', _time_of_day)
+URLS = Kind("list of URLs", f"a list of URLs such as [{_SERVICE}]", _urls)
 WINDOW = Kind("window of the day", 'a window such as "22:00-06:00", or "none"', _window)
 WORDS = Kind("list of words", 'a list of words, none of them empty, such as ["/usr/local/bin/dump", "{address}"]', _words)
 ZONE = Kind("time zone", 'the name of a time zone such as "Europe/Berlin"', _zone)

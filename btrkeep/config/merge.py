@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.config.files import Document
-from btrkeep.config.keys import LEGAL, NAMED, SECTIONS, SINGLE, WITHIN, WRITTEN
+from btrkeep.config.keys import LEGAL, NAMED, NOTIFY, SECRET, SECTIONS, SINGLE, WITHIN, WRITTEN
 from btrkeep.config.problems import Problems, Refused, RefusedItems, dotted, nearest, quoted, show
 from btrkeep.config.sources import name_fault
 
@@ -50,7 +50,7 @@ def merged(documents: list[Document], problems: Problems) -> Sections:
 def _merge_named(known: dict[str, Table], content: Mapping[str, Any], section: str, file: Path, problems: Problems) -> None:
     for name, table in content.items():
         if name in LEGAL[section] and not isinstance(table, dict):
-            problems.add(file, f"{dotted(section, name)} = {show(table)}", f"belongs in a section with a name, [{section}.NAME]")
+            problems.add(file, _written((section, name), table), f"belongs in a section with a name, [{section}.NAME]")
             continue
         if fault := name_fault(name):
             problems.add(file, dotted(section, name), f"{quoted(name)} {fault}" if fault.startswith("is ") else fault)
@@ -74,7 +74,7 @@ def _unknown_section(name: str, content: Any, file: Path, problems: Problems) ->
     if isinstance(content, dict):
         problems.add(file, dotted(name), f"unknown section{nearest(name, SECTIONS)}")
     else:
-        problems.add(file, f"{dotted(name)} = {show(content)}", _misplaced(name, "") or f"unknown key{nearest(name, SECTIONS)}")
+        problems.add(file, _written((name,), content), _misplaced(name, "") or f"unknown key{nearest(name, SECTIONS)}")
 
 
 def _values(content: Mapping[str, Any], section: str, file: Path, where: tuple[str, ...], problems: Problems) -> dict[str, Any]:
@@ -89,11 +89,18 @@ def _values(content: Mapping[str, Any], section: str, file: Path, where: tuple[s
                 raise Refused(_misplaced(name, _head(section, where)) or f"unknown key{nearest(name, (*legal, *within))}")
             values[name] = legal[name].kind(raw)
         except Refused as refused:
-            problems.add(file, f"{dotted(*where, name)} = {show(raw)}", refused.reason)
+            problems.add(file, _written((*where, name), raw), refused.reason)
         except RefusedItems as refused:
             for item, reason in refused.items:
                 problems.add(file, dotted(*where, name), f"{show(item)}: {reason}")
     return values
+
+
+def _written(where: tuple[str, ...], value: Any) -> str:
+    """A key and its value, without the value of one that holds secrets, or that [notify] does not know: a slip of the pen may."""
+    name = where[-1]
+    secret = name in SECRET or (where[0] == NOTIFY and name not in LEGAL[NOTIFY])
+    return dotted(*where) if secret else f"{dotted(*where)} = {show(value)}"
 
 
 def _head(section: str, where: tuple[str, ...]) -> str:

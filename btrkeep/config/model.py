@@ -5,11 +5,13 @@ Sizes are bytes, durations seconds, shares fractions of one. Defaults are those 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import time
 from pathlib import Path
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 from btrkeep.config.keys import DEFAULTS
+from btrkeep.config.secret import Url
 from btrkeep.config.values import MinFree, Pace, Window
 
 
@@ -61,6 +63,34 @@ class ExpirySettings:
     pace: Pace | None = DEFAULTS["pace"]
     mount_option: Literal["ssd", "nossd", "ssd_spread", "none"] = DEFAULTS["mount_option"]
     yield_to_backups: bool = DEFAULTS["yield_to_backups"]
+
+
+@dataclass(frozen=True, slots=True)
+class NotifySettings:
+    """Who is told of what. `silent` is seconds, `digest` in the pool's zone; None: no digest, no ping."""
+
+    urls: tuple[Url, ...] = DEFAULTS["urls"]
+    on: tuple[str, ...] = DEFAULTS["on"]
+    silent: float = DEFAULTS["silent"]
+    used_limit: float = DEFAULTS["used_limit"]
+    digest: time | None = DEFAULTS["digest"]
+    ping: Url | None = DEFAULTS["ping"]
+    ping_goal: float = DEFAULTS["ping_goal"]
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceSettings:
+    """What limits `btrfs-balancer run` on this pool: bytes, seconds, a share; None is no limit.
+
+    `min_unallocated` is None for the balancer's own floor.
+    """
+
+    budget: int | None = DEFAULTS["budget"]
+    time: float | None = DEFAULTS["time"]
+    policy: Literal["benefit", "score", "usage"] = DEFAULTS["policy"]
+    min_unallocated: MinFree | None = DEFAULTS["min_unallocated"]
+    while_backups: bool = DEFAULTS["while_backups"]
+    max_pressure: float | None = DEFAULTS["max_pressure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +148,8 @@ class Config:
     ssh: SshSettings = field(default_factory=SshSettings)
     retention: Retention = field(default_factory=Retention)
     expiry: ExpirySettings = field(default_factory=ExpirySettings)
+    balance: BalanceSettings = field(default_factory=BalanceSettings)
+    notify: NotifySettings = field(default_factory=NotifySettings)
     groups: Mapping[str, GroupSettings] = field(default_factory=dict)
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
     notices: tuple[str, ...] = ()

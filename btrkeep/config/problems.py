@@ -49,7 +49,7 @@ def _line(file: Path, what: str, reason: str) -> str:
 
 def dotted(*names: str) -> str:
     """A key as TOML spells it: host.web1.paths, host."my host".paths."""
-    return ".".join(name if _BARE.fullmatch(name) else quoted(name) for name in names)
+    return ".".join(name if _BARE.fullmatch(name) else quoted(without_secrets(name)) for name in names)
 
 
 def quoted(text: str) -> str:
@@ -67,12 +67,17 @@ def _show(value: Any, depth: int) -> str:
     if isinstance(value, dict | list):
         return _show_many(value, depth - 1) if depth else "..."  # dotted keys nest deeper than a stack
     if isinstance(value, str):
-        return quoted(value[:_LONGEST])
+        return quoted(without_secrets(value)[:_LONGEST])
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and value.bit_length() > 64:  # Python refuses to spell out very long integers
         return f"{value:#x}"
     return str(value)
+
+
+def without_secrets(text: str) -> str:
+    """A URL's scheme, and nothing of what comes after it: it may hold a password, wherever it stands."""
+    return re.sub(r"://\S.*", "://...", text, flags=re.DOTALL)
 
 
 def _show_many(value: dict[str, Any] | list[Any], depth: int) -> str:

@@ -1,5 +1,6 @@
 """The way in: the configuration of a pool by its name or its file."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from btrkeep.config.build import build
@@ -13,11 +14,16 @@ from btrkeep.errors import ConfigError
 FOLDER = Path("/etc/btrkeep")
 
 
-def load(pool: str = "main", file: Path | None = None, folder: Path = FOLDER) -> Config:
-    """The configuration FOLDER/POOL.toml, or `file`, with its drop-ins. Raises ConfigError with all problems at once."""
+def load(
+    pool: str = "main", file: Path | None = None, folder: Path = FOLDER, instead: Mapping[Path, str | None] | None = None
+) -> Config:
+    """The configuration FOLDER/POOL.toml, or `file`, with its drop-ins. Raises ConfigError with all problems at once.
+
+    `instead`: texts that take the place of what files hold, None for a file that is to be gone.
+    """
     main = folder / f"{pool}.toml" if file is None else file
     name = pool if file is None else file.stem
     if fault := name_fault(name):
         raise ConfigError([f"pool {quoted(name)}: {fault}"], "a pool is named by its file: /etc/btrkeep/main.toml is the pool main")
     problems = Problems()
-    return build(main, name, merged(documents(main, problems), problems), problems)
+    return build(main, name, merged(documents(main, problems, instead), problems), problems)

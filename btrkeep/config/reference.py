@@ -14,6 +14,8 @@ _TITLES = {
     "backup": "Backups: for all hosts, a group or one host",
     "retention": "Retention: for all hosts, a group or one host",
     "expiry": "Expiry",
+    "balance": "Balance",
+    "notify": "Being told",
     "ssh": "The way to the hosts",
     "group": "Hosts: for a group or one host",
     "host": "Hosts: for one host only",

@@ -1,5 +1,6 @@
 """The configuration that a new pool starts with."""
 
+import tomllib
 from pathlib import Path
 
 from btrkeep.config.problems import Refused, quoted
@@ -45,3 +46,12 @@ def example(path: Path = Path("/srv/backup"), pool: str = "main") -> str:
     except (Refused, UnicodeEncodeError) as error:
         raise UsageError(f"the pool's path {quoted(str(path))} cannot be written into a configuration: {error}") from None
     return _TEXT.format(path=quoted(text), pool=pool)
+
+
+def is_example(text: str, pool: str) -> bool:
+    """Whether `text` is an example as it was written, for whichever path: nobody has put anything of his own into it."""
+    try:
+        path = tomllib.loads(text)["pool"]["path"]
+        return text == example(Path(path), pool)
+    except (ValueError, KeyError, TypeError, UsageError):
+        return False

@@ -11,6 +11,7 @@ from btrkeep.units import parse_share, parse_size
 
 _LATENCY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s)\s*", re.ASCII)
 _LONGEST_LATENCY = 60.0  # seconds; beyond, nothing would ever pause
+_TIME_OF_DAY = re.compile(r"\s*(\d\d?):(\d\d)\s*", re.ASCII)
 _WINDOW = re.compile(r"\s*(\d\d?):(\d\d)\s*-\s*(\d\d?):(\d\d)\s*", re.ASCII)
 
 
@@ -64,6 +65,16 @@ def parse_window(text: str) -> Window | None:
     if (last_hour, last_minute) == (24, 0):
         last_hour = 0
     return Window(time(hour, minute), time(last_hour, last_minute))
+
+
+def parse_time_of_day(text: str) -> time | None:
+    """The time that "08:00" means, None for "none". Raises ValueError."""
+    if text.strip() == "none":
+        return None
+    match = _TIME_OF_DAY.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is no time of the day")
+    return time(int(match[1]), int(match[2]))
 
 
 def parse_min_free(text: str) -> MinFree:

@@ -1,5 +1,7 @@
 """A btrfs that holds a pool: its marker, its subvolumes, its locks, its room. With treescan, the only user of python-btrfs."""
 
+from btrkeep.pool.activity import Counters, read_activity, read_counters
+from btrkeep.pool.allocation import ERRORS, Allocation, DeviceUse, Space, read_allocation
 from btrkeep.pool.balance import (
     BalanceNow,
     balance_block_group,
@@ -9,8 +11,8 @@ from btrkeep.pool.balance import (
     exclusive_operation,
     missing_devices,
 )
-from btrkeep.pool.locks import Holder, Lock, read_holder, take_lock
-from btrkeep.pool.marker import HOSTS, MARKER, WORKING, Pool, create_pool, filesystem_uuid, is_on, open_pool
+from btrkeep.pool.locks import BALANCE_LOCK, Holder, Lock, read_holder, take_lock
+from btrkeep.pool.marker import HOSTS, MARKER, WORKING, Pool, create_pool, filesystem_uuid, is_on, open_pool, refuse_unfit
 from btrkeep.pool.mounts import ALLOCATORS, Mount, allocator, mount_of, set_allocator
 from btrkeep.pool.orphans import (
     DeadRoot,
@@ -32,11 +34,16 @@ from btrkeep.pool.written import written_bytes
 
 __all__ = [
     "ALLOCATORS",
+    "BALANCE_LOCK",
+    "ERRORS",
     "HOSTS",
     "MARKER",
     "WORKING",
+    "Allocation",
     "BalanceNow",
+    "Counters",
     "DeadRoot",
+    "DeviceUse",
     "Drop",
     "Holder",
     "Key",
@@ -44,6 +51,7 @@ __all__ = [
     "Mount",
     "Pool",
     "Room",
+    "Space",
     "Subvolume",
     "allocator",
     "balance_block_group",
@@ -72,8 +80,12 @@ __all__ = [
     "orphans",
     "passed",
     "queued",
+    "read_activity",
+    "read_allocation",
+    "read_counters",
     "read_holder",
     "read_room",
+    "refuse_unfit",
     "set_allocator",
     "set_read_only",
     "snapshot",

@@ -14,6 +14,8 @@ from pathlib import Path
 from btrkeep.errors import LockHeld, PoolUnusable
 from btrkeep.process.proc import start_time
 
+BALANCE_LOCK = "balance"
+"""Held while one block group is balanced, and while backups are deleted: both rewrite the same trees."""
 _LENGTH = 1024
 
 

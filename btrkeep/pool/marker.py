@@ -105,7 +105,7 @@ def open_pool(path: Path) -> Pool:
 
 def create_pool(path: Path, *, rehearsal: bool, now: datetime) -> Pool:
     """Makes the pool: a new subvolume, or an empty folder on a btrfs. Raises UsageError or PoolUnusable."""
-    _refuse_unfit(path)
+    refuse_unfit(path)
     if not path.exists():
         subvolume.create(path)
     path.chmod(0o700)
@@ -118,7 +118,8 @@ def create_pool(path: Path, *, rehearsal: bool, now: datetime) -> Pool:
     return pool
 
 
-def _refuse_unfit(path: Path) -> None:
+def refuse_unfit(path: Path) -> None:
+    """Raises UsageError or PoolUnusable, which say why no pool can be made there."""
     standing = path if path.exists() else path.parent
     if (path / MARKER / "pool.json").exists():
         raise UsageError(f"{path} is a pool already", "nothing to do; `backupd check` looks at it")

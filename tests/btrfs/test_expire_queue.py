@@ -169,8 +169,9 @@ def test_a_signal_in_the_middle_of_deletions_leaves_no_row_that_says_deleting(po
     assert pool.consistent() == []
 
 
-def test_it_waits_while_a_backup_runs_if_so_configured(pool: Expiries) -> None:
-    pool.settings("expiry", yield_to_backups=True)
+@pytest.mark.parametrize("asked", ["configured", "--yield-to-backups"])
+def test_it_waits_while_a_backup_runs_if_so_asked(pool: Expiries, asked: str) -> None:
+    pool.settings("expiry", yield_to_backups=asked == "configured")
     flag = pool.top / "held"
     (pool.source / "big").write_bytes(os.urandom(900_000))
     pool.in_the_middle(300_000, f"touch {flag}; while test -e {flag}; do sleep 0.05; done")
@@ -180,7 +181,7 @@ def test_it_waits_while_a_backup_runs_if_so_configured(pool: Expiries) -> None:
     )
     wait_for(flag.exists)
     process = subprocess.Popen(
-        [*BACKUPD, "--config", pool.config, "expire", "--json", *at(LATER)],
+        [*BACKUPD, "--config", pool.config, "expire", "--json", *([asked] if asked[0] == "-" else []), *at(LATER)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -29,25 +29,29 @@ from sqlalchemy.sql.expression import Executable
 from btrkeep.catalogue import (
     Backup,
     Catalogue,
+    alarms,
     backups,
     balances,
     expiries,
     facts,
     hosts,
+    jobs,
     migrate,
     progress,
     rename,
     runs,
+    samples,
     scores,
     states,
     tables,
+    totals,
 )
 from btrkeep.errors import OperatorError
 from tests.beds import TOP
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
 BACKUP = Backup("web1", "n1", "/p", "complete", NOW, NOW, 1.0, 1, 1, 1, None, detail={"a": 1})
-STATEMENTS = (backups, balances, expiries, facts, hosts, progress, rename, runs, scores, states)
+STATEMENTS = (alarms, backups, balances, expiries, facts, hosts, jobs, progress, rename, runs, samples, scores, states, totals)
 NOW_VERSION, NEXT_VERSION = tables.SCHEMA_VERSION, f"{int(tables.SCHEMA_VERSION) + 1:04}"
 
 
@@ -319,7 +323,7 @@ def test_a_catalogue_of_the_second_schema_keeps_every_row_and_value(tmp_path: Pa
     assert (ask(file, "PRAGMA integrity_check"), ask(file, "PRAGMA foreign_key_check")) == ([("ok",)], [])
 
 
-@pytest.mark.parametrize("version", ["0001", "0002"])
+@pytest.mark.parametrize("version", ["0001", "0002", "0003"])
 def test_a_migrated_catalogue_has_the_shape_of_a_new_one(tmp_path: Path, version: str) -> None:
     made_at(version, tmp_path / "catalogue.sqlite")
     Catalogue.open(tmp_path).close()

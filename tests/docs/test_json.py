@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from backupd.cli import COMMANDS
+from tests.beds import work
+from tests.beds.badssh import FAKESSH
 from tests.beds.history import write_down
 from tests.beds.nights import Nights
 from tests.docs.pages import Page
@@ -70,11 +72,17 @@ def told(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, A
     other = nights.top / "other.toml"
     said: dict[str, Any] = {"init": json.loads(nights.backupd("--config", other, "init", nights.top / "other", "--json").stdout)}
     said["check"] = json.loads(nights.backupd("check", "--json", check=False).stdout)
+    said |= about_coming(nights)
+    said["doctor"] = json.loads(nights.backupd("doctor", "--json", check=False).stdout)
+    said["doctor --fix"] = nights.json("doctor", "--fix", "atime", "--dry-run")
     said["run --dry-run"] = nights.json("run", "--dry-run")
     nights.run("web1")
     for number in range(5):
         (www / f"{number}.jpg").unlink()
     said["run"] = [nights.run("web1", status=1)["web1"]]
+    said["usage"] = nights.json("usage", "web1", "--method", "sampled", "--time", "1s")
+    said["notify"] = nights.json("notify", "--dry-run")
+    said["metrics"] = [family for family in nights.json("metrics") if family["name"] == "btrkeep_hosts"]  # each has its own labels
     said["list"], said["log"] = nights.json("list", "web1"), nights.json("log", "web1", "-n", "1")
     said["backup.json"] = nights.record("web1")
     said["accept"], said["rebuild"] = nights.json("accept", "web1", "latest", "--why", "moved to web2"), nights.json("rebuild")
@@ -82,6 +90,21 @@ def told(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, A
     said["pool.json"] = json.loads((nights.pool / ".btrkeep" / "pool.json").read_text())
     said["status"] = status_while_running(nights, www, backupd_running)
     return said | about_keeping(nights)
+
+
+def about_coming(nights: Nights) -> dict[str, Any]:
+    """What those commands say that a pool and its hosts begin with. The host that comes goes again."""
+    words = ("--address", "root@127.0.0.1", "--port", "9", "--path", "/etc")
+    key, known_hosts = nights.top / "key", nights.top / "known_hosts"
+    work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
+    known_hosts.write_text(f"[127.0.0.1]:9 {key.with_suffix('.pub').read_text()}")
+    nights.settings("ssh", key=str(key), known_hosts=str(known_hosts), command="ssh")
+    said = {"host add": json.loads(nights.backupd("host", "add", "shop", *words, "--json", check=False).stdout)}
+    said["host"] = nights.json("host", "list")
+    said["setup"] = json.loads(nights.backupd("setup", "--host", "shop", "--no-run", "--json", check=False).stdout)
+    said["host remove"] = nights.json("host", "remove", "shop")
+    nights.settings("ssh", command=str(FAKESSH))
+    return said
 
 
 def about_keeping(nights: Nights) -> dict[str, Any]:
@@ -98,6 +121,8 @@ def about_keeping(nights: Nights) -> dict[str, Any]:
     said["forget"] = nights.json("forget", "web2", "--yes")
     said["expire --dry-run"], said["expire"] = nights.json("expire", "--dry-run"), nights.json("expire")
     said["progress"] = nights.json("progress", "--once")
+    nights.json("sample")
+    said |= {command: nights.json(command) for command in ("sample", "trend", "day", "forecast", "scrub")}
     return said
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from backupd.cli import COMMANDS, group
 from backupd.status import STATES
+from backupd.usage.model import METHODS
 from btrkeep.catalogue.model import BACKUP_STATES, EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.config.keys import TABLE
 from tests.beds import TOP, work
@@ -76,6 +77,7 @@ KEYS = {key.name for key in TABLE}
 def own_words(pages: dict[str, Page]) -> set[str]:
     keys = {key for page in pages.values() for block in page.blocks("json") for key in re.findall(r'"(\w+)":', block)}
     states = {
+        *METHODS,
         *STATES,
         *BACKUP_STATES,
         *RUN_OUTCOMES,

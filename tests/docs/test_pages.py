@@ -130,11 +130,10 @@ def test_cron_starts_what_the_installation_has_linked(page: Read) -> None:
     start = page("getting-started")
     (lines,) = start.section("Every night").blocks("none")
     line, expiry = lines.splitlines()
-    assert re.fullmatch(r"\d+ \d+ \* \* \* root (/usr/local/bin/backupd) expire >/dev/null \|\| \1 retention explain", expiry)
-    assert re.fullmatch(r"\d+ [\d,]+ \* \* \* root (/usr/local/bin/backupd) run >/dev/null \|\| \1 status", line)
-    linked = start.section("Install").block("sh").splitlines()[-1].split()
-    assert (linked[:2], linked[-1]) == (["ln", "-s"], "/usr/local/bin/")
-    assert "/opt/btrkeep/bin/backupd" in linked
+    assert re.fullmatch(r"\d+ \d+ \* \* \* root (/usr/local/sbin/backupd) expire >/dev/null \|\| \1 retention explain", expiry)
+    assert re.fullmatch(r"\d+ [\d,]+ \* \* \* root (/usr/local/sbin/backupd) run >/dev/null \|\| \1 status", line)
+    assert start.section("Install").block("sh") == "sudo ./install.sh"
+    assert "\nBIN=/usr/local/sbin\n" in (TOP / "install.sh").read_text(encoding="utf-8")
 
 
 def test_readme_and_pages_say_the_same_of_installation_key_and_line(page: Read) -> None:

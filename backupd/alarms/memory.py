@@ -1,0 +1,113 @@
+"""What is new of what is wrong, and what people hear of it. Pure.
+
+People are in one of two states about each alarm: they know of it (`StoredAlarm.known`), or they do not. They hear of it once when
+it comes, and once when it is gone; then it may come again. One that comes and goes makes three messages in QUIET at the most: it is
+there, it is over, it is back.
+
+    it is there    it is gone      what happens
+    not known      -               told; known from now on
+    known          -               nothing, unless its grade has grown
+    -              not known       forgotten after QUIET
+    -              known           told that it is gone: at once, or when it kept coming and going, after QUIET without it;
+                                   not as long as something else is wrong with the same subject
+
+`known` changes only when a message has arrived, so what could not be sent is told by a later look.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from backupd.alarms.events import Alarm, Found, Key, Known
+from btrkeep.catalogue import StoredAlarm
+
+QUIET = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What is to be told, and what is to be remembered: `rows` without anything told, `gone` forgotten."""
+
+    alarms: tuple[StoredAlarm, ...]
+    recoveries: tuple[StoredAlarm, ...]
+    rows: tuple[StoredAlarm, ...]
+    gone: tuple[Key, ...]
+
+    @property
+    def any(self) -> bool:
+        """Whether there is something to tell."""
+        return bool(self.alarms or self.recoveries)
+
+    @property
+    def standing(self) -> list[StoredAlarm]:
+        """All alarms that hold, told or not."""
+        return [row for row in self.rows if row.recovered is None]
+
+    def changed(self, known: Known, now: datetime, *, arrived: bool) -> list[StoredAlarm]:
+        """The rows to be written; `arrived`: the news have been told. Those of `known` that stay as they are are not among them."""
+        rows = {row.key: row for row in self.rows}
+        if arrived:
+            rows |= {row.key: replace(row, told=now) for row in self.alarms}
+            rows |= {row.key: replace(row, cleared=now, times=0) for row in self.recoveries}
+        return [row for key, row in rows.items() if known.get(key) != row]
+
+
+def news(known: Known, found: Found, events: Collection[str], now: datetime) -> News:
+    """What people have to hear. `events` are those of [notify] on; alarms of others are remembered, and never told."""
+    alarms: list[StoredAlarm] = []
+    recoveries: list[StoredAlarm] = []
+    rows: list[StoredAlarm] = []
+    gone: list[Key] = []
+    present = {alarm.key: alarm for alarm in found.alarms}
+    unwell = {alarm.subject for alarm in found.alarms}
+    for alarm in present.values():
+        before = known.get(alarm.key)
+        row = remembered(before, alarm)
+        if alarm.ripe and alarm.what in events and (not row.known or alarm.grade > row.grade):
+            alarms.append(replace(row, grade=alarm.grade))
+        rows.append(row)
+    for key, old in known.items():
+        if key in present:
+            continue
+        left = old if not found.tells_of(key) else _gone(old, now)
+        if old.subject in found.dropped or left is None:
+            gone.append(key)
+            continue
+        rows.append(left)
+        if left.recovered and left.known and left.subject not in unwell and now - left.recovered >= _patience(left):
+            recoveries.append(left)
+    if "recovery" not in events:  # nobody asked for it: it is as if it had been told
+        told = {row.key: replace(row, cleared=now, times=0) for row in recoveries}
+        rows, recoveries = [told.get(row.key, row) for row in rows], []
+    return News(tuple(alarms), tuple(recoveries), tuple(rows), tuple(gone))
+
+
+def remembered(before: StoredAlarm | None, alarm: Alarm) -> StoredAlarm:
+    """The row of an alarm that holds now, with the grade that people know of."""
+    if before is None:
+        return StoredAlarm(alarm.what, alarm.subject, alarm.text, 0, alarm.since, 1, None, None, None)
+    grade = before.grade if before.known else 0
+    if before.recovered is None:
+        return replace(before, text=alarm.text, grade=grade)
+    return replace(before, text=alarm.text, grade=grade, since=alarm.since, times=before.times + 1, recovered=None)
+
+
+def _gone(before: StoredAlarm, now: datetime) -> StoredAlarm | None:
+    """The row of an alarm that does not hold now; None when there is nothing left to remember."""
+    row = before if before.recovered else replace(before, recovered=now)
+    if row.known:
+        return row
+    if row.cleared is None or now - row.cleared > QUIET:
+        return None
+    return row
+
+
+def _patience(row: StoredAlarm) -> timedelta:
+    """How long it must stay away before that is told: one that came back soon after its end was told is not believed at once."""
+    came_back = row.cleared is not None and row.told is not None and row.told - row.cleared < QUIET
+    return QUIET if came_back else timedelta()
+
+
+def by_key(rows: Iterable[StoredAlarm]) -> dict[Key, StoredAlarm]:
+    """The remembered alarms as `news` and `find` want them."""
+    return {row.key: row for row in rows}

@@ -1,0 +1,38 @@
+"""Whether a night met its goal. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backupd.alarms.words import harmless
+from backupd.status import HostStatus
+from btrkeep.config import Config
+from btrkeep.units import format_share
+
+_MOST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`text` says how many hosts are well, and which are not."""
+
+    met: bool
+    text: str
+
+
+def judge(config: Config, hosts: Sequence[HostStatus], ended: str | None = None) -> Verdict:
+    """The night is good when as many hosts as [notify] ping_goal says are well after it, and nothing ended it early (`ended`).
+
+    It goes by how hosts are, not by what this run did: one whose window opens later, or that had its backup an hour ago, is well.
+    """
+    counting = [status for status in hosts if config.hosts[status.host].enabled and not config.hosts[status.host].optional]
+    unwell = [status for status in counting if status.state != "ok"]
+    well = len(counting) - len(unwell)
+    # By numbers of hosts, so that 100 % is all of them whatever floating point makes of it.
+    met = well >= len(counting) * config.notify.ping_goal - 1e-9
+    lines = [f"{well:,} of {len(counting):,} hosts are well, the goal is {format_share(config.notify.ping_goal)}"]
+    if ended is not None:
+        lines.insert(0, f"the night ended early: {harmless(ended)}")
+    lines += [f"{status.host}: {status.state}{f': {harmless(status.error)}' if status.error else ''}" for status in unwell[:_MOST]]
+    if len(unwell) > _MOST:
+        lines.append(f"and {len(unwell) - _MOST:,} more")
+    return Verdict(met and ended is None, "\n".join(lines))

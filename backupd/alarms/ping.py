@@ -1,0 +1,78 @@
+"""The dead man's switch: a service that raises the alarm when a good night is not reported, https://healthchecks.io/docs/http_api/.
+
+Pings go out in a thread of their own, in order. They must never delay a night or make it fail: whatever goes wrong is a warning,
+and at the end the program waits for a few seconds at the most. The URL is a secret; what is said of it is the host's name.
+"""
+
+import http.client
+import logging
+import threading
+from queue import SimpleQueue
+from urllib.parse import urlsplit
+
+from btrkeep.config import Url
+
+log = logging.getLogger(__name__)
+
+_SECONDS = 5.0  # for each of: connection, answer
+_PATIENCE = 12.0  # for all that is still on its way when the program ends
+_LONGEST = 10_000  # bytes of a body; healthchecks.io keeps the first 100,000
+
+
+class Ping:
+    """Reports one night. `start`, then `end`; then `wait` before the process ends."""
+
+    def __init__(self, url: Url) -> None:
+        self._url = url
+        self._waiting: SimpleQueue[tuple[str, bytes] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="ping", daemon=True)  # a name server that hangs must not keep us
+
+    def start(self) -> None:
+        """The night begins."""
+        self._thread.start()
+        self._waiting.put(("/start", b""))
+
+    def end(self, *, met: bool, text: str) -> None:
+        """It is over; `text` goes along, for people."""
+        self._waiting.put(("" if met else "/fail", text.encode("utf-8", "replace")[:_LONGEST]))
+
+    def wait(self, seconds: float = _PATIENCE) -> None:
+        """Gives what is on its way the time to arrive, but no longer than that."""
+        self._waiting.put(None)
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            log.warning("the ping did not come through within %.0f s", seconds)
+
+    def _work(self) -> None:
+        while (job := self._waiting.get()) is not None:
+            path, body = job
+            what = f"the ping{path and f' {path}'} to {urlsplit(self._url.text).hostname}"
+            if fault := send(self._url, path, body, _SECONDS):
+                log.warning("%s did not come through: %s", what, fault)
+
+
+def send(url: Url, path: str, body: bytes, seconds: float) -> str:
+    """One POST; why it failed, "" when it did not. Nothing that is said repeats the URL."""
+    from urllib.error import HTTPError, URLError
+    from urllib.request import Request, urlopen
+
+    request = Request(url.text + path, data=body, headers={"User-Agent": "btrkeep", "Content-Type": "text/plain; charset=utf-8"})
+    try:
+        with urlopen(request, timeout=seconds):
+            return ""
+    except HTTPError as error:
+        with error:
+            return f"HTTP status {error.code}"
+    except URLError as error:
+        return reason_of(error.reason)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return reason_of(error)
+
+
+def reason_of(error: object) -> str:
+    """What the system says of it, without what the program was doing: that may name the URL."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return type(error).__name__

@@ -1,0 +1,62 @@
+"""The night as the dead man's switch hears of it: when it begins, and whether it met its goal."""
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from backupd.alarms.night import Verdict, judge
+from backupd.site import Site
+from backupd.status import host_status
+from btrkeep.errors import OperatorError
+
+if TYPE_CHECKING:
+    from backupd.alarms.ping import Ping
+
+
+class Reporting:
+    """Around a night, outside of its lock: `begin` and `end` are told in the background, and leaving waits for what is on its way.
+
+    A night that began and is left without `end` is reported as one that missed its goal. Nothing is reported of runs of single
+    hosts, without a ping in the configuration, and when a rehearsal acts as if it were another time.
+    """
+
+    def __init__(self) -> None:
+        self._ping: Ping | None = None
+        self._ended = False
+
+    def begin(self, site: Site) -> None:
+        """The night begins; its lock is held."""
+        url = site.config.notify.ping
+        if url is None or not site.night or site.clock.start is not None:
+            return
+        from backupd.alarms.ping import Ping  # only who pings pays for it
+
+        self._ping = Ping(url)
+        self._ping.start()
+
+    def end(self, site: Site, early: str | None) -> None:
+        """The night is over; `early`: why it ended before all had their turn. It is judged by the catalogue, as it is now."""
+        if self._ping is None:
+            return
+        verdict = _judge(site, early)
+        self._ping.end(met=verdict.met, text=verdict.text)
+        self._ended = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._ping is None:
+            return
+        if not self._ended:
+            text = error.message if isinstance(error, OperatorError) else "its log says more"
+            self._ping.end(met=False, text=f"the night ended with an error: {text}")
+        self._ping.wait()
+
+
+def _judge(site: Site, early: str | None) -> Verdict:
+    try:
+        facts, now = site.catalogue.host_facts(), site.clock.now()
+    except OperatorError as error:
+        return Verdict(False, error.message)
+    hosts = [host_status(host, facts.get(host.name), site.config.pool.zone, now) for host in site.config.hosts.values()]
+    return judge(site.config, hosts, early)

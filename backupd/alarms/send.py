@@ -1,0 +1,115 @@
+"""Messages on their way, by the library apprise. The one place that acts; apprise is imported only when something is sent.
+
+A URL holds secrets, and apprise and what it uses write parts of it into their logs. So their loggers are silenced, and of what they
+said only reasons are given that are on our own list.
+"""
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from backupd.alarms.words import Message
+from btrkeep.config import Url
+
+log = logging.getLogger(__name__)
+
+_LOGGERS = ("apprise", "requests", "urllib3", "asyncio", "oauthlib", "requests_oauthlib", "markdown", "MARKDOWN", "slixmpp", "paho")
+_STATUS = re.compile(r"\berror=(\d{3})\b|\bHTTP (?:error )?(\d{3})\b|\((\d{3}), b?'", re.ASCII)
+_REASONS = (
+    (re.compile("Connection refused", re.IGNORECASE), "connection refused"),
+    (re.compile("timed out|TimeoutError|timeout", re.IGNORECASE), "no answer in time"),
+    (re.compile("Name or service not known|NameResolution|name resolution|getaddrinfo", re.IGNORECASE), "its name is not known"),
+    (re.compile("CERTIFICATE_VERIFY_FAILED|certificate verify failed", re.IGNORECASE), "its certificate is not trusted"),
+    (re.compile("No route to host|Network is unreachable", re.IGNORECASE), "the network does not reach it"),
+    (re.compile("authenticat|\\b535\\b", re.IGNORECASE), "it refuses the password"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What became of a message to one URL: `number` counts from 1 as in [notify] urls, `service` is a name without secrets."""
+
+    number: int
+    service: str
+    arrived: bool
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.service} (number {self.number} of notify.urls)"
+
+
+def send(urls: Sequence[Url], message: Message) -> list[Delivery]:
+    """The message to every URL, one after the other: one that does not work keeps no other from being told."""
+    return [_send(number, url, message) for number, url in enumerate(urls, 1)]
+
+
+def service_of(url: Url) -> str | None:
+    """The name of the service that a URL is of; None when apprise knows none such, or misses something in it."""
+    with _silence():
+        from apprise import Apprise  # it says something as soon as it is loaded
+
+        found = Apprise.instantiate(url.text, suppress_exceptions=True)
+    return str(found.service_name) if found else None
+
+
+def _send(number: int, url: Url, message: Message) -> Delivery:
+    with _silence() as said:
+        from apprise import Apprise, NotifyFormat, NotifyType
+
+        service = Apprise.instantiate(as_plain_text(url), suppress_exceptions=True)
+        if service is None:
+            return Delivery(number, url.scheme, False, "it is no URL that apprise understands")
+        name = str(service.service_name)
+        sender = Apprise()
+        sender.add(service)
+        arrived = sender.notify(
+            title=message.title, body=message.body, notify_type=NotifyType(message.kind), body_format=NotifyFormat.TEXT
+        )
+    return Delivery(number, name, bool(arrived), "" if arrived else reason_of(said))
+
+
+def as_plain_text(url: Url) -> str:
+    """The URL for apprise: a mail is plain text unless the URL says otherwise. apprise's HTML of a text does not wrap."""
+    if url.scheme not in ("mailto", "mailtos") or "format=" in url.text.lower():
+        return url.text
+    return f"{url.text}{'&' if '?' in url.text else '?'}format=text"
+
+
+def reason_of(said: Sequence[str]) -> str:
+    """Why it did not arrive, in our words: theirs may have a password in them."""
+    text = "\n".join(line for line in said if "Payload" not in line)  # that is our message, which may speak of timeouts too
+    if status := _STATUS.search(text):
+        return f"it answers with status {next(filter(None, status.groups()))}"
+    return next((words for shape, words in _REASONS if shape.search(text)), "it does not work")
+
+
+@contextmanager
+def _silence() -> Iterator[list[str]]:
+    """Nothing that the libraries log gets out, whatever the level of ours; what apprise said comes in the list."""
+    said: list[str] = []
+    catcher = _Catcher(said)
+    before = []
+    for name in _LOGGERS:
+        logger = logging.getLogger(name)
+        before.append((logger, logger.propagate, logger.level))
+        logger.propagate = False
+        logger.setLevel(logging.DEBUG if name == "apprise" else logging.CRITICAL + 1)
+        logger.addHandler(catcher)
+    try:
+        yield said
+    finally:
+        for logger, propagate, level in before:
+            logger.propagate = propagate
+            logger.setLevel(level)
+            logger.removeHandler(catcher)
+
+
+class _Catcher(logging.Handler):
+    def __init__(self, said: list[str]) -> None:
+        super().__init__()
+        self._said = said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._said.append(record.getMessage())

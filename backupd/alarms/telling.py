@@ -1,0 +1,154 @@
+"""A look, what is new of it, and the people who are told: everything that `backupd notify` does, but its output."""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from backupd.alarms import digest, words
+from backupd.alarms.events import FAILURE, UNIT, Key, find, unit_failed
+from backupd.alarms.journal import UnitFailure, has_failed
+from backupd.alarms.memory import News, by_key, news, remembered
+from backupd.alarms.send import Delivery, send
+from backupd.alarms.words import Message
+from backupd.seen import look
+from btrkeep.catalogue import Catalogue, StoredAlarm
+from btrkeep.config import Config
+from btrkeep.errors import LockHeld
+from btrkeep.pool import take_lock
+from btrkeep.units import format_time, parse_time
+
+log = logging.getLogger(__name__)
+
+_DIGEST = "notify_digest"
+SERVICE = "service"
+"""Rows among the alarms that remember which services do not work, so that the log says it once."""
+_LOCK_SECONDS = 120.0  # others that send: each service may take half a minute
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was told, or with a dry run would have been."""
+
+    alarms: Sequence[StoredAlarm] = ()
+    recoveries: Sequence[StoredAlarm] = ()
+    standing: Sequence[StoredAlarm] = ()
+    digest: bool = False
+    messages: Sequence[Message] = ()
+    services: Sequence[Delivery] = field(default_factory=list)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether at least one service took all messages; True also when there was none to send."""
+        return not self.messages or not self.services or any(one.arrived for one in self.services)
+
+
+@contextmanager
+def alone(config: Config, now: datetime) -> Iterator[None]:
+    """One at a time looks and tells, else two would tell the same. Raises LockHeld when another one takes minutes."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            lock = take_lock(config.pool.state / "notify.lock", "backupd notify", format_time(now))
+            break
+        except LockHeld:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+    with lock:
+        yield
+
+
+def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_digest: bool, dry_run: bool) -> Told:
+    """Looks, and tells what is new; with the digest when it is wanted or due."""
+    every = catalogue.alarms()
+    known = by_key(row for row in every if row.what != SERVICE)
+    seen = look(config, catalogue, now, live=True)
+    found = news(known, find(seen, known, _units(known)), config.notify.on, now)
+    last = catalogue.get_fact(_DIGEST)
+    with_digest = want_digest or digest.is_due(config.notify.digest, config.pool.zone, parse_time(last) if last else None, now)
+    messages = _messages(config, found)
+    if with_digest:
+        broken = [row for row in every if row.what == SERVICE]
+        messages.append(digest.of_day(config.name, _machine(), seen, [*found.standing, *broken]))
+    told = Told(found.alarms, found.recoveries, found.standing, with_digest, messages)
+    if dry_run:
+        return told
+    told = replace(told, services=_deliver(config, catalogue, messages, every, now))
+    catalogue.put_alarms(found.changed(known, now, arrived=told.arrived), found.gone)
+    if with_digest and told.arrived:
+        catalogue.set_fact(_DIGEST, format_time(now))
+    return told
+
+
+def _units(known: Mapping[Key, StoredAlarm]) -> dict[str, bool | None]:
+    units = [subject.removeprefix(UNIT) for what, subject in known if what == FAILURE and subject.startswith(UNIT)]
+    return {unit: has_failed(unit) for unit in units}
+
+
+def _messages(config: Config, found: News) -> list[Message]:
+    return [words.of_news(config.name, _machine(), found.alarms, found.recoveries)] if found.any else []
+
+
+def tell_failure(config: Config, catalogue: Catalogue | None, failure: UnitFailure, now: datetime, *, dry_run: bool) -> Told:
+    """Tells of a unit that failed, unless people know that it has. Without a catalogue nobody can know what they know."""
+    message = words.of_unit(config.name, _machine(), failure.unit, failure.result, failure.lines)
+    alarm = unit_failed(failure.unit, f"{failure.unit} failed: {failure.result}", failure.status, now)
+    every = catalogue.alarms() if catalogue else []
+    row = remembered(by_key(every).get(alarm.key), alarm)
+    before = row.grade
+    if (row.known and alarm.grade <= row.grade) or FAILURE not in config.notify.on:
+        if catalogue and not dry_run:
+            catalogue.put_alarms([row])
+        return Told(standing=[row])
+    row = replace(row, grade=alarm.grade)
+    told = Told([row], (), [row], False, [message])
+    if dry_run:
+        return told
+    told = replace(told, services=_deliver(config, catalogue, [message], every, now))
+    if catalogue:
+        catalogue.put_alarms([replace(row, told=now) if told.arrived else replace(row, grade=before)])
+    return told
+
+
+def tell_test(config: Config, *, dry_run: bool) -> Told:
+    """Sends a message that says that nothing is wrong."""
+    message = words.of_test(config.name, _machine())
+    return Told(messages=[message], services=[] if dry_run else send(config.notify.urls, message))
+
+
+def _machine() -> str:
+    return os.uname().nodename
+
+
+def _deliver(
+    config: Config, catalogue: Catalogue | None, messages: Sequence[Message], every: Sequence[StoredAlarm], now: datetime
+) -> list[Delivery]:
+    """What became of the messages, for each service all of them together."""
+    found: dict[int, Delivery] = {}
+    for message in messages:
+        for one in send(config.notify.urls, message):
+            if one.number not in found or not one.arrived:
+                found[one.number] = one
+    deliveries = list(found.values())
+    _log_what_is_new(deliveries, catalogue, {row.subject: row for row in every if row.what == SERVICE}, now)
+    return deliveries
+
+
+def _log_what_is_new(
+    deliveries: Sequence[Delivery], catalogue: Catalogue | None, broken: Mapping[str, StoredAlarm], now: datetime
+) -> None:
+    """The log hears once of a service that does not work, and once that it works again."""
+    begun, ended = [], []
+    for one in deliveries:
+        if one.arrived and str(one) in broken:
+            ended.append((SERVICE, str(one)))
+            log.warning("%s works again", one)
+        elif not one.arrived and str(one) not in broken:
+            begun.append(StoredAlarm(SERVICE, str(one), f"{one} does not work: {one.reason}", 0, now, 1, now, None, None))
+            log.warning("%s", begun[-1].text)
+    if catalogue and (begun or ended):
+        catalogue.put_alarms(begun, ended)

@@ -1,0 +1,97 @@
+"""What people read: messages as plain text. Pure.
+
+Much of it comes from hosts and programs (error texts, lines of a journal), and ends in mails, chats and on telephones. So each such
+piece is cut, made printable, and cannot be taken for markup: in the formats that services make of it (HTML, Markdown, Slack's own)
+it takes an angle bracket, a link's "](", or a mention's @ to be more than text.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from btrkeep.catalogue import StoredAlarm
+from btrkeep.config.kinds import EVENT_WORDS
+from btrkeep.units import counted, format_duration, format_time, printable
+
+_LONGEST = 300
+_MOST = 20  # lines about one event, or of a journal
+_HARMLESS = str.maketrans({"<": "\u2039", ">": "\u203a", "@": "(at)", "`": "'"})
+_TITLES = {
+    "failure": "Failed",
+    "suspect": "Suspect backups",
+    "silent": "Without a complete backup for too long",
+    "room": "Room",
+    "devices": "Devices",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`kind` is one of apprise's: info, success, warning, failure; services show it as a colour or a sign."""
+
+    title: str
+    body: str
+    kind: str
+
+
+def harmless(text: str, longest: int = _LONGEST) -> str:
+    """`text` of somebody else on one line, no longer than that, with nothing in it that a program could obey."""
+    shown = printable(" ".join(text.split())).translate(_HARMLESS).replace("](", "] (")
+    return shown if len(shown) <= longest else shown[: longest - 3] + "..."
+
+
+def of_news(pool: str, machine: str, alarms: Sequence[StoredAlarm], recoveries: Sequence[StoredAlarm]) -> Message:
+    """One message for everything that a look has to tell."""
+    lines = {event: [harmless(alarm.text) for alarm in alarms if alarm.what == event] for event in EVENT_WORDS}
+    parts = [section(_TITLES[event], some) for event, some in lines.items() if some]
+    if recoveries:
+        parts.append(section("Over", [_recovery(row) for row in recoveries]))
+    return Message(_title(pool, alarms, recoveries), "\n\n".join([*parts, sender(machine)]), _kind(alarms))
+
+
+def _title(pool: str, alarms: Sequence[StoredAlarm], recoveries: Sequence[StoredAlarm]) -> str:
+    if len(alarms) == 1 and not recoveries:
+        return f"btrkeep {pool}: {harmless(alarms[0].text, 100)}"
+    if len(recoveries) == 1 and not alarms:
+        return f"btrkeep {pool}: over: {harmless(recoveries[0].text, 100)}"
+    words = [counted(len(alarms), "alarm")] if alarms else []
+    return f"btrkeep {pool}: {', '.join([*words, *([f'{len(recoveries):,} over'] if recoveries else [])])}"
+
+
+def _kind(alarms: Sequence[StoredAlarm]) -> str:
+    if not alarms:
+        return "success"
+    return "failure" if any(alarm.what in ("failure", "devices") for alarm in alarms) else "warning"
+
+
+def _recovery(row: StoredAlarm) -> str:
+    often = f", it came {counted(row.times, 'time')}" if row.times > 1 else ""
+    lasted = format_duration((row.recovered - row.since).total_seconds()) if row.recovered else "-"
+    return f"{harmless(row.text)} (since {format_time(row.since)}, over after {lasted}{often})"
+
+
+def section(title: str, lines: Iterable[str]) -> str:
+    """A title and a list that is cut: 500 hosts fail together when the network is gone."""
+    every = list(lines)
+    shown = [f"- {line}" for line in every[:_MOST]]
+    if len(every) > _MOST:
+        shown.append(f"- and {len(every) - _MOST:,} more: backupd status")
+    return "\n".join([f"{title}:", *shown])
+
+
+def sender(machine: str) -> str:
+    return f"From btrkeep on {harmless(machine)}."
+
+
+def of_unit(pool: str, machine: str, unit: str, result: str, lines: Sequence[str]) -> Message:
+    """A unit of systemd failed: how, and what it said last."""
+    body = [f"{unit} failed: {harmless(result)}."]
+    if lines:
+        body.append("\n".join(["It said last:", *(f"    {harmless(line)}" for line in lines[-_MOST:])]))
+    else:
+        body.append("Its journal has no lines of it.")
+    return Message(f"btrkeep {pool}: {unit} failed", "\n\n".join([*body, sender(machine)]), "failure")
+
+
+def of_test(pool: str, machine: str) -> Message:
+    """What `notify --test` sends."""
+    return Message(f"btrkeep {pool}: a test", f"This is a test. Nothing is wrong.\n\n{sender(machine)}", "info")

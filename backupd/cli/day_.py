@@ -1,0 +1,128 @@
+"""`backupd day`: what a day was like for the disks, and which job ran when."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from backupd.cli.context import json_option, now_option, opened
+from backupd.cli.trend_ import png_option
+from backupd.sampling.day import Phase, Slot, Sum, phases, slots, sums
+from backupd.sampling.picture_data import Day
+from btrkeep.catalogue import Job
+from btrkeep.cli import echo_json
+from btrkeep.errors import Exit
+from btrkeep.process.proc import start_time
+from btrkeep.units import format_time, printable
+
+_MINUTES = 5
+
+
+class _Date(click.ParamType[Any]):
+    name = "date"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return datetime.strptime(str(value), "%Y-%m-%d").replace(tzinfo=UTC).date()
+        except ValueError:
+            self.fail(f"{str(value)!r} is no date: write it like 2026-11-20", param, ctx)
+
+
+@click.command("day")
+@click.argument("date", required=False, type=_Date())
+@png_option
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, date: Any, png: Path | None, as_json: bool, now: datetime | None) -> int:
+    """Show what the disks read and wrote over a day, and when backups, expiry and balance ran.
+
+    DATE (2026-11-20) is a day of the pool's zone; without it the last 24 hours are shown. The table says what was written for data
+    (what rsync wrote of files, what balance moved) and what was written besides, which is metadata; of backups that are compressed
+    on the way to the disk that is less than the truth.
+    """
+    with opened(ctx, now) as site:
+        zone, moment = site.config.pool.zone, site.clock.now()
+        start, end = _bounds(date, zone, moment)
+        samples = site.catalogue.samples(site.pool.filesystem, start - timedelta(hours=2), end + timedelta(days=1))
+        jobs = [_ended(job, moment) for job in site.catalogue.jobs(site.pool.filesystem, start, end)]
+        name = str(site.pool.path)
+    ran = phases(jobs, samples, start, end)
+    count = round((end - start) / timedelta(minutes=_MINUTES))
+    found = Day(printable(name), start, end, zone, slots(samples, start, end, count), ran, sums(samples, jobs, ran, start, end))
+    has_samples = any(slot.read is not None for slot in found.slots)
+    if png and has_samples:
+        from backupd.sampling.picture import day_figure, save
+
+        save(day_figure(found), png)
+    if as_json:
+        echo_json(_as_json(found))
+    elif not has_samples:
+        click.echo(f"No samples tell of the time from {_local(start, zone)} to {_local(end, zone)}.")
+    elif not png:
+        from backupd.cli.day_view import lines
+
+        click.echo("\n".join(lines(found)))
+    return Exit.OK if has_samples or as_json or not png else Exit.ATTENTION
+
+
+def _bounds(date: Any, zone: ZoneInfo, now: datetime) -> tuple[datetime, datetime]:
+    """The day of the zone, of 23 or 25 hours when the clocks change; or the 24 hours up to the last five minutes."""
+    if date is None:
+        end = datetime.fromtimestamp(-(-now.timestamp() // (60 * _MINUTES)) * 60 * _MINUTES, UTC)
+        return end - timedelta(days=1), end
+    days = (date, date + timedelta(days=1))
+    start, end = (datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC) for day in days)
+    return start, end
+
+
+def _ended(job: Job, now: datetime) -> Job:
+    """With an end: now for one that runs; when it was last heard of, or not at all, for one that was killed."""
+    if job.finished:
+        return job
+    is_running = start_time(job.pid) == job.pid_started
+    end = now if is_running else max(job.updated or job.started, job.started)
+    return Job(job.kind, job.started, end, job.updated, job.data, job.pid, job.pid_started)
+
+
+def _local(moment: datetime, zone: ZoneInfo) -> str:
+    return moment.astimezone(zone).strftime("%Y-%m-%d %H:%M")
+
+
+def _as_json(day: Day) -> dict[str, Any]:
+    return {
+        "since": format_time(day.start),
+        "until": format_time(day.end),
+        "slots": [_slot(slot) for slot in day.slots if slot.read is not None],
+        "phases": [_phase(phase) for phase in day.phases],
+        "sums": [_sum(one) for one in day.sums],
+    }
+
+
+def _slot(slot: Slot) -> dict[str, Any]:
+    return {
+        "start": format_time(slot.start),
+        "seconds": (slot.end - slot.start).total_seconds(),
+        "known": round(slot.known, 1),
+        "read": round(slot.read or 0),
+        "written": round(slot.written or 0),
+    }
+
+
+def _phase(phase: Phase) -> dict[str, Any]:
+    return {"job": phase.kind, "start": format_time(phase.start), "end": format_time(phase.end)}
+
+
+def _sum(one: Sum) -> dict[str, Any]:
+    return {
+        "job": one.kind or None,
+        "seconds": round(one.seconds, 1),
+        "known": round(one.known, 1),
+        "read": one.read,
+        "written": one.written,
+        "data": one.data,
+        "metadata": one.metadata,
+        "ratio": round(one.ratio, 3) if one.ratio is not None else None,
+    }

@@ -1,0 +1,148 @@
+"""`backupd doctor`: what is wrong or slow with the pool, and how to mend it."""
+
+import shutil
+import textwrap
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import click
+
+from backupd.cli.context import clock_for, json_option, load_config, now_option
+from backupd.doctor import gather
+from backupd.doctor.facts import Facts
+from backupd.doctor.finding import Finding
+from backupd.doctor.fix import findings_of, fix, refusal, rule_named
+from backupd.doctor.layers import stacks
+from backupd.doctor.rules import RULES, judge
+from btrkeep.cli import echo_json, table
+from btrkeep.errors import Exit, UsageError
+from btrkeep.pool import open_pool
+from btrkeep.units import counted, printable
+
+_COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
+_WIDTH = 110
+
+
+@click.command("doctor")
+@click.option("--fix", "name", metavar="NAME", help="Mend what the check of that name finds, if that can be done while mounted.")
+@click.option("--dry-run", is_flag=True, help="With --fix: only show what it would do.")
+@click.option("-v", "--verbose", "all_checks", is_flag=True, help="Also what was looked at and found to be well.")
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: bool, as_json: bool, now: datetime | None) -> int:
+    """What is wrong or slow with the pool, each with the reason, the commands that mend it, and their risk.
+
+    Looks at how the filesystem was made and is mounted, what it lies on, its state, and what backups depend on here. Changes
+    nothing without --fix NAME: then the finding is looked for again, its commands are run, and it is looked whether it is gone.
+    What needs the filesystem unmounted is never done, only said.
+
+    Exit status 0: nothing, or only notes; 1: something to act on.
+    """
+    if dry_run and not name:
+        raise UsageError("--dry-run goes with --fix NAME", "without --fix nothing is changed anyway")
+    config = load_config(ctx)
+    pool = open_pool(config.pool.path)
+    if now:
+        clock_for(pool, now)
+    look = partial(gather, config, pool, now or datetime.now(UTC))
+    if name:
+        return _fix(rule_named(name), look(), dry_run, as_json, look)
+    facts = look()
+    found = judge(facts)
+    if as_json:
+        echo_json(_as_json(facts, found))
+    else:
+        _show(facts, found, all_checks)
+    return Exit.ATTENTION if any(finding.severity != "note" for finding in found) else Exit.OK
+
+
+def _as_json(facts: Facts, found: list[Finding]) -> dict[str, Any]:
+    return {
+        "filesystem": facts.filesystem.uuid,
+        "devices": [
+            {"name": device.name, "layers": [asdict(layer) for layer in device.layers]} for device in facts.filesystem.devices
+        ],
+        "checks": [rule.name for rule in RULES],
+        "findings": [finding_as_json(finding) for finding in found],
+    }
+
+
+def finding_as_json(finding: Finding) -> dict[str, Any]:
+    """One finding; `commands` are lines for a shell, what --fix does the first of them."""
+    return {
+        "name": finding.name,
+        "severity": finding.severity,
+        "what": finding.what,
+        "why": finding.why,
+        "commands": list(finding.lines),
+        "risk": finding.risk,
+        "fixable": finding.fixable,
+        "unmounted": finding.unmounted,
+    }
+
+
+def _show(facts: Facts, found: list[Finding], all_checks: bool) -> None:
+    fs = facts.filesystem
+    click.echo(f"{printable(str(facts.site.pool))}: filesystem {fs.uuid} on {printable('; '.join(stacks(fs.devices)))}")
+    if all_checks:
+        click.echo(f"mounted at {printable(str(fs.target))} with {', '.join(sorted(fs.mount_options | set(fs.options)))}")
+    for finding in found:
+        click.echo()
+        show_finding(finding)
+    click.echo()
+    if all_checks:
+        well = [(rule.name, rule.looks) for rule in RULES if rule.name not in {finding.name for finding in found}]
+        click.echo(table(well, ["WELL", "NOT FOUND"]) + "\n")
+    counts = ", ".join(
+        counted(number, severity)
+        for severity in ("error", "warning", "note")
+        if (number := sum(finding.severity == severity for finding in found))
+    )
+    click.echo(f"{counted(len(RULES), 'check')}: {counts or 'nothing to say'}")
+    if fixable := [finding.name for finding in found if finding.fixable]:
+        click.echo(f"`backupd doctor --fix NAME` can mend: {', '.join(dict.fromkeys(fixable))}")
+
+
+def show_finding(finding: Finding) -> None:
+    """A headline, the reason, the commands, the risk."""
+    label = click.style(f"{finding.severity} {finding.name}", fg=_COLOURS[finding.severity], bold=True)
+    click.echo(f"{label}: {printable(finding.what)}")
+    click.echo(_wrapped("why:  ", finding.why))
+    for number, line in enumerate(finding.lines):
+        click.echo(f"  {'do:   ' if not number else '      '}{printable(line)}")
+    click.echo(_wrapped("risk: ", finding.risk))
+
+
+def _wrapped(label: str, text: str) -> str:
+    width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 25)).columns)
+    return textwrap.fill(printable(text), width, initial_indent=f"  {label}", subsequent_indent=" " * (2 + len(label)))
+
+
+def _fix(name: str, facts: Facts, dry_run: bool, as_json: bool, look: "partial[Facts]") -> int:
+    found = findings_of(name, facts)
+    done, refused = [], None
+    for finding in found:
+        if not as_json:
+            show_finding(finding)
+        refused = refusal(finding) or refused
+        if finding.fixable and not dry_run:
+            fix(finding, look)
+            done.append(finding)
+    if as_json:
+        echo_json({"dry_run": dry_run, "findings": [finding_as_json(one) for one in found], "fixed": bool(done)})
+    elif not found:
+        click.echo(f"{name}: nothing is found, so nothing is to be done")
+    elif done:
+        click.echo(f"{name}: done, and not found any more" + _left(done))
+    elif dry_run and not refused:
+        click.echo(f"{name}: --dry-run: nothing was done")
+    if refused:
+        raise refused
+    return Exit.OK
+
+
+def _left(done: list[Finding]) -> str:
+    return "; what stays to be done by hand is above" if any(finding.commands for finding in done) else ""

@@ -1,0 +1,105 @@
+"""`backupd forecast`: when the pool is full."""
+
+import textwrap
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from backupd.cli.context import json_option, now_option, opened
+from backupd.cli.trend_view import width
+from backupd.sampling.forecast import Full, TooLittle, bounded, forecast
+from backupd.sampling.trend import points
+from btrkeep.cli import echo_json
+from btrkeep.errors import Exit
+from btrkeep.units import format_size, format_time
+
+_DAY = timedelta(days=1)
+
+
+@click.command("forecast")
+@click.option("--days", type=click.IntRange(15, 36500), default=180, show_default=True, metavar="N", help="Of history to go by.")
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, days: int, as_json: bool, now: datetime | None) -> int:
+    """Say when the pool is full if it goes on as it did: when nothing is left to allocate, and when all of it is used.
+
+    Where allocated comes first, balance helps (`btrfs-balancer run`); where used does, only room or fewer backups do.
+
+    The range is what the slowest and the fastest stretch would come to, each a sixth of the history. At least two weeks of samples
+    are needed. What is planned, such as new hosts, it cannot know.
+    """
+    with opened(ctx, now) as site:
+        until = site.clock.now()
+        samples = site.catalogue.samples(site.pool.filesystem, until - timedelta(days=days), until + timedelta(seconds=1))
+    found = points(samples, until - timedelta(days=days), _DAY)
+    size = found[-1].size if found else 0
+    moments = [point.taken for point in found]
+    allocated, used = (forecast(moments, [getattr(point, what) for point in found], size) for what in ("allocated", "used"))
+    if isinstance(allocated, Full) and isinstance(used, Full):
+        allocated = bounded(allocated, used)
+    answers = {"allocated": allocated, "used": used}
+    if as_json:
+        echo_json(
+            {
+                "since": format_time(moments[0]) if moments else None,
+                "until": format_time(moments[-1]) if moments else None,
+                "size": size if found else None,
+                **{name: _as_json(answer) for name, answer in answers.items()},
+            }
+        )
+    else:
+        click.echo("\n".join(lines(answers, moments, size)))
+    return Exit.OK
+
+
+def _as_json(answer: Full | TooLittle) -> dict[str, Any]:
+    if isinstance(answer, TooLittle):
+        unknown = ("now", "per_day", "per_day_slow", "per_day_fast", "full", "full_earliest", "full_latest")
+        return {**dict.fromkeys(unknown), "why_not": str(answer)}
+    pace = answer.growth
+    return {
+        "now": answer.now,
+        "per_day": round(pace.usual),
+        "per_day_slow": round(pace.slow),
+        "per_day_fast": round(pace.fast),
+        "full": _time(answer.usual),
+        "full_earliest": _time(answer.earliest),
+        "full_latest": _time(answer.latest),
+        "why_not": None,
+    }
+
+
+def _time(moment: datetime | None) -> str | None:
+    return format_time(moment) if moment else None
+
+
+def lines(answers: dict[str, Full | TooLittle], moments: list[datetime], size: int) -> list[str]:
+    """The whole text."""
+    found = {name: answer for name, answer in answers.items() if isinstance(answer, Full)}
+    if not found:
+        return textwrap.wrap(f"Too little history for a forecast: {answers['used']}.", min(width(), 100))
+    text = [f"{format_size(size)} of devices; by the samples from {moments[0].date()} to {moments[-1].date()}", ""]
+    for name, answer in found.items():
+        head = f"{name:<10} {format_size(answer.now):>9}  "
+        text += textwrap.wrap(head + words(answer), width(), subsequent_indent=" " * len(head))
+    return [*text, "", *textwrap.wrap("The range: if it went on as in its fastest stretch, and as in its slowest.", width())]
+
+
+def words(answer: Full) -> str:
+    """When that is full, in words."""
+    pace = answer.growth
+    grew = f"{_a_day(pace.usual)} ({_a_day(pace.slow)} to {_a_day(pace.fast)}) a day: "
+    if answer.now >= answer.size:
+        return grew + "full now"
+    if answer.usual is None:
+        whole = "never full, if it goes on like that" if pace.usual <= 0 else "not full within ten years"
+        return grew + whole + (f"; {answer.earliest.date()} at the earliest" if answer.earliest else "")
+    latest = f"{answer.latest.date()}" if answer.latest else "never" if pace.slow <= 0 else "more than ten years"
+    earliest = answer.earliest.date() if answer.earliest else answer.usual.date()
+    return f"{grew}full {'when used is, ' if answer.with_used else ''}around {answer.usual.date()} ({earliest} to {latest})"
+
+
+def _a_day(pace: float) -> str:
+    return ("+" if pace >= 0 else "-") + format_size(abs(round(pace)))

@@ -1,0 +1,184 @@
+"""`backupd host`: hosts are added to the configuration and taken out of it, shown, and tried."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from backupd.checks import Finding, check_all
+from backupd.cli.check_ import show
+from backupd.cli.context import complete_host, json_option
+from backupd.cli.questions import Talk
+from backupd.cli.reach import Reached, probe, reach
+from backupd.hosts.files import Files, add_host, remove_host
+from btrkeep.cli import echo_json, table
+from btrkeep.config import Config, HostConfig
+from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.units import printable
+
+
+def files_of(ctx: click.Context) -> Files:
+    """Where the configuration that --pool or --config names lies."""
+    chosen = ctx.find_root().obj
+    main = Path(chosen["config"] or f"/etc/btrkeep/{chosen['pool']}.toml")
+    return Files(main.stem, main if main.is_absolute() else Path.cwd() / main)
+
+
+def keys_of(address: str | None, port: int | None, group: str | None, paths: tuple[str, ...]) -> dict[str, Any]:
+    """The keys of a host's section, of what was given."""
+    given = {"group": group, "address": address, "port": port, "paths": list(paths)}
+    return {key: value for key, value in given.items() if value}
+
+
+@click.group("host", no_args_is_help=True)
+def command() -> None:
+    """Add hosts to the configuration, take them out, show and try them.
+
+    Each host that is added has a file of its own, such as /etc/btrkeep/main.d/web1.toml. The configuration is checked as a whole
+    before a file is replaced, and comments stay.
+    """
+
+
+@command.command("add")
+@click.argument("name")
+@click.option("--address", metavar="ADDRESS", help="How ssh reaches it, such as root@web1.example.org. Without it: this machine.")
+@click.option("--port", type=click.IntRange(1, 65535), help="The port of its ssh, when it is not 22.")
+@click.option("--path", "paths", multiple=True, metavar="PATH", help="A source path; may be given several times.")
+@click.option("--group", metavar="GROUP", help="The group whose settings it takes.")
+@click.option(
+    "--accept-host-key", is_flag=True, help="Write the host's key down without asking. You have compared its fingerprint."
+)
+@json_option
+@click.pass_context
+def add_command(
+    ctx: click.Context,
+    name: str,
+    address: str | None,
+    port: int | None,
+    paths: tuple[str, ...],
+    group: str | None,
+    accept_host_key: bool,
+    as_json: bool,
+) -> int:
+    """Add the host NAME, and see whether it can be reached.
+
+    Shows the host's key before it is trusted, and the line that lets ours in. Exit status 1 when the host is added but not reached
+    yet.
+    """
+    talk, files = Talk.here(as_json), files_of(ctx)
+    path = add_host(files, name, keys_of(address, port, group, paths))
+    talk.say(f"{name} is added: {path}")
+    config = files.load()
+    found, why = _reached(talk, config, config.hosts[name], accept_host_key)
+    if as_json:
+        echo_json({"host": name, "file": str(path), "authorized_keys": found.line, "reached": not why and found.good})
+    if why:
+        raise why
+    show_findings(talk, found.findings)
+    if not found.good:
+        talk.say(f"next: `backupd host test {name}`, then `backupd run {name}`")
+        return Exit.ATTENTION
+    talk.say(f"next: `backupd run {name}`, or let the night do it")
+    return Exit.OK
+
+
+def _reached(talk: Talk, config: Config, host: HostConfig, accept: bool) -> tuple[Reached, OperatorError | None]:
+    """The host is in the configuration whatever becomes of the way to it."""
+    try:
+        return reach(talk, config, host, accept=accept), None
+    except OperatorError as error:
+        return Reached(None, False, ()), error
+
+
+def show_findings(talk: Talk, findings: tuple[Finding, ...]) -> None:
+    """The table of `check`, in text only."""
+    if findings and not talk.as_json:
+        show(list(findings))
+
+
+@command.command("remove")
+@click.argument("name", shell_complete=complete_host)
+@json_option
+@click.pass_context
+def remove_command(ctx: click.Context, name: str, as_json: bool) -> int:
+    """Take the host NAME out of the configuration. Its backups stay.
+
+    They come under the pool's retention then, which never lets the newest ones expire. `backupd forget NAME` gives up all of them.
+    """
+    files = files_of(ctx)
+    path = remove_host(files, name)
+    if as_json:
+        echo_json({"host": name, "file": str(path), "file_removed": not path.exists()})
+        return Exit.OK
+    click.echo(
+        f"{name} is not backed up any more: its section is gone from {path}" + ("" if path.exists() else ", and so is the file")
+    )
+    click.echo(f"its backups stay; the pool's retention thins them out, `backupd forget {name}` gives all of them up")
+    return Exit.OK
+
+
+@command.command("list")
+@json_option
+@click.pass_context
+def list_command(ctx: click.Context, as_json: bool) -> int:
+    """The hosts that are configured, and in which file."""
+    files = files_of(ctx)
+    config = files.load()
+    where = files.hosts()
+    rows = [_as_object(host, where[host.name]) for host in config.hosts.values()]
+    if as_json:
+        echo_json(rows)
+    elif rows:
+        click.echo(table([_as_row(row) for row in rows], ["HOST", "ADDRESS", "GROUP", "PATHS", "FILE"], spare=["GROUP"]))
+    else:
+        click.echo(f"no host is configured in {files.main}; `backupd host add NAME` adds one")
+    return Exit.OK
+
+
+def _as_object(host: HostConfig, file: Path) -> dict[str, Any]:
+    return {
+        "host": host.name,
+        "address": host.address,
+        "port": host.port,
+        "group": host.group,
+        "enabled": host.enabled,
+        "paths": list(host.paths),
+        "file": str(file),
+    }
+
+
+def _as_row(row: dict[str, Any]) -> list[str]:
+    where = "(this machine)" if row["address"] is None else row["address"] + (f" port {row['port']}" if row["port"] else "")
+    off = "" if row["enabled"] else " (not enabled)"
+    return [row["host"] + off, where, row["group"] or "-", printable(" ".join(row["paths"])), printable(Path(row["file"]).name)]
+
+
+@command.command("test")
+@click.argument("name", shell_complete=complete_host)
+@json_option
+@click.pass_context
+def test_command(ctx: click.Context, name: str, as_json: bool) -> int:
+    """See whether the host NAME can be reached and its source paths listed, enabled or not. Changes nothing.
+
+    Exit status 1 when something is wrong.
+    """
+    config = files_of(ctx).load()
+    host = config.hosts.get(name)
+    if host is None:
+        raise UsageError(f"no host {name} is configured", "`backupd host list` shows those that are")
+    found = list(try_host(config, host))
+    if as_json:
+        echo_json([{key: value for key, value in asdict(finding).items() if key != "unusable"} for finding in found])
+    else:
+        show(found)
+    return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in found) else Exit.OK
+
+
+def try_host(config: Config, host: HostConfig) -> tuple[Finding, ...]:
+    """What is wrong with this host, or one line that says that nothing is."""
+    alone = replace(config, hosts={host.name: host})
+    found = tuple(finding for finding in check_all(alone) if finding.subject in (host.name, "ssh key", "known_hosts"))
+    if host.address:
+        return (*found, *probe(config, host))
+    return found or (Finding("ok", host.name, "all of its paths are folders of this machine"),)

@@ -1,0 +1,72 @@
+"""`backupd metrics`: numbers for Prometheus."""
+
+import os
+import secrets
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from backupd.cli.context import clock_for, json_option, load_config, now_option
+from backupd.seen import look
+from btrkeep.catalogue import Catalogue
+from btrkeep.cli import echo_json
+from btrkeep.errors import OperatorError
+from btrkeep.pool import open_pool
+
+
+@click.command("metrics")
+@click.option(
+    "--textfile", type=click.Path(dir_okay=False), metavar="FILE", help="Replace FILE, for node_exporter's textfile collector."
+)
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, textfile: str | None, as_json: bool, now: datetime | None) -> int:
+    """Print numbers of the pool and its hosts in the format that Prometheus reads.
+
+    With --textfile they replace FILE as a whole, readable by all; node_exporter wants a name that ends in .prom, in the folder that
+    its --collector.textfile.directory names.
+    """
+    config = load_config(ctx)
+    moment = clock_for(open_pool(config.pool.path), now).now() if now else datetime.now(UTC)
+    with Catalogue.open(config.pool.state) as catalogue:
+        seen, alarms = look(config, catalogue, moment, live=False), catalogue.alarms()
+    from prometheus_client import generate_latest
+
+    from backupd.metrics.families import Registry, families
+
+    if as_json:
+        echo_json([_as_json(family) for family in families(seen, alarms)])
+        return 0
+    text = generate_latest(Registry(seen, alarms))
+    if textfile is None:
+        sys.stdout.buffer.write(text)
+        sys.stdout.flush()
+    else:
+        _replace(Path(textfile), text)
+    return 0
+
+
+def _as_json(family: Any) -> dict[str, Any]:
+    return {
+        "name": family.name + ("_total" if family.type == "counter" else ""),
+        "type": family.type,
+        "help": family.documentation,
+        "samples": [{"labels": sample.labels, "value": float(sample.value)} for sample in family.samples],
+    }
+
+
+def _replace(path: Path, text: bytes) -> None:
+    """As a whole, so that nobody reads half of it; the name meanwhile does not end in .prom, which node_exporter would read."""
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with unfinished.open("xb") as file:
+            os.fchmod(file.fileno(), 0o644)  # whatever the umask is: node_exporter is another user
+            file.write(text)
+        unfinished.rename(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise OperatorError(f"{path} cannot be written: {error.strerror}", "is its folder there, and may you write it?") from error

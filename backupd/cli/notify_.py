@@ -1,0 +1,123 @@
+"""`backupd notify`: tells people what they do not know yet."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from backupd.alarms.journal import read_failure, see_unit
+from backupd.alarms.telling import Told, alone, tell_failure, tell_news, tell_test
+from backupd.cli.context import clock_for, json_option, load_config, now_option
+from btrkeep.catalogue import Catalogue, StoredAlarm
+from btrkeep.cli import complain, echo_json
+from btrkeep.config import Config
+from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.pool import open_pool
+from btrkeep.units import counted, format_time, printable
+
+
+@click.command("notify")
+@click.option("--failed", "unit", metavar="UNIT", help="Tell that this unit of systemd has failed, with its last lines.")
+@click.option("--digest", is_flag=True, help="Send the summary of the day now, whenever it is due.")
+@click.option("--test", is_flag=True, help="Send a test to every URL, and say which of them work.")
+@click.option("--dry-run", is_flag=True, help="Print what would be sent; send and remember nothing.")
+@json_option
+@now_option
+@click.pass_context
+def command(
+    ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_run: bool, as_json: bool, now: datetime | None
+) -> int:
+    """Tell the people in [notify] urls what is new: what failed, what is well again, and once a day how everything is.
+
+    A timer runs it every few minutes. Nothing is told twice as long as it stands, and what comes and goes does not fill a mailbox.
+    What could not be sent is tried again the next time.
+
+    Exit status 1 when no URL took what there was to tell; with --test when one of them did not.
+    """
+    if sum((unit is not None, digest, test)) > 1:
+        raise UsageError("--failed, --digest and --test exclude each other", "`backupd notify --help` explains them")
+    config = load_config(ctx)
+    moment = clock_for(open_pool(config.pool.path), now).now() if now else datetime.now(UTC)
+    failed = see_unit(unit) if unit is not None else None
+    if not config.notify.urls and not dry_run:
+        if test:
+            raise UsageError("[notify] has no urls", "docs/monitoring.rst shows some")
+        click.echo("nobody is told anything: [notify] has no urls")
+        return Exit.OK
+    if test:
+        told = tell_test(config, dry_run=dry_run)
+    elif failed:
+        told = _failed(config, failed, moment, dry_run=dry_run)
+    else:
+        with Catalogue.open(config.pool.state) as catalogue, alone(config, moment):
+            told = tell_news(config, catalogue, moment, want_digest=digest, dry_run=dry_run)
+    echo_json(_as_json(told, dry_run=dry_run)) if as_json else _show(told, dry_run=dry_run, test=test)
+    missed = any(not one.arrived for one in told.services) if test else not told.arrived
+    return Exit.ATTENTION if missed else Exit.OK
+
+
+def _failed(config: Config, unit: str, now: datetime, *, dry_run: bool) -> Told:
+    """A damaged catalogue may be the very reason why the unit failed: it is told in any case."""
+    failure = read_failure(unit)
+    with _catalogue_if_any(config, now) as catalogue:
+        return tell_failure(config, catalogue, failure, now, dry_run=dry_run)
+
+
+@contextmanager
+def _catalogue_if_any(config: Config, now: datetime) -> Iterator[Catalogue | None]:
+    try:
+        catalogue = Catalogue.open(config.pool.state)
+    except OperatorError as error:
+        complain(error)
+        yield None
+        return
+    with catalogue, alone(config, now):
+        yield catalogue
+
+
+def _show(told: Told, *, dry_run: bool, test: bool) -> None:
+    if dry_run:
+        for message in told.messages:
+            click.echo(f"{message.title}\n\n{message.body}\n")
+    for one in told.services:
+        if test or not one.arrived:
+            click.echo(f"{one}: {'works' if one.arrived else f'does not work: {one.reason}'}")
+    if test:
+        return
+    for row in told.alarms:
+        click.echo(f"alarm: {printable(row.text)}")
+    for row in told.recoveries:
+        click.echo(f"over: {printable(row.text)}")
+    standing = counted(len(told.standing), "alarm")
+    if not told.messages:
+        click.echo(f"nothing new; {standing} {'stands' if len(told.standing) == 1 else 'stand'}")
+    elif told.digest:
+        click.echo("the digest would be sent" if dry_run else "the digest was sent" if told.arrived else "the digest was not sent")
+
+
+def _as_json(told: Told, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "alarms": [_row(row) for row in told.alarms],
+        "recoveries": [_row(row) for row in told.recoveries],
+        "standing": [_row(row) for row in told.standing],
+        "digest": told.digest,
+        "messages": [{"title": message.title, "body": message.body, "kind": message.kind} for message in told.messages],
+        "services": [
+            {"number": one.number, "service": one.service, "arrived": one.arrived, "reason": one.reason} for one in told.services
+        ],
+        "dry_run": dry_run,
+    }
+
+
+def _row(row: StoredAlarm) -> dict[str, Any]:
+    return {
+        "what": row.what,
+        "subject": row.subject,
+        "text": row.text,
+        "since": format_time(row.since),
+        "told": format_time(row.told) if row.told else None,
+        "recovered": format_time(row.recovered) if row.recovered else None,
+        "times": row.times,
+    }

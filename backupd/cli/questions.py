@@ -1,0 +1,68 @@
+"""Questions to somebody at a terminal, whose answers may also come as options. Without a terminal nothing is asked."""
+
+import os
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import click
+
+from btrkeep.cli import complain
+from btrkeep.errors import OperatorError, UsageError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """Whether somebody can be asked, and where text goes: beside JSON to standard error."""
+
+    asks: bool
+    as_json: bool
+
+    @classmethod
+    def here(cls, as_json: bool) -> "Talk":
+        """With whoever started this. JSON is for programs, which answer nothing."""
+        return cls(os.isatty(0) and not as_json, as_json)
+
+    def say(self, text: str = "") -> None:
+        click.echo(text, err=self.as_json)
+
+    def heading(self, text: str) -> None:
+        self.say("\n" + click.style(text, bold=True))
+
+    def ask(self, question: str, default: str = "") -> str:
+        """One line; what stands in brackets when nothing is typed. Ctrl-C and the end of input are click.Abort."""
+        answer: str = click.prompt(question, default=default, show_default=bool(default), err=self.as_json)
+        return answer.strip()
+
+    def agrees(self, question: str, *, default: bool) -> bool:
+        return click.confirm(question, default=default, err=self.as_json)
+
+
+def asked(talk: Talk, given: str | None, question: str, default: str, use: Callable[[str], T]) -> T:
+    """What `use` makes of the given text, or of an answer. One that it refuses is asked for again. Raises what `use` raises."""
+    if given is not None or not talk.asks:
+        return use(given if given is not None else default)
+    while True:
+        try:
+            return use(talk.ask(question, default))
+        except OperatorError as error:
+            complain(error)
+
+
+def see_nothing_missing(talk: Talk, missing: list[str]) -> None:
+    """Raises UsageError that names every option that would have to be asked for."""
+    if missing and not talk.asks:
+        raise UsageError(
+            f"there is no terminal to ask at, so these are needed: {', '.join(missing)}", "`backupd setup --help` explains them"
+        )
+
+
+def words(text: str) -> list[str]:
+    """Words as a shell splits them, quotes and all. Raises UsageError when a quote is not closed."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r}: {error}", "a path with blanks stands in quotes") from None

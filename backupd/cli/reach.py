@@ -1,0 +1,82 @@
+"""The way to a host, step by step: our key, its key, the line for its authorized_keys, and whether it lets us in."""
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from backupd.checks import Finding, check_hosts
+from backupd.cli.questions import Talk
+from backupd.hosts.keys import ask_host_key, authorized_line, is_known, learn, make_key, name_of
+from btrkeep.config import Config, HostConfig
+from btrkeep.errors import OperatorError
+from btrkeep.units import printable
+
+REFUSED = "the host does not accept the key"  # words of backupd.rsync.meaning
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far it came. `line` is for the host's authorized_keys; without address there is none, and nothing to reach."""
+
+    line: str | None
+    host_key_known: bool
+    findings: tuple[Finding, ...]
+
+    @property
+    def good(self) -> bool:
+        return self.host_key_known and not any(finding.level == "error" for finding in self.findings)
+
+
+def reach(talk: Talk, config: Config, host: HostConfig, *, accept: bool) -> Reached:
+    """Makes what is missing of keys, and looks whether the host lets us in. At a terminal it waits until it does."""
+    if not host.address:
+        return Reached(None, True, ())
+    key = config.ssh.key
+    talk.say(f"{key} {'is the new key for all hosts' if make_key(key) else 'is the key, and was there already'}")
+    line = authorized_line(key, host.address)
+    if not _host_key(talk, config, host, accept):
+        _say_line(talk, host, line)
+        return Reached(line, False, ())
+    findings = probe(config, host)
+    if _refused(findings):
+        _say_line(talk, host, line)
+    while _refused(findings) and talk.asks and talk.ask("Enter when the line is there, q to leave it for now", "") != "q":
+        findings = probe(config, host)
+        if _refused(findings):
+            talk.say(f"{host.name} still does not accept the key")
+    return Reached(line, True, findings)
+
+
+def probe(config: Config, host: HostConfig) -> tuple[Finding, ...]:
+    """What `check --connect` says of this one host."""
+    return tuple(asyncio.run(check_hosts(replace(config, hosts={host.name: replace(host, enabled=True)}))))
+
+
+def _refused(findings: tuple[Finding, ...]) -> bool:
+    return any(REFUSED in finding.message for finding in findings)
+
+
+def _host_key(talk: Talk, config: Config, host: HostConfig, accept: bool) -> bool:
+    """Whether the host's key is written down now; it is only when somebody said yes to its fingerprint."""
+    known_hosts = config.ssh.known_hosts
+    if is_known(host, config.ssh):
+        return True
+    found = ask_host_key(host)
+    name = printable(name_of(host)[1])
+    talk.say(f"{name} answers with this host key:\n    {printable(found.fingerprint)}")
+    talk.say("On the host, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says which one is right.")
+    if not accept:
+        if not talk.asks:
+            talk.say(f"it is not written into {known_hosts}: nobody said yes (--accept-host-key does, when you have compared it)")
+            return False
+        if not talk.agrees("Is it the same?", default=False):
+            raise OperatorError(f"{host.name}: its host key was not accepted", "find out who answers there, before anything else")
+    learn(found, known_hosts)
+    talk.say(f"written into {known_hosts}")
+    return True
+
+
+def _say_line(talk: Talk, host: HostConfig, line: str) -> None:
+    user = (host.address or "").rpartition("@")[0] or "root"
+    home = "/root" if user == "root" else f"~{user}"
+    talk.say(f"\nOn the host, add this line to {home}/.ssh/authorized_keys. It lets the key read with rsync, and nothing else.")
+    talk.say(f"\n{line}\n")

@@ -1,0 +1,147 @@
+"""`backupd sample`: one look at the pool, kept for `trend`, `day` and `forecast`."""
+
+import logging
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from backupd.cli.context import Opened, json_option, now_option, opened
+from backupd.sampling import take
+from backupd.sampling.read import look
+from backupd.sampling.trend import metadata_share
+from btrkeep.catalogue import CatalogueBusy, Sample
+from btrkeep.cli import complain, echo_json
+from btrkeep.errors import Exit, OperatorError, PoolUnusable
+from btrkeep.pool import ERRORS
+from btrkeep.units import counted, format_share, format_size, format_time, printable
+
+_SCORING = 600.0  # seconds, for a large pool with cold caches
+_log = logging.getLogger(__name__)
+
+
+@click.command("sample")
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
+    """Note how the pool is: for a timer, every five minutes.
+
+    Kept are what is allocated and used, by kind of block group and by device; deleted subvolumes that wait; errors of devices;
+    mount options; what the devices read and wrote, and how long processes waited for them, since the sample before. `trend`, `day`
+    and `forecast` show what became of it. After two weeks an hour of samples becomes one, after a year a day.
+
+    When nobody has scored the free space for 26 hours, it starts `btrfs-balancer score --record`.
+
+    A catalogue that others keep busy is no failure: this sample is left out then, and nothing that counts is lost.
+    """
+    with opened(ctx, now) as site:
+        try:
+            found = look(site.pool)
+        except OSError as error:
+            raise PoolUnusable(
+                f"{site.pool.path} cannot be looked at: {error.strerror}", "see the kernel's messages (dmesg)"
+            ) from error
+        try:
+            sample, scores = _keep(site, site.clock.now(), found)
+        except CatalogueBusy as error:
+            complain(OperatorError(f"left out this sample: {error.message}", error.hint))
+            return Exit.OK
+    if as_json:
+        echo_json(as_json_object(sample))
+    else:
+        click.echo(line(sample))
+    if scores:
+        _score(site.pool.path, site.config.file)
+    return Exit.OK
+
+
+def _keep(site: Opened, now: datetime, found: Any) -> tuple[Sample, bool]:
+    """The sample, kept, and whether it is time to score the free space."""
+    sample = take.keep(site.catalogue, site.pool, now, found)
+    try:
+        take.thin(site.catalogue, site.pool.filesystem, now, site.config.pool.zone)
+        return sample, not site.pool.rehearsal and take.score_is_due(site.catalogue, site.pool.filesystem, now)
+    except CatalogueBusy as error:  # the next sample does it
+        _log.info("%s", printable(error.message))
+        return sample, False
+
+
+def _score(path: Path, config: Path) -> None:
+    """Programs meet in the catalogue: the scan is btrfs-balancer's, and its fault is not one of this sample's."""
+    from btrkeep.process.programs import ProgramFailed, run
+
+    words = ("score", str(path), "--record", "--config", str(config))
+    installed = Path(sys.executable).with_name("btrfs-balancer")
+    top = Path(__file__).resolve().parents[2]
+    here = (str(installed),) if installed.exists() else ("env", f"PYTHONPATH={top}", sys.executable, "-m", "balancer")
+    try:
+        run((*here, *words), timeout=_SCORING)
+    except ProgramFailed as error:
+        complain(OperatorError(f"the free space is not scored: {error.message}", error.hint))
+
+
+def line(sample: Sample) -> str:
+    """One line for a journal."""
+    parts = [
+        f"{format_size(sample.allocated)} of {format_size(sample.size)} allocated",
+        f"{format_size(sample.used)} used ({format_share(metadata_share(sample))} of it metadata)",
+        f"{counted(sample.orphans, 'deleted subvolume')} waiting" if sample.orphans is not None else "",
+        *(f"device {name}: {words}" for name, words in device_errors(sample).items()),
+        printable(sample.activity),
+    ]
+    if sample.seconds:
+        speeds = (format_size(round(value / sample.seconds)) for value in (sample.read, sample.written))
+        parts.append("{}/s read, {}/s written".format(*speeds))
+    if not sample.counters.get("pressure"):
+        parts.append("no pressure stall information in this kernel")
+    return "; ".join(filter(None, parts))
+
+
+def device_errors(sample: Sample) -> dict[str, str]:
+    """By device number what it has had; none of those that had none."""
+    found = {}
+    for name, (_, _, *errors) in sample.devices.items():
+        words = [f"{count:,} {kind}" for kind, count in zip(ERRORS, errors, strict=False) if count]
+        if words:
+            found[name] = f"errors: {', '.join(words)}"
+    return found
+
+
+def as_json_object(sample: Sample) -> dict[str, Any]:
+    """For --json."""
+    is_known = bool(sample.seconds)
+    return {
+        "filesystem": sample.filesystem,
+        "taken": format_time(sample.taken),
+        "size": sample.size,
+        "allocated": sample.allocated,
+        "used": sample.used,
+        "unallocated": max(sample.size - sample.allocated, 0),
+        "metadata_share": round(metadata_share(sample), 4),
+        "spaces": [_space(name, values) for name, values in sample.spaces.items()],
+        "devices": [_device(name, values) for name, values in sample.devices.items()],
+        "orphans": sample.orphans,
+        "score": round(sample.score, 3) if sample.score is not None else None,
+        "scored": format_time(sample.scored) if sample.scored else None,
+        "options": sample.options.split(","),
+        "activity": sample.activity.split(", ") if sample.activity else [],
+        "seconds": round(sample.seconds, 3) if is_known else None,
+        "read": sample.read if is_known else None,
+        "written": sample.written if is_known else None,
+        "pressure": {kind.replace(" ", "_"): value for kind, value in sample.pressure.items()} or None,
+    }
+
+
+def _space(name: str, values: Any) -> dict[str, Any]:
+    type_, profile = name.split()
+    allocated, used, factor = values
+    return {"type": type_, "profile": profile, "allocated": allocated, "used": used, "factor": factor / 1000}
+
+
+def _device(name: str, values: Any) -> dict[str, Any]:
+    size, allocated, *errors = values
+    counted_errors = dict(zip(ERRORS, errors, strict=True)) if errors else None
+    return {"devid": int(name), "size": size, "allocated": allocated, "unallocated": size - allocated, "errors": counted_errors}

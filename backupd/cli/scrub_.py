@@ -1,0 +1,86 @@
+"""`backupd scrub`: reads everything on the pool's filesystem, and puts right what can be."""
+
+import asyncio
+import signal
+from typing import Any
+
+import click
+
+from backupd.cli.context import json_option, load_config, see_writable
+from backupd.cli.observers import say
+from backupd.scrub import Scrubbed, State, Stopped, scrub
+from btrkeep.cli import echo_json
+from btrkeep.errors import Exit
+from btrkeep.pool import open_pool
+from btrkeep.process.service import Status
+from btrkeep.units import format_duration, format_share, format_size, printable
+
+
+@click.command("scrub")
+@json_option
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> int:
+    """Read everything on the pool's filesystem, and put right what can be.
+
+    It is `btrfs scrub` on the pool's filesystem: every copy of data and metadata is read and held against its checksum. One that
+    was cancelled, or ended by a reboot, is taken up where it was. It may take days; backups go on meanwhile.
+
+    Ctrl-C and SIGTERM cancel it, and the next one goes on from there.
+
+    Exit status 0: it came to its end and found no errors; 1: it found some, even if they were put right, or did not come to its
+    end; 3: a scrub is under way already.
+    """
+    pool = open_pool(load_config(ctx).pool.path)
+    see_writable(pool)
+    stopped, status = Stopped(), Status()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda seen, _frame: stopped.stop(seen))
+    status.say("scrubbing")
+    done = asyncio.run(scrub(pool.path, stopped, lambda now: status.say(progress_line(now))))
+    status.say(line(done))
+    if as_json:
+        echo_json(as_json_object(done, pool.filesystem))
+    else:
+        say(line(done))
+    return exit_status(done)
+
+
+def exit_status(done: Scrubbed) -> int:
+    """Of a scrub that has ended."""
+    if done.outcome == "stopped" and done.signal:
+        return Exit.INTERRUPTED if done.signal == signal.SIGINT else Exit.TERMINATED
+    return Exit.OK if done.good else Exit.ATTENTION
+
+
+def progress_line(now: State) -> str:
+    """How far it is."""
+    of = f" of {format_size(now.total)} ({format_share(min(1.0, now.scrubbed / now.total))})" if now.total else ""
+    return f"{format_size(now.scrubbed)}{of} scrubbed, {errors_in_words(now.errors)}"
+
+
+def errors_in_words(errors: dict[str, int]) -> str:
+    """Those that there are."""
+    found = [f"{number:,} {kind}" for kind, number in errors.items() if number]
+    return f"errors: {', '.join(found)}" if found else "no errors"
+
+
+def line(done: Scrubbed) -> str:
+    """What came of it."""
+    head = f"{done.outcome}{f' ({printable(done.why)})' if done.why else ''}"
+    if done.signal and done.outcome == "stopped":
+        head += "; the next one goes on from here"
+    part = " in all" if done.resumed else ""
+    return f"{head}: {format_size(done.scrubbed)} scrubbed{part}, {errors_in_words(done.errors)}, {format_duration(done.seconds)}"
+
+
+def as_json_object(done: Scrubbed, filesystem: str) -> dict[str, Any]:
+    """For --json."""
+    return {
+        "filesystem": filesystem,
+        "outcome": done.outcome,
+        "why": done.why or None,
+        "resumed": done.resumed,
+        "scrubbed": done.scrubbed,
+        "seconds": round(done.seconds, 3),
+        "errors": done.errors,
+    }

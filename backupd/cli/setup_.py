@@ -1,0 +1,210 @@
+"""`backupd setup`: from nothing to the first backup. Each step looks first whether it is done, so it can be run again anywhere."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+
+from backupd.checks import Finding, check_all
+from backupd.cli.context import json_option, opened
+from backupd.cli.host_ import files_of, keys_of, show_findings, try_host
+from backupd.cli.questions import Talk, asked, see_nothing_missing, words
+from backupd.cli.reach import Reached, reach
+from backupd.cli.setup_pool import pool_is_set_up, set_up_pool
+from backupd.hosts.files import Files, add_host
+from btrkeep.cli import echo_json
+from btrkeep.config import Config, HostConfig
+from btrkeep.config.sources import name_fault, parse_address
+from btrkeep.errors import Exit, UsageError
+
+HERE = "here"
+_REST = "run `backupd setup` again when that is mended: it goes on where it was"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the options say of the first host."""
+
+    host: str | None
+    address: str | None
+    this_machine: bool
+    port: int | None
+    paths: tuple[str, ...]
+
+
+@click.command("setup")
+@click.option(
+    "--pool-path", metavar="PATH", help="The pool: a folder on a mounted btrfs, made as a subvolume when it is not there."
+)
+@click.option("--retention", metavar="RULES", help="How long backups are kept: daily=14,weekly=13,monthly=12. all: for ever.")
+@click.option("--host", metavar="NAME", help="The first host's name.")
+@click.option("--address", metavar="ADDRESS", help="How ssh reaches it, such as root@web1.example.org.")
+@click.option("--this-machine", is_flag=True, help="The first host is this machine.")
+@click.option("--port", type=click.IntRange(1, 65535), help="The port of its ssh, when it is not 22.")
+@click.option("--path", "paths", multiple=True, metavar="PATH", help="A source path of the host; may be given several times.")
+@click.option(
+    "--accept-host-key", is_flag=True, help="Write the host's key down without asking. You have compared its fingerprint."
+)
+@click.option("--no-run", is_flag=True, help="Stop before the first backup. So does --json.")
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    pool_path: str | None,
+    retention: str | None,
+    host: str | None,
+    address: str | None,
+    this_machine: bool,
+    port: int | None,
+    paths: tuple[str, ...],
+    accept_host_key: bool,
+    no_run: bool,
+    as_json: bool,
+) -> int:
+    """Make a pool, add the first host, and make its first backup.
+
+    Asks for what the options do not say; without a terminal they have to say it all. What is done already is left as it is, so this
+    can be interrupted anywhere and run again.
+
+    Exit status 1 when something is left to do: it is said what.
+    """
+    if address and this_machine:
+        raise UsageError("--address and --this-machine exclude each other", "a host without address is this machine")
+    talk, files = Talk.here(as_json), files_of(ctx)
+    given = Given(host, address, this_machine, port, paths)
+    _see_nothing_missing(talk, files, given, pool_path, retention)
+    talk.heading("The pool")
+    config = set_up_pool(talk, files, pool_path, retention)
+    talk.heading("The first host")
+    config, first = _first_host(ctx, talk, files, config, given)
+    if first is None:
+        talk.say("every host that is enabled has a complete backup")
+        return _all_done(talk, config)
+    found = reach(talk, config, first, accept=accept_host_key)
+    findings = _checked(talk, config, first, found)
+    ready = found.good and not any(finding.level == "error" for finding in findings)
+    if as_json:
+        _as_json(config, first, found, findings, ready)
+    if not ready:
+        talk.say(f"\nNot ready for a backup yet; {_REST}")
+        return Exit.UNUSABLE if any(finding.unusable for finding in findings) else Exit.ATTENTION
+    return Exit.OK if no_run or as_json else _first_backup(ctx, talk, config, first)
+
+
+def _see_nothing_missing(talk: Talk, files: Files, given: Given, pool_path: str | None, retention: str | None) -> None:
+    """Raises UsageError without a terminal when an option is needed that is not given; all of them are named."""
+    missing = []
+    config = pool_is_set_up(files)
+    if config is None:
+        missing += [name for name, value in (("--pool-path", pool_path), ("--retention", retention)) if value is None]
+    if config is None or not config.hosts or (given.host and given.host not in config.hosts):
+        where = given.address or given.this_machine
+        needed = (("--host", given.host), ("--address or --this-machine", where), ("--path", given.paths))
+        missing += [name for name, value in needed if not value]
+    see_nothing_missing(talk, missing)
+
+
+def _first_host(ctx: click.Context, talk: Talk, files: Files, config: Config, given: Given) -> tuple[Config, HostConfig | None]:
+    """The host that is to be led to its first backup; None when all have one and no other was named."""
+    if given.host in config.hosts:
+        first = config.hosts[str(given.host)]
+        _see_the_same(files, first, given)
+        talk.say(f"{first.name} is configured in {files.hosts()[first.name]}")
+        return config, first
+    if config.hosts and not given.host:
+        with opened(ctx) as site:
+            facts = site.catalogue.host_facts()
+        done = {name for name, found in facts.items() if found.last_complete}
+        without = [each for each in config.hosts.values() if each.enabled and each.name not in done]
+        return config, without[0] if without else None
+    name, keys = _asked_host(talk, given)
+    path = add_host(files, name, keys)
+    talk.say(f"{name} is added: {path}")
+    config = files.load()
+    return config, config.hosts[name]
+
+
+def _see_the_same(files: Files, host: HostConfig, given: Given) -> None:
+    wanted: dict[str, Any] = keys_of(given.address, given.port, None, given.paths)
+    there = {"address": host.address, "port": host.port, "paths": list(host.paths)}
+    if any(there[key] != value for key, value in wanted.items()) or (given.this_machine and host.address):
+        raise UsageError(
+            f"the host {host.name} is configured already, and otherwise",
+            f"edit {files.hosts()[host.name]}, or leave the options out",
+        )
+
+
+def _asked_host(talk: Talk, given: Given) -> tuple[str, dict[str, Any]]:
+    address = given.address
+    if address is None and not given.this_machine:
+        address = asked(talk, None, "Its address, such as root@web1.example.org (this: this machine)", "this", _address)
+    default = HERE if not address else address.rpartition("@")[2].strip("[]").split(".")[0]
+    name = asked(talk, given.host, "Its name here", default, _name)
+    port = given.port
+    paths = given.paths or tuple(asked(talk, None, "Source paths, with blanks between them", "/etc", words))
+    return name, keys_of(address, port, None, paths)
+
+
+def _address(text: str) -> str | None:
+    if text == "this":
+        return None
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no address: {error}", "USER@HOST, such as root@web1.example.org") from None
+
+
+def _name(text: str) -> str:
+    if fault := name_fault(text):
+        raise UsageError(f"{text!r} cannot be a host's name: {fault}", "letters and digits, and . _ - after the first")
+    return text
+
+
+def _checked(talk: Talk, config: Config, host: HostConfig, found: Reached) -> tuple[Finding, ...]:
+    """What `check` says of the pool and this host, what was found on the way to the host included."""
+    alone = replace(config, hosts={host.name: host})
+    findings = (*check_all(alone), *found.findings) if host.address else (*check_all(alone), *try_host(config, host))
+    findings = tuple(dict.fromkeys(findings))
+    talk.heading("Is all well?")
+    show_findings(talk, findings)
+    return findings
+
+
+def _first_backup(ctx: click.Context, talk: Talk, config: Config, host: HostConfig) -> int:
+    from backupd.cli.run_ import command as run_command  # asyncio, NumPy and rsync's whole affair
+
+    talk.heading("The first backup")
+    if talk.asks and not talk.agrees(f"Back up {host.name} now? The first one fetches everything.", default=True):
+        talk.say(f"`backupd run {host.name}` makes it")
+        return Exit.OK
+    status: int = ctx.invoke(
+        run_command, hosts=(host.name,), everything=False, catch_up=False, dry_run=False, as_json=False, now=None
+    )
+    if status == Exit.OK:
+        _all_done(talk, config)
+    else:
+        talk.say(f"\n`backupd log {host.name}` says more; {_REST}")
+    return status
+
+
+def _all_done(talk: Talk, config: Config) -> int:
+    talk.say(f"\nThe pool {config.name} is set up. `backupd status` shows its hosts, `backupd host add` adds another.")
+    talk.say(f"For every night: sudo ./install.sh --enable {config.name}, in the folder that btrkeep was installed from.")
+    return Exit.OK
+
+
+def _as_json(config: Config, host: HostConfig, found: Reached, findings: tuple[Finding, ...], ready: bool) -> None:
+    problems = [finding for finding in findings if finding.level in ("warning", "error")]
+    echo_json(
+        {
+            "pool": str(config.pool.path),
+            "config": str(config.file),
+            "host": host.name,
+            "authorized_keys": found.line,
+            "host_key_known": found.host_key_known,
+            "ready": ready,
+            "problems": [
+                {"level": each.level, "subject": each.subject, "message": each.message, "hint": each.hint} for each in problems
+            ],
+        }
+    )

@@ -1,0 +1,76 @@
+"""`backupd trend`: how allocated and used went over months."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from backupd.cli.context import json_option, now_option, opened
+from backupd.sampling.trend import Point, points, step_for
+from btrkeep.cli import echo_json
+from btrkeep.errors import Exit
+from btrkeep.units import format_time, printable
+
+if TYPE_CHECKING:
+    from backupd.cli.context import Opened
+
+png_option = click.option(
+    "--png", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a picture instead of text."
+)
+
+
+@click.command("trend")
+@click.option("--days", type=click.IntRange(1, 36500), default=180, show_default=True, metavar="N", help="So far back.")
+@png_option
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, days: int, png: Path | None, as_json: bool, now: datetime | None) -> int:
+    """Show how allocated and used went over the months.
+
+    What is allocated and not used is what balance can give back; where allocated reaches the size of the devices, nothing can be
+    allocated any more. Sizes are bytes of the devices: with raid1 or dup everything counts twice.
+    """
+    with opened(ctx, now) as site:
+        until = site.clock.now()
+        found = _points(site, until - timedelta(days=days), until, days)
+        name = str(site.pool.path)
+    if png and found:
+        from backupd.sampling.picture import save, trend_figure
+
+        save(trend_figure(found, printable(name), until - timedelta(days=days), until), png)
+    if as_json:
+        echo_json({"since": format_time(until - timedelta(days=days)), "points": [_as_json(point) for point in found]})
+    elif not found:
+        click.echo(_how_to_begin(days))
+    elif not png:
+        from backupd.cli.trend_view import lines
+
+        click.echo("\n".join(lines(found, printable(name))))
+    return Exit.OK if found or as_json or not png else Exit.ATTENTION
+
+
+def _points(site: "Opened", since: datetime, until: datetime, days: int) -> list[Point]:
+    samples = site.catalogue.samples(site.pool.filesystem, since, until + timedelta(seconds=1))
+    return points(samples, since, step_for(timedelta(days=days)))
+
+
+def _as_json(point: Point) -> dict[str, Any]:
+    return {
+        "taken": format_time(point.taken),
+        "size": point.size,
+        "allocated": point.allocated,
+        "used": point.used,
+        "unallocated": point.unallocated,
+        "metadata_share": round(point.metadata_share, 4),
+        "orphans": point.orphans,
+        "score": round(point.score, 3) if point.score is not None else None,
+    }
+
+
+def _how_to_begin(days: int) -> str:
+    return (
+        f"There are no samples of the last {days} days. `backupd sample` takes one; the timer btrkeep-sample@POOL.timer, or a line "
+        "of cron, does so every five minutes."
+    )

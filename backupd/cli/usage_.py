@@ -1,0 +1,156 @@
+"""`backupd usage`: where the space goes."""
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from backupd.cli.context import json_option, now_option, opened
+from backupd.cli.names import complete_host_of_pool, see_host_or_folder
+from backupd.usage.measure import by_extents, by_sampling, by_writing, listed
+from backupd.usage.model import METHODS, Amount, BackupUse, HostUse, Measured, Use
+from btrkeep.cli import echo_json, table
+from btrkeep.units import counted, format_duration, format_size, format_time, parse_duration, printable
+
+
+class _Duration(click.ParamType[float]):
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return value if isinstance(value, float) else parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command("usage")
+@click.argument("host", required=False, shell_complete=complete_host_of_pool)
+@click.option(
+    "--method",
+    type=click.Choice(METHODS),
+    help="written: only what rsync wrote. sampled: by random places. extents: by all extents; exact. "
+    "[default: sampled; with HOST: extents]",
+)
+@click.option(
+    "--time", "seconds", type=_Duration(), default="60s", show_default=True, metavar="TIME", help="Measure no longer than this."
+)
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, host: str | None, method: str | None, seconds: float, as_json: bool, now: datetime | None) -> int:
+    """Where the space of the pool goes: by host, or by backup of HOST. Needs no qgroups.
+
+    WRITTEN is the data that rsync wrote for the backups that are still there. ON DISK is what they refer to, each piece once. OWN
+    is what would be free if the host, or that one backup, were gone: nobody else refers to it.
+
+    What is sampled comes with an interval that holds the true value in 95 of 100 cases. Metadata is not counted.
+    """
+    with opened(ctx, now) as site:
+        if host:
+            see_host_or_folder(site, host)
+        backups = listed(site.catalogue, None if method == "sampled" else host)
+        chosen = method or ("extents" if host else "sampled")
+        if chosen == "written":
+            use = by_writing(backups)
+        elif chosen == "sampled":
+            use = by_sampling(site.pool, backups, seconds)
+        else:
+            use = by_extents(site.pool, backups, seconds)
+    if as_json:
+        echo_json(_as_json(use, host))
+    else:
+        _show(use, host)
+    return 0
+
+
+def _as_json(use: Use, host: str | None) -> dict[str, Any]:
+    return {
+        "method": use.method,
+        "complete": use.complete,
+        "seconds": round(use.seconds, 3),
+        "draws": use.draws,
+        "others": _amount(use.others),
+        "hosts": [_host(one) for one in use.hosts if host in (None, one.host)],
+        "backups": [_backup(one) for one in use.backups if one.host == host],
+        "unread": dict(use.unread),
+    }
+
+
+def _host(one: HostUse) -> dict[str, Any]:
+    named = {"host": one.host, "backups": one.backups, "bytes": one.size, "new_bytes": one.written}
+    return {**named, **_measured(one.measured)}
+
+
+def _backup(one: BackupUse) -> dict[str, Any]:
+    named = {"host": one.host, "name": one.name, "state": one.state, "started": format_time(one.started)}
+    return {**named, "bytes": one.size, "new_bytes": one.written, **_measured(one.measured)}
+
+
+def _measured(measured: Measured | None) -> dict[str, Any]:
+    return {
+        "exclusive": _amount(measured.exclusive) if measured else None,
+        "referenced": _amount(measured.referenced) if measured else None,
+    }
+
+
+def _amount(amount: Amount | None) -> dict[str, int] | None:
+    return {"bytes": amount.bytes, "low": amount.low, "high": amount.high} if amount else None
+
+
+def _show(use: Use, host: str | None) -> None:
+    if host:
+        rows = [
+            (one.name or "(.working)", one.state, format_size(one.size), format_size(one.written), *_columns(one.measured))
+            for one in use.backups
+            if one.host == host
+        ]
+        heads = ["NAME", "STATE", "SIZE", "WRITTEN", "ON DISK", "OWN", "95%"]
+    else:
+        rows = [
+            (printable(one.host), str(one.backups), format_size(one.size), format_size(one.written), *_columns(one.measured))
+            for one in sorted(use.hosts, key=_weight, reverse=True)
+        ]
+        heads = ["HOST", "BACKUPS", "NEWEST", "WRITTEN", "ON DISK", "OWN", "95%"]
+    right = ["BACKUPS", "SIZE", "NEWEST", "WRITTEN", "ON DISK", "OWN"]
+    click.echo(table(rows, heads, right=right, spare=["STATE", "BACKUPS"]) if rows else "no backups yet")
+    for one in use.hosts if host else ():
+        if one.host == host and one.measured:
+            click.echo(f"{printable(host)}: {_words(one.measured.referenced)} on disk, all backups together")
+    for line in _how(use):
+        click.echo(line)
+
+
+def _weight(one: HostUse) -> int:
+    return one.measured.referenced.bytes if one.measured else one.written or 0
+
+
+def _columns(measured: Measured | None) -> tuple[str, str, str]:
+    """On disk, own, and the interval of that, which is empty where it is exact."""
+    if not measured:
+        return "-", "-", ""
+    own = measured.exclusive
+    interval = "" if own.exact else f"{format_size(own.low)} to {format_size(own.high)}"
+    return format_size(measured.referenced.bytes), format_size(own.bytes), interval
+
+
+def _words(amount: Amount) -> str:
+    size = format_size(amount.bytes)
+    return size if amount.exact else f"{size} ({format_size(amount.low)} to {format_size(amount.high)})"
+
+
+def _how(use: Use) -> list[str]:
+    """How it was measured, how sure it is, and what is missing."""
+    lines = []
+    if use.method == "written":
+        lines.append("nothing was measured: WRITTEN is what rsync wrote")
+    elif use.method == "sampled":
+        lines.append(
+            f"estimated from {counted(use.draws, 'random place')} in {format_duration(use.seconds)}; 95%: the interval of OWN"
+        )
+        if use.others:
+            lines.append(f"data of no backup: {_words(use.others)}")
+    else:
+        lines.append(f"measured by all extents in {format_duration(use.seconds)}; what is shared beyond a host counts as its own")
+    if not use.complete:
+        lines.append("the time was over before all was measured: take more with --time")
+    return [*lines, *(f"{printable(path)}: {why}" for path, why in use.unread.items())]

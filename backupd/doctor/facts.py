@@ -1,0 +1,154 @@
+"""What the rules judge: plain data about a filesystem, what it lies on, the machine and the configuration. Nothing here acts.
+
+Sizes are bytes, moments aware UTC. None is what could not be found out, and no rule may hold that against anybody.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One block device of those that a filesystem lies on, the uppermost first.
+
+    `kind`: disk, partition, lvm, lvm raid, dm-cache, crypt, multipath, dm, md, bcache, loop, iscsi, fibre channel, virtio, nvme,
+    nvme fabrics, sata, usb, drbd, nbd, rbd, zram. `detail` is the level of an md, the file of a loop device, the mode of a bcache.
+    `redundant`: what is below survives the loss of a disk; None: nobody here can know. `rotational` is the kernel's flag.
+    """
+
+    name: str
+    kind: str
+    detail: str = ""
+    redundant: bool | None = None
+    rotational: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device of the filesystem with all that it lies on; `layers[0]` is the device itself."""
+
+    layers: tuple[Layer, ...]
+
+    @property
+    def name(self) -> str:
+        """As in /dev."""
+        return self.layers[0].name
+
+    @property
+    def rotational(self) -> bool | None:
+        """What btrfs looked at when it was mounted."""
+        return self.layers[0].rotational
+
+    def has(self, *kinds: str) -> bool:
+        """Whether a layer of one of these kinds is among them."""
+        return any(layer.kind in kinds for layer in self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Filesystem:
+    """The filesystem as the kernel has it mounted.
+
+    `profiles`: by type (data, metadata, system, mixed) those that have block groups. `errors`: by devid the counters that are not
+    zero. `quota`: "", "qgroup" or "squota". `reclaim`: by file of sysfs the knobs of the kernel's own reclaim that are on.
+    `features` are those of this filesystem, `kernel_features` those that this kernel knows.
+    """
+
+    uuid: str
+    target: Path
+    mount_options: frozenset[str]
+    options: tuple[str, ...]
+    features: frozenset[str]
+    kernel_features: frozenset[str]
+    free_space_tree: bool
+    checksum: str
+    checksum_driver: str
+    profiles: Mapping[str, tuple[str, ...]]
+    devices: tuple[Device, ...]
+    missing: tuple[int, ...]
+    errors: Mapping[int, Mapping[str, int]]
+    quota: str
+    reclaim: Mapping[Path, str]
+    exclusive_operation: str
+    total: int
+    allocated: int
+    unallocated: int
+    metadata_free: int
+    subvolumes: int | None
+
+    def option(self, name: str) -> str | None:
+        """The value of a mount option of the filesystem; "" when it stands there without one, None when it does not."""
+        for option in self.options:
+            word, _, value = option.partition("=")
+            if word == name:
+                return value
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Scrub:
+    """The last scrub of each device that is known on this machine, all together.
+
+    `finished`: when the oldest of the devices' last complete scrubs began; None: some device has none. `unfinished`: some device's
+    last one was broken off. `running`: it goes on now. `uncorrectable` and `corrected` count its errors.
+    """
+
+    finished: datetime | None = None
+    unfinished: bool = False
+    running: bool = False
+    corrected: int = 0
+    uncorrectable: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`rsync` as numbers, () when there is none. `clock`: synchronised. `cpu`: the flags of the processor."""
+
+    rsync: tuple[int, ...] | None
+    clock: bool | None
+    cpu: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """A file that ssh uses: `mode` None when it is missing. `empty`: it has no line that counts."""
+
+    path: Path
+    mode: int | None
+    empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The pool and its configuration. `key` and `known_hosts` are None when no host is reached by ssh.
+
+    `created`: when the pool was. `hosts`: how many are enabled, and `unruled` those of them without any rule of retention.
+    `schedule`: what starts backups, names of timers or of files of cron. `own_balance`: something starts btrfs-balancer.
+    `mount_option` is that of [expiry], `expiring`: one runs now. `most_backups`: the host that has the most, and how many.
+    """
+
+    pool: Path
+    name: str
+    file: Path
+    created: datetime | None = None
+    hosts: int = 0
+    unruled: tuple[str, ...] = ()
+    key: KeyFile | None = None
+    known_hosts: KeyFile | None = None
+    schedule: tuple[str, ...] = ()
+    own_balance: bool = False
+    mount_option: str = "none"
+    expiring: bool = False
+    most_backups: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All of it, at one moment."""
+
+    now: datetime
+    filesystem: Filesystem
+    scrub: Scrub
+    machine: Machine
+    site: Site

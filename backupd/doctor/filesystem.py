@@ -1,0 +1,117 @@
+"""The facts about a mounted btrfs: from /proc/self/mountinfo, /sys/fs/btrfs, and the ioctls that btrkeep.pool knows."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from backupd.doctor.facts import Filesystem
+from backupd.doctor.layers import SYS, device
+from btrkeep.pool import exclusive_operation, filesystem_uuid, missing_devices, mount_of, read_room
+from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
+from btrkeep.treescan.subvolumes import count_subvolumes
+
+_KNOBS = ("dynamic_reclaim", "periodic_reclaim", "bg_reclaim_threshold")
+
+
+def read_filesystem(path: Path) -> Filesystem:
+    """Of the btrfs that `path` is on. Raises OSError."""
+    uuid, mount = filesystem_uuid(path), mount_of(path)
+    folder = SYS / "fs" / "btrfs" / uuid
+    room, allocation = read_room(path), read_allocation(path)
+    checksum, driver = _checksum(folder)
+    options = tuple(option for option in mount.super_options if not option.startswith("subvol"))
+    return Filesystem(
+        uuid=uuid,
+        target=mount.target,
+        mount_options=frozenset(mount.mount_options),
+        options=options,
+        features=frozenset(_names(folder / "features")),
+        kernel_features=frozenset(_names(SYS / "fs" / "btrfs" / "features")),
+        free_space_tree="space_cache=v2" in options,
+        checksum=checksum,
+        checksum_driver=driver,
+        profiles=_profiles(allocation),
+        devices=tuple(device(name) for name in _present(folder / "devices")),
+        missing=tuple(missing_devices(path)),
+        errors=_errors(allocation),
+        quota=_quota(folder / "qgroups"),
+        reclaim=_reclaim(folder / "allocation" / "data"),
+        exclusive_operation=exclusive_operation(path),
+        total=room.total,
+        allocated=sum(space.total for space in allocation.spaces),
+        unallocated=room.unallocated,
+        metadata_free=room.metadata_free,
+        subvolumes=_subvolumes(path),
+    )
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _present(folder: Path) -> list[str]:
+    """Names of the devices that are there: a missing one stands in sysfs as nothing that it could be a link to."""
+    return [name for name in _names(folder) if (SYS / "class" / "block" / name).exists()]
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:  # an older kernel, or a file that answers nothing now
+        return ""
+
+
+def _checksum(folder: Path) -> tuple[str, str]:
+    """Algorithm and driver of "crc32c (crc32c-intel)" (Linux 5.5)."""
+    match = re.fullmatch(r"(\S+) \((.+)\)", _text(folder / "checksum"))
+    return (match[1], match[2]) if match else ("", "")
+
+
+def _profiles(allocation: Allocation) -> Mapping[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for space in allocation.spaces:
+        if space.total:
+            found.setdefault(space.type, []).append(space.profile)
+    return {kind: tuple(sorted(profiles)) for kind, profiles in found.items()}
+
+
+def _errors(allocation: Allocation) -> Mapping[int, Mapping[str, int]]:
+    counted = {
+        one.devid: {name: count for name, count in zip(ERRORS, one.errors or (), strict=False) if count}
+        for one in allocation.devices
+    }
+    return {devid: counts for devid, counts in counted.items() if counts}
+
+
+def _quota(folder: Path) -> str:
+    if _text(folder / "enabled") != "1":
+        return ""
+    return _text(folder / "mode") or "qgroup"  # Linux 6.7 knows two modes
+
+
+def _reclaim(folder: Path) -> Mapping[Path, str]:
+    """The threshold alone does nothing where dynamic reclaim sets it by itself, and is shown as that then."""
+    values = {folder / name: _text(folder / name) for name in _KNOBS}
+    return {file: value for file, value in values.items() if value not in ("", "0")}
+
+
+def _subvolumes(path: Path) -> int | None:
+    with _opened(path) as fd:
+        try:
+            return count_subvolumes(fd)
+        except PermissionError:
+            return None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,58 @@
+"""What --fix NAME does: the steps of a finding that still holds, and a look afterwards whether it is gone."""
+
+import logging
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from backupd.doctor.facts import Facts
+from backupd.doctor.finding import Finding, Run, Step, Write
+from backupd.doctor.rules import BY_NAME, judge
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.process.programs import run
+
+_log = logging.getLogger(__name__)
+_LONGEST = 3600.0  # to switch quotas off waits for a running commit, which can take long
+
+
+def rule_named(name: str) -> str:
+    """The name, once it is known to be one. Raises UsageError."""
+    if name in BY_NAME:
+        return name
+    near = get_close_matches(name, BY_NAME, 1)
+    raise UsageError(f"there is no check {name}", f"did you mean {near[0]}?" if near else "`backupd doctor` names what it finds")
+
+
+def findings_of(name: str, facts: Facts) -> list[Finding]:
+    """What that rule finds now."""
+    return judge(facts, [BY_NAME[name]])
+
+
+def refusal(finding: Finding) -> OperatorError | None:
+    """Why nothing is done about it, None when something is."""
+    if finding.fixable:
+        return None
+    if finding.unmounted:
+        return OperatorError(
+            f"{finding.name}: this needs the filesystem unmounted, so it is not done here", "the commands are above"
+        )
+    return OperatorError(f"{finding.name}: this is not done here: it is to be decided, or takes long", "the commands are above")
+
+
+def fix(finding: Finding, look_again: Callable[[], Facts]) -> None:
+    """Does the steps. Raises OperatorError when one fails, or when the rule still finds the same afterwards."""
+    for step in finding.steps:
+        _log.info("%s", step.line)
+        _do(step)
+    if any(after.what == finding.what for after in findings_of(finding.name, look_again())):
+        raise OperatorError(f"{finding.name}: all was done, and it is as before", "look at dmesg, and try the commands by hand")
+
+
+def _do(step: Step) -> None:
+    match step:
+        case Run(command):
+            run(command, timeout=_LONGEST)
+        case Write(file, value):
+            try:
+                file.write_text(value)
+            except OSError as error:
+                raise OperatorError(f"{file}: {error.strerror}", "does this kernel still have it?") from error

@@ -1,0 +1,199 @@
+"""Rules about how the filesystem is mounted. Options belong to the whole filesystem, but for that about access times."""
+
+import shlex
+from collections.abc import Iterator
+
+from backupd.doctor.facts import Facts, Filesystem
+from backupd.doctor.finding import Finding, Rule, Run
+
+LONGEST_COMMIT = 300  # seconds; above it the kernel warns too
+SHORTEST_COMMIT = 10
+DEFAULT_COMMIT = 30
+_HIGH_LEVEL = 3  # of zstd: above it a core compresses less than a disk writes
+
+
+def remount(fs: Filesystem, option: str) -> Run:
+    """The step that changes an option of the mounted filesystem, until it is mounted the next time."""
+    return Run(("mount", "-o", f"remount,{option}", str(fs.target)))
+
+
+def in_fstab(word: str) -> str:
+    """What is left to be done by hand for the next mount."""
+    return f"# and {word} among the options in /etc/fstab, for the next mount"
+
+
+def _atime(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    if "noatime" in fs.mount_options:
+        return
+    kind = "relatime" if "relatime" in fs.mount_options else "strictatime"
+    yield Finding(
+        "atime",
+        "warning",
+        f"the pool is mounted with {kind}: the time of every look is kept",
+        "each night rsync reads every folder of a host, so btrfs writes the metadata of all of them anew, and earlier backups "
+        "share it no more",
+        "none known: hardly any program asks when a file was read last",
+        (in_fstab("noatime"),),
+        (remount(fs, "noatime"),),
+    )
+
+
+def _read_only(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    if "ro" not in fs.options:
+        return
+    yield Finding(
+        "read-only",
+        "error",
+        "the filesystem is read-only",
+        "somebody mounted it so, or the kernel has stopped all writing after an error; no backup can be made",
+        "after an error every further write can make it worse: find out first, and have a copy of what matters",
+        ("dmesg | grep -i btrfs", f"umount {_q(fs)}", f"btrfs check --readonly {_device(fs)}", f"mount {_q(fs)}"),
+        unmounted=True,
+    )
+
+
+def _degraded(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    if fs.option("degraded") is None or fs.missing:
+        return
+    yield Finding(
+        "degraded",
+        "warning",
+        "the pool is mounted with degraded although no device is missing",
+        "should a device fail to come up one day, it would be mounted without it and nobody would notice",
+        "none; it has to be unmounted for it",
+        ("# take degraded out of the options in /etc/fstab", f"umount {_q(fs)}", f"mount {_q(fs)}"),
+        unmounted=True,
+    )
+
+
+def _space_cache(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    if fs.free_space_tree and fs.option("nospace_cache") is None:
+        return
+    what = "no space cache" if fs.option("nospace_cache") is not None else "a space cache of version 1"
+    yield Finding(
+        "space-cache",
+        "warning",
+        f"the filesystem has {what} instead of a free space tree",
+        "version 1 writes a file for each changed block group in every commit, which a large filesystem feels as pauses; without a "
+        "cache the whole extent tree is read after each mount, and the scores of free space take far longer",
+        "low; the first mount reads the whole extent tree, minutes on a large filesystem. Linux before 4.5 cannot write to it then",
+        (f"umount {_q(fs)}", f"mount -o clear_cache,space_cache=v2 {_device(fs)} {_q(fs)}",
+         "# it stays: no option in /etc/fstab is needed, but take space_cache=v1 or nospace_cache out"),
+        unmounted=True,
+    )  # fmt: skip
+
+
+def _compression(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    forced, chosen = fs.option("compress-force"), fs.option("compress")
+    method, _, level = (forced or chosen or "").partition(":")
+    if forced is not None:
+        yield _slow_compression(
+            fs,
+            "compress-force compresses what does not get smaller as well",
+            "such data is cut into extents of 512 KiB at the most, compressed data into 128 KiB: much more metadata, at every "
+            "snapshot, expiry and balance",
+        )
+    elif method == "zlib" or (level.isdigit() and int(level) > _HIGH_LEVEL):
+        yield _slow_compression(
+            fs,
+            f"data is compressed with {chosen}, which is slow",
+            "a backup that comes faster than it can be compressed waits for the processor; zstd:1 saves nearly as much",
+        )
+    elif method == "":
+        yield Finding(
+            "compression",
+            "note",
+            "data is not compressed",
+            "much of what servers hold gets smaller with zstd:1, and less has to be written",
+            "some processor time; files are cut into extents of 128 KiB, so more metadata. Only what is written from now on "
+            "changes",
+            (remount(fs, "compress=zstd:1").line, in_fstab("compress=zstd:1")),
+        )
+
+
+def _slow_compression(fs: Filesystem, what: str, why: str) -> Finding:
+    risk = "none: what is written from now on is a little larger"
+    return Finding("compression", "note", what, why, risk, (in_fstab("compress=zstd:1"),), (remount(fs, "compress=zstd:1"),))
+
+
+def _commit(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    value = fs.option("commit") or ""
+    if not value.isdigit() or SHORTEST_COMMIT <= int(value) <= LONGEST_COMMIT:
+        return
+    why = (
+        "each commit writes the changed part of every tree; the same blocks are written again and again"
+        if int(value) < SHORTEST_COMMIT
+        else "a power cut takes back what was written since; a commit of so much holds everybody up, and the cleaner sleeps as long"
+    )
+    yield Finding(
+        "commit",
+        "warning",
+        f"a commit comes every {value} seconds",
+        why,
+        "none: 30 seconds is what btrfs does by itself",
+        ("# and take commit= out of the options in /etc/fstab",),
+        (remount(fs, f"commit={DEFAULT_COMMIT}"),),
+    )
+
+
+def _autodefrag(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    if fs.option("autodefrag") is None:
+        return
+    yield Finding(
+        "autodefrag",
+        "warning",
+        "the pool is mounted with autodefrag",
+        "files changed in place are written again as a whole in pieces, and what was shared with earlier backups is stored twice",
+        "none for backups",
+        ("# and take autodefrag out of the options in /etc/fstab",),
+        (remount(fs, "noautodefrag"),),
+    )
+
+
+def _no_checksums(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    found = [word for word in ("nodatacow", "nodatasum") if fs.option(word) is not None]
+    if not found:
+        return
+    yield Finding(
+        "checksums-off",
+        "warning",
+        f"the pool is mounted with {' and '.join(found)}",
+        "new files have no checksums: damage on the disks is noticed neither when they are read nor by scrub",
+        "none; what was written meanwhile stays without checksums",
+        (f"# take {' and '.join(found)} out of the options in /etc/fstab",),
+        (remount(fs, "datacow,datasum"),),
+    )
+
+
+def _q(fs: Filesystem) -> str:
+    return shlex.quote(str(fs.target))
+
+
+def _device(fs: Filesystem) -> str:
+    return shlex.quote(f"/dev/disk/by-uuid/{fs.uuid}")
+
+
+RULES = (
+    Rule("read-only", ("error",), "the filesystem is read-only", _read_only),
+    Rule("atime", ("warning",), "access times are kept (relatime, strictatime)", _atime, fixable=True),
+    Rule("space-cache", ("warning",), "a space cache of version 1, or none, instead of a free space tree", _space_cache),
+    Rule("compression", ("note",), "data is not compressed, or in a way that costs much", _compression, fixable=True),
+    Rule(
+        "commit",
+        ("warning",),
+        f"commits less than {SHORTEST_COMMIT} or more than {LONGEST_COMMIT} seconds apart",
+        _commit,
+        fixable=True,
+    ),
+    Rule("autodefrag", ("warning",), "autodefrag, which undoes what snapshots share", _autodefrag, fixable=True),
+    Rule("checksums-off", ("warning",), "nodatacow or nodatasum", _no_checksums, fixable=True),
+    Rule("degraded", ("warning",), "degraded among the mount options without a missing device", _degraded),
+)

@@ -1,0 +1,177 @@
+"""Rules about how the filesystem was made: trees, profiles, checksums."""
+
+import shlex
+from collections.abc import Iterator
+
+from backupd.doctor.facts import Device, Facts, Filesystem
+from backupd.doctor.finding import Finding, Rule
+from btrkeep.units import format_size
+
+MANY_BLOCK_GROUPS = 4 << 40
+"""Bytes allocated from which a mount is long without a block group tree: 4,000 block groups, each a seek or more."""
+_LOST_WITH_A_DEVICE = ("single", "dup", "raid0")
+_PARITY = ("raid5", "raid6")
+_ACCELERATED_BY = {  # flags of x86 and of arm64 with which the kernel's library code has a fast way
+    "crc32c": {"sse4_2", "crc32"},
+    "sha256": {"sha_ni", "avx2", "avx", "ssse3", "sha2"},
+}
+_SLOW = {"crc32c", "sha256", "blake2b"}  # xxhash64 is as fast without help
+
+
+def _skinny_metadata(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    if "skinny_metadata" in fs.features:
+        return
+    yield Finding(
+        "skinny-metadata",
+        "warning",
+        "the filesystem is without skinny metadata",
+        "each tree block takes 18 bytes more in the extent tree, of 58 without; all that changes it is slower: snapshots, expiry, "
+        "balance",
+        "low; new tree blocks are stored so, old ones as they are rewritten. Linux before 3.10 cannot mount it then",
+        (*_unmounted(fs, "btrfstune -x"), _metadata_anew(facts)),
+        unmounted=True,
+    )
+
+
+def _metadata_anew(facts: Facts) -> str:
+    return f"btrfs balance start -m {shlex.quote(str(facts.site.pool))}   # at leisure: rewrites what is there"
+
+
+def _unmounted(fs: Filesystem, command: str) -> tuple[str, ...]:
+    target = shlex.quote(str(fs.target))
+    return (f"umount {target}", f"{command} /dev/disk/by-uuid/{fs.uuid}", f"mount {target}")
+
+
+def _block_group_tree(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    if fs.allocated < MANY_BLOCK_GROUPS or "block_group_tree" in fs.features or "block_group_tree" not in fs.kernel_features:
+        return
+    yield Finding(
+        "block-group-tree",
+        "warning",
+        f"{format_size(fs.allocated)} are allocated, and there is no block group tree",
+        "at each mount every block group is looked for in the extent tree, one seek or more each: minutes on disks that rotate",
+        "medium: it rewrites where all block groups are noted, and must not be interrupted. It wants a free space tree, and a "
+        "btrfstune that knows the option (that of Debian 13 does, that of Debian 12 does not). Linux before 6.1 can only read the "
+        "filesystem then",
+        _unmounted(fs, "btrfstune --convert-to-block-group-tree"),
+        unmounted=True,
+    )
+
+
+def _of(fs: Filesystem, kind: str) -> tuple[str, ...]:
+    return fs.profiles.get(kind) or fs.profiles.get("mixed", ())
+
+
+def _metadata_profile(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    found, count = _of(fs, "metadata"), len(fs.devices) + len(fs.missing)
+    weak = [profile for profile in found if profile in _LOST_WITH_A_DEVICE]
+    if count > 1 and weak:
+        what = f"metadata is {weak[0]} on {count} devices"
+        why = "when one of the devices dies, the whole filesystem and with it every backup is lost"
+    elif count == 1 and "single" in found and not any(_redundant(device) for device in fs.devices):
+        what = "there is one copy of the metadata, and nothing below is known to have another"
+        why = "one damaged tree block can take many backups with it; with a second copy btrfs mends it by itself"
+    else:
+        return
+    better = "raid1" if count > 1 else "dup"
+    yield Finding(
+        "metadata-profile",
+        "warning",
+        what,
+        why,
+        "low; metadata is rewritten, which takes hours when there is much of it, and needs unallocated space",
+        (f"btrfs balance start -mconvert={better} {shlex.quote(str(facts.site.pool))}",),
+    )
+
+
+def _redundant(device: Device) -> bool:
+    return any(layer.redundant for layer in device.layers)
+
+
+def _dup_metadata(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    if "dup" not in _of(fs, "metadata") or "mixed" in fs.profiles or len(fs.devices) != 1 or fs.missing:
+        return
+    known = _redundant(fs.devices[0])
+    storage = next((layer.kind for layer in fs.devices[0].layers if layer.kind in ("iscsi", "fibre channel", "multipath")), "")
+    if not known and not storage:
+        return
+    below = next((f"{layer.kind} {layer.detail}".strip() for layer in fs.devices[0].layers if layer.redundant), storage)
+    yield Finding(
+        "dup-metadata",
+        "warning" if known else "note",
+        f"metadata is stored twice (DUP), and {below} below {'has' if known else 'mostly has'} redundancy of its own",
+        "everything that changes metadata writes twice as much: snapshots, expiry and balance, of which metadata is most of the "
+        "work",
+        "btrfs then has no second copy: what the storage below damages without noticing, it can find but not mend. Keep DUP if the "
+        "storage is not trusted, or not redundant",
+        (f"btrfs balance start -f -mconvert=single {shlex.quote(str(facts.site.pool))}",),
+    )
+
+
+def _mixed_profiles(facts: Facts) -> Iterator[Finding]:
+    for kind, found in facts.filesystem.profiles.items():
+        if len(found) > 1:
+            yield Finding(
+                "profiles",
+                "warning",
+                f"{kind} is stored in more than one way: {', '.join(found)}",
+                "a conversion was broken off, or the pool was written to while a device was missing: part of it has not the "
+                "redundancy that the rest has",
+                "low; what is left over is rewritten",
+                (f"btrfs balance start -f -{kind[0]}convert=PROFILE,soft {shlex.quote(str(facts.site.pool))}   # one of these",),
+            )
+
+
+def _raid56(facts: Facts) -> Iterator[Finding]:
+    found = [profile for profile in _of(facts.filesystem, "metadata") if profile in _PARITY]
+    if not found:
+        return
+    yield Finding(
+        "raid56",
+        "warning",
+        f"metadata is {found[0]}",
+        "a power cut can leave parity that does not fit (the write hole); with a dead disk later the whole filesystem may be lost",
+        "low; metadata is rewritten, and takes more room",
+        (f"btrfs balance start -mconvert={'raid1' if found[0] == 'raid5' else 'raid1c3'} {shlex.quote(str(facts.site.pool))}",),
+    )
+
+
+def _checksum(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    if fs.checksum not in _SLOW or is_accelerated(fs.checksum, fs.checksum_driver, facts.machine.cpu):
+        return
+    yield Finding(
+        "checksum",
+        "note",
+        f"checksums are {fs.checksum}, calculated by {fs.checksum_driver} without help of the processor",
+        "all data is checksummed once when it is written and each time that it is read; scrub and backups of large files wait for "
+        "it",
+        "a new filesystem: the algorithm is chosen by mkfs.btrfs. A processor with the instructions for it, or the kernel module "
+        "that uses them, needs none",
+        ("grep -A1 'name *: crc32c' /proc/crypto   # does this kernel have a faster driver?",),
+    )
+
+
+def is_accelerated(checksum: str, driver: str, cpu: frozenset[str]) -> bool:
+    """Whether a driver uses instructions made for it. What has another name than generic or lib does; lib looks for itself."""
+    if driver.endswith("-generic"):
+        return False
+    if driver.endswith("-lib"):  # since Linux 6.14 for crc32c, 6.16 for sha256, 6.19 for blake2b
+        return bool(_ACCELERATED_BY.get(checksum, set()) & cpu)
+    return driver != ""
+
+
+RULES = (
+    Rule("skinny-metadata", ("warning",), "no skinny metadata", _skinny_metadata),
+    Rule("block-group-tree", ("warning",), f"no block group tree with {format_size(MANY_BLOCK_GROUPS)} or more allocated",
+         _block_group_tree),
+    Rule("metadata-profile", ("warning",), "metadata that a single fault loses", _metadata_profile),
+    Rule("dup-metadata", ("note", "warning"), "DUP metadata on storage that is redundant itself", _dup_metadata),
+    Rule("profiles", ("warning",), "data or metadata in more than one profile", _mixed_profiles),
+    Rule("raid56", ("warning",), "metadata in raid5 or raid6", _raid56),
+    Rule("checksum", ("note",), "a checksum that the kernel calculates without help of the processor", _checksum),
+)  # fmt: skip

@@ -1,0 +1,132 @@
+"""Rules about the machine and the configuration."""
+
+import shlex
+from collections.abc import Iterator
+
+from backupd.doctor.facts import Facts
+from backupd.doctor.finding import Finding, Rule, Run
+from backupd.version import OLDEST, SAFE
+from btrkeep.units import counted, printable
+
+
+def _rsync(facts: Facts) -> Iterator[Finding]:
+    numbers = facts.machine.rsync
+    if numbers is None or numbers >= SAFE:
+        return
+    version, wanted = ".".join(map(str, numbers)), ".".join(map(str, SAFE))
+    yield Finding(
+        "rsync",
+        "error" if numbers < OLDEST else "warning",
+        f"rsync {version} is too old" if numbers else "there is no rsync",
+        f"before {wanted} a hostile host can use known holes of it against this server" if numbers else "backups are made with it",
+        "none known",
+        (
+            "apt update && apt install rsync",
+            f"# Debian's security updates may mend {wanted}'s holes in an older one: see its changelog",
+        ),
+    )
+
+
+def _key(facts: Facts) -> Iterator[Finding]:
+    key = facts.site.key
+    if key is None or (key.mode is not None and not key.mode & 0o077):
+        return
+    path = shlex.quote(str(key.path))
+    if key.mode is None:
+        yield Finding(
+            "ssh-key",
+            "error",
+            f"{printable(str(key.path))} is missing",
+            "hosts are reached with it",
+            "none; its public half has to be put on every host",
+            (f"ssh-keygen -t ed25519 -N '' -f {path}",),
+        )
+        return
+    yield Finding(
+        "ssh-key",
+        "error",
+        f"{printable(str(key.path))} has mode {key.mode:04o}: others can read it",
+        "who has it can read every file of every host; ssh refuses to use it, too",
+        "none. Who could read it so far may have it: think about a new one",
+        (),
+        (Run(("chmod", "600", str(key.path))),),
+    )
+
+
+def _known_hosts(facts: Facts) -> Iterator[Finding]:
+    known = facts.site.known_hosts
+    if known is None:
+        return
+    path = shlex.quote(str(known.path))
+    if known.mode is None or known.empty:
+        yield Finding(
+            "known-hosts",
+            "error",
+            f"{printable(str(known.path))} {'is missing' if known.mode is None else 'has no host in it'}",
+            "a host whose key is not in it is not contacted",
+            "who answers is believed: compare the keys with those of the hosts",
+            (f"ssh-keyscan HOST >> {path}",),
+        )
+    elif known.mode & 0o022:
+        yield Finding(
+            "known-hosts",
+            "error",
+            f"{printable(str(known.path))} has mode {known.mode:04o}: others can write to it",
+            "who can write to it decides which machine is taken for which host",
+            "none. Compare its keys with those of the hosts",
+            (),
+            (Run(("chmod", "go-w", str(known.path))),),
+        )
+
+
+def _retention(facts: Facts) -> Iterator[Finding]:
+    unruled = facts.site.unruled
+    if not unruled:
+        return
+    some = ", ".join(unruled[:3]) + (" and others" if len(unruled) > 3 else "")
+    yield Finding(
+        "retention",
+        "warning",
+        f"no retention is configured for {counted(len(unruled), 'host')}: {some}",
+        "every backup of them is kept for ever, until the pool is full",
+        "backups that no rule keeps expire. `backupd retention explain --policy` shows which, before it is configured",
+        (f"# in {facts.site.file}:", "#   [retention]", "#   daily = 14", "#   weekly = 13", "#   monthly = 12"),
+    )
+
+
+def _schedule(facts: Facts) -> Iterator[Finding]:
+    site = facts.site
+    if site.schedule or not site.hosts:
+        return
+    yield Finding(
+        "schedule",
+        "warning",
+        "nothing starts the backups by itself: no timer is enabled, and no line of cron runs backupd",
+        "backups that somebody has to think of are not made",
+        "none",
+        (f"systemctl enable --now btrkeep-backup@{site.name}.timer btrkeep-expire@{site.name}.timer",),
+    )
+
+
+def _clock(facts: Facts) -> Iterator[Finding]:
+    if facts.machine.clock is not False:
+        return
+    yield Finding(
+        "clock",
+        "warning",
+        "the clock is not synchronised",
+        "backups are named, and expire, by this clock. One that leaps forward makes expiry refuse to work, and one that is slowly "
+        "wrong is not noticed",
+        "none; one that is far off leaps once",
+        ("apt install chrony", "timedatectl   # says when it is synchronised"),
+    )
+
+
+RULES = (
+    Rule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync),
+    Rule("ssh-key", ("error",), "the private key is missing, or others can read it", _key, fixable=True),
+    Rule("known-hosts", ("error",), "known_hosts is missing or empty, or others can write to it", _known_hosts, fixable=True),
+    Rule("retention", ("warning",), "hosts without any rule of retention", _retention),
+    Rule("schedule", ("warning",), "neither a timer nor cron starts the backups", _schedule),
+    Rule("clock", ("warning",), "the clock is not synchronised", _clock),
+)

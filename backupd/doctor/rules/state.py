@@ -1,0 +1,146 @@
+"""Rules about the state that the filesystem is in."""
+
+import shlex
+from collections.abc import Iterator
+from datetime import timedelta
+
+from backupd.doctor.facts import Facts
+from backupd.doctor.finding import Finding, Rule, Run, Write
+from btrkeep.units import counted, format_duration, format_size
+
+SCRUB_EVERY = timedelta(days=35)
+MANY_SUBVOLUMES = 100_000
+MANY_OF_A_HOST = 300
+_FLOOR_SHARE, _FLOOR = 0.02, 4 << 30  # what btrfs-balancer leaves too
+_LITTLE_METADATA = 256 << 20
+
+
+def _unallocated(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    floor = min(_FLOOR, int(fs.total * _FLOOR_SHARE))
+    if fs.unallocated >= floor:
+        return
+    tight = fs.metadata_free < min(_LITTLE_METADATA, fs.total // 100)
+    yield Finding(
+        "unallocated",
+        "error" if tight else "warning",
+        f"{format_size(fs.unallocated)} are unallocated, and {format_size(fs.metadata_free)} free in metadata block groups",
+        "when metadata needs another block group and there is no room for one, all writing ends with ENOSPC, even where data has "
+        "room; balance needs unallocated space too",
+        "low; data that is in sparsely used block groups is moved together",
+        (
+            "backupd expire",
+            f"btrfs balance start -dusage=10 {shlex.quote(str(facts.site.pool))}   # then 20, 30 ... as long as it helps",
+        ),
+    )
+
+
+def _quota(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    if not fs.quota:
+        return
+    simple = fs.quota == "squota"
+    yield Finding(
+        "qgroups",
+        "note" if simple else "warning",
+        f"{'simple quotas' if simple else 'qgroups'} are switched on",
+        "every new extent is accounted to the subvolume that it was written for, which costs little"
+        if simple
+        else "for every extent that changes hands all snapshots that refer to it are found, again and again: to delete snapshots "
+        "takes many times as long and can stop the whole filesystem",
+        "limits and numbers of qgroups are gone; btrkeep needs none (`backupd usage` tells where the space goes)",
+        (),
+        (Run(("btrfs", "quota", "disable", str(facts.site.pool))),),
+    )
+
+
+def _reclaim(facts: Facts) -> Iterator[Finding]:
+    fs, site = facts.filesystem, facts.site
+    if not fs.reclaim:
+        return
+    words = ", ".join(f"{file.name} {value}" for file, value in fs.reclaim.items())
+    yield Finding(
+        "reclaim",
+        "warning" if site.own_balance else "note",
+        f"the kernel balances data block groups by itself ({words}){', and so does btrfs-balancer' if site.own_balance else ''}",
+        "the kernel goes by how full a block group is, not by how fragmented: it moves what need not move, and takes turns with "
+        "btrfs-balancer at the same data",
+        "none as long as btrfs-balancer runs; it holds until the filesystem is mounted again",
+        (),
+        tuple(Write(file, "0") for file in fs.reclaim),
+    )
+
+
+def _balance(facts: Facts) -> Iterator[Finding]:
+    if facts.filesystem.exclusive_operation != "balance paused":
+        return
+    pool = shlex.quote(str(facts.site.pool))
+    yield Finding(
+        "balance",
+        "warning",
+        "a balance is paused",
+        "until it goes on or is cancelled no other balance can run, no device be added, removed or replaced",
+        "none; what it has moved stays moved",
+        (f"btrfs balance resume {pool}   # or", f"btrfs balance cancel {pool}"),
+    )
+
+
+def _scrub(facts: Facts) -> Iterator[Finding]:
+    scrub, site = facts.scrub, facts.site
+    pool = shlex.quote(str(site.pool))
+    risk = "none but the load: it reads everything once. `btrfs scrub cancel` stops it, `btrfs scrub resume` goes on"
+    if scrub.uncorrectable:
+        yield Finding(
+            "scrub",
+            "error",
+            f"scrub has found {scrub.uncorrectable:,} errors that it could not correct",
+            "files of backups are damaged; dmesg names them. What a host still has comes back with a new backup, once the damaged "
+            "file is gone from the newest one",
+            risk,
+            ("dmesg | grep 'unable to fixup'", f"btrfs scrub start -B {pool}"),
+        )
+    since = scrub.finished or site.created
+    if scrub.running or since is None or facts.now - since <= SCRUB_EVERY:
+        return
+    age = format_duration((facts.now - since).total_seconds())
+    what = f"the last complete scrub was {age} ago" if scrub.finished else f"no scrub was ever completed, and the pool is {age} old"
+    yield Finding(
+        "scrub",
+        "warning",
+        what + (" (a later one was broken off)" if scrub.unfinished else ""),
+        "old backups are read by nobody else: damage is found while there is another copy, or when it is needed",
+        risk,
+        (f"btrfs scrub {'resume' if scrub.unfinished else 'start'} {pool}",),
+    )
+
+
+def _subvolumes(facts: Facts) -> Iterator[Finding]:
+    host, most = facts.site.most_backups or ("", 0)
+    count = facts.filesystem.subvolumes or 0
+    if count > MANY_SUBVOLUMES:
+        what = f"the filesystem has {counted(count, 'subvolume')}"
+    elif most > MANY_OF_A_HOST:
+        what = f"{host} has {counted(most, 'backup')}"
+    else:
+        return
+    yield Finding(
+        "subvolumes",
+        "note",
+        what,
+        "balance looks up every reference to what it moves, so it slows down with the snapshots that share an extent; the root "
+        "tree is read as a whole by many programs",
+        "a shorter retention deletes backups; look first with --dry-run",
+        ("backupd retention explain", "backupd expire --dry-run"),
+    )
+
+
+RULES = (
+    Rule("unallocated", ("warning", "error"), "little unallocated space left", _unallocated),
+    Rule("scrub", ("warning", "error"), f"no complete scrub for {SCRUB_EVERY.days} days, or errors that it could not correct",
+         _scrub),
+    Rule("qgroups", ("note", "warning"), "qgroups or simple quotas switched on", _quota, fixable=True),
+    Rule("reclaim", ("note", "warning"), "the kernel's own reclaim, beside btrfs-balancer", _reclaim, fixable=True),
+    Rule("balance", ("warning",), "a paused balance", _balance),
+    Rule("subvolumes", ("note",),
+         f"more than {MANY_SUBVOLUMES:,} subvolumes, or more than {MANY_OF_A_HOST} backups of a host", _subvolumes),
+)  # fmt: skip

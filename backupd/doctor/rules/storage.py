@@ -1,0 +1,120 @@
+"""Rules about what the filesystem lies on: devices, and what is below them."""
+
+import shlex
+from collections.abc import Iterator
+
+from backupd.doctor.facts import Facts, Layer
+from backupd.doctor.finding import Finding, Rule
+from btrkeep.units import counted, printable
+
+_ONE_COPY = ("single", "raid0")
+
+
+def _missing(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    if not fs.missing:
+        return
+    pool = shlex.quote(str(facts.site.pool))
+    numbers = ", ".join(map(str, fs.missing))
+    yield Finding(
+        "missing-device",
+        "error",
+        f"{counted(len(fs.missing), 'device')} of the filesystem {'is' if len(fs.missing) == 1 else 'are'} missing: devid "
+        f"{numbers}",
+        "what is stored twice has one copy left; with the next fault it is lost",
+        "low for replace, which only writes to the new device; as long as it runs, one more dead disk can end the filesystem",
+        (f"btrfs replace start {fs.missing[0]} /dev/NEW {pool}", _convert_back(facts)),
+    )
+
+
+def _convert_back(facts: Facts) -> str:
+    how = " ".join(f"-{kind[0]}convert={_kept(facts, kind)},soft" for kind in ("data", "metadata"))
+    return f"btrfs balance start {how} {shlex.quote(str(facts.site.pool))}   # what was written meanwhile"
+
+
+def _kept(facts: Facts, kind: str) -> str:
+    """The best of the profiles that there are: a degraded mount adds a worse one."""
+    found = facts.filesystem.profiles.get(kind, ("raid1",))
+    return next((profile for profile in found if profile not in ("single", "dup")), found[0])
+
+
+def _errors(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    if not fs.errors:
+        return
+    pool = shlex.quote(str(facts.site.pool))
+    each = "; ".join(
+        f"devid {devid}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()) for devid, counts in fs.errors.items()
+    )
+    yield Finding(
+        "device-errors",
+        "error",
+        f"devices have had errors: {each}",
+        "btrfs met them when it wrote or read. Corruption and generation errors are data that came back other than it was written: "
+        "a disk, a cable, a controller or memory is at fault",
+        "none; the counters stay until they are reset, also when all has been mended",
+        (f"btrfs device stats {pool}", f"btrfs scrub start -B {pool}",
+         f"btrfs device stats --reset {pool}   # once the cause is found, so that new ones are seen"),
+    )  # fmt: skip
+
+
+def _loop(facts: Facts) -> Iterator[Finding]:
+    files = [layer.detail for device in facts.filesystem.devices for layer in device.layers if layer.kind == "loop"]
+    if files:
+        yield Finding(
+            "loop",
+            "note",
+            f"the pool lies in {'an image file' if len(files) == 1 else 'image files'}: {', '.join(map(printable, files))}",
+            "good for trying. Every write goes through a second filesystem, and when that one is full this one breaks off",
+            "none",
+        )
+
+
+def _cache(facts: Facts) -> Iterator[Finding]:
+    layers = [layer for device in facts.filesystem.devices for layer in device.layers]
+    for layer in layers:
+        if layer.kind == "bcache" and layer.detail in ("writethrough", "writearound", "none"):
+            continue
+        if layer.kind in ("bcache", "dm-cache"):
+            is_writeback = layer.detail == "writeback"
+            yield Finding(
+                "cache",
+                "warning" if is_writeback else "note",
+                f"{layer.name} is a {layer.kind}{' in writeback mode' if is_writeback else ''}",
+                "in writeback mode the newest data is in the cache alone: when the cache device dies, the filesystem does too, "
+                "whatever redundancy is below. A night of backups is read once and hardly fits a cache",
+                "writing is as slow as the disks below are; the cache is emptied first",
+                _write_through(layer),
+            )
+
+
+def _write_through(layer: Layer) -> tuple[str, ...]:
+    if layer.kind == "bcache":
+        return (f"echo writethrough > /sys/block/{layer.name}/bcache/cache_mode",)
+    return ("lvs -a -o +cache_mode   # which mode it has", "lvchange --cachemode writethrough VG/LV   # when it is writeback")
+
+
+def _no_healing(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    below = [layer for device in fs.devices for layer in device.layers if layer.redundant]
+    profiles = fs.profiles.get("data", ()) or fs.profiles.get("mixed", ())
+    if not below or not any(profile in _ONE_COPY for profile in profiles):
+        return
+    kind = f"{below[0].kind} {below[0].detail}".strip()
+    yield Finding(
+        "healing",
+        "note",
+        f"data has one copy for btrfs, on {kind}",
+        f"when a disk returns wrong data without an error, btrfs notices by the checksum but cannot ask {below[0].kind} for the "
+        "other copy: the file is lost although a good copy is there",
+        "another layout of the disks: raid1 of btrfs itself. Nothing to be done about it in passing",
+    )
+
+
+RULES = (
+    Rule("missing-device", ("error",), "a device is missing", _missing),
+    Rule("device-errors", ("error",), "counted errors of devices", _errors),
+    Rule("cache", ("note", "warning"), "a bcache or dm-cache (lvmcache) below, in writeback mode", _cache),
+    Rule("healing", ("note",), "one copy of the data on md or raid of LVM, from which btrfs cannot mend it", _no_healing),
+    Rule("loop", ("note",), "the pool lies in an image file", _loop),
+)

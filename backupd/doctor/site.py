@@ -1,0 +1,53 @@
+"""The facts about the pool and its configuration."""
+
+import json
+import stat
+from datetime import datetime
+from pathlib import Path
+
+from backupd.doctor.facts import KeyFile, Site
+from backupd.doctor.schedule import what_starts
+from backupd.reconcile import hosts_of, names_of
+from btrkeep.config import Config
+from btrkeep.pool import MARKER, Pool, read_holder
+from btrkeep.units import parse_time
+
+
+def read_site(config: Config, pool: Pool) -> Site:
+    """Of this pool. Raises OSError."""
+    enabled = [host for host in config.hosts.values() if host.enabled]
+    by_ssh = any(host.address for host in enabled)
+    counts = {host: len(names_of(pool, host)) for host in hosts_of(pool)}
+    expiring = read_holder(pool.locks / "expire")
+    return Site(
+        pool=pool.path,
+        name=config.name,
+        file=config.file,
+        created=_created(pool),
+        hosts=len(enabled),
+        unruled=tuple(host.name for host in enabled if host.retention.missing),
+        key=_key_file(config.ssh.key) if by_ssh else None,
+        known_hosts=_key_file(config.ssh.known_hosts) if by_ssh else None,
+        schedule=tuple(what_starts("backupd", "run")),
+        own_balance=any(True for _ in what_starts("btrfs-balancer", "run")),
+        mount_option=config.expiry.mount_option,
+        expiring=expiring is not None and expiring.alive,
+        most_backups=max(counts.items(), key=lambda item: item[1], default=None),
+    )
+
+
+def _created(pool: Pool) -> datetime | None:
+    try:
+        return parse_time(json.loads((pool.path / MARKER / "pool.json").read_text())["created"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _key_file(path: Path) -> KeyFile:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return KeyFile(path, None)
+    with path.open("rb") as file:
+        empty = not any(line.strip() and not line.startswith(b"#") for line in file)
+    return KeyFile(path, mode, empty)

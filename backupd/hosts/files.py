@@ -1,0 +1,109 @@
+"""The configuration's files, changed as a whole: judged with the change in place, then replaced in one step each."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backupd.hosts.edit import new_host, without_host
+from btrkeep.config import Config, load
+from btrkeep.config.files import documents
+from btrkeep.config.problems import Problems
+from btrkeep.config.sources import name_fault
+from btrkeep.errors import ConfigError, OperatorError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where the configuration of the pool `name` lies: the main file and the folder of its drop-ins."""
+
+    name: str
+    main: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.main.with_suffix(".d")
+
+    def own_file(self, host: str) -> Path:
+        """The file that a host of that name gets for itself."""
+        return self.folder / f"{host}.toml"
+
+    def load(self, changes: Mapping[Path, str | None] | None = None) -> Config:
+        """The configuration, as it would be with the changes. Raises ConfigError with all problems."""
+        return load(self.name, self.main, instead=changes)
+
+    def hosts(self) -> dict[str, Path]:
+        """The file that each [host.NAME] stands in. Raises ConfigError when there is no configuration."""
+        read = documents(self.main, Problems())
+        return {name: document.file for document in read for name in document.tables.get("host", {})}
+
+    def change(self, changes: Mapping[Path, str | None]) -> Config:
+        """Makes the changes: a text takes the place of a file, None removes it. The configuration as it is then.
+
+        Raises ConfigError when something would be wrong then; nothing is changed. OperatorError when a file cannot be written.
+        """
+        config = self.load(changes)
+        for path, text in changes.items():
+            try:
+                _put(path, text)
+            except OSError as error:
+                raise OperatorError(f"{path} cannot be changed: {error.strerror}", "run this as root") from None
+        return config
+
+
+def add_host(files: Files, name: str, keys: Mapping[str, Any]) -> Path:
+    """Gives the host a file of its own; its path. Raises UsageError when there is such a host, ConfigError when a key is wrong."""
+    if fault := name_fault(name):
+        raise UsageError(f"{name!r} cannot be a host's name: {fault}", "letters and digits, and . _ - after the first")
+    if there := files.hosts().get(name):
+        raise UsageError(f"the host {name} is in {there} already", "edit that file, or remove the host first")
+    path = files.own_file(name)
+    if path.exists():  # it has other things in it, or nothing
+        raise UsageError(f"{path} is there already, without the host {name}", "move it away, or add the host to it by hand")
+    files.change({path: new_host(name, keys)})
+    return path
+
+
+def remove_host(files: Files, name: str) -> Path:
+    """Takes the host's section out; a drop-in with nothing left in it goes. The file it was in. Raises UsageError without one."""
+    path = files.hosts().get(name)
+    if path is None:
+        raise UsageError(f"no host {name} is configured", "`backupd host list` shows those that are")
+    text = without_host(path.read_text(encoding="utf-8-sig"), name)
+    try:
+        files.change({path: text if text.strip() or path == files.main else None})
+    except ConfigError as error:
+        raise ConfigError(error.problems, "mend this first: nothing was changed") from None
+    return path
+
+
+def _put(path: Path, text: str | None) -> None:
+    """Replaces, makes or removes a file; when this returns, that is on disk. A link that leads to a file goes on leading there."""
+    place = path.resolve() if path.exists() else path
+    if text is None:
+        place.unlink()
+    else:
+        place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _write(place, text)
+    folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _write(place: Path, text: str) -> None:
+    """Whole or not at all. The name of the unfinished file is one that is not read as a drop-in."""
+    unfinished = place.with_name(f".{place.name}.new")
+    unfinished.unlink(missing_ok=True)
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)  # a configuration may hold passwords
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        if place.exists():
+            there = place.stat()
+            os.fchown(fd, there.st_uid, there.st_gid)
+            os.fchmod(fd, there.st_mode & 0o7777)
+        file.write(text)
+        file.flush()
+        os.fsync(fd)
+    unfinished.replace(place)

@@ -1,0 +1,127 @@
+"""The key that hosts are reached with, and the keys that they answer with. Everything is asked of ssh-keygen and ssh-keyscan."""
+
+import os
+import socket
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from btrkeep.config import HostConfig, SshSettings
+from btrkeep.errors import OperatorError
+from btrkeep.process.programs import ProgramFailed, run
+
+_SYSTEM_WIDE = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))  # ssh reads them too
+_KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512", "ssh-rsa")  # the first that a host has is enough
+_SCAN_SECONDS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class HostKey:
+    """What answered in a host's place: the line for known_hosts, and the fingerprint that people compare."""
+
+    line: str
+    fingerprint: str
+
+
+def make_key(path: Path) -> bool:
+    """Makes an ed25519 key without a passphrase, mode 0600, unless there is a file of that name; whether one was made.
+
+    Raises OperatorError when it cannot be made, or when what is there is no private key.
+    """
+    if os.path.lexists(path):
+        _see_public(path)
+        return False
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise OperatorError(f"{path.parent} cannot be made: {error.strerror}", "run this as root") from None
+    comment = f"btrkeep@{socket.gethostname()}"
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
+    return True
+
+
+def _see_public(path: Path) -> None:
+    """The public half beside the private one, made again when an interruption has left only the private one."""
+    public = public_path(path)
+    if public.exists():
+        return
+    try:
+        text = run(["ssh-keygen", "-y", "-P", "", "-f", str(path)]).stdout
+    except ProgramFailed as error:
+        hint = "move it away, or name another key in [ssh]; a key with a passphrase is of no use at night"
+        raise OperatorError(f"{path} is no private key that can be used: {error.message}", hint) from None
+    with public.open("x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def public_path(path: Path) -> Path:
+    """Where ssh-keygen puts the public half."""
+    return path.with_name(f"{path.name}.pub")
+
+
+def authorized_line(key: Path, address: str) -> str:
+    """The line for authorized_keys on the host: the key reads with rsync and does nothing else (docs/restricted-keys.rst)."""
+    user = address.rpartition("@")[0]
+    command = "rrsync -ro /" if user in ("", "root") else "sudo -n rrsync -ro /"
+    return f'restrict,command="{command}" {public_path(key).read_text(encoding="utf-8").strip()}'
+
+
+def name_of(host: HostConfig) -> tuple[str, str]:
+    """The host's name for ssh-keyscan, and for known_hosts, where another port is part of it."""
+    bare = (host.address or "").rpartition("@")[2].strip("[]")
+    return bare, bare if host.port in (None, 22) else f"[{bare}]:{host.port}"
+
+
+def is_known(host: HostConfig, ssh: SshSettings) -> bool:
+    """Whether some key of the host is written down already."""
+    name = name_of(host)[1]
+    files = [path for path in (ssh.known_hosts, *_SYSTEM_WIDE) if path.exists()]
+    return any(run(["ssh-keygen", "-F", name, "-f", str(path)], check=False).returncode == 0 for path in files)
+
+
+def ask_host_key(host: HostConfig) -> HostKey:
+    """What the network says is the host's key; nothing is written down. Raises OperatorError when nobody answers."""
+    name = name_of(host)[0]
+    words = [
+        "ssh-keyscan",
+        "-T",
+        str(_SCAN_SECONDS),
+        *(("-p", str(host.port)) if host.port else ()),
+        "-t",
+        "ed25519,ecdsa,rsa",
+        name,
+    ]
+    done = run(words, timeout=4 * _SCAN_SECONDS, check=False)
+    lines = [line for line in done.stdout.splitlines() if line and not line.startswith("#")]
+    if not lines:
+        said = next((line for line in done.stderr.splitlines() if line and not line.startswith("#")), "no answer")
+        hint = "is the host up, and its ssh reached from here? Behind a jump host, add its key to known_hosts by hand"
+        raise OperatorError(f"{name} tells no host key: {said}", hint)
+    line = min(lines, key=_rank)
+    return HostKey(line, _fingerprint(line))
+
+
+def _rank(line: str) -> int:
+    kind = line.split()[1]
+    return _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
+
+
+def _fingerprint(line: str) -> str:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="btrkeep-") as file:
+        file.write(line + "\n")
+        file.flush()
+        size, fingerprint, *_, kind = run(["ssh-keygen", "-lf", file.name]).stdout.split()
+    return f"{size} {fingerprint} {kind}"
+
+
+def learn(host_key: HostKey, known_hosts: Path) -> None:
+    """Writes the key down, in a line of its own. Raises OperatorError."""
+    try:
+        known_hosts.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        before = known_hosts.read_bytes() if known_hosts.exists() else b""
+        with known_hosts.open("a", encoding="utf-8") as file:
+            file.write(("\n" if before and not before.endswith(b"\n") else "") + host_key.line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OperatorError(f"{known_hosts} cannot be written: {error.strerror}", "run this as root") from None

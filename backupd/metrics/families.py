@@ -1,0 +1,180 @@
+"""Samples from one look: pure, so that whoever has the facts can serve them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from backupd.due import is_due
+from backupd.metrics import table
+from backupd.metrics.table import Metric
+from backupd.seen import Seen
+from backupd.status import STATES
+from btrkeep import __version__
+from btrkeep.catalogue import BACKUP_STATES, HostFacts, StoredAlarm
+from btrkeep.config.kinds import EVENT_WORDS
+
+Family = CounterMetricFamily | GaugeMetricFamily
+_GOOD_EXPIRY, _BAD_BALANCE = ("complete", "partial"), ("failed", "killed", None)
+
+
+class Registry(CollectorRegistry):
+    """What prometheus_client's functions take, of one look."""
+
+    def __init__(self, seen: Seen, alarms: Sequence[StoredAlarm]) -> None:
+        super().__init__(auto_describe=False)
+        self.register(_Look(seen, alarms))
+
+
+class _Look(Collector):
+    def __init__(self, seen: Seen, alarms: Sequence[StoredAlarm]) -> None:
+        self._seen, self._alarms = seen, alarms
+
+    def describe(self) -> Iterable[Family]:
+        return ()
+
+    def collect(self) -> Iterator[Family]:
+        return families(self._seen, self._alarms)
+
+
+def families(seen: Seen, alarms: Sequence[StoredAlarm]) -> Iterator[Family]:
+    """All families, in the order of the table; one without a sample is left out."""
+    samples = _Samples(seen.config.name)
+    for collect in (_itself, _hosts, _queue, _pool, _numbers, _free_space, _balance, _expiry):
+        collect(samples, seen)
+    for event in (*EVENT_WORDS[:-1], "service"):
+        samples.add(table.ALARMS, sum(row.what == event and row.recovered is None for row in alarms), event)
+    return samples.families()
+
+
+class _Samples:
+    """Collects samples by metric. All of them have the pool's name as their first label."""
+
+    def __init__(self, pool: str) -> None:
+        self._pool = pool
+        self._found: dict[Metric, Family] = {}
+
+    def add(self, metric: Metric, value: float | None, *labels: str) -> None:
+        """One sample; None is not known, and gives none."""
+        if value is None:
+            return
+        family = self._found.get(metric)
+        if family is None:
+            make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = self._found[metric] = make(metric.name, metric.meaning, labels=("pool", *metric.labels))
+        family.add_metric((self._pool, *labels), value)
+
+    def families(self) -> Iterator[Family]:
+        return (self._found[metric] for metric in table.METRICS if metric in self._found)
+
+
+def _itself(samples: _Samples, seen: Seen) -> None:
+    samples.add(table.INFO, 1, __version__)
+    samples.add(table.LOOKED, seen.now.timestamp())
+    samples.add(table.USABLE, seen.fault is None)
+
+
+def _hosts(samples: _Samples, seen: Seen) -> None:
+    for status in seen.hosts:
+        host = seen.config.hosts[status.host]
+        samples.add(table.HOST_INFO, 1, host.name, host.group or "", _word(host.enabled), _word(host.optional))
+        for state in STATES:
+            samples.add(table.HOST_STATE, state == status.state, host.name, state)
+        samples.add(table.HOST_SUCCESS, _seconds(status.last_complete), host.name)
+        samples.add(table.HOST_AGE, status.age, host.name)
+        if facts := seen.facts.get(host.name):
+            samples.add(table.HOST_DURATION, _duration(facts), host.name)
+            samples.add(table.HOST_SIZE, facts.last_complete_bytes, host.name)
+            samples.add(table.HOST_NEW, facts.last_complete_new_bytes, host.name)
+            samples.add(table.HOST_FILES, facts.last_complete_files, host.name)
+    enabled = [status.state for status in seen.hosts if seen.config.hosts[status.host].enabled]
+    for state in STATES:
+        samples.add(table.HOSTS, enabled.count(state), state)
+
+
+def _duration(facts: HostFacts) -> float | None:
+    if facts.last_complete is None or facts.last_complete_finished is None:
+        return None
+    return (facts.last_complete_finished - facts.last_complete).total_seconds()
+
+
+def _queue(samples: _Samples, seen: Seen) -> None:
+    for state in BACKUP_STATES:
+        samples.add(table.BACKUPS, seen.backups.get(state, 0), state)
+    running = {entry.host for entry in seen.running}
+    samples.add(table.RUNNING, len(running))
+    samples.add(table.DUE, sum(_is_due(seen, name) for name in seen.config.hosts if name not in running))
+
+
+def _is_due(seen: Seen, name: str) -> bool:
+    host, facts = seen.config.hosts[name], seen.facts.get(name)
+    last = facts.last_complete if facts else None
+    return host.enabled and is_due(last, host.every, host.window, seen.config.pool.zone, seen.now).due
+
+
+def _pool(samples: _Samples, seen: Seen) -> None:
+    if seen.room:
+        samples.add(table.POOL_SIZE, seen.room.total)
+        samples.add(table.POOL_AVAILABLE, seen.room.free, "allocated")
+        samples.add(table.POOL_AVAILABLE, seen.room.unallocated, "unallocated")
+        samples.add(table.MISSING, len(seen.missing))
+
+
+def _numbers(samples: _Samples, seen: Seen) -> None:
+    numbers = seen.numbers
+    if numbers is None:
+        return
+    samples.add(table.DEVICES_SIZE, numbers.size)
+    samples.add(table.DEVICES_ALLOCATED, numbers.allocated)
+    samples.add(table.DEVICES_USED, numbers.used)
+    for kind, (allocated, used) in sorted(numbers.spaces.items()):
+        samples.add(table.SPACE_ALLOCATED, allocated, kind)
+        samples.add(table.SPACE_USED, used, kind)
+    for device in numbers.devices:
+        for error, count in device.errors.items():
+            samples.add(table.DEVICE_ERRORS, count, str(device.devid), error)
+    samples.add(table.ORPHANS, numbers.orphans)
+    samples.add(table.SAMPLED, numbers.taken.timestamp())
+
+
+def _free_space(samples: _Samples, seen: Seen) -> None:
+    if score := seen.score:
+        samples.add(table.SCORE, score.score)
+        samples.add(table.BAD, score.bad)
+        samples.add(table.FRAGMENTS, score.fragments)
+        samples.add(table.FREE_LARGE, score.free_in_large)
+        samples.add(table.SCORED, score.taken.timestamp())
+
+
+def _balance(samples: _Samples, seen: Seen) -> None:
+    totals = seen.balance_totals
+    if seen.fault is None:  # whose balances they are is known by the filesystem's UUID alone
+        samples.add(table.BALANCE_RUNS, totals.runs)
+        samples.add(table.BALANCE_GROUPS, totals.block_groups)
+        samples.add(table.BALANCE_MOVED, totals.moved)
+        samples.add(table.BALANCE_WRITTEN, totals.written)
+    if balance := seen.balance:
+        if balance.moved and balance.written is not None:
+            samples.add(table.BALANCE_AMPLIFICATION, balance.written / balance.moved)
+        samples.add(table.BALANCE_END, (balance.finished or balance.updated).timestamp())
+        samples.add(table.BALANCE_OK, balance.outcome not in _BAD_BALANCE)
+
+
+def _expiry(samples: _Samples, seen: Seen) -> None:
+    samples.add(table.EXPIRY_RUNS, seen.expiry_totals.runs)
+    samples.add(table.EXPIRY_DELETED, seen.expiry_totals.deleted)
+    if expiry := seen.expiry:
+        end = expiry.finished or expiry.updated
+        samples.add(table.EXPIRY_DURATION, (end - expiry.started).total_seconds())
+        samples.add(table.EXPIRY_END, end.timestamp())
+        samples.add(table.EXPIRY_OK, expiry.outcome in _GOOD_EXPIRY)
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return moment.timestamp() if moment else None
+
+
+def _word(flag: bool) -> str:
+    return "true" if flag else "false"

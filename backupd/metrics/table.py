@@ -1,0 +1,95 @@
+"""The one table of metrics: names as Prometheus wants them (https://prometheus.io/docs/practices/naming/), kinds, labels, meanings.
+
+Every sample has the label `pool` before those given here, so that one Prometheus can watch several pools of one machine.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One family of samples."""
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    meaning: str
+    labels: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+INFO = Metric("btrkeep_info", "gauge", "Always 1; its labels say which version runs.", ("version",))
+LOOKED = Metric("btrkeep_look_timestamp_seconds", "gauge", "When these numbers were put together.")
+USABLE = Metric("btrkeep_pool_usable", "gauge", "1 when the pool is mounted and the right one, else 0.")
+
+HOST_INFO = Metric(
+    "btrkeep_host_info", "gauge", "Always 1; its labels say how a host is configured.", ("host", "group", "enabled", "optional")
+)
+HOST_STATE = Metric(
+    "btrkeep_host_state", "gauge", "1 for the state that the host is in, 0 for the others, as in backupd status.", ("host", "state")
+)
+HOST_SUCCESS = Metric(
+    "btrkeep_host_last_success_timestamp_seconds", "gauge", "When the newest complete backup started; none: no sample.", ("host",)
+)
+HOST_AGE = Metric(
+    "btrkeep_host_last_success_age_seconds", "gauge", "How long before this look that was. Rules use the timestamp.", ("host",)
+)
+HOST_DURATION = Metric(
+    "btrkeep_host_last_success_duration_seconds", "gauge", "How long the newest complete backup took.", ("host",)
+)
+HOST_SIZE = Metric("btrkeep_host_last_success_size_bytes", "gauge", "Size of all files in the newest complete backup.", ("host",))
+HOST_NEW = Metric("btrkeep_host_last_success_new_bytes", "gauge", "New data that rsync wrote for it.", ("host",))
+HOST_FILES = Metric("btrkeep_host_last_success_files", "gauge", "Files in the newest complete backup.", ("host",))
+HOSTS = Metric("btrkeep_hosts", "gauge", "Hosts that are enabled, by state.", ("state",))
+
+BACKUPS = Metric("btrkeep_backups", "gauge", "Backups in the pool, by state.", ("state",))
+RUNNING = Metric("btrkeep_transfers_running", "gauge", "Transfers that go on now.")
+DUE = Metric("btrkeep_hosts_due", "gauge", "Enabled hosts that are due and have no transfer going on: the queue.")
+
+POOL_SIZE = Metric("btrkeep_pool_size_bytes", "gauge", "Bytes of data that the pool would hold if it were empty.")
+POOL_AVAILABLE = Metric(
+    "btrkeep_pool_available_bytes",
+    "gauge",
+    'Bytes of data that still fit, by where: "allocated" in block groups that are there, "unallocated" in none yet.',
+    ("where",),
+)
+DEVICES_SIZE = Metric("btrkeep_devices_size_bytes", "gauge", "Bytes of all devices; what is stored twice counts twice.")
+DEVICES_ALLOCATED = Metric("btrkeep_devices_allocated_bytes", "gauge", "Bytes of all devices that are given to block groups.")
+DEVICES_USED = Metric("btrkeep_devices_used_bytes", "gauge", "Bytes of all devices that are used within block groups.")
+SPACE_ALLOCATED = Metric(
+    "btrkeep_space_allocated_bytes", "gauge", "Bytes in block groups of one type, as files have them.", ("type",)
+)
+SPACE_USED = Metric("btrkeep_space_used_bytes", "gauge", "Bytes of them that are used.", ("type",))
+DEVICE_ERRORS = Metric("btrkeep_device_errors_total", "counter", "Errors that btrfs has counted on a device.", ("devid", "error"))
+MISSING = Metric("btrkeep_devices_missing", "gauge", "Devices that the pool is mounted without.")
+ORPHANS = Metric("btrkeep_orphans", "gauge", "Deleted subvolumes that wait for the kernel's cleaner.")
+SAMPLED = Metric("btrkeep_pool_timestamp_seconds", "gauge", "When the numbers of devices, space and orphans were taken.")
+
+SCORE = Metric("btrkeep_free_space_score", "gauge", "How fragmented free space is: the sum of all data block groups' scores.")
+BAD = Metric("btrkeep_free_space_bad_block_groups", "gauge", "Data block groups whose score is above 250.")
+FRAGMENTS = Metric("btrkeep_free_space_fragments", "gauge", "Free extents in data block groups.")
+FREE_LARGE = Metric("btrkeep_free_space_large_bytes", "gauge", "Bytes that are free in extents of 16 MiB and more.")
+SCORED = Metric("btrkeep_free_space_timestamp_seconds", "gauge", "When free space was scored.")
+
+BALANCE_RUNS = Metric("btrkeep_balance_runs_total", "counter", "Runs of balance.")
+BALANCE_GROUPS = Metric("btrkeep_balance_block_groups_total", "counter", "Block groups that balance has relocated.")
+BALANCE_MOVED = Metric("btrkeep_balance_moved_bytes_total", "counter", "Bytes of data that balance has moved.")
+BALANCE_WRITTEN = Metric("btrkeep_balance_written_bytes_total", "counter", "Bytes that all devices wrote while balance ran.")
+BALANCE_AMPLIFICATION = Metric(
+    "btrkeep_balance_amplification_ratio", "gauge", "Bytes written for each byte moved, in the newest run of balance."
+)
+BALANCE_END = Metric("btrkeep_balance_last_end_timestamp_seconds", "gauge", "When the newest run of balance ended.")
+BALANCE_OK = Metric("btrkeep_balance_last_success", "gauge", "1 when the newest run of balance ended as it should, else 0.")
+
+EXPIRY_RUNS = Metric("btrkeep_expiry_runs_total", "counter", "Runs of expire.")
+EXPIRY_DELETED = Metric("btrkeep_expiry_deleted_backups_total", "counter", "Backups that expire has deleted.")
+EXPIRY_DURATION = Metric("btrkeep_expiry_last_duration_seconds", "gauge", "How long the newest run of expire took.")
+EXPIRY_END = Metric("btrkeep_expiry_last_end_timestamp_seconds", "gauge", "When the newest run of expire ended.")
+EXPIRY_OK = Metric("btrkeep_expiry_last_success", "gauge", "1 when the newest run of expire did not fail, else 0.")
+
+ALARMS = Metric("btrkeep_alarms", "gauge", "Alarms of backupd notify that stand, by event.", ("event",))
+
+METRICS = tuple(value for value in list(vars().values()) if isinstance(value, Metric))
+"""All of them, in the order in which they are told."""

@@ -1,0 +1,110 @@
+"""Charts of characters for a terminal. Pure: lines of text come out, plain or in block characters. docs/decisions/0014 says why
+these are our own."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from btrkeep.units import format_size
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_SHARE_OF_GAP = 0.25
+"""Of its height a chart gives at least so much to what is between used and allocated, as long as its axis can begin above zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What things are drawn with."""
+
+    used: str
+    unused: str
+    bar: str
+    on: str
+    unknown: str
+
+    @property
+    def has_eighths(self) -> bool:
+        """Whether a bar may end within a line."""
+        return self.bar == "█"
+
+
+BLOCKS = Signs("█", "░", "█", "━", "·")
+ASCII = Signs("#", ":", "#", "=", ".")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Bytes from the foot of a chart to its head."""
+
+    least: float
+    most: float
+
+    def rows(self, value: float, height: int) -> float:
+        """How many lines high a value is."""
+        span = self.most - self.least
+        return min(max((value - self.least) / span if span else 0.0, 0.0), 1.0) * height
+
+
+def axis_for(used: Sequence[int], allocated: Sequence[int]) -> Axis:
+    """From zero, unless the difference of the two would be too thin to be seen."""
+    most, lowest = max(allocated), min(used)
+    gap = max(high - low for high, low in zip(allocated, used, strict=True))
+    moved = max(max(used) - lowest, max(allocated) - min(allocated), gap, most // 100)
+    if moved >= _SHARE_OF_GAP * most:
+        return Axis(0, most)
+    return Axis(max(lowest - moved / 2, 0), most)
+
+
+def filled(columns: Sequence[tuple[int, int] | None], axis: Axis, height: int, signs: Signs) -> list[str]:
+    """`height` lines: each column used up to the one number and allocated up to the other; nothing where nothing is known."""
+    heights = [tuple(round(axis.rows(value, height)) for value in column) if column else (0, 0) for column in columns]
+    return [
+        "".join(signs.used if row <= used else signs.unused if row <= allocated else " " for used, allocated in heights)
+        for row in range(height, 0, -1)
+    ]
+
+
+def bars(values: Sequence[float | None], most: float, height: int, signs: Signs) -> list[str]:
+    """`height` lines of bars from zero to `most`. What is not nothing shows; what is not known is a dot at the foot."""
+    parts = 8 if signs.has_eighths else 1
+    full = height * parts
+    tall = [max(round(value / most * full), 1) if value and most else 0 for value in values]
+    lines = [[_piece(one - row * parts, parts, signs) for one in tall] for row in range(height - 1, -1, -1)]
+    for column, value in enumerate(values):
+        if value is None:
+            lines[-1][column] = signs.unknown
+    return ["".join(line) for line in lines]
+
+
+def _piece(left: int, parts: int, signs: Signs) -> str:
+    if left <= 0:
+        return " "
+    return signs.bar if left >= parts else _EIGHTHS[left]
+
+
+def labelled(lines: Sequence[str], axis: Axis, every: int, width: int, words: Callable[[int], str] = format_size) -> list[str]:
+    """The lines with a scale on their left, `width` columns wide: a number at the head, at the foot and at each `every`-th line."""
+    height = len(lines)
+    found = []
+    for number, line in enumerate(lines):
+        at = axis.least + (axis.most - axis.least) * (height - number) / height
+        found.append(f"{words(round(at)) if number % every == 0 else '':>{width}} {line}".rstrip())
+    return [*found, f"{words(round(axis.least)):>{width}} "]
+
+
+def under(places: Sequence[tuple[int, str]], width: int) -> str:
+    """One line of labels that begin at these columns; one that would touch the label before it is left out."""
+    line = ""
+    for column, label in places:
+        if column + len(label) <= width and (not line or column > len(line)):
+            line = line.ljust(column) + label
+    return line
+
+
+def strip(spans: Sequence[tuple[float, float]], width: int, signs: Signs) -> str:
+    """One line that is on from the one to the other share of the width, at least one character for each."""
+    line = [" "] * width
+    for begin, end in spans:
+        first = min(int(begin * width), width - 1)
+        for column in range(first, max(min(round(end * width), width), first + 1)):
+            line[column] = signs.on
+    return "".join(line).rstrip()

@@ -1,0 +1,21 @@
+"""What the picture and the text of a day are made of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from backupd.sampling.day import Phase, Slot, Sum
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A day, or any stretch of time from `start` to `end`, to be shown in `zone`. `name` is the pool's, safe to show."""
+
+    name: str
+    start: datetime
+    end: datetime
+    zone: ZoneInfo
+    slots: Sequence[Slot]
+    phases: Sequence[Phase]
+    sums: Sequence[Sum]

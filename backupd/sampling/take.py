@@ -1,0 +1,89 @@
+"""Takes a sample: looks, keeps it, and lets the old ones become fewer."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from backupd.sampling.flows import as_document, flow
+from backupd.sampling.read import Look
+from backupd.sampling.thin import STEPS, merged, window
+from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
+from btrkeep.pool import Pool
+
+PATIENCE = 5.0
+"""Seconds that a sample waits for other writers of the catalogue; the next one comes soon."""
+SCORE_EVERY = timedelta(hours=26)
+"""When the free space was not scored for so long, a sample sees to it. More than a day: whoever does it every night comes first."""
+_PEAK_OVER = 10.0  # seconds: a moment's burst is no rate
+_AT_A_TIME = 48  # hours or days that are made of older samples at once: some tens of milliseconds
+_TRIED = "score_tried"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What is known when a sample is taken."""
+
+    pool: Pool
+    taken: datetime
+    look: Look
+    score: FreeSpaceScore | None
+
+
+def keep(catalogue: Catalogue, pool: Pool, taken: datetime, look: Look) -> Sample:
+    """Put one look into the catalogue. Raises CatalogueBusy when that was held for longer than PATIENCE, and OperatorError."""
+    catalogue.wait_at_most(PATIENCE)
+    everything = Taken(pool, taken, look, catalogue.newest_score(pool.filesystem))
+    return catalogue.add_sample(pool.filesystem, lambda before: make(everything, before))
+
+
+def make(what: Taken, before: Sample | None) -> Sample:
+    """The sample; `before` is the newest so far. Pure."""
+    counters = as_document(what.look.counters)
+    if what.pool.rehearsal:
+        counters["clock"] = None  # its nights follow each other within minutes
+    between = (what.taken - before.taken).total_seconds() if before else 0.0
+    went = flow(before.counters if before else {}, counters, between)
+    allocation, mount = what.look.allocation, what.look.mount
+    return Sample(
+        filesystem=what.pool.filesystem,
+        taken=what.taken,
+        span="raw",
+        size=allocation.size,
+        allocated=allocation.allocated,
+        used=allocation.used,
+        spaces={f"{one.type} {one.profile}": (one.total, one.used, round(one.factor * 1000)) for one in allocation.spaces},
+        devices={str(one.devid): (one.size, one.allocated, *(one.errors or ())) for one in allocation.devices},
+        orphans=what.look.orphans,
+        score=what.score.score if what.score else None,
+        scored=what.score.taken if what.score else None,
+        options=",".join(dict.fromkeys((*mount.mount_options, *mount.super_options))),
+        activity=", ".join(what.look.activity),
+        seconds=went.seconds,
+        read=went.read,
+        written=went.written,
+        peak_read=went.read / went.seconds if went.seconds >= _PEAK_OVER else 0.0,
+        peak_written=went.written / went.seconds if went.seconds >= _PEAK_OVER else 0.0,
+        pressure=went.pressure,
+        counters=counters,
+    )
+
+
+def thin(catalogue: Catalogue, filesystem: str, now: datetime, zone: ZoneInfo) -> None:
+    """Make hours and days of what is old enough, some at a time. Raises CatalogueBusy, and OperatorError."""
+    for step in STEPS:
+        oldest = catalogue.oldest_sample(filesystem, step.span)
+        due = window(step, oldest, now, zone, _AT_A_TIME) if oldest else None
+        if due:
+            old = catalogue.samples(filesystem, *due, step.span)
+            catalogue.replace_samples([one.id for one in old], merged(old, step, zone))
+
+
+def score_is_due(catalogue: Catalogue, filesystem: str, now: datetime) -> bool:
+    """Whether nobody has scored the free space for long, nor tried to on behalf of a sample; notes that this one tries."""
+    newest = catalogue.newest_score(filesystem)
+    tried = catalogue.get_fact(_TRIED)
+    known = [*([newest.taken] if newest else []), *([datetime.fromisoformat(tried)] if tried else [])]
+    if any(timedelta(0) <= now - moment < SCORE_EVERY for moment in known):
+        return False
+    catalogue.set_fact(_TRIED, now.isoformat())
+    return True

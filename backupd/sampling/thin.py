@@ -1,0 +1,82 @@
+"""Samples grow old: after two weeks an hour of them becomes one, after a year a day of hours does. Pure.
+
+Ten years are some 4,000 raw samples, 8,400 hours and 3,300 days. What is a state (allocated, devices, options) is that of the last
+of them; what is a flow is added up; what is a peak stays the peak.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from zoneinfo import ZoneInfo
+
+from btrkeep.catalogue import Sample
+
+RAW_FOR = timedelta(days=14)
+HOURS_FOR = timedelta(days=365)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`span` becomes `into` when it is older than `after`; `start` gives the beginning of the hour or day that a moment is in."""
+
+    span: str
+    into: str
+    after: timedelta
+    start: Callable[[datetime, ZoneInfo], datetime]
+    length: timedelta
+
+
+def _hour(moment: datetime, _zone: ZoneInfo) -> datetime:
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def day_of(moment: datetime, zone: ZoneInfo) -> datetime:
+    """When the day of the zone began that the moment is in, in UTC."""
+    return moment.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0).astimezone(UTC)
+
+
+STEPS = (
+    Step("raw", "hour", RAW_FOR, _hour, timedelta(hours=1)),
+    Step("hour", "day", HOURS_FOR, day_of, timedelta(days=1)),
+)
+
+
+def window(step: Step, oldest: datetime, now: datetime, zone: ZoneInfo, at_most: int) -> tuple[datetime, datetime] | None:
+    """From when until when to make `into` of `span`: whole hours or days, about `at_most` of them; None: nothing is due."""
+    start, last = step.start(oldest, zone), step.start(now - step.after, zone)
+    if start >= last:
+        return None
+    return start, min(last, step.start(start + at_most * step.length + step.length / 2, zone))
+
+
+def merged(samples: Sequence[Sample], step: Step, zone: ZoneInfo) -> list[Sample]:
+    """Those of one span, oldest first, as one for each hour or day that has any."""
+    return [_one(list(some), step.into) for _, some in groupby(samples, lambda one: step.start(one.taken, zone))]
+
+
+def _one(some: list[Sample], span: str) -> Sample:
+    waiting = [one.orphans for one in some if one.orphans is not None]
+    known = [one for one in some if one.seconds]
+    return replace(
+        some[-1],
+        span=span,
+        orphans=max(waiting, default=None),
+        activity=", ".join(sorted({word for one in some for word in one.activity.split(", ") if word})),
+        seconds=sum(one.seconds for one in known),
+        read=sum(one.read for one in known),
+        written=sum(one.written for one in known),
+        peak_read=max((one.peak_read for one in known), default=0.0),
+        peak_written=max((one.peak_written for one in known), default=0.0),
+        pressure=_added(one.pressure for one in known),
+        counters={},
+        id=0,
+    )
+
+
+def _added(some: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for one in some:
+        for kind, seconds in one.items():
+            found[kind] = round(found.get(kind, 0.0) + seconds, 3)
+    return found

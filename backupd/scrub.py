@@ -1,0 +1,129 @@
+"""A scrub of the pool's filesystem: begun, or taken up where it was cancelled; watched, and cancelled in good order.
+
+The `btrfs` program does it, reading at the lowest priority that the scheduler knows, and keeps in /var/lib/btrfs how far it came.
+What is added here: which filesystem the pool is on, an end that can be taken up again, and the errors by their kind.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.process.group import Group
+from btrkeep.process.programs import run
+
+_LOOK = 10.0
+_TICK = 0.1
+_ERRORS = ("read", "csum", "verify", "super", "malloc", "uncorrectable", "unverified", "corrected")
+_UNFINISHED = ("aborted", "interrupted")
+_UNCORRECTABLE = 3  # exit status of `btrfs scrub`: it came to its end, and not all could be put right
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What `btrfs scrub status` says, in bytes and counts. `status`: "", "running", "finished", "aborted" or "interrupted"."""
+
+    status: str
+    scrubbed: int
+    total: int
+    errors: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed:
+    """What came of it. `outcome`: finished, stopped (by `signal`, or by somebody's `btrfs scrub cancel`) or failed, and `why`.
+
+    Bytes and errors are those of the whole scrub, what was done before it was taken up included; `seconds` are of this run.
+    """
+
+    outcome: str
+    resumed: bool
+    scrubbed: int
+    errors: dict[str, int]
+    seconds: float
+    signal: int = 0
+    why: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether it came to its end, and found nothing: what was put right is a device that somebody should look at."""
+        return self.outcome == "finished" and not any(self.errors.values())
+
+
+class Stopped:
+    """Set by a signal handler."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+
+    def stop(self, number: int) -> None:
+        """From a signal handler."""
+        self.signal = self.signal or number
+
+
+def command(path: Path, *, resume: bool) -> tuple[str, ...]:
+    """The program's words. It stays until the end, and reads at the I/O priority `idle` without being told."""
+    return ("btrfs", "scrub", "resume" if resume else "start", "-B", str(path))
+
+
+def parse(text: str, totals: str) -> State:
+    """Of `btrfs scrub status -R` and of the same without -R but --raw, which alone tells the total."""
+    fields = _fields(text)
+    numbers = {name: int(value) for name, value in fields.items() if value.isdecimal()}
+    errors = {kind: numbers.get(f"{kind}_errors", 0) for kind in _ERRORS}
+    scrubbed = numbers.get("data_bytes_scrubbed", 0) + numbers.get("tree_bytes_scrubbed", 0)
+    total = _fields(totals).get("Total to scrub", "")
+    return State(fields.get("Status", ""), scrubbed, int(total) if total.isdecimal() else 0, errors)
+
+
+def _fields(text: str) -> dict[str, str]:
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def state(path: Path) -> State:
+    """How the last scrub stands, or the one under way. Raises ProgramFailed."""
+    status = ("btrfs", "scrub", "status")
+    return parse(run((*status, "-R", str(path))).stdout, run((*status, "--raw", str(path))).stdout)
+
+
+async def scrub(path: Path, stopped: Stopped, tell: Callable[[State], None]) -> Scrubbed:
+    """Scrubs to the end, or until stopped. `tell` hears every few seconds how far it is. Raises LockHeld and OperatorError."""
+    before = state(path)
+    if before.status == "running":
+        raise LockHeld(f"{path}: a scrub is under way", f"`btrfs scrub status {path}` shows it")
+    resume, begun, said = before.status in _UNFINISHED, time.monotonic(), bytearray()
+    group = Group.start(command(path, resume=resume), on_stdout=said.extend, on_stderr=said.extend)
+    exit_code = await _until_ended(group, path, stopped, tell)
+    after, seconds = state(path), time.monotonic() - begun
+    words = (said.decode("utf-8", "replace").strip().splitlines() or [f"exit status {exit_code}"])[-1]
+    if exit_code in (0, _UNCORRECTABLE):
+        outcome, why = "finished", ""
+    elif after.status in _UNFINISHED:
+        outcome, why = "stopped", "" if stopped.signal else "somebody cancelled it (`btrfs scrub cancel`)"
+    else:
+        outcome, why = "failed", words
+    return Scrubbed(outcome, resume, after.scrubbed, after.errors, seconds, stopped.signal, why)
+
+
+async def _until_ended(group: Group, path: Path, stopped: Stopped, tell: Callable[[State], None]) -> int:
+    ended = asyncio.create_task(group.wait())
+    looked, cancelled = time.monotonic(), False
+    while not ended.done():
+        await asyncio.wait((ended,), timeout=_TICK)
+        if stopped.signal and not cancelled:
+            cancelled = _cancel(path)
+        if time.monotonic() - looked >= _LOOK and not ended.done():
+            looked = time.monotonic()
+            tell(state(path))
+    return await ended
+
+
+def _cancel(path: Path) -> bool:
+    """Whether it was: in its first moment there is none yet that could be cancelled."""
+    try:
+        return run(("btrfs", "scrub", "cancel", str(path)), check=False).returncode == 0
+    except OperatorError:
+        return False

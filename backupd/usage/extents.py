@@ -1,0 +1,50 @@
+"""All extents of a host's backups compared, one backup after the other: what only one of them refers to is its own.
+
+Exact for backups of one host, which grow from each other. What is shared beyond the host (by a copy with reflinks, say) counts as
+the host's own.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from backupd.usage.model import Measured, exactly
+from btrkeep.treescan.items import U64, Array
+
+_MANY = -1  # as an owner: more than one
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Distinct extents so far, by address, each with the number of the only backup that refers to it, or that there are several."""
+
+    vaddr: Array = field(default_factory=lambda: np.zeros(0, U64))
+    length: Array = field(default_factory=lambda: np.zeros(0, U64))
+    owner: Array = field(default_factory=lambda: np.zeros(0, np.int32))
+    referenced: list[int] = field(default_factory=list)
+
+    def add(self, vaddr: Array, length: Array) -> None:
+        """The next backup's extents, each once, by address: u64[n] each."""
+        number = len(self.referenced)
+        self.referenced.append(int(length.sum()))
+        place = np.searchsorted(self.vaddr, vaddr)
+        inside = place < len(self.vaddr)
+        known = np.zeros(len(vaddr), bool)
+        known[inside] = self.vaddr[place[inside]] == vaddr[inside]
+        self.owner[place[known]] = _MANY
+        fresh = ~known
+        self.vaddr = np.insert(self.vaddr, place[fresh], vaddr[fresh])
+        self.length = np.insert(self.length, place[fresh], length[fresh])
+        self.owner = np.insert(self.owner, place[fresh], np.int32(number))
+
+    def measured(self) -> list[Measured]:
+        """Of each backup, in the order in which they were added."""
+        own = self.owner != _MANY
+        exclusive = np.zeros(len(self.referenced), U64)
+        np.add.at(exclusive, self.owner[own], self.length[own])
+        return [Measured(exactly(int(one)), exactly(all_of_it)) for one, all_of_it in zip(exclusive, self.referenced, strict=True)]
+
+    @property
+    def total(self) -> int:
+        """All extents, each once."""
+        return int(self.length.sum())

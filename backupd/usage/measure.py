@@ -1,0 +1,126 @@
+"""Measures: reads the catalogue's list, the trees and the extents, within the time that there is."""
+
+import os
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+from backupd.usage.model import BackupUse, HostUse, Measured, Use, estimated, exactly
+from backupd.usage.sampling import Owner, Tally, sample
+from btrkeep.catalogue import Catalogue
+from btrkeep.errors import OperatorError
+from btrkeep.pool import Pool, describe
+
+_DATA = 1  # BTRFS_BLOCK_GROUP_DATA
+
+
+def listed(catalogue: Catalogue, host: str | None = None) -> list[BackupUse]:
+    """What the catalogue knows, by host and start."""
+    return [
+        BackupUse(one.host, one.name, one.state, one.started, one.subvolume_id, one.path, one.bytes, one.new_bytes)
+        for one in catalogue.backups(host)
+    ]
+
+
+def summed(backups: Iterable[BackupUse]) -> list[HostUse]:
+    """A row for each host; `size` is that of the newest backup whose size is known."""
+    rows = []
+    for host, group in groupby(backups, key=lambda one: one.host):
+        some = list(group)
+        sizes = [one.size for one in some if one.size is not None]
+        written = [one.written for one in some if one.written is not None]
+        rows.append(HostUse(host, len(some), sizes[-1] if sizes else None, sum(written) if written else None))
+    return rows
+
+
+def by_writing(backups: Sequence[BackupUse]) -> Use:
+    """Nothing is measured."""
+    return Use("written", tuple(summed(backups)), tuple(backups))
+
+
+def by_sampling(pool: Pool, everything: Sequence[BackupUse], seconds: float, chance: random.Random | None = None) -> Use:
+    """Of all hosts at once: `everything` is all backups of the pool. Raises OperatorError."""
+    from btrkeep.treescan.chunks import chunks
+    from btrkeep.treescan.owners import Owners
+
+    owners: dict[int, Owner] = {one.subvolume_id: (one.host, one.name) for one in everything if one.subvolume_id}
+    begun = time.monotonic()
+    with _opened(pool.path) as fd:
+        chunk = chunks(fd)
+        is_data = (chunk.type & _DATA) != 0
+        pieces = list(zip(chunk.vaddr[is_data].tolist(), chunk.length[is_data].tolist(), strict=True))
+        tally = sample(pieces, owners, Owners(fd).of, seconds, chance or random.Random())
+    hosts = tuple(replace(row, measured=_host_of(tally, row.host)) for row in summed(everything))
+    backups = tuple(replace(one, measured=_backup_of(tally, (one.host, one.name))) for one in everything)
+    others = estimated(tally.others, tally.draws, tally.space)
+    return Use("sampled", hosts, backups, others, tally.draws, time.monotonic() - begun)
+
+
+def _host_of(tally: Tally, host: str) -> Measured:
+    return Measured(*(estimated(count[host], tally.draws, tally.space) for count in (tally.only_host, tally.by_host)))
+
+
+def _backup_of(tally: Tally, owner: Owner) -> Measured:
+    return Measured(*(estimated(count[owner], tally.draws, tally.space) for count in (tally.only_backup, tally.by_backup)))
+
+
+def by_extents(pool: Pool, backups: Sequence[BackupUse], seconds: float) -> Use:
+    """Of some hosts, one after the other as far as the time goes: a host is measured whole or not at all. Raises OperatorError."""
+    begun, until = time.monotonic(), time.monotonic() + seconds
+    hosts, found, complete = [], [], True
+    unread: dict[str, str] = {}
+    for _, group in groupby(backups, key=lambda one: one.host):
+        some = list(group)
+        (row,) = summed(some)
+        host, measured, problems = _compared(pool, some, until)
+        unread |= problems
+        complete = complete and host is not None
+        hosts.append(replace(row, measured=host))
+        found += [replace(one, measured=use) for one, use in zip(some, measured, strict=True)]
+    return Use("extents", tuple(hosts), tuple(found), None, 0, time.monotonic() - begun, complete, unread)
+
+
+def _compared(
+    pool: Pool, backups: Sequence[BackupUse], until: float
+) -> tuple[Measured | None, Sequence[Measured | None], dict[str, str]]:
+    """(the host, each backup, what could not be read); without an answer when the time is over before the last one was read."""
+    from backupd.usage.extents import Comparison
+    from btrkeep.treescan.file_extents import distinct_extents
+
+    comparison, read = Comparison(), []
+    problems: dict[str, str] = {}
+    nothing: list[Measured | None] = [None] * len(backups)
+    for number, one in enumerate(backups):
+        if time.monotonic() >= until:
+            return None, nothing, problems
+        path = pool.path / one.path
+        try:
+            subvolume = describe(path)
+            if subvolume is None or (one.subvolume_id and subvolume.id != one.subvolume_id):
+                problems[one.path] = "is not there any more, or is another one"
+                continue
+            with _opened(path) as fd:
+                comparison.add(*distinct_extents(fd))
+            read.append(number)
+        except FileNotFoundError:
+            problems[one.path] = "is not there any more"
+    uses = list(nothing)
+    for number, use in zip(read, comparison.measured(), strict=True):
+        uses[number] = use
+    total = exactly(comparison.total)
+    return Measured(total, total), uses, problems
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield fd
+    except PermissionError as error:
+        raise OperatorError("the trees of the filesystem may not be read", "run this as root, or use --method written") from error
+    finally:
+        os.close(fd)

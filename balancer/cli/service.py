@@ -1,0 +1,56 @@
+"""Tells systemd in one line which block group is balanced, and how far the run is."""
+
+from balancer.cli.report import end_line
+from balancer.steps import PoolNumbers, Progress, Report, Settings, StepDone, StepView
+from btrkeep.process.service import Status
+from btrkeep.units import format_share, format_size
+
+
+class StatusObserver:
+    """For `systemctl status`, beside the observer that writes lines."""
+
+    def __init__(self) -> None:
+        self._status = Status()
+        self._budget: int | None = None
+        self._view: StepView | None = None
+
+    def begins(self, numbers: PoolNumbers, settings: Settings) -> None:
+        """The run begins."""
+        self._budget = settings.budget
+        self._status.say(f"score {numbers.score:,.0f}, {format_size(numbers.unallocated)} unallocated")
+
+    def step_begins(self, view: StepView) -> None:
+        """A block group is chosen."""
+        self._view = view
+        self._status.say(self._line(view, None))
+
+    def progress(self, progress: Progress) -> None:
+        """How far it is."""
+        view = self._view
+        if view is not None:
+            self._status.go_on(lambda: self._line(view, progress))
+
+    def _line(self, view: StepView, progress: Progress | None) -> str:
+        line = f"block group {view.number} at {view.vaddr}: {format_size(view.used)}"
+        if progress is None:
+            return line
+        share = (view.used - progress.left) / view.used if view.used else 1.0
+        of_budget = f" of {format_size(self._budget)}" if self._budget is not None else ""
+        total = f"{format_size(progress.total_moved)}{of_budget} moved"
+        return f"{line}, {format_share(max(0.0, share))} done; {total}, {format_size(progress.total_written)} written"
+
+    def step_ends(self, done: StepDone) -> None: ...
+
+    def waits(self, why: str) -> None:
+        """Why nothing is done."""
+        self._status.say(f"waiting: {why}")
+
+    def stopping(self, why: str) -> None:
+        """The block group under way is being cancelled."""
+        self._status.say(f"stopping: {why}")
+
+    def warns(self, text: str) -> None: ...
+
+    def ends(self, report: Report) -> None:
+        """It is over."""
+        self._status.say(end_line(report))

@@ -1,0 +1,73 @@
+"""What one `backupd sample` takes: whole processes, with a catalogue of months behind them.
+
+    python -m bench.sample [--rounds 20] [--json]
+
+The limit is half a second of CPU time. A sample that scores the free space too is measured beside it: it is one of 300 a day.
+"""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from bench.common import Bed, Timed, bed, ours, plain_parser, report, say, spread, timed, wait_for_quiet
+from btrkeep.catalogue import Catalogue
+
+LIMIT = 0.5
+_MONTHS = 120
+
+
+def _fill(state: Path) -> None:
+    """Two weeks of raw samples and 120 days of hours before them, all like the one that is there."""
+    with Catalogue.open(state) as catalogue:
+        with closing(sqlite3.connect(state / "catalogue.sqlite")) as file:
+            filesystem = file.execute("SELECT filesystem FROM sample").fetchone()[0]
+        newest = catalogue.newest_sample(filesystem)
+        assert newest is not None
+        now = datetime.now(UTC)
+        raw = [replace(newest, taken=now - timedelta(minutes=5 * number)) for number in range(14 * 288, 0, -1)]
+        hours = [
+            replace(newest, taken=raw[0].taken - timedelta(hours=number), span="hour") for number in range(_MONTHS * 24, 0, -1)
+        ]
+        catalogue.replace_samples([], [*hours, *raw])
+
+
+def _measure(place: Bed, rounds: int, quiet: bool) -> dict[str, dict[str, dict[str, float]]]:
+    command = ours(place, "sample", "--json")
+    assert json.loads(timed(command).stdout)["size"]  # the first one compiles
+    _fill(place.folder / "state")
+    with closing(sqlite3.connect(place.folder / "state" / "catalogue.sqlite")) as file, file:
+        file.execute("DELETE FROM score")
+        file.execute("DELETE FROM about WHERE name = 'score_tried'")
+    scoring = timed(command)
+    found = [timed(command) for _ in range(rounds)]
+    others = {name: timed(ours(place, name)) for name in ("trend", "day", "forecast")}
+    if not quiet:
+        say("others were working on this machine: the figures are too high")
+    return {"seconds of CPU time": _figures(found, scoring), "seconds": _others(found, others)}
+
+
+def _figures(found: Sequence[Timed], scoring: Timed) -> dict[str, dict[str, float]]:
+    return {"sample": {**spread([one.cpu for one in found]), "limit": LIMIT}, "sample that scores": spread([scoring.cpu])}
+
+
+def _others(found: Sequence[Timed], others: dict[str, Timed]) -> dict[str, dict[str, float]]:
+    return {"sample": spread([one.seconds for one in found]), **{name: spread([one.seconds]) for name, one in others.items()}}
+
+
+def main() -> None:
+    """The command line."""
+    made = plain_parser("What one `backupd sample` takes.")
+    made.add_argument("--rounds", type=int, default=20)
+    made.set_defaults(transport="local")
+    options = made.parse_args()
+    with bed(options, "1G", "256M") as place:
+        place.configure({"web1": place.hosts})
+        report(options, "One sample", _measure(place, options.rounds, wait_for_quiet(options)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""What the catalogue gives out and takes in about alarms, and sums that are told with them. As in model.py."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAlarm:
+    """What is, or was, wrong with one subject, and what people have heard of it. The order of the fields is that of the columns."""
+
+    what: str
+    """The event, as in [notify] on: failure, suspect, silent, room, devices; or one of the program's own."""
+    subject: str
+    """What it is about: "host web1", "unit btrkeep-backup@main.service", "pool", ..."""
+    text: str
+    """It in words, as it was seen last."""
+    grade: int
+    """How bad it was when it was told; an alarm whose grade has grown is told again."""
+    since: datetime
+    """When it came, the last time that it came."""
+    times: int
+    """How often it came since its recovery was told last."""
+    told: datetime | None
+    """When people were told of it last; None: never."""
+    recovered: datetime | None
+    """When it was first seen gone; None: it stands."""
+    cleared: datetime | None
+    """When people were told last that it is gone; None: never."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.what, self.subject
+
+    @property
+    def known(self) -> bool:
+        """Whether the last that people heard of it is that it is there."""
+        return self.told is not None and (self.cleared is None or self.cleared < self.told)
+
+
+@dataclass(frozen=True, slots=True)
+class RunTotals:
+    """All runs of hosts that ended with one outcome in some time: how many, and the bytes of new data that they brought."""
+
+    outcome: str
+    runs: int
+    literal_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceTotals:
+    """All runs of balance on a filesystem, ever. `written`: by those of which it is known."""
+
+    runs: int
+    block_groups: int
+    moved: int
+    written: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryTotals:
+    """All runs of `expire`, ever."""
+
+    runs: int
+    deleted: int

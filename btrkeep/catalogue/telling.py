@@ -1,0 +1,37 @@
+"""The part of the catalogue that tells people and programs how it goes: alarms, and sums."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from btrkeep.catalogue import alarms, totals
+from btrkeep.catalogue.model_alarm import BalanceTotals, ExpiryTotals, RunTotals, StoredAlarm
+from btrkeep.catalogue.opened import OpenCatalogue
+
+
+class TellingCatalogue(OpenCatalogue):
+    """Filesystems are named by their UUID."""
+
+    def alarms(self) -> list[StoredAlarm]:
+        """Alarms that stand, and those that went and are still remembered, by event and subject."""
+        return alarms.every(self._reader)
+
+    def put_alarms(self, changed: Iterable[StoredAlarm], gone: Iterable[tuple[str, str]] = ()) -> None:
+        """In one transaction: insert or replace the ones, forget the others, by event and subject."""
+        with self._writing() as connection:
+            alarms.put(connection, changed, gone)
+
+    def run_totals(self, since: datetime) -> list[RunTotals]:
+        """Of the runs of hosts that ended at `since` or later, by outcome."""
+        return totals.runs(self._reader, since)
+
+    def balance_totals(self, filesystem: str) -> BalanceTotals:
+        """Of all runs of balance on a filesystem."""
+        return totals.balances(self._reader, filesystem)
+
+    def expiry_totals(self) -> ExpiryTotals:
+        """Of all runs of `expire`."""
+        return totals.expiries(self._reader)
+
+    def state_counts(self) -> dict[str, int]:
+        """How many backups there are in each state; a state without any is not there."""
+        return totals.states(self._reader)

@@ -1,0 +1,102 @@
+"""What keeps a btrfs and its devices busy: their counters, the pressure that processes feel, and what the kernel does by itself.
+
+The counters are those of /proc/diskstats, read from /sys/fs/btrfs/UUID/devices (Documentation/block/stat.rst), which partitions and
+loop devices have as well. They count from when a device came up, so only differences have a meaning, and only within one boot and
+for one and the same device: hence the device's sequence number (diskseq, Linux 5.15) in its key.
+"""
+
+import errno
+import time
+from dataclasses import dataclass
+from fcntl import ioctl
+from pathlib import Path
+from struct import Struct
+
+from btrkeep.pool.balance import exclusive_operation
+from btrkeep.pool.marker import filesystem_uuid
+from btrkeep.pool.subvolume import opened
+
+_SECTOR = 512  # of the kernel's statistics, whatever the device's own is
+_READS, _SECTORS_READ, _WRITES, _SECTORS_WRITTEN, _BUSY = 0, 2, 4, 6, 9
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PRESSURE = Path("/proc/pressure")
+_SCRUB = Struct("=QQQQ992x")  # btrfs_ioctl_scrub_args: devid, start, end, flags; progress and unused
+_SCRUB_PROGRESS = 3 << 30 | _SCRUB.size << 16 | 0x94 << 8 | 29
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """All that counts upwards. `boot` names the boot, `clock` is seconds since it, suspended time included.
+
+    `devices`: by name and sequence number ("sda1:9") reads, bytes read, writes, bytes written, milliseconds busy. `pressure`:
+    microseconds that processes waited ("io some"), empty on a kernel without pressure stall information.
+    """
+
+    boot: str
+    clock: float
+    devices: dict[str, tuple[int, ...]]
+    pressure: dict[str, int]
+
+
+def read_counters(path: Path) -> Counters:
+    """Of the btrfs that the folder `path` is on. A missing device has none. Raises OSError."""
+    folder = Path("/sys/fs/btrfs") / filesystem_uuid(path) / "devices"
+    found = (_device(device) for device in folder.iterdir())
+    return Counters(_BOOT_ID.read_text().strip(), time.clock_gettime(time.CLOCK_BOOTTIME), dict(filter(None, found)), _pressure())
+
+
+def _device(device: Path) -> tuple[str, tuple[int, ...]] | None:
+    try:
+        fields = [int(field) for field in (device / "stat").read_text().split()]
+    except (FileNotFoundError, NotADirectoryError):  # removed from the filesystem between the two looks
+        return None
+    counters = (fields[_READS], fields[_SECTORS_READ] * _SECTOR, fields[_WRITES], fields[_SECTORS_WRITTEN] * _SECTOR, fields[_BUSY])
+    return f"{device.name}:{_sequence_number(device)}", counters
+
+
+def _sequence_number(device: Path) -> str:
+    """Of the disk, also for a partition: its folder lies in that of the disk. "" before Linux 5.15."""
+    real = device.resolve()
+    for folder in (real, real.parent):
+        try:
+            return (folder / "diskseq").read_text().strip()
+        except FileNotFoundError:
+            continue
+    return ""
+
+
+def _pressure() -> dict[str, int]:
+    found = {}
+    for name in ("cpu", "io", "memory"):
+        try:
+            lines = (_PRESSURE / name).read_text().splitlines()
+        except OSError:  # not built in, or switched off (psi=0: EOPNOTSUPP)
+            continue
+        for line in lines:
+            kind, *_, total = line.split()
+            if (name, kind) != ("cpu", "full"):  # which has no meaning for a whole machine
+                found[f"{name} {kind}"] = int(total.removeprefix("total="))
+    return found
+
+
+def read_activity(path: Path, devids: list[int]) -> tuple[str, ...]:
+    """What goes on besides files being read and written: "scrub", or the exclusive operation ("balance", "device replace" ...)."""
+    operation = exclusive_operation(path)
+    found = () if operation == "none" else (operation,)
+    with opened(path.resolve()) as fd:
+        return (*found, "scrub") if any(_scrubs(fd, devid) for devid in devids) else found
+
+
+def _scrubs(fd: int, devid: int) -> bool:
+    try:
+        ioctl(fd, _SCRUB_PROGRESS, bytearray(_SCRUB.pack(devid, 0, 0, 0)))
+    except OSError as error:
+        if error.errno in (
+            errno.ENOTCONN,
+            errno.ENODEV,
+            errno.EPERM,
+            errno.EACCES,
+        ):  # none runs; no such device; not for us to know
+            return False
+        raise
+    return True

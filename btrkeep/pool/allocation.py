@@ -1,0 +1,127 @@
+"""How much of a btrfs is allocated and used, by kind of block group and by device, and what errors its devices have had.
+
+Everything comes from ioctls that read what the kernel has in memory: no tree is searched, no device woken up. Layouts:
+include/uapi/linux/btrfs.h. SPACE_INFO, DEV_INFO and GET_DEV_STATS need no privilege.
+"""
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+
+from btrfs import ctree, ioctl
+
+from btrkeep.pool.subvolume import opened
+
+ERRORS = ("write", "read", "flush", "corruption", "generation")
+"""What GET_DEV_STATS counts, in the order of `DeviceUse.errors`."""
+
+_TYPES = {
+    ctree.BLOCK_GROUP_DATA: "data",
+    ctree.BLOCK_GROUP_SYSTEM: "system",
+    ctree.BLOCK_GROUP_METADATA: "metadata",
+    ctree.BLOCK_GROUP_DATA | ctree.BLOCK_GROUP_METADATA: "mixed",
+}
+_PROFILES = {  # and how many bytes of devices a byte takes; None: it depends on how many devices a chunk has
+    0: ("single", 1.0),
+    ctree.BLOCK_GROUP_RAID0: ("raid0", 1.0),
+    ctree.BLOCK_GROUP_RAID1: ("raid1", 2.0),
+    ctree.BLOCK_GROUP_DUP: ("dup", 2.0),
+    ctree.BLOCK_GROUP_RAID10: ("raid10", 2.0),
+    ctree.BLOCK_GROUP_RAID1C3: ("raid1c3", 3.0),
+    ctree.BLOCK_GROUP_RAID1C4: ("raid1c4", 4.0),
+    ctree.BLOCK_GROUP_RAID5: ("raid5", None),
+    ctree.BLOCK_GROUP_RAID6: ("raid6", None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """All block groups of one type and profile. `total` and `used` are bytes as files have them; `factor`: how many bytes of the
+    devices each of them takes, for raid5 and raid6 as it is on average."""
+
+    type: str
+    profile: str
+    total: int
+    used: int
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """A device of a btrfs. `allocated`: bytes of it that chunks have. `errors`: as many as ERRORS; None when the kernel has none to
+    tell, as of a missing device."""
+
+    devid: int
+    size: int
+    allocated: int
+    errors: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One look. The sums are bytes of the devices: what is stored twice counts twice, so that all three can be compared."""
+
+    spaces: tuple[Space, ...]
+    devices: tuple[DeviceUse, ...]
+
+    @property
+    def size(self) -> int:
+        """Of all devices, as much as the filesystem may use of them."""
+        return sum(device.size for device in self.devices)
+
+    @property
+    def allocated(self) -> int:
+        """What chunks have of it."""
+        return sum(device.allocated for device in self.devices)
+
+    @property
+    def used(self) -> int:
+        """What is used of that."""
+        return sum(round(space.used * space.factor) for space in self.spaces)
+
+
+def read_allocation(path: Path) -> Allocation:
+    """Of the btrfs that the folder `path` is on. Raises OSError."""
+    with opened(path.resolve()) as fd:
+        spaces = [space for space in ioctl.space_info(fd) if not space.flags & ctree.SPACE_INFO_GLOBAL_RSV]
+        devices = tuple(_devices(fd))
+    return Allocation(_spaces([(space.flags, space.total_bytes, space.used_bytes) for space in spaces], devices), devices)
+
+
+def _devices(fd: int) -> list[DeviceUse]:
+    found = []
+    for devid in range(1, ioctl.fs_info(fd).max_id + 1):
+        try:
+            info = ioctl.dev_info(fd, devid)
+        except OSError as error:
+            if error.errno == errno.ENODEV:  # a number whose device was removed
+                continue
+            raise
+        found.append(DeviceUse(devid, info.total_bytes, info.bytes_used, _errors(fd, devid)))
+    return found
+
+
+def _errors(fd: int, devid: int) -> tuple[int, ...] | None:
+    try:
+        stats = ioctl.dev_stats(fd, devid)
+    except OSError as error:
+        if error.errno == errno.ENODEV:  # missing, or removed since the look before
+            return None
+        raise
+    return (stats.write_errs, stats.read_errs, stats.flush_errs, stats.corruption_errs, stats.generation_errs)
+
+
+def _spaces(found: list[tuple[int, int, int]], devices: tuple[DeviceUse, ...]) -> tuple[Space, ...]:
+    """With raid5 and raid6 sharing what the other kinds leave of the devices' allocated bytes."""
+    known = [(_type(flags), *_PROFILES.get(flags & ctree.BLOCK_GROUP_PROFILE_MASK, ("unknown", 1.0))) for flags, _, _ in found]
+    plain = sum(total * factor for (_, total, _), (_, _, factor) in zip(found, known, strict=True) if factor)
+    striped = sum(total for (_, total, _), (_, _, factor) in zip(found, known, strict=True) if not factor)
+    average = max((sum(device.allocated for device in devices) - plain) / striped, 1.0) if striped else 1.0
+    return tuple(
+        Space(type_, profile, total, used, factor or average)
+        for (_, total, used), (type_, profile, factor) in zip(found, known, strict=True)
+    )
+
+
+def _type(flags: int) -> str:
+    return _TYPES.get(flags & ctree.BLOCK_GROUP_TYPE_MASK, "unknown")

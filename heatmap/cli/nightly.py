@@ -1,0 +1,67 @@
+"""`btrfs-heatmap nightly`: a picture of a pool for its timelapse, and the state that it was drawn from, for a timer."""
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from btrkeep.errors import UsageError
+from btrkeep.units import counted, printable
+
+PICTURES = "pictures"
+
+
+@click.command("nightly")
+@click.option("--pool", metavar="NAME", help="The pool, configured in /etc/btrkeep/NAME.toml.  [default: main]")
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="The configuration file, instead of a pool's name.")
+def command(pool: str | None, config: Path | None) -> None:
+    """Draw a pool as it is, and record its state.
+
+    Both go into the folder pictures/ of the pool's state folder, under automatic names: a picture by virtual address, which shows
+    best what balance and expiry do, and the state, of which any other picture can be drawn later. All of two weeks are kept, then
+    one a day for a year, then one a week.
+
+    \b
+    Examples:
+      btrfs-heatmap nightly --pool main
+      btrfs-heatmap timelapse /var/lib/btrkeep/main/pictures -o year.gif
+    """
+    if pool is not None and config is not None:
+        raise UsageError("--pool and --config exclude each other", "a file's name is its pool's")
+    if pool == "" or (config is not None and str(config) in ("", ".")):
+        raise UsageError(f"--{'pool' if config is None else 'config'} names nothing", "leave it out for the pool main")
+    from btrkeep.config import load
+    from btrkeep.pool import open_pool
+
+    found = load(pool or "main", config)
+    folder = found.pool.state / PICTURES
+    _see(folder)
+    _draw(open_pool(found.pool.path).path, folder)
+    if gone := thin(folder, datetime.now(UTC)):
+        click.echo(f"thinned: {counted(gone, 'file')}")
+
+
+def _see(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{printable(str(folder))} cannot be made: {error.strerror}", "run this as root") from None
+
+
+def _draw(path: Path, folder: Path) -> None:
+    from heatmap.cli.drawing import draw
+    from heatmap.cli.picture import Extras, Wish
+
+    draw(Wish(path, None, None, "virtual", None, "hilbert", str(folder), "png", "usage", (), False, 0, Extras(record=True)))
+
+
+def thin(folder: Path, now: datetime) -> int:
+    """Removes what is not kept any more; how many files that were."""
+    from heatmap.keeping import superfluous
+
+    goes = superfluous((path.name for path in folder.iterdir()), now)
+    for name in goes:
+        with suppress(FileNotFoundError):
+            (folder / name).unlink()
+    return len(goes)

@@ -1,0 +1,569 @@
+#!/bin/bash
+# sudo ./install.sh [--enable POOL]... [--rebuild] [--no-packages] [--dry-run] | --uninstall [--dry-run] | --help
+#
+# Installs btrkeep on this machine, or brings an installation up to date. Every step is a function named step_NAME, listed in STEPS.
+#
+# What runs is /opt/btrkeep/current, a link to one of /opt/btrkeep/versions. A new version is built beside the old one, under its
+# final name (a virtual environment cannot be moved), and tried; then the link is replaced by one rename. Until that moment nothing
+# of the old version has been touched. A backup that runs meanwhile goes on with the version that it was started from.
+#
+# Everything that is put elsewhere is listed in /opt/btrkeep/installed: so an upgrade takes away what the new version has no more,
+# and --uninstall takes away all of it and nothing else.
+set -euo pipefail
+TOP=$(dirname "$(readlink -f "$0")")
+cd "$TOP"
+# shellcheck source=scripts/ground.sh
+. scripts/ground.sh
+
+STEPS=(packages version programs units manuals completion swap system catalogues configuration timers)
+PROGRAMS=(backupd btrfs-balancer btrfs-heatmap btrkeep-web)
+SOURCES=(setup.py pyproject.toml btrkeep backupd heatmap balancer web)
+HOME_FOLDER=/opt/btrkeep
+VERSIONS=$HOME_FOLDER/versions
+CURRENT=$HOME_FOLDER/current
+LISTED=$HOME_FOLDER/installed
+SHELLS=(bash zsh fish)
+CONFIGURATIONS=/etc/btrkeep
+BIN=/usr/local/sbin
+LIB=/usr/local/lib
+SHARE=/usr/local/share
+
+usage() {
+    cat <<END
+usage: sudo ./install.sh [options]
+
+Installs btrkeep: Debian packages, the programs in /opt/btrkeep with links in
+/usr/local/sbin, systemd units, manual pages, completion for bash, zsh and fish,
+and an example of /etc/btrkeep/main.toml when there is no configuration. Run it
+again to upgrade. Nothing runs by itself until --enable says so.
+
+  --enable POOL   start the timers of the pool POOL, now and at every boot
+  --rebuild       build anew even if this version is installed: newer libraries
+  --no-packages   leave Debian's packages alone (they are there, or no Debian)
+  --uninstall     remove all but backups, catalogues and configuration
+  --dry-run       say what would be done, and change nothing
+  --help          this text
+END
+}
+
+# --- what is said, and done -----------------------------------------------------------------------------------------------------
+
+note() { printf '%s\n' "$*"; }
+
+# fail REASON [HINT]
+fail() {
+    say "install.sh: $1"
+    [ -z "${2:-}" ] || say "hint: $2"
+    exit 1
+}
+
+# wrong REASON: of the command's words.
+wrong() {
+    say "install.sh: $1"
+    say "hint: ./install.sh --help"
+    exit 2
+}
+
+# act WORDS...: does it, or says that it would.
+act() {
+    if [ -n "$DRY_RUN" ]; then
+        printf 'would run: %s\n' "$*"
+    else
+        "$@"
+    fi
+}
+
+# attention WORDS: something that is not as it should be, but stops nothing; the exit status is 1 then.
+STATUS=0
+attention() {
+    say "attention: $*"
+    STATUS=1
+}
+
+has_systemd() { [ -d /run/systemd/system ]; }
+
+# --- files that are put elsewhere -----------------------------------------------------------------------------------------------
+
+FROM=() PUT=() # what this version puts where; a program's place has no file, it becomes a link
+
+was_put() { grep -qxF "$1" "$LISTED" 2>/dev/null; }
+
+# A file in our folders that nobody of us put there is somebody else's.
+see_ours() {
+    [ ! -e "$1" ] && [ ! -L "$1" ] && return
+    was_put "$1" || [[ $(readlink "$1") == "$HOME_FOLDER"/* ]] || fail "$1 is there already, and not from here" "move it away, then run this again"
+}
+
+# put FILE TARGET: a file of ours, or of the new version, has its place at TARGET. It is written when the version is swapped in.
+put() {
+    see_ours "$2"
+    FROM+=("$1")
+    PUT+=("$2")
+}
+
+# write_file FILE TARGET
+write_file() {
+    if cmp -s "$1" "$2"; then
+        return
+    fi
+    if [ -n "$DRY_RUN" ]; then
+        note "would write: $2"
+        return
+    fi
+    mkdir -p "$(dirname "$2")"
+    install -m 0644 "$1" "$2.new"
+    mv -T "$2.new" "$2"
+}
+
+write_files() {
+    local number
+    for number in "${!PUT[@]}"; do
+        [ -z "${FROM[number]}" ] || write_file "${FROM[number]}" "${PUT[number]}"
+    done
+}
+
+# link TARGET NAME: NAME becomes a symbolic link to TARGET, in one step.
+link() {
+    [ "$(readlink "$2")" != "$1" ] || return 0
+    if [ -n "$DRY_RUN" ]; then
+        note "would link: $2 -> $1"
+        return
+    fi
+    mkdir -p "$(dirname "$2")"
+    ln -sfT "$1" "$2.new"
+    mv -T "$2.new" "$2"
+}
+
+write_list() {
+    local list
+    list=$(printf '%s\n' "${PUT[@]}" | sort -u)
+    [ "$list" != "$(cat "$LISTED" 2>/dev/null)" ] || return 0
+    printf '%s\n' "$list" >"$LISTED.new"
+    mv -T "$LISTED.new" "$LISTED"
+}
+
+# What the version before had put and this one has not.
+remove_what_is_no_more() {
+    local path
+    [ -e "$LISTED" ] || return 0
+    while read -r path; do
+        [[ " ${PUT[*]} " == *" $path "* ]] || act rm -f "$path"
+    done <"$LISTED"
+}
+
+# --- this machine ---------------------------------------------------------------------------------------------------------------
+
+release() { (. /etc/os-release 2>/dev/null && printf '%s\n' "${!1:-}") || true; }
+
+see_the_machine() {
+    local debian
+    debian=$(release ID)-$(release VERSION_ID)
+    [ -n "$DRY_RUN" ] || [ "$(id -u)" -eq 0 ] || fail "this takes root" "sudo ./install.sh, or --dry-run to see what it would do"
+    case $debian in
+    debian-12 | debian-13) ;;
+    *)
+        [ -n "$NO_PACKAGES" ] || command -v apt-get >/dev/null || fail "this is $(release PRETTY_NAME), which has no apt-get; install.sh knows Debian 12 and 13" \
+            "install rsync, btrfs-progs, ssh and Python 3.11 or later with venv, then run this with --no-packages"
+        say "this is $(release PRETTY_NAME): install.sh is tested on Debian 12 and 13 only"
+        ;;
+    esac
+}
+
+# Two at once would build into each other's hands.
+lock() {
+    [ -z "$DRY_RUN" ] || return 0
+    mkdir -p "$HOME_FOLDER"
+    exec {LOCK}<"$HOME_FOLDER"
+    flock -n "$LOCK" || fail "another install.sh is at work"
+}
+
+# --- steps ----------------------------------------------------------------------------------------------------------------------
+
+step_packages() {
+    [ -z "$NO_PACKAGES" ] || return 0
+    local -a missing
+    mapfile -t missing < <(missing_packages "${RUN_PACKAGES[@]}")
+    [ "${#missing[@]}" -gt 0 ] || return 0
+    if [ -n "$DRY_RUN" ]; then
+        note "would install: ${missing[*]}"
+        return
+    fi
+    need_apt run || fail "these packages could not be installed: ${missing[*]}" "is there a network, and does \`apt-get update\` succeed? Nothing else was changed"
+}
+
+# What a version is made from: the interpreter, and every file that goes into it.
+fingerprint() {
+    { "$1" -VV; find "${SOURCES[@]}" -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum; } | sha256sum | cut -d ' ' -f 1
+}
+
+# Whether the version in the folder $1 works at all.
+works() {
+    local program
+    for program in "${PROGRAMS[@]}"; do
+        [ ! -e "$1/bin/$program" ] || "$1/bin/$program" --help >/dev/null 2>&1 || return 1
+    done
+    [ -e "$1/bin/backupd" ]
+}
+
+step_version() {
+    local python made_from stamp
+    python=$(ground_python) || [ -n "$DRY_RUN" ] || fail "there is no Python to build with"
+    made_from=$(fingerprint "${python:-true}")
+    if [ -z "$REBUILD" ] && [ "$(cat "$CURRENT/made-from" 2>/dev/null)" = "$made_from" ] && works "$CURRENT"; then
+        NEW=$(readlink -f "$CURRENT")
+        note "btrkeep is up to date: $NEW"
+        return
+    fi
+    stamp=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' btrkeep/__init__.py)-$(date -u +%Y%m%dT%H%M%SZ)
+    if [ -n "$DRY_RUN" ]; then
+        NEW=$VERSIONS/$stamp
+        note "would build: $NEW"
+        return
+    fi
+    build "$python" "$VERSIONS/$stamp"
+    printf '%s\n' "$made_from" >"$NEW/made-from"
+}
+
+# build PYTHON FOLDER: a virtual environment with btrkeep in it, tried. What remains of a build that failed goes at the end.
+build() {
+    local log program
+    note "building $2"
+    NEW=$2 UNFINISHED=$2
+    mkdir -p "$2/source"
+    log=$2/log
+    cp -R "${SOURCES[@]}" "$2/source" # pip builds in the folder that it is given, and takes what an earlier build left there
+    rm -rf "$2"/source/build "$2"/source/*.egg-info
+    "$1" -m venv "$2" >"$log" 2>&1 || build_failed "the virtual environment could not be made" "apt-get install python3-venv"
+    "$2/bin/python" -I -m pip install --no-input --disable-pip-version-check --use-pep517 "$2/source" </dev/null >"$log" 2>&1 ||
+        build_failed "pip could not install btrkeep and the libraries that it needs" "is there a network? pip's configuration says where packages come from"
+    works "$2" || build_failed "what was built does not run" "please report it"
+    for program in "${PROGRAMS[@]}"; do
+        [ ! -e "$2/bin/$program" ] || make_completion "$2" "$program"
+    done
+    rm -rf "$2/source" "$log"
+}
+
+# make_completion FOLDER PROGRAM: what the program itself prints for each shell; one without that command has none.
+make_completion() {
+    local shell
+    mkdir -p "$1/completion"
+    for shell in "${SHELLS[@]}"; do
+        "$1/bin/$2" completion "$shell" >"$1/completion/$2.$shell" 2>/dev/null || rm -f "$1/completion/$2.$shell"
+    done
+}
+
+build_failed() {
+    tail -n 15 "$NEW/log" >&2
+    if [ -e "$CURRENT" ]; then
+        fail "$1; the installed version is as it was" "$2"
+    fi
+    fail "$1" "$2"
+}
+
+# Which of the programs there are: those of setup.py.
+step_programs() {
+    local program
+    for program in "${PROGRAMS[@]}"; do
+        if grep -q "\"$program = " setup.py; then
+            put '' "$BIN/$program"
+            LINKS+=("$program")
+        fi
+    done
+}
+
+# Where a file of systemd/ belongs; nothing for one that is not installed. Those of the administrator, in /etc, come before ours.
+place_of() {
+    case $1 in
+    *sysusers.d/*.conf) echo "$LIB/sysusers.d/${1##*/}" ;;
+    *tmpfiles.d/*.conf) echo "$LIB/tmpfiles.d/${1##*/}" ;;
+    *.rules) echo "$LIB/udev/rules.d/${1##*/}" ;;
+    *.service | *.timer | *.slice | *.target | *.socket | *.path) echo "$LIB/systemd/system/${1##*/}" ;;
+    esac
+}
+
+step_units() {
+    local file place
+    while read -r file; do
+        place=$(place_of "$file")
+        [ -z "$place" ] || put "$file" "$place"
+    done < <(find systemd -type f | sort)
+}
+
+step_manuals() {
+    local file
+    for file in man/*.[1-8]; do
+        put "$file" "$SHARE/man/man${file##*.}/${file##*/}"
+    done
+}
+
+place_of_completion() {
+    case $2 in
+    bash) echo "$SHARE/bash-completion/completions/$1" ;;
+    zsh) echo "$SHARE/zsh/site-functions/_$1" ;;
+    fish) echo "$SHARE/fish/vendor_completions.d/$1.fish" ;;
+    esac
+}
+
+step_completion() {
+    local program shell made
+    for program in "${LINKS[@]}"; do
+        for shell in "${SHELLS[@]}"; do
+            made=$NEW/completion/$program.$shell
+            if [ -e "$made" ] || [ ! -d "$NEW" ]; then # not built in a dry run
+                put "$made" "$(place_of_completion "$program" "$shell")"
+            fi
+        done
+    done
+}
+
+# From here on the new version is the installed one.
+step_swap() {
+    local program
+    if [ -e "$HOME_FOLDER/pyvenv.cfg" ]; then # installed by hand, as the documentation of the first version said
+        act rm -rf "$HOME_FOLDER"/{pyvenv.cfg,bin,lib,lib64,include,share} # still running programs have read what they are
+        for program in "${PROGRAMS[@]}"; do
+            [[ $(readlink "/usr/local/bin/$program") != "$HOME_FOLDER"/* ]] || act rm "/usr/local/bin/$program"
+        done
+    fi
+    link "${NEW#"$HOME_FOLDER/"}" "$CURRENT"
+    UNFINISHED=''
+    link current/bin "$HOME_FOLDER/bin"
+    for program in "${LINKS[@]}"; do
+        link "$HOME_FOLDER/bin/$program" "$BIN/$program"
+    done
+    write_files
+    remove_what_is_no_more
+    [ -n "$DRY_RUN" ] || write_list
+    remove_old_versions
+}
+
+# Processes that run a program from the folder $1: their interpreter is named by the first line of the program.
+processes_from() {
+    local folder word
+    for folder in /proc/[0-9]*; do
+        IFS= read -r -d '' word 2>/dev/null <"$folder/cmdline" || continue
+        [[ $word != "$1"/* ]] || printf '%s\n' "${folder#/proc/}"
+    done
+}
+
+remove_old_versions() {
+    local folder
+    for folder in "$VERSIONS"/*/; do
+        folder=${folder%/}
+        if [ ! -d "$folder" ] || [ "$folder" = "$(readlink -f "$CURRENT")" ]; then
+            continue
+        elif [ -n "$(processes_from "$folder")" ]; then
+            note "$folder is still at work; the next install.sh removes it"
+        else
+            act rm -rf "$folder"
+        fi
+    done
+}
+
+step_system() {
+    local path
+    for path in "${PUT[@]}"; do
+        case $path in
+        */sysusers.d/*) ! command -v systemd-sysusers >/dev/null || act systemd-sysusers "$path" ;;
+        */tmpfiles.d/*) ! command -v systemd-tmpfiles >/dev/null || act systemd-tmpfiles --create "$path" || attention "systemd-tmpfiles could not make all of $path" ;;
+        esac
+    done
+    has_systemd || return 0
+    act systemctl daemon-reload
+    [[ "${PUT[*]}" != *.rules* ]] || act udevadm control --reload
+    restart_daemons
+}
+
+# A daemon is what something wants at boot. Jobs, which timers start, run to their end with the version that they began with.
+restart_daemons() {
+    local unit
+    while read -r unit; do
+        unit=${unit##*/}
+        act systemctl try-restart "${unit/@./@*.}" || attention "$unit did not start again: systemctl status $unit"
+    done < <(find systemd -name '*.service' -exec grep -l '^WantedBy=' {} +)
+}
+
+# Pools are configured by NAME.toml.
+pools() {
+    local file
+    for file in "$CONFIGURATIONS"/*.toml; do
+        [ ! -e "$file" ] || basename "$file" .toml
+    done
+}
+
+# A catalogue is brought up to date when it is opened, and a copy of the old one stays beside it. Better now than at night.
+step_catalogues() {
+    local pool said
+    [ -z "$DRY_RUN" ] || return 0
+    while read -r pool; do
+        if ! said=$("$CURRENT/bin/python" -I -c "$OPEN_CATALOGUE" "$pool" 2>&1); then
+            attention "the catalogue of $pool was not brought up to date: $(tail -n 1 <<<"$said")"
+        elif [ -n "$said" ]; then
+            note "$said"
+        fi
+    done < <(pools)
+}
+OPEN_CATALOGUE='
+import sys
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import load
+from btrkeep.errors import OperatorError
+try:
+    state = load(sys.argv[1]).pool.state
+    if (state / "catalogue.sqlite").exists():
+        before = {*state.glob("catalogue.sqlite.before-*")}
+        Catalogue.open(state).close()
+        for copy in sorted({*state.glob("catalogue.sqlite.before-*")} - before):
+            print(f"the catalogue of {sys.argv[1]} is migrated; what it was before: {copy}")
+except OperatorError as error:
+    sys.exit(f"{error.message} ({error.hint})" if error.hint else error.message)
+'
+
+step_configuration() {
+    local example=$CONFIGURATIONS/main.toml
+    [ -z "$(pools)" ] || return 0
+    if [ -n "$DRY_RUN" ]; then
+        note "would write: $example, an example"
+        return
+    fi
+    mkdir -p "$CONFIGURATIONS"
+    "$CURRENT/bin/python" -I -c 'from btrkeep.config import example; print(example(), end="")' >"$example.new"
+    chmod 0600 "$example.new" # it may come to hold passwords, for alarms
+    mv -nT "$example.new" "$example"
+    note "$example is an example"
+}
+
+timers() { find systemd -name 'btrkeep-*@.timer' -printf '%f\n' | sort; }
+
+step_timers() {
+    local pool timer
+    local -a now=()
+    ! has_systemd || now=(--now) # without a running systemd they begin with the next boot
+    for pool in "${ENABLE[@]}"; do
+        while read -r timer; do
+            act systemctl enable --quiet "${now[@]}" "${timer/@./@$pool.}" || attention "${timer/@./@$pool.} could not be enabled"
+        done < <(timers)
+    done
+}
+
+# Before anything is changed: a pool that is not configured has nothing to run.
+see_pools() {
+    local pool
+    [ "${#ENABLE[@]}" -eq 0 ] || command -v systemctl >/dev/null || fail "there is no systemd, so no timers: --enable does nothing here" "let cron run \`backupd run\`"
+    for pool in "${ENABLE[@]}"; do
+        [[ $pool =~ ^[A-Za-z0-9_][A-Za-z0-9._-]*$ ]] || wrong "--enable: $pool is no pool's name"
+        [ -e "$CONFIGURATIONS/$pool.toml" ] || fail "the pool $pool is not configured: $CONFIGURATIONS/$pool.toml is missing" "install without --enable, run \`backupd --pool $pool setup\`, then this again"
+    done
+}
+
+# --- the way back ---------------------------------------------------------------------------------------------------------------
+
+uninstall() {
+    local path pids
+    [ -e "$LISTED" ] || [ -d "$VERSIONS" ] || fail "btrkeep is not installed by install.sh: there is no $LISTED"
+    mapfile -t pids < <(processes_from "$HOME_FOLDER")
+    [ "${#pids[@]}" -eq 0 ] || [ -n "$DRY_RUN" ] || fail "btrkeep is at work (process ${pids[*]})" "let it end, or stop it with systemctl or kill; then run this again"
+    disable_units
+    if [ -e "$LISTED" ]; then
+        while read -r path; do
+            act rm -f "$path"
+        done <"$LISTED"
+    fi
+    remove_empty_folders
+    act rm -rf "$HOME_FOLDER"
+    ! has_systemd || act systemctl daemon-reload
+    say_what_is_left
+}
+
+# Timers first, so that nothing starts while its files go. Without a running systemd only the links that enable them are there.
+disable_units() {
+    local file unit
+    local -a now=()
+    ! has_systemd || now=(--now)
+    for file in /etc/systemd/system/*.wants/btrkeep-*; do
+        [ -L "$file" ] || continue
+        unit=${file##*/}
+        if command -v systemctl >/dev/null; then
+            act systemctl disable --quiet "${now[@]}" "$unit" || attention "$unit could not be disabled"
+        else
+            act rm -f "$file"
+        fi
+    done
+}
+
+# Those that only btrkeep needed; a folder with anything in it stays.
+remove_empty_folders() {
+    local folder
+    [ -z "$DRY_RUN" ] || return 0
+    for folder in "$LIB"/{systemd/system,systemd,sysusers.d,tmpfiles.d,udev/rules.d,udev} \
+        "$SHARE"/{bash-completion/completions,bash-completion,fish/vendor_completions.d,fish,zsh/site-functions,zsh,man/man1,man/man8}; do
+        rmdir "$folder" 2>/dev/null || true
+    done
+}
+
+say_what_is_left() {
+    local path
+    note "btrkeep is removed. Left as they are:"
+    for path in "$CONFIGURATIONS" /var/lib/btrkeep; do
+        [ ! -e "$path" ] || note "  $path"
+    done
+    note "  the pools with their backups, the Debian packages (${RUN_PACKAGES[*]})"
+    [ -z "$(getent passwd btrkeep)" ] || note "  the user btrkeep"
+}
+
+# --- all of it ------------------------------------------------------------------------------------------------------------------
+
+say_what_is_next() {
+    [ -z "$DRY_RUN" ] || return 0
+    note "btrkeep is installed: $("$BIN/backupd" --version)"
+    [ "${#ENABLE[@]}" -eq 0 ] || return 0
+    note "To begin: backupd setup"
+    [ -z "$(timers)" ] || note "For every night after that: sudo $(printf %q "$TOP/install.sh") --enable main"
+}
+
+at_the_end() {
+    local status=$?
+    [ -z "$UNFINISHED" ] || rm -rf "$UNFINISHED"
+    [ "$status" -ne 0 ] || status=$STATUS
+    exit "$status"
+}
+
+ENABLE=() LINKS=() DRY_RUN='' REBUILD='' NO_PACKAGES='' UNINSTALL='' NEW='' UNFINISHED=''
+while [ $# -gt 0 ]; do
+    case $1 in
+    --enable)
+        [ $# -gt 1 ] || wrong "--enable needs the name of a pool"
+        ENABLE+=("$2")
+        shift
+        ;;
+    --enable=*) ENABLE+=("${1#*=}") ;;
+    --rebuild) REBUILD=yes ;;
+    --no-packages) NO_PACKAGES=yes ;;
+    --uninstall) UNINSTALL=yes ;;
+    --dry-run) DRY_RUN=yes ;;
+    -h | --help)
+        usage
+        exit 0
+        ;;
+    *) wrong "there is no option $1" ;;
+    esac
+    shift
+done
+[ -z "$UNINSTALL" ] || [ -z "${ENABLE[*]}$REBUILD$NO_PACKAGES" ] || wrong "--uninstall stands alone, or with --dry-run"
+
+umask 022
+unset PYTHONPATH PYTHONHOME
+see_the_machine
+lock
+trap at_the_end EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+if [ -n "$UNINSTALL" ]; then
+    uninstall
+    exit
+fi
+see_pools
+for step in "${STEPS[@]}"; do
+    "step_$step"
+done
+say_what_is_next

@@ -1,0 +1,42 @@
+"""A look as the catalogue and the pool would give it, for what is made of it alone."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from backupd.seen import DeviceErrors, PoolNumbers, Seen
+from backupd.status import host_status
+from btrkeep.catalogue import Balance, Expiry, HostFacts
+from btrkeep.config import Config, HostConfig, NotifySettings, PoolSettings
+from btrkeep.pool import Room
+from tests.backupd.facts import NOW
+
+GIB = 1 << 30
+
+
+def config(*hosts: HostConfig, **notify: Any) -> Config:
+    pool = PoolSettings(Path("/srv/backup"), Path("/var/lib/btrkeep/main"), ZoneInfo("Europe/Berlin"))
+    return Config(Path("/etc/main.toml"), "main", pool, notify=NotifySettings(**notify), hosts={host.name: host for host in hosts})
+
+
+def seen(of: Config, facts: dict[str, HostFacts] | None = None, now: datetime = NOW, **others: Any) -> Seen:
+    known = facts or {}
+    hosts = tuple(host_status(host, known.get(host.name), of.pool.zone, now) for host in of.hosts.values())
+    return Seen(of, now, hosts, known, **{"room": Room(100 * GIB, 20 * GIB, 60 * GIB, GIB), "numbers": numbers(), **others})
+
+
+def numbers(**errors: int) -> PoolNumbers:
+    """Device 1 is fine, device 2 has these errors."""
+    devices = (DeviceErrors(1, {"write": 0}), DeviceErrors(2, {"write": 0, "corruption": 0, **errors}))
+    return PoolNumbers(NOW, 100, 80, 60, {"data": (70, 50), "metadata": (10, 5)}, devices, 3)
+
+
+def expiry(outcome: str | None, error: str | None = None) -> Expiry:
+    end = NOW if outcome else None
+    return Expiry(1, NOW, end, outcome, 1, None, 9, 0, 0, 7, 0, 0, 9, None, None, None, None, None, error, NOW)
+
+
+def balance(outcome: str | None, why: str = "") -> Balance:
+    end = NOW if outcome else None
+    return Balance(1, "u", "/m", NOW, end, outcome, why, "score", None, 1, None, 4, 100, 130, 1.0, 0, None, {}, {}, NOW)

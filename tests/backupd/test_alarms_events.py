@@ -1,0 +1,137 @@
+"""What is wrong: alarms from plain facts."""
+
+from dataclasses import replace
+
+import pytest
+
+from backupd.alarms.events import Known, find
+from backupd.alarms.night import judge
+from btrkeep.catalogue import HostFacts, StoredAlarm
+from btrkeep.config import HostConfig
+from btrkeep.pool import Room
+from tests.backupd.facts import ago, facts
+from tests.backupd.seen import GIB, balance, config, expiry, numbers, seen
+
+WEB = HostConfig("web1", paths=("/etc",))
+FINE = facts(complete=10, run=10, outcome="complete")
+
+
+def stored(what: str, subject: str, **others: object) -> StoredAlarm:
+    row = StoredAlarm(what, subject, "text", 0, ago(1), 1, ago(1), None, None)
+    return replace(row, **others)  # type: ignore[arg-type]
+
+
+def keys(facts_of_web1: HostFacts | None, host: HostConfig = WEB, known: Known | None = None, **notify: object) -> list[str]:
+    look = seen(config(host, **notify), {"web1": facts_of_web1} if facts_of_web1 else {})
+    return [f"{alarm.what} {alarm.subject}" for alarm in find(look, known or {}, {}).alarms if alarm.ripe]
+
+
+@pytest.mark.parametrize(
+    ("of_web1", "expected"),
+    [
+        (FINE, []),
+        (facts(complete=20, run=1, outcome="failed", error="connection refused"), ["failure host web1"]),
+        (facts(complete=20, run=1, outcome="partial"), ["failure host web1"]),
+        (facts(run=1, outcome="failed"), ["failure host web1"]),
+        (facts(complete=20, run=1, outcome="suspect", newest_state="suspect"), ["suspect host web1"]),
+        (facts(complete=73, run=73, outcome="complete"), ["silent host web1"]),
+        (facts(complete=71, run=71, outcome="complete"), []),
+        (facts(complete=90, run=1, outcome="failed"), ["failure host web1", "silent host web1"]),
+    ],
+)
+def test_a_host_is_told_for_what_its_last_run_and_backup_are(of_web1: HostFacts, expected: list[str]) -> None:
+    assert keys(of_web1) == expected
+
+
+def test_an_optional_host_is_never_silent_and_one_that_is_not_enabled_is_nothing() -> None:
+    old = facts(complete=900, run=900, outcome="complete")
+    assert keys(old, replace(WEB, optional=True)) == []
+    assert keys(facts(complete=900, run=1, outcome="failed"), replace(WEB, enabled=False)) == []
+
+
+def test_a_host_without_any_backup_is_silent_when_it_was_waited_for_long_enough() -> None:
+    key = ("silent", "host web1")
+    assert keys(None) == []
+    assert keys(None, known={key: stored(*key, since=ago(71), told=None)}) == []
+    assert keys(None, known={key: stored(*key, since=ago(73), told=None)}) == ["silent host web1"]
+    assert keys(None, known={key: stored(*key, since=ago(73), recovered=ago(1))}) == []  # that was another time
+
+
+def test_the_limit_of_room_is_left_again_only_well_below_it() -> None:
+    def found(used: int, known: Known) -> list[str]:
+        look = seen(config(), room=Room(100 * GIB, 0, (100 - used) * GIB, GIB))
+        return [alarm.subject for alarm in find(look, known, {}).alarms]
+
+    standing = {("room", "used"): stored("room", "used")}
+    assert [found(89, {}), found(90, {})] == [[], ["used"]]
+    assert [found(89, standing), found(88, standing), found(87, standing)] == [["used"], ["used"], []]
+    assert found(96, {}) == ["used", "min_free"]
+
+
+def test_errors_of_a_device_are_graded_by_their_number_and_missing_ones_named() -> None:
+    look = seen(config(), numbers=numbers(write=3, corruption=1), missing=(4,))
+    alarms = find(look, {}, {}).alarms
+    assert [(alarm.subject, alarm.grade, alarm.text) for alarm in alarms] == [
+        ("device 2", 4, "device 2 has counted 3 write errors, 1 corruption error"),
+        ("missing device 4", 0, "device 4 is missing: the pool is mounted without it"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "wrong"),
+    [("complete", False), ("partial", False), ("stopped", True), ("failed", True), ("killed", True), (None, True)],
+)
+def test_an_expiry_that_did_not_end_well_is_told(outcome: str | None, wrong: bool) -> None:
+    found = find(seen(config(), expiry=expiry(outcome, "why")), {}, {}).alarms
+    assert [alarm.subject for alarm in found] == (["expiry"] if wrong else [])
+    assert all("why" in alarm.text for alarm in found)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "wrong"), [("done", False), ("budget", False), ("stopped", False), ("failed", True), (None, True)]
+)
+def test_so_is_a_balance(outcome: str | None, wrong: bool) -> None:
+    found = find(seen(config(), balance=balance(outcome)), {}, {}).alarms
+    assert [alarm.subject for alarm in found] == (["balance"] if wrong else [])
+
+
+def test_what_a_pool_that_is_gone_cannot_tell_is_not_taken_for_well() -> None:
+    found = find(seen(config(), fault="/srv/backup is not mounted", room=None, numbers=None), {}, {})
+    assert [alarm.text for alarm in found.alarms] == ["the pool cannot be used: /srv/backup is not mounted"]
+    assert not found.tells_of(("room", "used"))
+    assert not found.tells_of(("devices", "device 2"))
+    assert not found.tells_of(("failure", "balance"))
+    assert found.tells_of(("failure", "expiry"))
+
+
+def test_a_unit_stands_until_it_ran_well_and_is_left_alone_while_it_runs() -> None:
+    known = {("failure", "unit a.service"): stored("failure", "unit a.service")}
+    states = {failed: find(seen(config()), known, {"a.service": failed}) for failed in (True, False, None)}
+    assert [alarm.subject for alarm in states[True].alarms] == ["unit a.service"]
+    assert states[False].alarms == states[None].alarms == ()
+    assert [states[failed].tells_of(("failure", "unit a.service")) for failed in (True, False, None)] == [True, True, False]
+
+
+def test_a_host_that_is_not_configured_any_more_is_dropped() -> None:
+    known = {("failure", "host old"): stored("failure", "host old"), ("failure", "host web1"): stored("failure", "host web1")}
+    assert find(seen(config(WEB), {"web1": FINE}), known, {}).dropped == {"host old"}
+
+
+def test_a_night_is_judged_by_the_hosts_that_count() -> None:
+    hosts = [HostConfig(f"h{n}") for n in range(10)] + [HostConfig("laptop", optional=True), HostConfig("off", enabled=False)]
+    known = {f"h{n}": FINE for n in range(9)}
+
+    def met(goal: float, ended: str | None = None, **others: HostFacts) -> bool:
+        of = config(*hosts, ping_goal=goal)
+        return judge(of, seen(of, known | others).hosts, ended).met
+
+    assert (met(1.0), met(0.9), met(0.91)) == (False, True, False)
+    assert met(1.0, h9=FINE)
+    assert not met(0.0, "stopped by SIGTERM", h9=FINE)
+    assert not met(1.0, h9=facts(complete=20, run=1, outcome="failed"))
+
+
+def test_the_verdict_names_who_is_not_well_and_why() -> None:
+    of = config(WEB, HostConfig("b"))
+    text = judge(of, seen(of, {"web1": facts(complete=20, run=1, outcome="failed", error="no <route>")}).hosts).text
+    assert text.splitlines() == ["0 of 2 hosts are well, the goal is 100%", "web1: failing: no \u2039route\u203a", "b: never"]

@@ -1,0 +1,193 @@
+"""What people hear: once when it comes, once when it goes, and no storm of what sways. Stories of alarms, told hour by hour."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backupd.alarms.digest import is_due
+from backupd.alarms.events import Alarm, Found
+from backupd.alarms.memory import QUIET, News, by_key, news
+from btrkeep.catalogue import StoredAlarm
+from btrkeep.config.kinds import EVENT_WORDS
+from tests.backupd.facts import NOW
+from tests.backupd.seen import config
+
+HOUR = timedelta(hours=1)
+
+
+class Story:
+    """Plays looks one after the other; `heard` is what people heard: "+ subject" of an alarm, "- subject" of its end."""
+
+    def __init__(self, events: tuple[str, ...] = EVENT_WORDS) -> None:
+        self.rows: dict[tuple[str, str], StoredAlarm] = {}
+        self.events = events
+        self.heard: list[tuple[datetime, str]] = []
+
+    def look(self, now: datetime, *alarms: Alarm, arrived: bool = True, found: Found | None = None) -> News:
+        fresh = news(self.rows, found or Found(alarms), self.events, now)
+        for row in fresh.changed(self.rows, now, arrived=arrived):
+            self.rows[row.key] = row
+        for key in fresh.gone:
+            del self.rows[key]
+        if arrived:
+            self.heard += [(now, f"+ {row.subject}") for row in fresh.alarms] + [
+                (now, f"- {row.subject}") for row in fresh.recoveries
+            ]
+        return fresh
+
+    def said(self) -> list[str]:
+        return [words for _, words in self.heard]
+
+
+def alarm(subject: str = "host a", what: str = "failure", grade: int = 0, ripe: bool = True, since: datetime = NOW) -> Alarm:
+    return Alarm(what, subject, f"{subject} is bad", since, grade, ripe)
+
+
+def play(pattern: str, step: timedelta = HOUR) -> list[str]:
+    """A look for each letter: `x` it is there, `.` it is not. What was heard at each look: +, - or nothing."""
+    story = Story()
+    for number, letter in enumerate(pattern):
+        story.look(NOW + number * step, *([alarm(since=NOW + number * step)] if letter == "x" else []))
+    heard = {when: words[0] for when, words in story.heard}
+    return [heard.get(NOW + number * step, " ") for number in range(len(pattern))]
+
+
+@pytest.mark.parametrize(
+    ("looks", "heard"),
+    [
+        ("xxxxxxx", "+      "),
+        ("..xxx..", "  +  - "),
+        ("x.", "+-"),
+        ("x.x.x.x.x.", "+-+       "),
+        ("xxx" + "." * 30, "+  -" + " " * 29),
+        ("x.x" + "." * 30, "+-+" + " " * 24 + "-" + " " * 5),
+        ("x.x.x" + "." * 30, "+-+  " + " " * 24 + "-" + " " * 5),
+    ],
+)
+def test_what_is_heard_hour_by_hour(looks: str, heard: str) -> None:
+    assert "".join(play(looks)) == heard
+
+
+def test_nights_that_fail_every_other_day_are_each_told() -> None:
+    assert "".join(play("x.x.x.", timedelta(hours=25))) == "+-+-+-"
+
+
+@given(st.lists(st.booleans(), max_size=60), st.sampled_from([timedelta(minutes=15), HOUR, timedelta(hours=7)]))
+def test_whatever_happens_nothing_is_told_twice_in_a_row_and_never_more_than_thrice_a_day(
+    looks: list[bool], step: timedelta
+) -> None:
+    story = Story()
+    for number, bad in enumerate(looks):
+        story.look(NOW + number * step, *([alarm(since=NOW + number * step)] if bad else []))
+    assert all(one != other for one, other in zip(story.said(), story.said()[1:], strict=False))
+    assert story.said()[:1] in ([], ["+ host a"])
+    for when, _ in story.heard:
+        assert sum(when <= other < when + QUIET for other, _ in story.heard) <= 3
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40))
+def test_whoever_listens_knows_in_the_end_how_it_is(looks: list[bool]) -> None:
+    story = Story()
+    for number, bad in enumerate(looks):
+        story.look(NOW + number * HOUR, *([alarm()] if bad else []))
+    end = NOW + len(looks) * HOUR
+    for hour in range(26):
+        story.look(end + hour * HOUR, *([alarm()] if looks[-1] else []))
+    assert story.said()[-1:] == (["+ host a"] if looks[-1] else ["- host a"] if any(looks) else [])
+
+
+def test_what_did_not_arrive_is_told_by_a_later_look_both_ways() -> None:
+    story = Story()
+    story.look(NOW, alarm(), arrived=False)
+    story.look(NOW + HOUR, alarm())
+    story.look(NOW + 2 * HOUR, arrived=False)
+    story.look(NOW + 3 * HOUR)
+    assert story.said() == ["+ host a", "- host a"]
+
+
+def test_what_never_arrived_is_not_told_when_it_is_over() -> None:
+    story = Story()
+    story.look(NOW, alarm(), arrived=False)
+    story.look(NOW + HOUR)
+    assert (story.said(), story.rows) == ([], {})
+
+
+def test_an_alarm_that_grows_is_told_again_and_one_that_shrinks_is_not() -> None:
+    story = Story()
+    for hour, grade in enumerate((3, 3, 5, 4, 5, 6)):
+        story.look(NOW + hour * HOUR, alarm("device 2", "devices", grade))
+    assert [int((when - NOW) / HOUR) for when, _ in story.heard] == [0, 2, 5]
+
+
+def test_an_alarm_that_is_not_ripe_is_remembered_from_its_beginning_and_not_told() -> None:
+    story = Story()
+    assert not story.look(NOW, alarm(ripe=False)).any
+    assert story.rows["failure", "host a"].since == NOW
+    assert story.look(NOW + HOUR, alarm()).any
+
+
+def test_events_that_nobody_asked_for_are_known_and_not_told() -> None:
+    story = Story(("suspect",))
+    assert len(story.look(NOW, alarm(), alarm(what="suspect")).standing) == 2
+    assert len(story.heard) == 1
+    story.look(NOW + HOUR)
+    assert story.said() == ["+ host a"]  # the recovery was not asked for either
+    story.look(NOW + 30 * HOUR, alarm(what="suspect"))
+    assert story.said() == ["+ host a", "+ host a"]
+
+
+def test_a_host_is_over_when_all_that_was_wrong_with_it_is() -> None:
+    story = Story()
+    story.look(NOW, alarm())
+    story.look(NOW + HOUR, alarm(what="suspect"))
+    assert story.said() == ["+ host a", "+ host a"]
+    story.look(NOW + 2 * HOUR)
+    assert story.said()[2:] == ["- host a", "- host a"]
+
+
+def test_what_cannot_be_known_stays_as_it_is() -> None:
+    story = Story()
+    story.look(NOW, alarm("used", "room"))
+    story.look(NOW + HOUR, found=Found((), frozenset({"room"})))
+    story.look(NOW + 2 * HOUR, alarm("used", "room"))
+    assert story.said() == ["+ used"]
+
+
+def test_a_host_that_is_gone_from_the_configuration_is_forgotten_without_a_word() -> None:
+    story = Story()
+    story.look(NOW, alarm())
+    story.look(NOW + HOUR, found=Found((), dropped=frozenset({"host a"})))
+    assert (story.said(), story.rows) == (["+ host a"], {})
+
+
+def test_nothing_is_remembered_for_ever() -> None:
+    story = Story()
+    story.look(NOW, alarm())
+    story.look(NOW + HOUR)
+    assert story.rows
+    story.look(NOW + 26 * HOUR)
+    assert story.rows == {}
+
+
+def test_by_key_is_how_rows_are_found() -> None:
+    row = StoredAlarm("room", "used", "", 0, NOW, 1, None, None, None)
+    assert by_key([row]) == {("room", "used"): row}
+
+
+def test_the_digest_is_due_once_a_day_at_its_time_in_the_pools_zone() -> None:
+    of = config()
+    at, zone = of.notify.digest, of.pool.zone
+    eight = datetime(2026, 11, 20, 8, 0, tzinfo=zone)
+    assert [is_due(at, zone, None, eight + minutes) for minutes in (timedelta(minutes=-1), timedelta(), HOUR)] == [
+        False,
+        True,
+        True,
+    ]
+    assert not is_due(at, zone, eight, eight + 10 * HOUR)
+    assert is_due(at, zone, eight, eight + 24 * HOUR)
+    assert not is_due(None, zone, None, eight)
+    summer = datetime(2026, 10, 25, 8, 0, tzinfo=zone)  # that night the clock was put back
+    assert not is_due(at, zone, summer - 24 * HOUR, datetime.fromisoformat("2026-10-25T06:59:59Z"))
+    assert is_due(at, zone, summer - 24 * HOUR, datetime.fromisoformat("2026-10-25T07:00:00Z"))

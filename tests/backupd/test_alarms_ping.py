@@ -1,0 +1,72 @@
+"""The dead man's switch: what a service of that kind gets, and that the night neither waits nor fails."""
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from threading import Event
+
+import pytest
+
+from backupd.alarms.ping import Ping, send
+from btrkeep.config import Url
+from tests.beds.receivers import Web, web
+
+
+@pytest.fixture
+def service() -> Iterator[Web]:
+    with web() as told:
+        yield told
+
+
+def url(service: Web) -> Url:
+    return Url(f"http://127.0.0.1:{service.port}/ping/secret-uuid")
+
+
+@pytest.mark.parametrize(("met", "path"), [(True, "/ping/secret-uuid"), (False, "/ping/secret-uuid/fail")])
+def test_a_night_is_reported_from_its_beginning_to_its_end(service: Web, met: bool, path: str) -> None:
+    ping = Ping(url(service))
+    ping.start()
+    ping.end(met=met, text="2 of 3 hosts are well: wéb1")
+    ping.wait()
+    assert [(method, where) for method, where, _ in service.got] == [("POST", "/ping/secret-uuid/start"), ("POST", path)]
+    assert service.got[1][2].decode() == "2 of 3 hosts are well: wéb1"
+
+
+def test_a_service_that_hangs_delays_nothing_and_the_end_only_for_a_moment(service: Web, caplog: pytest.LogCaptureFixture) -> None:
+    service.hang = Event()
+    begun = time.monotonic()
+    ping = Ping(url(service))
+    ping.start()
+    ping.end(met=True, text="")
+    assert time.monotonic() - begun < 0.2
+    ping.wait(0.5)
+    assert 0.4 < time.monotonic() - begun < 2
+    assert "did not come through within" in caplog.text
+    assert "secret-uuid" not in caplog.text
+
+
+def test_no_answer_in_time_is_said_as_such(service: Web) -> None:
+    service.hang = Event()
+    assert send(url(service), "", b"", 0.2) == "no answer in time"
+
+
+@pytest.mark.parametrize("status", [404, 500])
+def test_a_failing_service_is_a_warning_without_the_secret(service: Web, status: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    service.status = status
+    ping = Ping(url(service))
+    ping.start()
+    ping.end(met=True, text="")
+    ping.wait()
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert f"the ping /start to 127.0.0.1 did not come through: HTTP status {status}" in caplog.text
+    assert "secret-uuid" not in caplog.text
+
+
+def test_nobody_there_is_a_reason_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unheard:
+        closed = unheard.getsockname()[1]
+    assert send(Url(f"http://127.0.0.1:{closed}/secret"), "/start", b"", 1) == "Connection refused"
+    assert "secret" not in send(Url("http://no.such.name.invalid/secret"), "", b"", 1)
+    assert "secret" not in send(Url("http://127.0.0.1:99999/secret"), "", b"", 1)

@@ -1,0 +1,198 @@
+"""`backupd host`: sections come into the configuration and go out of it, and nothing else in it changes."""
+
+import json
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backupd.hosts.edit import new_host, with_keys, without_host
+from tests.beds import backupd, work
+from tests.beds.nights import Nights
+from tests.beds.ssh import Sshd
+
+MAIN = """\
+# our pool
+[pool]
+path = "/srv/backup"    # a disk
+
+[retention]  # two weeks
+daily = 14
+# weekly = 3
+
+[group.debian]
+paths = ["/etc"]
+
+# the old shop
+[host.old]
+address = "root@old"
+paths = [
+  "/etc",   # a folder
+  "/srv",
+]
+after = ["/bin/echo", '''
+[host.new]
+''']
+[host.old.retention]
+daily = 3
+
+# the new shop
+[host.new]
+group = "debian"
+address = "root@new"
+"""
+
+
+@pytest.fixture
+def main(tmp_path: Path) -> Path:
+    path = tmp_path / "main.toml"
+    path.write_text(MAIN)
+    return path
+
+
+def host(main: Path, *words: str, status: int = 0) -> Any:
+    done = backupd("--config", main, "host", *words, check=False)
+    assert done.returncode == status, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def test_a_host_gets_a_file_of_its_own_which_is_listed(main: Path) -> None:
+    host(main, "add", "here", "--path", "/etc", "--path", "/srv/my files")
+    file = main.with_name("main.d") / "here.toml"
+    assert tomllib.loads(file.read_text()) == {"host": {"here": {"paths": ["/etc", "/srv/my files"]}}}
+    listed = {entry["host"]: entry for entry in json.loads(host(main, "list", "--json").stdout)}
+    assert listed["here"] == {
+        "host": "here", "address": None, "port": None, "group": None, "enabled": True, "paths": ["/etc", "/srv/my files"],
+        "file": str(file),
+    }  # fmt: skip
+    assert (listed["new"]["group"], listed["new"]["paths"], listed["new"]["file"]) == ("debian", ["/etc"], str(main))
+    assert main.read_text() == MAIN
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["add", "new", "--path", "/etc"], "is in"),
+        (["add", "-x", "--path", "/etc"], "no option"),
+        (["add", "a/b", "--path", "/etc"], "cannot be a host's name"),
+        (["add", "web1"], "paths: missing"),
+        (["add", "web1", "--path", "etc"], "expected an absolute path"),
+        (["add", "web1", "--path", "/etc", "--group", "debain"], 'did you mean "debian"?'),
+        (["add", "web1", "--path", "/etc", "--address", "-oProxyCommand=x"], "may begin with -"),
+        (["remove", "shop"], "no host shop is configured"),
+        (["test", "shop"], "no host shop is configured"),
+    ],
+)
+def test_what_would_be_wrong_is_refused_and_nothing_is_written(main: Path, words: list[str], why: str) -> None:
+    assert why in host(main, *words, status=2).stderr
+    assert [path.name for path in main.parent.iterdir()] == ["main.toml"]
+    assert main.read_text() == MAIN
+
+
+def test_a_mistake_elsewhere_stops_a_change_too(main: Path) -> None:
+    main.write_text(MAIN + "[backup]\nevry = '1d'\n")
+    assert "evry" in host(main, "add", "web1", "--path", "/etc", status=2).stderr
+    assert not main.with_name("main.d").exists()
+
+
+def test_removed_from_the_main_file_only_its_section_goes_and_comments_and_mode_stay(main: Path) -> None:
+    main.chmod(0o640)
+    host(main, "remove", "old")
+    start, end = MAIN.index("[host.old]"), MAIN.index("# the new shop")
+    assert main.read_text() == MAIN[:start] + MAIN[end:]
+    assert stat.S_IMODE(main.stat().st_mode) == 0o640
+    host(main, "remove", "new")
+    assert "host" not in tomllib.loads(main.read_text())
+
+
+def test_removed_from_a_file_of_its_own_the_file_goes_but_not_one_with_other_hosts_in_it(main: Path) -> None:
+    folder = main.with_name("main.d")
+    folder.mkdir()
+    (folder / "both.toml").write_text("[host.a]\npaths = ['/etc']\n[host.b]\npaths = ['/etc']\n")
+    assert json.loads(host(main, "remove", "a", "--json").stdout)["file_removed"] is False
+    assert (folder / "both.toml").read_text() == "[host.b]\npaths = ['/etc']\n"
+    assert "`backupd forget b`" in host(main, "remove", "b").stdout
+    assert list(folder.iterdir()) == []
+
+
+def test_a_file_is_replaced_in_one_step_and_a_link_goes_on_leading_to_it(main: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "managed" / "main.toml"
+    elsewhere.parent.mkdir()
+    main.rename(elsewhere)
+    main.symlink_to(elsewhere)
+    inode = elsewhere.stat().st_ino
+    with elsewhere.open() as reader:
+        host(main, "remove", "old")
+        assert reader.read() == MAIN, "who reads meanwhile has the old file, whole"
+    assert main.is_symlink()
+    assert elsewhere.stat().st_ino != inode
+    assert "old" not in tomllib.loads(elsewhere.read_text())["host"]
+    assert [path.name for path in elsewhere.parent.iterdir()] == ["main.toml"]
+
+
+def test_tests_says_whether_this_machine_has_the_paths(main: Path) -> None:
+    host(main, "add", "here", "--path", "/etc")
+    (found,) = json.loads(host(main, "test", "here", "--json").stdout)
+    assert (found["level"], found["subject"]) == ("ok", "here")
+    host(main, "add", "there", "--path", "/no/such/folder")
+    assert "/no/such/folder is no folder of this machine" in host(main, "test", "there", status=1).stdout
+
+
+@pytest.mark.btrfs
+@pytest.mark.root
+def test_a_host_over_ssh_is_added_tested_backed_up_and_removed_with_its_backups_left(shared_btrfs: Path, sshd: Sshd) -> None:
+    nights = Nights(shared_btrfs)
+    (nights.source / "file").write_text("welcome")
+    key = sshd.authorize('restrict,command="rrsync -ro /"')
+    nights.settings("ssh", command="ssh", key=str(key), known_hosts=str(nights.top / "known_hosts"))
+    words = ("--address", sshd.address, "--port", str(sshd.port), "--path", str(nights.source))
+    added = nights.backupd("host", "add", "web1", *words, "--json", check=False)
+    assert (added.returncode, json.loads(added.stdout)["reached"]) == (1, False), "nobody has accepted the host's key"
+    assert work("ssh-keygen", "-lf", sshd.folder / "host_key.pub").stdout.split()[1] in added.stderr
+    found = nights.backupd("host", "test", "web1", "--json", check=False)
+    assert (found.returncode, "host key is unknown" in found.stdout or "known_hosts" in found.stdout) == (1, True)
+    nights.backupd("host", "remove", "web1")
+
+    added = nights.backupd("host", "add", "web1", *words, "--accept-host-key", "--json")
+    said = json.loads(added.stdout)
+    assert (said["reached"], said["file"]) == (True, str(nights.top / "main.d" / "web1.toml"))
+    assert said["authorized_keys"].startswith('restrict,command="rrsync -ro /" ssh-ed25519 ')
+    nights.backupd("host", "test", "web1")
+    assert nights.run("web1")["web1"]["outcome"] == "complete"
+    nights.backupd("host", "remove", "web1")
+    assert (nights.data("web1", nights.source) / "file").read_text() == "welcome"
+    assert nights.json("host", "list") == []
+
+
+names = st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True)
+values = st.dictionaries(st.sampled_from(["address", "group"]), st.text(st.characters(codec="utf-8", exclude_characters="\x00")))
+
+
+@settings(max_examples=60)
+@given(hosts=st.dictionaries(names, values, min_size=1, max_size=4), data=st.data())
+def test_whatever_is_in_a_text_without_one_host_the_rest_is_the_same(hosts: dict[str, dict[str, str]], data: st.DataObject) -> None:
+    text = "# top\n" + "\n# between\n".join(new_host(name, {"paths": ["[host.x]", "/a"], **keys}) for name, keys in hosts.items())
+    gone = data.draw(st.sampled_from(sorted(hosts)))
+    before, after = tomllib.loads(text), tomllib.loads(without_host(text, gone))
+    del before["host"][gone]
+    assert after.get("host", {}) == before["host"]
+    assert without_host(text, gone).count("# between") >= text.count("# between") - 1
+
+
+@pytest.mark.parametrize(
+    "text", ["[host]\na.paths = ['/x']\nb = {paths = ['/y']}  # b\n", "host.a.paths = ['/x']\nhost.b.paths = ['/y']\n"]
+)
+def test_a_host_that_is_written_in_an_unusual_way_is_removed_too(text: str) -> None:
+    assert tomllib.loads(without_host(text, "b")) == {"host": {"a": {"paths": ["/x"]}}}
+
+
+def test_keys_are_set_where_they_are_with_the_comment_behind_them_and_taken_away() -> None:
+    changed = with_keys(MAIN, "retention", {"daily": 7, "weekly": 2, "monthly": None})
+    assert tomllib.loads(changed)["retention"] == {"daily": 7, "weekly": 2}
+    assert [line for line in MAIN.splitlines() if line not in changed.splitlines()] == ["daily = 14"]
+    assert 'path = "/srv"    # a disk' in with_keys(MAIN, "pool", {"path": "/srv"})

@@ -1,0 +1,266 @@
+"""`backupd setup`: from a mounted btrfs to the first backup, asked or told, and again from wherever it was interrupted."""
+
+import json
+import re
+import stat
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import TOP, backupd, session, work
+from tests.beds.cli import BACKUPD
+from tests.beds.ssh import Sshd
+from tests.beds.terminal import Terminal, at_a_terminal
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
+
+
+class Site:
+    """Nothing but a configuration that says where keys and state go, so that nothing of this machine is touched."""
+
+    def __init__(self, top: Path) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="setup-", dir=session.folder()))
+        self.pool, self.source = top / "pool", top / "source"
+        self.config = self.folder / "main.toml"
+        self.key, self.known_hosts = self.folder / "ssh" / "id_ed25519", self.folder / "ssh" / "known_hosts"
+        self.config.write_text(
+            f'# mine\n[pool]\nstate = "{self.folder}/state"\nmin_free = "0%"\n\n'
+            f'[ssh]\nkey = "{self.key}"   # of the test\nknown_hosts = "{self.known_hosts}"\n'
+        )
+        self.source.mkdir()
+        (self.source / "file").write_text("welcome")
+
+    def setup(self, *words: str | Path, status: int = 0) -> Any:
+        done = backupd("--config", self.config, "setup", *words, check=False)
+        assert done.returncode == status, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    def asked(self, *words: str) -> Any:
+        return at_a_terminal([*BACKUPD, "--config", self.config, "setup", *words], {"PYTHONPATH": str(TOP)})
+
+    def for_pool(self) -> tuple[str | Path, ...]:
+        return ("--pool-path", self.pool, "--retention", "daily=3,monthly=2")
+
+    def for_here(self) -> tuple[str | Path, ...]:
+        return ("--host", "here", "--this-machine", "--path", self.source)
+
+    def for_web1(self, sshd: Sshd) -> tuple[str | Path, ...]:
+        return ("--host", "web1", "--address", sshd.address, "--port", str(sshd.port), "--path", self.source)
+
+    def backups(self, host: str) -> list[Path]:
+        folder = self.pool / "hosts" / host
+        return sorted(path for path in folder.iterdir() if path.name[0].isdigit()) if folder.exists() else []
+
+    def restored(self, host: str) -> str:
+        return (self.backups(host)[-1] / "data" / str(self.source / "file").lstrip("/")).read_text()
+
+
+@pytest.fixture
+def site(shared_btrfs: Path) -> Site:
+    return Site(shared_btrfs)
+
+
+def let_in(sshd: Sshd, line: str) -> None:
+    """What the operator does on the host."""
+    with (sshd.folder / "authorized_keys").open("a") as file:
+        file.write(line + "\n")
+
+
+def line_in(text: str) -> str:
+    (line,) = re.findall(r'^restrict,command="rrsync -ro /" ssh-ed25519 \S+ btrkeep@\S+$', text, re.MULTILINE)
+    return str(line)
+
+
+def host_key_of(sshd: Sshd) -> str:
+    """The fingerprint, as the host's own ssh-keygen says it."""
+    return work("ssh-keygen", "-lf", sshd.folder / "host_key.pub").stdout.split()[1]
+
+
+def test_without_a_terminal_everything_that_is_missing_is_named_at_once(site: Site) -> None:
+    before = site.config.read_text()
+    done = site.setup("--path", "/etc", status=2)
+    wanted = "there is no terminal to ask at, so these are needed: --pool-path, --retention, --host, --address or --this-machine"
+    assert done.stderr.splitlines()[0] == f"error: {wanted}"
+    assert (site.config.read_text(), site.pool.exists()) == (before, False)
+
+
+def test_with_all_options_this_machine_has_its_first_backup(site: Site) -> None:
+    said = site.setup(*site.for_pool(), *site.for_here()).stdout
+    assert f"{site.pool} is a new subvolume, and a pool now" in said
+    assert "here: complete" in said
+    assert site.restored("here") == "welcome"
+    assert "UUID" in work("btrfs", "subvolume", "show", site.pool).stdout
+    written = tomllib.loads(site.config.read_text())
+    assert written["pool"]["path"] == str(site.pool)
+    assert written["retention"] == {"daily": 3, "monthly": 2}
+    assert tomllib.loads((site.folder / "main.d" / "here.toml").read_text()) == {"host": {"here": {"paths": [str(site.source)]}}}
+    assert "# mine\n" in site.config.read_text()
+    assert "   # of the test\n" in site.config.read_text()
+    assert not site.key.exists(), "nobody is reached over ssh"
+
+
+def test_run_again_it_changes_nothing_and_makes_no_second_backup(site: Site) -> None:
+    site.setup(*site.for_pool(), *site.for_here())
+    before = (site.config.read_bytes(), site.backups("here"))
+    assert "every host that is enabled has a complete backup" in site.setup().stdout
+    assert (site.config.read_bytes(), site.backups("here")) == before
+
+
+def test_a_new_host_is_trusted_and_let_in_step_by_step(site: Site, sshd: Sshd) -> None:
+    """As somebody without a terminal meets it: each call says what is left, the next one goes on."""
+    said = site.setup(*site.for_pool(), *site.for_web1(sshd), status=1).stdout
+    assert host_key_of(sshd) in said
+    assert not site.known_hosts.exists(), "nobody said yes"
+    assert stat.S_IMODE(site.key.stat().st_mode) == 0o600
+    line, key = line_in(said), site.key.read_bytes()
+    assert line.split(" ssh-ed25519 ")[1].split()[0] in site.key.with_suffix(".pub").read_text()
+
+    said = site.setup("--accept-host-key", status=1).stdout
+    assert work("ssh-keygen", "-lf", site.known_hosts).stdout.split()[1] == host_key_of(sshd)
+    assert "the host does not accept the key" in said
+    assert (line_in(said), site.key.read_bytes()) == (line, key)
+    assert site.backups("web1") == []
+
+    let_in(sshd, line)
+    learnt = site.known_hosts.read_bytes()
+    site.setup()
+    assert site.restored("web1") == "welcome"
+    assert (site.key.read_bytes(), site.known_hosts.read_bytes()) == (key, learnt)
+    refused = work(*sshd.ssh(site.key), sshd.address, "id", check=False)
+    assert refused.returncode != 0, "the line lets it read with rsync and do nothing else"
+
+
+def test_json_says_how_far_it_came(site: Site, sshd: Sshd) -> None:
+    done = site.setup(*site.for_pool(), *site.for_web1(sshd), "--accept-host-key", "--no-run", "--json", status=1)
+    said = json.loads(done.stdout)
+    assert (said["host"], said["pool"], said["ready"], said["host_key_known"]) == ("web1", str(site.pool), False, True)
+    assert said["authorized_keys"] == line_in(done.stderr)
+    assert [problem["message"].split(":")[1].strip() for problem in said["problems"] if problem["subject"] == "web1"] == [
+        "the host does not accept the key"
+    ]
+    let_in(sshd, said["authorized_keys"])
+    assert json.loads(site.setup("--json").stdout)["ready"] is True
+    assert site.backups("web1") == []
+
+
+def answer_all(terminal: Terminal, site: Site, sshd: Sshd) -> str:
+    """Answers up to the line for authorized_keys, which is given back."""
+    terminal.answer(r"Where is the pool to be\? \[.*\]: ", str(site.folder))  # no btrfs: it asks again
+    terminal.wait_for("is not on a btrfs")
+    terminal.answer(r"Where is the pool to be\? \[.*\]: ", str(site.pool))
+    terminal.answer("How long are backups kept", "dayly=7")
+    terminal.wait_for("is no retention")
+    terminal.answer("How long are backups kept", "daily=7")
+    terminal.answer("Its address", f"-{sshd.address}")
+    terminal.wait_for("is no address")
+    terminal.answer("Its address", sshd.address)
+    terminal.answer("Its name here .*: ", "web1")
+    terminal.answer("Source paths", f"'{site.source}'")
+    return ""
+
+
+def test_at_a_terminal_it_asks_shows_the_fingerprint_and_waits_for_the_line(site: Site, sshd: Sshd) -> None:
+    with site.asked("--port", str(sshd.port)) as terminal:
+        answer_all(terminal, site, sshd)
+        terminal.wait_for(re.escape(host_key_of(sshd)))
+        assert not site.known_hosts.exists()
+        terminal.answer("Is it the same", "y")
+        terminal.wait_for("Enter when the line is there")
+        let_in(sshd, line_in(terminal.text))
+        terminal.answer("Enter when the line is there", "")
+        terminal.answer("Back up web1 now", "")
+        assert terminal.ends() == 0, terminal.text
+    assert site.restored("web1") == "welcome"
+    assert tomllib.loads(site.config.read_text())["retention"] == {"daily": 7}
+
+
+def test_a_host_key_that_is_not_the_same_is_not_written_down(site: Site, sshd: Sshd) -> None:
+    with site.asked(*map(str, (*site.for_pool(), *site.for_web1(sshd)))) as terminal:
+        terminal.answer("Is it the same", "n")
+        assert terminal.ends() == 1
+    assert "its host key was not accepted" in terminal.text
+    assert not site.known_hosts.exists()
+
+
+QUESTIONS = ("Where is the pool", "How long", "Its address", "Its name", "Source paths", "Is it the same", "Enter when", "Back up")
+
+
+@pytest.mark.slow
+def test_interrupted_at_any_question_it_goes_on_when_it_is_run_again(site: Site, sshd: Sshd) -> None:
+    """Ctrl-C once at each question, in one long row: every run gets one question further than the one before."""
+    key = b""
+    for stop in QUESTIONS:
+        with site.asked("--port", str(sshd.port)) as terminal:
+            answers = {
+                "Where is the pool": str(site.pool), "How long": "", "Its address": sshd.address, "Its name": "web1",
+                "Source paths": str(site.source), "Is it the same": "y", "Enter when": "", "Back up": "",
+            }  # fmt: skip
+            while True:
+                question = terminal.wait_for("|".join(QUESTIONS))[0]
+                if question == stop:
+                    assert terminal.interrupted() == 130, terminal.text
+                    break
+                if question == "Enter when":
+                    let_in(sshd, line_in(terminal.text))
+                terminal.answer(question, answers[question])
+        if site.key.exists():
+            assert site.key.read_bytes() == (key or site.key.read_bytes())
+            key = site.key.read_bytes()
+    site.setup()
+    assert site.restored("web1") == "welcome"
+    assert site.known_hosts.read_text().count("ssh-ed25519") == 1
+
+
+def test_a_look_before_the_setup_is_no_use_of_the_pool(site: Site) -> None:
+    site.config.write_text(site.config.read_text().replace("[pool]", f'[pool]\npath = "{site.pool.parent}/none"'))
+    assert backupd("--config", site.config, "check", check=False).returncode == 4
+    site.setup(*site.for_pool(), *site.for_here())
+    assert tomllib.loads(site.config.read_text())["pool"]["path"] == str(site.pool)
+
+
+def test_a_pool_that_is_not_mounted_is_not_made_anew(site: Site, tmp_path: Path) -> None:
+    site.setup(*site.for_pool(), *site.for_here())
+    elsewhere = site.config.read_text().replace(f'path = "{site.pool}"', f'path = "{site.pool.parent}/gone"')
+    site.config.write_text(elsewhere)
+    done = site.setup(*site.for_pool(), *site.for_here(), status=4)
+    assert "mount it" in done.stderr
+    assert not (site.pool.parent / "gone").exists()
+
+
+def test_a_configuration_with_a_mistake_is_left_as_it_is(site: Site) -> None:
+    text = site.config.read_text() + "[backup]\nconcurency = 3\n"
+    site.config.write_text(text)
+    done = site.setup(*site.for_pool(), *site.for_here(), status=2)
+    assert 'did you mean "concurrency"?' in done.stderr
+    assert (site.config.read_text(), site.pool.exists()) == (text, False)
+
+
+def test_a_key_that_is_there_is_never_overwritten_and_half_a_key_is_completed(site: Site, sshd: Sshd) -> None:
+    site.key.parent.mkdir()
+    work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "mine", "-f", site.key)
+    key, public = site.key.read_bytes(), site.key.with_suffix(".pub").read_text().split()[1]
+    site.key.with_suffix(".pub").unlink()
+    site.setup(*site.for_pool(), *site.for_web1(sshd), status=1)
+    assert site.key.read_bytes() == key
+    assert site.key.with_suffix(".pub").read_text().split()[1] == public
+    site.key.with_suffix(".pub").unlink()
+    site.key.write_text("no key\n")
+    assert "is no private key" in site.setup(status=1).stderr
+    assert site.key.read_text() == "no key\n"
+
+
+def test_an_example_that_nobody_changed_is_no_configuration(site: Site, tmp_path: Path) -> None:
+    """install.sh writes one; setup for another path and init have to get along with it."""
+    config = tmp_path / "main.toml"
+    backupd("--config", config, "init", site.pool.parent / "one")
+    assert tomllib.loads(config.read_text())["pool"]["path"] == str(site.pool.parent / "one")
+    said = backupd("--config", config, "init", site.pool).stdout
+    assert f"{config} is an example" in said
+    assert tomllib.loads(config.read_text())["pool"]["path"] == str(site.pool)
+    config.write_text(config.read_text().replace("daily = 14", "daily = 15"))
+    backupd("--config", config, "init", site.pool.parent / "three")
+    assert tomllib.loads(config.read_text())["pool"]["path"] == str(site.pool), "somebody has changed it"

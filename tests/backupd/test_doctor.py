@@ -1,0 +1,381 @@
+"""What the rules of `backupd doctor` find, and what they leave alone; and how facts are read from sysfs, cron, timers and scrub."""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backupd.doctor.facts import Device, Facts, Filesystem, KeyFile, Layer, Machine, Scrub, Site
+from backupd.doctor.finding import SEVERITIES, Finding, Rule, Run, Write
+from backupd.doctor.fix import fix, refusal, rule_named
+from backupd.doctor.page import refreshed
+from backupd.doctor.rules import BY_NAME, RULES, judge
+from backupd.doctor.rules.shape import is_accelerated
+from btrkeep.errors import OperatorError, UsageError
+from tests.beds import TOP, work
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+GIB = 1 << 30
+TIB = 1 << 40
+KNOB = Path("/sys/fs/btrfs/U/allocation/data/dynamic_reclaim")
+DISK = Device((Layer("sda", "sata", rotational=True),))
+
+FILESYSTEM = Filesystem(
+    uuid="99bee88d-b5e5-478b-86f3-6f67e12ca5a1",
+    target=Path("/srv/the pool"),
+    mount_options=frozenset({"rw", "noatime"}),
+    options=("rw", "compress=zstd:1", "space_cache=v2"),
+    features=frozenset({"skinny_metadata", "free_space_tree", "no_holes"}),
+    kernel_features=frozenset({"block_group_tree", "free_space_tree"}),
+    free_space_tree=True,
+    checksum="crc32c",
+    checksum_driver="crc32c-intel",
+    profiles={"data": ("raid1",), "metadata": ("raid1",), "system": ("raid1",)},
+    devices=(DISK, Device((Layer("sdb", "sata", rotational=True),))),
+    missing=(),
+    errors={},
+    quota="",
+    reclaim={},
+    exclusive_operation="none",
+    total=40 * TIB,
+    allocated=2 * TIB,
+    unallocated=30 * TIB,
+    metadata_free=10 * GIB,
+    subvolumes=90_000,
+)
+SITE = Site(
+    pool=Path("/srv/the pool/backup"),
+    name="main",
+    file=Path("/etc/btrkeep/main.toml"),
+    created=NOW - timedelta(days=400),
+    hosts=3,
+    key=KeyFile(Path("/etc/btrkeep/id_ed25519"), 0o600),
+    known_hosts=KeyFile(Path("/etc/btrkeep/known_hosts"), 0o644),
+    schedule=("btrkeep-backup@main.timer",),
+    own_balance=True,
+    most_backups=("web1", 40),
+)
+WELL = Facts(NOW, FILESYSTEM, Scrub(finished=NOW - timedelta(days=20)), Machine((3, 5, 0), True, frozenset({"sse4_2"})), SITE)
+
+
+def fs(**changes: Any) -> Facts:
+    return replace(WELL, filesystem=replace(FILESYSTEM, **changes))
+
+
+def site(**changes: Any) -> Facts:
+    return replace(WELL, site=replace(SITE, **changes))
+
+
+def on(*words: str, device_count: int = 2, **changes: Any) -> Facts:
+    """With further options of the filesystem."""
+    return fs(options=(*FILESYSTEM.options, *words), **changes)
+
+
+def one_device(*layers: Layer, metadata: str = "dup", data: str = "single", **changes: Any) -> Facts:
+    profiles = {"data": (data,), "metadata": (metadata,), "system": (metadata,)}
+    return fs(devices=(Device(layers or DISK.layers),), profiles=profiles, **changes)
+
+
+def scrubbed(**changes: Any) -> Facts:
+    return replace(WELL, scrub=replace(WELL.scrub, **changes))
+
+
+def machine(**changes: Any) -> Facts:
+    return replace(WELL, machine=replace(WELL.machine, **changes))
+
+
+MD = Layer("md0", "md", "raid6", True, True)
+ISCSI = Layer("sda", "iscsi", rotational=False)
+MPATH = (Layer("dm-0", "multipath", "pool", rotational=False), ISCSI, Layer("sdb", "iscsi", rotational=False))
+PART = Layer("sda1", "partition", rotational=False)
+OLD = NOW - timedelta(days=36)
+
+# (rule, severity, facts that it finds something in)
+FOUND: list[tuple[str, str, Facts]] = [
+    ("missing-device", "error", fs(missing=(2,), devices=(DISK,))),
+    ("device-errors", "error", fs(errors={1: {"corruption": 3}})),
+    ("cache", "warning", one_device(Layer("bcache0", "bcache", "writeback"), Layer("sda", "sata"))),
+    ("cache", "note", one_device(Layer("dm-1", "dm-cache"), Layer("sda", "sata"))),
+    ("healing", "note", one_device(MD, metadata="single")),
+    ("loop", "note", one_device(Layer("loop0", "loop", "/var/pool.img"))),
+    ("unallocated", "warning", fs(unallocated=3 * GIB)),
+    ("unallocated", "error", fs(unallocated=3 * GIB, metadata_free=1 << 20)),
+    ("unallocated", "warning", fs(total=100 * GIB, unallocated=2 * GIB - 1)),
+    ("scrub", "warning", scrubbed(finished=OLD)),
+    ("scrub", "warning", scrubbed(finished=None)),
+    ("scrub", "warning", scrubbed(finished=None, unfinished=True)),
+    ("scrub", "error", scrubbed(uncorrectable=1)),
+    ("qgroups", "warning", fs(quota="qgroup")),
+    ("qgroups", "note", fs(quota="squota")),
+    ("reclaim", "warning", fs(reclaim={KNOB: "1"})),
+    ("reclaim", "note", replace(fs(reclaim={KNOB: "1"}), site=replace(SITE, own_balance=False))),
+    ("balance", "warning", fs(exclusive_operation="balance paused")),
+    ("subvolumes", "note", fs(subvolumes=100_001)),
+    ("subvolumes", "note", site(most_backups=("web1", 301))),
+    ("read-only", "error", fs(options=("ro", "compress=zstd:1", "space_cache=v2"))),
+    ("atime", "warning", fs(mount_options=frozenset({"rw", "relatime"}))),
+    ("atime", "warning", fs(mount_options=frozenset({"rw"}))),
+    ("space-cache", "warning", fs(free_space_tree=False)),
+    ("space-cache", "warning", fs(free_space_tree=False, options=("rw", "compress=zstd:1", "nospace_cache"))),
+    ("compression", "note", fs(options=("rw", "space_cache=v2"))),
+    ("compression", "note", fs(options=("rw", "compress-force=zstd:1", "space_cache=v2"))),
+    ("compression", "note", fs(options=("rw", "compress=zlib:3", "space_cache=v2"))),
+    ("compression", "note", fs(options=("rw", "compress=zstd:4", "space_cache=v2"))),
+    ("commit", "warning", on("commit=9")),
+    ("commit", "warning", on("commit=301")),
+    ("ssd", "warning", on("ssd_spread")),
+    ("autodefrag", "warning", on("autodefrag")),
+    ("checksums-off", "warning", on("nodatacow", "nodatasum")),
+    ("checksums-off", "warning", on("nodatasum")),
+    ("degraded", "warning", on("degraded")),
+    ("skinny-metadata", "warning", fs(features=frozenset({"free_space_tree"}))),
+    ("block-group-tree", "warning", fs(allocated=4 * TIB)),
+    ("metadata-profile", "warning", fs(profiles={"data": ("single",), "metadata": ("dup",)})),
+    ("metadata-profile", "warning", one_device(metadata="single", data="single")),
+    ("profiles", "warning", fs(profiles={"data": ("raid1",), "metadata": ("raid1", "raid1c3")})),
+    ("raid56", "warning", fs(profiles={"data": ("raid1",), "metadata": ("raid5",)})),
+    ("checksum", "note", fs(checksum_driver="crc32c-generic")),
+    ("checksum", "note", fs(checksum="blake2b", checksum_driver="blake2b-256-generic")),
+    ("rsync", "warning", machine(rsync=(3, 4, 2))),
+    ("rsync", "error", machine(rsync=(3, 1, 2))),
+    ("rsync", "error", machine(rsync=())),
+    ("ssh-key", "error", site(key=KeyFile(Path("/k"), None))),
+    ("ssh-key", "error", site(key=KeyFile(Path("/k"), 0o640))),
+    ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), None))),
+    ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), 0o644, empty=True))),
+    ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), 0o664))),
+    ("retention", "warning", site(unruled=("web1", "web2"))),
+    ("schedule", "warning", site(schedule=())),
+    ("clock", "warning", machine(clock=False)),
+]  # fmt: skip
+
+# What comes near to it, and is well.
+WELL_TOO: Mapping[str, Facts] = {
+    "a scrub of 35 days ago": scrubbed(finished=NOW - timedelta(days=35)),
+    "an old scrub, and one that runs": scrubbed(finished=OLD, running=True),
+    "never a scrub, and the pool is new": replace(
+        scrubbed(finished=None), site=replace(SITE, created=NOW - timedelta(days=34))
+    ),
+    "never a scrub, and nobody knows how old the pool is": replace(scrubbed(finished=None), site=replace(SITE, created=None)),
+    "errors that scrub has corrected": scrubbed(corrected=7),
+    "a small filesystem with the share free": fs(total=100 * GIB, unallocated=2 * GIB, metadata_free=GIB),
+    "a commit interval at the limits": on("commit=10"),
+    "the other limit": on("commit=300"),
+    "zstd of level 3": fs(options=("rw", "compress=zstd:3", "space_cache=v2")),
+    "lzo": fs(options=("rw", "compress=lzo", "space_cache=v2")),
+    "ssd on a disk that tells the truth": on("ssd", devices=(Device((Layer("nvme0n1", "nvme", rotational=False),)),) * 2),
+    "ssd asked for on iSCSI that says it rotates": on("ssd", devices=(Device((replace(ISCSI, rotational=True),)),) * 2),
+    "ssd_spread for the time of an expiry": replace(
+        on("ssd_spread"), site=replace(SITE, expiring=True, mount_option="ssd_spread")
+    ),
+    "degraded with a device missing is told as that": WELL,
+    "4 TiB with a block group tree": fs(allocated=4 * TIB, features=FILESYSTEM.features | {"block_group_tree"}),
+    "4 TiB on a kernel that knows none": fs(allocated=4 * TIB, kernel_features=frozenset()),
+    "DUP on one disk": one_device(),
+    "bcache that writes through": one_device(Layer("bcache0", "bcache", "writethrough"), Layer("sda", "sata")),
+    "sha256 with instructions for it": replace(
+        fs(checksum="sha256", checksum_driver="sha256-lib"), machine=replace(WELL.machine, cpu=frozenset({"sha_ni"}))
+    ),
+    "xxhash needs no help": fs(checksum="xxhash64", checksum_driver="xxhash64-generic"),
+    "a kernel that does not name the driver": fs(checksum="", checksum_driver=""),
+    "Debian's rsync, of the first safe version": machine(rsync=(3, 4, 3)),
+    "an rsync that says no number": machine(rsync=None),
+    "a clock of which nothing is known": machine(clock=None),
+    "no host by ssh": site(key=None, known_hosts=None),
+    "no timer, and no host": site(schedule=(), hosts=0),
+    "300 backups": site(most_backups=("web1", 300)),
+    "no backup at all": site(most_backups=None),
+    "a running balance": fs(exclusive_operation="balance"),
+    "subvolumes that could not be counted": fs(subvolumes=None),
+    "a mixed filesystem on one disk": fs(devices=(DISK,), profiles={"mixed": ("dup",), "system": ("dup",)}),
+}  # fmt: skip
+
+
+def test_a_healthy_pool_gives_nothing_to_say() -> None:
+    assert judge(WELL) == []
+
+
+@pytest.mark.parametrize(("name", "severity", "facts"), FOUND, ids=[f"{row[0]}-{number}" for number, row in enumerate(FOUND)])
+def test_a_rule_finds_what_it_is_for_and_no_other_rule_does(name: str, severity: str, facts: Facts) -> None:
+    found = judge(facts)
+    expected = {"cache": {"cache"}, "loop": {"loop"}}.get(name, {name})
+    assert {finding.name for finding in found} == expected
+    assert severity in {finding.severity for finding in found}
+
+
+@pytest.mark.parametrize("facts", WELL_TOO.values(), ids=WELL_TOO.keys())
+def test_what_only_comes_near_is_no_finding(facts: Facts) -> None:
+    assert judge(facts) == []
+
+
+def test_every_rule_with_every_severity_is_seen_to_find_something() -> None:
+    seen = {(name, severity) for name, severity, _ in FOUND} | {
+        ("ssd", "note"),
+        ("dup-metadata", "note"),
+        ("dup-metadata", "warning"),
+    }  # fmt: skip  these two come together with others, in tests of their own
+    assert seen == {(rule.name, severity) for rule in RULES for severity in rule.severities}
+
+
+def all_findings() -> list[Finding]:
+    facts = [row[2] for row in FOUND] + [one_device(MD), one_device(*MPATH), on("ssd", devices=(Device(MPATH),) * 2)]
+    return [finding for one in facts for finding in judge(one)]
+
+
+def test_what_rules_say_of_themselves_is_true() -> None:
+    found = all_findings()
+    assert len(BY_NAME) == len(RULES)
+    for finding in found:
+        assert finding.severity in BY_NAME[finding.name].severities
+    assert {finding.name for finding in found if finding.fixable} == {rule.name for rule in RULES if rule.fixable}
+
+
+def test_every_finding_has_a_reason_a_risk_and_commands_that_a_shell_understands() -> None:
+    without = {"loop", "healing"}  # nothing is to be done about where the pool lies
+    for finding in all_findings():
+        assert finding.why
+        assert finding.risk
+        assert bool(finding.lines) == (finding.name not in without), finding
+        script = "\n".join(finding.lines)
+        assert work("bash", "-n", input=script).stderr == "", finding
+        assert not re.search(r"/srv/the pool\b(?!')", script.replace("'/srv/the pool/backup'", "")), "a path with a blank is quoted"
+        if finding.unmounted:
+            assert any(line.startswith("umount") for line in finding.lines)
+            assert not finding.fixable
+
+
+def test_the_worst_comes_first() -> None:
+    facts = replace(fs(errors={1: {"read": 1}}, quota="qgroup", options=("rw", "space_cache=v2")), site=replace(SITE, schedule=()))
+    severities = [finding.severity for finding in judge(facts)]
+    assert severities == sorted(severities, key=SEVERITIES.index, reverse=True)
+    assert set(severities) == set(SEVERITIES)
+
+
+# --- rules with more to them
+
+
+@pytest.mark.parametrize(
+    ("layers", "severity", "below"),
+    [((MD,), "warning", "md raid6"), (MPATH, "note", "iscsi"), ((Layer("dm-2", "lvm raid", "", True),), "warning", "lvm raid")],
+)
+def test_dup_metadata_is_told_where_the_storage_is_redundant(layers: tuple[Layer, ...], severity: str, below: str) -> None:
+    (found,) = [finding for finding in judge(one_device(*layers)) if finding.name == "dup-metadata"]
+    assert found.severity == severity
+    assert below.split()[0] in found.what or "multipath" in found.what
+
+
+@pytest.mark.parametrize("layer", [Layer("md0", "md", "raid0", False), Layer("vda", "virtio"), Layer("loop0", "loop", "/f")])
+def test_dup_metadata_is_right_where_nothing_below_is_known_to_be_redundant(layer: Layer) -> None:
+    assert "dup-metadata" not in {finding.name for finding in judge(one_device(layer))}
+
+
+def test_one_copy_of_metadata_is_right_on_a_raid_of_md() -> None:
+    assert {finding.name for finding in judge(one_device(MD, metadata="single"))} == {"healing"}
+
+
+def test_ssd_by_a_virtual_disks_flag_is_told_with_the_udev_rule_that_mends_it() -> None:
+    (found,) = judge(on("ssd", devices=(Device(MPATH), DISK)))
+    assert (found.name, found.severity, found.fixable) == ("ssd", "note", False)
+    assert "dm-0 (multipath)" in found.what
+    rule = f'ENV{{ID_FS_UUID}}=="{FILESYSTEM.uuid}", ATTR{{queue/rotational}}="1"'
+    assert any(rule in line for line in found.commands)
+
+
+def test_the_flag_of_a_partition_is_that_of_its_disk() -> None:
+    (found,) = judge(on("ssd", devices=(Device((PART, ISCSI)),) * 2))
+    assert any('ATTR{../queue/rotational}="1"' in line for line in found.commands)
+
+
+def test_a_missing_device_is_replaced_and_what_a_degraded_mount_wrote_is_converted_back() -> None:
+    found = judge(fs(missing=(2,), devices=(DISK,), profiles={"data": ("raid1", "single"), "metadata": ("raid1",)}))
+    missing = next(finding for finding in found if finding.name == "missing-device")
+    assert missing.commands[0].startswith("btrfs replace start 2 ")
+    assert "-dconvert=raid1,soft -mconvert=raid1,soft" in missing.commands[1]
+
+
+@pytest.mark.parametrize(
+    ("checksum", "driver", "cpu", "fast"),
+    [
+        ("crc32c", "crc32c-intel", "", True),
+        ("crc32c", "crc32c-generic", "sse4_2", False),
+        ("crc32c", "crc32c-lib", "sse4_2", True),
+        ("crc32c", "crc32c-lib", "crc32", True),
+        ("crc32c", "crc32c-lib", "sse2", False),
+        ("sha256", "sha256-ni", "", True),
+        ("sha256", "sha256-lib", "sse4_2", False),
+        ("sha256", "sha256-lib", "sha2", True),
+        ("blake2b", "blake2b-256-neon", "", True),
+        ("blake2b", "blake2b-256-lib", "avx2", False),
+    ],
+)
+def test_whether_the_processor_helps_with_checksums(checksum: str, driver: str, cpu: str, fast: bool) -> None:
+    assert is_accelerated(checksum, driver, frozenset({cpu})) == fast
+
+
+# --- fixing
+
+
+def test_what_needs_the_filesystem_unmounted_is_refused() -> None:
+    (found,) = judge(fs(free_space_tree=False))
+    error = refusal(found)
+    assert error
+    assert "unmounted" in error.message
+
+
+def test_what_takes_long_or_is_to_be_decided_is_refused() -> None:
+    (found,) = judge(fs(profiles={"data": ("raid1",), "metadata": ("raid5",)}))
+    assert refusal(found) is not None
+
+
+def test_a_fix_that_mends_nothing_is_an_error() -> None:
+    broken = fs(quota="qgroup")
+    (found,) = judge(broken)
+    harmless = replace(found, steps=(Run(("true",)),))
+    with pytest.raises(OperatorError, match="as before"):
+        fix(harmless, lambda: broken)
+    fix(harmless, lambda: WELL)
+
+
+def test_a_knob_that_is_gone_is_an_error_of_one_line(tmp_path: Path) -> None:
+    (found,) = judge(fs(reclaim={tmp_path / "gone" / "knob": "1"}))
+    with pytest.raises(OperatorError, match="knob"):
+        fix(found, lambda: WELL)
+
+
+def test_a_write_is_shown_as_what_a_shell_would_do(tmp_path: Path) -> None:
+    file = tmp_path / "a knob"
+    work("sh", "-c", Write(file, "0").line)
+    assert file.read_text() == "0\n"
+
+
+def test_a_name_that_no_check_has_is_refused_with_the_nearest() -> None:
+    assert rule_named("atime") == "atime"
+    with pytest.raises(UsageError) as caught:
+        rule_named("qgroup")
+    assert "qgroups" in caught.value.hint
+
+
+# --- the documentation
+
+
+def test_the_table_of_checks_on_the_page_is_made_from_the_rules() -> None:
+    document = (TOP / "docs" / "doctor.rst").read_text(encoding="utf-8")
+    assert refreshed(document) == document, "run: python -m backupd.doctor docs/doctor.rst"
+
+
+def test_a_rule_is_a_pure_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a clock nor a file may be asked."""
+
+    def never(*_: object, **__: object) -> Any:
+        raise AssertionError("a rule looked at the world")
+
+    for target, name in ((Path, "open"), (Path, "read_text"), (Path, "stat"), (time, "time")):
+        monkeypatch.setattr(target, name, never)
+    checks: list[Callable[[Facts], Any]] = [rule.check for rule in RULES]
+    assert [list(check(WELL)) for check in checks] == [[]] * len(RULES)
+    assert isinstance(RULES[0], Rule)

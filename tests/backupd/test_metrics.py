@@ -1,0 +1,151 @@
+"""The numbers for Prometheus: read by Prometheus' own tool and parser, compared with btrfs and with what status says."""
+
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from backupd.metrics.documents import documents
+from backupd.metrics.families import Registry, families
+from backupd.metrics.table import METRICS
+from btrkeep.catalogue import FreeSpaceScore, StoredAlarm
+from btrkeep.config import HostConfig
+from tests.backupd.facts import NOW, ago, facts
+from tests.backupd.seen import balance, config, expiry, numbers, seen
+from tests.beds import TOP, work
+from tests.beds.nights import Nights
+
+DOCS = TOP / "docs"
+WEB = HostConfig("web1", group="debian")
+SCORE = FreeSpaceScore("u", NOW, 10, 100, 60, 5, 33, 12.5, 2, 9, 8, ())
+promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed (Debian: prometheus)")
+
+
+def everything() -> bytes:
+    """All metrics there are, each with at least one sample."""
+    of_web1 = facts(
+        complete=10,
+        run=10,
+        outcome="complete",
+        last_complete_finished=ago(9),
+        last_complete_files=7,
+        last_complete_bytes=1000,
+        last_complete_new_bytes=10,
+    )
+    look = seen(
+        config(WEB, HostConfig('b\\"\n', optional=True)),
+        {"web1": of_web1},
+        backups={"complete": 31},
+        expiry=expiry("complete"),
+        balance=balance("done"),
+        score=SCORE,
+        numbers=numbers(write=3),
+    )
+    alarm = StoredAlarm("failure", "host web1", "", 0, NOW, 1, None, None, None)
+    return generate_latest(Registry(look, [alarm]))
+
+
+def samples(text: bytes | str) -> dict[str, float]:
+    """By name and labels, as Prometheus' own parser has them; the label of the pool is left out."""
+    found = {}
+    for family in text_string_to_metric_families(text if isinstance(text, str) else text.decode()):
+        for sample in family.samples:
+            labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()) if name != "pool")
+            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return found
+
+
+@promtool
+def test_prometheus_has_nothing_to_say_against_the_metrics() -> None:
+    done = subprocess.run(["promtool", "check", "metrics"], input=everything(), capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    wrong = everything().replace(b"btrkeep_pool_size_bytes", b"btrkeep_pool_size_kilobytes")
+    assert subprocess.run(["promtool", "check", "metrics"], input=wrong, capture_output=True, check=False).returncode != 0
+
+
+def test_every_metric_of_the_table_is_told_with_its_labels_and_no_other() -> None:
+    parsed = text_string_to_metric_families(everything().decode())
+    told = {sample.name: set(sample.labels) for family in parsed for sample in family.samples}
+    assert told == {metric.name: {"pool", *metric.labels} for metric in METRICS}
+
+
+def test_values_are_those_of_the_facts() -> None:
+    found = samples(everything())
+    host = "{host=web1}"
+    assert found[f"btrkeep_host_last_success_timestamp_seconds{host}"] == ago(10).timestamp()
+    assert found[f"btrkeep_host_last_success_age_seconds{host}"] == 36000
+    assert found[f"btrkeep_host_last_success_duration_seconds{host}"] == 3600
+    assert found[f"btrkeep_host_last_success_new_bytes{host}"] == 10
+    assert found["btrkeep_host_state{host=web1,state=ok}"] == 1
+    assert found["btrkeep_host_state{host=web1,state=late}"] == 0
+    assert found["btrkeep_hosts{state=never}"] == 1
+    assert found["btrkeep_balance_amplification_ratio"] == 1.3
+    assert found["btrkeep_device_errors_total{devid=2,error=write}"] == 3
+    assert found["btrkeep_alarms{event=failure}"] == 1
+    assert found["btrkeep_orphans"] == 3
+
+
+def test_what_is_not_known_has_no_sample() -> None:
+    look = seen(config(WEB), fault="not mounted", room=None, numbers=None)
+    found = samples(generate_latest(Registry(look, [])))
+    assert found["btrkeep_pool_usable"] == 0
+    assert not any(re.match("btrkeep_(pool_size|devices|space|orphans|host_last|balance|free_space)", name) for name in found)
+
+
+def test_the_same_facts_give_the_same_families_each_time() -> None:
+    look = seen(config(WEB))
+    assert [family.samples for family in families(look, [])] == [family.samples for family in families(look, [])]
+
+
+@pytest.mark.btrfs
+def test_a_pools_numbers_are_those_of_btrfs_and_of_status(nights: Nights) -> None:
+    (nights.source / "file").write_bytes(b"x" * 5000)
+    nights.host("web1", nights.source)
+    nights.host("new", nights.source, optional=True)
+    nights.night("web1")
+    found = samples(nights.backupd("metrics").stdout)
+    usage = work("btrfs", "filesystem", "usage", "--raw", nights.pool).stdout
+    size = int(re.search(r"Device size:\s+(\d+)", usage)[1])  # type: ignore[index]
+    allocated = int(re.search(r"Device allocated:\s+(\d+)", usage)[1])  # type: ignore[index]
+    assert (found["btrkeep_devices_size_bytes"], found["btrkeep_devices_allocated_bytes"]) == (size, allocated)
+    room = sum(found[f"btrkeep_pool_available_bytes{{where={where}}}"] for where in ("allocated", "unallocated"))
+    assert found["btrkeep_space_used_bytes{type=data}"] > 0
+    assert abs(room - shutil.disk_usage(nights.pool).free) < 64 << 20  # other tests write meanwhile
+    assert found["btrkeep_device_errors_total{devid=1,error=corruption}"] == 0
+    assert found["btrkeep_host_last_success_size_bytes{host=web1}"] == 5000
+    assert found["btrkeep_host_state{host=web1,state=ok}"] == 1
+    assert found["btrkeep_host_info{enabled=true,group=,host=new,optional=true}"] == 1
+    assert "btrkeep_host_last_success_timestamp_seconds{host=new}" not in found
+    assert (found["btrkeep_backups{state=complete}"], found["btrkeep_hosts_due"]) == (1, 1)
+
+
+@pytest.mark.btrfs
+def test_the_textfile_is_replaced_as_a_whole_and_can_be_read_by_all(nights: Nights, tmp_path: Path) -> None:
+    file = tmp_path / "btrkeep.prom"
+    file.write_text("old")
+    file.chmod(0o600)
+    before = file.stat().st_ino
+    command = f"umask 077; exec {sys.executable} -m backupd --config {nights.config} metrics --textfile {file}"
+    subprocess.run(["sh", "-c", command], cwd=TOP, check=True)
+    assert (stat.S_IMODE(file.stat().st_mode), file.stat().st_ino == before) == (0o644, False)
+    assert samples(file.read_text())["btrkeep_pool_usable"] == 1
+    assert list(tmp_path.iterdir()) == [file]
+    done = nights.backupd("metrics", "--textfile", tmp_path / "missing" / "x.prom", check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+
+
+@pytest.mark.btrfs
+def test_json_has_the_same_samples(nights: Nights) -> None:
+    told = {family["name"]: family["type"] for family in nights.json("metrics")}
+    assert told == dict(re.findall(r"^# TYPE (\w+) (\w+)$", nights.backupd("metrics").stdout, re.MULTILINE))
+
+
+def test_the_documents_are_current() -> None:
+    for path, text in documents(DOCS).items():
+        assert path.read_text(encoding="utf-8") == text, "run: python -m backupd.metrics docs"

@@ -1,0 +1,144 @@
+"""The trend: which samples become points, the chart of characters and the pictures."""
+
+import runpy
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from PIL import Image, ImageChops
+
+from backupd.cli.trend_view import lines
+from backupd.sampling.chart import ASCII, BLOCKS, Axis, axis_for, bars, filled, labelled, strip, under
+from backupd.sampling.picture import save, trend_figure
+from backupd.sampling.ticks import date_ticks
+from backupd.sampling.trend import Point, data_factor, metadata_share, points, step_for
+from btrkeep.errors import OperatorError
+from tests.backupd.made_samples import GIB, START, TIB, every_five_minutes, sample
+from tests.beds import TOP
+
+DAY = timedelta(days=1)
+
+
+def point(number: float, allocated: int = 30 * TIB, used: int = 20 * TIB, score: float | None = None) -> Point:
+    return Point(START + number * DAY, 40 * TIB, allocated, used, 0.01, 0, score)
+
+
+def test_a_point_is_the_last_sample_of_its_step_and_a_step_without_one_has_none() -> None:
+    raw = [*every_five_minutes(300), sample(START + timedelta(days=4), used=7)]
+    found = points(raw, START, DAY)
+    assert [one.taken for one in found] == [raw[286].taken, raw[299].taken, raw[300].taken]
+    assert found[-1].used == 7
+
+
+@pytest.mark.parametrize(("days", "minutes"), [(1, 5), (7, 60), (30, 360), (180, 1440), (400, 1440), (3650, 7 * 1440)])
+def test_few_days_are_shown_closely_and_many_coarsely(days: int, minutes: int) -> None:
+    assert step_for(days * DAY) == timedelta(minutes=minutes)
+
+
+def test_the_share_of_metadata_counts_copies() -> None:
+    one = sample(START, spaces={"data raid1": (9, 6, 2000), "system dup": (1, 1, 2000), "metadata raid1c3": (3, 2, 3000)})
+    assert metadata_share(one) == pytest.approx(6 / 20)
+    assert data_factor(one) == 2.0
+    assert data_factor(sample(START, spaces={"mixed single": (9, 6, 1000)})) == 1.0
+
+
+def test_a_column_is_used_up_to_here_and_allocated_up_to_there() -> None:
+    drawn = filled([(2, 3), (0, 4), None], Axis(0, 4), 4, ASCII)
+    assert ["".join(column) for column in zip(*drawn[::-1], strict=True)] == ["##: ", "::::", "    "]
+
+
+def test_bars_end_in_eighths_and_what_is_not_nothing_shows() -> None:
+    assert bars([8.0, 4.5, 0.001, 0.0, None], 8.0, 1, BLOCKS) == ["█▄▁ ·"]
+    assert bars([8.0, 5.0, 0.001, 0.0, None], 8.0, 2, ASCII) == ["#    ", "### ."]
+    assert bars([0.0], 0.0, 1, BLOCKS) == [" "]
+
+
+def test_the_scale_begins_at_zero_unless_nothing_could_be_seen() -> None:
+    assert axis_for([10 * GIB], [20 * GIB]) == Axis(0, 20 * GIB)
+    close = axis_for([30 * TIB, 31 * TIB], [32 * TIB, 32 * TIB])
+    assert (close.least, close.most) == (29 * TIB, 32 * TIB)
+    assert labelled(["##"] * 4, Axis(0, 4 * TIB), 2, 8)[2] == "2.00 TiB ##"
+
+
+def test_labels_do_not_run_into_each_other_and_short_jobs_are_seen() -> None:
+    assert under([(0, "Jun"), (2, "Jul"), (5, "Aug"), (9, "Sep")], 10) == "Jun  Aug"
+    assert strip([(0.5, 0.5), (0.9, 1.0)], 10, ASCII) == "     =   ="
+
+
+def test_axes_of_time_have_a_handful_of_names() -> None:
+    for days in (1, 3, 10, 40, 79, 81, 180, 365, 899, 901, 3650):
+        assert 0 < len(date_ticks(START, START + days * DAY)) <= 13, days
+    assert [words for _, words in date_ticks(START, START + 180 * DAY)][:2] == ["Jul 2026", "Aug 2026"]
+
+
+def test_the_text_shows_a_gap_and_tells_both_ends() -> None:
+    found = [point(number, used=(20 + number) * TIB // 2) for number in range(20) if not 8 <= number < 14]
+    text = lines(found, "/srv/backup")
+    assert max(map(len, text)) <= 80
+    body = [line for line in text if "█" in line and "used" not in line]
+    assert " " in body[-1][10:].strip()
+    assert "used from 10.0 TiB to 19.5 TiB" in " ".join(text)
+    assert "there is one sample so far" in " ".join(lines(found[:1], "/srv/backup"))
+
+
+BLUE_AREA, RED_LINE = (0x41, 0x95, 0xC5), (0xD5, 0x5E, 0x00)
+
+
+def test_in_the_picture_the_blue_area_is_as_high_as_what_is_used(tmp_path: Path) -> None:
+    """Read back from the pixels: 20 of 30 TiB allocated are used, so the area is two thirds as high as the line above it."""
+    figure = trend_figure([point(number) for number in range(60)], "/srv/backup", START, START + 60 * DAY)
+    save(figure, tmp_path / "trend.png")
+    with Image.open(tmp_path / "trend.png") as image:
+        assert image.format == "PNG"
+        rgb = image.convert("RGB")
+        column = [rgb.getpixel((rgb.width // 2, y)) for y in range(rgb.height * 2 // 3)]
+    blue = [y for y, colour in enumerate(column) if near(colour, BLUE_AREA)]
+    red = [y for y, colour in enumerate(column) if near(colour, RED_LINE)]
+    foot, top, line = max(blue), min(blue), sum(red) / len(red)
+    assert (foot - top) / (foot - line) == pytest.approx(2 / 3, abs=0.02)
+
+
+def near(colour: object, wanted: tuple[int, int, int]) -> bool:
+    assert isinstance(colour, tuple)
+    return all(abs(one - other) <= 12 for one, other in zip(colour, wanted, strict=True))
+
+
+def test_a_picture_has_its_titles_units_and_a_legend() -> None:
+    figure = trend_figure([point(number, score=100.0 + number) for number in range(60)], "/srv/backup", START, START + 60 * DAY)
+    whole, gap, scores = figure.axes
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "/srv/backup: allocated and used",
+        "Allocated, not used: what balance can give back",
+        "Score of the free space: the lower, the less of it is in small pieces",
+    ]
+    legend = whole.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["used", "allocated, not used", "size of the devices"]
+    figure.draw_without_rendering()
+    assert [label.get_text() for label in whole.get_yticklabels()] == ["0", "10 TiB", "20 TiB", "30 TiB", "40 TiB"]
+    assert gap.get_ylim()[0] == scores.get_ylim()[0] == 0
+
+
+def test_a_picture_that_cannot_be_written_leaves_nothing_and_says_why(tmp_path: Path) -> None:
+    figure = trend_figure([point(0)], "/srv/backup", START, START + DAY)
+    with pytest.raises(OperatorError, match="cannot be written"):
+        save(figure, tmp_path / "nowhere" / "x.png")
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(OperatorError, match="cannot be written"):
+        save(figure, tmp_path / "folder.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+
+
+def test_the_pictures_of_the_documentation_are_those_that_the_script_draws(tmp_path: Path) -> None:
+    runpy.run_path(str(TOP / "docs" / "pictures" / "trends.py"))["main"](tmp_path)
+    for name in ("trend.png", "day.png"):
+        with Image.open(tmp_path / name) as made, Image.open(TOP / "docs" / "pictures" / name) as kept:
+            assert made.size == kept.size
+            main = [image.convert("RGB").quantize(6).convert("RGB").resize((300, 186)) for image in (made, kept)]
+            assert difference(*main) < 0.02
+
+
+def difference(one: Image.Image, other: Image.Image) -> float:
+    """The share of pixels that differ: letters do, where another version of the library draws them."""
+    changed = ImageChops.difference(one, other).convert("L").point(lambda value: 255 * (value > 24))
+    return changed.histogram()[255] / (one.width * one.height)

@@ -1,0 +1,102 @@
+"""A pool's name stands for its mount point, and its [balance] for options that are not given."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from balancer.choose import FLOORS
+from balancer.cli.planning import settings_of, wanted
+from balancer.steps import Least, Settings
+from btrkeep.config import BalanceSettings
+from btrkeep.config.values import parse_min_free
+from tests.balancer.program import balancer
+from tests.beds import work
+from tests.beds.nights import Nights
+
+GIB = 1 << 30
+
+
+def settings(balance: BalanceSettings | None, *options: Any, **more: Any) -> Settings:
+    limits = wanted(balance, *(options or (None, None, None)), **more)
+    return settings_of(
+        limits.budget,
+        limits.time,
+        limits.policy,
+        None,
+        None,
+        least=limits.least,
+        yields=limits.yields,
+        only_to_expiry=limits.only_to_expiry,
+        pressure=limits.pressure,
+    )
+
+
+def test_without_a_pool_there_is_no_limit_but_what_is_usual() -> None:
+    assert settings(None) == Settings(floors=FLOORS["benefit"])
+
+
+def test_a_pool_that_says_nothing_has_a_small_budget_and_little_time() -> None:
+    assert settings(BalanceSettings()) == Settings(floors=FLOORS["benefit"], budget=20 * GIB, time=7200.0)
+
+
+def test_what_a_pool_says_holds_where_no_option_is_given() -> None:
+    said = BalanceSettings(5 * GIB, None, "usage", parse_min_free("3%"), True, None)
+    assert settings(said) == Settings(
+        "usage", FLOORS["usage"], 5 * GIB, None, min_unallocated=Least(1 << 62, 0.03), only_to_expiry=True, max_pressure=None
+    )
+    sized = settings(BalanceSettings(min_unallocated=parse_min_free("30GiB")))
+    assert sized.min_unallocated == Least(30 * GIB, 1.0)
+
+
+def test_options_win_and_none_lifts_a_limit() -> None:
+    said = BalanceSettings(5 * GIB, 60.0, "usage", parse_min_free("3%"), True, 0.1)
+    found = settings(said, GIB, 30.0, "score", least=7 * GIB, yields=False, pressure=0.9)
+    assert (found.budget, found.time, found.policy, found.max_pressure) == (GIB, 30.0, "score", 0.9)
+    assert (found.min_unallocated, found.yield_to_backups) == (Least(7 * GIB, 1.0), False)
+    found = settings(said, "none", "none", None, pressure="none")
+    assert (found.budget, found.time, found.policy, found.max_pressure) == (None, None, "usage", None)
+
+
+@pytest.fixture
+def nights(shared_btrfs: Path) -> Nights:
+    found = Nights(shared_btrfs)
+    found.tables["balance"] = {"budget": "3GiB", "time": "7m", "policy": "score"}
+    found.write()
+    return found
+
+
+@pytest.mark.btrfs
+@pytest.mark.root
+def test_every_command_finds_the_filesystem_by_the_pool(nights: Nights) -> None:
+    uuid = work("findmnt", "-no", "UUID", "-T", nights.pool).stdout.strip()
+    named = ("--config", nights.config, "--json")
+    assert json.loads(balancer("score", *named).stdout)["filesystem"] == uuid
+    balancer("score", "--record", *named)
+    assert len(json.loads(balancer("history", *named).stdout)["scores"]) == 1
+    plan = json.loads(balancer("plan", *named).stdout)
+    assert (plan["filesystem"], plan["budget"], plan["time"], plan["policy"]) == (uuid, 3 * GIB, 420.0, "score")
+    plan = json.loads(balancer("run", "--dry-run", "--budget", "1GiB", "--time", "none", *named).stdout)
+    assert (plan["budget"], plan["time"], plan["policy"]) == (GIB, None, "score")
+
+
+@pytest.mark.btrfs
+@pytest.mark.root
+def test_with_both_the_configuration_holds_as_well_and_without_it_does_not(nights: Nights) -> None:
+    with_pool = json.loads(balancer("plan", nights.top, "--config", nights.config, "--json").stdout)
+    assert (with_pool["budget"], with_pool["policy"]) == (3 * GIB, "score")
+    without = json.loads(balancer("plan", nights.top, "--json").stdout)
+    assert (without["budget"], without["policy"]) == (None, "benefit")
+
+
+@pytest.mark.btrfs
+@pytest.mark.root
+def test_a_pool_that_is_not_there_and_a_name_that_is_none_are_refused(nights: Nights) -> None:
+    for command in ("score", "plan", "run", "history"):
+        done = balancer(command, check=False)
+        assert (done.returncode, "missing argument 'MOUNTPOINT'" in done.stderr) == (2, True), command
+    nights.settings("pool", path=str(nights.top / "elsewhere"))
+    done = balancer("run", "--config", nights.config, check=False)
+    assert (done.returncode, "elsewhere" in done.stderr) == (4, True)
+    assert balancer("run", "--pool", "", check=False).returncode == 2

@@ -1,0 +1,178 @@
+"""A Debian with btrkeep installed, as a folder, and boots of it: real systemd as PID 1, in a container on this kernel.
+
+The folder is made once: by mmdebstrap, then by install.sh as the documentation says. A boot does not change it, takes a second, and
+sees the packages and units of this checkout in the place of the installed ones, so that the code of today is what runs.
+"""
+
+import fcntl
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from btrkeep import __version__
+from tests.beds import TOP, session
+from tests.beds.work import explain, work
+
+CACHE = Path(f"/var/tmp/btrkeep-tests-{__version__}")
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+PACKAGES = (
+    *("systemd", "systemd-sysv", "dbus", "kmod", "ca-certificates", "python3", "python3-venv", "btrfs-progs", "rsync"),
+    *("openssh-client", "openssh-server", "util-linux", "mount", "procps", "acl", "attr", "libcap2-bin", "sqlite3", "git"),
+)
+_OPTIONS = (
+    *("--quiet", "--variant=minbase", "--aptopt=APT::Install-Recommends false"),
+    *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale")),
+)
+_OURS = ("btrkeep", "backupd", "heatmap", "balancer", "web")
+_INSTALL = """\
+export HOME=/root LANG=C.UTF-8 TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+cd /source && ./install.sh --no-packages
+"""
+_UNIT = """\
+[Unit]
+After=basic.target dbus.service
+Wants=dbus.service
+SuccessAction=poweroff-force
+FailureAction=poweroff-force
+[Service]
+Type=oneshot
+StandardOutput=file:/payload/said
+StandardError=inherit
+TimeoutStartSec=infinity
+ExecStart=/bin/bash -c 'cd /payload && bash -eu ./main.sh; echo "status $?"'
+"""
+# What a boot has no use for, and what would begin by itself.
+_MASKED = (
+    *(f"{name}.timer" for name in ("apt-daily", "apt-daily-upgrade", "dpkg-db-backup", "e2scrub_all", "fstrim")),
+    *(f"{name}.service" for name in ("e2scrub_reap", "console-getty", "ssh", "systemd-logind", "systemd-networkd")),
+    "getty.target",
+)
+
+
+@functools.cache
+def why_not() -> str:
+    """Why this machine can boot none, or ""."""
+    if os.geteuid() != 0:
+        return "no root"
+    missing = [name for name in ("mmdebstrap", "systemd-nspawn") if not shutil.which(name)]
+    return f"{missing[0]} is not installed" if missing else ""
+
+
+def machine() -> Path:
+    """The folder. Made when it is not there yet; two sessions at once: the second one waits."""
+    CACHE.mkdir(mode=0o755, exist_ok=True)
+    with (CACHE / "machine.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        debian = _once("debian", "\0".join((*_OPTIONS, *PACKAGES, _sources())), _make_debian)
+        recipe = b"".join((TOP / name).read_bytes() for name in ("install.sh", "setup.py", "scripts/ground.sh"))
+        return _once("machine", f"{debian.name}{hashlib.sha256(recipe).hexdigest()}", lambda path: _make_machine(debian, path))
+
+
+def _once(kind: str, recipe: str, make: Callable[[Path], None]) -> Path:
+    path = CACHE / f"{kind}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    if not path.exists():
+        for older in CACHE.glob(f"{kind}-*"):
+            shutil.rmtree(older)
+        unfinished = CACHE / f"{kind}-unfinished"
+        make(unfinished)
+        unfinished.rename(path)
+    return path
+
+
+def _sources() -> str:
+    """This machine's apt sources, where they are Debian's in one file; else mmdebstrap knows its own."""
+    file = Path("/etc/apt/sources.list.d/debian.sources")
+    return file.read_text(encoding="utf-8") if file.exists() else ""
+
+
+def _codename() -> str:
+    release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', Path("/etc/os-release").read_text(encoding="utf-8"), re.MULTILINE))
+    return release["VERSION_CODENAME"] if release.get("ID") == "debian" else "bookworm"
+
+
+def _make_debian(path: Path) -> None:
+    sources = _sources()
+    words = ("mmdebstrap", *_OPTIONS, f"--include={','.join(PACKAGES)}", _codename(), path, *(("-",) if sources else ()))
+    for attempt in (1, 2):  # what comes over a network may fail once
+        shutil.rmtree(path, ignore_errors=True)
+        if work(*words, input=sources or None, check=attempt == 2, timeout=500).returncode == 0:
+            break
+    (path / "etc" / "machine-id").write_text("0123456789abcdef0123456789abcdef\n")  # without one the first boot asks questions
+    for unit in _MASKED:
+        (path / "etc/systemd/system" / unit).symlink_to("/dev/null")
+
+
+def _make_machine(debian: Path, path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    work("cp", "-a", debian, path)
+    for known in (Path("/etc/resolv.conf"), Path("/etc/pip.conf"), CERTIFICATES):
+        if known.exists():
+            shutil.copyfile(known, path / known.relative_to("/"))
+    kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.lower().endswith("_proxy")}
+    binds = f'mkdir -p "$1/source"; mount --rbind "{TOP}" "$1/source"; mount --rbind /dev "$1/dev"; mount -t proc proc "$1/proc"'
+    words = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
+    done = work(*words, "bash", "-euc", f'{binds}; exec chroot "$1" bash -ec "$2"', "-", path, _INSTALL, env=kept, timeout=500)
+    assert (path / "usr/local/sbin/backupd").is_symlink(), explain(done)
+    shutil.rmtree(path / "etc/btrkeep")
+
+
+@dataclass(frozen=True, slots=True)
+class Booted:
+    """A boot that is over: what the script printed, and the folder with the files that it left in /payload."""
+
+    said: str
+    payload: Path
+
+    def read(self, name: str) -> str:
+        return (self.payload / name).read_text(encoding="utf-8", errors="surrogateescape")
+
+    def fields(self, name: str) -> dict[str, str]:
+        """A file of NAME=VALUE lines, as `systemctl show` prints them."""
+        return dict(line.split("=", 1) for line in self.read(name).splitlines() if "=" in line)
+
+
+@contextmanager
+def booted(files: dict[str, str], binds: Sequence[tuple[Path, str]], timeout: float = 100) -> Iterator[Booted]:
+    """Boots, runs files["main.sh"] (bash -eu, in /payload, with the other files beside it) and powers off.
+
+    `binds`: what of this machine is to be seen where. The clock is this machine's, and cannot be set; memory limits are not held.
+    """
+    top = machine()
+    payload = Path(tempfile.mkdtemp(prefix="boot-", dir=session.folder()))
+    (payload / "payload.service").write_text(_UNIT)
+    for name, text in files.items():
+        (payload / name).write_text(text, encoding="utf-8")
+    try:
+        done = subprocess.run(
+            [*_command(top, payload, binds)], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
+        )
+        said = (payload / "said").read_text(encoding="utf-8", errors="replace") if (payload / "said").exists() else ""
+        shown = f"{said}\n--- console\n{done.stdout.decode(errors='replace')[-3000:]}{done.stderr.decode(errors='replace')[-3000:]}"
+        assert said.rstrip().endswith("status 0"), shown
+        yield Booted(said, payload)
+    finally:
+        shutil.rmtree(payload, ignore_errors=True)
+
+
+def _command(top: Path, payload: Path, binds: Sequence[tuple[Path, str]]) -> Iterator[str]:
+    yield from ("timeout", "--foreground", "--kill-after=5", "90", "systemd-nspawn", "--quiet", "--register=no", "--keep-unit")
+    yield from ("--volatile=overlay", f"--directory={top}", "--private-network", "--capability=all")
+    yield "--drop-capability=CAP_SYS_TIME"  # a container's clock is everybody's
+    yield "--bind-ro=/sys/fs/btrfs"
+    yield f"--bind={payload}:/payload"
+    yield f"--bind-ro={payload / 'payload.service'}:/etc/systemd/system/payload.service"
+    packages = next((top / "opt/btrkeep/versions").glob("*/lib/python3*/site-packages"))
+    inside = f"/{packages.relative_to(top)}"
+    yield from (f"--bind-ro={TOP / name}:{inside}/{name}" for name in _OURS if (packages / name).exists())
+    units = [path for path in (TOP / "systemd").iterdir() if path.suffix in (".service", ".timer", ".slice")]
+    yield from (f"--bind-ro={path}:/usr/local/lib/systemd/system/{path.name}" for path in units)
+    yield from (f"--bind={source}:{target}" for source, target in binds)
+    yield from ("--boot", "--", "--unit=payload.service")

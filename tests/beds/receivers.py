@@ -1,0 +1,106 @@
+"""Who is told, in tests: a real HTTP server and a real SMTP server on 127.0.0.1 that write down what reaches them."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from aiosmtpd.smtp import SMTP
+
+
+@dataclass(slots=True)
+class Web:
+    """`got`: method, path and body of each request, in order. `status` is what is answered; `hang` answers only when it is set."""
+
+    port: int = 0
+    status: int = 200
+    hang: threading.Event | None = None
+    got: list[tuple[str, str, bytes]] = field(default_factory=list)
+
+    def json(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for _, _, body in self.got]
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for _, path, _ in self.got]
+
+
+@contextmanager
+def web() -> Iterator[Web]:
+    """A web server that takes every POST and GET."""
+    told = Web()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            told.got.append((self.command, self.path, body))
+            if told.hang:
+                told.hang.wait(60)
+            self.send_response(told.status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_GET = do_POST  # noqa: N815  http.server's names
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    told.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield told
+    finally:
+        if told.hang:
+            told.hang.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@dataclass(slots=True)
+class Mail:
+    """`got`: the messages, as Python's own parser of mails has them."""
+
+    port: int = 0
+    got: list[EmailMessage] = field(default_factory=list)
+
+
+class _Postman:
+    """What aiosmtpd wants: a plain object, it hangs things on it."""
+
+    def __init__(self, told: Mail) -> None:
+        self._told = told
+
+    async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:  # noqa: N802  aiosmtpd's name
+        message = message_from_bytes(envelope.content, policy=policy.default)
+        assert isinstance(message, EmailMessage)
+        self._told.got.append(message)
+        return "250 OK"
+
+
+@contextmanager
+def mail() -> Iterator[Mail]:
+    """A mail server that takes every mail. In a loop of its own: aiosmtpd's Controller wants to know the port beforehand."""
+    told = Mail()
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(loop.create_server(lambda: SMTP(_Postman(told), loop=loop), "127.0.0.1", 0))
+    told.port = server.sockets[0].getsockname()[1]
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield told
+    finally:
+        server.close()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

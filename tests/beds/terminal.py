@@ -1,0 +1,94 @@
+"""A command at a terminal: what it asks is waited for, and answered."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+_WIDTH, _HEIGHT = 200, 50
+
+
+class Terminal:
+    """The other end. `text` is all that was shown so far, line ends as in a file."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", end: int) -> None:
+        self.process = process
+        self._end = end
+        self._shown = b""
+        self._looked = 0
+
+    @property
+    def text(self) -> str:
+        return self._shown.decode("utf-8", "replace").replace("\r\n", "\n")
+
+    def wait_for(self, pattern: str, seconds: float = 30) -> "re.Match[str]":
+        """Until what was shown since the last answer has the pattern. Fails, showing all, at the command's or the time's end."""
+        deadline = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.text[self._looked :])):
+            assert self._read(deadline - time.monotonic()), f"{pattern!r} did not come:\n{self.text}"
+        return found
+
+    def answer(self, question: str, words: str) -> None:
+        """Waits for the question, then types the words and Enter."""
+        self.wait_for(question)
+        self._looked = len(self.text)
+        os.write(self._end, words.encode() + b"\n")
+
+    def interrupted(self) -> int:
+        """The exit status after Ctrl-C. After several, if need be: one between a prompt and its read can be missed."""
+        for _ in range(20):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=0.5)
+                break
+        return self.ends(5)
+
+    def ends(self, seconds: float = 100) -> int:
+        """Reads on to the command's end; its exit status."""
+        deadline = time.monotonic() + seconds
+        while self._read(deadline - time.monotonic()):
+            pass
+        try:
+            return self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end:\n{self.text}") from None
+
+    def _read(self, seconds: float) -> bool:
+        if not select.select([self._end], [], [], max(0.0, seconds))[0]:
+            return False
+        try:
+            piece = os.read(self._end, 65536)
+        except OSError:  # EIO: the other end is closed
+            return False
+        self._shown += piece
+        return bool(piece)
+
+
+@contextmanager
+def at_a_terminal(words: Sequence[str | Path], env: Mapping[str, str] | None = None) -> Iterator[Terminal]:
+    """Starts the command with a terminal of its own as all three files; killed at the end, if need be."""
+    end, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _HEIGHT, _WIDTH, 0, 0))
+    environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", **(env or {})}
+    process = subprocess.Popen(
+        [*map(str, words)], stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(process, end)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+        process.wait()
+        os.close(end)

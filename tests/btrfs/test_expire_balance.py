@@ -1,0 +1,96 @@
+"""An expiry and btrfs-balancer never work on the same pool at once, whoever began first; seen by locks and by btrfs."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from balancer.others import alone, backups_at_work
+from balancer.run import Balancing
+from balancer.steps import Ending, Settings
+from btrkeep.errors import LockHeld
+from btrkeep.pool import BALANCE_LOCK, take_lock
+from tests.beds import backupd_start
+from tests.beds.balancing import QUICK, Seen, balance, fragmented, nothing_is_left
+from tests.beds.expiries import LATER, NOW, Expiries, at
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+SINCE = "2026-03-20T22:00:00Z"
+
+
+def test_an_expiry_deletes_nothing_while_a_block_group_is_balanced(shared_btrfs: Path) -> None:
+    pool = Expiries(shared_btrfs)
+    pool.history("web1")
+    pool.expire(NOW)
+    going = pool.marked("web1")
+    assert going
+    with alone([pool.pool / ".btrkeep" / "locks"], NOW):  # as btrfs-balancer holds it
+        process = backupd_start("--config", pool.config, "expire", *at(LATER))
+        try:
+            deadline = time.monotonic() + 20
+            while not backups_at_work([pool.pool / ".btrkeep" / "locks"]) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(1)
+            assert (
+                backups_at_work([pool.pool / ".btrkeep" / "locks"], only_expiry=True) == f"backupd expire (process {process.pid})"
+            )
+            assert set(going) <= set(pool.left("web1"))
+        except BaseException:
+            process.kill()
+            raise
+    assert process.wait(timeout=30) == 0, process.communicate()
+    process.communicate()
+    assert not set(going) & set(pool.left("web1"))
+
+
+def test_an_expiry_that_waits_for_a_balance_can_be_stopped(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> None:
+    pool = Expiries(shared_btrfs)
+    pool.history("web1")
+    pool.expire(NOW)
+    before = pool.left("web1")
+    with take_lock(pool.pool / ".btrkeep" / "locks" / BALANCE_LOCK, "btrfs-balancer", SINCE):
+        process = backupd_running("--config", pool.config, "expire", *at(LATER))
+        time.sleep(1.5)
+        process.terminate()
+        assert process.wait(timeout=20) == 143
+    assert pool.left("web1") == before
+
+
+def test_no_block_group_is_begun_while_an_expiry_deletes(make_btrfs: Callable[..., Path]) -> None:
+    point = fragmented(make_btrfs(size="900M", mkfs=("-m", "single")))
+    locks = point / ".btrkeep" / "locks"
+    locks.mkdir(parents=True)
+    held = take_lock(locks / BALANCE_LOCK, "backupd expire", SINCE)  # it has begun since the last look at the other lock
+    report = balance(point)
+    assert (report.ending, report.steps) == (Ending.BACKUPS, ())
+    assert "backupd expire" in report.why
+    released = Seen("waits", held.release)
+    report = balance(point, released, wait_for_others=True, patience=0.5, budget=200 << 20)
+    assert report.steps
+    assert "waits" in released.events()
+
+    with take_lock(locks / "night", "backupd run", SINCE):
+        assert balance(point, budget=1).ending is Ending.BACKUPS
+        assert balance(point, only_to_expiry=True, budget=1).ending is Ending.BUDGET
+    with take_lock(locks / "expire", "backupd expire", SINCE):
+        assert balance(point, only_to_expiry=True, budget=1).ending is Ending.BACKUPS
+    nothing_is_left(point)
+
+
+def test_the_lock_is_held_while_a_block_group_moves_and_free_again_afterwards(make_btrfs: Callable[..., Path]) -> None:
+    point = fragmented(make_btrfs(size="900M", mkfs=("-m", "single")))
+    locks = point / ".btrkeep" / "locks"
+    locks.mkdir(parents=True)
+    refused: list[str] = []
+
+    def look() -> None:
+        with pytest.raises(LockHeld) as error:
+            take_lock(locks / BALANCE_LOCK, "backupd expire", SINCE)
+        refused.append(error.value.message)
+
+    Balancing(point, Settings(**{**QUICK, "budget": 200 << 20}), observers=[Seen("progress", look)]).run()
+    assert refused
+    assert all("btrfs-balancer" in text for text in refused)
+    take_lock(locks / BALANCE_LOCK, "backupd expire", SINCE).release()

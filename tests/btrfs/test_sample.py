@@ -1,0 +1,226 @@
+"""`backupd sample` on a real btrfs, held against the btrfs program, /proc/diskstats and /proc/mounts."""
+
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import TOP, btrfs, work
+from tests.beds.nights import Nights
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Path]:
+    """Two devices, raid1, for all tests of this file."""
+    from tests.beds import session
+
+    point = btrfs.make(size="1G", devices=2, mkfs=("-d", "raid1", "-m", "raid1"), options="noatime,commit=300")
+    yield point
+    problems = session.remove(point.parent)
+    assert not problems, "\n".join(problems)
+
+
+@pytest.fixture
+def nights(bed: Path) -> Iterator[Nights]:
+    top = bed / "top"
+    work("btrfs", "-q", "subvolume", "create", top)
+    yield Nights(top)
+    btrfs.delete_subvolume(top, bed)
+
+
+def write(path: Path, size: int) -> None:
+    path.write_bytes(b"\xa5" * size)
+    work("btrfs", "filesystem", "sync", path.parent)
+
+
+def diskstats(devices: list[str]) -> tuple[int, int]:
+    """Bytes read from and written to them, of /proc/diskstats."""
+    rows = [line.split() for line in Path("/proc/diskstats").read_text().splitlines()]
+    ours = [row for row in rows if f"/dev/{row[2]}" in devices]
+    assert len(ours) == len(devices)
+    return sum(int(row[5]) for row in ours) * 512, sum(int(row[9]) for row in ours) * 512
+
+
+def test_allocated_used_and_devices_are_what_the_btrfs_program_says(nights: Nights, bed: Path) -> None:
+    write(nights.top / "file", 40 * MIB)
+    said = nights.json("sample")
+    usage = work("btrfs", "filesystem", "usage", "-b", bed).stdout
+
+    def number(label: str) -> int:
+        match = re.search(rf"{label}:\s+(\d+)", usage)
+        assert match
+        return int(match[1])
+
+    assert (said["size"], said["allocated"]) == (number("Device size"), number("Device allocated"))
+    assert (said["unallocated"], said["used"]) == (number("Device unallocated"), number("Used"))
+    lines = work("btrfs", "filesystem", "df", "-b", bed).stdout.splitlines()
+    table = {
+        tuple(match[:2]): tuple(map(int, match[2:]))
+        for match in re.findall(r"(\w+), (\w+): total=(\d+), used=(\d+)", "\n".join(lines))
+    }
+    table.pop(("GlobalReserve", "single"))
+    assert {(one["type"].title(), one["profile"].upper()): (one["allocated"], one["used"]) for one in said["spaces"]} == table
+    shown = work("btrfs", "filesystem", "show", "--raw", bed).stdout
+    devices = {int(match[0]): (int(match[1]), int(match[2])) for match in re.findall(r"devid +(\d+) size (\d+) used (\d+)", shown)}
+    assert {one["devid"]: (one["size"], one["allocated"]) for one in said["devices"]} == devices
+    (mounted,) = [line.split() for line in Path("/proc/mounts").read_text().splitlines() if line.split()[1] == str(bed)]
+    assert set(said["options"]) == set(mounted[3].split(","))
+
+
+def test_what_was_read_and_written_since_the_sample_before_is_what_diskstats_says(nights: Nights, bed: Path) -> None:
+    devices = btrfs.devices_of(bed)
+    assert nights.json("sample")["written"] is None
+    before = diskstats(devices)
+    write(nights.top / "file", 30 * MIB)
+    said = nights.json("sample")
+    after = diskstats(devices)
+    assert (said["read"], said["written"]) == (after[0] - before[0], after[1] - before[1])
+    assert said["written"] > 60 * MIB  # raid1 writes both copies
+    assert 0 < said["seconds"] < 60
+
+
+def test_another_boot_is_no_traffic(nights: Nights) -> None:
+    nights.json("sample")
+    with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as file, file:
+        file.execute("""UPDATE sample SET counters = replace(counters, '"boot":"', '"boot":"0')""")
+    said = nights.json("sample")
+    assert (said["seconds"], said["read"], said["written"], said["pressure"]) == (None, None, None, None)
+    assert nights.json("sample")["seconds"] is not None
+
+
+def test_orphans_a_scrub_and_pressure_are_seen(nights: Nights, bed: Path) -> None:
+    nights.json("sample")
+    write(nights.top / "file", 60 * MIB)
+    victim = nights.top / "victim"
+    work("btrfs", "-q", "subvolume", "create", victim)
+    uuid = work("btrfs", "filesystem", "show", bed).stdout.split("uuid: ")[1].split()[0]
+    speed = Path(f"/sys/fs/btrfs/{uuid}/devinfo/1/scrub_speed_max")
+    if not speed.exists():
+        pytest.skip("this kernel cannot slow a scrub down")
+    with (victim / "open").open("wb"):  # keeps the cleaner from it
+        work("btrfs", "-q", "subvolume", "delete", "--commit-after", victim)
+        speed.write_text(str(8 * MIB))  # a scrub of seconds; what commits would wait for it
+        try:
+            # The scrub goes on in the background and would keep a pipe open.
+            subprocess.run(["btrfs", "scrub", "start", bed], stdout=subprocess.DEVNULL, check=True)
+            said = nights.json("sample")
+        finally:
+            work("btrfs", "scrub", "cancel", bed, check=False)
+            speed.write_text("0")
+    assert said["activity"] == ["scrub"]
+    assert said["orphans"] >= 1
+    if Path("/proc/pressure/io").exists():
+        assert set(said["pressure"]) == {"cpu_some", "io_some", "io_full", "memory_some", "memory_full"}
+    assert nights.json("sample")["activity"] == []
+
+
+def test_errors_of_a_device_and_a_missing_device_are_told(make_btrfs: Callable[..., Path]) -> None:
+    point = make_btrfs(size="512M", devices=2, mkfs=("-d", "raid1", "-m", "raid1"))
+    work("btrfs", "-q", "subvolume", "create", point / "top")
+    nights = Nights(point / "top")
+    write(nights.top / "file", 20 * MIB)
+    loops = btrfs.devices_of(point)
+    work("umount", point)
+    with (point.parent / "disk1").open("r+b") as image:  # rotten bits in one copy, behind the superblocks
+        for at in range(70 * MIB, 400 * MIB, 2 * MIB):
+            image.seek(at)
+            image.write(b"\xff" * MIB)
+    work("mount", "-t", "btrfs", "-o", f"device={loops[1]}", loops[0], point)
+    work("btrfs", "scrub", "start", "-B", point, check=False)
+    said = nights.json("sample")
+    told = json.loads(work("btrfs", "--format", "json", "device", "stats", point).stdout)["device-stats"]
+    wanted = {int(one["devid"]): [int(one[f"{kind}_errs"]) for kind in KINDS] for one in told} if "devid" in told[0] else None
+    counts = {one["devid"]: list(one["errors"].values()) for one in said["devices"]}
+    assert list(said["devices"][0]["errors"]) == [kind.removesuffix("_io") for kind in KINDS]
+    assert sum(map(sum, counts.values())) > 0
+    if wanted is not None:
+        assert counts == wanted
+    line = nights.backupd("sample").stdout
+    assert re.search(r"device [12]: errors: [\d,]+ \w+", line)
+    work("umount", point)
+    work("losetup", "-d", loops[1])
+    work("btrfs", "device", "scan", "--forget", check=False)
+    work("mount", "-t", "btrfs", "-o", "degraded,ro", loops[0], point)
+    missing = nights.json("sample")
+    assert len(missing["devices"]) == 2
+    assert missing["read"] is None or missing["read"] >= 0
+
+
+KINDS = ("write_io", "read_io", "flush_io", "corruption", "generation")
+
+
+def test_a_busy_catalogue_leaves_a_sample_out_and_fails_nothing(nights: Nights) -> None:
+    nights.json("sample")
+    with closing(sqlite3.connect(nights.state / "catalogue.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        begun = time.monotonic()
+        done = nights.backupd("sample", check=False)
+        took = time.monotonic() - begun
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "left out this sample" in done.stderr
+    assert took < 9
+    nights.json("sample")
+
+
+def test_the_free_space_is_scored_by_the_balancer_once_when_nobody_else_did(nights: Nights) -> None:
+    assert nights.json("sample")["score"] is None
+    (looks,) = nights_rows(nights, "SELECT score, fragments FROM score")
+    assert nights.json("sample")["score"] == pytest.approx(looks[0], abs=0.001)
+    assert len(nights_rows(nights, "SELECT score FROM score")) == 1
+
+
+def nights_rows(nights: Nights, statement: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as file:
+        return file.execute(statement).fetchall()
+
+
+LOADED = """
+import sys
+from backupd.cli import main
+sys.argv = ["backupd", "--config", sys.argv[1], "sample"]
+try:
+    main()
+finally:
+    print(",".join(name for name in ("numpy", "rich", "matplotlib", "alembic", "PIL") if name in sys.modules), file=sys.stderr)
+"""
+
+
+def test_a_sample_loads_nothing_that_it_does_not_need(nights: Nights) -> None:
+    nights.json("sample")
+    done = subprocess.run([sys.executable, "-c", LOADED, nights.config], cwd=TOP, text=True, capture_output=True, check=True)
+    assert done.stderr.strip() == ""
+    assert "allocated" in done.stdout
+
+
+def test_a_night_shows_in_the_day_and_in_pictures(nights: Nights) -> None:
+    nights.host("web1", nights.source)
+    (nights.source / "data").write_bytes(bytes(range(256)) * 4096 * 8)
+    nights.json("sample")
+    nights.run("web1")
+    work("btrfs", "filesystem", "sync", nights.top)
+    nights.json("sample")
+    day = nights.json("day")
+    assert "backup" in {phase["job"] for phase in day["phases"]}
+    assert day["sums"][0]["job"] is None
+    assert day["sums"][0]["data"] == 2 * 8 * MIB  # rsync's literal bytes, in two copies
+    assert day["sums"][0]["written"] >= day["sums"][0]["data"]
+    assert "web1" not in nights.backupd("day").stdout
+    for command in ("day", "trend"):
+        picture = nights.top / f"{command}.png"
+        assert nights.backupd(command, "--png", picture).stdout == ""
+        assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert [point["used"] > 0 for point in nights.json("trend")["points"]]
+    assert "14 are needed" in nights.json("forecast")["used"]["why_not"]
+    assert "Too little history" in nights.backupd("forecast").stdout
+    assert "No samples tell" in nights.backupd("day", "2001-01-01").stdout
+    assert nights.backupd("day", "tomorrow", check=False).returncode == 2

@@ -1,0 +1,129 @@
+"""`backupd scrub` on a real filesystem; the truth is what `btrfs scrub status` says, and bytes that were spoilt on purpose."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backupd.scrub import parse
+from tests.beds import btrfs, work
+from tests.beds.nights import Nights
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+
+
+def status_of(point: Path) -> dict[str, str]:
+    pairs = (line.split(":", 1) for line in work("btrfs", "scrub", "status", "-R", point).stdout.splitlines() if ":" in line)
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def spoil(device: str, marked: bytes) -> int:
+    """Overwrites every place of the device where these bytes begin; how many that were."""
+    count = 0
+    with Path(device).open("r+b") as disk:
+        while chunk := disk.read(1 << 20):
+            at = disk.tell() - len(chunk)
+            for offset in range(0, len(chunk), 4096):
+                if chunk[offset : offset + len(marked)] == marked:
+                    disk.seek(at + offset)
+                    disk.write(b"spoilt" * 100)
+                    count += 1
+            disk.seek(at + len(chunk))
+    return count
+
+
+@pytest.fixture
+def nights(make_btrfs: Callable[..., Path]) -> Nights:
+    return Nights(make_btrfs(size="500M", devices=2, mkfs=("-d", "raid1", "-m", "raid1")))
+
+
+def test_a_scrub_without_errors_is_well(nights: Nights) -> None:
+    (nights.source / "file").write_bytes(bytes(range(256)) * 40_000)
+    work("sync", "-f", nights.top)
+    told = nights.json("scrub")
+    status = status_of(nights.top)
+    assert status["Status"] == "finished"
+    assert told["scrubbed"] == int(status["data_bytes_scrubbed"]) + int(status["tree_bytes_scrubbed"]) > 20_000_000  # both copies
+    assert (told["outcome"], told["resumed"], set(told["errors"].values())) == ("finished", False, {0})
+    assert nights.backupd("scrub").stdout.startswith("finished: ")
+
+
+def test_errors_are_told_and_fail_it_even_when_they_were_put_right(nights: Nights) -> None:
+    marked = b"mark of this test" * 8
+    (nights.source / "file").write_bytes((marked + bytes(4096))[:4096] * 10)
+    work("sync", "-f", nights.top)
+    devices = btrfs.devices_of(nights.top)
+    work("umount", nights.top)
+    assert spoil(devices[0], marked) == 10
+    work("mount", "-o", f"device={devices[1]}", devices[0], nights.top)
+    done = nights.backupd("scrub", "--json", check=False)
+    told = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert (told["outcome"], told["errors"]["csum"], told["errors"]["corrected"], told["errors"]["uncorrectable"]) == (
+        "finished",
+        10,
+        10,
+        0,
+    )
+    assert nights.json("scrub")["errors"]["csum"] == 0
+
+
+def test_one_that_is_stopped_is_cancelled_and_taken_up_again(nights: Nights, backupd_running: Callable[..., Any]) -> None:
+    noise = Path("/dev/urandom").open("rb").read(1 << 20)  # noqa: SIM115
+    with (nights.source / "file").open("wb") as file:
+        for _ in range(300):
+            file.write(noise)
+    work("sync", "-f", nights.top)
+    slow_down(nights.top, "20m")
+    running = backupd_running("--config", nights.config, "scrub", "--json")
+    deadline = time.monotonic() + 20
+    while status_of(nights.top).get("Status") != "running" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    refused = nights.backupd("scrub", check=False)
+    assert (refused.returncode, "a scrub is under way" in refused.stderr) == (3, True)
+    running.send_signal(signal.SIGTERM)
+    out, err = running.communicate(timeout=30)
+    assert running.returncode == 143, err
+    told = json.loads(out)
+    assert (told["outcome"], told["why"], status_of(nights.top)["Status"]) == ("stopped", None, "aborted")
+    slow_down(nights.top, "0")
+    again = nights.json("scrub")
+    assert (again["outcome"], again["resumed"], status_of(nights.top)["Status"]) == ("finished", True, "finished")
+    assert again["scrubbed"] > told["scrubbed"]
+    assert again["scrubbed"] >= 2 * 300 << 20
+
+
+def slow_down(point: Path, limit: str) -> None:
+    """By what the kernel offers for that (Linux 5.14), which `btrfs scrub limit` sets in newer versions of the program."""
+    uuid = work("findmnt", "-no", "UUID", point).stdout.strip()
+    for file in Path(f"/sys/fs/btrfs/{uuid}/devinfo").glob("*/scrub_speed_max"):
+        file.write_text(limit)
+
+
+def test_somebodys_cancellation_is_told(nights: Nights, backupd_running: Callable[..., Any]) -> None:
+    (nights.source / "file").write_bytes(Path("/dev/urandom").open("rb").read(60 << 20))  # noqa: SIM115
+    work("sync", "-f", nights.top)
+    slow_down(nights.top, "5m")
+    running = backupd_running("--config", nights.config, "scrub")
+    deadline = time.monotonic() + 20
+    while subprocess.run(["btrfs", "scrub", "cancel", nights.top], capture_output=True, check=False).returncode:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    out, _ = running.communicate(timeout=30)
+    assert running.returncode == 1
+    assert out.startswith("stopped (somebody cancelled it (`btrfs scrub cancel`)): ")
+
+
+def test_a_pool_that_is_not_there_is_not_scrubbed(nights: Nights) -> None:
+    nights.settings("pool", path=str(nights.top / "elsewhere"))
+    assert nights.backupd("scrub", check=False).returncode == 4
+
+
+def test_what_was_never_scrubbed_has_no_state() -> None:
+    found = parse("UUID:  x\n\tno stats available\n", "Total to scrub:   315588608\nError summary:    no errors found\n")
+    assert (found.status, found.scrubbed, found.total, set(found.errors.values())) == ("", 0, 315588608, {0})

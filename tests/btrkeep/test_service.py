@@ -1,0 +1,63 @@
+"""systemd is told in the way of sd_notify(3), and nothing goes wrong where there is none: a socket of the test's own listens."""
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from btrkeep.process.service import Status, is_service, tell
+
+Said = Callable[[], list[str]]
+
+
+@pytest.fixture(params=["/path", "@abstract"])
+def said(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Said]:
+    """What has come since it was asked last."""
+    name = str(tmp_path / "notify") if request.param == "/path" else f"@btrkeep-{tmp_path.name}-{id(tmp_path)}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(name.replace("@", "\0", 1))
+        listener.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", name)
+
+        def read() -> list[str]:
+            found = []
+            while True:
+                try:
+                    found.append(listener.recv(4096).decode())
+                except BlockingIOError:
+                    return found
+
+        yield read
+
+
+def test_a_line_is_sent_as_one_status(said: Said) -> None:
+    assert is_service()
+    Status().say("3 of 12 hosts\ndone: ä")
+    assert said() == ["STATUS=3 of 12 hosts done: ä"]
+
+
+def test_the_same_line_is_sent_once_and_progress_once_a_second(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("btrkeep.process.service.time.monotonic", lambda: now[0])
+    status = Status()
+    status.say("begun")
+    status.say("begun")
+    for count in range(10):
+        now[0] += 0.25
+        status.go_on(lambda count=count: f"{count}")  # type: ignore[misc]
+    assert said() == ["STATUS=begun", "STATUS=3", "STATUS=7"]
+
+
+def test_without_systemd_nothing_is_sent_and_nothing_raised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert not is_service()
+    assert not tell("STATUS=x")
+    for nobody in (str(tmp_path / "gone"), "vsock:2:1234", "relative", "@nobody-listens"):
+        monkeypatch.setenv("NOTIFY_SOCKET", nobody)
+        assert not tell("STATUS=x"), nobody
+
+
+def test_text_that_is_no_utf8_is_sent_all_the_same(said: Said) -> None:
+    assert tell("STATUS=\udcff")
+    assert said() == ["STATUS=\\udcff"]

@@ -1,0 +1,263 @@
+"""install.sh as it decides: words, upgrades, what belongs to whom. Python and pip are stood in for, so that it takes a second."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.beds import TOP, work
+from tests.install.trees import Done, run_here
+
+INSTALL = TOP / "install.sh"
+
+# Makes an environment whose programs say who they are. Its python runs the real one on the checkout.
+PYTHON = f"""\
+#!/bin/bash
+real={sys.executable}
+case "$*" in
+-VV) echo "Python 3.99" ;;
+"-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+*"-m pip install"*)
+    [ ! -e /no-network ] || {{ echo "no such package"; exit 1; }}
+    bin=$(dirname "$0")
+    for program in backupd btrfs-balancer btrfs-heatmap; do
+        printf '#!/bin/bash\\n[ ! -e /broken ] || exit 1\\necho "%s %s $*"\\n' "$program" "$bin" >"$bin/$program"
+        chmod +x "$bin/$program"
+    done
+    ;;
+-I*) shift && PYTHONPATH=/source exec "$real" "$@" ;;
+*) exec "$real" "$@" ;;
+esac
+"""
+SET_UP = f"""
+cat >/python <<'END'
+{PYTHON}END
+chmod +x /python
+rm -rf /etc/btrkeep /opt/btrkeep /var/lib/btrkeep
+"""
+# Every file that an installation may touch, with its inode and times.
+LOOK = r"""mkdir -p /etc/systemd
+find /opt/btrkeep /usr/local /etc/btrkeep /etc/systemd -xdev \( -type f -o -type l \) -printf '%p %i %T@ %l\n' 2>/dev/null | sort"""
+FEDORA = "rm /etc/os-release; printf 'ID=fedora\\nVERSION_ID=41\\nPRETTY_NAME=\"Fedora Linux 41\"\\n' >/etc/os-release"
+WANTS = "/etc/systemd/system/timers.target.wants"
+NEWER = "sed -i 's/__version__ = .*/__version__ = \"9.9\"/' btrkeep/__init__.py"
+
+
+def told(*steps: str) -> dict[str, Done]:
+    """Runs the steps on this machine apart from it, where nothing is installed; by their text."""
+    done = run_here([SET_UP, *steps], {"PYTHON": "/python"})
+    assert done[0].status == 0, str(done[0])
+    return {str(number): one for number, one in enumerate(done)}
+
+
+def all_of(done: dict[str, Done]) -> str:
+    return "\n".join(map(str, done.values()))[-8000:]
+
+
+def outcomes(done: dict[str, Done]) -> list[int]:
+    return [one.status for one in done.values()][1:]
+
+
+def test_help_is_for_everybody_and_unknown_words_are_refused() -> None:
+    assert "--uninstall" in work("setpriv", "--reuid=65534", "--clear-groups", INSTALL, "--help", cwd=Path("/")).stdout
+    for words in (["--no-such-thing"], ["--enable"], ["--uninstall", "--rebuild"], ["--dry-run", "--enable", "../x"]):
+        assert work(INSTALL, *words, check=False).returncode in ((1, 2) if "../x" in words else (2,)), words
+
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
+
+
+def test_without_root_it_says_so() -> None:
+    done = work("setpriv", "--reuid=65534", "--clear-groups", INSTALL, check=False, cwd=Path("/"))
+    assert (done.returncode, "this takes root" in done.stderr) == (1, True)
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
+def test_shellcheck_finds_nothing() -> None:
+    work("shellcheck", "-x", INSTALL, TOP / "scripts" / "ground.sh", cwd=TOP)
+
+
+def test_a_dry_run_says_what_an_installation_then_does_and_changes_nothing() -> None:
+    done = told(
+        LOOK,
+        "./install.sh --no-packages --dry-run",
+        LOOK,
+        "./install.sh --no-packages",
+        "cat /opt/btrkeep/installed; ls /etc/btrkeep",
+    )
+    assert outcomes(done) == [0] * 5, str(done["4"])
+    assert done["1"].out == done["3"].out
+    would = {
+        line.split(": ", 1)[1].split(" -> ")[0].split(",")[0] for line in done["2"].out.splitlines() if line.startswith("would ")
+    }
+    *put, example = done["5"].out.splitlines()
+    assert {path for path in would if path.startswith("/usr/local")} == set(put)
+    assert ("/etc/btrkeep/main.toml" in would, example) == (True, "main.toml")
+    units = [path.name for path in (TOP / "systemd").glob("*.[st][el]*")]
+    assert {f"/usr/local/lib/systemd/system/{name}" for name in units if "btrkeep" in name} <= set(put)
+    assert {f"/usr/local/share/man/man{path.suffix[1:]}/{path.name}" for path in (TOP / "man").iterdir()} <= set(put)
+    assert {f"/usr/local/sbin/{name}" for name in ("backupd", "btrfs-balancer", "btrfs-heatmap")} <= set(put)
+
+
+def test_again_it_changes_nothing_and_an_upgrade_replaces_what_there_was() -> None:
+    done = told(
+        "./install.sh --no-packages; echo '# mine' >>/etc/btrkeep/main.toml",
+        LOOK,
+        "./install.sh --no-packages",
+        LOOK,
+        f"{NEWER}; git rm -q man/backupd.8 2>/dev/null || rm man/backupd.8; ./install.sh --no-packages",
+        "ls /opt/btrkeep/versions; backupd x; tail -n 1 /etc/btrkeep/main.toml; ls /usr/local/share/man/man8",
+    )
+    assert outcomes(done) == [0] * 6, all_of(done)
+    assert done["4"].out == done["2"].out
+    version, said, configured, *manuals = done["6"].out.splitlines()
+    assert version.startswith("9.9-")
+    assert said == f"backupd /opt/btrkeep/versions/{version}/bin x"
+    assert (configured, "backupd.8" in manuals, "btrfs-balancer.8" in manuals) == ("# mine", False, True)
+
+
+def test_an_upgrade_that_cannot_be_built_or_does_not_run_leaves_the_old_version_at_work() -> None:
+    look = f"{LOOK} | grep -v ^/etc; backupd x"
+    done = told(
+        "./install.sh --no-packages",
+        look,
+        f"{NEWER}; touch /no-network; ./install.sh --no-packages",
+        look,
+        "rm /no-network; touch /broken; ./install.sh --no-packages || { rm /broken; false; }",
+        look,
+        "echo mine >/usr/local/share/man/man8/mine.8; touch man/mine.8; ./install.sh --no-packages",
+        "cat /usr/local/share/man/man8/mine.8; backupd x",
+    )
+    assert outcomes(done) == [0, 0, 1, 0, 1, 0, 1, 0], all_of(done)
+    assert done["4"].out == done["6"].out == done["2"].out
+    assert "no such package" in done["3"].err
+    assert "the installed version is as it was" in done["3"].err
+    assert "what was built does not run" in done["5"].err
+    assert "mine.8 is there already, and not from here" in done["7"].err
+    assert done["8"].out == "mine\n" + done["2"].out.splitlines()[-1] + "\n"
+
+
+def test_a_version_at_work_stays_until_it_is_done_and_nothing_is_removed_under_it() -> None:
+    at_work = (
+        'old=$(readlink -f /opt/btrkeep/current); (exec -a "$old/bin/python" sleep 100) </dev/null >/dev/null 2>&1 & echo $! >/pid'
+    )
+    done = told(
+        "./install.sh --no-packages",
+        at_work,
+        f"{NEWER}; ./install.sh --no-packages; ls /opt/btrkeep/versions",
+        "./install.sh --uninstall",
+        "kill $(cat /pid); sleep 0.2; ./install.sh --no-packages; ls /opt/btrkeep/versions | wc -l",
+    )
+    assert outcomes(done) == [0, 0, 0, 1, 0], all_of(done)
+    assert "is still at work" in done["3"].out
+    assert len([line for line in done["3"].out.splitlines() if line[0].isdigit()]) == 2
+    assert "btrkeep is at work" in done["4"].err
+    assert done["5"].out.splitlines()[-1] == "1"
+
+
+def test_uninstalled_nothing_of_it_is_left_but_data_and_configuration() -> None:
+    look = "find /opt /usr/local /etc /var/lib -xdev | sort"
+    done = told(
+        look,
+        "./install.sh --no-packages && mkdir -p /var/lib/btrkeep/main && touch /var/lib/btrkeep/main/catalogue.sqlite",
+        f"touch /etc/btrkeep/id_ed25519; mkdir -p {WANTS}; ln -s /x {WANTS}/btrkeep-backup@main.timer",
+        "./install.sh --uninstall --dry-run",
+        "./install.sh --uninstall",
+        look,
+        "./install.sh --uninstall",
+    )
+    assert outcomes(done) == [0, 0, 0, 0, 0, 0, 1], all_of(done)
+    left = set(done["6"].out.splitlines()) - set(done["1"].out.splitlines())
+    ours = {path for path in left if "timers.target.wants" not in path and path != "/etc/systemd"}
+    assert ours == {
+        "/etc/btrkeep", "/etc/btrkeep/main.toml", "/etc/btrkeep/id_ed25519",
+        "/var/lib/btrkeep", "/var/lib/btrkeep/main", "/var/lib/btrkeep/main/catalogue.sqlite",
+    }  # fmt: skip
+    assert not [path for path in left if "btrkeep-backup@main" in path]
+    assert {"  /etc/btrkeep", "  /var/lib/btrkeep"} <= set(done["5"].out.splitlines())
+
+
+def test_the_manual_installation_of_the_first_version_is_taken_over() -> None:
+    done = told(
+        "mkdir -p /opt/btrkeep/bin /opt/btrkeep/lib; touch /opt/btrkeep/pyvenv.cfg /opt/btrkeep/bin/backupd",
+        "ln -s /opt/btrkeep/bin/backupd /usr/local/bin/",
+        "./install.sh --no-packages; backupd x; ls -A /opt/btrkeep; ls /usr/local/bin/backupd",
+    )
+    assert "backupd /opt/btrkeep/versions/" in done["3"].out
+    assert "pyvenv.cfg" not in done["3"].out
+    assert "cannot access '/usr/local/bin/backupd'" in done["3"].err
+
+
+def test_packages_are_asked_of_apt_and_other_distributions_get_a_clear_line() -> None:
+    asks = "mkdir -p /fake; printf '#!/bin/sh\\necho \"$*\" >>/asked\\n[ -e /apt-works ]\\n' >/fake/apt-get; chmod +x /fake/apt-get"
+    none = "printf '#!/bin/sh\\n' >/fake/dpkg-query; chmod +x /fake/dpkg-query"
+    done = told(
+        f"{asks}; {none}",
+        "PATH=/fake:$PATH ./install.sh",
+        "cat /asked; ls /opt/btrkeep",
+        "touch /apt-works; PATH=/fake:$PATH ./install.sh",
+        f"{FEDORA}; rm -f /usr/bin/apt-get; ./install.sh",
+        "./install.sh --no-packages",
+    )
+    assert outcomes(done) == [0, 1, 0, 0, 1, 0], all_of(done)
+    assert "these packages could not be installed: rsync btrfs-progs openssh-client python3-venv" in done["2"].err
+    assert "is there a network" in done["2"].err
+    assert "install -y --no-install-recommends rsync btrfs-progs openssh-client python3-venv" in done["3"].out
+    assert "bin" not in done["3"].out.splitlines()
+    assert "this is Fedora Linux 41, which has no apt-get; install.sh knows Debian 12 and 13" in done["5"].err
+    assert "tested on Debian 12 and 13 only" in done["6"].err
+
+
+@pytest.mark.skipif(not shutil.which("systemctl"), reason="systemctl is not installed")
+def test_timers_are_enabled_only_when_asked_and_only_for_a_pool_that_is_configured() -> None:
+    wants = f"ls {WANTS} | grep btrkeep || true"
+    done = told(
+        "./install.sh --no-packages --enable main",
+        "./install.sh --no-packages",
+        wants,
+        "./install.sh --no-packages --enable main",
+        wants,
+        "./install.sh --uninstall",
+        wants,
+    )
+    assert outcomes(done) == [1, 0, 0, 0, 0, 0, 0], all_of(done)
+    assert "the pool main is not configured" in done["1"].err
+    timers = sorted(path.name.replace("@", "@main") for path in (TOP / "systemd").glob("btrkeep-*@.timer"))
+    assert timers
+    assert [done[number].out.split() for number in ("3", "5", "7")] == [[], timers, []]
+
+
+def test_a_catalogue_is_migrated_and_what_it_was_is_kept() -> None:
+    old = """
+import sys
+from pathlib import Path
+from sqlalchemy import create_engine
+from alembic import command
+from alembic.config import Config
+from btrkeep.catalogue.migrate import MIGRATIONS
+state = Path("/var/lib/btrkeep/main"); state.mkdir(parents=True)
+config = Config(); config.set_main_option("script_location", str(MIGRATIONS))
+with create_engine(f"sqlite:///{state}/catalogue.sqlite").connect() as connection:
+    config.attributes["connection"] = connection
+    with connection.begin():
+        command.upgrade(config, "0001")
+"""
+    version = "sqlite3 {} 'select version_num from alembic_version'"
+    done = told(
+        f"PYTHONPATH=/source {sys.executable} -c '{old}'",
+        version.format("/var/lib/btrkeep/main/catalogue.sqlite"),
+        "./install.sh --no-packages",
+        version.format("/var/lib/btrkeep/main/catalogue.sqlite"),
+        "./install.sh --no-packages --rebuild",
+        version.format("/var/lib/btrkeep/main/catalogue.sqlite"),
+        version.format("/var/lib/btrkeep/main/catalogue.sqlite.before-*"),
+        "echo broken >/var/lib/btrkeep/main/catalogue.sqlite; ./install.sh --no-packages; backupd x",
+    )
+    assert outcomes(done)[:7] == [0] * 7, all_of(done)
+    newest = max(path.name[8:12] for path in (TOP / "btrkeep/catalogue/migrations/versions").glob("version_*.py"))
+    assert [done[number].out.strip() for number in ("2", "6", "7")] == ["0001", newest, "0001"]
+    assert "the catalogue of main is migrated; what it was before: /var/lib/btrkeep/main/catalogue.sqlite.before-" in (
+        done["3"].out + done["5"].out
+    )
+    assert (done["8"].status, "attention: the catalogue of main" in done["8"].err) == (1, True)

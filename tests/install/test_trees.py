@@ -1,0 +1,68 @@
+"""install.sh in a clean Debian 12 and a clean Debian 13: nothing there but what every Debian has, real packages, real pip."""
+
+import pytest
+
+from tests.beds.leftout import reason
+from tests.install.trees import Done, run_in, why_not
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(bool(why_not()), reason=reason("in clean trees", why_not())),
+]
+
+PROGRAMS = ("backupd", "btrfs-balancer", "btrfs-heatmap")
+LOOK = "find / -xdev -path /source -prune -o -path /var/cache -prune -o -path /root/.cache -prune -o -print | sort"
+STEPS = {
+    "no network": "unshare --net ./install.sh",
+    "nothing": "ls -A /opt/btrkeep /usr/local/sbin /etc/btrkeep",
+    "install": "./install.sh",
+    "programs": "for program in backupd btrfs-balancer btrfs-heatmap; do $program --help; done; backupd --version",
+    "owners": "cd /; /opt/btrkeep/current/bin/python -I -c '"
+    "from importlib.metadata import packages_distributions as owners; found = owners();"
+    'print({name: found[name] for name in ("btrkeep", "backupd", "heatmap", "balancer", "web")})\'',
+    "check": "backupd check",
+    "setup": "backupd setup",
+    "again": "time -p ./install.sh",
+    "bash": "source /usr/local/share/bash-completion/completions/backupd; complete -p backupd; "
+    "COMP_WORDS=(backupd ex) COMP_CWORD=1; _backupd_completion backupd; echo ${COMPREPLY[@]}",
+    "readable": "find /opt/btrkeep /usr/local /etc/btrkeep ! -perm -o=r ! -type l -printf '%p %m\\n'",
+    "leftovers": "ls /opt/btrkeep/versions/*; ls -d /source/build /source/*.egg-info",
+    "before": LOOK,
+    "uninstall": "./install.sh --uninstall",
+    "after": LOOK,
+}
+EXPECTED = {"no network": 1, "nothing": 2, "check": 4, "setup": 2, "leftovers": 2}
+
+
+@pytest.mark.parametrize("suite", ["bookworm", "trixie"])
+def test_in_a_clean_tree_it_installs_runs_and_goes_again(suite: str) -> None:
+    told = dict(zip(STEPS, run_in(suite, list(STEPS.values())), strict=True))
+    assert {name: one.status for name, one in told.items()} == {name: EXPECTED.get(name, 0) for name in STEPS}, everything(told)
+    assert "these packages could not be installed" in told["no network"].err
+    assert "Nothing else was changed" in told["no network"].err
+    assert told["nothing"].out.replace("/opt/btrkeep:", "").replace("/usr/local/sbin:", "").strip() == ""
+    assert told["programs"].out.count("Usage: ") == len(PROGRAMS)
+    assert told["owners"].out.count("['btrkeep']") == 5
+    assert "is no pool" in told["check"].out
+    assert "--pool-path, --retention, --host" in told["setup"].err
+    assert "is up to date" in told["again"].out
+    assert float(told["again"].err.split()[1]) < 15
+    assert "expire" in told["bash"].out.splitlines()[-1].split()
+    assert told["readable"].out == "/etc/btrkeep/main.toml 600\n"
+    assert {"source", "log"}.isdisjoint(told["leftovers"].out.split())
+    see_what_is_gone(told)
+
+
+def see_what_is_gone(told: dict[str, Done]) -> None:
+    before, after = (set(told[name].out.splitlines()) for name in ("before", "after"))
+    assert not after - before
+    ours = ("/opt/btrkeep", "/usr/local/sbin/", "/usr/local/lib/", "/usr/local/share/")
+    assert [path for path in before - after if not path.startswith(ours)] == []
+    assert {"/opt/btrkeep", *(f"/usr/local/sbin/{name}" for name in PROGRAMS)} <= before - after
+    assert [path for path in after if "btrkeep" in path and not path.startswith(("/etc/btrkeep", "/var/lib"))] == []
+
+
+def everything(told: dict[str, Done]) -> str:
+    return "\n".join(str(one)[:3000] for one in told.values())

@@ -1,0 +1,186 @@
+"""Clean Debian systems as folders, made once per machine by mmdebstrap, and steps that are run in one as if it were the machine.
+
+The tree stays as it was made: what the steps write lies on top of it, in memory, and goes with them. Packages come from where this
+machine has them: its apt sources with the release's name put in, its pip configuration, its certificates.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.beds import TOP, session
+from tests.beds.work import work
+from tests.test_structure import tracked_files
+
+CACHE = Path("/var/tmp/btrkeep-tests-trees")
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+_OPTIONS = ("--variant=minbase", "--aptopt=APT::Install-Recommends false", "--dpkgopt=path-exclude=/usr/share/doc/*")
+
+# Runs in a mount namespace and a pid namespace of its own, as root; both end with it, and all of this with them.
+_RUNNER = """\
+import json, os, pathlib, subprocess, sys
+given = json.load(sys.stdin)
+root, place = pathlib.Path(given["root"]), pathlib.Path(given["place"])
+def mount(*words):
+    subprocess.run(["mount", *map(str, words)], check=True)
+mount("-t", "tmpfs", "tmpfs", place)
+for name in ("up", "work", "root"):
+    (place / name).mkdir()
+mount("-t", "overlay", "overlay", "-o", f"lowerdir={root},upperdir={place}/up,workdir={place}/work", place / "root")
+root = place / "root"
+for source, target in given["binds"]:
+    to = root / target.lstrip("/")
+    if pathlib.Path(source).is_dir():
+        to.mkdir(parents=True, exist_ok=True)
+    else:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.touch()
+    mount("--rbind", source, to)
+mount("-t", "proc", "proc", root / "proc")
+mount("-t", "tmpfs", "tmpfs", root / "run")
+told = []
+for step in given["steps"]:
+    done = subprocess.run(["chroot", root, "bash", "-ec", step], capture_output=True, text=True, errors="replace",
+                          stdin=subprocess.DEVNULL, env=given["environment"])
+    told.append([step, done.returncode, done.stdout, done.stderr])
+print(json.dumps(told))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A step that has ended."""
+
+    step: str
+    status: int
+    out: str
+    err: str
+
+    def __str__(self) -> str:
+        return f"{self.step}\nexit status {self.status}\n{self.out}{self.err}"
+
+
+def why_not() -> str:
+    """Why this machine can make no such trees, or ""."""
+    if os.geteuid() != 0:
+        return "no root"
+    return "" if shutil.which("mmdebstrap") else "mmdebstrap is not installed"
+
+
+def tree(suite: str) -> Path:
+    """The folder with a minimal system of that release; made when it is not there yet. Two at once: the second one waits."""
+    sources = _sources(suite)
+    fingerprint = hashlib.sha256("\0".join((*_OPTIONS, sources)).encode()).hexdigest()[:12]
+    path = CACHE / f"{suite}-{fingerprint}"
+    CACHE.mkdir(mode=0o755, exist_ok=True)
+    with (CACHE / f"{suite}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            _make(suite, sources, path)
+    return path
+
+
+def _make(suite: str, sources: str, path: Path) -> None:
+    unfinished = path.with_name(f"{path.name}.new")
+    for attempt in (1, 2):  # what comes over a network may fail once
+        shutil.rmtree(unfinished, ignore_errors=True)
+        words = ("mmdebstrap", "--quiet", *_OPTIONS, suite, unfinished, *(("-",) if sources else ()))
+        done = work(*words, input=sources or None, check=attempt == 2, timeout=500)
+        if done.returncode == 0:
+            break
+    unfinished.rename(path)
+
+
+def _sources(suite: str) -> str:
+    """This machine's apt sources for another release of Debian; "" leaves the choice to mmdebstrap."""
+    release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', Path("/etc/os-release").read_text(encoding="utf-8"), re.MULTILINE))
+    file = Path("/etc/apt/sources.list.d/debian.sources")
+    if release.get("ID") != "debian" or not file.exists():
+        return ""
+    return file.read_text(encoding="utf-8").replace(release["VERSION_CODENAME"], suite)
+
+
+def run_in(suite: str, steps: Sequence[str]) -> list[Done]:
+    """Runs the steps in a fresh system, each with a bash of its own that ends at the first failure; all of them.
+
+    A copy of the checkout is at /source.
+    """
+    place = Path(tempfile.mkdtemp(prefix="tree-", dir=session.folder()))
+    return _run(tree(suite), place, _binds(suite, place), steps, _environment())
+
+
+def run_here(steps: Sequence[str], env: Mapping[str, str]) -> list[Done]:
+    """The same on this machine as it is; what is written goes with the steps."""
+    place = Path(tempfile.mkdtemp(prefix="tree-", dir=session.folder()))
+    return _run(Path("/"), place, [(str(_copied_checkout(place)), "/source"), ("/dev", "/dev")], steps, {**_login(), **env})
+
+
+def _run(root: Path, place: Path, binds: list[tuple[str, str]], steps: Sequence[str], env: Mapping[str, str]) -> list[Done]:
+    given = {
+        "root": str(root),
+        "place": str(place),
+        "binds": binds,
+        "steps": [f"cd /source\n{step}" for step in steps],
+        "environment": env,
+    }
+    walls = ("--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
+    done = work("unshare", *walls, sys.executable, "-I", "-c", _RUNNER, input=json.dumps(given), timeout=560)
+    return [Done(*told) for told in json.loads(done.stdout)]
+
+
+def _binds(suite: str, place: Path) -> list[tuple[str, str]]:
+    checkout = _copied_checkout(place)
+    downloads = CACHE / f"{suite}-downloads"
+    for name in ("apt/partial", "pip"):
+        (downloads / name).mkdir(parents=True, exist_ok=True)
+    known = [Path("/etc/resolv.conf"), Path("/etc/pip.conf"), *_folders_of_pip()]
+    return [
+        (str(checkout), "/source"),
+        ("/dev", "/dev"),
+        (str(downloads / "apt"), "/var/cache/apt/archives"),
+        (str(downloads / "pip"), "/root/.cache/pip"),
+        *((str(CERTIFICATES), str(target)) for target in (_MACHINES_CERTIFICATES,) if CERTIFICATES.exists()),
+        *((str(path), str(path)) for path in known if path.exists()),
+    ]
+
+
+_MACHINES_CERTIFICATES = Path("/etc/btrkeep-test-certificates.crt")
+
+
+def _copied_checkout(place: Path) -> Path:
+    """What git would hold of it: a tree must not meet what only lies around here."""
+    target = place.with_name(f"{place.name}-source")
+    for path in tracked_files():
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(TOP / path, target / path)
+    return target
+
+
+def _folders_of_pip() -> list[Path]:
+    """Folders of this machine that pip's settings in the environment name."""
+    words = (Path(word) for name, value in os.environ.items() if name.startswith("PIP_") for word in value.split())
+    return [path for path in words if path.is_absolute() and path.is_dir()]
+
+
+def _environment() -> dict[str, str]:
+    """As after a login, with this machine's way to packages. (pip of the tree cannot know certificates that only we trust.)"""
+    kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.lower().endswith("_proxy")}
+    certificates = {"PIP_CERT": str(_MACHINES_CERTIFICATES)} if CERTIFICATES.exists() else {}
+    return {**kept, **certificates, **_login()}
+
+
+def _login() -> dict[str, str]:
+    return {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/root",
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+    }
