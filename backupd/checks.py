@@ -19,7 +19,8 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.keys import NOTIFY, SECRET
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.pool import is_on, mount_options, open_pool, read_room
+from btrkeep.pool.marker import is_on, open_pool
+from btrkeep.pool.room import mount_options, read_room
 from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.units import counted, printable
 

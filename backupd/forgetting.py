@@ -14,7 +14,7 @@ from backupd.reconcile import row_of
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool import Pool
+from btrkeep.pool.marker import Pool
 from btrkeep.units import counted, format_size, format_time
 
 _WHY = "host forgotten"  # what retention gives as the reason

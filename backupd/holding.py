@@ -18,7 +18,7 @@ from backupd.retention import Hold
 from backupd.working import final_backups
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool import Pool
+from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time
 
 LATEST = "latest"

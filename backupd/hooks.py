@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from backupd.transfer import Stopper
 from btrkeep.config import HostConfig
-from btrkeep.pool import Pool
+from btrkeep.pool.marker import Pool
 from btrkeep.process.group import Group
 from btrkeep.process.programs import ProgramFailed
 from btrkeep.units import printable

@@ -26,7 +26,8 @@ from btrkeep import __version__
 from btrkeep.catalogue import Backup, RunFields
 from btrkeep.config import HostConfig
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
-from btrkeep.pool import Lock, mount_options
+from btrkeep.pool.locks import Lock
+from btrkeep.pool.room import mount_options
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_time
 

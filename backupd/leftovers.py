@@ -13,8 +13,7 @@ from pathlib import Path
 
 from backupd.reconcile import RECONCILING
 from btrkeep.errors import LockHeld
-from btrkeep.pool import Lock, take_lock
-from btrkeep.pool.locks import read_holder
+from btrkeep.pool.locks import Lock, read_holder, take_lock
 from btrkeep.process.proc import groups_of, has_open, members
 
 log = logging.getLogger(__name__)

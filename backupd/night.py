@@ -17,7 +17,7 @@ from backupd.site import HostResult, Running, Site
 from btrkeep.catalogue import HostFacts, Progress
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
-from btrkeep.pool import Room, read_room
+from btrkeep.pool.room import Room, read_room
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_time
 

@@ -16,7 +16,8 @@ from backupd.verdict import Limits, Outcome, PathResult, judge
 from backupd.working import Prepared, drop_other_paths
 from btrkeep.catalogue import RunFields
 from btrkeep.config import HostConfig
-from btrkeep.pool import Lock, commit
+from btrkeep.pool.locks import Lock
+from btrkeep.pool.subvolume import commit
 
 _FLOWS = ("created", "deleted", "transferred", "transferred_bytes", "literal", "matched", "sent", "received")
 _LONGEST_PAUSE = 300.0

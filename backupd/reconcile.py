@@ -11,7 +11,9 @@ from backupd.rows import backup_row
 from backupd.working import ours, recover
 from btrkeep.catalogue import Backup, Catalogue, Run
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
-from btrkeep.pool import WORKING, Pool, describe, take_lock
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import WORKING, Pool
+from btrkeep.pool.subvolume import describe
 from btrkeep.process.proc import start_time
 from btrkeep.units import parse_backup_name
 

@@ -16,7 +16,9 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.config.problems import quoted
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool import Pool, commit, delete, describe, take_lock
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.subvolume import commit, delete, describe
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from backupd import record as records
 from backupd.notes import HOLD, Notes, accepted_state
 from backupd.record import Record
 from btrkeep.catalogue import Backup
-from btrkeep.pool import Pool
+from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time
 
 _COLUMNS = {"host", "name", "state", "started", "finished", "duration", "base", "error", "warnings", "uuid", "format", "totals"}

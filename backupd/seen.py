@@ -23,7 +23,11 @@ from btrkeep.catalogue import (
 )
 from btrkeep.config import Config
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool import ERRORS, Allocation, Room, missing_devices, open_pool, orphans, read_allocation, read_room
+from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
+from btrkeep.pool.balance import missing_devices
+from btrkeep.pool.marker import open_pool
+from btrkeep.pool.orphans import orphans
+from btrkeep.pool.room import Room, read_room
 from btrkeep.process.proc import start_time
 
 _FRESH = timedelta(minutes=15)  # three samples
@@ -33,7 +37,7 @@ _NO_EXPIRY, _NO_BALANCE = ExpiryTotals(0, 0), BalanceTotals(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class DeviceErrors:
-    """What a device of the pool has counted since somebody set the counters back, by the names in btrkeep.pool.ERRORS."""
+    """What a device of the pool has counted since its counters were set back, by the names in btrkeep.pool.allocation.ERRORS."""
 
     devid: int
     errors: Mapping[str, int]

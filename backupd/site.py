@@ -12,7 +12,7 @@ from backupd.rsync.output import Output
 from backupd.version import Rsync
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, HostConfig
-from btrkeep.pool import Pool
+from btrkeep.pool.marker import Pool
 
 _RATE_WINDOW = 10.0
 

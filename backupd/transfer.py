@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from backupd.rsync.meaning import worse_exit
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import Output
-from btrkeep.pool import Lock
+from btrkeep.pool.locks import Lock
 from btrkeep.process.group import Group
 from btrkeep.process.proc import members
 from btrkeep.units import format_duration

@@ -9,7 +9,10 @@ from typing import TypeVar
 
 from backupd.cleaner import Rate, TimeLeft, Watch, rate, time_left, watched
 from btrkeep.errors import PoolUnusable, UsageError
-from btrkeep.pool import Drop, Key, branches, dead_roots, filesystem_uuid, mount_of, passed, queued
+from btrkeep.pool.marker import filesystem_uuid
+from btrkeep.pool.mounts import mount_of
+from btrkeep.pool.orphans import Drop, Key, dead_roots, queued
+from btrkeep.pool.rootnode import branches, passed
 
 _Answer = TypeVar("_Answer")
 

@@ -20,7 +20,8 @@ from backupd.notes import effective_state, read_notes
 from backupd.record import DATA, FINAL, Record
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
-from btrkeep.pool import Pool, Subvolume, commit, create, delete, describe, set_read_only, snapshot
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.subvolume import Subvolume, commit, create, delete, describe, set_read_only, snapshot
 from btrkeep.units import backup_name, parse_backup_name
 
 _CLOCK_TOLERANCE = timedelta(minutes=5)

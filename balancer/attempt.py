@@ -11,7 +11,7 @@ import numpy as np
 from balancer.relocation import Relocation
 from balancer.steps import BUSY, SWAP, Ending, Observer, Outcome, Progress, StepView
 from balancer.stops import Stop
-from btrkeep.pool import written_bytes
+from btrkeep.pool.written import written_bytes
 from btrkeep.treescan.block_groups import looked_up
 
 _TICK = 0.1

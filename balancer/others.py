@@ -9,7 +9,9 @@ from pathlib import Path
 
 from balancer.survey import identity
 from btrkeep.errors import ConfigError
-from btrkeep.pool import BALANCE_LOCK, MARKER, Holder, exclusive_operation, is_on, read_holder, take_lock
+from btrkeep.pool.balance import exclusive_operation
+from btrkeep.pool.locks import BALANCE_LOCK, Holder, read_holder, take_lock
+from btrkeep.pool.marker import MARKER, is_on
 from btrkeep.pool.mounts import mounts
 from btrkeep.process.proc import has_open, members, start_time
 from btrkeep.units import format_time

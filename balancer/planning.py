@@ -15,7 +15,7 @@ from balancer.judgement import below
 from balancer.model import Model
 from balancer.steps import MAP_CELLS, Planned, PoolNumbers, Settings
 from balancer.survey import Cost, Groups, Survey, cost, survey
-from btrkeep.pool import Room, read_room
+from btrkeep.pool.room import Room, read_room
 from btrkeep.treescan.block_groups import looked_up
 
 CONSIDERED = 16

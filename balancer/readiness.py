@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
-from btrkeep.pool import balance_now, missing_devices, mount_of
+from btrkeep.pool.balance import balance_now, missing_devices
+from btrkeep.pool.mounts import mount_of
 from btrkeep.units import counted
 
 

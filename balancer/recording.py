@@ -63,7 +63,7 @@ def needed_catalogue_of(path: Path, pool: str | None = None, config: Path | None
 
 def _named(path: Path, filesystem: str, pool: str | None, file: Path | None) -> Path:
     from btrkeep.config import load
-    from btrkeep.pool import open_pool
+    from btrkeep.pool.marker import open_pool
 
     config = load(pool or "main", file)
     found = open_pool(config.pool.path).filesystem
@@ -91,7 +91,7 @@ def _configured() -> "list[Config]":
 
 def _filesystem_of(config: "Config") -> str | None:
     """The UUID of the btrfs that a pool is on; None when it is not there, and so on none that is mounted where it belongs."""
-    from btrkeep.pool import open_pool
+    from btrkeep.pool.marker import open_pool
 
     try:
         return open_pool(config.pool.path).filesystem

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Self, TypeVar
 
-from btrkeep.pool import balance_block_group, balance_now, cancel_balance
+from btrkeep.pool.balance import balance_block_group, balance_now, cancel_balance
 
 _AGAIN = 0.02
 

@@ -23,7 +23,9 @@ from balancer.steps import Ending, Observer, Outcome, Planned, Report, Settings,
 from balancer.stops import Facts, Stop
 from balancer.survey import identity, opened
 from btrkeep.errors import LockHeld
-from btrkeep.pool import commit, read_room, written_bytes
+from btrkeep.pool.room import read_room
+from btrkeep.pool.subvolume import commit
+from btrkeep.pool.written import written_bytes
 from btrkeep.units import counted, format_duration, format_size
 
 _TICK = 0.1

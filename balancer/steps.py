@@ -72,7 +72,7 @@ class Settings:
 
     `budget`: bytes that may move, `time`: seconds, `until`: an aware moment; None: no such limit. A block group is begun only when
     what is used of it still fits the budget, and only when it should be done in time; time and window cancel one that is not.
-    `min_unallocated` counts as `btrkeep.pool.Room.unallocated` does.
+    `min_unallocated` counts as `btrkeep.pool.room.Room.unallocated` does.
 
     `yield_to_backups`: stop when backups or an expiry begin, in a pool that lies on the filesystem; with `only_to_expiry` go on
     beside backups. No block group is begun while an expiry deletes, and an expiry waits for the one under way. `locks` are folders
@@ -183,7 +183,7 @@ class StepDone:
 class PoolNumbers:
     """A filesystem at one moment. Bytes but for `block_groups`, `fragments` and `score`, which are of its data block groups.
 
-    `allocated`: the length of all of them, `used`: what is used of them, `unallocated`: see `btrkeep.pool.Room`.
+    `allocated`: the length of all of them, `used`: what is used of them, `unallocated`: see `btrkeep.pool.room.Room`.
     `free_in_large`: free in extents of 16 MiB and more.
     """
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from balancer.score import Array, FreeExtents, Tally, benefit, used_pct
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool import filesystem_uuid, mount_of
+from btrkeep.pool.marker import filesystem_uuid
+from btrkeep.pool.mounts import mount_of
 from btrkeep.treescan.block_groups import looked_up, used_from_free_space
 from btrkeep.treescan.chunks import Chunks, chunks
 from btrkeep.treescan.extents import extents, gaps

@@ -27,7 +27,7 @@ from bench import common
 from bench.fragmented import POOLS, Builder, Shape
 from bench.images import Images, Mounted
 from bench.relocating import WAYS, Reached, Way, by_kernel, by_usage_filter, has_kernel_reclaim
-from btrkeep.pool import filesystem_uuid
+from btrkeep.pool.marker import filesystem_uuid
 from tests.beds import work
 
 SHAPE = Shape()

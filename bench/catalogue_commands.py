@@ -19,7 +19,7 @@ from pathlib import Path
 from backupd import record as records
 from bench import make_catalogue
 from bench.common import Bed, bed, parser, report, say, spread, wait_for_quiet
-from btrkeep.pool import create, describe, set_read_only
+from btrkeep.pool.subvolume import create, describe, set_read_only
 from btrkeep.units import backup_name
 from tests.beds import TOP, work
 

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from backupd import record as records
 from backupd.notes import EXPIRED, Notes, write_notes
-from btrkeep.pool import commit, create, delete, describe, orphans, set_read_only, snapshot, wait_for
+from btrkeep.pool.orphans import orphans, wait_for
+from btrkeep.pool.subvolume import commit, create, delete, describe, set_read_only, snapshot
 from btrkeep.units import backup_name, format_time
 from tests.beds import TOP, work
 

@@ -16,7 +16,7 @@ from typing import Self
 from bench import churned, common, seeks
 from bench.churned import ChurnedPool, Shape
 from bench.images import Images, Mounted, Writes
-from btrkeep.pool import wait_for
+from btrkeep.pool.orphans import wait_for
 from tests.beds import TOP, work
 
 SIZE = 40 << 30  # of a filesystem; nothing is allocated until it is written

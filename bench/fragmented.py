@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from btrkeep.pool import commit, create, delete, describe, orphans, snapshot, wait_for
+from btrkeep.pool.orphans import orphans, wait_for
+from btrkeep.pool.subvolume import commit, create, delete, describe, snapshot
 
 DAILY, WEEKS = 10, 4
 KIB, MIB = 1 << 10, 1 << 20

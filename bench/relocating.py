@@ -15,7 +15,9 @@ from balancer.planning import Costs, Look, choose, look
 from balancer.score import Array
 from balancer.steps import PoolNumbers, Settings
 from bench.images import Mounted
-from btrkeep.pool import balance_block_group, commit, filesystem_uuid
+from btrkeep.pool.balance import balance_block_group
+from btrkeep.pool.marker import filesystem_uuid
+from btrkeep.pool.subvolume import commit
 from tests.beds import work
 
 EVERYTHING = Floors(0.0, 0.0, 0)

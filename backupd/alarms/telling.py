@@ -18,7 +18,7 @@ from backupd.seen import look
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.config import Config
 from btrkeep.errors import LockHeld
-from btrkeep.pool import take_lock
+from btrkeep.pool.locks import take_lock
 from btrkeep.units import format_time, parse_time
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from backupd.reconcile import row_of
 from backupd.working import final_backups
 from btrkeep.cli import echo_json
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool import take_lock
+from btrkeep.pool.locks import take_lock
 from btrkeep.units import format_time
 
 

@@ -10,7 +10,7 @@ from backupd.checks import Finding, check_all, check_hosts
 from backupd.cli.context import clock_for, json_option, load_config, now_option
 from btrkeep.cli import echo_json, table
 from btrkeep.errors import Exit
-from btrkeep.pool import open_pool
+from btrkeep.pool.marker import open_pool
 
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
 

@@ -12,7 +12,8 @@ from backupd.clock import Clock
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
-from btrkeep.pool import Pool, mount_options, open_pool
+from btrkeep.pool.marker import Pool, open_pool
+from btrkeep.pool.room import mount_options
 from btrkeep.units import parse_time
 
 

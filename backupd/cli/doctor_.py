@@ -18,7 +18,7 @@ from backupd.doctor.layers import stacks
 from backupd.doctor.rules import RULES, judge
 from btrkeep.cli import echo_json, table
 from btrkeep.errors import Exit, UsageError
-from btrkeep.pool import open_pool
+from btrkeep.pool.marker import open_pool
 from btrkeep.units import counted, printable
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}

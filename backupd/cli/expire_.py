@@ -17,7 +17,8 @@ from backupd.guards import Forced
 from btrkeep.cli import echo_json
 from btrkeep.config import Config
 from btrkeep.errors import Exit, LockHeld
-from btrkeep.pool import open_pool, take_lock
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import open_pool
 from btrkeep.process.service import is_service
 from btrkeep.units import format_time, printable
 

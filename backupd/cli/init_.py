@@ -10,7 +10,7 @@ from backupd.cli.context import json_option
 from btrkeep.cli import echo_json
 from btrkeep.config import example, is_example
 from btrkeep.errors import UsageError
-from btrkeep.pool import create_pool
+from btrkeep.pool.marker import create_pool
 
 
 @click.command("init")

@@ -14,7 +14,7 @@ from backupd.seen import look
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json
 from btrkeep.errors import OperatorError
-from btrkeep.pool import open_pool
+from btrkeep.pool.marker import open_pool
 
 
 @click.command("metrics")

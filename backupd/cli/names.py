@@ -16,7 +16,8 @@ from backupd.notes import EXPIRED, HOLD, read_notes
 from backupd.reconcile import hosts_of, names_of
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
-from btrkeep.pool import WORKING, Pool, open_pool, take_lock
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import WORKING, Pool, open_pool
 from btrkeep.units import format_time, parse_time
 
 LATEST = "latest"

@@ -14,7 +14,7 @@ from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.cli import complain, echo_json
 from btrkeep.config import Config
 from btrkeep.errors import Exit, OperatorError, UsageError
-from btrkeep.pool import open_pool
+from btrkeep.pool.marker import open_pool
 from btrkeep.units import counted, format_time, printable
 
 

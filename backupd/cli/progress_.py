@@ -19,7 +19,8 @@ from backupd.cli.context import json_option, load_config
 from backupd.watcher import Dropping, Seen, Watcher, see_btrfs
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit, UsageError
-from btrkeep.pool import key_text, open_pool
+from btrkeep.pool.marker import open_pool
+from btrkeep.pool.orphans import key_text
 from btrkeep.units import counted, format_duration, format_share, format_time, printable
 
 if TYPE_CHECKING:

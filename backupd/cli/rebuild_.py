@@ -9,7 +9,8 @@ from backupd.reconcile import all_rows
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit, OperatorError
-from btrkeep.pool import open_pool, take_lock
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import open_pool
 from btrkeep.units import counted, format_time, printable
 
 

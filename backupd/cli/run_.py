@@ -21,7 +21,7 @@ from backupd.version import rsync_version
 from backupd.working import find_base
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit, UsageError
-from btrkeep.pool import take_lock
+from btrkeep.pool.locks import take_lock
 from btrkeep.process.proc import become_reaper
 from btrkeep.process.programs import paste_line
 from btrkeep.process.service import is_service

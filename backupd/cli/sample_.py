@@ -15,7 +15,7 @@ from backupd.sampling.trend import metadata_share
 from btrkeep.catalogue import CatalogueBusy, Sample
 from btrkeep.cli import complain, echo_json
 from btrkeep.errors import Exit, OperatorError, PoolUnusable
-from btrkeep.pool import ERRORS
+from btrkeep.pool.allocation import ERRORS
 from btrkeep.units import counted, format_share, format_size, format_time, printable
 
 _SCORING = 600.0  # seconds, for a large pool with cold caches

@@ -11,7 +11,7 @@ from backupd.cli.observers import say
 from backupd.scrub import Scrubbed, State, Stopped, scrub
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit
-from btrkeep.pool import open_pool
+from btrkeep.pool.marker import open_pool
 from btrkeep.process.service import Status
 from btrkeep.units import format_duration, format_share, format_size, printable
 

@@ -13,7 +13,7 @@ from backupd.retention import parse_policy
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, Retention, example
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
-from btrkeep.pool import create_pool, open_pool, refuse_unfit
+from btrkeep.pool.marker import create_pool, open_pool, refuse_unfit
 from btrkeep.pool.mounts import mounts
 
 RULES = "daily=14,weekly=13,monthly=12"

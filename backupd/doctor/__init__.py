@@ -13,9 +13,9 @@ from backupd.doctor.scrub import read_scrub
 from backupd.doctor.site import read_site
 from btrkeep.config import Config
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool import Pool
 from btrkeep.pool.activity import read_activity
 from btrkeep.pool.allocation import read_allocation
+from btrkeep.pool.marker import Pool
 
 
 def gather(config: Config, pool: Pool, now: datetime) -> Facts:

@@ -8,8 +8,11 @@ from pathlib import Path
 
 from backupd.doctor.facts import Filesystem
 from backupd.doctor.layers import SYS, device
-from btrkeep.pool import exclusive_operation, filesystem_uuid, missing_devices, mount_of, read_room
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
+from btrkeep.pool.balance import exclusive_operation, missing_devices
+from btrkeep.pool.marker import filesystem_uuid
+from btrkeep.pool.mounts import mount_of
+from btrkeep.pool.room import read_room
 from btrkeep.treescan.subvolumes import count_subvolumes
 
 _KNOBS = ("dynamic_reclaim", "periodic_reclaim", "bg_reclaim_threshold")

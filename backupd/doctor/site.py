@@ -9,7 +9,8 @@ from backupd.doctor.facts import KeyFile, Site
 from backupd.doctor.schedule import what_starts
 from backupd.reconcile import hosts_of, names_of
 from btrkeep.config import Config
-from btrkeep.pool import MARKER, Pool, read_holder
+from btrkeep.pool.locks import read_holder
+from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.units import parse_time
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from backupd.notes import NOTES, Notes, text_of
-from btrkeep.pool import commit
+from btrkeep.pool.subvolume import commit
 
 
 def write_many(pool: Path, notes: Mapping[Path, Notes], *, renamed_for_good: bool = True) -> None:

@@ -18,7 +18,7 @@ from backupd.expire.queue import Queue
 from backupd.expire.site import ExpirySite
 from backupd.notes import EXPIRED
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool import Subvolume, delete
+from btrkeep.pool.subvolume import Subvolume, delete
 
 _SETTLE = 10.0  # seconds
 _BROKEN = (errno.EROFS, errno.EIO, errno.ENOSPC)

@@ -16,7 +16,8 @@ from backupd.expire.site import ExpirySite
 from backupd.notes import NOTES, read_notes
 from backupd.reconcile import names_of
 from backupd.working import ours
-from btrkeep.pool import MARKER, WORKING, Pool, delete
+from btrkeep.pool.marker import MARKER, WORKING, Pool
+from btrkeep.pool.subvolume import delete
 from btrkeep.units import printable
 
 _FILES = {NOTES, NOTES + ".new"}

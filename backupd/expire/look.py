@@ -19,7 +19,8 @@ from backupd.retention import Candidate, Hold
 from backupd.working import ours
 from btrkeep.catalogue import BackupState, Catalogue
 from btrkeep.config import Config, Retention
-from btrkeep.pool import WORKING, Pool, Subvolume, describe
+from btrkeep.pool.marker import WORKING, Pool
+from btrkeep.pool.subvolume import Subvolume, describe
 from btrkeep.units import parse_backup_name, parse_time
 
 

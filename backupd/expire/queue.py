@@ -11,7 +11,8 @@ from pathlib import Path
 
 from backupd.expire.report import Stopper
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool import commit, orphan_items
+from btrkeep.pool.orphans import orphan_items
+from btrkeep.pool.subvolume import commit
 
 REFILL = 0.5  # of the limit: how many still wait when the queue is topped up
 _PAUSE = 0.03  # between two looks; the cleaner drops some thirty unchanged snapshots meanwhile, a look takes 0.2 ms

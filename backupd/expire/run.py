@@ -26,7 +26,9 @@ from backupd.guards import Forced
 from backupd.reconcile import reconcile
 from btrkeep.catalogue import Catalogue, ExpiryFields
 from btrkeep.errors import LockHeld, OperatorError
-from btrkeep.pool import BALANCE_LOCK, MARKER, take_lock, written_bytes
+from btrkeep.pool.locks import BALANCE_LOCK, take_lock
+from btrkeep.pool.marker import MARKER
+from btrkeep.pool.written import written_bytes
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_time
 

@@ -13,7 +13,8 @@ from backupd.reconcile import RECONCILING
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
-from btrkeep.pool import Lock, Pool, take_lock
+from btrkeep.pool.locks import Lock, take_lock
+from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time, printable
 
 

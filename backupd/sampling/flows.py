@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from btrkeep.pool import Counters
+from btrkeep.pool.activity import Counters
 
 _READ, _WRITTEN = 1, 3  # of what Counters.devices has for each
 _MICRO = 1e6

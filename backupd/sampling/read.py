@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
-from btrkeep.pool import Allocation, Counters, Mount, Pool, mount_of, orphan_items, read_activity, read_allocation, read_counters
+from btrkeep.pool.activity import Counters, read_activity, read_counters
+from btrkeep.pool.allocation import Allocation, read_allocation
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.mounts import Mount, mount_of
+from btrkeep.pool.orphans import orphan_items
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from backupd.sampling.flows import as_document, flow
 from backupd.sampling.read import Look
 from backupd.sampling.thin import STEPS, merged, window
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
-from btrkeep.pool import Pool
+from btrkeep.pool.marker import Pool
 
 PATIENCE = 5.0
 """Seconds that a sample waits for other writers of the catalogue; the next one comes soon."""

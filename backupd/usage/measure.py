@@ -13,7 +13,8 @@ from backupd.usage.model import BackupUse, HostUse, Measured, Use, estimated, ex
 from backupd.usage.sampling import Owner, Tally, sample
 from btrkeep.catalogue import Catalogue
 from btrkeep.errors import OperatorError
-from btrkeep.pool import Pool, describe
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.subvolume import describe
 
 _DATA = 1  # BTRFS_BLOCK_GROUP_DATA
 

@@ -129,7 +129,7 @@ def _score(path: Path, top: int | None, least_score: float, key: str, as_json: b
 
 def _sample(path: Path, filesystem: str, taken: datetime, found: "Survey") -> "FreeSpaceScore":
     from balancer.recording import sample
-    from btrkeep.pool import read_room
+    from btrkeep.pool.room import read_room
 
     return sample(filesystem, taken, found, read_room(path).unallocated)
 

@@ -58,7 +58,7 @@ def meant(path: Path | None, pool: str | None, config: Path | None) -> Meant:
 
     found = load(pool or "main", config)
     if path is None:
-        from btrkeep.pool import open_pool
+        from btrkeep.pool.marker import open_pool
 
         open_pool(found.pool.path)
     return Meant(path or found.pool.path, found.balance)

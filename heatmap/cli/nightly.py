@@ -32,7 +32,7 @@ def command(pool: str | None, config: Path | None) -> None:
     if pool == "" or (config is not None and str(config) in ("", ".")):
         raise UsageError(f"--{'pool' if config is None else 'config'} names nothing", "leave it out for the pool main")
     from btrkeep.config import load
-    from btrkeep.pool import open_pool
+    from btrkeep.pool.marker import open_pool
 
     found = load(pool or "main", config)
     folder = found.pool.state / PICTURES

@@ -9,7 +9,7 @@ from backupd.seen import DeviceErrors, PoolNumbers, Seen
 from backupd.status import host_status
 from btrkeep.catalogue import Balance, Expiry, HostFacts
 from btrkeep.config import Config, HostConfig, NotifySettings, PoolSettings
-from btrkeep.pool import Room
+from btrkeep.pool.room import Room
 from tests.backupd.facts import NOW
 
 GIB = 1 << 30

@@ -8,7 +8,7 @@ from backupd.alarms.events import Known, find
 from backupd.alarms.night import judge
 from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.config import HostConfig
-from btrkeep.pool import Room
+from btrkeep.pool.room import Room
 from tests.backupd.facts import ago, facts
 from tests.backupd.seen import GIB, balance, config, expiry, numbers, seen
 

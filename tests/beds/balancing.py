@@ -26,7 +26,7 @@ from balancer.model import DEFAULT, Model, Rates
 from balancer.planning import plan
 from balancer.run import Balancing
 from balancer.steps import Least, Planned, PoolNumbers, Progress, Report, Settings, StepDone, StepView
-from btrkeep.pool import exclusive_operation
+from btrkeep.pool.balance import exclusive_operation
 from tests.beds import btrfs, session
 from tests.beds.cli import TOP
 from tests.beds.work import work

@@ -12,8 +12,9 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,15 +152,45 @@ def booted(files: dict[str, str], binds: Sequence[tuple[Path, str]], timeout: fl
     for name, text in files.items():
         (payload / name).write_text(text, encoding="utf-8")
     try:
-        done = subprocess.run(
-            [*_command(top, payload, binds)], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
-        )
+        with _cgroups(payload.name) as groups:
+            command = [*_enter(groups), *_command(top, payload, binds)]
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
         said = (payload / "said").read_text(encoding="utf-8", errors="replace") if (payload / "said").exists() else ""
         shown = f"{said}\n--- console\n{done.stdout.decode(errors='replace')[-3000:]}{done.stderr.decode(errors='replace')[-3000:]}"
         assert said.rstrip().endswith("status 0"), shown
         yield Booted(said, payload)
     finally:
         shutil.rmtree(payload, ignore_errors=True)
+
+
+@contextmanager
+def _cgroups(name: str) -> Iterator[list[Path]]:
+    """Cgroups of a boot's own. Two machines in one cgroup would take each other's processes for their own."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+    tops = [Path(words[1]) for words in mounts if words[2] == "cgroup2" or (words[2] == "cgroup" and "name=systemd" in words[3])]
+    groups = [top / name for top in tops]
+    for group in groups:
+        group.mkdir()
+    try:
+        yield groups
+    finally:
+        for group in groups:
+            for path in sorted([group, *(path for path in group.rglob("*") if path.is_dir())], reverse=True):
+                _remove_cgroup(path)
+
+
+def _remove_cgroup(path: Path) -> None:
+    for _ in range(50):  # the last process has ended, but the kernel may not have noticed yet
+        with suppress(OSError):
+            path.rmdir()
+        if not path.exists():
+            return
+        time.sleep(0.02)
+
+
+def _enter(groups: Sequence[Path]) -> Iterator[str]:
+    script = 'for group in $1; do echo $$ >"$group/cgroup.procs"; done; shift; exec "$@"'
+    yield from ("sh", "-euc", script, "sh", " ".join(map(str, groups)))
 
 
 def _command(top: Path, payload: Path, binds: Sequence[tuple[Path, str]]) -> Iterator[str]:

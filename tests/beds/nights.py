@@ -22,7 +22,7 @@ from backupd.site import HostResult, Site
 from backupd.version import rsync_version
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import load
-from btrkeep.pool import open_pool
+from btrkeep.pool.marker import open_pool
 from tests.beds import session
 from tests.beds.badssh import FAKESSH
 from tests.beds.cli import backupd

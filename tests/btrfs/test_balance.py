@@ -13,7 +13,7 @@ import pytest
 
 from balancer.steps import SWAP, Ending, Outcome, PoolNumbers
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool import balance_block_group, balance_state, cancel_balance
+from btrkeep.pool.balance import balance_block_group, balance_state, cancel_balance
 from tests.balancer.program import histogram, theirs
 from tests.beds import btrfs, work
 from tests.beds.balancing import (

@@ -18,7 +18,8 @@ from balancer.others import backups_at_work, lock_folders
 from balancer.run import Balancing
 from balancer.steps import Ending, Least, Outcome, Settings
 from btrkeep.errors import LockHeld
-from btrkeep.pool import balance_block_group, exclusive_operation, take_lock
+from btrkeep.pool.balance import balance_block_group, exclusive_operation
+from btrkeep.pool.locks import take_lock
 from tests.beds import btrfs, work
 from tests.beds.balancing import (
     DATA,

@@ -14,7 +14,7 @@ import pytest
 from backupd import hostrun, working
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
-from btrkeep.pool import Pool
+from btrkeep.pool.marker import Pool
 from tests.beds.badssh import FAKESSH
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, ended, hold, is_locked, receivers, results, rows, wait_for

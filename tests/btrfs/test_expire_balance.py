@@ -11,7 +11,7 @@ from balancer.others import alone, backups_at_work
 from balancer.run import Balancing
 from balancer.steps import Ending, Settings
 from btrkeep.errors import LockHeld
-from btrkeep.pool import BALANCE_LOCK, take_lock
+from btrkeep.pool.locks import BALANCE_LOCK, take_lock
 from tests.beds import backupd_start
 from tests.beds.balancing import QUICK, Seen, balance, fragmented, nothing_is_left
 from tests.beds.expiries import LATER, NOW, Expiries, at

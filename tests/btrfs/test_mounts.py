@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.pool import allocator, mount_of, set_allocator, written_bytes
+from btrkeep.pool.mounts import allocator, mount_of, set_allocator
+from btrkeep.pool.written import written_bytes
 from tests.beds import work
 from tests.beds.btrfs import devices_of
 
@@ -146,7 +147,8 @@ def test_another_filesystem_another_word_and_no_capability_are_refused(btrfs_mou
     with pytest.raises(OSError, match="no btrfs"):
         set_allocator(tmp_path, "ssd")
     before = lines(btrfs_mount)
-    code = f"from btrkeep.pool import set_allocator; from pathlib import Path; set_allocator(Path({str(btrfs_mount)!r}), 'nossd')"
+    imports = "from pathlib import Path; from btrkeep.pool.mounts import set_allocator"
+    code = f"{imports}; set_allocator(Path({str(btrfs_mount)!r}), 'nossd')"
     words = ("setpriv", "--bounding-set=-sys_admin", sys.executable, "-c", code)
     done = work(*words, check=False, env={"PYTHONPATH": str(Path.cwd())})
     assert "PermissionError" in done.stderr

@@ -13,7 +13,7 @@ from pathlib import Path
 import btrfs
 import pytest
 
-from btrkeep.pool import Key, dead_roots, dropping, has_sync_wait, key_text, orphan_items, orphans, queued, wait_for
+from btrkeep.pool.orphans import Key, dead_roots, dropping, has_sync_wait, key_text, orphan_items, orphans, queued, wait_for
 from btrkeep.pool.rootnode import branches, parse_node, passed
 from tests.beds import cleaner, work
 from tests.beds.btrfs import devices_of
@@ -171,7 +171,7 @@ def test_what_the_cleaner_has_not_begun_is_all_in_its_list(still: cleaner.Still)
 
 
 def test_without_the_capability_nothing_is_told(btrfs_mount: Path) -> None:
-    code = f"from btrkeep.pool import orphans; from pathlib import Path; orphans(Path({str(btrfs_mount)!r}))"
+    code = f"from btrkeep.pool.orphans import orphans; from pathlib import Path; orphans(Path({str(btrfs_mount)!r}))"
     done = work(
         "setpriv", "--bounding-set=-sys_admin", sys.executable, "-c", code, check=False, env={"PYTHONPATH": str(Path.cwd())}
     )

@@ -19,7 +19,7 @@ import pytest
 from backupd.cleaner import Rate, TimeLeft
 from backupd.cli.progress_ import left_text, line, rows, screen
 from backupd.watcher import Dropping, Seen, in_hand
-from btrkeep.pool import Drop, key_text
+from btrkeep.pool.orphans import Drop, key_text
 from tests.beds import backupd, btrfs, cleaner, session, work
 from tests.beds.cli import BACKUPD, TOP
 from tests.beds.nights import Nights

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from backupd.transfer import Ended, Stopper, transfer
-from btrkeep.pool import take_lock
+from btrkeep.pool.locks import take_lock
 from tests.beds import ssh as sshbed
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, ended, hold, processes, receivers, results, transferring, wait_for

@@ -14,7 +14,7 @@ import pytest
 from backupd.usage.measure import by_extents, by_sampling, by_writing, listed
 from backupd.usage.model import Amount, BackupUse
 from btrkeep.catalogue import Catalogue
-from btrkeep.pool import open_pool
+from btrkeep.pool.marker import open_pool
 from btrkeep.treescan.owners import Owners
 from tests.beds import btrfs, session, shares, work
 from tests.beds.nights import Nights

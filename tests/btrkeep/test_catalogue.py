@@ -387,9 +387,10 @@ def moment(text: str | None) -> datetime | None:
 
 
 def last_complete(sql: sqlite3.Connection, host: str) -> tuple[Any, ...]:
-    rows = sql.execute("SELECT started, finished, files, bytes FROM backup WHERE host = ? AND state = 'complete'", (host,))
-    started, finished, files, size = max(rows, default=(None, None, None, None))
-    return moment(started), moment(finished), files, size
+    columns = "started, finished, files, bytes, new_bytes"
+    rows = sql.execute(f"SELECT {columns} FROM backup WHERE host = ? AND state = 'complete'", (host,))
+    started, finished, *others = max(rows, default=(None,) * 5)
+    return moment(started), moment(finished), *others
 
 
 def newest(sql: sqlite3.Connection, host: str) -> tuple[Any, ...]:

@@ -14,8 +14,7 @@ from typing import IO
 import pytest
 
 from btrkeep.errors import Exit, LockHeld, PoolUnusable
-from btrkeep.pool import Lock, take_lock
-from btrkeep.pool.locks import read_holder
+from btrkeep.pool.locks import Lock, read_holder, take_lock
 from btrkeep.process.proc import start_time
 from tests.beds import TOP, work
 
@@ -25,7 +24,7 @@ def another_process(lock: Path, then: str) -> Iterator[tuple[subprocess.Popen[st
     """A process that takes the lock, says "held", waits for a word, and goes on with `then`."""
     code = f"""
         import os, pathlib, subprocess, sys, time
-        from btrkeep.pool import take_lock
+        from btrkeep.pool.locks import take_lock
         lock = take_lock(pathlib.Path({str(lock)!r}), "backup of web1", "2026-11-20T22:00:03Z")
         print("held", flush=True)
         sys.stdin.readline()

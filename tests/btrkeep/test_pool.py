@@ -16,21 +16,9 @@ from typing import Any
 import pytest
 
 from btrkeep.errors import Exit, PoolUnusable, UsageError
-from btrkeep.pool import (
-    Pool,
-    commit,
-    create,
-    create_pool,
-    delete,
-    describe,
-    is_read_only,
-    mount_options,
-    open_pool,
-    read_room,
-    set_read_only,
-    snapshot,
-)
-from btrkeep.pool.room import statfs_type
+from btrkeep.pool.marker import Pool, create_pool, open_pool
+from btrkeep.pool.room import mount_options, read_room, statfs_type
+from btrkeep.pool.subvolume import commit, create, delete, describe, is_read_only, set_read_only, snapshot
 from tests.beds import TOP, work
 from tests.beds import btrfs as beds
 
@@ -199,7 +187,7 @@ def test_who_may_not_read_the_marker_is_told_so(pool: Pool) -> None:
     code = f"""
         import pathlib
         from btrkeep.errors import PoolUnusable
-        from btrkeep.pool import open_pool
+        from btrkeep.pool.marker import open_pool
         try:
             open_pool(pathlib.Path({str(pool.path)!r}))
         except PoolUnusable as error:
