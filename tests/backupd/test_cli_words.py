@@ -63,7 +63,7 @@ def test_help_lists_every_command_with_what_it_does() -> None:
 
 def test_every_command_that_prints_results_has_json_and_takes_another_time() -> None:
     without = {"completion"}  # it prints a script
-    # What init and setup make is what allows --now. The kernel, which progress and scrub watch, knows no other time. host edits files.
+    # What init and setup make is what allows --now, host edits files, and progress and scrub watch the kernel.
     timeless = {"init", "setup", "progress", "scrub"}
     for name, command in doers().items():
         options = {option for param in command.params for option in param.opts}
