@@ -14,7 +14,7 @@ cd "$TOP"
 . scripts/ground.sh
 
 TOUR=(pool sources ssh_server configuration check first_night change second_night list sharing first_night_again
-    weeks strip expiry what_is_left fragments balance pictures)
+    weeks strip expiry what_is_left trends doctor fragments balance pictures)
 NAME=btrkeep-demo
 HEADER="btrkeep demo, format 1"
 PLACES=(/var/tmp /srv /home /root /dev/shm)
@@ -275,7 +275,12 @@ step_pool() {
 }
 
 # remember: the state of the pool's filesystem, a frame of the timelapse.
-remember() { mkdir -p states && quietly btrfs-heatmap --record -q -o states pool; }
+FRAMES=0
+remember() {
+    mkdir -p states
+    FRAMES=$((FRAMES + 1))
+    quietly btrfs-heatmap -q --record-to "states/$FRAMES.heatmap" -o now.png pool
+}
 
 step_sources() {
     tell "A small shop to back up: a database of 64 MB, photos, a price list with two names."
@@ -473,11 +478,11 @@ paths = ["$DEMO/diary"]
 END
     try "tail -n 7 weeks.toml"
     try "$WEEKS init --rehearsal weeks"
-    tell "$NIGHTS nights, the first of them on Monday, $DAY_ONE. Each adds a page to a diary."
+    tell "$NIGHTS nights, the first of them on Monday, $DAY_ONE. Each adds a page and a photo to a diary, and how the pool is doing is noted."
     try_quietly "for night in {0..$((NIGHTS - 1))}; do
     day=\$(date -u -d \"$DAY_ONE + \$night days\" +%F)
-    echo \"\$day: all is well\" >>diary/pages.txt
-    $WEEKS run --now \${day}T22:00:00Z || exit
+    echo \"\$day: all is well\" >>diary/pages.txt; head -c 3M /dev/urandom >diary/photo.jpg
+    $WEEKS run --now \${day}T22:00:00Z && $WEEKS sample --now \${day}T22:05:00Z || exit
 done"
     tell "The page of October 14th is worth keeping, whatever the rules say."
     try "$WEEKS hold diary \"\$(basename weeks/hosts/diary/2026-10-14T*)\" --why 'the day we moved' --now $EVENING"
@@ -497,6 +502,7 @@ step_expiry() {
     try "$WEEKS expire --force diary --now $EVENING"
     tell "A day later it is deleted, never with more than 100 subvolumes waiting for the kernel to drop them. Somebody still reads in" \
         "one of them, so that one has to wait: the monitor says so."
+    quietly $WEEKS sample --now "${NEXT_EVENING/23:00/22:58}"
     read_on weeks/hosts/diary/2026-10-13T*/data"$DEMO"/diary/pages.txt
     try "$WEEKS expire --now $NEXT_EVENING"
     try "backupd progress --once --interval 0.2 weeks"
@@ -518,6 +524,22 @@ step_what_is_left() {
     try "$WEEKS retention explain diary --now $NEXT_EVENING | grep -m 2 '^2026-1.  '"
     try "btrfs subvolume list weeks | sed 's/.* path //'"
     try "tail -n 1 weeks/hosts/diary/2026-10-14T*/data$DEMO/diary/pages.txt"
+}
+
+step_trends() {
+    local later=${NEXT_EVENING/23:00/23:03}
+    tell "How the pool went over the weeks, by what was noted every night."
+    quietly $WEEKS sample --now "$later"
+    try "$WEEKS trend --days 30 --now $later"
+    tell "And the last day: what the disk did, and what ran meanwhile."
+    try "$WEEKS day --now $later"
+}
+
+step_doctor() {
+    local status=0
+    tell "Is anything wrong with the pool, or slower than it has to be? The doctor names the reason, the command and the risk."
+    attempt "backupd --config demo.toml doctor" || status=$?
+    [ "$status" -le 1 ] || fail "doctor ended with exit status $status"
 }
 
 step_fragments() {

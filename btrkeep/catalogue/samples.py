@@ -16,7 +16,8 @@ _VALUES = attrgetter(*_FIELDS)
 _INSERT = insert(sample)
 _OF = select(sample).where(sample.c.filesystem == bindparam("the_filesystem"))
 _BY_TIME = _OF.order_by(sample.c.taken, sample.c.id)
-_NEWEST = _OF.order_by(sample.c.id.desc()).limit(1)
+# Not what was made of older ones: it was put in later than they were.
+_NEWEST = _OF.where(sample.c.span == "raw").order_by(sample.c.id.desc()).limit(1)
 _OLDEST = select(func.min(sample.c.taken)).where(
     sample.c.filesystem == bindparam("the_filesystem"), sample.c.span == bindparam("the_span")
 )

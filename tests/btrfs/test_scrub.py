@@ -94,6 +94,7 @@ def test_one_that_is_stopped_is_cancelled_and_taken_up_again(nights: Nights, bac
     slow_down(nights.top, "0")
     again = nights.json("scrub")
     assert (again["outcome"], again["resumed"], status_of(nights.top)["Status"]) == ("finished", True, "finished")
+    assert "Scrub resumed" in status_of(nights.top)
     assert again["scrubbed"] > told["scrubbed"]
     assert again["scrubbed"] >= 2 * 300 << 20
 

@@ -105,6 +105,21 @@ def test_old_samples_become_hours_and_days_and_no_byte_is_lost(catalogue: Catalo
     assert ask(tmp_path, SUMS)[0][:3] == before[0][:3]
 
 
+def test_what_is_made_of_old_samples_is_never_taken_for_the_newest(catalogue: Catalogue, tmp_path: Path) -> None:
+    """Else the next sample would have nothing to compare its counters with: from the third week on nothing would be known."""
+    taken = START
+    while taken < START + timedelta(days=16):
+        catalogue.add_sample(FILESYSTEM, lambda _: sample(taken, counters=COUNTERS))  # noqa: B023  called at once
+        taken += timedelta(hours=6)
+    last = catalogue.newest_sample(FILESYSTEM)
+    thin(catalogue, FILESYSTEM, taken, UTC_ZONE)
+    [(newest_row,)] = ask(tmp_path, "SELECT span FROM sample ORDER BY id DESC LIMIT 1")
+    assert newest_row == "hour"
+    assert catalogue.newest_sample(FILESYSTEM) == last
+    catalogue.add_sample(FILESYSTEM, lambda before: sample(taken) if before == last else sample(taken, read=-1))
+    assert ask(tmp_path, "SELECT count(*) FROM sample WHERE read < 0") == [(0,)]
+
+
 def test_samples_of_ten_years_with_twelve_devices_stay_below_100_mb(catalogue: Catalogue, tmp_path: Path) -> None:
     """As large as such rows are: a raw one with the counters of all devices, hours and days made by the code that thins."""
     devices = {str(number): (18 << 40, 17 << 40, 0, 12, 0, 3, 0) for number in range(1, 13)}

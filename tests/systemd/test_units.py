@@ -126,7 +126,9 @@ def test_each_line_of_hardening_has_its_reason(name: str) -> None:
     for line in lines:
         if line.startswith("#"):
             reason, since = True, 0
-        elif line:
+        elif not line:
+            reason = False
+        else:
             since += 1
             assert reason, line
             assert since <= 4, f"{line}: a reason for so many lines says little"

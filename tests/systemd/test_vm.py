@@ -1,0 +1,60 @@
+"""What only a virtual machine shows: a clock that leaps, limits of memory, device policies. Minutes: only when asked for."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.beds import TOP, work
+from tests.beds.machine import CACHE, machine, why_not
+
+HERE = Path(__file__).resolve().parent
+ASKED = "BTRKEEP_TEST_VM"
+MISSING = (
+    ("" if os.environ.get(ASKED) else f"{ASKED}=1 asks for it")
+    or why_not()
+    or next((f"{name} is not installed" for name in ("qemu-system-x86_64", "cpio") if not shutil.which(name)), "")
+)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.root,
+    pytest.mark.skipif(bool(MISSING), reason=f"left out: in a virtual machine ({MISSING})"),
+    pytest.mark.timeout(900),  # the machine and its image may have to be made first
+]
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+    scripts = tmp_path_factory.mktemp("scripts")
+    for path in (HERE / "invm" / "main.sh", HERE / "inside" / "ground.sh"):
+        shutil.copy(path, scripts)
+    top = machine()
+    for older in CACHE.glob("vm-*"):
+        if older.name != f"vm-{top.name}":
+            shutil.rmtree(older)
+    done = work(HERE / "vm.sh", top, TOP, CACHE / f"vm-{top.name}", scripts, timeout=800)
+    assert done.stdout.rstrip().endswith("status 0"), done.stdout
+    return done.stdout
+
+
+def test_a_clock_that_leaps_over_a_night_starts_its_jobs_once_and_in_order(said: str) -> None:
+    assert re.findall(r"^(\w+) waits$", said, re.MULTILINE) == ["backup", "expire", "balance", "heatmap"]
+    times = {job: (int(start), int(end)) for job, start, end in re.findall(r"^(\w+) success (\d+) (\d+) $", said, re.MULTILINE)}
+    assert list(times) == ["backup", "expire", "balance"]
+    assert times["backup"][1] <= times["expire"][0]
+    assert times["expire"][1] <= times["balance"][0]
+    assert "heatmap waits for 18:00" in said
+
+
+def test_a_hook_reads_no_disk_and_all_kinds_of_nodes_are_backed_up(said: str) -> None:
+    assert "the hook reads no disk\nthe hook reads zeros\n" in said
+    nodes = re.findall(r"^node \S+/(\w+) (\S+) (\w+)", said, re.MULTILINE)
+    assert nodes == [("unknown", "1ff:7", "character"), ("disk", "fe:0", "block")]
+
+
+def test_a_job_stays_within_its_memory_or_is_ended(said: str) -> None:
+    assert "heatmap success, limit 1073741824\n" in said
+    assert "with little memory oom-kill\n" in said
