@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,32 +83,35 @@ def _make_folder(pool: Path, host: int, count: int) -> None:
     set_read_only(path)
 
 
+# The peak of memory that the kernel counts for a process begins with that of whoever started it: somebody small, therefore.
+_STARTER = """
+import os, sys, time
+begun = time.perf_counter()
+pid = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
+_, status, used = os.wait4(pid, 0)
+told = time.perf_counter() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss, os.waitstatus_to_exitcode(status)
+os.write(int(sys.argv[1]), " ".join(map(str, told)).encode())
+"""
+
+
 def measure(config: Path, words: Sequence[str]) -> Measured:
     """Runs `backupd WORDS` once. Its output goes through a pipe and is thrown away, as by a program that reads it."""
     argv = [sys.executable, "-m", "backupd", "--config", str(config), *words, "--now", NOW]
-    begun = time.perf_counter()
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=TOP)
+    told, tells = os.pipe()
+    starter = [sys.executable, "-I", "-S", "-c", _STARTER, str(tells), *argv]
+    process = subprocess.Popen(starter, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=TOP, pass_fds=[tells])
+    os.close(tells)
     assert process.stdout is not None
-    printed = memory = 0
+    printed = 0
     while piece := process.stdout.read(1 << 16):
         printed += len(piece)
-        memory = _peak(process.pid) or memory
-    _, status, used = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - begun
-    process.returncode = os.waitstatus_to_exitcode(status)
+    process.wait()
     process.stdout.close()
-    if process.returncode:
-        raise SystemExit(f"backupd {' '.join(words)} ended with {process.returncode}")
-    return Measured(seconds, used.ru_utime + used.ru_stime, memory or used.ru_maxrss * 1024, printed)
-
-
-def _peak(pid: int) -> int:
-    """The most memory that a process has had, 0 when it has ended. (ru_maxrss is that of whoever forked it, when that was more.)"""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")), 0)
+    seconds, cpu, kib, status = os.read(told, 200).decode().split()
+    os.close(told)
+    if int(status):
+        raise SystemExit(f"backupd {' '.join(words)} ended with {status}")
+    return Measured(float(seconds), float(cpu), int(kib) * 1024, printed)
 
 
 def _measure_all(options: argparse.Namespace, place: Bed) -> dict[str, dict[str, dict[str, float]]]:
