@@ -1,6 +1,7 @@
 """The command line of btrfs-balancer: this package is the edge where errors become one line, a hint and an exit status."""
 
 import gc
+import os
 import sys
 
 import click
@@ -42,5 +43,7 @@ def group() -> None:
 
 def main() -> None:
     """The entry point of `btrfs-balancer`."""
-    gc.set_threshold(100_000, 10, 10)  # looking at what was imported and read, again and again, is a tenth of a command's time
+    gc.set_threshold(1_000_000, 10, 10)  # looking at what was imported and read, again and again, is a tenth of a command's time
+    # NumPy's linear algebra would start a thread for each processor, which spin for longer than a scan takes.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(edge(group, NAME))
