@@ -15,10 +15,10 @@ import numpy as np
 
 from balancer.score import Array, FreeExtents, Tally, benefit, used_pct
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool.marker import filesystem_uuid
 from btrkeep.pool.mounts import mount_of
 from btrkeep.treescan.block_groups import looked_up, used_from_free_space
 from btrkeep.treescan.chunks import Chunks, chunks
+from btrkeep.treescan.devices import filesystem
 from btrkeep.treescan.extents import extents, gaps
 from btrkeep.treescan.free_space import free_space, has_free_space_tree
 
@@ -99,7 +99,11 @@ def _see_btrfs(path: Path) -> None:
 
 def identity(path: Path) -> str:
     """The UUID of the btrfs that `path`, a folder or a file, is on. Raises OSError."""
-    return filesystem_uuid(path if path.is_dir() else path.resolve().parent)
+    fd = os.open(path if path.is_dir() else path.resolve().parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return filesystem(fd).uuid
+    finally:
+        os.close(fd)
 
 
 def survey(fd: int) -> Survey:

@@ -1,12 +1,12 @@
 """The survey as JSON, written block group by block group."""
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
 import numpy as np
+import orjson
 
 from balancer.score import Array
 from balancer.survey import Cost, Survey
@@ -17,9 +17,9 @@ _COLUMNS = ("vaddr", "length", "used", "used_pct", "fragments", "largest_free", 
 
 def write_json(filesystem: str, survey: Survey, shown: Array, costs: Sequence[Cost] | None) -> None:
     """One document: the block groups `shown`, by index and in that order, and the histogram of all. `costs`, if any, are theirs."""
-    sys.stdout.write(f'{{"filesystem": {json.dumps(filesystem)},\n"block_groups": ')
+    sys.stdout.write(f'{{"filesystem": {orjson.dumps(filesystem).decode()},\n"block_groups": ')
     stream_json(block_groups(survey, shown, costs))
-    sys.stdout.write(f',"histogram": {json.dumps(histogram(survey))}}}\n')
+    sys.stdout.write(f',"histogram": {orjson.dumps(histogram(survey)).decode()}}}\n')
     sys.stdout.flush()
 
 

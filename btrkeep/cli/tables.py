@@ -1,6 +1,5 @@
 """Tables of aligned columns, as wide as the terminal at the most. docs/decisions/0006-tables.rst says why they are our own."""
 
-import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence
     """
     lines = [headers, *rows] if headers else rows
     kept = [number for number in range(len(lines[0])) if not _is_empty(number, rows)]
-    terminal = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    terminal = _columns() if sys.stdout.isatty() else 0
     widths = [max(_width(line[number]) for line in lines) for number in range(len(lines[0]))]
     if terminal and _total(widths, kept) > terminal and spare:
         kept = [number for number in kept if headers[number] not in spare]
@@ -72,3 +71,10 @@ def _below(text: str, last: str, terminal: int) -> str:
 def _padded(text: str, width: int, to_the_right: bool) -> str:
     room = " " * (width - _width(text))
     return room + text if to_the_right else text + room
+
+
+def _columns() -> int:
+    """How wide the terminal is, or the one that COLUMNS speaks of."""
+    import shutil  # brings three compressors along, which most commands have no use for
+
+    return shutil.get_terminal_size().columns
