@@ -297,7 +297,8 @@ def test_a_run_moves_what_it_says_and_no_byte_of_a_file_changes(bed: Path) -> No
     assert found["gained"] == pytest.approx(found["before"]["score"] - found["after"]["score"])
     first = found["steps"][0]
     seen = before[first["vaddr"]]
-    assert (first["moved"], first["extents"], first["references"]) == (seen.used, seen.extents, seen.references)
+    assert (first["moved"], first["extents"]) == (seen.used, seen.extents)
+    assert first["references"] >= seen.references  # a relocation gives shared tree blocks references of their own; `plan` is exact
     assert not {one["vaddr"] for one in found["steps"]} & theirs(bed).keys()  # every one of them is gone
     assert 0 < found["written"] <= written(bed) - sectors
     assert found["amplification"] == pytest.approx(found["written"] / found["moved"])
