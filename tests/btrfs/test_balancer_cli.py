@@ -31,7 +31,8 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 @pytest.fixture(scope="module")
 def bed(no_leftovers: None) -> Iterator[Path]:
     """Fragmented block groups with snapshots of what is in them. Nothing is written to it but by balancing."""
-    point = btrfs.make(size="1G", mkfs=("-m", "single"))
+    # With atimes the first look at the files writes their inodes, and what the snapshots shared until then gets more references.
+    point = btrfs.make(size="1G", mkfs=("-m", "single"), options="noatime")
     churn(point, 7000, 4)
     yield point
     problems = session.remove(point.parent)
@@ -297,8 +298,7 @@ def test_a_run_moves_what_it_says_and_no_byte_of_a_file_changes(bed: Path) -> No
     assert found["gained"] == pytest.approx(found["before"]["score"] - found["after"]["score"])
     first = found["steps"][0]
     seen = before[first["vaddr"]]
-    assert (first["moved"], first["extents"]) == (seen.used, seen.extents)
-    assert first["references"] >= seen.references  # a relocation gives shared tree blocks references of their own; `plan` is exact
+    assert (first["moved"], first["extents"], first["references"]) == (seen.used, seen.extents, seen.references)
     assert not {one["vaddr"] for one in found["steps"]} & theirs(bed).keys()  # every one of them is gone
     assert 0 < found["written"] <= written(bed) - sectors
     assert found["amplification"] == pytest.approx(found["written"] / found["moved"])
