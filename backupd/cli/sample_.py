@@ -1,9 +1,7 @@
 """`backupd sample`: one look at the pool, kept for `trend`, `day` and `forecast`."""
 
 import logging
-import sys
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,7 +16,6 @@ from btrkeep.errors import Exit, OperatorError, PoolUnusable
 from btrkeep.pool.allocation import ERRORS
 from btrkeep.units import counted, format_share, format_size, format_time, printable
 
-_SCORING = 600.0  # seconds, for a large pool with cold caches
 _log = logging.getLogger(__name__)
 
 
@@ -33,8 +30,6 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
     mount options; what the devices read and wrote, and how long processes waited for them, since the sample before. `trend`, `day`
     and `forecast` show what became of it. After two weeks an hour of samples becomes one, after a year a day.
 
-    When nobody has scored the free space for 26 hours, it starts `btrfs-balancer score --record`.
-
     A catalogue that others keep busy is no failure: this sample is left out then, and nothing that counts is lost.
     """
     with opened(ctx, now) as site:
@@ -45,7 +40,7 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
                 f"{site.pool.path} cannot be looked at: {error.strerror}", "see the kernel's messages (dmesg)"
             ) from error
         try:
-            sample, scores = _keep(site, site.clock.now(), found)
+            sample = _keep(site, site.clock.now(), found)
         except CatalogueBusy as error:
             complain(OperatorError(f"left out this sample: {error.message}", error.hint))
             return Exit.OK
@@ -53,34 +48,16 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
         echo_json(as_json_object(sample))
     else:
         click.echo(line(sample))
-    if scores:
-        _score(site.pool.path, site.config.file)
     return Exit.OK
 
 
-def _keep(site: Opened, now: datetime, found: Any) -> tuple[Sample, bool]:
-    """The sample, kept, and whether it is time to score the free space."""
+def _keep(site: Opened, now: datetime, found: Any) -> Sample:
     sample = take.keep(site.catalogue, site.pool, now, found)
     try:
         take.thin(site.catalogue, site.pool.filesystem, now, site.config.pool.zone)
-        return sample, not site.pool.rehearsal and take.score_is_due(site.catalogue, site.pool.filesystem, now)
     except CatalogueBusy as error:  # the next sample does it
         _log.info("%s", printable(error.message))
-        return sample, False
-
-
-def _score(path: Path, config: Path) -> None:
-    """Programs meet in the catalogue: the scan is btrfs-balancer's, and its fault is not one of this sample's."""
-    from btrkeep.process.programs import ProgramFailed, run
-
-    words = ("score", str(path), "--record", "--config", str(config))
-    installed = Path(sys.executable).with_name("btrfs-balancer")
-    top = Path(__file__).resolve().parents[2]
-    here = (str(installed),) if installed.exists() else ("env", f"PYTHONPATH={top}", sys.executable, "-m", "balancer")
-    try:
-        run((*here, *words), timeout=_SCORING)
-    except ProgramFailed as error:
-        complain(OperatorError(f"the free space is not scored: {error.message}", error.hint))
+    return sample
 
 
 def line(sample: Sample) -> str:

@@ -1,7 +1,7 @@
 """Takes a sample: looks, keeps it, and lets the old ones become fewer."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from backupd.sampling.flows import as_document, flow
@@ -12,11 +12,8 @@ from btrkeep.pool.marker import Pool
 
 PATIENCE = 5.0
 """Seconds that a sample waits for other writers of the catalogue; the next one comes soon."""
-SCORE_EVERY = timedelta(hours=26)
-"""When the free space was not scored for so long, a sample sees to it. More than a day: whoever does it every night comes first."""
 _PEAK_OVER = 10.0  # seconds: a moment's burst is no rate
 _AT_A_TIME = 48  # hours or days that are made of older samples at once: some tens of milliseconds
-_TRIED = "score_tried"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +73,3 @@ def thin(catalogue: Catalogue, filesystem: str, now: datetime, zone: ZoneInfo) -
         if due:
             old = catalogue.samples(filesystem, *due, step.span)
             catalogue.replace_samples([one.id for one in old], merged(old, step, zone))
-
-
-def score_is_due(catalogue: Catalogue, filesystem: str, now: datetime) -> bool:
-    """Whether nobody has scored the free space for long, nor tried to on behalf of a sample; notes that this one tries."""
-    newest = catalogue.newest_score(filesystem)
-    tried = catalogue.get_fact(_TRIED)
-    known = [*([newest.taken] if newest else []), *([datetime.fromisoformat(tried)] if tried else [])]
-    if any(timedelta(0) <= now - moment < SCORE_EVERY for moment in known):
-        return False
-    catalogue.set_fact(_TRIED, now.isoformat())
-    return True

@@ -172,11 +172,12 @@ def test_a_busy_catalogue_leaves_a_sample_out_and_fails_nothing(nights: Nights) 
     nights.json("sample")
 
 
-def test_the_free_space_is_scored_by_the_balancer_once_when_nobody_else_did(nights: Nights) -> None:
+def test_a_sample_has_the_score_that_was_recorded_last_and_scores_nothing_itself(nights: Nights) -> None:
     assert nights.json("sample")["score"] is None
-    (looks,) = nights_rows(nights, "SELECT score, fragments FROM score")
-    assert nights.json("sample")["score"] == pytest.approx(looks[0], abs=0.001)
-    assert len(nights_rows(nights, "SELECT score FROM score")) == 1
+    assert nights_rows(nights, "SELECT score FROM score") == []
+    work(sys.executable, "-m", "balancer", "score", "--config", nights.config, "--record", cwd=TOP)
+    ((score,),) = nights_rows(nights, "SELECT score FROM score")
+    assert nights.json("sample")["score"] == pytest.approx(score, abs=0.001)
 
 
 def nights_rows(nights: Nights, statement: str) -> list[tuple[Any, ...]]:

@@ -85,6 +85,7 @@ def test_every_job_ends_well_in_its_unit(rights: Booted, job: str) -> None:
 def test_what_the_jobs_leave_is_there(rights: Booted) -> None:
     assert sorted(Path(name).suffix for name in rights.read("pictures").split()) == [".heatmap", ".png"]
     assert rights.read("samples") == "1\n"
+    assert rights.read("scores") == "1\n"
     scrubbed = dict(line.strip().split(": ", 1) for line in rights.read("scrubbed").splitlines() if ": " in line)
     assert scrubbed["Status"].strip() == "finished"
     assert int(scrubbed["data_bytes_scrubbed"]) > 100_000

@@ -91,6 +91,7 @@ done
 ls /var/lib/btrkeep/main/pictures >pictures
 btrfs scrub status -R /srv >scrubbed
 sqlite3 /var/lib/btrkeep/main/catalogue.sqlite 'select count(*) from sample' >samples
+sqlite3 /var/lib/btrkeep/main/catalogue.sqlite 'select count(*) from score' >scores
 
 # --- expiry: of three backups the one between the first of the day and the newest goes, under another mount option; killed meanwhile
 for _ in 1 2; do
