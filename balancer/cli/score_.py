@@ -10,6 +10,7 @@ from balancer.cli.mount_point import mount_point
 from balancer.cli.which_pool import meant, see_one_pool, which_pool
 from balancer.order import SORTS, ordered
 from btrkeep.cli import complain
+from btrkeep.cli.vaddr import VADDR
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import format_time, printable
 
@@ -21,19 +22,6 @@ if TYPE_CHECKING:
 TOP = 20
 
 
-class _Vaddr(click.ParamType[int]):
-    name = "vaddr"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            found = int(str(value), 0)
-        except ValueError:
-            found = -1
-        if not 0 <= found < 1 << 64:
-            self.fail(f"{value!r} is no virtual address: write bytes, such as 13631488 or 0xd00000", param, ctx)
-        return found
-
-
 @click.command("score")
 @mount_point
 @click.option(
@@ -41,7 +29,7 @@ class _Vaddr(click.ParamType[int]):
 )
 @click.option("--min-score", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Only those that score S or more.")
 @click.option("--sort", "key", type=click.Choice(list(SORTS)), default="score", show_default=True, help="What comes first.")
-@click.option("--explain", "vaddr", type=_Vaddr(), metavar="VADDR", help="All about the block group at this virtual address.")
+@click.option("--explain", "vaddr", type=VADDR, metavar="VADDR", help="All about the block group at this virtual address.")
 @click.option("--record", is_flag=True, help="Keep it in the catalogue of the pool on the filesystem, for `history`.")
 @which_pool
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")

@@ -8,6 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from btrkeep import __version__
+from btrkeep.cli.vaddr import VADDR
 from btrkeep.errors import OperatorError
 
 CURVES = ("hilbert", "linear", "snake")  # these four are held to what they repeat by a test: importing them costs 0.1 s
@@ -15,19 +16,6 @@ SORTS = ("physical", "virtual")
 COLOURS = ("usage", "score", "age", "profile", "type")
 FORMATS = ("png", "webp")
 STDOUT = "-"
-
-
-class _Vaddr(click.ParamType[int]):
-    name = "vaddr"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            found = int(str(value), 0)
-        except ValueError:
-            found = -1
-        if not 0 <= found < 1 << 64:
-            self.fail(f"{value!r} is no virtual address: write bytes, such as 13631488 or 0xd00000", param, ctx)
-        return found
 
 
 class _AsTheProgram(click.Context):
@@ -97,7 +85,7 @@ class Wish:
 @click.option("--order", type=click.IntRange(0, 14), help="2^ORDER lines of as many pixels.  [default: what fits, 10 at the most]")
 @click.option("--size", type=click.IntRange(0, 15), help="Enlarge to 2^SIZE lines.  [default: 10, or ORDER if that is more]")
 @click.option("--sort", type=click.Choice(SORTS), default="physical", show_default=True, help="By place on devices, or by address.")
-@click.option("--blockgroup", type=_Vaddr(), metavar="VADDR", help="The extents in the block group at this virtual address.")
+@click.option("--blockgroup", type=VADDR, metavar="VADDR", help="The extents in the block group at this virtual address.")
 @click.option("--curve", type=click.Choice(CURVES), default="hilbert", show_default=True, help="In what order pixels are filled.")
 @click.option("-o", "--output", metavar="FILE|DIR|-", help="Where the picture goes; - is standard output.  [default: ./fsid_...]")
 @click.option("-v", "--verbose", count=True, help="Say more: a line for each thing that is drawn.")
