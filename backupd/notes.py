@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from backupd.record import COMPLETE, SUSPECT, Record, UnreadableRecord
-from btrkeep.pool.marker import write_atomically
+from btrkeep.pool.atomic import write_atomically
 from btrkeep.units import parse_time
 
 FORMAT = 1

@@ -20,7 +20,7 @@ from PIL import Image
 
 from bench.common import Sides, alternate, own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
 from bench.scan import build
-from heatmap.state import read_state
+from heatmap.reading import read_state
 from tests.beds import btrfs
 
 PEER = "/usr/bin/btrfs-heatmap"

@@ -8,10 +8,10 @@ from PIL import Image
 from heatmap.colourings import Colour, Key
 from heatmap.colours import distinct
 from heatmap.diff import EMPTIER, FULLER, GONE, NEW, Changes, changes_between, more_used
-from heatmap.film import common_scale
 from heatmap.grid import Grid
 from heatmap.overview import PHYSICAL, Drawn, Paint, overview
 from heatmap.recorded import Moment
+from heatmap.scale import common_scale
 from heatmap.state import Array, State
 
 _UNCHANGED: Colour = (0x3A, 0x3A, 0x3A)

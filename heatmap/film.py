@@ -16,6 +16,7 @@ from heatmap.legend import strip
 from heatmap.overview import overview
 from heatmap.picture import image_of
 from heatmap.recorded import SUFFIX, Moment, Unreadable, load, look
+from heatmap.scale import Scale, common_scale
 from heatmap.state import Array
 
 PICTURES = (".png", ".webp")
@@ -95,27 +96,6 @@ def _see_one_filesystem(folder: Path, moments: Sequence[Moment]) -> None:
     if len(found) > 1:
         several = ", ".join(map(printable, found[:3])) + (", ..." if len(found) > 3 else "")
         raise OperatorError(f"{folder} has states of {len(found)} filesystems: {several}", "give each a folder of its own")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Scale:
-    """To what all states are drawn, so that a place in the picture is the same place at all times: u64[d] each, by devid.
-
-    Every device that ever was there has its place, as large as it ever was.
-    """
-
-    devid: Array
-    total_bytes: Array
-
-
-def common_scale(moments: Sequence[Moment]) -> Scale:
-    """The scale for all of these."""
-    devid = np.concatenate([moment.devid for moment in moments])
-    total_bytes = np.concatenate([moment.total_bytes for moment in moments])
-    found, which = np.unique(devid, return_inverse=True)
-    largest = np.zeros(len(found), np.uint64)
-    np.maximum.at(largest, which, total_bytes)
-    return Scale(found, largest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,23 +1,10 @@
-"""What a picture of a whole filesystem is drawn from: arrays, of one moment, which can be kept and drawn again.
+"""What a picture of a whole filesystem is drawn from: arrays of one moment, to keep and draw again. Pure: `reading` fills it."""
 
-Reading them takes about a tenth of a second for 42 TiB. What is used of a block group is what its item says: where the filesystem
-has a block group tree the items are read in bulk; where it has a free space tree, used is what is not free, which comes to the
-same (docs/decisions/0010) and takes less than half as long as finding the items between the extents; otherwise they are looked up.
-"""
-
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import datetime
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
-
-from btrkeep.treescan.block_groups import BlockGroups, block_groups, has_block_group_tree, used_from_free_space
-from btrkeep.treescan.chunks import Chunks, chunks, device_extents
-from btrkeep.treescan.devices import devices, filesystem
-from btrkeep.treescan.free_space import free_space, has_free_space_tree
 
 Array = NDArray[Any]
 
@@ -60,114 +47,3 @@ class State:
     bg_flags: Array
     score: Array | None = None
     generation: Array | None = None
-
-
-def read_state(
-    fd: int, *, scores: bool = False, generations: bool = False, progress: Callable[[float], None] | None = None
-) -> State:
-    """The filesystem that `fd` is on, as it is now. Raises OSError (EPERM without CAP_SYS_ADMIN).
-
-    `scores` adds some 0.05 s for a million free extents; `generations` reads the whole extent tree, and `progress` is told how far
-    that is, from 0 to 1.
-    """
-    taken, about, device = datetime.now(UTC), filesystem(fd), devices(fd)
-    chunk, piece = chunks(fd), device_extents(fd)
-    group = _used(fd, chunk)
-    return State(
-        about.uuid,
-        _label(about.uuid),
-        taken,
-        about.nodesize,
-        about.sectorsize,
-        device.devid,
-        device.total_bytes,
-        piece.devid,
-        piece.paddr,
-        piece.vaddr,
-        piece.length,
-        chunk.vaddr,
-        chunk.length,
-        chunk.type,
-        chunk.stripes,
-        chunk.stripe_chunk,
-        chunk.stripe_devid,
-        chunk.stripe_paddr,
-        group.vaddr,
-        group.length,
-        group.used,
-        group.flags,
-        _scores(fd, group) if scores else None,
-        _generations(fd, group, progress) if generations else None,
-    )
-
-
-def _label(fsid: str) -> str:
-    try:
-        return Path(f"/sys/fs/btrfs/{fsid}/label").read_bytes().removesuffix(b"\n").decode(errors="replace")
-    except FileNotFoundError:  # a mount of another namespace's sysfs: a picture needs no label
-        return ""
-
-
-def _used(fd: int, chunk: Chunks) -> BlockGroups:
-    if has_block_group_tree(fd) or not has_free_space_tree(fd):
-        return block_groups(fd, chunk)
-    end = chunk.vaddr + chunk.length
-    free = np.zeros(len(end), np.uint64)
-    there = np.zeros(len(end), bool)
-    for batch in free_space(fd):
-        there[_index(chunk.vaddr, batch.group_vaddr)] = True
-        if len(batch.vaddr):
-            _add(free, chunk.vaddr, end, batch.vaddr, batch.length)
-    free = np.minimum(free, chunk.length)  # a tree that changes while it is read can show a place twice
-    vaddr, length, flags = chunk.vaddr[there], chunk.length[there], chunk.type[there]
-    return BlockGroups(vaddr, length, used_from_free_space(fd, chunk, vaddr, free[there]), flags)
-
-
-def _index(vaddr: Array, some: Array) -> Array:
-    """Where those of `some` that are in `vaddr`, which is sorted, are."""
-    at = np.searchsorted(vaddr, some)
-    at[at == len(vaddr)] = 0
-    found: Array = at[vaddr[at] == some]
-    return found
-
-
-def _add(sums: Array, vaddr: Array, end: Array, at: Array, length: Array) -> None:
-    """Adds to each block group's sum the lengths of the extents in it, which are in order: differences of one running sum."""
-    low, high = int(np.searchsorted(end, at[0], "right")), int(np.searchsorted(vaddr, at[-1], "right"))
-    running = np.zeros(len(length) + 1, np.uint64)
-    np.cumsum(length, out=running[1:])
-    sums[low:high] += running[np.searchsorted(at, end[low:high])] - running[np.searchsorted(at, vaddr[low:high])]
-
-
-def _scores(fd: int, group: BlockGroups) -> Array:
-    from balancer.score import Tally
-    from btrkeep.treescan.extents import gaps
-
-    is_data = group.flags & np.uint64(DATA) != 0
-    vaddr, length = group.vaddr[is_data], group.length[is_data]
-    tally = Tally(vaddr, length)
-    if has_free_space_tree(fd):
-        for batch in free_space(fd):
-            tally.add(batch.vaddr, batch.length)
-    else:
-        for pair in gaps(fd, vaddr, length):
-            tally.add(*pair)
-    score = np.full(len(group.vaddr), np.nan, np.float32)
-    score[is_data] = tally.finish().score
-    return score
-
-
-def _generations(fd: int, group: BlockGroups, progress: Callable[[float], None] | None) -> Array:
-    from btrkeep.treescan.extents import extents
-
-    count = len(group.vaddr)
-    size, weighted = np.zeros(count), np.zeros(count)
-    for batch in extents(fd):
-        which = np.searchsorted(group.vaddr, batch.vaddr, "right") - 1
-        inside = (which >= 0) & (batch.vaddr < (group.vaddr + group.length)[which])
-        length = batch.length[inside].astype(np.float64)
-        size += np.bincount(which[inside], length, count)
-        weighted += np.bincount(which[inside], length * batch.generation[inside], count)
-        if progress and len(which):
-            progress(int(which[-1]) / count)
-    return np.divide(weighted, size, out=np.zeros(count), where=size > 0).round().astype(np.uint64)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.beds import TOP, work
-from tests.beds.imports import AREAS, PROGRAMS, uses, violations
+from tests.beds.imports import AREAS, DOORS, PROGRAMS, uses, violations
 
 PACKAGES = ("btrkeep", *PROGRAMS)
 MODULES = sorted(path.relative_to(TOP) for package in PACKAGES for path in (TOP / package).rglob("*.py"))
@@ -62,7 +62,8 @@ def test_every_module_of_the_ground_has_a_place_in_the_order() -> None:
         ("btrkeep.catalogue.store", "def later():\n    import backupd.run"),
         ("backupd.run", "from heatmap.grid import cell"),
         ("balancer.plan", "import heatmap"),
-        ("web.views", "import backupd.status"),
+        ("web.views", "import backupd.working"),
+        ("web.views", "from heatmap.reading import read_state"),
         ("heatmap.grid", "from balancer.plan import choose"),
         ("heatmap.grid", "import balancer"),
         ("backupd.working", "import btrfs"),
@@ -115,6 +116,17 @@ def test_a_module_out_of_order_is_found(module: str, source: str) -> None:
 )
 def test_a_module_in_its_order_is_left_alone(module: str, source: str) -> None:
     assert violations(module, source) == []
+
+
+def test_what_the_dashboard_finds_behind_a_door_is_pure() -> None:
+    """No starter of processes, no command line, no reader of trees and no python-btrfs comes along."""
+    doors = sorted(used for of, used in DOORS if of == "web")
+    look = "import sys\n" + "".join(f"import {door}\n" for door in doors) + "print(*sys.modules, sep='\\n')"
+    loaded = set(work(sys.executable, "-c", look, cwd=TOP).stdout.split())
+    assert set(doors) <= loaded
+    assert loaded.isdisjoint(
+        {"btrkeep.process.programs", "btrkeep.process.group", "btrkeep.treescan.search", "btrfs", "click", "rich"}
+    )
 
 
 def test_a_relative_import_of_a_package_starts_at_the_package_itself() -> None:

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from backupd.expire.clocks import boot_id
-from btrkeep.pool.marker import MARKER, Pool, write_atomically
+from btrkeep.pool.atomic import write_atomically
+from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.mounts import allocator, mount_of, set_allocator
 from btrkeep.units import printable
 

@@ -14,6 +14,7 @@ import btrfs
 
 from btrkeep.errors import PoolUnusable, UsageError
 from btrkeep.pool import subvolume
+from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.room import statfs_type
 from btrkeep.units import backup_name, format_time
 
@@ -129,16 +130,3 @@ def refuse_unfit(path: Path) -> None:
         raise PoolUnusable(f"{standing} is not on a btrfs", "mount a btrfs there, or name a folder on one")
     if path.exists() and any(entry.name not in (MARKER, HOSTS, "lost+found") for entry in os.scandir(path)):
         raise UsageError(f"{path} is not empty", f"name a folder that does not exist yet, such as {path / 'pool'}")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file as a whole, mode 0600; when this returns, its data and its name are on disk."""
-    temporary = path.with_name(path.name + ".new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    with subvolume.opened(path.parent) as folder:
-        os.fsync(folder)  # without it a power cut brings the old file back

@@ -70,7 +70,7 @@ def _state(path: Path) -> "State":
 
         return load(path)
     from heatmap.mounted import opened
-    from heatmap.state import read_state
+    from heatmap.reading import read_state
 
     with opened(path) as fd:
         return read_state(fd)

@@ -18,7 +18,8 @@ from heatmap.mounted import opened
 from heatmap.naming import name_parts, output_name
 from heatmap.overview import VIRTUAL, Colouring, Drawn, Paint, overview, usage
 from heatmap.picture import image_of, save
-from heatmap.state import Array, State, read_state
+from heatmap.reading import read_state
+from heatmap.state import Array, State
 
 
 def draw(wish: Wish) -> None:

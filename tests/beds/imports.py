@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 BOTTOM = ("btrkeep.errors", "btrkeep.units")
-GROUND = ("btrkeep.config", "btrkeep.process", "btrkeep.pool", "btrkeep.treescan", "btrkeep.catalogue")
+GROUND = ("btrkeep.config", "btrkeep.process", "btrkeep.pool", "btrkeep.treescan", "btrkeep.catalogue", "btrkeep.serving")
 EDGE = ("btrkeep.cli",)  # what the programs' command lines share
 PROGRAMS = ("backupd", "heatmap", "balancer", "web")
 AREAS = (*BOTTOM, *GROUND, *EDGE, *PROGRAMS)
@@ -19,10 +19,38 @@ BELOW = {
     **dict.fromkeys(EDGE, (*BOTTOM, *GROUND)),
     **dict.fromkeys(PROGRAMS, (*BOTTOM, *GROUND, *EDGE)),
 }
-# A door leads to pure code. web's door to the drawing of a recorded state opens when that module has its name.
+# A door leads to pure code (docs/decisions/0015-doors.rst).
 DOORS = {
     ("heatmap", "balancer.score"),  # to colour by fragmentation
     ("btrkeep.pool", "btrkeep.process.proc.start_time"),  # a lock names its holder, beyond doubt
+    # The dashboard says what the commands say: the same decisions,
+    ("web", "backupd.status"),
+    ("web", "backupd.due"),
+    ("web", "backupd.retention"),
+    ("web", "backupd.explain"),
+    ("web", "backupd.strip"),
+    ("web", "backupd.expire.plan"),
+    ("web", "backupd.alarms.words"),
+    # the same sums and charts of samples,
+    ("web", "backupd.sampling.trend"),
+    ("web", "backupd.sampling.forecast"),
+    ("web", "backupd.sampling.day"),
+    ("web", "backupd.sampling.ticks"),
+    ("web", "backupd.sampling.picture"),
+    ("web", "backupd.sampling.picture_data"),
+    ("web", "backupd.sampling.chart"),
+    # and the drawing of a recorded state.
+    ("web", "heatmap.recorded"),
+    ("web", "heatmap.state"),
+    ("web", "heatmap.picture"),
+    ("web", "heatmap.pixelmap"),
+    ("web", "heatmap.overview"),
+    ("web", "heatmap.curves"),
+    ("web", "heatmap.grid"),
+    ("web", "heatmap.colours"),
+    ("web", "heatmap.colourings"),
+    ("web", "heatmap.scale"),
+    ("web", "heatmap.naming"),
 }
 
 STARTERS = (
