@@ -13,8 +13,8 @@ cd "$TOP"
 # shellcheck source=scripts/ground.sh
 . scripts/ground.sh
 
-TOUR=(pool sources ssh_server configuration check first_night change second_night list sharing first_night_again
-    weeks strip expiry what_is_left trends doctor fragments balance pictures)
+TOUR=(pool sources ssh_server configuration check first_night change second_night list sharing first_night_again restore
+    weeks strip expiry what_is_left trends doctor fragments balance pictures dashboard)
 NAME=btrkeep-demo
 HEADER="btrkeep demo, format 1"
 PLACES=(/var/tmp /srv /home /root /dev/shm)
@@ -25,15 +25,16 @@ usage() {
     cat <<END
 usage: sudo ./demo.sh [--keep | --clean] [--no-serve] [--in FOLDER]
 
-Shows two nights of backups on a btrfs of its own, and weeks of them on a
-second one, of which most expire; scores and balances its free space, and
-draws it; and removes it all again, but for two pictures. Takes less than a
-minute, and some minutes the first time, when it installs what is missing:
-Debian packages, and a virtual environment in .venv.
+Shows two nights of backups on a btrfs of its own, and brings an earlier
+version of a file back; weeks of them on a second one, of which most expire;
+scores and balances its free space, and draws it; ends with the dashboard, for
+a browser on this machine; and removes it all again, but for two pictures.
+Takes about a minute, and some minutes the first time, when it installs what
+is missing: Debian packages, and a virtual environment in .venv.
 
   --keep       leave the pool to look at; --clean or the next run removes it
   --clean      only remove what an earlier run left
-  --no-serve   never wait for anybody (nothing does yet)
+  --no-serve   never wait for anybody: the dashboard is looked at, and ends
   --in FOLDER  put it below FOLDER; default: /var/tmp, or where there is room
   --help       this text
 END
@@ -235,6 +236,9 @@ say_how_to_look() {
     note "  backupd --config demo.toml run --all"
     note "And what would go of the diary by another policy:"
     note "  $WEEKS retention explain diary --policy daily=3 --now $NEXT_EVENING"
+    if [ -n "$DASHBOARD" ] && answers "$DASHBOARD"; then
+        note "The dashboard goes on as well: $DASHBOARD, as demo, with the password $PASSWORD"
+    fi
     note "To remove all of it:"
     note "  sudo $(printf %q "$TOP/demo.sh") --clean${CHOSEN:+ --in $CHOSEN}"
 }
@@ -280,6 +284,14 @@ remember() {
     mkdir -p states
     FRAMES=$((FRAMES + 1))
     quietly btrfs-heatmap -q --record-to "states/$FRAMES.heatmap" -o now.png pool
+    [ ! -e demo.toml ] || note_for_dashboard
+}
+
+# What systemd's timers do every five minutes and every day: a sample, a picture, the score of the free space.
+note_for_dashboard() {
+    quietly backupd --config demo.toml sample
+    quietly btrfs-heatmap nightly --config demo.toml
+    quietly btrfs-balancer score --config demo.toml --record --top 1
 }
 
 step_sources() {
@@ -304,9 +316,12 @@ step_ssh_server() {
     try "cat ssh/authorized_keys"
 }
 
+# authorize [anything]: the key may read with rsync, and no more; or, for a restore, run whatever it wants.
 authorize() {
     local rrsync restriction='restrict'
-    if rrsync=$(command -v rrsync); then
+    if [ "${1:-}" = anything ]; then
+        :
+    elif rrsync=$(command -v rrsync); then
         restriction="restrict,command=\"$rrsync -ro /\""
     else
         note "rrsync is not installed: the key is less restricted than it should be"
@@ -353,6 +368,8 @@ start_sshd() {
 }
 
 step_configuration() {
+    mkdir -m 0750 state.d
+    chgrp "$(id -g "$NOBODY")" state.d # the dashboard's group may read the catalogue
     tell "The configuration: two hosts, this machine and the shop."
     cat >demo.toml <<END
 [pool]
@@ -452,6 +469,22 @@ step_first_night_again() {
     cd "$first/data$DEMO/shop"
     try "sha256sum --check --quiet $DEMO/first-night.sha256 && echo identical"
     cd "$DEMO"
+}
+
+step_restore() {
+    local first file=$DEMO/shop/prices.txt
+    first=$(basename "$(printf '%s\n' pool/hosts/shop/2*Z | head -n 1)")
+    tell "The shop wants its old prices back. Which versions of the list are there?"
+    try "backupd --config demo.toml versions shop $file"
+    tell "The first night's, into a folder of its own. What is there already is never overwritten without a word."
+    try "backupd --config demo.toml restore shop@$first $file --to prices-of-the-first-night"
+    try "grep green prices-of-the-first-night/prices.txt"
+    grep -q '3.20' prices-of-the-first-night/prices.txt || fail "that is not the first night's price"
+    tell "And onto the host itself: the photo that was deleted. The key that makes the backups may only read, so it may write for as long as this takes."
+    authorize anything
+    try "backupd --config demo.toml restore shop@$first $DEMO/shop/photos/2.jpg --to-host"
+    authorize
+    (cd shop && grep ' ./photos/2.jpg$' ../first-night.sha256 | sha256sum --check --quiet) || fail "the photo is not what it was"
 }
 
 # The rehearsal: 24 nights from a Monday on, with the clock set by --now.
@@ -561,7 +594,7 @@ step_balance() {
     tell "Which block groups are worth balancing, and what would that cost?"
     try "btrfs-balancer plan pool --budget 512MiB"
     tell "One block group at a time is moved into larger free places, and each time the next one is chosen afresh."
-    try "btrfs-balancer run pool --budget 512MiB"
+    try "btrfs-balancer run pool --config demo.toml --budget 512MiB"
     remember
     awk -v before="$before" -v after="$(score_of_pool)" 'BEGIN { exit after < before ? 0 : 1 }' || fail "the balance removed nothing of the score"
 }
@@ -585,14 +618,89 @@ leave_pictures() {
     note "Both pictures stay, to look at: $folder"
 }
 
+# --- the dashboard
+
+DASHBOARD='' PASSWORD='' NOBODY=nobody
+
+# Who runs the dashboard: a user without rights, as btrkeep is on an installed server; root only where that one cannot read this checkout.
+WEB=(setpriv --reuid "$NOBODY" --regid "$(id -g "$NOBODY")" --clear-groups --no-new-privs)
+
+choose_web_user() {
+    if "${WEB[@]}" test -r "$TOP/web/app.py" -a -x "$VENV/bin/btrkeep-web" 2>/dev/null; then
+        chown "$NOBODY" web.d
+    else
+        note "$NOBODY cannot read $TOP, so the dashboard runs as root here"
+        WEB=(env)
+    fi
+}
+
+step_dashboard() {
+    local socket=$DEMO/serve.sock
+    tell "The dashboard. What it shows it reads from the catalogue, as a user without rights; what takes root it asks of a service with a" \
+        "short list of things that it does."
+    chmod 0711 . # that user passes through here
+    mkdir -p -m 0700 web.d
+    choose_web_user
+    typed "backupd --config demo.toml serve --socket serve.sock --allow $NOBODY --no-systemd &"
+    setsid backupd --config "$DEMO/demo.toml" serve --socket "$socket" --allow "$NOBODY" --no-systemd </dev/null >serve.log 2>&1 &
+    PASSWORD=$(od -An -N 9 -tx1 /dev/urandom | tr -d ' \n')
+    typed "btrkeep-web user add demo --role operator"
+    printf '%s\n%s\n' "$PASSWORD" "$PASSWORD" | "${WEB[@]}" "$VENV/bin/btrkeep-web" --pool demo --data "$DEMO/web.d" user add demo --role operator
+    start_dashboard "$socket"
+    look_at_pages
+    note ""
+    note "  address   $DASHBOARD"
+    note "  name      demo"
+    note "  password  $PASSWORD"
+}
+
+# Until Ctrl-C, which ends the demonstration as it does everywhere, but with exit status 0: there is nothing left to be stopped.
+wait_for_reader() {
+    [ -z "$NO_SERVE" ] && [ -z "$KEEP" ] && [ -t 0 ] || return 0
+    tell "The dashboard stays until you press Ctrl-C here; on another machine: ssh -L 8765:${DASHBOARD#http://} this machine."
+    trap 'exit 0' INT
+    while answers "$DASHBOARD"; do sleep 1; done
+    fail "the dashboard has ended:"$'\n'"$(tail -n 20 web.log)"
+}
+
+start_dashboard() {
+    local round pid port
+    for round in {1..5}; do # a port may be taken between the choice and the bind
+        port=$([ "$round" -eq 1 ] && echo 8765 || echo $((20000 + RANDOM % 40000)))
+        DASHBOARD=http://127.0.0.1:$port
+        setsid "${WEB[@]}" "$VENV/bin/btrkeep-web" --pool demo --state "$DEMO/state.d" --data "$DEMO/web.d" --socket "$1" \
+            --listen "127.0.0.1:$port" \
+            </dev/null >web.log 2>&1 &
+        pid=$!
+        for round in {1..150}; do
+            kill -0 "$pid" 2>/dev/null || break
+            answers "$DASHBOARD" && return
+            sleep 0.1
+        done
+        kill "$pid" 2>/dev/null || true
+    done
+    fail "the dashboard did not start:"$'\n'"$(cat web.log)"
+}
+
+answers() { python -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1] + "/healthz", timeout=5)' "$1" 2>/dev/null; }
+
+look_at_pages() {
+    local newest
+    newest=$(basename "$(readlink pool/hosts/shop/latest)")
+    tell "Every page, with what happened here:"
+    python "$TOP/scripts/look_at_pages.py" "$DASHBOARD" demo shop "/hosts=shop" "/hosts/shop=$newest" "/files/shop=var" "/log=shop" \
+        "/pool/balance=block group" "/jobs=balance" <<<"$PASSWORD" ||
+        fail "the dashboard does not show what it should:"$'\n'"$(tail -n 20 web.log serve.log)"
+}
+
 # --- from here on things happen -------------------------------------------------------------------------------------------------
 
-KEEP='' CLEAN='' CHOSEN=''
+KEEP='' CLEAN='' CHOSEN='' NO_SERVE=''
 while [ "$#" -gt 0 ]; do
     case $1 in
     --keep) KEEP=yes ;;
     --clean) CLEAN=yes ;;
-    --no-serve) ;;
+    --no-serve) NO_SERVE=yes ;;
     --in)
         [ -d "${2:-}" ] || fail "--in needs a folder that exists"
         CHOSEN=$(readlink -f "$2")
@@ -635,4 +743,5 @@ typed "cd $DEMO"
 for step in "${TOUR[@]}"; do
     "step_$step"
 done
-tell "That was the tour: two nights and $NIGHTS more, a balance and its pictures, in $SECONDS s."
+tell "That was the tour: two nights and $NIGHTS more, a balance, its pictures and the dashboard, in $SECONDS s."
+wait_for_reader

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.common import own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
+from bench.scan_side import SCRIPT
 from tests.beds import TOP, btrfs, work
 
 GIB, TIB, SECTOR = 1 << 30, 1 << 40, 4096
@@ -27,8 +28,6 @@ _DEVICES = 3  # files of ext4 end at 16 TiB
 _PART = 8 * GIB  # of a pair of files that take turns
 _OURS = ("-m", "balancer", "score")
 _SIDE = ("-m", "bench.scan_side")
-_SCRIPT = Path("/usr/share/doc/python3-btrfs/examples/show_free_space_fragmentation.py")
-"""The example as Debian has it (python3-btrfs, which btrfs-heatmap needs); where it is not, our writing of its loop stands in."""
 
 
 def main() -> None:
@@ -95,10 +94,11 @@ def take_turns(point: Path, name: str, total: int, rng: random.Random, largest: 
 
 def measure(options: argparse.Namespace, point: Path, loop: Path) -> dict[str, Any]:
     """All sides take turns, so that they share what else the machine does."""
-    sides: dict[str, list[dict[str, Any]]] = {"reading": [], "scoring": [], "example": []}
+    sides: dict[str, list[dict[str, Any]]] = {"reading": [], "scoring": [], "example": [], "script": []}
     rows: list[list[float]] = []
     whole: dict[str, list[tuple[float, float]]] = {"table": [], "json": [], "example": []}
-    script = (str(_SCRIPT), str(point)) if _SCRIPT.exists() else (*_SIDE, "example", str(point), "1")
+    if not SCRIPT.exists():
+        raise SystemExit(f"{SCRIPT} is missing: apt-get install python3-btrfs")
     for number in range(options.repeats + 1):
         quiet = wait_for_quiet(options)
         for side, found in sides.items():
@@ -106,7 +106,7 @@ def measure(options: argparse.Namespace, point: Path, loop: Path) -> dict[str, A
         rows.append(_loop(loop, point))
         whole["table"].append(_whole(*_OURS, str(point)))
         whole["json"].append(_whole(*_OURS, str(point), "--json"))
-        whole["example"].append(_whole(*script))
+        whole["example"].append(_whole(str(SCRIPT), str(point)))
         say(f"{number}: {'quiet' if quiet else 'not quiet'}")
     sides = {side: found[1:] for side, found in sides.items()}
     rows, whole = rows[1:], {side: found[1:] for side, found in whole.items()}
@@ -147,7 +147,7 @@ def _figures(
     """In milliseconds, wall clock and CPU; ratios are those of the same turn."""
     figures: dict[str, Any] = {}
     for at, kind in enumerate(("wall", "cpu")):
-        read, scored, theirs = ([each[kind] for each in sides[side]] for side in ("reading", "scoring", "example"))
+        read, scored, theirs, loop = ([each[kind] for each in sides[side]] for side in ("reading", "scoring", "script", "example"))
         items = [row[2 if kind == "wall" else 0] for row in rows]
         with_groups = [one + row[3 if kind == "wall" else 1] for one, row in zip(items, rows, strict=True)]
         table, listed, example = ([each[at] for each in whole[side]] for side in ("table", "json", "example"))
@@ -157,6 +157,7 @@ def _figures(
             "ours, reading": _ms(read),
             "ours, reading and scoring": _ms(scored),
             "python-btrfs's example": _ms(theirs),
+            "its loop, written again in a function": _ms(loop),
         }
         figures[f"{kind}: milliseconds, whole processes"] = {
             "ours, score": _ms(table),
@@ -165,6 +166,7 @@ def _figures(
         }
         figures[f"{kind}: ratios"] = {
             "example / scoring (25 or more)": _ratios(theirs, scored),
+            "its loop, written again / scoring": _ratios(loop, scored),
             "example / score, whole (10 or more)": _ratios(example, table),
             "example / score --json, whole (10 or more)": _ratios(example, listed),
             "reading / C": {**_ratios(read, with_groups), "limit": 3},

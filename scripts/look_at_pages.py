@@ -1,0 +1,81 @@
+"""Logs in to a dashboard and looks at its pages, for demo.sh.
+
+    python look_at_pages.py ADDRESS NAME HOST WORD... <PASSWORD
+
+Prints each page's address, how long it took, and its heading. Each WORD is PAGE=TEXT: this page has to show that text. Ends with 1
+when a page does not open or does not show what it has to.
+"""
+
+import re
+import sys
+import time
+from html import unescape
+from http.cookiejar import CookieJar
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode
+from urllib.request import HTTPCookieProcessor, build_opener
+
+PAGES = ("/", "/hosts", "/hosts/{host}", "/files/{host}", "/pool", "/pool/day", "/pool/heatmap", "/pool/timelapse", "/pool/score",
+         "/pool/balance", "/pool/expiry", "/jobs", "/log", "/doctor")  # fmt: skip
+
+
+class Browser:
+    """As much of one as it takes."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.opener = build_opener(HTTPCookieProcessor(CookieJar()))
+
+    def page(self, path: str, **fields: str) -> str:
+        """The page's text; with fields it is sent a form. Raises URLError."""
+        data = urlencode(fields).encode() if fields else None
+        with self.opener.open(self.address + path, data, timeout=60) as answer:
+            return str(answer.read().decode())
+
+    def log_in(self, name: str, password: str) -> None:
+        """Raises SystemExit when it is refused."""
+        token = re.search(r'name="csrf_token"[^>]*value="([^"]+)"', self.page("/login"))
+        try:
+            page = self.page("/login", name=name, password=password, csrf_token=token[1] if token else "", next="/")
+        except HTTPError as error:
+            raise SystemExit(f"the login failed: {error}") from None
+        if "Log out" not in page:
+            raise SystemExit("the login failed")
+
+
+def heading(page: str) -> str:
+    """The text of the first heading."""
+    found = re.search(r"<h1[^>]*>(.*?)</h1>", page, re.DOTALL)
+    return words(found[1]) if found else ""
+
+
+def words(html: str) -> str:
+    """What a reader sees, in one line."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
+
+
+def main(address: str, name: str, host: str, *wanted: str) -> int:
+    """The exit status."""
+    browser, status = Browser(address), 0
+    browser.log_in(name, sys.stdin.readline().rstrip("\n"))
+    shows: dict[str, list[str]] = {}
+    for page, _, text in (one.partition("=") for one in wanted):
+        shows.setdefault(page, []).append(text)
+    for path in (page.format(host=quote(host)) for page in PAGES):
+        begun = time.perf_counter()
+        try:
+            page = browser.page(path)
+        except URLError as error:
+            print(f"  {path:<18} {error}")
+            status = 1
+            continue
+        print(f"  {path:<18} {(time.perf_counter() - begun) * 1000:4.0f} ms  {heading(page)}")
+        for text in shows.pop(path, []):
+            if text not in words(page):
+                print(f"  {path:<18} does not show: {text}")
+                status = 1
+    return status or (1 if shows else 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
