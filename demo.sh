@@ -626,12 +626,11 @@ DASHBOARD='' PASSWORD='' NOBODY=nobody
 WEB=(setpriv --reuid "$NOBODY" --regid "$(id -g "$NOBODY")" --clear-groups --no-new-privs)
 
 choose_web_user() {
-    if "${WEB[@]}" test -r "$TOP/web/app.py" -a -x "$VENV/bin/btrkeep-web" 2>/dev/null; then
-        chown "$NOBODY" web.d
-    else
-        note "$NOBODY cannot read $TOP, so the dashboard runs as root here"
-        WEB=(env)
-    fi
+    chown "$NOBODY" web.d
+    "${WEB[@]}" test -r "$TOP/web/app.py" -a -x "$VENV/bin/btrkeep-web" -a -w "$DEMO/web.d" 2>/dev/null && return
+    note "$NOBODY cannot read $TOP or $DEMO, so the dashboard runs as root here"
+    chown root web.d
+    WEB=(env)
 }
 
 step_dashboard() {

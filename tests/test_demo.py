@@ -102,6 +102,15 @@ def test_after_a_kill_in_the_middle_it_runs_again_shows_the_sharing_and_leaves_n
     assert "identical" in done.stdout.splitlines()
     see_the_weeks(done.stdout)
     see_the_balance(done.stdout)
+    see_the_dashboard(done.stdout)
+    assert "$ grep green prices-of-the-first-night/prices.txt\ngreen tea  3.20\n" in done.stdout
+
+
+def see_the_dashboard(said: str) -> None:
+    """Every page of the menu opened; that it shows what it should the demonstration sees itself."""
+    pages = dict(re.findall(r"^  (/\S*) +\d+ ms  (.+)$", said, re.MULTILINE))
+    assert {"/", "/hosts", "/hosts/shop", "/files/shop", "/pool", "/pool/heatmap", "/jobs", "/log", "/doctor"} <= set(pages)
+    assert re.search(r"^  address   http://127\.0\.0\.1:\d+\n  name      demo\n  password  \w{12,}$", said, re.MULTILINE)
 
 
 def see_the_pictures(place: Path) -> None:
@@ -158,8 +167,23 @@ def test_what_is_kept_can_be_used_and_cleaned_away(place: Path) -> None:
     work(TOP / ".venv" / "bin" / "backupd", "--config", folder / "demo.toml", "run", "shop")
     assert len(list((folder / "pool/hosts/shop").glob("2*Z"))) == 3
     assert f"--clean --in {place}" in done.stdout
+    see_three_backups(*re.search(r"on as well: (\S+), as demo, with the password (\w+)", done.stdout).groups())  # type: ignore[union-attr]
     demo("--clean", "--in", place)
     assert left_in(place) == []
+
+
+def see_three_backups(address: str, password: str) -> None:
+    """The dashboard that was left shows what happened since, to somebody who has the password, and to nobody else."""
+    jar = ("curl", "-sS", "--cookie-jar", "-", "--cookie", "")
+    assert work(*jar, "-o", "/dev/null", "-w", "%{http_code}", f"{address}/hosts/shop").stdout.startswith("302")
+    with tempfile.TemporaryDirectory() as folder:
+        jar = ("curl", "-sS", "--cookie-jar", f"{folder}/jar", "--cookie", f"{folder}/jar")
+        token = re.search(r'name="csrf_token"[^>]*value="([^"]+)"', work(*jar, f"{address}/login").stdout)
+        assert token
+        fields = {"name": "demo", "password": password, "csrf_token": token[1]}
+        work(*jar, *(f"--data-urlencode={key}={value}" for key, value in fields.items()), f"{address}/login")
+        page = work(*jar, f"{address}/hosts/shop").stdout
+    assert len(set(re.findall(r"2\d{3}-\d\d-\d\dT\d{6}Z", page))) == 3
 
 
 def test_a_step_that_fails_ends_it_with_the_reason_and_cleans_up(place: Path, tmp_path: Path) -> None:
