@@ -2,6 +2,7 @@
 
 import fcntl
 from collections.abc import Iterator
+from itertools import zip_longest
 from struct import Struct
 
 Run = tuple[int, int]  # from here, up to there: offsets in a file, bytes
@@ -12,6 +13,7 @@ _EXTENT = Struct("=QQQ16xL12x")  # logical, physical, length, flags
 _SYNC = 0x1  # what is not on disk yet has no extent
 _BATCH = 512
 _LAST = 0x1
+_NO_PLACE = 0x2 | 0x4 | 0x200  # unknown, not written yet, inline
 # unknown, delalloc, encoded (compressed), encrypted, not aligned, inline, tail, unwritten, shared
 _NOT_PRIVATE = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x2000
 
@@ -20,6 +22,13 @@ def private_extents(fd: int) -> Iterator[Run]:
     """The extents that only this file refers to, with plain data in them: not shared with a snapshot or a reflink, not compressed,
     inline or preallocated. Neighbours on disk are one extent here. Flushes the file first. Raises OSError.
     """
+    for logical, _, length, flags in extents(fd):
+        if not flags & _NOT_PRIVATE:
+            yield logical, logical + length
+
+
+def extents(fd: int) -> Iterator[tuple[int, int, int, int]]:
+    """All extents as the kernel has them: logical and physical place, length, flags. Flushes the file first. Raises OSError."""
     buffer = bytearray(_HEADER.size + _BATCH * _EXTENT.size)
     position, flags = 0, 0
     while not flags & _LAST:
@@ -29,7 +38,15 @@ def private_extents(fd: int) -> Iterator[Run]:
         if not mapped:
             return
         for number in range(mapped):
-            logical, _, length, flags = _EXTENT.unpack_from(buffer, _HEADER.size + number * _EXTENT.size)
+            logical, physical, length, flags = _EXTENT.unpack_from(buffer, _HEADER.size + number * _EXTENT.size)
             position = logical + length
-            if not flags & _NOT_PRIVATE:
-                yield logical, position
+            yield logical, physical, length, flags
+
+
+def share_all(fd: int, other: int) -> bool:
+    """Whether two files of one filesystem refer to the very same data on disk, place by place: a reflink that nobody wrote to.
+
+    Data that is in the metadata (inline) has no place of its own, so such files do not count.
+    """
+    pairs = zip_longest(extents(fd), extents(other))
+    return all(ours and theirs and ours[:3] == theirs[:3] and not ours[3] & _NO_PLACE for ours, theirs in pairs)

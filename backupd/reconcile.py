@@ -1,10 +1,10 @@
 """The pool and the catalogue brought together: where they differ, the pool wins."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from backupd.folders import hosts_of, names_of
 from backupd.notes import effective_state, read_notes
 from backupd.record import FINAL, PARTIAL
 from backupd.rows import backup_row
@@ -15,22 +15,8 @@ from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import describe
 from btrkeep.process.proc import start_time
-from btrkeep.units import parse_backup_name
 
 RECONCILING = "reconciling"
-
-
-def hosts_of(pool: Pool) -> list[str]:
-    """The hosts that have a folder in the pool."""
-    return sorted(entry.name for entry in os.scandir(pool.hosts) if entry.is_dir(follow_symlinks=False))
-
-
-def names_of(pool: Pool, host: str) -> set[str]:
-    """The names in a host's folder that may be backups, `.working` among them."""
-    try:
-        return {entry.name for entry in os.scandir(pool.host(host)) if entry.name == WORKING or parse_backup_name(entry.name)}
-    except FileNotFoundError:
-        return set()
 
 
 def row_of(pool: Pool, host: str, name: str) -> Backup | None:

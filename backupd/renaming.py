@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
+from backupd.folders import names_of
 from backupd.notes import read_notes, write_notes
-from backupd.reconcile import names_of, row_of
+from backupd.reconcile import row_of
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.problems import quoted
 from btrkeep.config.sources import name_fault

@@ -5,16 +5,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from backupd.clock import Clock
-from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.marker import Pool, open_pool
 from btrkeep.pool.room import mount_options
 from btrkeep.units import parse_time
+
+if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
+    from btrkeep.catalogue import Catalogue
 
 
 class _Time(click.ParamType[datetime]):
@@ -38,7 +41,7 @@ class Opened:
 
     config: Config
     pool: Pool
-    catalogue: Catalogue
+    catalogue: "Catalogue"
     clock: Clock
 
 
@@ -74,6 +77,8 @@ def clock_for(pool: Pool, now: datetime | None) -> Clock:
 @contextmanager
 def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = False) -> Iterator[Opened]:
     """Everything opened and checked; with `writes`, also that the pool can be written. Raises OperatorError of every kind."""
+    from btrkeep.catalogue import Catalogue
+
     config = load_config(ctx)
     pool = open_pool(config.pool.path)
     if writes:
@@ -88,10 +93,14 @@ def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = Fa
                 f"the catalogue in {config.pool.state} is of another pool ({known})",
                 "set another `state`, or run `backupd rebuild`",
             )
+        if writes:
+            from backupd.published import tell_dashboard
+
+            tell_dashboard(config, pool, catalogue)
         yield Opened(config, pool, catalogue, clock)
 
 
-def see_host(config: Config, catalogue: Catalogue, host: str) -> None:
+def see_host(config: Config, catalogue: "Catalogue", host: str) -> None:
     """Raises UsageError when the host is neither configured nor known to the catalogue."""
     if host in config.hosts:
         return

@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 import click
 
 from backupd.cli.context import Opened, opened
+from backupd.folders import hosts_of, names_of
 from backupd.notes import EXPIRED, HOLD, read_notes
-from backupd.reconcile import hosts_of, names_of
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.locks import take_lock
@@ -134,6 +134,12 @@ def _completed(ctx: click.Context, incomplete: str, names: Callable[[Pool, str],
         return [name for name in [*sorted(names(found[1], host), reverse=True), LATEST] if name.startswith(incomplete)]
     except OperatorError:
         return []
+
+
+def completing(ctx: click.Context) -> Pool | None:
+    """The pool, for a completion."""
+    found = _site(ctx)
+    return found[1] if found else None
 
 
 def _site(ctx: click.Context) -> tuple[Config, Pool] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backupd.doctor.facts import KeyFile, Site
 from backupd.doctor.schedule import what_starts
-from backupd.reconcile import hosts_of, names_of
+from backupd.folders import hosts_of, names_of
 from btrkeep.config import Config
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import MARKER, Pool

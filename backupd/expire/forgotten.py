@@ -13,8 +13,8 @@ from pathlib import Path
 from backupd.expire.look import forgotten_at, policy_of
 from backupd.expire.queue import Queue
 from backupd.expire.site import ExpirySite
+from backupd.folders import names_of
 from backupd.notes import NOTES, read_notes
-from backupd.reconcile import names_of
 from backupd.working import ours
 from btrkeep.pool.marker import MARKER, WORKING, Pool
 from btrkeep.pool.subvolume import delete

@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 
 from backupd.expire.plan import HostFacts
+from backupd.folders import hosts_of
 from backupd.notes import DELETING, EXPIRED, HOLD, Notes, accepted_state, read_notes
-from backupd.reconcile import hosts_of
 from backupd.record import COMPLETE, FINAL, SUSPECT, Record, UnreadableRecord
 from backupd.retention import Candidate, Hold
 from backupd.working import ours

@@ -3,6 +3,7 @@
 A path is the host's own, absolute, in bytes: b"/etc/passwd". What is b"/" is the folder `data` of the backup.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from backupd.beneath import FILE, FOLDER, open_folder
+from backupd.beneath import FOLDER, open_folder
 from backupd.record import DATA
 
 KINDS = {
@@ -48,6 +49,10 @@ class Entry:
     target: bytes | None = None
     """What a symlink says; None for all others."""
     rdev: int = 0
+    """Which device a device node is; 0 for all others."""
+    changed: int = 0
+    """When the inode was last changed here, on the server, nanoseconds: its ctime. No host can choose it, a snapshot keeps it: so
+    one inode number with one `changed` in two backups of a host is one and the same file, untouched in between."""
 
     @property
     def name(self) -> bytes:
@@ -77,7 +82,7 @@ def joined(names: list[bytes]) -> bytes:
 
 class Tree:
     """The files of one backup, open. Every method raises OSError as the kernel has it: ENOENT, ENOTDIR, and ELOOP or ENOTDIR where
-    a component on the way is a symlink; and ValueError for what is no path.
+    a component on the way is a symlink, EXDEV for what is mounted in it; and ValueError for what is no path.
     """
 
     def __init__(self, subvolume: Path) -> None:
@@ -87,6 +92,8 @@ class Tree:
             self._root = os.open(DATA, FOLDER, dir_fd=outer)
         finally:
             os.close(outer)
+        self.device = os.fstat(self._root).st_dev
+        """Of the backup's subvolume: what has another one is not of the backup."""
 
     def close(self) -> None:
         """Nothing of it can be used any more."""
@@ -98,10 +105,18 @@ class Tree:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def open_folder(self, names: list[bytes]) -> int:
+        """A descriptor of the folder that those names lead to."""
+        fd = open_folder(self._root, names)
+        if os.fstat(fd).st_dev == self.device:
+            return fd
+        os.close(fd)
+        raise OSError(errno.EXDEV, "something else is mounted there")
+
     @contextmanager
     def folder(self, path: bytes) -> Iterator[int]:
         """A descriptor of the folder at `path`, for as long as the context lasts."""
-        fd = open_folder(self._root, components(path))
+        fd = self.open_folder(components(path))
         try:
             yield fd
         finally:
@@ -113,7 +128,12 @@ class Tree:
         if not names:
             return entry_of(b"/", os.fstat(self._root), None)
         with self.folder(joined(names[:-1])) as above:
-            return _look(above, names[-1], joined(names))
+            return look(above, names[-1], joined(names))
+
+    def names(self, path: bytes) -> list[bytes]:
+        """The names in the folder at `path`, in the order of their bytes."""
+        with self.folder(path) as fd:
+            return names_in(fd)
 
     def list(self, path: bytes) -> Iterator[Entry]:
         """What is in the folder at `path`, in the order that the filesystem has it."""
@@ -125,42 +145,110 @@ class Tree:
         """A descriptor of the plain file at `path`, for reading. Raises OSError; EINVAL when it is anything but a plain file."""
         names = components(path)
         if not names:
-            raise IsADirectoryError(21, "Is a directory")
+            raise IsADirectoryError(errno.EISDIR, "Is a directory")
         with self.folder(joined(names[:-1])) as above:
             return open_plain(names[-1], above)
 
     def walk(self, path: bytes, skip: Callable[[Entry], bool] = lambda _: False) -> Iterator[Entry]:
         """The entry at `path` and all below it, a folder before what is in it, names in the order of their bytes.
 
-        What `skip` says yes to is given, but not entered. Memory: the names of one folder at a time on each level.
+        What `skip` says yes to is given, but not entered; neither is what is mounted in it. Memory: the names of one folder at a
+        time on each level, whatever the depth.
         """
         first = self.stat(path)
         yield first
         if first.kind != "folder" or skip(first):
             return
-        with self.folder(path) as fd:
-            yield from _walk(fd, first.path.rstrip(b"/"), skip)
+        with Descent(self, first.path) as down:
+            levels = [iter(names_in(down.fd))]
+            while levels:
+                name = next(levels[-1], None)
+                if name is None:
+                    levels.pop()
+                    down.leave()
+                    continue
+                yield (entry := down.look(name))
+                if entry.kind == "folder" and entry.device == self.device and not skip(entry):
+                    down.enter(name)
+                    levels.append(iter(names_in(down.fd)))
 
 
-def _walk(fd: int, above: bytes, skip: Callable[[Entry], bool]) -> Iterator[Entry]:
-    for name in sorted(os.fsencode(name) for name in os.listdir(fd)):
-        entry = _look(fd, name, above + b"/" + name)
-        yield entry
-        if entry.kind == "folder" and not skip(entry):
-            inner = os.open(name, FOLDER, dir_fd=fd)
-            try:
-                yield from _walk(inner, entry.path, skip)
-            finally:
-                os.close(inner)
+_KEPT_OPEN, _EVERY = 64, 32
+
+
+class Descent:
+    """The folders from one of them down to where a walk is. Only the deepest are kept open, and of the others each thirty-second: a
+    host may nest them deeper than a process may have descriptors. A folder that is come back to is opened anew from the nearest
+    one above that is open, through no symlink.
+    """
+
+    def __init__(self, tree: Tree, path: bytes) -> None:
+        self._names = components(path)
+        self._above = b"".join(b"/" + name for name in self._names)
+        self._top = len(self._names)
+        self._open: list[int | None] = [tree.open_folder(self._names)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        while self._open:
+            self._close()
+
+    @property
+    def path(self) -> bytes:
+        """Of the folder where the walk is."""
+        return self._above or b"/"
+
+    @property
+    def fd(self) -> int:
+        """A descriptor of it, until the next step."""
+        fd = self._open[-1]
+        return self._open_anew() if fd is None else fd
+
+    def look(self, name: bytes) -> Entry:
+        """The entry of that name in it."""
+        return look(self.fd, name, self._above + b"/" + name)
+
+    def enter(self, name: bytes) -> None:
+        """One step down."""
+        self._open.append(os.open(name, FOLDER, dir_fd=self.fd))
+        self._names.append(name)
+        self._above += b"/" + name
+        far = len(self._open) - _KEPT_OPEN - 1
+        if far > 0 and far % _EVERY and (old := self._open[far]) is not None:
+            os.close(old)
+            self._open[far] = None
+
+    def leave(self) -> None:
+        """One step up."""
+        self._close()
+        if self._open:
+            self._above = self._above[: -len(self._names.pop()) - 1]
+
+    def _open_anew(self) -> int:
+        number, nearest = next((number, fd) for number, fd in reversed(list(enumerate(self._open))) if fd is not None)
+        fd = self._open[-1] = open_folder(nearest, self._names[self._top + number :])
+        return fd
+
+    def _close(self) -> None:
+        if (fd := self._open.pop()) is not None:
+            os.close(fd)
+
+
+def names_in(folder: int) -> list[bytes]:
+    """The names in an open folder, in the order of their bytes."""
+    return sorted(os.fsencode(name) for name in os.listdir(folder))
 
 
 def _entries(fd: int, above: bytes) -> Iterator[Entry]:
     for name in os.listdir(fd):
         raw = os.fsencode(name)
-        yield _look(fd, raw, above + b"/" + raw)
+        yield look(fd, raw, above + b"/" + raw)
 
 
-def _look(folder: int, name: bytes, path: bytes) -> Entry:
+def look(folder: int, name: bytes, path: bytes) -> Entry:
+    """The entry of a name in an open folder, a symlink as itself; `path` is what it is called in the backup."""
     found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(found.st_mode) else None
     return entry_of(path, found, target)
@@ -182,18 +270,23 @@ def entry_of(path: bytes, found: os.stat_result, target: bytes | None) -> Entry:
         device=found.st_dev,
         target=target,
         rdev=found.st_rdev,
+        changed=found.st_ctime_ns,
     )
 
 
 def open_plain(name: bytes, folder: int) -> int:
     """A descriptor of a plain file by its name in an open folder. Raises OSError; EINVAL when it is anything else.
 
-    It is looked at before it is opened, and again after: opening a device or a fifo may do something.
+    To open a device or a fifo may do something. So what is there is first got hold of without being opened (O_PATH), looked at, and
+    then that very inode is opened, whatever its name means by then.
     """
-    if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-        raise OSError(22, "no plain file")
-    fd = os.open(name, os.O_RDONLY | FILE, dir_fd=folder)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(22, "no plain file")
-    return fd
+    held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(held).st_mode):
+            raise OSError(errno.EINVAL, "no plain file")
+        return os.open(f"/proc/self/fd/{held}", _READ)
+    finally:
+        os.close(held)
+
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOATIME | os.O_CLOEXEC

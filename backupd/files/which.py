@@ -1,18 +1,23 @@
-"""Which backup somebody means: HOST is its newest complete one, HOST@NAME that one, HOST@2026-11-20 the newest of that day."""
+"""Which backup somebody means: HOST is its newest complete one, HOST@NAME that one, HOST@2026-11-20 the newest of that day.
 
-from collections.abc import Iterator
+A day is one of UTC here, for it is the beginning of a name.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 
-from backupd.notes import effective_state, read_notes
-from backupd.reconcile import hosts_of, names_of
-from backupd.record import COMPLETE, FINAL, Record
+from backupd.folders import hosts_of, names_of
+from backupd.notes import Notes, effective_state, read_notes
+from backupd.record import COMPLETE, FINAL, Record, UnreadableRecord
 from backupd.working import ours
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import WORKING, Pool
-from btrkeep.units import parse_backup_name
+from btrkeep.units import format_time, parse_backup_name
 
 LATEST = "latest"
 
@@ -37,49 +42,81 @@ def parse_which(text: str) -> tuple[str, str]:
     return host, which or LATEST
 
 
-def restorable(pool: Pool, host: str) -> Iterator[Restorable]:
-    """All of a host's backups that can be restored from, newest first. What cannot be read is passed over.
+def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorable]:
+    """All of a host's backups that can be restored from and whose names begin so, newest first. What cannot be read is passed over.
 
     Raises UsageError when the pool has no such host.
     """
     see_host(pool, host)
-    notes = read_notes(pool.host(host))
+    notes = _notes(pool, host)
     for name in sorted(names_of(pool, host) - {WORKING}, reverse=True):
+        if not name.startswith(beginning):
+            continue
         try:
             found = ours(pool.host(host) / name, host)
-        except OperatorError:
+        except (OperatorError, OSError):  # a record that is damaged; a backup that is deleted meanwhile
             continue
         if found and found[0].read_only and found[1].state in FINAL:
             record = found[1]
             yield Restorable(host, name, pool.host(host) / name, effective_state(record, notes), record.started, record)
 
 
-def find(pool: Pool, host: str, which: str = LATEST) -> Restorable:
+def _notes(pool: Pool, host: str) -> Notes:
+    """None where they are damaged: that must not keep anybody from his files, and nothing is deleted on the strength of this."""
+    try:
+        return read_notes(pool.host(host))
+    except UnreadableRecord:
+        return Notes()
+
+
+def find(pool: Pool, host: str, which: str = LATEST, at: datetime | None = None) -> Restorable:
     """The backup that is meant: "latest" (the newest complete one, without one the newest), a name, or the beginning of names, of
-    which the newest complete one counts: a day, a month. Raises UsageError, which names the nearest.
+    which the newest complete one counts: a day, a month. With `at` only those count that had begun by then.
+
+    Raises UsageError, which names the nearest.
     """
-    found: list[Restorable] = []
-    for one in restorable(pool, host):
-        if which not in (LATEST, one.name) and not one.name.startswith(which):
-            continue
-        if one.state == COMPLETE or one.name == which:
-            return one
-        found.append(one)
-    if found:
-        return found[0]
-    if which == LATEST:
-        raise UsageError(f"{host} has no backup that can be restored from", f"`backupd list {host}` shows what there is")
+    beginning = "" if which == LATEST else which
+    backups = (one for one in restorable(pool, host, beginning) if at is None or one.started <= at)
+    if found := _best(backups, which):
+        return found
     names = sorted(names_of(pool, host) - {WORKING})
+    if not names:
+        raise UsageError(f"{host} has no backup that can be restored from", f"`backupd list {host}` shows what there is")
+    if at:
+        raise UsageError(f"{host} has no backup that had begun by {format_time(at)}", f"the oldest is {names[0]}")
+    if which == LATEST or which in names:
+        what = "that can be restored from" if which == LATEST else f"{which} that can be restored from"
+        raise UsageError(f"{host} has no backup {what}", f"`backupd check` and `backupd list {host}` may know why")
     near = get_close_matches(which, names, 1, 0.3)
     raise UsageError(f"{host} has no backup {which}", f"the nearest is {near[0]}" if near else f"`backupd list {host}` shows them")
 
 
+def _best(backups: Iterable[Restorable], which: str) -> Restorable | None:
+    """The first that is complete, or is the one that was named; without one the first of all."""
+    other = None
+    for one in backups:
+        if one.state == COMPLETE or one.name == which:
+            return one
+        other = other or one
+    return other
+
+
 def see_host(pool: Pool, host: str) -> None:
     """Raises UsageError when the pool has no folder of such a host; the name may come from anywhere."""
-    known = hosts_of(pool)
-    if host not in known:
-        near = get_close_matches(host, known, 1)
-        raise UsageError(f"there is no host {host}", f"did you mean {near[0]}?" if near else "`backupd list` shows them")
+    if _has_folder(pool, host):
+        return
+    near = get_close_matches(host, hosts_of(pool), 1)
+    raise UsageError(f"there is no host {host}", f"did you mean {near[0]}?" if near else "`backupd list` shows them")
+
+
+def _has_folder(pool: Pool, host: str) -> bool:
+    """Asks for the one folder, for there may be thousands beside it."""
+    if host in ("", ".", "..") or "/" in host or "\0" in host:
+        return False
+    try:
+        return stat.S_ISDIR(os.lstat(pool.host(host)).st_mode)
+    except OSError:
+        return False
 
 
 def is_name(text: str) -> bool:

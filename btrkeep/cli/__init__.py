@@ -3,7 +3,7 @@
 import os
 import select
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,7 +14,7 @@ from btrkeep.cli.tables import table
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.units import printable
 
-__all__ = ["complain", "echo_json", "edge", "stream_json", "table"]
+__all__ = ["complain", "echo_json", "edge", "stream_json", "stream_object", "table"]
 
 _AT_A_TIME = 500  # encoding many items with one call takes two thirds of the time; so many are some 200 kB
 
@@ -103,6 +103,19 @@ def stream_json(items: Iterable[Mapping[str, Any]]) -> None:
         sys.stdout.write(separator + _encoded(some)[1:-1])
         separator = ",\n"
     sys.stdout.write("]\n" if separator != "[" else "[]\n")
+    sys.stdout.flush()
+
+
+def stream_object(
+    head: Mapping[str, Any], key: str, items: Iterable[Mapping[str, Any]], tail: Callable[[], Mapping[str, Any]] = dict
+) -> None:
+    """One JSON object: `head`, then `items` under `key`, as `stream_json` writes them, then what `tail` gives when they are out."""
+    import json
+
+    sys.stdout.write(f"{json.dumps(head)[:-1]}, {json.dumps(key)}:\n")
+    stream_json(items)
+    end = json.dumps(tail())[1:-1]
+    sys.stdout.write(f", {end}}}\n" if end else "}\n")
     sys.stdout.flush()
 
 

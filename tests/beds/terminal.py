@@ -44,6 +44,11 @@ class Terminal:
         self._looked = len(self.text)
         os.write(self._end, words.encode() + b"\n")
 
+    def type(self, keys: str) -> None:
+        """Presses those keys; what comes of it counts as new."""
+        self._looked = len(self.text)
+        os.write(self._end, keys.encode())
+
     def interrupted(self) -> int:
         """The exit status after Ctrl-C. After several, if need be: one between a prompt and its read can be missed."""
         for _ in range(20):

@@ -1,0 +1,69 @@
+"""`backupd browse`: what is in a backup."""
+
+import os
+from datetime import date, datetime
+
+import click
+
+from backupd.cli.context import json_option, now_option
+from backupd.cli.files_view import entries_table, state_words
+from backupd.cli.inside import Looked, complete_path, complete_which, end_of, looked, pool_of
+from backupd.cli.names import DAY
+from backupd.files.listing import listing
+from backupd.files.near import entry_at, path_given
+from backupd.files.objects import backup_object
+from backupd.files.tree import Entry
+from backupd.files.which import LATEST, parse_which
+from backupd.files.words import entry_object, shown
+from btrkeep.cli import stream_object
+from btrkeep.errors import UsageError
+from btrkeep.units import counted
+
+
+@click.command("browse")
+@click.argument("host", metavar="HOST[@BACKUP]", shell_complete=complete_which)
+@click.argument("path", required=False, default="/", shell_complete=complete_path)
+@click.option(
+    "--at", type=DAY, metavar="DATE", help="The newest complete backup that had begun by the end of that day, or by a full time."
+)
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: bool, now: datetime | None) -> int:
+    """What is in a backup of HOST: the folder at PATH, or the file; without PATH the top.
+
+    BACKUP is the name of a backup, or the beginning of names, of which the newest complete one counts: web1@2026-11-20 is the
+    newest of that day (in UTC, as names are). Without it the newest complete backup is shown.
+
+    PATH is as it is on the host. A symlink is shown with where it points to, and never followed.
+    """
+    pool, zone = pool_of(ctx, now)
+    name, which = parse_which(host)
+    if at and which != LATEST:
+        raise UsageError(f"--at and @{which} exclude each other", f"leave one of them out: `backupd browse {name} --at {at}`")
+    wanted = path_given(path)
+    with looked(pool, name, which, end_of(at, zone) if at else now) as found:
+        entry = entry_at(found.tree, wanted, found.where)
+        entries = listing(found.tree, wanted) if entry.kind == "folder" else []
+    if as_json:
+        _print_json(found, entry, entries)
+    else:
+        _show(found, entry, entries)
+    return 0
+
+
+def _print_json(found: Looked, entry: Entry, entries: list[Entry]) -> None:
+    head = {
+        "host": found.backup.host,
+        "backup": backup_object(found.backup),
+        "path": os.fsdecode(entry.path),
+        "entry": entry_object(entry),
+    }
+    stream_object(head, "entries", (entry_object(one) for one in entries))
+
+
+def _show(found: Looked, entry: Entry, entries: list[Entry]) -> None:
+    said = f": {counted(len(entries), 'name')}" if entry.kind == "folder" else ""
+    click.echo(f"{found.where} ({state_words(found.backup.state)}) {shown(entry.path)}{said}")
+    if entries or entry.kind != "folder":
+        click.echo(entries_table(entries or [entry]))

@@ -1,0 +1,209 @@
+"""`backupd compare`: what differs between two backups of a host."""
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+from backupd.cli.context import json_option, now_option
+from backupd.cli.files_view import state_words
+from backupd.cli.inside import Looked, Ticker, complete_path, complete_which, looked, pool_of
+from backupd.cli.names import complete_name
+from backupd.files.comparing import ADDED, CHANGED, KIND, REMOVED, Difference, Sum, compare, text_difference
+from backupd.files.near import entry_at, path_given
+from backupd.files.objects import backup_object, difference_object, sum_object
+from backupd.files.tree import Entry
+from backupd.files.which import LATEST
+from backupd.files.words import shown, time_words
+from btrkeep.cli import echo_json, stream_object
+from btrkeep.errors import UsageError
+from btrkeep.units import counted, format_size, printable
+
+_SIGNS = {ADDED: ("+", "green"), REMOVED: ("-", "red"), CHANGED: ("~", "yellow"), KIND: ("!", "yellow")}
+_LINES = {"+": "green", "-": "red", "@": "cyan"}
+
+
+@click.command("compare")
+@click.argument("host", shell_complete=complete_which)
+@click.argument("path", shell_complete=complete_path)
+@click.argument("before", metavar="BACKUP", shell_complete=complete_name)
+@click.argument("after", metavar="[BACKUP]", required=False, default=LATEST, shell_complete=complete_name)
+@click.option("--content", is_flag=True, help="Read files of the same size and time too, unless they are known to be the same.")
+@click.option("--all", "everything", is_flag=True, help="Every name below a folder that only one backup has, too.")
+@click.option("--text", is_flag=True, help="The lines that differ of a text file.")
+@json_option
+@now_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    host: str,
+    path: str,
+    before: str,
+    after: str,
+    content: bool,
+    everything: bool,
+    text: bool,
+    as_json: bool,
+    now: datetime | None,
+) -> int:
+    """What differs at PATH, and below, from the first BACKUP of HOST to the second; without a second to the newest complete one.
+
+    BACKUP is a name, or the beginning of names, of which the newest complete one counts: 2026-11-20, in UTC.
+
+    + came, - went, ~ changed, ! is something else now, such as a folder instead of a file. Files of one size and time count as the
+    same, as for rsync; --content reads them. The times of folders are not compared. Every folder below PATH is gone through: none
+    can be passed over by its time, for that says nothing of the folders in it.
+    """
+    if text and everything:
+        raise UsageError("--text and --all exclude each other", "--text is for one file")
+    pool, _ = pool_of(ctx, now)
+    wanted = path_given(path)
+    with looked(pool, host, before, now) as old, looked(pool, host, after, now) as new:
+        if not _is_in(old, wanted):
+            entry_at(new.tree, wanted, host)
+        if text:
+            _show_text(old, new, wanted, as_json)
+        elif as_json:
+            _print_json(old, new, wanted, content)
+        else:
+            _show(old, new, wanted, content, everything)
+    return 0
+
+
+def _is_in(found: Looked, path: bytes) -> bool:
+    try:
+        found.tree.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _differences(old: Looked, new: Looked, path: bytes, content: bool, total: Sum) -> Iterator[Difference]:
+    """All of them, counted in `total`; on a terminal it is told how far it is."""
+    names = 0
+    with Ticker() as ticker:
+
+        def tell(name: bytes) -> None:
+            nonlocal names
+            names += 1
+            ticker(f"{names:,} names compared, at {shown(name)[:100]}")
+
+        for one in compare(old.tree, new.tree, path, content, tell):
+            total.take(one)
+            yield one
+
+
+# --- for programs
+
+
+def _print_json(old: Looked, new: Looked, path: bytes, content: bool) -> None:
+    total = Sum()
+    found = (difference_object(one) for one in _differences(old, new, path, content, total))
+    stream_object({**_head(old, new, path), "content": content}, "differences", found, lambda: {"sum": sum_object(total)})
+
+
+def _head(old: Looked, new: Looked, path: bytes) -> dict[str, Any]:
+    return {
+        "host": old.backup.host,
+        "path": os.fsdecode(path),
+        "before": backup_object(old.backup),
+        "after": backup_object(new.backup),
+    }
+
+
+# --- for people
+
+
+def _show(old: Looked, new: Looked, path: bytes, content: bool, everything: bool) -> None:
+    click.echo(
+        f"{shown(path)} of {old.backup.host}: {old.backup.name} ({state_words(old.backup.state)}) "
+        f"-> {new.backup.name} ({state_words(new.backup.state)})"
+    )
+    total = Sum()
+    found = _differences(old, new, path, content, total)
+    for line in map(_line, found) if everything else _lines(found):
+        click.echo(line)
+    click.echo(_total(total))
+
+
+def _lines(found: Iterator[Difference]) -> Iterator[str]:
+    """One line for each; a folder that only one backup has is one line with all that is in it."""
+    folder: Difference | None = None
+    inside = Sum()
+    for one in found:
+        if folder and one.what == folder.what and one.path.startswith(folder.path + b"/"):
+            inside.take(one)
+            continue
+        if folder:
+            yield _folder_line(folder, inside)
+        folder, inside = (one if one.what in (ADDED, REMOVED) and _entry(one).kind == "folder" else None), Sum()
+        if not folder:
+            yield _line(one)
+    if folder:
+        yield _folder_line(folder, inside)
+
+
+def _folder_line(one: Difference, inside: Sum) -> str:
+    names, size = inside.added + inside.removed, inside.added_bytes + inside.removed_bytes
+    said = f"{counted(names, 'name')} in it, {format_size(size)}" if names else "empty"
+    return f"{_line(one)}  {said}"
+
+
+def _entry(one: Difference) -> Entry:
+    entry = one.after or one.before
+    assert entry is not None
+    return entry
+
+
+def _line(one: Difference) -> str:
+    sign, colour = _SIGNS[one.what]
+    entry = _entry(one)
+    name = shown(one.path) + ("/" if entry.kind == "folder" and one.path != b"/" else "")
+    head = f"{click.style(sign, fg=colour)} {name}"
+    if one.before and one.after:
+        return f"{head}  {', '.join(_field(name, one.before, one.after) for name in _told(one.fields))}"
+    return f"{head}  {format_size(entry.size)}" if entry.kind == "file" else head
+
+
+def _told(fields: Sequence[str]) -> list[str]:
+    """That the content is another one goes without saying where the size is."""
+    return [name for name in fields if name != "content" or "size" not in fields]
+
+
+def _field(name: str, before: Entry, after: Entry) -> str:
+    """What differs, with both values where they are short."""
+    values = {
+        "kind": (before.kind, after.kind),
+        "size": (format_size(before.size), format_size(after.size)),
+        "mtime": (time_words(before.mtime), time_words(after.mtime)),
+        "mode": (f"{before.mode:04o}", f"{after.mode:04o}"),
+        "owner": (f"{before.uid}:{before.gid}", f"{after.uid}:{after.gid}"),
+        "target": (shown(before.target or b""), shown(after.target or b"")),
+    }
+    if name not in values or values[name][0] == values[name][1]:  # two sizes may look the same
+        return name
+    return f"{name} {values[name][0]} -> {values[name][1]}"
+
+
+def _total(total: Sum) -> str:
+    if not (total.added or total.removed or total.changed):
+        return "no difference"
+    return (
+        f"{total.added:,} came ({format_size(total.added_bytes)}), {total.removed:,} went ({format_size(total.removed_bytes)}), "
+        f"{total.changed:,} changed ({format_size(total.changed_bytes)} in them)"
+    )
+
+
+def _show_text(old: Looked, new: Looked, path: bytes, as_json: bool) -> None:
+    lines = text_difference(old.tree, new.tree, path)
+    if as_json:
+        echo_json({**_head(old, new, path), "text": lines})
+        return
+    if lines:
+        lines[:2] = [f"--- {old.where} {os.fsdecode(path)}", f"+++ {new.where} {os.fsdecode(path)}"]
+    for line in lines:
+        click.echo(click.style(printable(line), fg=_LINES.get(line[:1])))
+    if not lines:
+        click.echo("no difference")

@@ -1,0 +1,42 @@
+"""Entries of backups in a terminal, as `ls -ln` shows them. Names are somebody else's, so each is made safe to show."""
+
+from collections.abc import Sequence
+
+import click
+
+from backupd.files.listing import is_executable
+from backupd.files.tree import Entry
+from backupd.files.words import device_words, mode_words, shown, time_words
+from btrkeep.cli import table
+from btrkeep.units import format_size
+
+_HEADERS = ["MODE", "UID", "GID", "SIZE", "MODIFIED", "NAME"]
+_STATES = {"complete": "green", "suspect": "yellow", "failed": "red", "expired": "red"}
+
+
+def state_words(state: str) -> str:
+    """A backup's state, coloured."""
+    return click.style(state, fg=_STATES.get(state))
+
+
+def entries_table(entries: Sequence[Entry]) -> str:
+    """One line for each."""
+    rows = [
+        (mode_words(one), str(one.uid), str(one.gid), size_words(one), time_words(one.mtime), name_words(one)) for one in entries
+    ]
+    return table(rows, _HEADERS, right=["UID", "GID", "SIZE"], spare=["UID", "GID"])
+
+
+def size_words(entry: Entry) -> str:
+    """A file's size, a device's numbers; nothing for what has no size that says anything."""
+    return format_size(entry.size) if entry.kind == "file" else device_words(entry) or "-"
+
+
+def name_words(entry: Entry) -> str:
+    """The name, folders with a slash behind it, symlinks with where they point to."""
+    name = shown(entry.name)
+    if entry.kind == "folder":
+        return click.style(name, fg="blue", bold=True) + ("" if entry.path == b"/" else "/")
+    if entry.kind == "symlink":
+        return f"{click.style(name, fg='cyan')} -> {shown(entry.target or b'')}"
+    return click.style(name, fg="green", bold=True) if is_executable(entry) else name

@@ -1,0 +1,143 @@
+"""What the commands that look into backups share: the backup and the path that are meant, opened and completed.
+
+They need the pool and nothing else: no catalogue, so a listing is there in the time that Python takes to start.
+"""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import click
+
+from backupd.cli.context import clock_for, load_config
+from backupd.cli.names import completing, moment_of
+from backupd.files.tree import Tree
+from backupd.files.which import LATEST, Restorable, find, parse_which
+from backupd.folders import hosts_of, names_of
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.pool.marker import WORKING, Pool, open_pool
+
+_MOST_COMPLETED = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A backup that is looked into."""
+
+    pool: Pool
+    backup: Restorable
+    tree: Tree
+
+    @property
+    def where(self) -> str:
+        """What it is called in messages: HOST@NAME."""
+        return f"{self.backup.host}@{self.backup.name}"
+
+
+def pool_of(ctx: click.Context, now: datetime | None = None) -> tuple[Pool, ZoneInfo]:
+    """The pool that --pool or --config names, and its zone. Raises OperatorError of every kind."""
+    config = load_config(ctx)
+    pool = open_pool(config.pool.path)
+    clock_for(pool, now)
+    return pool, config.pool.zone
+
+
+def end_of(day: date, zone: ZoneInfo) -> datetime:
+    """The last moment that a day of the pool's zone has; a full time as it is."""
+    if isinstance(day, datetime):
+        return day
+    try:
+        return moment_of(day + timedelta(days=1), zone) - timedelta(microseconds=1)
+    except OverflowError:
+        raise UsageError(f"{day} is beyond what a calendar has", "name a day of these centuries") from None
+
+
+@contextmanager
+def looked(pool: Pool, host: str, which: str = LATEST, at: datetime | None = None) -> Iterator[Looked]:
+    """The backup that is meant, open. Raises UsageError; OperatorError for what cannot be read while the context lasts."""
+    backup = find(pool, host, which, at)
+    with reading(f"{backup.host}@{backup.name}"), Tree(backup.path) as tree:
+        yield Looked(pool, backup, tree)
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """What cannot be read within becomes an OperatorError. (A reader of our output that goes away is none of it.)"""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        hint = "is it being deleted? `backupd list` shows what there is; for errors of the disks see dmesg and `backupd scrub`"
+        raise OperatorError(f"{where} cannot be read: {error.strerror or error}", hint) from error
+
+
+class Ticker:
+    """One line on a terminal that says how far it is, five times a second at the most; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+        self._last = time.monotonic()
+        self._width = 0
+
+    def __call__(self, text: str) -> None:
+        now = time.monotonic()
+        if self._shown and now - self._last >= 0.2:
+            self._last = now
+            self._write(text)
+
+    def __enter__(self) -> "Ticker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._width:
+            self._write("")
+
+    def _write(self, text: str) -> None:
+        click.echo("\r" + text.ljust(self._width) + ("" if text else "\r"), nl=False, err=True)
+        self._width = len(text)
+
+
+def complete_which(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """HOST, and behind an @ the names of its backups."""
+    found = completing(ctx)
+    if not found:
+        return []
+    host, at, which = incomplete.partition("@")
+    if not at:
+        return [one for one in hosts_of(found) if one.startswith(host)]
+    if "/" in host:
+        return []
+    names = sorted(names_of(found, host) - {WORKING}, reverse=True)
+    return [f"{host}@{name}" for name in [*names, LATEST] if name.startswith(which)]
+
+
+def complete_path(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The paths of the backup that was named before. Behind a single folder comes what is in it, so that one can go on typing."""
+    pool, which = completing(ctx), ctx.params.get("host")
+    if not pool or not which:
+        return []
+    try:
+        with Tree(find(pool, *parse_which(which)).path) as tree:
+            found = _beginning(tree, os.fsencode(incomplete or "/"))
+            if len(found) == 1 and found[0].endswith("/"):
+                found += _beginning(tree, os.fsencode(found[0]))
+    except (OperatorError, OSError, ValueError):
+        return []
+    return found[:_MOST_COMPLETED]
+
+
+def _beginning(tree: Tree, path: bytes) -> list[str]:
+    """Paths that begin so. Those are left out that a shell would have to have quoted, or that would move the cursor."""
+    above, _, beginning = path.rpartition(b"/")
+    names = [name for name in tree.names(above or b"/") if name.startswith(beginning)][:_MOST_COMPLETED]
+    texts = [os.fsdecode(above + b"/" + name) for name in names]
+    kinds = [tree.stat(os.fsencode(text)).kind for text in texts]
+    found = [text + "/" if kind == "folder" else text for text, kind in zip(texts, kinds, strict=True)]
+    return [text for text in found if text.isprintable() and shlex.quote(text) == text]

@@ -1,0 +1,235 @@
+"""`backupd restore`: files of a backup, given back to a folder, to the host, or as a tar."""
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from backupd.cli.context import clock_for, json_option, load_config, now_option
+from backupd.cli.inside import Looked, complete_path, complete_which, looked
+from backupd.cli.observers import say
+from backupd.cli.restore_view import Teller, say_backup, say_plan, say_result, say_stopped
+from backupd.files.archive import Archived
+from backupd.files.deciding import ALL, OVERWRITE
+from backupd.files.destination import see_destination
+from backupd.files.near import entry_at, path_given
+from backupd.files.objects import backup_object
+from backupd.files.restoration import Progress, Stopped
+from backupd.files.to_tar import total, write_file, write_stream
+from backupd.files.wanted import ORIGINAL, Doing, Wanted, preview_object, result_object
+from backupd.files.which import parse_which
+from backupd.files.words import shown
+from btrkeep.cli import echo_json
+from btrkeep.config import Config
+from btrkeep.errors import Exit, UsageError
+from btrkeep.pool.marker import open_pool
+from btrkeep.units import counted, format_size
+
+_ON_HOST = "\0"  # no value of an option can be that
+
+
+@click.command("restore")
+@click.argument("host", metavar="HOST[@BACKUP]", shell_complete=complete_which)
+@click.argument("paths", nargs=-1, metavar="PATH...", shell_complete=complete_path)
+@click.option("--to", type=click.Path(), metavar="DIR", help="Into a folder of this machine.")
+@click.option(
+    "--to-host",
+    is_flag=False,
+    flag_value=_ON_HOST,
+    metavar="[USER@HOST:DIR]",
+    help="To the host itself, each path where it was; or into a folder of a machine that is named. The last option, or with =.",
+)
+@click.option("--tar", type=click.Path(allow_dash=True), metavar="FILE|-", help="Into a tar file, or to standard output.")
+@click.option(
+    "--overwrite", type=click.Choice(OVERWRITE), help="What to do with files that are there and differ. [default: refuse]"
+)
+@click.option("--parents", is_flag=True, help="Keep whole paths: /etc/passwd becomes DIR/etc/passwd, not DIR/passwd.")
+@click.option(
+    "--compare",
+    type=click.Choice(("content", "metadata")),
+    default="content",
+    show_default=True,
+    help="What is compared afterwards: all, which reads every file that does not share its data once more, or all but contents.",
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), metavar="NUMBER", help="Where ssh of a machine named with --to-host listens."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would happen; change nothing.")
+@click.option("--progress-lines", is_flag=True, help="Say how far it is every few seconds, on standard error, terminal or not.")
+@json_option
+@now_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    host: str,
+    paths: tuple[str, ...],
+    to: str | None,
+    to_host: str | None,
+    tar: str | None,
+    overwrite: str | None,
+    parents: bool,
+    compare: str,
+    port: int | None,
+    dry_run: bool,
+    progress_lines: bool,
+    as_json: bool,
+    now: datetime | None,
+) -> int:
+    """Give back each PATH of a backup, with all that is below it.
+
+    PATH is as the host has it: /etc/passwd, or / for everything. BACKUP is a backup's name or its beginning, such as a day; without
+    it the newest complete one is taken. Owners, modes, times, ACLs, attributes, hard links and holes come back.
+
+    /etc/nginx becomes DIR/nginx, as `cp -a` does it. What is in / goes into DIR itself. In a tar names are whole paths.
+
+    Nothing is ever deleted at the destination. Something there that differs is named, and nothing at all is written, unless
+    --overwrite says: never (keep it, restore the rest), older (overwrite what is older than the backup's) or all.
+
+    Stopped, the same command goes on with the rest. Exit status 1: something could not be restored or is not as in the backup.
+    """
+    name, which = parse_which(host)
+    where = _one_of(to, to_host, tar)
+    if not paths:
+        raise UsageError("no path is named", f"`backupd browse {host}` shows what there is; / is all of it")
+    wanted = Wanted(name, which, tuple(map(path_given, paths)), where, overwrite, parents, content=compare == "content", port=port)
+    config = load_config(ctx)
+    pool = open_pool(config.pool.path)
+    clock_for(pool, now)
+    watch = _Watch(Teller(progress_lines))
+    try:
+        with looked(pool, name, which) as found, watch.watching():
+            if tar is not None:
+                return _tar(found, config, wanted, tar, dry_run, as_json, watch)
+            doing = Doing(config, pool, found.backup, found.tree, wanted, watch)
+            return (_look if dry_run else _do)(doing, watch, as_json)
+    except Stopped:
+        say_stopped()
+        return watch.exit_status
+
+
+def _one_of(to: str | None, to_host: str | None, tar: str | None) -> str:
+    """Where it goes, in Wanted's words. Raises UsageError."""
+    given = [value for value in (to, to_host, tar) if value is not None]
+    if len(given) != 1:
+        raise UsageError(
+            "say where to, and once: --to DIR, --to-host or --tar FILE" if given else "it is not said where to",
+            "--to DIR: a folder here; --to-host: where it was, or USER@HOST:DIR; --tar FILE: an archive",
+        )
+    if to_host is not None:
+        if to_host.startswith("/") and ":" not in to_host:
+            raise UsageError(f"--to-host {to_host} names no machine", "for the host itself put --to-host behind the paths")
+        return ORIGINAL if to_host == _ON_HOST else to_host or ":"
+    if to == "":  # an empty variable of a script must not mean the current folder
+        raise UsageError("--to names no folder", "name one, such as /var/tmp/restored")
+    return str(Path(to).absolute()) if to else ""
+
+
+def _look(doing: Doing, watch: "_Watch", as_json: bool) -> int:
+    found = doing.preview()
+    watch.clear()
+    fields = preview_object(doing, found)
+    if as_json:
+        echo_json(fields)
+    else:
+        say_backup(doing)
+        say_plan(doing, found)
+        if not fields["possible"]:
+            say(f"so it would be refused: {fields['why_not']}")
+    return Exit.OK if fields["possible"] else Exit.ATTENTION
+
+
+def _do(doing: Doing, watch: "_Watch", as_json: bool) -> int:
+    if not as_json:
+        say_backup(doing)
+    found = doing.preview()
+    done = doing.run(found)
+    watch.clear()
+    if as_json:
+        echo_json(result_object(doing, found, done))
+    else:
+        say_result(done)
+    return Exit.OK if done.good else Exit.ATTENTION
+
+
+def _tar(
+    found: Looked, config: Config, wanted: Wanted, tar: str, dry_run: bool, as_json: bool, tell: Callable[[Progress], None]
+) -> int:
+    if as_json and tar == "-" and not dry_run:
+        raise UsageError("the tar and the JSON cannot both go to standard output", "name a file for the tar")
+    for path in wanted.paths:
+        entry_at(found.tree, path, found.where)
+    if dry_run:
+        names, size = total(found.tree, wanted.paths)
+        return _say_tar(
+            found,
+            as_json,
+            {"tar": tar, "entries": names, "bytes": size},
+            f"would hold {counted(names, 'name')}, {format_size(size)}",
+        )
+    if tar == "-":
+        if sys.stdout.isatty():
+            raise UsageError("a tar is not for a terminal", "send it to a program or a file, such as: ... --tar - | tar -t")
+        done = write_stream(found.tree, wanted.paths, 1, tell)
+        _left_out(done)
+        return Exit.OK
+    see_destination(found.pool, config.pool.state, Path(tar).absolute().parent)
+    done = write_file(found.tree, wanted.paths, Path(tar).absolute(), wanted.overwrite == ALL, tell)
+    _left_out(done)
+    fields = {"tar": tar, "entries": done.entries, "bytes": done.size}
+    return _say_tar(found, as_json, fields, f"holds {counted(done.entries, 'name')}, {format_size(done.size)}")
+
+
+def _left_out(done: Archived) -> None:
+    for path, why in done.left_out:
+        say(f"note: {shown(path)} is left out: {why}", err=True)
+    if done.left_out_count > len(done.left_out):
+        say(f"note: {done.left_out_count - len(done.left_out):,} more are left out", err=True)
+
+
+def _say_tar(found: Looked, as_json: bool, fields: dict[str, object], words: str) -> int:
+    if as_json:
+        echo_json({"host": found.backup.host, **backup_object(found.backup), **fields})
+    else:
+        say(f"from {found.where}, {found.backup.state}: {fields['tar']} {words}")
+    return Exit.OK
+
+
+class _Watch:
+    """Says how far it is, and raises Stopped after SIGINT or SIGTERM, which end the context in good order."""
+
+    def __init__(self, teller: Teller) -> None:
+        self._teller = teller
+        self._seen: list[int] = []
+
+    def __call__(self, progress: Progress) -> None:
+        if self._seen:
+            raise Stopped
+        self._teller(progress)
+
+    def clear(self) -> None:
+        """Takes the line of progress away."""
+        self._teller.clear()
+
+    @property
+    def exit_status(self) -> int:
+        """That of the first signal."""
+        return Exit.INTERRUPTED if self._seen[0] == signal.SIGINT else Exit.TERMINATED
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Signals are only noted within."""
+        before = {number: signal.signal(number, self._noted) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            self._teller.clear()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _noted(self, number: int, _frame: FrameType | None) -> None:
+        self._seen.append(number)

@@ -1,0 +1,136 @@
+"""What `backupd restore` says: the plan, how far it is, and what came of it."""
+
+import shutil
+import sys
+import time
+
+import click
+
+from backupd.cli.observers import say
+from backupd.files.deciding import ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
+from backupd.files.restoration import Count, Preview, Progress, Restored
+from backupd.files.wanted import Doing
+from backupd.files.words import shown
+from btrkeep.units import counted, format_duration, format_size
+
+_TERMINAL_EVERY = 0.2
+_LINES_EVERY = 5.0
+_PLACES = 10
+_SHOWN = 20
+_STATES = {
+    "suspect": "lost or missed too much",
+    "failed": "not whole: some source path was missing or broke",
+    "expired": "going to be deleted: `backupd hold` keeps it",
+}
+_WORDS = {
+    NEW: "new",
+    OVERWRITTEN: "to be overwritten",
+    SAME: "there already, the same",
+    KEPT: "there and kept as they are",
+    ENTERED: "folders that are there",
+    REFUSED: "in the way",
+}
+
+
+def say_backup(doing: Doing) -> None:
+    """Which backup it is, and what to think of it."""
+    backup = doing.backup
+    warning = _STATES.get(backup.state)
+    say(f"from {backup.host}@{backup.name}, {backup.state}" + (f" ({warning})" if warning else ""))
+
+
+def say_plan(doing: Doing, found: Preview) -> None:
+    """What would happen."""
+    places = doing.places()
+    for path, place in places[:_PLACES]:
+        say(f"{shown(path)} -> {place}")
+    if len(places) > _PLACES:
+        say(f"and {counted(len(places) - _PLACES, 'path')} more")
+    kinds = f"{counted(found.files, 'file')}, {counted(found.folders, 'folder')}, {counted(found.others, 'other')}"
+    say(f"{kinds}; {format_size(found.size)}")
+    for what, words in _WORDS.items():
+        count = found.counts[what]
+        if count.number:
+            say(f"{count.number:>9,} {words}" + (f", {format_size(count.size)}" if count.size else ""))
+            if what in (OVERWRITTEN, KEPT, REFUSED):
+                _samples(count)
+    if found.reflinks:
+        say("the data is shared with the backup (the same btrfs): no room is needed, and it is done at once")
+    elif found.needed is not None:
+        say(f"{format_size(found.needed)} are needed, {format_size(found.free)} are free there")
+
+
+def _samples(count: Count) -> None:
+    for place, why in count.samples[:_SHOWN]:
+        say(f"            {place}: {why}")
+    if count.number > _SHOWN:
+        say(f"            and {count.number - _SHOWN:,} more")
+
+
+def say_result(done: Restored) -> None:
+    """What came of it: what was written, what was compared, what is wrong."""
+    written, total = (
+        done.counts[NEW].number + done.counts[OVERWRITTEN].number,
+        done.counts[NEW].size + done.counts[OVERWRITTEN].size,
+    )
+    parts = [f"{counted(written, 'name')} restored, {format_size(total)} in {format_duration(done.seconds)}"]
+    for what, words in ((OVERWRITTEN, "overwritten"), (SAME, "there already"), (KEPT, "kept as they were")):
+        if done.counts[what].number:
+            parts.append(f"{done.counts[what].number:,} {words}")
+    say("; ".join(parts))
+    shared = f", {format_size(done.reflinked)} are shared with the backup" if done.reflinked else ""
+    say(f"compared: {format_size(done.compared)} of content read again{shared}; {counted(done.differences.number, 'difference')}")
+    for title, count in (("could not be restored", done.problems), ("not as in the backup", done.differences)):
+        if count.number:
+            say(f"{counted(count.number, 'name')} {title}:")
+            _samples(count)
+
+
+class Teller:
+    """Says how far a restore is: in one line that changes on a terminal, with `lines` in a line every few seconds."""
+
+    def __init__(self, lines: bool) -> None:
+        self._terminal = sys.stderr.isatty() and not lines
+        self._every = _TERMINAL_EVERY if self._terminal else _LINES_EVERY
+        self._silent = not self._terminal and not lines
+        self._last = time.monotonic()
+        self._phase = ""
+        self._width = 0
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if self._silent or (now - self._last < self._every and (self._terminal or progress.phase == self._phase)):
+            return
+        self._last, self._phase = now, progress.phase
+        text = progress_line(progress, now)
+        if not self._terminal:
+            say(text, err=True)
+            return
+        text = text[: max(20, shutil.get_terminal_size().columns - 1)]
+        click.echo("\r" + text.ljust(self._width), nl=False, err=True)
+        self._width = len(text)
+
+    def clear(self) -> None:
+        """Takes the line away."""
+        if self._width:
+            click.echo("\r" + " " * self._width + "\r", nl=False, err=True)
+            self._width = 0
+
+
+def progress_line(progress: Progress, now: float) -> str:
+    """Files, bytes, rate and time left, as far as they are known."""
+    if progress.phase == "looking":
+        return f"looking: {counted(progress.files, 'name')}"
+    spent = max(0.001, now - progress.begun)
+    rate = progress.size / spent
+    line = f"{progress.phase}: {progress.files:,} of {counted(progress.all_files, 'name')}"
+    if progress.all_size:
+        line += f", {format_size(progress.size)} of {format_size(progress.all_size)}, {format_size(round(rate))}/s"
+    if rate and spent > 2 and progress.all_size > progress.size:
+        line += f", {format_duration((progress.all_size - progress.size) / rate)} left"
+    return line
+
+
+def say_stopped() -> None:
+    """What somebody should know who has stopped it."""
+    say("stopped: what is there is whole; the same command goes on with the rest", err=True)

@@ -1,0 +1,39 @@
+"""Extended attributes of a name in an open folder, ACLs and capabilities among them; and ACLs as the text that tar has."""
+
+import os
+from collections.abc import Iterator
+from struct import Struct
+
+ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
+_ENTRY = Struct("<HHL")  # tag, permissions, id: linux/posix_acl_xattr.h, after a version of four bytes
+_VERSION = 4
+_TAGS = {0x01: "user", 0x02: "user", 0x04: "group", 0x08: "group", 0x10: "mask", 0x20: "other"}
+_NAMED = (0x02, 0x08)
+
+
+def by_descriptor(folder: int, name: bytes) -> bytes:
+    """A path for the calls that take no folder's descriptor: those for extended attributes."""
+    return b"/proc/self/fd/%d/%s" % (folder, name)
+
+
+def attributes(folder: int, name: bytes) -> dict[str, bytes]:
+    """All extended attributes of a name, which is not followed; none where the filesystem has no such thing."""
+    path = by_descriptor(folder, name)
+    try:
+        names = os.listxattr(path, follow_symlinks=False)
+    except OSError as error:
+        if error.errno != 95:  # not supported
+            raise
+        return {}
+    return {attribute: os.getxattr(path, attribute, follow_symlinks=False) for attribute in names}
+
+
+def acl_text(value: bytes) -> str:
+    """What an ACL's attribute says, with numbers for names: user::rw-,user:1000:r--,group::r--,mask::r--,other::---."""
+    return ",".join(_acl_entries(value))
+
+
+def _acl_entries(value: bytes) -> Iterator[str]:
+    for tag, permissions, number in _ENTRY.iter_unpack(value[_VERSION:]):
+        letters = "".join(letter if permissions & bit else "-" for letter, bit in (("r", 4), ("w", 2), ("x", 1)))
+        yield f"{_TAGS[tag]}:{number if tag in _NAMED else ''}:{letters}"

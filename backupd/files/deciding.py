@@ -1,0 +1,84 @@
+"""What is done with each name that is restored: a pure function of what the backup has and what is there already."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backupd.files.tree import Entry
+
+NEW, SAME, ENTERED, OVERWRITTEN, KEPT, REFUSED = "new", "same", "entered", "overwritten", "kept", "refused"
+NEVER, OLDER, ALL = "never", "older", "all"
+OVERWRITE = (NEVER, OLDER, ALL)
+_SECOND = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is done with one name, and why."""
+
+    what: str
+    """NEW, SAME (it is there already), ENTERED (a folder that is there), OVERWRITTEN, KEPT (what is there stays) or REFUSED."""
+    why: str = ""
+
+
+def decide(entry: Entry, there: Entry | None, differs: Sequence[str], overwrite: str | None) -> Step:
+    """The step for `entry` where `there` is what its place holds; `differs` are the fields in which they differ.
+
+    `overwrite` None refuses whatever would be overwritten. A folder never takes the place of anything else, nor anything else the
+    place of a folder: what is there would have to be deleted.
+    """
+    if there is None:
+        return Step(NEW)
+    if entry.kind == "folder" or there.kind == "folder":
+        if entry.kind == there.kind:
+            return Step(ENTERED)
+        return Step(REFUSED, f"it is a {there.kind} there and a {entry.kind} in the backup")
+    if not differs:
+        return Step(SAME)
+    why = "differs: " + ", ".join(differs)
+    if overwrite == ALL:
+        return Step(OVERWRITTEN, why)
+    if overwrite == OLDER:
+        return Step(OVERWRITTEN, why) if there.mtime < entry.mtime else Step(KEPT, "it is not older than the backup's")
+    return Step(KEPT, why) if overwrite == NEVER else Step(REFUSED, why)
+
+
+def differing(entry: Entry, there: Entry) -> tuple[str, ...]:
+    """The fields of two entries that differ, of those that a restore brings back; links and attributes are not among them."""
+    if entry.kind != there.kind:
+        return ("kind",)
+    found = [name for name in ("uid", "gid", "target") if getattr(entry, name) != getattr(there, name)]
+    if entry.kind != "symlink" and entry.mode != there.mode:
+        found.append("mode")
+    if entry.kind == "file" and entry.size != there.size:
+        found.append("size")
+    if entry.kind.endswith("device") and entry.rdev != there.rdev:
+        found.append("device")
+    return (*found, *(() if same_time(entry.mtime, there.mtime) else ("time",)))
+
+
+def same_time(mtime: int, there: int) -> bool:
+    """Whether two times are the same, as far as the destination can say it: some filesystems know whole seconds only."""
+    return mtime == there or (there % _SECOND == 0 and mtime // _SECOND == there // _SECOND)
+
+
+class Links:
+    """Names of one file that are restored together become names of one file again. `Key` of the first that was placed, by inode.
+
+    A file is forgotten with the last of its names.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[int, tuple[tuple[bytes, ...], int, int]] = {}
+
+    def first(self, entry: Entry) -> tuple[tuple[bytes, ...], int] | None:
+        """Place and inode number (0: not written yet) of the name that came first; None when there is none."""
+        found = self._first.get(entry.inode) if entry.links > 1 else None
+        return found[:2] if found else None
+
+    def placed(self, entry: Entry, place: tuple[bytes, ...], inode: int) -> None:
+        """One name has its place now."""
+        if entry.links < 2 or entry.kind == "folder":
+            return
+        first, number, left = self._first.pop(entry.inode, (place, inode, entry.links))
+        if left > 1:
+            self._first[entry.inode] = (first, number, left - 1)

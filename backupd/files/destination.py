@@ -1,0 +1,165 @@
+"""The folder that is restored into. Nothing beneath it is reached through a symlink, whoever else may write there meanwhile."""
+
+import ctypes
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from backupd.beneath import open_folder
+from backupd.files.placing import Names
+from backupd.files.tree import Entry, entry_of, joined, look
+from btrkeep.errors import LockHeld, OperatorError, UsageError
+from btrkeep.pool.marker import Pool
+
+PREFIX = b".btrkeep-restore-"
+"""What is not whole yet has a name that begins so; a run that was killed leaves it, the next one takes it away."""
+_NOREPLACE = 1
+_CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Occupied(OSError):
+    """Something has come to be where something was to be put."""
+
+
+class Destination:
+    """A folder, open and locked against a second restore. Made, for root alone, when it does not exist and `make` says so.
+
+    Without `make` a folder that does not exist is empty, and so is all below it.
+    """
+
+    def __init__(self, path: Path, *, make: bool) -> None:
+        self.path = path
+        self.made = False
+        self._root = self._opened(make)
+        self._cached: tuple[Names, int] | None = None
+
+    def _opened(self, make: bool) -> int | None:
+        try:
+            if make and not self.path.exists():
+                self.path.mkdir(mode=0o700)
+                self.made = True
+            fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UsageError(f"{self.path}: {error.strerror}", "name a folder to restore into") from None
+        try:
+            if make:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise LockHeld(f"another restore writes to {self.path}", "wait for it to end, or restore to another folder") from None
+        return fd
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._forget()
+        if self._root is not None:
+            os.close(self._root)
+
+    def _forget(self) -> None:
+        if self._cached:
+            os.close(self._cached[1])
+            self._cached = None
+
+    def folder(self, names: Names) -> int:
+        """A descriptor of a folder beneath, until the next call. Raises OSError: ENOENT, and ENOTDIR for a symlink on the way."""
+        if self._cached and self._cached[0] == names:
+            return self._cached[1]
+        if self._root is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        fd = open_folder(self._root, names)
+        self._forget()
+        self._cached = (names, fd)
+        return fd
+
+    def parent(self, place: Names) -> tuple[int, bytes]:
+        """A descriptor of the folder that holds a place, and the name in it; the destination itself is b"." of itself."""
+        return self.folder(place[:-1]), place[-1] if place else b"."
+
+    def look(self, place: Names) -> Entry | None:
+        """What is there; None for nothing, and for what is below something that is no folder."""
+        try:
+            folder, name = self.parent(place)
+            return look(folder, name, joined(list(place)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def sync(self) -> None:
+        """What was written is on the disk when this returns."""
+        if self._root is not None and _libc.syncfs(self._root):
+            raise OSError(ctypes.get_errno(), "syncfs")
+
+    def free(self) -> int:
+        """Bytes that can be written."""
+        with _nearest(self.path) as fd:
+            found = os.fstatvfs(fd)
+        return found.f_bavail * found.f_frsize
+
+
+@contextmanager
+def _nearest(path: Path) -> Iterator[int]:
+    """The folder, or where it does not exist yet the one that it will be in."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def put(folder: int, temporary: bytes, name: bytes, instead_of: Entry | None) -> None:
+    """Gives a whole thing its name. Raises Occupied when something has come there that nobody looked at."""
+    if instead_of is None:
+        _rename_to_nothing(folder, temporary, name)
+        return
+    now = entry_of(b"", os.stat(name, dir_fd=folder, follow_symlinks=False), None)
+    if (now.kind, now.inode, now.mtime, now.size) != (instead_of.kind, instead_of.inode, instead_of.mtime, instead_of.size):
+        raise Occupied(errno.EEXIST, "it has changed since it was looked at")
+    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def _rename_to_nothing(folder: int, temporary: bytes, name: bytes) -> None:
+    if not _libc.renameat2(folder, temporary, folder, name, _NOREPLACE):
+        return
+    number = ctypes.get_errno()
+    if number == errno.EEXIST:
+        raise Occupied(number, "something has come to be there")
+    if number not in _CANNOT:
+        raise OSError(number, os.strerror(number))
+    # A filesystem that cannot be told not to replace (NFS): a moment is left between the look and the rename.
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return
+    raise Occupied(errno.EEXIST, "something has come to be there")
+
+
+def see_destination(pool: Pool, state: Path, to: Path) -> None:
+    """Raises UsageError when the folder must not be restored into (the pool, the catalogue's folder), or cannot be made."""
+    real = Path(os.path.realpath(to))
+    above = [real, *real.parents]
+    for forbidden, words in ((pool.path, "in the pool, among the backups"), (state, "in the catalogue's folder")):
+        if any(_is_same(folder, forbidden) for folder in above):
+            raise UsageError(f"{to} is {words}", "restore to another place, such as /var/tmp/restored")
+    if not to.exists() and not to.parent.is_dir():
+        raise UsageError(f"{to.parent} is no folder", f"make it first: mkdir -p {to.parent}")
+    if to.exists() and not to.is_dir():
+        raise OperatorError(f"{to} is no folder", "--to names a folder, also for a single file")
+
+
+def _is_same(folder: Path, other: Path) -> bool:
+    try:
+        return folder.samefile(other)
+    except OSError:
+        return False

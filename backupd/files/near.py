@@ -1,0 +1,152 @@
+"""A path that a backup has not: why, and which that it has were meant. Nothing here is opened but folders, and no symlink followed.
+
+Where a path leads through a symlink, the place that the host itself would have come to is worked out from what the symlinks say, as
+if the backup were the whole machine. It is only ever told: whoever wants it asks for that path.
+"""
+
+import errno
+import os
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from backupd.files.tree import Entry, Tree, components, joined
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.units import printable
+
+_MANY = 1_000  # names; to compare one with that many takes 10 ms, and 400 where they are made to be alike
+_HOPS = 40  # as the kernel
+_STEPS = 400  # components looked up; a symlink may hold two thousand
+_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EXDEV}
+
+
+def path_given(text: str) -> bytes:
+    """The path that somebody wrote, in bytes. Raises UsageError when no backup can have such a path."""
+    path = os.fsencode(text)
+    try:
+        return joined(components(path))
+    except ValueError as error:
+        near = "" if path.startswith(b"/") or b"\0" in path or not path else f"did you mean /{printable(text.removeprefix('./'))}?"
+        raise UsageError(f"{printable(text)}: {error}", near) from None
+
+
+def entry_at(tree: Tree, path: bytes, where: str) -> Entry:
+    """The entry at `path`. Raises UsageError, which names the nearest paths, when there is none; `where` names the backup.
+
+    Raises OperatorError when it cannot be read.
+    """
+    try:
+        return tree.stat(path)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            raise missing(tree, path, where) from None
+        raise OperatorError(f"{printable(path)} of {where} cannot be read: {os.strerror(error.errno or 0)}") from None
+
+
+def near(tree: Tree, path: bytes) -> list[bytes]:
+    """The nearest paths that the backup has, the best first; the deepest folder on the way when no name is like the one that is
+    missing; none when the path is there.
+    """
+    names = components(path)
+    last, depth = _deepest(tree, names)
+    if depth == len(names):
+        return []
+    if last.kind != "folder":
+        return [last.path]
+    rest = joined(names[depth + 1 :]).rstrip(b"/")
+    above = last.path.rstrip(b"/")
+    alike = [above + b"/" + name for name in _alike(names[depth], tree.names(last.path))]
+    whole = [found + rest for found in alike if rest and _is_there(tree, found + rest)]
+    return whole or alike or [last.path]
+
+
+def missing(tree: Tree, path: bytes, where: str) -> UsageError:
+    """What to tell somebody who asked for a path that is not there."""
+    names = components(path)
+    last, _ = _deepest(tree, names)
+    shown = printable(last.path)
+    if last.kind == "symlink":
+        end = resolved(tree, path)
+        hint = f"look at {printable(end)}" if end else "where it leads to is not in this backup"
+        said = f"{shown} is a symlink to {printable(last.target or b'')}, which a backup is not followed through"
+        return UsageError(said, hint)
+    if last.kind != "folder":
+        return UsageError(f"{shown} of {where} is a {last.kind}, so nothing is in it", f"it can be had as {shown}")
+    if last.device != tree.device:
+        return UsageError(f"something else is mounted at {shown} of {where}", "unmount it: a backup holds no mounts")
+    return UsageError(f"{where} has no {printable(path)}", _hint(tree, last, near(tree, path)))
+
+
+def _hint(tree: Tree, last: Entry, found: Sequence[bytes]) -> str:
+    if found and found != [last.path]:
+        return f"did you mean {' or '.join(printable(path) for path in found)}?"
+    names = tree.names(last.path)
+    if not names:
+        return f"{printable(last.path)} is empty"
+    some = ", ".join(printable(name) for name in names[:5]) + (", ..." if len(names) > 5 else "")
+    return f"{printable(last.path)} has {some}"
+
+
+def _deepest(tree: Tree, names: Sequence[bytes]) -> tuple[Entry, int]:
+    """The last entry on the way that is there, and how many of the names lead to it."""
+    last = tree.stat(b"/")
+    for depth in range(len(names)):
+        try:
+            last = tree.stat(joined(list(names[: depth + 1])))
+        except OSError as error:
+            if error.errno not in _NOT_THERE:
+                raise
+            return last, depth
+    return last, len(names)
+
+
+def _is_there(tree: Tree, path: bytes) -> bool:
+    try:
+        tree.stat(path)
+    except OSError:
+        return False
+    return True
+
+
+def _alike(name: bytes, names: Sequence[bytes]) -> list[bytes]:
+    """Up to three of the names that are like `name`; another case counts as hardly different."""
+    wanted = _plain(name)
+    if len(names) > _MANY:
+        names = [one for one in names if (text := _plain(one))[:2] == wanted[:2] or text[-3:] == wanted[-3:]][:_MANY]
+    by_text: dict[str, list[bytes]] = {}
+    for one in names:
+        by_text.setdefault(_plain(one), []).append(one)
+    return [one for text in get_close_matches(wanted, by_text, 3, 0.6) for one in by_text[text]][:3]
+
+
+def _plain(name: bytes) -> str:
+    return os.fsdecode(name).casefold()
+
+
+def resolved(tree: Tree, path: bytes) -> bytes | None:
+    """Where the host would come to with `path`, symlinks followed as if the backup's root were its root; None for nowhere.
+
+    Each component is looked up anew from the backup's root, and never through a symlink.
+    """
+    todo, done, hops = components(path)[::-1], list[bytes](), 0
+    for _ in range(_STEPS):
+        if not todo:
+            return joined(done)
+        name = todo.pop()
+        if name == b"..":
+            done = done[:-1]
+            continue
+        try:
+            entry = tree.stat(joined([*done, name]))
+        except OSError:
+            return None
+        if entry.kind != "symlink":
+            done.append(name)
+            continue
+        hops += 1
+        target = entry.target or b""
+        if hops > _HOPS:
+            return None
+        if target.startswith(b"/"):
+            done = []
+        todo += [part for part in target.split(b"/") if part not in (b"", b".")][::-1]
+    return None

@@ -1,0 +1,84 @@
+"""Backups, histories and differences as JSON has them: for the commands, and for the service that the dashboard asks. Pure."""
+
+import os
+from typing import Any
+
+from backupd.files.comparing import Difference, Sum
+from backupd.files.history import Gone, History, Version
+from backupd.files.which import Restorable
+from backupd.files.words import entry_object
+from btrkeep.units import format_time
+
+
+def backup_object(backup: Restorable) -> dict[str, Any]:
+    """Which backup it is."""
+    return {"name": backup.name, "state": backup.state, "started": format_time(backup.started)}
+
+
+def history_object(host: str, history: History) -> dict[str, Any]:
+    """The history of a path."""
+    return {
+        "host": host,
+        "path": os.fsdecode(history.path),
+        "by_content": history.by_content,
+        "versions": [_version(one) for one in history.versions],
+        "gone": [_gone(one) for one in history.gone],
+        "backups": [
+            {"name": one.name, "started": format_time(one.started), "state": one.state, "found": one.found, "version": one.version}
+            for one in history.backups
+        ],
+    }
+
+
+def _version(one: Version) -> dict[str, Any]:
+    return {
+        "first": one.first,
+        "last": one.last,
+        "first_seen": format_time(one.first_seen),
+        "last_seen": format_time(one.last_seen),
+        "backups": one.backups,
+        "names": list(one.names),
+        "states": list(one.states),
+        "best": one.best,
+        "changed": list(one.changed),
+        "certain": one.certain,
+        "vanished": format_time(one.vanished) if one.vanished else None,
+        "same_content_as": one.same_content_as,
+        "sha256": one.sha256,
+        "entry": entry_object(one.entry),
+    }
+
+
+def _gone(one: Gone) -> dict[str, Any]:
+    return {
+        "first": one.first,
+        "last": one.last,
+        "since": format_time(one.since),
+        "until": format_time(one.until) if one.until else None,
+        "backups": one.backups,
+        "came_back": one.came_back,
+        "doubtful": one.doubtful,
+    }
+
+
+def difference_object(one: Difference) -> dict[str, Any]:
+    """One difference."""
+    return {
+        "path": os.fsdecode(one.path),
+        "what": one.what,
+        "fields": list(one.fields),
+        "before": entry_object(one.before) if one.before else None,
+        "after": entry_object(one.after) if one.after else None,
+    }
+
+
+def sum_object(total: Sum) -> dict[str, int]:
+    """How much differs."""
+    return {
+        "added": total.added,
+        "removed": total.removed,
+        "changed": total.changed,
+        "added_bytes": total.added_bytes,
+        "removed_bytes": total.removed_bytes,
+        "changed_bytes": total.changed_bytes,
+    }

@@ -1,0 +1,81 @@
+"""Where what is restored goes: names beneath the destination, as `cp -a` would choose them. Pure but for the walk at the end."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from backupd.files.archive import outermost
+from backupd.files.tree import Entry, Tree, components, joined, look
+from backupd.files.walking import parent_of, walk
+from btrkeep.errors import UsageError
+from btrkeep.units import printable
+
+Names = tuple[bytes, ...]
+"""A place beneath the destination folder; () is that folder itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """One path that was asked for, and its place. The root of a backup has no name: what is in it goes straight into the folder."""
+
+    path: bytes
+    names: Names
+
+    def place(self, path: bytes) -> Names:
+        """The place of what is at `path`, at or below the root."""
+        return (*self.names, *components(path)[len(components(self.path)) :])
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """An entry of the backup on its way: an open descriptor of its folder and its name there, and the place that it goes to.
+
+    With `left`, which only folders have, all that belongs below it was visited.
+    """
+
+    entry: Entry
+    folder: int
+    name: bytes
+    place: Names
+    left: bool
+
+
+def placed(paths: Sequence[bytes], parents: bool) -> list[Root]:
+    """The places of those paths: their last names, with `parents` the whole of them. Raises UsageError when two have the same."""
+    found: dict[Names, bytes] = {}
+    for path in outermost(paths):
+        names = tuple(components(path))
+        place = names if parents else names[-1:]
+        if place in found:
+            both = f"{printable(found[place])} and {printable(path)}"
+            raise UsageError(f"{both} would both become {printable(place[-1])}", "--parents keeps their whole paths")
+        found[place] = path
+    if () in found and len(found) > 1:  # only with "/": whatever else is asked for is in it, and was dropped
+        raise AssertionError(found)
+    return [Root(path, place) for place, path in found.items()]
+
+
+def shown_place(to: str, place: Names) -> str:
+    """A place as people read it, below the destination's own name."""
+    return printable(os.fsencode(to).rstrip(b"/") + joined(list(place))) if place else printable(to)
+
+
+def visits(tree: Tree, roots: Sequence[Root]) -> Iterator[Visit]:
+    """All that is to be restored, folders before and after what is in them. Folders above a root that were not asked for themselves
+    come first, those nearest to the top before others. Raises OSError.
+    """
+    above = _above(roots)
+    for path in above:
+        with parent_of(tree, path) as (folder, name):
+            yield Visit(look(folder, name, path), folder, name, tuple(components(path)), left=False)
+    for root in roots:
+        for found in walk(tree, root.path):
+            yield Visit(found.entry, found.folder, found.name, root.place(found.entry.path), found.left)
+    for path in reversed(above):
+        with parent_of(tree, path) as (folder, name):
+            yield Visit(look(folder, name, path), folder, name, tuple(components(path)), left=True)
+
+
+def _above(roots: Sequence[Root]) -> list[bytes]:
+    found = {root.names[:depth] for root in roots for depth in range(1, len(root.names))}
+    return [joined(list(names)) for names in sorted(found, key=lambda names: (len(names), names))]

@@ -1,0 +1,66 @@
+"""Whether a restored file holds what the backup's does: both are read, and from the disk, not from memory, where that can be had.
+
+Files that share their data on disk, as reflinks do, hold the same and are not read.
+"""
+
+import os
+
+from backupd.fiemap import share_all
+from backupd.files.content import PIECE, data_runs, pieces
+from backupd.files.destination import Destination
+from backupd.files.placing import Visit
+from backupd.files.tree import open_plain
+from backupd.files.writing import Moved
+
+_NOTHING = bytes(PIECE)
+
+
+class Comparison:
+    """Compares files of a backup with those at their places. `read` counts the bytes that were read on both sides.
+
+    `reflinks`: both are on the same filesystem; else equal places on disk mean nothing.
+    """
+
+    def __init__(self, to: Destination, reflinks: bool, moved: Moved) -> None:
+        self.to = to
+        self.reflinks = reflinks
+        self.moved = moved
+        self.read = 0
+
+    def same(self, visit: Visit) -> bool:
+        """Whether the two hold the same bytes; their sizes are known to be equal. Raises OSError."""
+        folder, name = self.to.parent(visit.place)
+        ours = open_plain(visit.name, visit.folder)
+        try:
+            theirs = open_plain(name, folder)
+            try:
+                return self._same(ours, theirs, visit.entry.size)
+            finally:
+                os.close(theirs)
+        finally:
+            os.close(ours)
+
+    def _same(self, ours: int, theirs: int, size: int) -> bool:
+        if self.reflinks and size and share_all(ours, theirs):
+            self.moved(size)
+            return True
+        for fd in (ours, theirs):  # what is in memory says nothing of the disk
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        done, same = 0, True
+        for start, end in [*data_runs(ours, size), (size, size)]:
+            same = same and _is_nothing(theirs, done, start) and self._equal(ours, theirs, start, end)
+            self.moved(end - done)
+            done = end
+        return same
+
+    def _equal(self, ours: int, theirs: int, start: int, end: int) -> bool:
+        for one, other in zip(pieces(ours, start, end), pieces(theirs, start, end), strict=True):
+            self.read += len(one)
+            if one != other:
+                return False
+        return True
+
+
+def _is_nothing(fd: int, start: int, end: int) -> bool:
+    """Whether a part of a file is a hole, or zeros, which read alike."""
+    return all(piece == _NOTHING[: len(piece)] for begin, stop in data_runs(fd, end, start) for piece in pieces(fd, begin, stop))

@@ -1,0 +1,123 @@
+"""What a restore is asked for, would do, is doing and has done: plain data, which the command and the dashboard show."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backupd.files.deciding import ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
+from backupd.files.tree import Entry
+
+SAMPLES = 20
+STEPS = (NEW, SAME, ENTERED, OVERWRITTEN, KEPT, REFUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What somebody wants back. `overwrite`: None refuses, or one of deciding.OVERWRITE. `parents`: keep whole paths.
+
+    `content`: read what was written once more, and compare it.
+    """
+
+    paths: tuple[bytes, ...]
+    to: Path
+    overwrite: str | None = None
+    parents: bool = False
+    content: bool = True
+
+
+@dataclass(slots=True)
+class Count:
+    """How many names, the bytes of those that are files, and up to SAMPLES of them with a reason each."""
+
+    number: int = 0
+    size: int = 0
+    samples: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, place: str, why: str = "", size: int = 0) -> None:
+        """One more."""
+        self.number += 1
+        self.size += size
+        if len(self.samples) < SAMPLES:
+            self.samples.append((place, why))
+
+
+@dataclass(slots=True)
+class Preview:
+    """What a restore would do. `counts` by deciding's words, folders that are there (ENTERED) among them. Sizes are bytes.
+
+    `free` and `needed` are None where they cannot be known: on another machine.
+    """
+
+    to: str
+    counts: dict[str, Count] = field(default_factory=lambda: {what: Count() for what in STEPS})
+    files: int = 0
+    folders: int = 0
+    others: int = 0
+    size: int = 0
+    needed: int | None = None
+    free: int | None = None
+    reflinks: bool = False
+
+    def see(self, entry: Entry) -> None:
+        """Counts a name of the backup by its kind."""
+        self.files += entry.kind == "file"
+        self.folders += entry.kind == "folder"
+        self.others += entry.kind not in ("file", "folder")
+        self.size += entry.size if entry.kind == "file" else 0
+
+    @property
+    def names(self) -> int:
+        """All of them."""
+        return self.files + self.folders + self.others
+
+    @property
+    def to_write(self) -> int:
+        """Bytes of the files that would be written or linked."""
+        return self.counts[NEW].size + self.counts[OVERWRITTEN].size
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a restore is. `phase`: looking, writing or comparing; `files` of `all_files`, `size` of `all_size` bytes."""
+
+    phase: str = "looking"
+    files: int = 0
+    size: int = 0
+    all_files: int = 0
+    all_size: int = 0
+    place: str = ""
+    begun: float = field(default_factory=time.monotonic)
+
+    def turn_to(self, phase: str, files: int, size: int) -> None:
+        """The next phase begins, with so much to do."""
+        self.phase, self.all_files, self.all_size = phase, files, size
+        self.files, self.size, self.begun = 0, 0, time.monotonic()
+
+
+@dataclass(slots=True)
+class Restored:
+    """What came of it. `problems`: what could not be written, or not with all that belongs to it; `differences`: what is not as in
+    the backup. `compared` counts bytes that were read on both sides.
+    """
+
+    counts: dict[str, Count] = field(default_factory=lambda: {what: Count() for what in STEPS})
+    problems: Count = field(default_factory=Count)
+    differences: Count = field(default_factory=Count)
+    reflinked: int = 0
+    copied: int = 0
+    compared: int = 0
+    seconds: float = 0.0
+
+    @property
+    def good(self) -> bool:
+        """Whether all is there and as it was."""
+        return not self.problems.number and not self.differences.number
+
+
+class Stopped(Exception):
+    """Somebody asked for an end."""
+
+
+Tell = Callable[[Progress], None]
+"""Called again and again while something happens; may raise Stopped."""

@@ -1,0 +1,268 @@
+"""Restores paths of a backup into a folder of this machine: what would happen, then just that, then a look whether it did.
+
+Nothing is ever deleted there, and nothing overwritten unless the request says so. It may be stopped or killed at any moment and be
+started again: what is whole has its name, and what has its name and is the same is passed over.
+"""
+
+import errno
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from backupd.files.attributes import attributes
+from backupd.files.deciding import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, Links, Step, decide, differing
+from backupd.files.destination import Destination
+from backupd.files.placing import Root, Visit, placed, shown_place, visits
+from backupd.files.rereading import Comparison
+from backupd.files.restoration import Preview, Progress, Request, Restored, Tell
+from backupd.files.tree import Entry, Tree
+from backupd.files.writing import Writer, comparable, leftovers, take_away
+from btrkeep.errors import OperatorError
+from btrkeep.units import counted, format_size, printable
+
+_FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+class Looker:
+    """Decides name after name, with what it has seen of hard links."""
+
+    def __init__(self, to: Destination, overwrite: str | None) -> None:
+        self.to = to
+        self.overwrite = overwrite
+        self.links = Links()
+
+    def step(self, visit: Visit) -> tuple[Step, Entry | None]:
+        """What to do with a name, and what is in its place now."""
+        try:
+            there = self.to.look(visit.place)
+            differs = self.differs(visit, there) if there else ()
+        except OSError as error:
+            return Step(REFUSED, os.strerror(error.errno or 0)), None
+        return decide(visit.entry, there, differs, self.overwrite), there
+
+    def differs(self, visit: Visit, there: Entry) -> Sequence[str]:
+        """In what the name that is there differs from the backup's, hard links and attributes included. Raises OSError."""
+        found = list(differing(visit.entry, there))
+        first = self.links.first(visit.entry)
+        if first and first[1] != there.inode:
+            found.append("hard link")
+        if found and visit.entry.kind != "folder":
+            return found
+        return found if self._same_attributes(visit) else [*found, "attributes"]
+
+    def _same_attributes(self, visit: Visit) -> bool:
+        folder, name = self.to.parent(visit.place)
+        ours, theirs = attributes(visit.folder, visit.name), attributes(folder, name)
+        return {name: value for name, value in ours.items() if comparable(name)} == {
+            name: value for name, value in theirs.items() if comparable(name)
+        }
+
+
+def preview(tree: Tree, request: Request, reflinks: bool, tell: Tell = lambda _: None) -> Preview:
+    """What the request would do; nothing is changed. `reflinks`: the destination is on the pool's own btrfs.
+
+    Raises UsageError for places that collide, OperatorError when the backup cannot be read.
+    """
+    found, progress = Preview(str(request.to), reflinks=reflinks), Progress()
+    with _reaching(request.to), Destination(request.to, make=False) as to:
+        looker = Looker(to, request.overwrite)
+        needed = largest = 0
+        for visit in _read(tree, placed(request.paths, request.parents)):
+            if visit.left:
+                continue
+            progress.files, progress.place = progress.files + 1, shown_place(found.to, visit.place)
+            tell(progress)
+            step, there = looker.step(visit)
+            found.see(visit.entry)
+            size = visit.entry.size if visit.entry.kind == "file" else 0
+            found.counts[step.what].add(progress.place, step.why, size)
+            first = looker.links.first(visit.entry)
+            if step.what in (NEW, OVERWRITTEN):
+                looker.links.placed(visit.entry, visit.place, 0)
+            elif step.what == SAME and there:
+                looker.links.placed(visit.entry, visit.place, there.inode)
+            if step.what in (NEW, OVERWRITTEN) and not first and size:
+                goes = there.allocated if there and there.links == 1 else 0
+                needed, largest = needed + visit.entry.allocated - goes, max(largest, goes)
+        found.needed, found.free = 0 if reflinks else max(0, needed + largest), to.free()
+    return found
+
+
+def _read(tree: Tree, roots: list[Root]) -> Iterator[Visit]:
+    try:
+        yield from visits(tree, roots)
+    except OSError as error:
+        raise OperatorError(
+            f"the backup cannot be read: {error.strerror}" + (f" ({printable(str(error.filename))})" if error.filename else ""),
+            "has it been deleted meanwhile? `backupd list` shows it; the kernel's messages (dmesg) tell of broken disks",
+        ) from error
+
+
+@contextmanager
+def _reaching(to: Path) -> Iterator[None]:
+    """What goes wrong within and is not the backup's fault is the destination's."""
+    try:
+        yield
+    except OSError as error:
+        hint = "look at its filesystem and the kernel's messages (dmesg); the same command goes on"
+        raise OperatorError(f"{to}: {error.strerror or error}", hint) from error
+
+
+def see_possible(found: Preview) -> None:
+    """Raises OperatorError when the request would overwrite without leave, or when there is not enough room."""
+    refused = found.counts[REFUSED]
+    if refused.number:
+        some = "\n".join(f"{place}: {why}" for place, why in refused.samples[:5])
+        more = f"\nand {refused.number - 5:,} more" if refused.number > 5 else ""
+        raise OperatorError(
+            f"{counted(refused.number, 'name')} would be in the way, so nothing was written\n{some}{more}",
+            "--overwrite=never restores the rest, =older and =all overwrite; what is of another kind has to be moved away by hand",
+        )
+    if found.needed is not None and found.free is not None and found.needed > found.free:
+        raise OperatorError(
+            f"{format_size(found.needed)} are needed, and {found.to} has {format_size(found.free)}, so nothing was written",
+            "restore fewer paths, or to a larger filesystem",
+        )
+
+
+class Restore:
+    """One restore, as it goes on."""
+
+    def __init__(self, tree: Tree, request: Request, found: Preview, tell: Tell = lambda _: None) -> None:
+        self.tree = tree
+        self.request = request
+        self.found = found
+        self.roots = placed(request.paths, request.parents)
+        self.progress = Progress()
+        self.result = Restored()
+        self.left_alone: set[int] = set()
+        self._tell = tell
+        self._folders: list[str] = []
+
+    def run(self) -> Restored:
+        """Writes, and compares. Raises OperatorError when the destination is full or gone, and what `tell` raises."""
+        begun = time.monotonic()
+        with _reaching(self.request.to), Destination(self.request.to, make=True) as to:
+            self._write(to)
+            to.sync()
+            self._compare(to)
+        self.result.seconds = time.monotonic() - begun
+        return self.result
+
+    def _write(self, to: Destination) -> None:
+        looker, writer = Looker(to, self.request.overwrite), Writer(to, self._moved)
+        self.progress.turn_to("writing", self.found.names, self.found.to_write)
+        for visit in _read(self.tree, self.roots):
+            self.progress.place = shown_place(self.found.to, visit.place)
+            try:
+                if visit.left:
+                    self._leave(visit, looker, writer)
+                else:
+                    self._visit(visit, looker, writer)
+            except OSError as error:
+                if error.errno in _FATAL:
+                    raise self._ended_by(error) from error
+                self._problem(visit, error.strerror or str(error))
+                if visit.entry.kind == "folder" and not visit.left:
+                    self._folders.append(REFUSED)
+            self.result.reflinked, self.result.copied = writer.reflinked, writer.copied
+
+    def _visit(self, visit: Visit, looker: Looker, writer: Writer) -> None:
+        self.progress.files += 1
+        self._tell(self.progress)
+        step, there = looker.step(visit)
+        size = visit.entry.size if visit.entry.kind == "file" else 0
+        if step.what == REFUSED:  # it has come there since the preview
+            raise OSError(errno.EEXIST, step.why)
+        if step.what in (NEW, OVERWRITTEN):
+            self._make(visit, there, looker.links, writer)
+        elif step.what == SAME and there:
+            looker.links.placed(visit.entry, visit.place, there.inode)
+        elif step.what == KEPT:
+            self.left_alone.add(hash(visit.place))
+        if step.what == ENTERED:
+            self._tidy(visit, looker.to)
+        if visit.entry.kind == "folder":
+            self._folders.append(step.what)
+        self.result.counts[step.what].add(self.progress.place, step.why, size)
+
+    def _make(self, visit: Visit, there: Entry | None, links: Links, writer: Writer) -> None:
+        if first := links.first(visit.entry):
+            writer.link(first[0], first[1], visit.place, there)
+            links.placed(visit.entry, visit.place, first[1])
+            self._moved(visit.entry.size)
+            return
+        inode = writer.make(visit, there)
+        links.placed(visit.entry, visit.place, inode)
+        self._lost(writer)
+
+    def _leave(self, visit: Visit, looker: Looker, writer: Writer) -> None:
+        """A folder's time, once all is in it. One that was there before keeps all else, unless everything is overwritten."""
+        what = self._folders.pop()
+        if what == REFUSED:
+            return
+        there = looker.to.look(visit.place) if what == ENTERED else None  # a new one has all but its time already
+        rest = [name for name in looker.differs(visit, there) if name != "time"] if there else []
+        if what == ENTERED and rest and self.request.overwrite != ALL and not (looker.to.made and not visit.place):
+            self.left_alone.add(hash(visit.place))
+            return
+        writer.finish(visit, all_of_it=bool(rest))
+        self._lost(writer)
+
+    def _tidy(self, visit: Visit, to: Destination) -> None:
+        """Takes away what a killed restore has left here; a file of the backup that is called so is none of that."""
+        folder = to.folder(visit.place)
+        if found := leftovers(folder):
+            ours = set(self.tree.names(visit.entry.path))
+            for name in found:
+                if name not in ours:
+                    take_away(folder, name)
+
+    def _lost(self, writer: Writer) -> None:
+        if writer.lost:
+            words = ", ".join(printable(name) for name in writer.lost)
+            self.result.problems.add(self.progress.place, f"cannot be kept here: {words}")
+
+    def _problem(self, visit: Visit, why: str) -> None:
+        self.left_alone.add(hash(visit.place))
+        self.result.problems.add(self.progress.place, why)
+
+    def _moved(self, size: int) -> None:
+        self.progress.size += size
+        self._tell(self.progress)
+
+    def _ended_by(self, error: OSError) -> OperatorError:
+        done = self.result.counts[NEW].number + self.result.counts[OVERWRITTEN].number
+        return OperatorError(
+            f"{self.progress.place}: {error.strerror}; {counted(done, 'name')} had been restored",
+            "make room and run the same command again: what is there already is passed over",
+        )
+
+    def _compare(self, to: Destination) -> None:
+        self.progress.turn_to("comparing", self.found.names, self.found.size if self.request.content else 0)
+        looker = Looker(to, None)
+        comparison = Comparison(to, self.found.reflinks, self._moved)
+        for visit in _read(self.tree, self.roots):
+            if visit.left or hash(visit.place) in self.left_alone:
+                continue
+            self.progress.files, self.progress.place = self.progress.files + 1, shown_place(self.found.to, visit.place)
+            self._tell(self.progress)
+            if differs := self._differs(visit, looker, comparison):
+                self.result.differences.add(self.progress.place, "differs: " + ", ".join(differs))
+        self.result.compared = comparison.read
+
+    def _differs(self, visit: Visit, looker: Looker, comparison: Comparison) -> Sequence[str]:
+        try:
+            there = looker.to.look(visit.place)
+            if there is None:
+                return ["it is not there"]
+            differs = looker.differs(visit, there)
+            first = looker.links.first(visit.entry)
+            looker.links.placed(visit.entry, visit.place, there.inode)
+            plain = visit.entry.kind == there.kind == "file" and visit.entry.size == there.size
+            content = self.request.content and plain and (not first or "hard link" in differs)
+            return differs if not content or comparison.same(visit) else [*differs, "content"]
+        except OSError as error:
+            return [error.strerror or str(error)]

@@ -1,0 +1,107 @@
+"""Whether a name in two backups holds the same data: proven without reading it where that can be done.
+
+A snapshot shares what was not changed since, so most of what is the same is the same inode, or has the same extents.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from struct import Struct
+
+from backupd.files.tree import Entry, Tree
+
+_FIEMAP = 0xC020660B
+_HEADER = Struct("=QQLLLL")  # start, length, flags, mapped extents, extent count, reserved
+_EXTENT = Struct("=QQQ16xL12x")  # logical, physical, length, flags
+# Who has more extents than that is read, if anybody wants to know: for each the kernel looks for all that refer to it.
+_MOST = 128
+_LAST, _SHARED = 0x1, 0x2000
+_SYNC = 0x1  # of data that overwrites other data and is not on disk yet the kernel tells where the old lies
+# unknown, delalloc, encoded, encrypted, not aligned, inline, tail: it is not said where the data is, or not of all of it. Of a
+# compressed extent FIEMAP tells the beginning, and not which part of it the file has.
+_UNSURE = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400
+_INLINE = 4096  # bytes; so little lies beside the inode, and is read as fast as anything is proven
+_PIECE = 1 << 20
+
+Extents = tuple[tuple[int, int, int, int], ...]
+
+
+def untouched(one: Entry, other: Entry) -> bool:
+    """Whether it is one inode that nobody has changed in between, in any way: not its data, mode, owner, ACL or links.
+
+    Inode numbers alone say nothing between a backup and one that was begun from nothing. The server's own time of the inode's last
+    change, in nanoseconds, does: no host has a say in it.
+    """
+    return (one.kind, one.inode, one.changed, one.size) == (other.kind, other.inode, other.changed, other.size)
+
+
+def same_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry) -> bool | None:
+    """Whether two plain files of the same size have the same data; None when it takes reading more than 4 KiB to know."""
+    if untouched(entry, other):
+        return True
+    if entry.size != other.size:
+        return False
+    if entry.size <= _INLINE:
+        return read(tree, entry.path, _INLINE) == read(other_tree, other.path, _INLINE)
+    extents = extents_of(tree, entry.path)
+    return True if extents is not None and extents == extents_of(other_tree, other.path) else None
+
+
+def equal_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry) -> bool:
+    """The same, read if need be."""
+    known = same_data(tree, entry, other_tree, other)
+    if known is not None:
+        return known
+    pairs = zip(pieces(tree, entry.path), pieces(other_tree, other.path), strict=False)
+    return all(one == two for one, two in pairs)
+
+
+def sha256(tree: Tree, path: bytes) -> str:
+    """The checksum of a plain file, as `sha256sum` writes it."""
+    from hashlib import sha256 as new  # only who reads contents needs it
+
+    found = new()
+    for piece in pieces(tree, path):
+        found.update(piece)
+    return found.hexdigest()
+
+
+def read(tree: Tree, path: bytes, limit: int) -> bytes:
+    """The beginning of a plain file, `limit` bytes at the most."""
+    with os.fdopen(tree.open_file(path), "rb", buffering=0) as file:
+        found = b""
+        while len(found) < limit and (piece := file.read(limit - len(found))):
+            found += piece
+        return found
+
+
+def pieces(tree: Tree, path: bytes) -> Iterator[bytes]:
+    """The data of a plain file, a mebibyte at a time."""
+    with os.fdopen(tree.open_file(path), "rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+def extents_of(tree: Tree, path: bytes) -> Extents | None:
+    """Where the data of a plain file is: (from, on disk, length, flags) of each extent. None where that cannot be told."""
+    fd = tree.open_file(path)
+    try:
+        return _extents(fd)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.ENOTTY):
+            return None
+        raise
+    finally:
+        os.close(fd)
+
+
+def _extents(fd: int) -> Extents | None:
+    buffer = bytearray(_HEADER.size + _MOST * _EXTENT.size)
+    _HEADER.pack_into(buffer, 0, 0, 2**64 - 1, _SYNC, 0, _MOST, 0)
+    fcntl.ioctl(fd, _FIEMAP, buffer)
+    mapped = _HEADER.unpack_from(buffer)[3]
+    found = [_EXTENT.unpack_from(buffer, _HEADER.size + number * _EXTENT.size) for number in range(mapped)]
+    if any(flags & _UNSURE for *_, flags in found) or (found and not found[-1][3] & _LAST):
+        return None
+    return tuple((logical, physical, length, flags & ~(_LAST | _SHARED)) for logical, physical, length, flags in found)

@@ -1,0 +1,146 @@
+"""What stands before a file's data in a tar: the header, and the records of pax for all that has no room there. Reads nothing.
+
+POSIX.1-2001 (pax) with the keywords that GNU tar, star and libarchive share: SCHILY.xattr.* and SCHILY.acl.* for extended
+attributes and ACLs, GNU.sparse.* (format 1.0) for holes. Python's tarfile can write no holes, and takes attributes as text only.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from backupd.files.attributes import ACCESS, DEFAULT, acl_text
+from backupd.files.content import Run
+from backupd.files.tree import Entry
+
+BLOCK = 512
+TYPES = {
+    "file": b"0",
+    "link": b"1",
+    "symlink": b"2",
+    "character device": b"3",
+    "block device": b"4",
+    "folder": b"5",
+    "fifo": b"6",
+    "pax": b"x",
+}
+_LARGEST = 0o7777777  # what seven octal digits hold
+_LARGEST_SIZE = 0o77777777777
+_ACLS = {ACCESS: b"SCHILY.acl.access", DEFAULT: b"SCHILY.acl.default"}
+
+
+def member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], link: bytes | None = None) -> bytes:
+    """All that stands before the data of one member. `name` has no slash at its beginning; `link` is the name of the member that
+    this one is a further name of.
+    """
+    records = _records(entry, name, link if link is not None else entry.target or b"")
+    records |= {} if link is not None else _attributes(xattrs)
+    size = entry.size if entry.kind == "file" and link is None else 0
+    kind = TYPES["link" if link is not None else entry.kind]
+    return _pax(records) + _header(entry, _shown(name, entry.kind), kind, size, link or entry.target or b"")
+
+
+def sparse_member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], runs: Sequence[Run]) -> bytes:
+    """The same for a file with holes, and the list of its runs of data, which stands before them."""
+    listed = _run_list(entry.size, runs)
+    size = len(listed) + sum(end - start for start, end in runs)
+    records = _records(entry, b"", b"", size) | _attributes(xattrs)
+    records |= {b"GNU.sparse.major": b"1", b"GNU.sparse.minor": b"0", b"GNU.sparse.name": name}
+    records[b"GNU.sparse.realsize"] = b"%d" % entry.size
+    return _pax(records) + _header(entry, b"GNUSparseFile.0/" + name.rsplit(b"/", 1)[-1], TYPES["file"], size, b"") + listed
+
+
+def padding(size: int) -> bytes:
+    """What fills the last block of so many bytes."""
+    return bytes(-size % BLOCK)
+
+
+def _run_list(size: int, runs: Sequence[Run]) -> bytes:
+    pairs = [(start, end - start) for start, end in runs]
+    if not runs or runs[-1][1] < size:
+        pairs.append((size, 0))  # the file ends with a hole
+    text = b"%d\n" % len(pairs) + b"".join(b"%d\n%d\n" % pair for pair in pairs)
+    return text + padding(len(text))
+
+
+def _records(entry: Entry, name: bytes, link: bytes, size: int | None = None) -> dict[bytes, bytes]:
+    """What the header has no room for, or says less exactly."""
+    size = entry.size if size is None and entry.kind == "file" else size or 0
+    records = {b"mtime": b"%d.%09d" % divmod(entry.mtime, 10**9) if entry.mtime >= 0 else _negative(entry.mtime)}
+    shown = _shown(name, entry.kind)
+    texts = {b"path": shown, b"linkpath": link}
+    records |= {key: text for key, text in texts.items() if len(text) > 100 or _is_foreign(text)}
+    numbers = {b"uid": (entry.uid, _LARGEST), b"gid": (entry.gid, _LARGEST), b"size": (size, _LARGEST_SIZE)}
+    return records | {key: b"%d" % number for key, (number, largest) in numbers.items() if number > largest}
+
+
+def _negative(mtime: int) -> bytes:
+    whole, rest = divmod(-mtime, 10**9)
+    return b"-%d.%09d" % (whole, rest)
+
+
+def _is_foreign(text: bytes) -> bool:
+    """Whether it is UTF-8 beyond ASCII, which pax is for. Nothing converts what stands in the header."""
+    if text.isascii():
+        return False
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _attributes(xattrs: Mapping[str, bytes]) -> dict[bytes, bytes]:
+    found = {}
+    for name, value in sorted(xattrs.items()):
+        if name in _ACLS:
+            found[_ACLS[name]] = acl_text(value).encode("ascii")
+        else:  # GNU tar's escapes: a record's keyword ends at the first "="
+            raw = name.encode("utf-8", "surrogateescape").replace(b"%", b"%25").replace(b"=", b"%3D")
+            found[b"SCHILY.xattr." + raw] = value
+    return found
+
+
+def _pax(records: Mapping[bytes, bytes]) -> bytes:
+    data = b"".join(_record(keyword, value) for keyword, value in records.items())
+    name = b"././@PaxHeader"
+    return _block(name, 0o644, 0, 0, len(data), 0, TYPES["pax"], b"", 0) + data + padding(len(data))
+
+
+def _record(keyword: bytes, value: bytes) -> bytes:
+    """LENGTH KEYWORD=VALUE newline; the length counts itself."""
+    rest = len(keyword) + len(value) + 3
+    length = rest + len(str(rest))
+    if len(str(length)) != len(str(rest)):
+        length = rest + len(str(length))
+    return b"%d %s=%s\n" % (length, keyword, value)
+
+
+def _header(entry: Entry, name: bytes, kind: bytes, size: int, link: bytes) -> bytes:
+    owner, group = (number if number <= _LARGEST else 0 for number in (entry.uid, entry.gid))
+    shown = size if size <= _LARGEST_SIZE else 0
+    seconds = min(max(0, entry.mtime // 10**9), _LARGEST_SIZE)
+    return _block(name[:100], entry.mode, owner, group, shown, seconds, kind, link[:100], entry.rdev)
+
+
+def _block(name: bytes, mode: int, uid: int, gid: int, size: int, mtime: int, kind: bytes, link: bytes, device: int) -> bytes:
+    major, minor = _device(device) if kind in b"34" else (0, 0)
+    text = b"".join((
+        name.ljust(100, b"\0"),
+        b"%07o\0%07o\0%07o\0%011o\0%011o\0" % (mode, uid, gid, size, mtime),
+        b" " * 8,  # where the checksum will be
+        kind,
+        link.ljust(100, b"\0"),
+        b"ustar\x0000",
+        bytes(64),  # no names of owner and group: the numbers count
+        b"%07o\0%07o\0" % (major, minor),
+    )).ljust(BLOCK, b"\0")  # fmt: skip
+    return text[:148] + b"%06o\0 " % sum(text) + text[156:]
+
+
+def _device(number: int) -> tuple[int, int]:
+    """Major and minor: linux/kdev_t.h as stat(2) gives it."""
+    return (number >> 8) & 0xFFF | (number >> 32) & ~0xFFF, number & 0xFF | (number >> 12) & ~0xFF
+
+
+def _shown(name: bytes, kind: str) -> bytes:
+    """A folder's name ends with a slash, as tar lists it; that of the root is "./"."""
+    name = name or b"."
+    return name + b"/" if kind == "folder" else name

@@ -1,0 +1,100 @@
+"""Restores paths of a backup into a tar file, which has its name only when it is whole, or into a stream."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from backupd.files.archive import Archived, Out, write_archive
+from backupd.files.destination import PREFIX, Occupied, put
+from backupd.files.restoration import Progress, Tell
+from backupd.files.tree import Entry, Tree, entry_of
+from backupd.files.walking import walk
+from backupd.files.writing import take_away
+from btrkeep.errors import OperatorError, UsageError
+
+_FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+
+
+class Watched:
+    """A stream that says how much went into it."""
+
+    def __init__(self, out: Out, tell: Tell) -> None:
+        self._out = out
+        self._tell = tell
+        self._progress = Progress("writing")
+
+    def write(self, data: bytes, /) -> None:
+        """Passes it on."""
+        self._out.write(data)
+        self._progress.size += len(data)
+        self._tell(self._progress)
+
+
+@contextmanager
+def whole() -> Iterator[None]:
+    """What keeps a tar from being whole becomes an OperatorError."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise OperatorError("the tar is not whole: nobody reads it any more", "look at what the other program said") from None
+    except OSError as error:
+        if error.errno not in _FATAL:
+            raise
+        raise OperatorError(f"the tar is not whole: {error.strerror}", "make room, and begin again") from error
+
+
+def write_stream(tree: Tree, paths: Sequence[bytes], fd: int, tell: Tell) -> Archived:
+    """The tar to an open descriptor, which stays open."""
+    with whole(), os.fdopen(os.dup(fd), "wb", 1 << 20) as out:
+        return write_archive(tree, paths, "tar", Watched(out, tell))
+
+
+def total(tree: Tree, paths: Sequence[bytes]) -> tuple[int, int]:
+    """Names and bytes of files, of a look that writes nothing."""
+    names = size = 0
+    for path in paths:
+        for found in walk(tree, path):
+            names += not found.left
+            size += found.entry.size if found.entry.kind == "file" and not found.left else 0
+    return names, size
+
+
+def write_file(tree: Tree, paths: Sequence[bytes], file: Path, replace: bool, tell: Tell) -> Archived:
+    """The tar as a file of mode 0600. Raises UsageError when there is one already and it must not be replaced."""
+    if file.is_dir() or (not replace and os.path.lexists(file)):
+        raise UsageError(f"{file} is there already", "name another file, or say --overwrite=all")
+    try:
+        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"{file.parent}: {error.strerror}", "name a file in a folder that is there") from None
+    try:
+        return _written(folder, os.fsencode(file.name), replace, lambda out: write_archive(tree, paths, "tar", Watched(out, tell)))
+    finally:
+        os.close(folder)
+
+
+def _written(folder: int, name: bytes, replace: bool, write: Callable[[Out], Archived]) -> Archived:
+    temporary = PREFIX + os.urandom(8).hex().encode("ascii")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        with whole(), os.fdopen(fd, "wb", 1 << 20) as out:
+            done = write(out)
+            out.flush()
+            os.fsync(fd)
+        put(folder, temporary, name, _there(folder, name) if replace else None)
+    except Occupied as error:
+        take_away(folder, temporary)
+        raise UsageError(f"{os.fsdecode(name)}: {error.strerror}", "name another file") from None
+    except BaseException:
+        take_away(folder, temporary)
+        raise
+    return done
+
+
+def _there(folder: int, name: bytes) -> Entry | None:
+    try:
+        return entry_of(b"", os.stat(name, dir_fd=folder, follow_symlinks=False), None)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,281 @@
+"""The history of one path: every distinct version of it over all backups of a host, and when it was gone. Needs no index.
+
+What is a version? rsync takes a file for unchanged when size and time are the same, and so do we: one version has one kind, size,
+time of modification, mode, owner, symlink's target and device number. Inode numbers do not count, for they change without the
+file: the hard link guard gives linked files new ones every night, and a backup that was begun from nothing numbers all anew. They
+serve as a proof: `certain` says that the data of all backups with this version is known to be the same (an untouched inode, the
+same extents, or read because it is short), not only taken to be. With `by_content` the data alone decides; what cannot be proven to
+be the same is read.
+
+A folder is its own entry: its time changes when a name in it comes or goes, not when a file in it or a folder below changes. By
+content it is the list of all that is below: names, kinds, sizes and times of files, targets. Its files are not read.
+"""
+
+import errno
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from backupd.files.history import (
+    LEFT_OUT,
+    LINKED,
+    MISSING,
+    THERE,
+    UNFINISHED,
+    UNREADABLE,
+    Gone,
+    History,
+    Seen,
+    Version,
+    changed_fields,
+    has_data,
+    key_of,
+)
+from backupd.files.sameness import same_data, sha256, untouched
+from backupd.files.tree import Entry, Tree, components, joined
+from backupd.files.which import Restorable
+from backupd.record import COMPLETE
+from backupd.verdict import Outcome
+
+__all__ = ["Gone", "History", "Seen", "Version", "versions"]
+
+_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EXDEV}
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """A version while it is collected. `last` is where it was seen last, `differs`: its data is not that of the version before."""
+
+    key: tuple[object, ...]
+    sightings: list[tuple[Restorable, Entry]]
+    certain: bool = True
+    differs: bool = False
+    same_as: str | None = None
+    digest: str | None = None
+    before: Entry | None = None
+    vanished: datetime | None = None
+
+    @property
+    def last(self) -> tuple[Restorable, Entry]:
+        return self.sightings[-1]
+
+
+@dataclass(slots=True)
+class _Collected:
+    by_content: bool
+    kept: list[_Kept] = field(default_factory=list)
+    current: _Kept | None = None
+
+    def take(self, backup: Restorable, tree: Tree, entry: Entry) -> int:
+        """The number of the version that it is."""
+        found = self._by_content(tree, entry) if self.by_content else self._by_inode_item(tree, entry)
+        if found not in self.kept:
+            found.before = self.current.last[1] if self.current else None
+            self.kept.append(found)
+        found.sightings.append((backup, entry))
+        self.current = found
+        return self.kept.index(found)
+
+    def _by_inode_item(self, tree: Tree, entry: Entry) -> _Kept:
+        key = key_of(entry)
+        for one in self._newest_first(key):
+            same = _compared(one, tree, entry)
+            if same is not False:  # short files that differ in spite of size and time are two versions
+                one.certain &= bool(same)
+                return one
+        made = _Kept(key, [])
+        if self.current and has_data(entry) and has_data(self.current.last[1]):
+            same = _compared(self.current, tree, entry)
+            made.same_as = self.current.sightings[0][0].name if same else None
+            made.differs = same is False
+        return made
+
+    def _by_content(self, tree: Tree, entry: Entry) -> _Kept:
+        key: tuple[object, ...]
+        if not has_data(entry):
+            key = (entry.kind, content_of_folder(tree, entry) if entry.kind == "folder" else (entry.target, entry.rdev))
+            return next(iter(self._newest_first(key)), None) or _Kept(key, [], differs=True)
+        key = (entry.kind, entry.size)
+        alike = list(self._newest_first(key))
+        for one in alike:
+            if _compared(one, tree, entry):
+                return one
+        made = _Kept(key, [], differs=True)
+        if alike:
+            made.digest = sha256(tree, entry.path)
+            for one in alike:
+                if _digest(one) == made.digest:
+                    return one
+        return made
+
+    def _newest_first(self, key: tuple[object, ...]) -> Iterable[_Kept]:
+        """The versions with that key; the one that was there last first, for it is the likely one."""
+        alike = [one for one in self.kept if one.key == key]
+        return sorted(alike, key=lambda one: one.last[0].name, reverse=True)
+
+
+def _compared(one: _Kept, tree: Tree, entry: Entry) -> bool | None:
+    """Whether a version's data is that of `entry`; None when that is not known. What has no data is the same."""
+    backup, last = one.last
+    if not has_data(entry) or untouched(last, entry):
+        return True
+    try:
+        with Tree(backup.path) as other:
+            return same_data(tree, entry, other, last)
+    except OSError:
+        return None
+
+
+def _digest(one: _Kept) -> str | None:
+    """The checksum of a version's data; None when the backup that has it went away."""
+    backup, last = one.last
+    if one.digest is None:
+        try:
+            with Tree(backup.path) as tree:
+                one.digest = sha256(tree, last.path)
+        except OSError:
+            return None
+    return one.digest
+
+
+def content_of_folder(tree: Tree, folder: Entry) -> str:
+    """A checksum of the list of all that is below a folder."""
+    from hashlib import sha256 as new
+
+    found, above = new(), len(folder.path.rstrip(b"/"))
+    for entry in tree.walk(folder.path):
+        time = entry.mtime if has_data(entry) else 0
+        size = entry.size if has_data(entry) else 0
+        words = (entry.kind, size, time, entry.target, entry.rdev) if entry.path != folder.path else entry.kind
+        found.update(entry.path[above:] + b"\0" + repr(words).encode() + b"\0")
+    return found.hexdigest()
+
+
+def versions(
+    backups: Sequence[Restorable],
+    path: bytes,
+    by_content: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+) -> History:
+    """The history of `path` over those backups of one host, in whatever order they come.
+
+    A backup that is deleted meanwhile is passed over. `progress` is told how many backups are done, and of how many.
+    Raises ValueError for what is no path.
+    """
+    collected, seen = _Collected(by_content), list[tuple[Restorable, str, int | None]]()
+    ordered = sorted(backups, key=lambda one: one.name)
+    for number, backup in enumerate(ordered):
+        progress(number, len(ordered))
+        if (found := _look(collected, backup, path)) is not None:
+            seen.append((backup, *found))
+    return _history(path, by_content, collected.kept, seen)
+
+
+def _look(collected: _Collected, backup: Restorable, path: bytes) -> tuple[str, int | None] | None:
+    """What a backup says, and the number of the version; None when there is no such backup any more."""
+    try:
+        tree = Tree(backup.path)
+    except OSError:
+        return None if not backup.path.is_dir() else (UNREADABLE, None)
+    with tree:
+        try:
+            return THERE, collected.take(backup, tree, tree.stat(path))
+        except OSError as error:
+            if error.errno not in _NOT_THERE:
+                return UNREADABLE, None
+            return (_absence(tree, backup, path), None) if backup.path.is_dir() else None
+
+
+def _absence(tree: Tree, backup: Restorable, path: bytes) -> str:
+    names = components(path)
+    for depth in range(1, len(names)):
+        try:
+            if tree.stat(joined(names[:depth])).kind == "symlink":
+                return LINKED
+        except OSError:
+            break
+    return absence(backup, path)
+
+
+def absence(backup: Restorable, path: bytes) -> str:
+    """What it means that a backup has not that path: that the host had it not, only where its source path was looked through."""
+    sources = [source.encode("utf-8", "surrogateescape") for source in backup.record.settings.get("paths", ())]
+    covering = [source for source in sources if _is_within(path, source)]
+    if sources and not covering:
+        return LEFT_OUT
+    done = [backup.record.path(source.decode("utf-8", "surrogateescape")) for source in covering]
+    looked_through = (None, Outcome.COMPLETE, Outcome.SUSPECT)
+    return MISSING if all((one and one.outcome) in looked_through for one in done) else UNFINISHED
+
+
+def _is_within(path: bytes, source: bytes) -> bool:
+    return path == source or path.startswith(source.rstrip(b"/") + b"/")
+
+
+def _history(path: bytes, by_content: bool, kept: list[_Kept], seen: list[tuple[Restorable, str, int | None]]) -> History:
+    gone = list(_gone(kept, seen))
+    return History(
+        path,
+        by_content,
+        tuple(_version(one) for one in kept),
+        tuple(gone),
+        tuple(Seen(backup.name, backup.started, backup.state, found, version) for backup, found, version in seen),
+    )
+
+
+def _gone(kept: list[_Kept], seen: list[tuple[Restorable, str, int | None]]) -> Iterable[Gone]:
+    """The spans in which the path was missing after it had been there. What says nothing of it neither begins nor ends one."""
+    current: _Kept | None = None
+    span: list[Restorable] = []
+    for backup, found, version in seen:
+        if version is not None:
+            if span:
+                yield _span(span, backup)
+            current, span = kept[version], []
+            current.vanished = None
+        elif found == MISSING and current:
+            if not span:
+                current.vanished = backup.started
+            span.append(backup)
+    if span:
+        yield _span(span, None)
+
+
+def _span(span: Sequence[Restorable], after: Restorable | None) -> Gone:
+    return Gone(
+        first=span[0].name,
+        since=span[0].started,
+        last=span[-1].name,
+        backups=len(span),
+        came_back=after.name if after else None,
+        until=after.started if after else None,
+        doubtful=not any(backup.state in (COMPLETE, "expired") for backup in span),
+    )
+
+
+def _version(one: _Kept) -> Version:
+    backups = [backup for backup, _ in one.sightings]
+    first, (last, entry) = backups[0], one.last
+    complete = [backup.name for backup in backups if backup.state == COMPLETE]
+    return Version(
+        entry=entry,
+        first=first.name,
+        last=last.name,
+        names=tuple(backup.name for backup in backups),
+        first_seen=first.started,
+        last_seen=last.started,
+        best=complete[-1] if complete else last.name,
+        states=tuple(sorted({backup.state for backup in backups})),
+        changed=_changed(one),
+        certain=one.certain,
+        vanished=one.vanished,
+        same_content_as=one.same_as,
+        sha256=one.digest,
+    )
+
+
+def _changed(one: _Kept) -> tuple[str, ...]:
+    if one.before is None:
+        return ()
+    fields = changed_fields(one.before, one.sightings[0][1])
+    return (*fields, "content") if one.differs and one.before.kind == one.last[1].kind in ("file", "folder") else fields

@@ -1,0 +1,67 @@
+"""An entry of a backup as JSON has it, and as people read it. Pure."""
+
+import os
+import stat
+from datetime import UTC, datetime
+from typing import Any
+
+from backupd.files.tree import KINDS, Entry
+from btrkeep.units import format_time, printable
+
+_LETTERS = {kind: stat.filemode(mode)[0] for mode, kind in KINDS.items()}
+_SECOND = 10**9
+
+
+def entry_object(entry: Entry) -> dict[str, Any]:
+    """One entry for programs. Names are text with the bytes that are no UTF-8 as lone surrogates, which JSON writes as \\udcXX.
+
+    `mtime` is null where it is beyond what a calendar has; `mtime_ns` has it in every case. `target` is what a symlink says,
+    `device` the numbers of a device node; null for all others.
+    """
+    return {
+        "name": os.fsdecode(entry.name),
+        "path": os.fsdecode(entry.path),
+        "kind": entry.kind,
+        "size": entry.size,
+        "allocated": entry.allocated,
+        "mode": f"{entry.mode:04o}",
+        "uid": entry.uid,
+        "gid": entry.gid,
+        "mtime": format_time(moment) if (moment := moment_of(entry.mtime)) else None,
+        "mtime_ns": entry.mtime,
+        "inode": entry.inode,
+        "links": entry.links,
+        "target": os.fsdecode(entry.target) if entry.target is not None else None,
+        "device": device_words(entry),
+    }
+
+
+def moment_of(nanoseconds: int) -> datetime | None:
+    """The moment, whole seconds; None for one that no calendar has: a host's clock may have been anywhere."""
+    try:
+        return datetime.fromtimestamp(nanoseconds // _SECOND, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def device_words(entry: Entry) -> str | None:
+    """MAJOR:MINOR of a device node."""
+    if not entry.kind.endswith("device"):
+        return None
+    return f"{os.major(entry.rdev)}:{os.minor(entry.rdev)}"
+
+
+def mode_words(entry: Entry) -> str:
+    """The mode as `ls -l` has it: -rw-r--r--, drwxrwxrwt."""
+    return _LETTERS[entry.kind] + stat.filemode(entry.mode)[1:]
+
+
+def time_words(nanoseconds: int) -> str:
+    """The moment for people, to the second."""
+    moment = moment_of(nanoseconds)
+    return format_time(moment) if moment else f"{nanoseconds // _SECOND} s"
+
+
+def shown(path: bytes) -> str:
+    """A name or path that is safe to show: whatever is in it, it stays in its line and tells a terminal nothing."""
+    return printable(path)

@@ -1,0 +1,221 @@
+"""Makes one name of a backup again beneath a destination. It is made whole under a temporary name beside, and then renamed.
+
+What is made is held by its descriptor, and owners, modes, attributes and times go through that: another user of the destination may
+put something else in the place of a name at any moment.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from backupd.files.attributes import attributes
+from backupd.files.content import data_runs, pieces
+from backupd.files.destination import PREFIX, Destination, put
+from backupd.files.placing import Names, Visit
+from backupd.files.tree import Entry, entry_of, names_in, open_plain
+
+_FICLONE = 0x40049409  # as on x86, arm, s390 and riscv
+_CANNOT_CLONE = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS)
+_ATTRIBUTE_LOST = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC, errno.E2BIG, errno.EACCES, errno.ERANGE)
+_HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_OWN_SPACE = "btrfs."  # properties of files on the pool's filesystem, such as its compression
+
+Moved = Callable[[int], None]
+"""Called with the bytes of each piece; may raise to stop in the middle."""
+
+
+class Writer:
+    """Makes names beneath one destination. `reflinked` and `copied` count bytes; `lost` gets what could not be kept of a name."""
+
+    def __init__(self, to: Destination, moved: Moved) -> None:
+        self.to = to
+        self.moved = moved
+        self.reflinked = 0
+        self.copied = 0
+        self.lost: list[str] = []
+        self._clones = True
+
+    def make(self, visit: Visit, instead_of: Entry | None) -> int:
+        """The whole of it but what is in a folder; its inode number. Raises OSError, Occupied when the place changed meanwhile."""
+        self.lost = []
+        folder, name = self.to.parent(visit.place)
+        with _temporary(folder) as temporary:
+            held = self._made(visit, folder, temporary)
+            try:
+                self._dress(visit, held)
+                inode = os.fstat(held).st_ino
+            finally:
+                os.close(held)
+            put(folder, temporary, name, instead_of)
+        return inode
+
+    def link(self, first: Names, inode: int, place: Names, instead_of: Entry | None) -> None:
+        """A further name of the file at `first`. Raises OSError; Occupied when that is not that file any more."""
+        above = os.dup(self.to.folder(first[:-1]))
+        try:
+            folder, name = self.to.parent(place)
+            with _temporary(folder) as temporary:
+                os.link(first[-1], temporary, src_dir_fd=above, dst_dir_fd=folder, follow_symlinks=False)
+                if os.stat(temporary, dir_fd=folder, follow_symlinks=False).st_ino != inode:
+                    raise OSError(errno.EEXIST, "its other name has changed since it was written")
+                put(folder, temporary, name, instead_of)
+        finally:
+            os.close(above)
+
+    def finish(self, visit: Visit, *, all_of_it: bool) -> None:
+        """The time of a folder, which what came into it has changed; with `all_of_it` owner, mode and attributes too."""
+        self.lost = []
+        folder, name = self.to.parent(visit.place)
+        held = os.open(name, _HELD | os.O_DIRECTORY, dir_fd=folder)
+        try:
+            if all_of_it:
+                self._dress(visit, held)
+            else:
+                self._attempt("time", lambda: os.utime(_path(held), ns=(visit.entry.mtime, visit.entry.mtime)))
+        finally:
+            os.close(held)
+
+    def _made(self, visit: Visit, folder: int, temporary: bytes) -> int:
+        """A new inode of the right kind with its data, open; nobody but root can use it yet."""
+        entry = visit.entry
+        if entry.kind == "file":
+            return self._file(visit, folder, temporary)
+        if entry.kind == "folder":
+            os.mkdir(temporary, 0o700, dir_fd=folder)
+        elif entry.target is not None:
+            os.symlink(entry.target, temporary, dir_fd=folder)
+        else:
+            kind = stat.S_IFMT(os.stat(visit.name, dir_fd=visit.folder, follow_symlinks=False).st_mode)
+            os.mknod(temporary, kind | 0o600, entry.rdev, dir_fd=folder)
+        held = os.open(temporary, _HELD, dir_fd=folder)
+        if entry_of(b"", os.fstat(held), None).kind == entry.kind:
+            return held
+        os.close(held)
+        raise OSError(errno.EEXIST, "somebody else has put something in its place")
+
+    def _file(self, visit: Visit, folder: int, temporary: bytes) -> int:
+        source = open_plain(visit.name, visit.folder)
+        try:
+            copy = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            try:
+                self._fill(source, copy, visit.entry)
+            except BaseException:
+                os.close(copy)
+                raise
+            return copy
+        finally:
+            os.close(source)
+
+    def _fill(self, source: int, copy: int, entry: Entry) -> None:
+        if not entry.size:
+            return
+        if self._cloned(source, copy):
+            self.reflinked += entry.size
+            self.moved(entry.size)
+            return
+        os.ftruncate(copy, entry.size)
+        done = 0
+        for start, end in data_runs(source, entry.size):
+            self.moved(start - done)
+            position = start
+            for piece in pieces(source, start, end):
+                _write(copy, piece, position)
+                position += len(piece)
+                self.moved(len(piece))
+            self.copied += end - start
+            done = end
+        self.moved(entry.size - done)
+
+    def _cloned(self, source: int, copy: int) -> bool:
+        """Whether the copy shares all data with the backup's file: on the same btrfs, and at once."""
+        if not self._clones:
+            return False
+        try:
+            fcntl.ioctl(copy, _FICLONE, source)
+        except OSError as error:
+            if error.errno not in _CANNOT_CLONE:
+                raise
+            # EINVAL: one of the two has no checksums, so such data cannot be shared, but other files' may.
+            self._clones = error.errno == errno.EINVAL
+            return False
+        return True
+
+    def _dress(self, visit: Visit, held: int) -> None:
+        """Owner, then mode, for a new owner takes setuid away; then capabilities, which both take away; the time last."""
+        entry, path = visit.entry, _path(held)
+        self._attempt("owner", lambda: os.chown(path, entry.uid, entry.gid))
+        if entry.kind != "symlink":
+            self._attempt("mode", lambda: Path(path).chmod(entry.mode))
+        self._give_attributes(path, attributes(visit.folder, visit.name))
+        self._attempt("time", lambda: os.utime(path, ns=(entry.mtime, entry.mtime)))
+
+    def _give_attributes(self, path: str, wanted: dict[str, bytes]) -> None:
+        """Also takes away what the new name inherited, an ACL above all."""
+        try:
+            inherited = set(os.listxattr(path)) - set(wanted)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            inherited = set()
+        for name in sorted(inherited):
+            if comparable(name):
+                self._attempt(name, partial(os.removexattr, path, name))
+        for name, value in sorted(wanted.items()):
+            self._attempt(name, partial(os.setxattr, path, name, value))
+
+    def _attempt(self, what: str, act: Callable[[], None]) -> None:
+        """What this filesystem cannot hold is noted; the rest of the name is worth having all the same."""
+        try:
+            act()
+        except OSError as error:
+            if error.errno not in _ATTRIBUTE_LOST:
+                raise
+            if comparable(what):
+                self.lost.append(what)
+
+
+def comparable(attribute: str) -> bool:
+    """Whether a restored name should have an attribute as the backup has it. The properties of btrfs and SELinux's labels are the
+    destination's own affair.
+    """
+    return not attribute.startswith(_OWN_SPACE) and attribute != "security.selinux"
+
+
+def _path(held: int) -> str:
+    """A way to whatever a descriptor holds, a symlink too, for calls that take no such descriptor."""
+    return f"/proc/self/fd/{held}"
+
+
+def _write(fd: int, data: bytes, position: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, position)
+        view, position = view[written:], position + written
+
+
+@contextlib.contextmanager
+def _temporary(folder: int) -> Iterator[bytes]:
+    """A name that nothing has; what fails takes it away again."""
+    name = PREFIX + os.urandom(8).hex().encode("ascii")
+    try:
+        yield name
+    except BaseException:
+        take_away(folder, name)
+        raise
+
+
+def leftovers(folder: int) -> list[bytes]:
+    """Names in a folder that a killed restore has left."""
+    return [name for name in names_in(folder) if name.startswith(PREFIX)]
+
+
+def take_away(folder: int, name: bytes) -> None:
+    """Removes what is not whole: anything but a folder with something in it."""
+    for remove in (os.unlink, os.rmdir):
+        with contextlib.suppress(OSError):
+            remove(name, dir_fd=folder)

@@ -1,0 +1,94 @@
+"""The rsync command that gives files of a backup back to a host, as a tuple, and what it says of each name. Nothing is run here.
+
+``--ignore-existing`` is given whenever nothing may be overwritten: then rsync also leaves what is of another kind alone, which it
+would delete otherwise to make room for a folder. Never ``--delete`` or ``--force``. ``--no-implied-dirs``: folders above what is
+restored stay as they are on the host; missing ones are made.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from backupd.rsync.command import remote_shell
+from backupd.rsync.output import unescape
+from btrkeep.config import HostConfig, SshSettings
+
+_ALWAYS = (
+    "--archive",
+    "--hard-links",
+    "--acls",
+    "--xattrs",
+    "--numeric-ids",
+    "--sparse",
+    "--timeout=600",
+    "--no-human-readable",
+    "--outbuf=L",
+    "--info=progress2,stats2",
+    "--out-format=%i|%l|%n",
+)
+LOOK, ONLY_NEW, CONTENT = ("--dry-run",), ("--ignore-existing",), ("--checksum",)
+EXACT = ("--modify-window=-1",)
+"""Compares nanoseconds. An rrsync that may write takes it for a fault (rsync 3.5: its pattern knows no minus sign)."""
+NEWER_STAYS = ("--update", "--modify-window=1")
+"""With a window of -1 a file that is a second newer would be overwritten too: what counts is times further apart than it."""
+_ITEM = re.compile(rb"([<>ch.][fdLDS][^|]{9})\|(\d{1,18})\|(.*)", re.DOTALL)
+_KINDS = {b"f": "file", b"d": "folder", b"L": "symlink", b"D": "device", b"S": "fifo or socket"}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What rsync would do, or has done, with one name; `name` is beneath the destination, without a slash at its end."""
+
+    name: bytes
+    kind: str
+    size: int
+    new: bool
+    """False: something of that name is there, and differs."""
+    only_time: bool
+    """Nothing but the time differs."""
+    fields: tuple[str, ...]
+
+
+_FIELDS = {ord("c"): "content", ord("s"): "size", ord("p"): "mode", ord("o"): "owner", ord("g"): "group", ord("a"): "ACL"}
+_FIELDS |= {ord("x"): "attributes", ord("t"): "time", ord("T"): "time"}
+
+
+def parse_item(line: bytes) -> Item | None:
+    """The item that a line of rsync's output tells of; None for a line that does not."""
+    match = _ITEM.fullmatch(line)
+    if not match:
+        return None
+    signs, new = match[1], b"+" in match[1]
+    fields = () if new else tuple(dict.fromkeys(_FIELDS[sign] for sign in signs[2:] if sign in _FIELDS))
+    name = unescape(match[3]).rstrip(b"/")
+    return Item(name, _KINDS[signs[1:2]], int(match[2]), new, fields == ("time",), fields)
+
+
+def giving_command(
+    host: HostConfig, ssh: SshSettings, data: Path, paths: Sequence[bytes], folder: bytes, whole: bool, options: Sequence[str]
+) -> tuple[str, ...]:
+    """The command that brings `paths` of the backup whose files are in `data` into `folder` on the host.
+
+    `whole`: under their whole paths, else under their last names. The paths were seen to lead through no symlink.
+    """
+    return (
+        "rsync",
+        *_ALWAYS,
+        *(("--relative", "--no-implied-dirs") if whole else ()),
+        *options,
+        *remote_shell(host, ssh, ()),
+        *(_source(data, path, whole) for path in paths),
+        _destination(host, folder),
+    )
+
+
+def _source(data: Path, path: bytes, whole: bool) -> str:
+    text = path.decode("utf-8", "surrogateescape").strip("/")
+    return f"{data}/{'./' if whole else ''}{text}"
+
+
+def _destination(host: HostConfig, folder: bytes) -> str:
+    """A remote shell would expand wildcards in it; all else rsync escapes by itself."""
+    text = folder.decode("utf-8", "surrogateescape").rstrip("/") + "/"
+    return f"{host.address}:" + re.sub(r"([*?\[\]])", r"\\\1", text) if host.address else text

@@ -1,0 +1,141 @@
+"""A path that is not there: what is said of it, and which paths are named that are there."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from backupd.files.near import entry_at, near, path_given, resolved
+from backupd.files.tree import Tree
+from btrkeep.errors import OperatorError, UsageError
+from tests.beds import work
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "backup" / "data"
+    for name in ("etc/ssh", "etc/alternatives", "srv/www/shop", "usr/bin", "empty"):
+        (folder / name).mkdir(parents=True)
+    for name in ("etc/passwd", "etc/ssh/sshd_config", "etc/ssh/ssh_config", "srv/www/shop/index.html", "usr/bin/vim.basic"):
+        (folder / name).write_text(name)
+    (folder / "bin").symlink_to("usr/bin")
+    (folder / "etc/alternatives/vi").symlink_to("/usr/bin/vim.basic")
+    (folder / "www").symlink_to("/srv/www")
+    (folder / "loop").symlink_to("/loop")
+    (folder / "gone").symlink_to("/var/lib/none")
+    (folder / "out").symlink_to("../../../../../../../../etc")
+    return folder
+
+
+def said(data: Path, path: str) -> tuple[str, str]:
+    with Tree(data.parent) as tree, pytest.raises(UsageError) as raised:
+        entry_at(tree, path.encode(), "web1@x")
+    return raised.value.message, raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("path", "nearest"),
+    [
+        (b"/etc/paswd", [b"/etc/passwd"]),
+        (b"/ETC/passwd", [b"/etc/passwd"]),
+        (b"/etc/Passwd", [b"/etc/passwd"]),
+        (b"/ect/ssh/ssh_config", [b"/etc/ssh/ssh_config"]),
+        (b"/ect/ssh/none", [b"/etc"]),
+        (b"/etc/ssh/sshdconfig", [b"/etc/ssh/sshd_config", b"/etc/ssh/ssh_config"]),
+        (b"/srv/www/shop/zzz", [b"/srv/www/shop"]),
+        (b"/srv/zzz/yyy", [b"/srv"]),
+        (b"/etc/passwd/x", [b"/etc/passwd"]),
+        (b"/bin/vi", [b"/bin"]),
+        (b"/etc/passwd", []),
+        (b"/", []),
+        (b"/\xff\xfe", [b"/"]),
+        (b"/etc/passwd" + b"x" * 300, [b"/etc"]),
+    ],
+)
+def test_the_nearest_paths_are_ones_that_are_there(data: Path, path: bytes, nearest: list[bytes]) -> None:
+    with Tree(data.parent) as tree:
+        assert near(tree, path) == nearest
+    for one in nearest:
+        assert os.path.lexists(os.fsencode(data) + one)
+
+
+def test_what_is_said_of_a_path_that_is_not_there(data: Path) -> None:
+    assert said(data, "/etc/paswd") == ("web1@x has no /etc/paswd", "did you mean /etc/passwd?")
+    assert said(data, "/srv/www/shop/zzz") == ("web1@x has no /srv/www/shop/zzz", "/srv/www/shop has index.html")
+    assert said(data, "/empty/x") == ("web1@x has no /empty/x", "/empty is empty")
+    assert said(data, "/qqqqqqqqqq")[1] == "/ has bin, empty, etc, gone, loop, ..."
+    assert said(data, "/etc/passwd/x") == (
+        "/etc/passwd of web1@x is a file, so nothing is in it",
+        "it can be had as /etc/passwd",
+    )
+    assert "\n" not in said(data, "/etc/pass\nwd\x1b[31m")[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "link", "target", "hint"),
+    [
+        ("/bin/vim.basic", "/bin", "usr/bin", "look at /usr/bin/vim.basic"),
+        ("/www/shop/index.html", "/www", "/srv/www", "look at /srv/www/shop/index.html"),
+        ("/etc/alternatives/vi/x", "/etc/alternatives/vi", "/usr/bin/vim.basic", "where it leads to is not in this backup"),
+        ("/gone/x", "/gone", "/var/lib/none", "where it leads to is not in this backup"),
+        ("/loop/x", "/loop", "/loop", "where it leads to is not in this backup"),
+        ("/out/passwd", "/out", "../../../../../../../../etc", "look at /etc/passwd"),
+    ],
+)
+def test_a_symlink_on_the_way_is_named_and_not_followed(data: Path, path: str, link: str, target: str, hint: str) -> None:
+    assert said(data, path) == (f"{link} is a symlink to {target}, which a backup is not followed through", hint)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("path", ["/bin/vim.basic", "/www/shop", "/out/passwd", "/loop", "/gone", "/etc/alternatives/vi"])
+def test_where_a_symlink_leads_is_what_it_is_where_the_backup_is_the_whole_machine(data: Path, path: str) -> None:
+    program = "import os, sys; os.chroot(sys.argv[1]); print(os.path.realpath(sys.argv[2], strict=True))"
+    truth = work("python3", "-c", f"import encodings.idna\n{program}", data, path, check=False)
+    with Tree(data.parent) as tree:
+        found = resolved(tree, path.encode())
+    assert (found or b"").decode() == truth.stdout.strip()
+
+
+def test_a_symlink_made_to_cost_time_costs_none(data: Path) -> None:
+    """Forty hops of two thousand names each would be looked up for long."""
+    deep = "a/" * 150
+    (data / deep).mkdir(parents=True)
+    (data / "l").symlink_to(deep + "../" * 150 + "l")
+    with Tree(data.parent) as tree:
+        assert resolved(tree, b"/l/x") is None
+
+
+def test_among_very_many_names_the_nearest_is_found_by_its_beginning_or_its_end(data: Path) -> None:
+    for number in range(1500):
+        (data / "empty" / f"file{number}").touch()
+    (data / "empty" / "report-2026.pdf").touch()
+    with Tree(data.parent) as tree:
+        assert near(tree, b"/empty/report-2025.pdf") == [b"/empty/report-2026.pdf"]
+        assert near(tree, b"/empty/erport-2026.pdf") == [b"/empty/report-2026.pdf"]
+        assert near(tree, b"/empty/qqqqqqqq") == [b"/empty"]
+
+
+@pytest.mark.parametrize(
+    ("text", "path"), [("/etc/", b"/etc"), ("/", b"/"), ("//a//b", b"/a/b"), ("/\udcff", b"/\xff"), ("/a b", b"/a b")]
+)
+def test_a_path_as_it_was_typed(text: str, path: bytes) -> None:
+    assert path_given(text) == path
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("etc/passwd", "did you mean /etc/passwd?"), ("/a/../b", ""), ("", ""), ("/a\0", ""), ("./x", "did you mean /x?")],
+)
+def test_a_path_that_no_backup_can_have_is_wrong_usage(text: str, hint: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        path_given(text)
+    assert raised.value.hint == hint
+
+
+def test_what_cannot_be_read_is_not_called_missing(data: Path) -> None:
+    class Broken(Tree):
+        def stat(self, path: bytes) -> "object":  # type: ignore[override]
+            raise OSError(5, "Input/output error")
+
+    with Broken(data.parent) as tree, pytest.raises(OperatorError, match="cannot be read: Input/output error"):
+        entry_at(tree, b"/etc", "web1@x")

@@ -1,0 +1,349 @@
+"""The files of a backup are reached without ever leaving it: the truth is find's, stat's, and the kernel's on who opened what."""
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backupd.files.tree import KINDS, Tree, components, joined
+from tests.beds import work
+from tests.beds.opens import watched
+
+SECRET = b"what no backup may show"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The folder `data` of something that is laid out as a backup is."""
+    folder = tmp_path / "backup" / "data"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder of the server, with something in it that is nobody's business."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "secret").write_bytes(SECRET)
+    return folder
+
+
+# --- paths
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        (b"/", []),
+        (b"//", []),
+        (b"/etc", [b"etc"]),
+        (b"/etc/", [b"etc"]),
+        (b"//etc//./passwd/", [b"etc", b"passwd"]),
+        (b"/a\nb/\xff\xfe", [b"a\nb", b"\xff\xfe"]),
+        (b"/.../..a", [b"...", b"..a"]),
+    ],
+)
+def test_a_path_is_taken_apart_into_names(path: bytes, names: list[bytes]) -> None:
+    assert components(path) == names
+    assert components(joined(names)) == names
+
+
+@pytest.mark.parametrize("path", [b"", b"etc", b"./etc", b"/..", b"/etc/../../root", b"/a/..", b"/a\0b", b"..", b"\0"])
+def test_what_is_no_path_of_a_backup_is_refused(path: bytes) -> None:
+    with pytest.raises(ValueError, match="a path "):
+        components(path)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=12), max_size=5))
+def test_no_path_has_names_that_lead_up_or_elsewhere(parts: list[bytes]) -> None:
+    try:
+        names = components(b"/" + b"/".join(parts))
+    except ValueError:
+        assert any(b"\0" in part or b".." in part.split(b"/") for part in parts)
+        return
+    assert not {b"", b".", b".."} & set(names)
+    assert not any(b"/" in name or b"\0" in name for name in names)
+
+
+# --- what is there
+
+
+def fill(data: Path) -> None:
+    """One of each kind, and names that are hard to bear."""
+    (data / "etc").mkdir()
+    (data / "etc" / "passwd").write_text("root\n")
+    os.link(data / "etc" / "passwd", data / "etc" / "linked")
+    (data / "etc" / "up").symlink_to("../../../../../etc/shadow")
+    os.mkfifo(data / "fifo", 0o600)
+    for name in (b"new\nline", b"\x1b[31mred", b"not \xff utf-8", b"x" * 255, b" ", b"-rf", b"a\\b", "ümläut".encode()):
+        Path(os.fsdecode(os.fsencode(data) + b"/" + name)).write_bytes(name)
+    os.utime(data / "etc" / "passwd", ns=(0, 1_234_567_890_123_456_789))
+    os.utime(data / "-rf", ns=(0, -5_000_000_000))
+    (data / "etc" / "passwd").chmod(0o4751)
+    if os.geteuid() == 0:
+        os.chown(data / "etc" / "passwd", 123456, 654321)
+        os.mknod(data / "null", 0o020600, os.makedev(1, 3))
+        os.mknod(data / "loop", 0o060600, os.makedev(7, 200))
+
+
+_FIND = {"f": "file", "d": "folder", "l": "symlink", "p": "fifo", "s": "socket", "c": "character device", "b": "block device"}
+_FIELDS = "%P\\0%y\\0%s\\0%b\\0%m\\0%U\\0%G\\0%T@\\0%i\\0%n\\0%l\\0"
+
+
+def found(data: Path) -> dict[bytes, tuple[object, ...]]:
+    """What find says of all below a folder."""
+    said = subprocess.run(["find", ".", "-printf", _FIELDS], cwd=data, capture_output=True, check=True).stdout
+    words = iter(said.split(b"\0")[:-1])
+    rows: dict[bytes, tuple[object, ...]] = {}
+    for name, kind, *numbers, target in zip(*[words] * 11, strict=True):
+        size, blocks, mode, uid, gid, time, inode, links = numbers
+        seconds, _, rest = time.decode().partition(".")
+        nanoseconds = int(seconds) * 10**9 + int(rest[:9])
+        rows[b"/" + name] = (
+            _FIND[kind.decode()], int(size), int(blocks) * 512, int(mode, 8), int(uid), int(gid), nanoseconds, int(inode),
+            int(links), target or None,
+        )  # fmt: skip
+    return rows
+
+
+def told(tree: Tree) -> dict[bytes, tuple[object, ...]]:
+    return {
+        one.path: (
+            one.kind, one.size, one.allocated, one.mode, one.uid, one.gid, one.mtime, one.inode, one.links, one.target,
+        )
+        for one in tree.walk(b"/")
+    }  # fmt: skip
+
+
+def test_all_that_is_in_a_backup_is_told_as_find_tells_it(data: Path) -> None:
+    fill(data)
+    with Tree(data.parent) as tree:
+        assert told(tree) == found(data)
+        assert {one.path for one in tree.list(b"/etc")} == {b"/etc/passwd", b"/etc/linked", b"/etc/up"}
+        for path, words in found(data).items():
+            entry = tree.stat(path)
+            assert (entry.path, entry.kind, entry.size) == (path, *words[:2])
+            assert entry.name == (path.rsplit(b"/", 1)[1] or b"/")
+    assert set(_FIND.values()) == set(KINDS.values())
+
+
+@pytest.mark.root
+def test_the_numbers_of_a_device_are_those_of_stat(data: Path) -> None:
+    fill(data)
+    with Tree(data.parent) as tree:
+        for name in ("null", "loop"):
+            numbers = work("stat", "-c", "%Hr %Lr", data / name).stdout.split()
+            rdev = tree.stat(b"/" + name.encode()).rdev
+            assert [os.major(rdev), os.minor(rdev)] == [int(number) for number in numbers]
+
+
+def test_the_inodes_own_time_is_that_of_stat(data: Path) -> None:
+    (data / "file").touch()
+    seconds, _, rest = work("stat", "-c", "%.9Z", data / "file").stdout.strip().partition(".")
+    with Tree(data.parent) as tree:
+        assert tree.stat(b"/file").changed == int(seconds) * 10**9 + int(rest)
+
+
+def test_a_walk_gives_folders_before_what_is_in_them_and_names_in_order(data: Path) -> None:
+    for name in ("b/z", "b/a", "a", "b.c", "c/d/e"):
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).touch()
+    with Tree(data.parent) as tree:
+        assert [one.path.decode() for one in tree.walk(b"/")] == ["/", "/a", "/b", "/b/a", "/b/z", "/b.c", "/c", "/c/d", "/c/d/e"]
+        skipped = tree.walk(b"/", lambda entry: entry.path == b"/c/d")
+        assert [one.path.decode() for one in skipped][-2:] == ["/c", "/c/d"]
+        assert [one.path for one in tree.walk(b"/a")] == [b"/a"]
+
+
+def test_folders_nested_deeper_than_descriptors_and_calls_go_are_walked(data: Path) -> None:
+    """rsync brings paths of up to 4,096 bytes: that can be two thousand folders in one another. Python calls go a thousand deep."""
+    depth, old = 1200, Path.cwd()
+    try:
+        os.chdir(data)
+        for _ in range(depth):
+            Path("d").mkdir()
+            Path("after").touch()
+            os.chdir("d")
+    finally:
+        os.chdir(old)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        with Tree(data.parent) as tree:
+            assert sum(1 for _ in tree.walk(b"/")) == 2 * depth + 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        work("rm", "-rf", data / "d")
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_a_walk_leaves_no_descriptor_open_also_when_nobody_hears_its_end(data: Path) -> None:
+    for name in ("a/b/c/d", "e"):
+        (data / name).mkdir(parents=True)
+    before = descriptors()
+    with Tree(data.parent) as tree:
+        walk = tree.walk(b"/")
+        assert [next(walk).path for _ in range(4)][-1] == b"/a/b/c"
+        del walk
+        with suppress(OSError):
+            tree.stat(b"/a/missing/x")
+    assert descriptors() == before
+
+
+# --- what is outside
+
+
+@pytest.mark.parametrize(
+    ("link", "path"),
+    [
+        ("{outside}", b"/link/secret"),
+        ("../../outside", b"/link/secret"),
+        ("/", b"/link{outside}/secret"),
+        ("/proc/self/cwd", b"/link/secret"),
+        ("here", b"/link/file"),  # not even one that stays inside
+    ],
+)
+def test_no_symlink_is_followed(data: Path, outside: Path, link: str, path: bytes) -> None:
+    (data / "here").mkdir()
+    (data / "here" / "file").touch()
+    (data / "link").symlink_to(link.format(outside=outside))
+    asked = path.replace(b"{outside}", os.fsencode(outside))
+    with Tree(data.parent) as tree:
+        for reach in (
+            tree.stat,
+            tree.open_file,
+            tree.names,
+            lambda asked: list(tree.list(asked)),
+            lambda asked: list(tree.walk(asked)),
+        ):
+            with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+                reach(asked)
+        for reach in (tree.open_file, tree.names):  # the last component is none either
+            with pytest.raises(OSError, match=r"Not a directory|symbolic links|no plain file"):
+                reach(b"/link")
+        assert tree.stat(b"/link").kind == "symlink"
+        assert [one.path for one in tree.walk(b"/link")] == [b"/link"]
+
+
+def test_a_backup_whose_own_folders_are_symlinks_is_not_opened(data: Path, outside: Path) -> None:
+    data.rmdir()
+    data.symlink_to(outside)
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        Tree(data.parent)
+    other = data.parents[1] / "other"
+    other.symlink_to(data.parent)
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        Tree(other)
+
+
+@contextmanager
+def swapping(path: Path, other: Path) -> Iterator[None]:
+    """Exchanges two names as fast as it can, in another process: what is at `path` is the one, then the other."""
+    code = (
+        "import ctypes, sys\n"
+        "libc = ctypes.CDLL(None)\n"
+        "one, two = (word.encode() for word in sys.argv[1:])\n"
+        "print(flush=True)\n"
+        "while True:\n"
+        "    for _ in range(1000):\n"
+        "        assert libc.renameat2(-100, one, -100, two, 2) == 0\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(path), str(other)], stdout=subprocess.PIPE)
+    assert process.stdout
+    process.stdout.readline()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_folder_that_becomes_a_symlink_at_any_moment_leads_nowhere(data: Path, outside: Path) -> None:
+    """A backup is read-only; but were it not, no moment between two looks would help anybody."""
+    (data / "etc").mkdir()
+    (data / "etc" / "secret").write_bytes(b"the host's own")
+    (data / "link").symlink_to(outside)
+    seen = set()
+    with swapping(data / "etc", data / "link"), Tree(data.parent) as tree:
+        for _ in range(5000):
+            try:
+                fd = tree.open_file(b"/etc/secret")
+                seen.add(os.read(fd, 100))
+                os.close(fd)
+            except OSError as error:
+                seen.add(os.strerror(error.errno or 0).encode())
+    assert seen <= {b"the host's own", b"Not a directory", b"Too many levels of symbolic links"}
+    assert len(seen) == 2, "both were met, or this shows nothing"
+
+
+@pytest.mark.parametrize("kind", ["symlink", "fifo"])
+def test_a_file_that_becomes_something_else_at_any_moment_is_opened_as_a_file_or_not_at_all(
+    data: Path, outside: Path, kind: str
+) -> None:
+    (data / "file").write_bytes(b"the host's own")
+    other = data / "other"
+    if kind == "symlink":
+        other.symlink_to(outside / "secret")
+    else:
+        os.mkfifo(other)
+    seen = set()
+    with watched(other) if kind == "fifo" else watched(outside / "secret") as opens:
+        with swapping(data / "file", other), Tree(data.parent) as tree:
+            for _ in range(5000):
+                try:
+                    fd = tree.open_file(b"/file")
+                    seen.add(os.read(fd, 100))
+                    os.close(fd)
+                except OSError as error:
+                    seen.add(str(error).encode())
+        assert opens.count() == 0
+    assert seen == {b"the host's own", b"[Errno 22] no plain file"}
+
+
+@pytest.mark.root
+def test_fifos_and_devices_are_looked_at_and_never_opened(data: Path) -> None:
+    os.mkfifo(data / "fifo")
+    os.mknod(data / "zero", 0o020666, os.makedev(1, 5))
+    os.mknod(data / "tape", 0o020666, os.makedev(9, 0))  # to open it may wind it back
+    stop = threading.Timer(20, lambda: os.close(os.open(data / "fifo", os.O_RDWR)))  # who waits for a writer gets one
+    stop.start()
+    try:
+        with watched(data / "fifo", data / "zero", data / "tape") as opens, Tree(data.parent) as tree:
+            for name in (b"/fifo", b"/zero", b"/tape"):
+                with pytest.raises(OSError, match="no plain file"):
+                    tree.open_file(name)
+            assert len(list(tree.walk(b"/"))) == 4
+            assert opens.count() == 0
+            os.close(os.open(data / "zero", os.O_RDONLY))  # this is what it would look like
+            assert opens.count() == 1
+    finally:
+        stop.cancel()
+
+
+@pytest.mark.root
+@pytest.mark.btrfs
+def test_what_is_mounted_in_a_backup_is_not_of_it(data: Path, outside: Path) -> None:
+    (data / "mnt").mkdir()
+    work("mount", "-t", "tmpfs", "none", data / "mnt")
+    try:
+        (data / "mnt" / "secret").write_bytes(SECRET)
+        with Tree(data.parent) as tree:
+            assert [one.path for one in tree.walk(b"/")] == [b"/", b"/mnt"]
+            for reach in (tree.names, lambda path: tree.open_file(path + b"/secret"), lambda path: tree.stat(path + b"/secret")):
+                with pytest.raises(OSError, match="mounted"):
+                    reach(b"/mnt")
+    finally:
+        work("umount", data / "mnt")

@@ -1,0 +1,425 @@
+"""The versions of a path over all backups of a host: backups that are real snapshots, and ones that real runs made.
+
+One host is made once for all that only look. The truth is stat, sha256sum and the script that made the backups.
+"""
+
+import os
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backupd.files.versions import versions
+from backupd.files.which import restorable
+from btrkeep.pool.marker import open_pool
+from tests.beds import TOP, btrfs, work
+from tests.beds.history import every, moment, write_down
+from tests.beds.lineage import make_lineage, read_only, writable
+from tests.beds.nights import Nights
+from tests.beds.opens import watched
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(120)]
+LAST = moment("2026-11-20 22:00")
+BIG = 20_000  # not inline, so its extents can be compared
+
+
+@pytest.fixture(scope="module")
+def pool(_shared_mount: Path) -> Iterator[Nights]:
+    top = Path(tempfile.mkdtemp(prefix="versions-", dir=_shared_mount))
+    nights = Nights(top, "--rehearsal")
+    make_lineage(nights, "web1", every(1, 12, LAST), life, states={4: "suspect"})
+    yield nights
+    for path in btrfs.subvolumes_below(top, _shared_mount):
+        btrfs.delete_subvolume(path, _shared_mount)
+    shutil.rmtree(top)
+
+
+def nothing(_data: Path) -> None:
+    """A night in which nothing changes."""
+
+
+def write(path: Path, text: str, mtime: int) -> None:
+    path.write_text(text)
+    os.utime(path, (mtime, mtime))
+
+
+def life(number: int, data: Path) -> None:
+    """Twelve nights of a host."""
+    etc = data / "etc"
+    if number == 0:
+        etc.mkdir()
+        (etc / "sub").mkdir()
+        write(etc / "never", "always the same", 100)
+        (etc / "link").symlink_to("one")
+        os.mkfifo(etc / "fifo")
+    if number in (0, 3, 7):
+        write(etc / "passwd", f"version {number}", 1000 + number)
+    if number == 9:
+        write(etc / "passwd", "version 3", 1003)  # as it was
+    if number == 1:
+        write(etc / "comes", "hello" * 1000, 5)
+    if number == 4:
+        (etc / "comes").unlink()  # a suspect backup
+    if number == 5:
+        write(etc / "comes", "hello" * 1000, 5)
+    if number == 6:
+        (etc / "comes").unlink()
+    if number == 10:
+        write(etc / "comes", "other", 6)
+    if number == 11:
+        (etc / "comes").unlink()
+    if number == 2:
+        (etc / "link").unlink()
+        (etc / "link").symlink_to("two")
+    if number == 5:
+        (etc / "never").chmod(0o600)
+        write(etc / "sub" / "deep", "x", 9)
+    if number == 8:
+        work("mv", etc / "sub", etc / "was")
+        (etc / "sub").symlink_to("was")
+
+
+def history(pool: Nights, path: str, *more: str) -> dict[str, Any]:
+    return dict(pool.json("versions", *more, "web1", path))
+
+
+def spans(told: dict[str, Any], names: list[str]) -> list[tuple[int, int, int]]:
+    """First and last backup by their numbers, and how many have it."""
+    return [(names.index(one["first"]), names.index(one["last"]), one["backups"]) for one in told["versions"]]
+
+
+def test_every_version_is_there_with_where_it_was_first_and_last_seen(pool: Nights) -> None:
+    names = pool.names("web1")
+    told = history(pool, "/etc/passwd")
+    assert spans(told, names) == [(0, 2, 3), (3, 11, 7), (7, 8, 2)]
+    assert [one["entry"]["size"] for one in told["versions"]] == [9, 9, 9]
+    assert [one["names"] for one in told["versions"]][1] == [*names[3:7], *names[9:]]
+    assert [one["changed"] for one in told["versions"]] == [[], ["mtime", "content"], ["mtime", "content"]]
+    assert told["gone"] == []
+    assert [one["version"] for one in told["backups"]] == [0, 0, 0, 1, 1, 1, 1, 2, 2, 1, 1, 1]
+    assert told["versions"][0]["first_seen"] == "2026-11-09T22:00:00Z"
+    assert told["versions"][1]["last_seen"] == "2026-11-20T22:00:00Z"
+
+
+def test_the_versions_are_those_that_stat_sees(pool: Nights) -> None:
+    for path in ("etc/passwd", "etc/never", "etc/link", "etc/comes", "etc", "etc/fifo"):
+        seen: dict[str, list[str]] = {}
+        for name in pool.names("web1"):
+            if os.path.lexists(pool.data("web1", path, name)):
+                fields = "%F %.9Y %a %u %g" + (" %s" if path != "etc" else "")
+                words = work("stat", "-c", fields, pool.data("web1", path, name)).stdout
+                if path == "etc/link":
+                    words += work("readlink", pool.data("web1", path, name)).stdout
+                seen.setdefault(words, []).append(name)
+        told = history(pool, f"/{path}")
+        assert [one["names"] for one in told["versions"]] == list(seen.values()), path
+        assert all(one["certain"] for one in told["versions"]) == (path != "etc/comes"), path  # which was written anew
+
+
+def test_a_path_that_went_and_came_back_says_when(pool: Nights) -> None:
+    names = pool.names("web1")
+    told = history(pool, "/etc/comes")
+    assert spans(told, names) == [(1, 5, 4), (10, 10, 1)]
+    assert [(names.index(one["first"]), names.index(one["last"]), one["backups"], one["doubtful"]) for one in told["gone"]] == [
+        (4, 4, 1, True),
+        (6, 9, 4, False),
+        (11, 11, 1, False),
+    ]
+    assert [one["came_back"] for one in told["gone"]] == [names[5], names[10], None]
+    assert [one["until"] for one in told["gone"]] == ["2026-11-14T22:00:00Z", "2026-11-19T22:00:00Z", None]
+    assert [one["vanished"] for one in told["versions"]] == ["2026-11-15T22:00:00Z", "2026-11-20T22:00:00Z"]
+    assert [one["found"] for one in told["backups"]].count("missing") == 7
+
+
+def test_only_the_mode_changed_is_said(pool: Nights) -> None:
+    first, second = history(pool, "/etc/never")["versions"]
+    assert (second["changed"], second["same_content_as"]) == (["mode"], first["first"])
+    (only,) = history(pool, "/etc/never", "--content")["versions"]
+    assert (only["backups"], only["certain"]) == (12, True)
+
+
+def test_a_folder_behind_what_became_a_symlink_is_not_said_to_be_gone(pool: Nights) -> None:
+    told = history(pool, "/etc/sub/deep")
+    assert [one["found"] for one in told["backups"]] == ["missing"] * 5 + ["there"] * 3 + ["behind a symlink"] * 4
+    assert (told["gone"], told["versions"][0]["vanished"]) == ([], None)
+
+
+def test_a_folder_is_told_apart_by_its_own_names_and_with_content_by_all_below(pool: Nights) -> None:
+    names = pool.names("web1")
+    by_names, by_all = history(pool, "/etc"), history(pool, "/etc", "--content")
+    assert len(by_all["versions"]) > len(by_names["versions"]) - 2
+    listed: dict[str, list[str]] = {}
+    for name in names:  # the same by find
+        fields = ("-printf", "%P %y %l", "(", "-type", "f", "-printf", " %s %T@", "-o", "-true", ")", "-printf", "\\n")
+        words = work("find", ".", *fields, cwd=pool.data("web1", "etc", name)).stdout
+        listed.setdefault("\n".join(sorted(words.splitlines())), []).append(name)
+    assert [one["names"] for one in by_all["versions"]] == list(listed.values())
+
+
+def test_the_terminal_shows_versions_and_gaps_in_order(pool: Nights) -> None:
+    said = pool.backupd("versions", "web1", "/etc/comes").stdout.splitlines()
+    assert said[0] == "/etc/comes of web1, file: 2 versions in 12 backups"
+    assert [line.split()[0][:10] for line in said[2:-1]] == ["2026-11-10", "2026-11-13", "2026-11-15", "2026-11-19", "2026-11-20"]
+    assert said[3].endswith("gone, back in 2026-11-14T220000Z; only suspect or failed backups say so")
+    assert said[6].endswith("gone, not there any more")
+
+
+def test_a_path_that_no_backup_has_names_the_nearest(pool: Nights) -> None:
+    done = pool.backupd("versions", "web1", "/etc/paswd", check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: web1 has no /etc/paswd\nhint: did you mean /etc/passwd?\n"
+    done = pool.backupd("versions", "web1@2026-11-20", "/etc/passwd", check=False)
+    assert done.returncode == 2
+    assert "versions are those of all backups" in done.stderr
+
+
+def test_another_day_sees_what_was_there_by_then(pool: Nights) -> None:
+    told = history(pool, "/etc/passwd", "--now", "2026-11-12T23:00:00Z")
+    assert (len(told["backups"]), len(told["versions"])) == (4, 2)
+
+
+# --- what is the same
+
+
+def lineage(nights: Nights, *changes: Callable[[Path], object], **more: Any) -> list[str]:
+    """A host h1 with a large file /f, and what becomes of it night after night."""
+
+    def change(number: int, data: Path) -> None:
+        if number == 0:
+            write(data / "f", "a" * BIG, 50)
+        else:
+            changes[number - 1](data)
+
+    return make_lineage(nights, "h1", every(1, len(changes) + 1, LAST), change, **more)
+
+
+def checksums(nights: Nights) -> list[str]:
+    return [work("sha256sum", nights.data("h1", "f", name)).stdout.split()[0] for name in nights.names("h1")]
+
+
+def anew(text: str) -> Callable[[Path], object]:
+    """A backup that was begun from nothing: another inode, other extents."""
+    return lambda data: write(data / "f", text * BIG, 50)
+
+
+def test_a_copy_that_shares_its_extents_is_known_to_be_the_same_and_is_not_read(nights: Nights) -> None:
+    def split(data: Path) -> None:  # as the hard link guard does every night
+        work("cp", "-p", "--reflink=always", data / "f", data / "g")
+        (data / "g").rename(data / "f")
+
+    lineage(nights, split, split)
+    inodes = {nights.data("h1", "f", name).stat().st_ino for name in nights.names("h1")}
+    assert len(inodes) == 3
+    for more in ((), ("--content",)):
+        (one,) = nights.json("versions", "h1", "/f", *more)["versions"]
+        assert (one["backups"], one["certain"], one["sha256"]) == (3, True, None)
+
+
+def test_a_copy_of_compressed_data_is_only_known_to_be_the_same_when_it_was_read(nights: Nights) -> None:
+    """The kernel does not say which part of a compressed extent a file has, so two that differ could look the same."""
+
+    def compressed(data: Path) -> None:
+        (data / "f").unlink()
+        (data / "f").touch()
+        work("btrfs", "property", "set", data / "f", "compression", "zstd")
+        write(data / "f", "a" * BIG, 50)
+        work("sync", "-f", data)
+
+    def split(data: Path) -> None:
+        work("cp", "-p", "--reflink=always", data / "f", data / "g")
+        (data / "g").rename(data / "f")
+
+    names = lineage(nights, compressed, split)
+    assert "encoded" in work("filefrag", "-v", nights.data("h1", "f", names[-1])).stdout
+    (one,) = nights.json("versions", "h1", "/f")["versions"]
+    assert (one["backups"], one["certain"]) == (3, False)
+    (one,) = nights.json("versions", "h1", "/f", "--content")["versions"]
+    assert (one["backups"], one["certain"], one["sha256"]) == (3, True, checksums(nights)[0])
+
+
+def test_a_backup_from_nothing_is_the_same_by_size_and_time_and_only_reading_makes_it_certain(nights: Nights) -> None:
+    lineage(nights, anew("a"), anew("b"), anew=(1, 2))
+    (one,) = nights.json("versions", "h1", "/f")["versions"]
+    assert (one["backups"], one["certain"]) == (3, False)
+    assert "\n~: the same by size and time" in nights.backupd("versions", "h1", "/f").stdout
+    first, second = nights.json("versions", "h1", "/f", "--content")["versions"]
+    assert [first["sha256"], first["sha256"], second["sha256"]] == checksums(nights)
+    assert (second["changed"], first["certain"], second["certain"]) == (["content"], True, True)
+
+
+def test_a_file_changed_in_place_with_its_time_put_back_is_not_called_certain(nights: Nights) -> None:
+    def hidden(data: Path) -> None:
+        with (data / "f").open("r+b") as file:
+            file.write(b"evil")
+        os.utime(data / "f", (50, 50))
+
+    lineage(nights, hidden)
+    assert len({nights.data("h1", "f", name).stat().st_ino for name in nights.names("h1")}) == 1
+    (one,) = nights.json("versions", "h1", "/f")["versions"]
+    assert one["certain"] is False
+    assert [one["sha256"] for one in nights.json("versions", "h1", "/f", "--content")["versions"]] == checksums(nights)
+
+
+def test_short_files_that_differ_in_spite_of_size_and_time_are_two_versions(nights: Nights) -> None:
+    lineage(nights, lambda data: write(data / "s", "one", 7), lambda data: write(data / "s", "two", 7))
+    told = nights.json("versions", "h1", "/s")["versions"]
+    assert [(one["changed"], one["certain"]) for one in told] == [([], True), (["content"], True)]
+
+
+def test_a_file_that_was_only_touched_has_the_same_content(nights: Nights) -> None:
+    lineage(nights, lambda data: os.utime(data / "f", (99, 99)))
+    first, second = nights.json("versions", "h1", "/f")["versions"]
+    assert (second["changed"], second["same_content_as"]) == (["mtime"], first["first"])
+    assert len(nights.json("versions", "h1", "/f", "--content")["versions"]) == 1
+
+
+def test_what_is_the_same_inode_untouched_is_not_opened(nights: Nights) -> None:
+    names = lineage(nights, *[nothing] * 5)
+    with watched(*(nights.data("h1", "f", name) for name in names)) as opens:
+        (one,) = nights.json("versions", "h1", "/f", "--content")["versions"]
+        assert (one["backups"], opens.count()) == (6, 0)
+
+
+def test_a_version_that_came_back_as_it_was_and_stayed_has_not_vanished(nights: Nights) -> None:
+    def back(data: Path) -> None:
+        work("cp", "-p", "--reflink=always", nights.data("h1", "f", nights.names("h1")[0]), data / "f")
+
+    lineage(nights, lambda data: (data / "f").unlink(), back)
+    told = nights.json("versions", "h1", "/f")
+    ((one,), (gone,)) = told["versions"], told["gone"]
+    assert (one["backups"], one["vanished"], one["certain"]) == (2, None, True)
+    assert (gone["backups"], gone["came_back"]) == (1, nights.names("h1")[2])
+
+
+# --- what a backup cannot say
+
+
+def test_only_a_source_path_that_was_looked_through_says_that_something_is_gone(nights: Nights) -> None:
+    def records(outcome: str) -> dict[str, Any]:
+        return {
+            "settings": {"paths": ["/srv", "/etc"]},
+            "paths": [{"path": "/srv", "outcome": outcome}, {"path": "/etc", "outcome": "complete"}],
+        }
+
+    def change(number: int, data: Path) -> None:
+        if number == 0:
+            (data / "srv").mkdir()
+            (data / "srv" / "f").touch()
+        if number == 1:
+            (data / "srv" / "f").unlink()
+
+    told = [records("complete"), records("broken"), {"settings": {"paths": ["/etc"]}}, records("suspect"), records("complete")]
+    states = {1: "failed", 3: "suspect"}
+    make_lineage(nights, "h1", every(1, 5, LAST), change, states=states, records=dict(enumerate(told)))
+    found = nights.json("versions", "h1", "/srv/f")
+    assert [one["found"] for one in found["backups"]] == ["there", "not finished", "not backed up", "missing", "missing"]
+    (gone,) = found["gone"]
+    assert (gone["first"], gone["doubtful"]) == (nights.names("h1")[3], False)
+    assert "not backed up in 1 backup: 2026-11-18T220000Z" in nights.backupd("versions", "h1", "/srv/f").stdout
+
+
+def test_states_say_where_a_version_is_still_to_be_had(nights: Nights) -> None:
+    names = lineage(nights, anew("b"), nothing, lambda data: write(data / "f", "c", 3), states={2: "suspect"})
+    write_down(nights, "h1", backups={names[0]: {"expired": {"at": "2026-11-20T22:00:00Z", "why": "no rule keeps it"}}})
+    expired, mixed, last = nights.json("versions", "h1", "/f", "--content")["versions"]
+    assert (expired["states"], expired["best"]) == (["expired"], names[0])
+    assert (mixed["states"], mixed["best"], mixed["last"]) == (["complete", "suspect"], names[1], names[2])
+    assert "only in expired backups" in nights.backupd("versions", "h1", "/f", "--content").stdout
+    assert last["changed"] == ["size", "mtime", "content"]
+
+
+def test_a_planted_symlink_and_a_broken_record_leave_the_others_to_be_told(nights: Nights, tmp_path: Path) -> None:
+    names = lineage(nights, nothing, nothing, nothing)
+    (tmp_path / "f").write_text("secret")
+    planted, damaged = nights.backup("h1", names[1]), nights.backup("h1", names[2])
+    for path in (planted, damaged):
+        writable(path)
+    shutil.rmtree(planted / "data")
+    (planted / "data").symlink_to(tmp_path)
+    (damaged / "backup.json").write_text("{")
+    for path in (planted, damaged):
+        read_only(path)
+    with watched(tmp_path / "f") as opens:
+        told = nights.json("versions", "h1", "/f", "--content")
+        assert opens.count() == 0
+    assert [(one["name"], one["found"]) for one in told["backups"]] == [
+        (names[0], "there"),
+        (names[1], "unreadable"),
+        (names[3], "there"),
+    ]
+
+
+def test_a_backup_that_is_deleted_meanwhile_is_passed_over(nights: Nights) -> None:
+    names = lineage(nights, nothing, nothing)
+    found = list(restorable(open_pool(nights.pool), "h1"))
+    work("btrfs", "subvolume", "delete", nights.backup("h1", names[1]))
+    history = versions(found, b"/f")
+    assert [one.name for one in history.backups] == [names[0], names[2]]
+    assert [one.backups for one in history.versions] == [2]
+
+
+# --- how long it takes
+
+
+def test_34_backups_take_less_than_a_fifth_of_a_second_and_no_library_of_databases(nights: Nights) -> None:
+    """Processor time of the whole process, for the machine is busy; bench.files has the figures of the wall's clock."""
+
+    def change(number: int, data: Path) -> None:
+        write(data / "f", f"{number}", number)
+
+    make_lineage(nights, "h1", every(1, 34, LAST), change)
+    for path, count in (("/f", 34), ("/", 34)):
+        used = []
+        for _ in range(5):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            said = nights.backupd("versions", "h1", path).stdout
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert f"{count} versions in 34 backups" in said or path == "/"
+        assert min(used) < 0.2
+    loaded = work(sys.executable, "-X", "importtime", "-m", "backupd", "versions", "--help", cwd=TOP).stderr
+    assert "backupd.files.versions" in loaded
+    assert not [name for name in ("sqlalchemy", "asyncio", "rich", "numpy") if f" {name}\n" in loaded]
+
+
+# --- real runs
+
+
+def test_versions_of_real_backups_are_those_of_the_source(nights: Nights) -> None:
+    source = nights.source / "www"
+    (source / "sub").mkdir(parents=True)
+    write(source / "page", "<p>" * 4000, 1000)
+    write(source / "linked", "x" * BIG, 77)
+    os.link(source / "linked", source / "also")
+    write(source / "hostile\n\udcff\x1b[31m", "y" * 10, 5)
+    nights.host("web1", source)
+    nights.run()
+    write(source / "page", "<b>" * 5000, 2000)
+    nights.run()
+    (source / "page").unlink()
+    nights.run()
+    nights.run()
+    write(source / "page", "<i>" * 10, 3000)
+    nights.run()
+    names, path = nights.names("web1"), str(source)
+    told = nights.json("versions", "web1", f"{path}/page")
+    assert [(one["entry"]["size"], one["first"], one["last"]) for one in told["versions"]] == [
+        (12000, names[0], names[0]),
+        (15000, names[1], names[1]),
+        (30, names[4], names[4]),
+    ]
+    assert [(one["first"], one["came_back"], one["backups"]) for one in told["gone"]] == [(names[2], names[4], 2)]
+    (linked,) = nights.json("versions", "web1", f"{path}/linked")["versions"]
+    assert (linked["backups"], linked["certain"]) == (5, True)
+    assert len({nights.data("web1", source / "linked", name).stat().st_ino for name in names}) > 1  # the guard split them
+    (hostile,) = nights.json("versions", "web1", f"{path}/hostile\n\udcff\x1b[31m")["versions"]
+    assert (hostile["backups"], os.fsencode(hostile["entry"]["name"])) == (5, b"hostile\n\xff\x1b[31m")
+    shown = nights.backupd("versions", "web1", f"{path}/hostile\n\udcff\x1b[31m").stdout
+    assert shown.startswith(f"{path}/hostile\\n\\xff\\x1b[31m of web1, file: 1 version in 5 backups\n")
+    assert datetime.now(UTC).strftime("%Y-%m-%d") in shown
