@@ -1,5 +1,5 @@
 #!/bin/bash
-# sudo ./install.sh [--enable POOL]... [--rebuild] [--no-packages] [--dry-run] | --uninstall [--dry-run] | --help
+# sudo ./install.sh [--enable POOL]... [--web POOL]... [--rebuild] [--no-packages] [--dry-run] | --uninstall [--dry-run] | --help
 #
 # Installs btrkeep on this machine, or brings an installation up to date. Every step is a function named step_NAME, listed in STEPS.
 #
@@ -37,7 +37,9 @@ Installs btrkeep: Debian packages, the programs in /opt/btrkeep with links in
 and an example of /etc/btrkeep/main.toml when there is no configuration. Run it
 again to upgrade. Nothing runs by itself until --enable says so.
 
-  --enable POOL   start the timers of the pool POOL, now and at every boot
+  --enable POOL   start the timers of the pool POOL, now and at every boot,
+                  and listen for the dashboard
+  --web POOL      start the dashboard of the pool POOL, now and at every boot
   --rebuild       build anew even if this version is installed: newer libraries
   --no-packages   leave Debian's packages alone (they are there, or no Debian)
   --uninstall     remove all but backups, catalogues and configuration
@@ -374,9 +376,11 @@ step_system() {
     restart_daemons
 }
 
-# A daemon is what something wants at boot. Jobs, which timers start, run to their end with the version that they began with.
+# A daemon is what something wants at boot. Jobs, which timers start, run to their end with the version that they began with. The root
+# service, which a socket starts, is stopped: whoever asks next starts the new one.
 restart_daemons() {
     local unit
+    act systemctl stop 'btrkeep-serve@*.service' || attention "the old btrkeep-serve@ did not stop"
     while read -r unit; do
         unit=${unit##*/}
         act systemctl try-restart "${unit/@./@*.}" || attention "$unit did not start again: systemctl status $unit"
@@ -433,7 +437,7 @@ step_configuration() {
     note "$example is an example"
 }
 
-timers() { find systemd -name 'btrkeep-*@.timer' -printf '%f\n' | sort; }
+timers() { find systemd \( -name 'btrkeep-*@.timer' -o -name 'btrkeep-*@.socket' \) -printf '%f\n' | sort; }
 
 step_timers() {
     local pool timer
@@ -444,15 +448,19 @@ step_timers() {
             act systemctl enable --quiet "${now[@]}" "${timer/@./@$pool.}" || attention "${timer/@./@$pool.} could not be enabled"
         done < <(timers)
     done
+    for pool in "${WEB[@]}"; do
+        act systemctl enable --quiet "${now[@]}" "btrkeep-serve@$pool.socket" "btrkeep-web@$pool.service" || attention "btrkeep-web@$pool.service could not be enabled"
+    done
 }
 
 # Before anything is changed: a pool that is not configured has nothing to run.
 see_pools() {
     local pool
     [ "${#ENABLE[@]}" -eq 0 ] || command -v systemctl >/dev/null || fail "there is no systemd, so no timers: --enable does nothing here" "let cron run \`backupd run\`"
-    for pool in "${ENABLE[@]}"; do
-        [[ $pool =~ ^[A-Za-z0-9_][A-Za-z0-9._-]*$ ]] || wrong "--enable: $pool is no pool's name"
-        [ -e "$CONFIGURATIONS/$pool.toml" ] || fail "the pool $pool is not configured: $CONFIGURATIONS/$pool.toml is missing" "install without --enable, run \`backupd --pool $pool setup\`, then this again"
+    [ "${#WEB[@]}" -eq 0 ] || command -v systemctl >/dev/null || fail "there is no systemd: --web does nothing here" "let something else run \`btrkeep-web\`"
+    for pool in "${ENABLE[@]}" "${WEB[@]}"; do
+        [[ $pool =~ ^[A-Za-z0-9_][A-Za-z0-9._-]*$ ]] || wrong "--enable, --web: $pool is no pool's name"
+        [ -e "$CONFIGURATIONS/$pool.toml" ] || fail "the pool $pool is not configured: $CONFIGURATIONS/$pool.toml is missing" "install without --enable and --web, run \`backupd --pool $pool setup\`, then this again"
     done
 }
 
@@ -461,6 +469,7 @@ see_pools() {
 uninstall() {
     local path pids
     [ -e "$LISTED" ] || [ -d "$VERSIONS" ] || fail "btrkeep is not installed by install.sh: there is no $LISTED"
+    ! has_systemd || act systemctl stop 'btrkeep-web@*.service' 'btrkeep-serve@*.socket' 'btrkeep-serve@*.service' # they only answer
     mapfile -t pids < <(processes_from "$HOME_FOLDER")
     [ "${#pids[@]}" -eq 0 ] || [ -n "$DRY_RUN" ] || fail "btrkeep is at work (process ${pids[*]})" "let it end, or stop it with systemctl or kill; then run this again"
     disable_units
@@ -504,7 +513,7 @@ remove_empty_folders() {
 say_what_is_left() {
     local path
     note "btrkeep is removed. Left as they are:"
-    for path in "$CONFIGURATIONS" /var/lib/btrkeep; do
+    for path in "$CONFIGURATIONS" /var/lib/btrkeep /var/lib/btrkeep-web; do
         [ ! -e "$path" ] || note "  $path"
     done
     note "  the pools with their backups, the Debian packages (${RUN_PACKAGES[*]})"
@@ -516,9 +525,20 @@ say_what_is_left() {
 say_what_is_next() {
     [ -z "$DRY_RUN" ] || return 0
     note "btrkeep is installed: $("$BIN/backupd" --version)"
+    say_about_the_dashboard
     [ "${#ENABLE[@]}" -eq 0 ] || return 0
     note "To begin: backupd setup"
     [ -z "$(timers)" ] || note "For every night after that: sudo $(printf %q "$TOP/install.sh") --enable main"
+}
+
+# Nobody can log in before somebody is let in.
+say_about_the_dashboard() {
+    local pool
+    for pool in "${WEB[@]}"; do
+        note "The dashboard of $pool listens at http://127.0.0.1:8765, or where \`listen\` in [web] says."
+        note "To let somebody in: sudo btrkeep-web --pool $pool user add NAME --role operator"
+    done
+    [ "${#WEB[@]}" -ne 0 ] || [ "${#ENABLE[@]}" -eq 0 ] || note "The dashboard: sudo $(printf %q "$TOP/install.sh") --web ${ENABLE[0]}"
 }
 
 at_the_end() {
@@ -528,7 +548,7 @@ at_the_end() {
     exit "$status"
 }
 
-ENABLE=() LINKS=() DRY_RUN='' REBUILD='' NO_PACKAGES='' UNINSTALL='' NEW='' UNFINISHED=''
+ENABLE=() WEB=() LINKS=() DRY_RUN='' REBUILD='' NO_PACKAGES='' UNINSTALL='' NEW='' UNFINISHED=''
 while [ $# -gt 0 ]; do
     case $1 in
     --enable)
@@ -537,6 +557,12 @@ while [ $# -gt 0 ]; do
         shift
         ;;
     --enable=*) ENABLE+=("${1#*=}") ;;
+    --web)
+        [ $# -gt 1 ] || wrong "--web needs the name of a pool"
+        WEB+=("$2")
+        shift
+        ;;
+    --web=*) WEB+=("${1#*=}") ;;
     --rebuild) REBUILD=yes ;;
     --no-packages) NO_PACKAGES=yes ;;
     --uninstall) UNINSTALL=yes ;;
@@ -549,7 +575,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ -z "$UNINSTALL" ] || [ -z "${ENABLE[*]}$REBUILD$NO_PACKAGES" ] || wrong "--uninstall stands alone, or with --dry-run"
+[ -z "$UNINSTALL" ] || [ -z "${ENABLE[*]}${WEB[*]}$REBUILD$NO_PACKAGES" ] || wrong "--uninstall stands alone, or with --dry-run"
 
 umask 022
 unset PYTHONPATH PYTHONHOME

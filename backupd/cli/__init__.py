@@ -21,6 +21,10 @@ COMMANDS = {
     "run": "back up the hosts that are due",
     "status": "how every host is doing",
     "list": "the backups that there are",
+    "browse": "what is in a backup",
+    "versions": "every version of a file or folder, over all backups",
+    "compare": "what differs between two backups",
+    "restore": "give files back: to a folder, to the host, or as a tar",
     "usage": "where the space goes, by host and by backup",
     "accept": "let a suspect backup count as complete",
     "hold": "keep a backup whatever the retention says",
@@ -39,15 +43,20 @@ COMMANDS = {
     "log": "past runs, and what rsync said",
     "notify": "tell people what is new, or what failed",
     "metrics": "numbers of the pool and its hosts, for Prometheus",
+    "serve": "do for the dashboard what takes root",
     "rebuild": "make the catalogue again from the pool",
     "completion": "make a shell complete commands, options and hosts",
 }
+
+HIDDEN = ("asked",)
+"""For units, not for people."""
 
 
 @click.group(
     cls=LazyGroup,
     package="backupd.cli",
     commands=COMMANDS,
+    hidden_commands=HIDDEN,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="backupd")

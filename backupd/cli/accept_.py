@@ -4,14 +4,11 @@ from datetime import datetime
 
 import click
 
-from backupd import record as records
-from backupd.cli.context import Opened, complete_host, json_option, now_option, opened, see_host
+from backupd.accepting import accept
+from backupd.cli.context import complete_host, json_option, now_option, opened, see_host
 from backupd.cli.names import complete_name
-from backupd.notes import effective_state, read_notes, write_notes
-from backupd.reconcile import row_of
-from backupd.working import final_backups
+from backupd.record import COMPLETE
 from btrkeep.cli import echo_json
-from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import format_time
 
@@ -32,32 +29,12 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, n
     """
     with opened(ctx, now, writes=True) as site:
         see_host(site.config, site.catalogue, host)
-        moment = format_time(site.clock.now())
+        now = site.clock.now()
+        moment = format_time(now)
         with take_lock(site.pool.locks / f"host-{host}", "accept", moment):
-            accepted = _accept(site, host, name, {"at": moment, "why": why})
+            accepted = accept(site.pool, site.catalogue, host, name, why, now)
     if as_json:
-        echo_json({"host": host, "name": accepted, "state": records.COMPLETE, "at": moment, "why": why})
+        echo_json({"host": host, "name": accepted, "state": COMPLETE, "at": moment, "why": why})
     else:
         click.echo(f"{host} {accepted} counts as complete now")
     return 0
-
-
-def _accept(site: Opened, host: str, name: str, note: dict[str, str]) -> str:
-    folder = site.pool.host(host)
-    notes = read_notes(folder)
-    found = {record.name: record for _, _, record in final_backups(site.pool, host)}
-    suspect = [record.name for record in found.values() if effective_state(record, notes) == records.SUSPECT]
-    if name == "latest" and suspect:
-        name = str(suspect[0])
-    if name not in found:
-        raise UsageError(f"{host} has no backup {name}", f"`backupd list {host}` shows them")
-    if name not in suspect and not notes.accepted(name):
-        raise OperatorError(
-            f"{host} {name} is {effective_state(found[name], notes)}, not suspect", "only a suspect backup can be accepted"
-        )
-    if name in suspect:  # else a run of this command was killed before the row
-        write_notes(folder, notes.with_note(name, "accepted", note))
-    row = row_of(site.pool, host, name)
-    assert row is not None
-    site.catalogue.put_backup(row)  # its state is what the notes make of it
-    return name

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 from tests.beds.work import work
 
@@ -23,7 +24,9 @@ def backupd(
     return work(*BACKUPD, *words, check=check, env=_environment(env), timeout=timeout, cwd=cwd)
 
 
-def backupd_start(*words: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+def backupd_start(
+    *words: str | Path, env: Mapping[str, str] | None = None, stderr: IO[str] | int = subprocess.PIPE
+) -> subprocess.Popen[str]:
     """Starts `backupd WORDS` in a session of its own and leaves it running: both texts are pipes.
 
     The fixture `backupd_running` does the same and ends what a test leaves.
@@ -32,7 +35,7 @@ def backupd_start(*words: str | Path, env: Mapping[str, str] | None = None) -> s
         [*BACKUPD, *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         env={**os.environ, **_environment(env)},
         start_new_session=True,

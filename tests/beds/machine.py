@@ -203,7 +203,7 @@ def _command(top: Path, payload: Path, binds: Sequence[tuple[Path, str]]) -> Ite
     packages = next((top / "opt/btrkeep/versions").glob("*/lib/python3*/site-packages"))
     inside = f"/{packages.relative_to(top)}"
     yield from (f"--bind-ro={TOP / name}:{inside}/{name}" for name in _OURS if (packages / name).exists())
-    units = [path for path in (TOP / "systemd").iterdir() if path.suffix in (".service", ".timer", ".slice")]
+    units = [path for path in (TOP / "systemd").iterdir() if path.suffix in (".service", ".socket", ".timer", ".slice")]
     yield from (f"--bind-ro={path}:/usr/local/lib/systemd/system/{path.name}" for path in units)
     yield from (f"--bind={source}:{target}" for source, target in binds)
     yield from ("--boot", "--", "--unit=payload.service")

@@ -21,7 +21,7 @@ case "$*" in
 *"-m pip install"*)
     [ ! -e /no-network ] || {{ echo "no such package"; exit 1; }}
     bin=$(dirname "$0")
-    for program in backupd btrfs-balancer btrfs-heatmap; do
+    for program in backupd btrfs-balancer btrfs-heatmap btrkeep-web; do
         printf '#!/bin/bash\\n[ ! -e /broken ] || exit 1\\necho "%s %s $*"\\n' "$program" "$bin" >"$bin/$program"
         chmod +x "$bin/$program"
     done
@@ -34,7 +34,7 @@ SET_UP = f"""
 cat >/python <<'END'
 {PYTHON}END
 chmod +x /python
-rm -rf /etc/btrkeep /opt/btrkeep /var/lib/btrkeep
+rm -rf /etc/btrkeep /opt/btrkeep /var/lib/btrkeep /var/lib/btrkeep-web
 """
 # Every file that an installation may touch, with its inode and times.
 LOOK = r"""mkdir -p /etc/systemd
@@ -61,7 +61,7 @@ def outcomes(done: dict[str, Done]) -> list[int]:
 
 def test_help_is_for_everybody_and_unknown_words_are_refused() -> None:
     assert "--uninstall" in work("setpriv", "--reuid=65534", "--clear-groups", INSTALL, "--help", cwd=Path("/")).stdout
-    for words in (["--no-such-thing"], ["--enable"], ["--uninstall", "--rebuild"], ["--dry-run", "--enable", "../x"]):
+    for words in (["--no-such-thing"], ["--enable"], ["--web"], ["--uninstall", "--rebuild"], ["--dry-run", "--enable", "../x"]):
         assert work(INSTALL, *words, check=False).returncode in ((1, 2) if "../x" in words else (2,)), words
 
 
@@ -97,7 +97,7 @@ def test_a_dry_run_says_what_an_installation_then_does_and_changes_nothing() -> 
     units = [path.name for path in (TOP / "systemd").glob("*.[st][el]*")]
     assert {f"/usr/local/lib/systemd/system/{name}" for name in units if "btrkeep" in name} <= set(put)
     assert {f"/usr/local/share/man/man{path.suffix[1:]}/{path.name}" for path in (TOP / "man").iterdir()} <= set(put)
-    assert {f"/usr/local/sbin/{name}" for name in ("backupd", "btrfs-balancer", "btrfs-heatmap")} <= set(put)
+    assert {f"/usr/local/sbin/{name}" for name in ("backupd", "btrfs-balancer", "btrfs-heatmap", "btrkeep-web")} <= set(put)
 
 
 def test_again_it_changes_nothing_and_an_upgrade_replaces_what_there_was() -> None:
@@ -172,7 +172,7 @@ def test_uninstalled_nothing_of_it_is_left_but_data_and_configuration() -> None:
     ours = {path for path in left if "timers.target.wants" not in path and path != "/etc/systemd"}
     assert ours == {
         "/etc/btrkeep", "/etc/btrkeep/main.toml", "/etc/btrkeep/id_ed25519",
-        "/var/lib/btrkeep", "/var/lib/btrkeep/main", "/var/lib/btrkeep/main/catalogue.sqlite",
+        "/var/lib/btrkeep", "/var/lib/btrkeep-web", "/var/lib/btrkeep/main", "/var/lib/btrkeep/main/catalogue.sqlite",
     }  # fmt: skip
     assert not [path for path in left if "btrkeep-backup@main" in path]
     assert {"  /etc/btrkeep", "  /var/lib/btrkeep"} <= set(done["5"].out.splitlines())

@@ -141,3 +141,111 @@ def test_a_job_that_is_stopped_has_not_failed_and_leaves_no_process(night: Boote
     assert "stopped by SIGTERM" in night.read("journal")
     assert not (night.payload / "told-of-stop").exists()
     assert night.read("left-behind") == ""
+
+
+# --- the root service
+
+
+@pytest.fixture(scope="module")
+def served(no_leftovers: None) -> Iterator[Booted]:
+    yield from boot("serve.sh")
+
+
+def test_the_dashboards_user_is_answered_and_others_are_not(served: Booted) -> None:
+    assert served.read("socket").split() == ["660", "root", "btrkeep"]
+    assert [entry["name"] for entry in json.loads(served.read("browsed"))["entries"]] == ["file"]
+    assert served.fields("while-answering")["ActiveState"] == "active"
+    assert json.loads(served.read("by-nobody"))["kind"] == "absent"  # the kernel keeps him out of the socket
+    assert json.loads(served.read("by-nobody-let-in"))["kind"] == "refused"
+
+
+def test_the_hardened_root_service_sees_what_root_sees(served: Booted) -> None:
+    def found(name: str) -> set[str]:
+        return {finding["name"] for finding in json.loads(served.read(name))["findings"]}
+
+    assert found("doctor-inside") == found("doctor-outside")
+    assert "policy" in json.loads(served.read("planned"))
+    assert json.loads(served.read("held"))["why"] == "kept (alice)"
+
+
+def test_a_backup_that_is_asked_for_runs_in_a_unit_of_its_own(served: Booted) -> None:
+    begun, job = json.loads(served.read("begun")), json.loads(served.read("job"))
+    assert begun["unit"] == f"btrkeep-run@main:{begun['job']}.service"
+    assert (job["state"], job["exit"], job["who"]) == ("done", 0, "alice")
+    assert served.read("made") == "2\n"
+    assert "complete" in served.read("journal-run")
+    left = [line.rsplit(" ", 2) for line in served.read("left").splitlines()]
+    assert not [name for name, *_ in left if name.startswith("jobs/") and name.endswith(".json")]  # the request is taken
+    assert {(mode, user) for name, mode, user in left if name.startswith("20")} == {("600", "0")}
+
+
+def test_a_restore_that_is_asked_for_keeps_everything_through_its_hardened_unit(served: Booted) -> None:
+    job = json.loads(served.read("restored"))
+    assert (job["state"], job["result"]["good"], job["unit"]) == ("done", True, f"btrkeep-restore@main:{job['job']}.service"), job
+    assert json.loads(served.read("previewed"))["new"]["count"] > 5
+    there = served.read("hard").splitlines()
+    assert served.read("hard-restored").splitlines() == there
+    assert any("./setuid f 4755 4242 4243  2 " in line for line in there)
+    assert {"user:4243:rw-", 'trusted.note="kept"', "./zero 1:5"} <= set(there)
+    assert any(line.startswith("security.capability=") for line in there)
+
+
+def test_every_request_is_in_the_journal(served: Booted) -> None:
+    said = served.read("journal-serve")
+    assert 'run {"host": "here"} for alice' in said
+    assert "may not ask" in said
+    assert "Traceback" not in said
+
+
+def test_a_mistake_in_the_configuration_is_told_and_does_not_end_the_service_for_good(served: Booted) -> None:
+    assert {json.loads(line)["kind"] for line in served.read("misconfigured").splitlines()} == {"unusable"}
+
+
+def test_the_root_service_is_gone_when_idle_and_the_pool_can_be_unmounted(served: Booted) -> None:
+    assert served.fields("idle")["Result"] == "success"
+    assert served.read("unmounted") == "unmounted\n"
+    assert json.loads(served.read("without-pool"))["kind"] == "unusable"
+
+
+# --- the dashboard
+
+
+@pytest.fixture(scope="module")
+def web(no_leftovers: None) -> Iterator[Booted]:
+    yield from boot("web.sh")
+
+
+def test_the_dashboard_runs_as_its_user_and_shows_every_page(web: Booted) -> None:
+    assert web.fields("started") == {"ActiveState": "active", "User": "btrkeep"}
+    assert web.read("user-of").strip() == "btrkeep"
+    pages = {line.split()[0]: line.split()[1] for line in web.read("visited").splitlines()}
+    assert set(pages.values()) == {"200"}, pages
+    assert len(pages) == 9
+    assert "/hosts 200 True" in web.read("visited-again")
+
+
+def test_what_hardened_jobs_write_can_be_read_by_the_dashboard_and_nothing_else_changes_hands(web: Booted) -> None:
+    found = {name: (mode, group) for name, mode, group in (line.rsplit(" ", 2) for line in web.read("state").splitlines())}
+    assert found["main"] == ("2750", "btrkeep")
+    assert found["main/catalogue.sqlite"] == ("640", "btrkeep")
+    assert found["main/pictures"] == ("2750", "btrkeep")
+    pictures = {value for name, value in found.items() if name.startswith("main/pictures/")}
+    assert pictures == {("640", "btrkeep")}
+
+
+def test_users_and_sessions_are_the_dashboards_alone(web: Booted) -> None:
+    assert web.read("own").split() == ["700", "btrkeep", "700", "btrkeep", "600", "btrkeep"]
+    assert {line.split()[-1] for line in web.read("own-after").splitlines()} == {"btrkeep"}
+
+
+def test_the_dashboard_comes_back_after_a_kill_and_ends_at_once_when_it_is_stopped(web: Booted) -> None:
+    assert web.read("after-kill") == "/login 200\n"
+    assert web.fields("stopped")["Result"] == "success"
+    assert int(web.read("stop-took")) < 8000
+
+
+def test_the_journal_says_who_logged_in_and_no_password(web: Booted) -> None:
+    said = web.read("journal-web")
+    assert "login: alice from 127.0.0.1" in said
+    assert "four words" not in said
+    assert "Traceback" not in said

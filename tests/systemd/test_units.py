@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from btrkeep.serving.protocol import socket_of
 from tests.beds import TOP, work
 
 UNITS = TOP / "systemd"
 JOBS = ("backup", "expire", "balance", "heatmap", "sample", "scrub", "news")
-SERVICES = (*JOBS, "notify")
+ASKED = ("run", "restore")  # what the root service starts
+SERVICES = (*JOBS, "notify", "serve", "web", *ASKED)
+UNTOLD = ("news", "notify", "serve", *ASKED)  # whose failure is nobody told of
 INSTANCE = {"notify": "btrkeep-backup@main.service"}
 
 # Tenths, by `systemd-analyze security`: docs/systemd.rst says what is behind them. Another systemd may weigh a little differently.
@@ -24,6 +27,10 @@ EXPOSURE = {
     "scrub": 13,
     "news": 18,
     "notify": 18,
+    "serve": 14,
+    "web": 11,
+    "run": 43,
+    "restore": 33,
 }
 TOLERANCE = 2
 
@@ -58,7 +65,7 @@ def instance(name: str) -> str:
 
 
 def verified(folder: Path) -> list[str]:
-    names = [*map(instance, SERVICES), *(f"btrkeep-{job}@main.timer" for job in JOBS), "btrkeep.slice"]
+    names = [*map(instance, SERVICES), *(f"btrkeep-{job}@main.timer" for job in JOBS), "btrkeep-serve@main.socket", "btrkeep.slice"]
     words = ("systemd-analyze", "verify", "--man=no", "--recursive-errors=yes", *names)
     done = work(*words, env={"SYSTEMD_UNIT_PATH": f"{folder}:"}, check=False, cwd=folder)
     said = [line for line in f"{done.stdout}{done.stderr}".splitlines() if "btrkeep" in line]
@@ -76,6 +83,7 @@ def test_systemd_has_nothing_to_complain_about(installed: Path) -> None:
         ("btrkeep-backup@.timer", "OnCalendar=*-*-* 22:00", "OnCalendar=*-*-* 25:00"),
         ("btrkeep-backup@.service", "SystemCallFilter=@system-service", "SystemCallFilter=@system-services"),
         ("btrkeep-sample@.service", "/backupd --pool", "/backup --pool"),
+        ("btrkeep-serve@.socket", "SocketMode=0660", "SocketMod=0660"),
     ],
 )
 def test_what_is_wrong_with_a_unit_is_found(installed: Path, tmp_path: Path, unit: str, was: str, wrong: str) -> None:
@@ -120,7 +128,7 @@ def test_what_is_left_open_is_what_the_units_say(installed: Path) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_each_line_of_hardening_has_its_reason(name: str) -> None:
     """A comment stands before it, or before the lines above it that belong together."""
-    lines = text_of(f"btrkeep-{name}@.service").partition("# --- Hardening")[2].splitlines()[1:]
+    lines = text_of(f"btrkeep-{name}@.service").partition("# --- Hardening")[2].partition("\n[Install]")[0].splitlines()[1:]
     assert len(lines) > 20
     reason, since = False, 0
     for line in lines:
@@ -137,9 +145,32 @@ def test_each_line_of_hardening_has_its_reason(name: str) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_service_ends_tells_how_far_it_is_and_has_its_place(name: str) -> None:
     given = dict(settings(f"btrkeep-{name}@.service"))
-    assert (given["Type"], given["NotifyAccess"], given["Slice"]) == ("oneshot", "main", "btrkeep.slice")
+    kind = "notify" if name in ("serve", "web") else "oneshot"
+    assert (given["Type"], given["NotifyAccess"], given["Slice"]) == (kind, "main", "btrkeep.slice")
     told = given.get("OnFailure")
-    assert told == (None if name in ("news", "notify") else "btrkeep-notify@%n.service")
+    assert told == (None if name in UNTOLD else "btrkeep-notify@%n.service")
+
+
+def test_only_root_and_the_dashboards_user_can_reach_the_root_service() -> None:
+    given = dict(settings("btrkeep-serve@.socket"))
+    assert (given["SocketMode"], given["SocketUser"], given["SocketGroup"]) == ("0660", "root", "btrkeep")
+    assert given["Accept"] == "no"
+    assert given["ListenStream"] == str(socket_of("%i"))
+
+
+def test_the_root_service_has_no_network_and_the_powers_to_read_alone() -> None:
+    given = settings("btrkeep-serve@.service")
+    assert {("PrivateNetwork", "yes"), ("RestrictAddressFamilies", "AF_UNIX"), ("IPAddressDeny", "any")} <= set(given)
+    powers = {word for key, value in given if key == "CapabilityBoundingSet" for word in value.split()}
+    assert powers == {"CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_SYS_ADMIN"}
+
+
+def test_the_dashboard_has_no_rights_and_starts_only_where_somebody_wants_it() -> None:
+    given = settings("btrkeep-web@.service")
+    assert {("User", "btrkeep"), ("Group", "btrkeep"), ("CapabilityBoundingSet", ""), ("IPAddressDeny", "any")} <= set(given)
+    assert ("WantedBy", "multi-user.target") in given
+    written = {key for key, _ in given if key.endswith("Directory") or key == "ReadWritePaths"}
+    assert written == {"StateDirectory", "CacheDirectory"}
 
 
 def test_jobs_wait_for_the_end_of_those_before_them() -> None:
@@ -191,4 +222,6 @@ def test_the_user_and_the_folders_are_made_where_they_belong(tmp_path: Path) -> 
     (user,) = [line.split(":") for line in (tmp_path / "etc/passwd").read_text().splitlines() if line.startswith("btrkeep:")]
     assert user[-1] == "/usr/sbin/nologin"
     state = (tmp_path / "var/lib/btrkeep").stat()
-    assert (state.st_mode & 0o7777, state.st_uid, str(state.st_gid)) == (0o750, 0, user[3])
+    assert (state.st_mode & 0o7777, state.st_uid, str(state.st_gid)) == (0o2750, 0, user[3])
+    own = (tmp_path / "var/lib/btrkeep-web").stat()
+    assert (own.st_mode & 0o7777, str(own.st_uid), str(own.st_gid)) == (0o700, user[2], user[3])

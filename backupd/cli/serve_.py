@@ -1,0 +1,96 @@
+"""`backupd serve`: the service that does for the dashboard what takes root."""
+
+import gc
+import logging
+import os
+import signal
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from backupd.cli.context import TIME, clock_for, load_config
+from backupd.clock import Clock
+from backupd.serve.ground import Ground
+from backupd.serve.listening import bound, handed_over
+from backupd.serve.peer import allowed_users
+from backupd.serve.server import Server
+from btrkeep.errors import UsageError
+from btrkeep.pool.marker import open_pool
+from btrkeep.process.service import tell
+
+_IDLE = 60.0
+_LONGEST = 900.0  # seconds after which it ends although it is asked again and again: systemd starts another, of today's version
+log = logging.getLogger("backupd.serve")
+
+
+@click.command("serve")
+@click.option(
+    "--socket", "path", type=click.Path(path_type=Path), metavar="PATH", help="Listen there, when systemd gives no socket."
+)
+@click.option(
+    "--allow", "allowed", multiple=True, metavar="USER", help="Who may ask, besides root and the user btrkeep; repeatable."
+)
+@click.option(
+    "--idle",
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="End when nothing was asked for so long; 60 with systemd's socket.",
+)
+@click.option("--no-systemd", is_flag=True, help="Start runs and restores as processes, not as units of systemd.")
+@click.option(
+    "--restore-to",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="The folder of this machine that restores may be asked for into; without it they go to hosts alone.",
+)
+@click.option("--now", type=TIME, metavar="TIME", help="Act as if it were TIME; only on a pool made with --rehearsal.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    path: Path | None,
+    allowed: tuple[str, ...],
+    idle: float | None,
+    no_systemd: bool,
+    restore_to: Path | None,
+    now: datetime | None,
+) -> int:
+    """Do for the dashboard what takes root: list and stream files, hold, release, start runs and restores.
+
+    systemd starts it when somebody connects to btrkeep-serve@POOL.socket, and it ends when nothing was asked for a while. With
+    --socket it listens by itself, until Ctrl-C. It answers root, the user btrkeep, and those that --allow names; `man backupd`
+    and docs/serve.rst say what can be asked.
+    """
+    chosen = ctx.find_root().obj
+    file = Path(chosen["config"]).absolute() if chosen["config"] else None
+    ground = Ground(chosen["pool"], file, Clock(now), not no_systemd, restore_to.absolute() if restore_to else None)
+    log.setLevel(logging.INFO)
+    os.chdir("/")  # a folder of the pool would keep it busy
+    with ExitStack() as held:
+        listening = handed_over()
+        longest = _LONGEST if listening else None
+        if listening:
+            idle = idle or _IDLE
+        else:
+            _see_configured(ctx, now)
+            if not path:
+                raise UsageError("systemd gave no socket", "say --socket PATH, or start btrkeep-serve@POOL.socket")
+            listening, remove = bound(path.absolute(), allowed)
+            held.callback(remove)
+        held.callback(listening.close)
+        server = Server(ground, listening, allowed_users(allowed), idle, longest)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: server.stop())
+        gc.freeze()
+        tell("READY=1")
+        log.info("serving %s", file or ground.pool_name)
+        log.info("ending: %s", server.run())
+    return 0
+
+
+def _see_configured(ctx: click.Context, now: datetime | None) -> None:
+    """Whoever starts it by hand hears at once what is wrong. When systemd does, those who ask are told: ending helps nobody."""
+    config = load_config(ctx)
+    if now:
+        clock_for(open_pool(config.pool.path), now)

@@ -1,0 +1,161 @@
+"""What an argument may be. Whoever asks has checked it as well, but is believed in nothing."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from backupd.files.tree import components, joined
+from btrkeep.serving.protocol import Refused
+from btrkeep.units import parse_time
+
+Check = Callable[[Any], Any]
+"""Gives the value as the verb wants it. Raises ValueError, whose words the asker sees."""
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
+_NAME = re.compile(r"latest|\d{4}-\d\d-\d\dT\d{6}Z", re.ASCII)
+_WHICH = re.compile(r"latest|\d[0-9TZ-]{3,17}", re.ASCII)
+_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_LONGEST_PATH = 16 << 10
+_MOST_PATHS = 1000
+_LONGEST_TIME = 40
+HOST, FOLDER = "host", "folder"
+REQUIRED: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a verb; it must be given where it has no default."""
+
+    check: Check
+    default: Any = REQUIRED
+
+
+def checked(given: Mapping[str, Any], allowed: Mapping[str, Argument]) -> dict[str, Any]:
+    """All arguments, those that were not given by their defaults. Raises Refused, of kind usage."""
+    for name in given:
+        if name not in allowed:
+            raise Refused(f"there is no argument {name[:40]}", f"there are: {', '.join(allowed) or 'none'}", "usage")
+    return {name: _one(name, argument, given) for name, argument in allowed.items()}
+
+
+def _one(name: str, argument: Argument, given: Mapping[str, Any]) -> Any:
+    if name not in given:
+        if argument.default is REQUIRED:
+            raise Refused(f"the argument {name} is missing", kind="usage")
+        return argument.default
+    try:
+        return argument.check(given[name])
+    except ValueError as error:
+        raise Refused(f"{name}: {error}", kind="usage") from None
+
+
+def text(longest: int) -> Check:
+    """A text, of so many characters at most, with nothing in it that is no character."""
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError("it must be a text")
+        if len(value) > longest:
+            raise ValueError(f"it is longer than {longest} characters")
+        if _UNFIT.search(value):
+            raise ValueError("it has characters in it that cannot be shown")
+        return value
+
+    return check
+
+
+def matching(shape: re.Pattern[str], what: str) -> Check:
+    """A text of that shape."""
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or not shape.fullmatch(value):
+            raise ValueError(f"it is not {what}")
+        return value
+
+    return check
+
+
+host = matching(_HOST, "the name of a host")
+which = matching(_WHICH, "a backup: its name, the beginning of names, or latest")
+name = matching(_NAME, "the name of a backup, or latest")
+
+job = matching(re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII), "the name of a job")
+
+
+def path(value: Any) -> bytes:
+    """A path in a backup, as bytes, without anything in it that is no name."""
+    if not isinstance(value, str):
+        raise ValueError("it must be a text")
+    try:
+        raw = value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise ValueError("it is no path: a surrogate in it stands for no byte") from None
+    if len(raw) > _LONGEST_PATH:
+        raise ValueError("it is too long for a path")
+    return joined(components(raw))
+
+
+def paths(value: Any) -> tuple[bytes, ...]:
+    """One path or more."""
+    if not isinstance(value, list) or not value:
+        raise ValueError("it must be a list of paths")
+    if len(value) > _MOST_PATHS:
+        raise ValueError(f"these are more than {_MOST_PATHS} paths: name a folder that they are in")
+    return tuple(path(one) for one in value)
+
+
+def moment(value: Any) -> datetime:
+    """A time, as RFC 3339 writes it."""
+    if not isinstance(value, str) or len(value) > _LONGEST_TIME:
+        raise ValueError("it must be a time such as 2027-01-01T00:00:00Z")
+    try:
+        return parse_time(value)
+    except OverflowError:  # at the edge of the calendar
+        raise ValueError("it is beyond what a calendar has") from None
+
+
+def destination(value: Any) -> str:
+    """Where a restore goes: host, host:/DIR, or folder."""
+    if value in ("", HOST, FOLDER):
+        return FOLDER if value == FOLDER else HOST
+    if not isinstance(value, str) or not value.startswith((":/", f"{HOST}:/")):
+        raise ValueError("it must be host, host:/FOLDER or folder")
+    return f"{HOST}:{os.fsdecode(path(value.partition(':')[2]))}"
+
+
+def optional(check: Check) -> Check:
+    """That, or null."""
+    return lambda value: None if value is None else check(value)
+
+
+def flag(value: Any) -> bool:
+    """Yes or no."""
+    if not isinstance(value, bool):
+        raise ValueError("it must be true or false")
+    return value
+
+
+def number(least: int, most: int) -> Check:
+    """A whole number."""
+
+    def check(value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError("it must be a whole number")
+        if not least <= value <= most:
+            raise ValueError(f"it must be from {least} to {most}")
+        return value
+
+    return check
+
+
+def choice(*words: str) -> Check:
+    """One of some words."""
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or value not in words:
+            raise ValueError(f"it must be one of: {', '.join(words)}")
+        return value
+
+    return check

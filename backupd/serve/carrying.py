@@ -1,0 +1,115 @@
+"""Carries out one request that the service left: starts the command that does it, and writes down what it says and how it ends."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from backupd.clock import Clock
+from backupd.serve.jobs import DONE, FAILED, RUNNING, Job, Jobs
+from btrkeep.errors import Exit
+from btrkeep.process.group import Group
+from btrkeep.process.proc import start_time
+from btrkeep.process.programs import environment
+from btrkeep.process.service import Status
+from btrkeep.units import format_time, printable
+
+LONGEST_LOG = 1 << 20
+LONGEST_RESULT = 4 << 20
+_STARTED_BY_HAND = ("PYTHONPATH",)
+
+
+class Log:
+    """What a job says, in a file that stays short: of much, the end."""
+
+    def __init__(self, path: Path, longest: int = LONGEST_LOG) -> None:
+        self._path, self._longest = path, longest
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._file = os.fdopen(fd, "wb")
+
+    def write(self, data: bytes) -> None:
+        """Adds to it."""
+        self._file.write(data)
+        self._file.flush()
+        if self._file.tell() > self._longest:
+            kept = self._path.read_bytes()[-self._longest // 2 :]
+            self._file.seek(0)
+            self._file.truncate()
+            self._file.write(kept[kept.find(b"\n") + 1 :])
+
+    def close(self) -> None:
+        """Nothing more is said."""
+        self._file.close()
+
+
+def carry_out(
+    job: Job, jobs: Jobs, command: Sequence[str], clock: Clock, say: Callable[[bytes], None], *, speaks_json: bool
+) -> int:
+    """Runs the command to its end; gives its exit status. SIGTERM and SIGINT are passed on to it.
+
+    `speaks_json`: what it prints on standard output is its result. All else is what it says.
+    """
+    running = replace(job, state=RUNNING, started=format_time(clock.now()), pid=os.getpid(), pid_started=start_time(os.getpid()))
+    jobs.put(running)
+    log, status = Log(jobs.log(job.id)), Status()
+    last = [b""]
+
+    result = bytearray()
+
+    def printed(data: bytes) -> None:
+        if speaks_json and len(result) < LONGEST_RESULT:
+            result.extend(data)
+        elif not speaks_json:
+            said(data)
+
+    def said(data: bytes) -> None:
+        log.write(data)
+        say(data)
+        if lines := data.strip().splitlines():
+            last[0] = lines[-1]
+            status.go_on(lambda: printable(last[0]))
+
+    try:
+        code = asyncio.run(_run(command, printed, said))
+    finally:
+        log.close()
+    error = None if code == Exit.OK else _error(jobs, job, code)
+    ended = replace(running, state=FAILED if error else DONE, finished=format_time(clock.now()), exit=code, error=error)
+    jobs.put(replace(ended, result=_json(result)))
+    return code
+
+
+def _json(said: bytes | bytearray) -> Any:
+    """None when it said nothing that is JSON: it may have failed before."""
+    try:
+        return json.loads(said)
+    except ValueError:
+        return None
+
+
+async def _run(command: Sequence[str], printed: Callable[[bytes], None], said: Callable[[bytes], None]) -> int:
+    kept = {name: os.environ[name] for name in _STARTED_BY_HAND if name in os.environ}
+    group = Group.start(command, on_stdout=printed, on_stderr=said, env=environment(kept))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, _pass_on, group, number)
+    code = await group.wait()
+    return 128 - code if code < 0 else code
+
+
+def _pass_on(group: Group, number: signal.Signals) -> None:
+    """To the command alone, which ends what it has started in good order."""
+    if group.running:
+        os.kill(group.pid, number)
+
+
+def _error(jobs: Jobs, job: Job, code: int) -> str:
+    """The first line that is an error's, else the last one about the host, else the last one."""
+    lines = [line for line in jobs.last_lines(job.id, 200) if line.strip() and not line.startswith("hint: ")]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    of_host = [line for line in lines if f"{job.host}: failed" in line]
+    return printable((errors[:1] or of_host or lines or [f"exit status {code}"])[-1])

@@ -1,0 +1,99 @@
+"""What all requests share: which pool it is and how it is opened. Nothing of it is held open between requests."""
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backupd.clock import Clock
+from backupd.published import tell_dashboard
+from backupd.serve.memory import Memory
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import Config, load
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool.marker import Pool, open_pool
+from btrkeep.pool.room import mount_options
+from btrkeep.units import printable
+
+log = logging.getLogger("backupd.serve")
+
+Signature = tuple[tuple[str, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The configuration, the opened pool and the catalogue, for one request."""
+
+    config: Config
+    pool: Pool
+    catalogue: Catalogue
+
+
+@dataclass(slots=True)
+class Ground:
+    """How the pool is named on command lines: by `pool` or, where it is not None, by the file `config_file`."""
+
+    pool_name: str
+    config_file: Path | None
+    clock: Clock
+    systemd: bool
+    """Whether long work is started as units."""
+    restore_to: Path | None = None
+    """The folder of this machine below which may be restored."""
+    memory: Memory = field(default_factory=Memory)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _loaded: tuple[Signature, Config] | None = None
+    _untold: bool = False
+
+    def config(self) -> Config:
+        """As its files are now; read again when one of them has changed. Raises ConfigError."""
+        with self._lock:
+            if not self._loaded or self._loaded[0] != _signature(self._loaded[1].file):
+                config = load(self.pool_name, self.config_file)
+                self._loaded, self._untold = (_signature(config.file), config), True
+            return self._loaded[1]
+
+    def pool(self) -> Pool:
+        """The pool, looked at again: it may have been unmounted. Raises PoolUnusable and ConfigError."""
+        return open_pool(self.config().pool.path)
+
+    @contextmanager
+    def site(self, *, writes: bool = False) -> Iterator[Site]:
+        """All of it. Raises OperatorError of every kind; with `writes`, PoolUnusable when the pool is read-only."""
+        config = self.config()
+        pool = open_pool(config.pool.path)
+        if writes and "ro" in mount_options(pool.path):
+            raise PoolUnusable(f"{pool.path} is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
+        with Catalogue.open(config.pool.state) as catalogue:
+            if catalogue.pool_id() not in (None, pool.id):
+                raise OperatorError(f"the catalogue in {config.pool.state} is of another pool", "run `backupd rebuild`")
+            yield Site(config, pool, catalogue)
+
+    def tell(self) -> None:
+        """Writes down for the dashboard what it may know of a configuration that was read anew. Nobody waits for that."""
+        with self._lock:
+            untold, self._untold = self._untold, False
+        if untold:
+            try:
+                with self.site() as site:
+                    tell_dashboard(site.config, site.pool, site.catalogue)
+            except OperatorError as error:  # who asks next hears of it
+                log.info("the configuration is not published: %s", printable(error.message))
+
+    def chosen(self) -> tuple[str, ...]:
+        """The options of our commands that say which pool it is."""
+        return ("--config", str(self.config_file)) if self.config_file else ("--pool", self.pool_name)
+
+    def words(self, program: Sequence[str]) -> tuple[str, ...]:
+        """How a command line of backupd begins that is about this pool."""
+        return (*program, *self.chosen())
+
+
+def _signature(main: Path) -> Signature:
+    """When the files of a configuration were last changed."""
+    folder = main.with_suffix(".d")
+    files = (main, folder, *(sorted(folder.glob("*.toml")) if folder.is_dir() else ()))
+    found = ((str(file), file.stat()) for file in files if file.exists())
+    return tuple((path, status.st_mtime_ns, status.st_size, status.st_ino) for path, status in found)

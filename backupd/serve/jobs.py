@@ -1,0 +1,152 @@
+"""Work that was only started: what was asked, by whom, how far it is. Two files for each, below STATE/jobs: one is
+what it says.
+
+Only root reads them. The service writes the first word about a job, the process that carries it out all others.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from btrkeep.pool.atomic import write_atomically
+from btrkeep.process.proc import start_time
+from btrkeep.serving.protocol import Refused
+from btrkeep.units import format_time, parse_time
+
+QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
+PREVIEW = "preview"
+KEPT = timedelta(days=30)
+_PREVIEWS_KEPT = timedelta(hours=1)
+_STARTS_WITHIN = timedelta(minutes=10)
+_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
+_TAIL = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job. Times are RFC 3339 texts; `arguments` are those of the verb, as JSON has them."""
+
+    id: str
+    verb: str
+    host: str
+    who: str
+    asked: str
+    arguments: Mapping[str, Any]
+    unit: str | None = None
+    state: str = QUEUED
+    started: str | None = None
+    finished: str | None = None
+    exit: int | None = None
+    error: str | None = None
+    result: Any = None
+    """What the command says in JSON, where it does."""
+    pid: int | None = field(default=None)
+    pid_started: str | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.state in (DONE, FAILED)
+
+
+def is_id(text: str) -> bool:
+    """Whether a text has the form of a job's name."""
+    return _ID.fullmatch(text) is not None
+
+
+def new_id(now: datetime) -> str:
+    """A name for a job: they sort by time, and none is ever given twice."""
+    return f"{format_time(now).replace('-', '').replace(':', '')}-{secrets.token_hex(4)}"
+
+
+class Jobs:
+    """The jobs of a pool, in a folder of its state."""
+
+    def __init__(self, state: Path) -> None:
+        self._folder = state / "jobs"
+
+    def put(self, job: Job) -> None:
+        """Writes it down, in one step. Raises OSError."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(self._file(job.id), json.dumps(asdict(job)) + "\n")
+
+    def get(self, job_id: str, now: datetime) -> Job:
+        """What is known of it now. Raises Refused, of kind missing."""
+        found = self._read(job_id) if is_id(job_id) else None
+        if not found:
+            raise Refused(f"there is no job {job_id}", "jobs are forgotten after 30 days", "missing")
+        return as_it_is(found, now)
+
+    def all(self, now: datetime) -> Iterator[Job]:
+        """All that are known, newest first. One whose file cannot be read is passed over."""
+        names = sorted((path.stem for path in self._folder.glob("*.json") if is_id(path.stem)), reverse=True)
+        return (as_it_is(job, now) for job in map(self._read, names) if job)
+
+    def log(self, job_id: str) -> Path:
+        """Where what it says is written."""
+        return self._folder / f"{job_id}.log"
+
+    def last_lines(self, job_id: str, count: int) -> list[str]:
+        """The last lines that it has said. What is no UTF-8 stands in it as surrogates."""
+        try:
+            with self.log(job_id).open("rb") as file:
+                size = file.seek(0, 2)
+                file.seek(max(0, size - _TAIL))
+                data = file.read(_TAIL)
+        except FileNotFoundError:
+            return []
+        lines = data.decode("utf-8", "surrogateescape").splitlines()
+        return lines[1 if size > _TAIL else 0 :][-count:]
+
+    def thin(self, now: datetime) -> None:
+        """Forgets those that are over for longer than is told of."""
+        for job in self.all(now):
+            if job.over and now - parse_time(job.asked) > (_PREVIEWS_KEPT if job.verb == PREVIEW else KEPT):
+                self.forget(job.id)
+
+    def forget(self, job_id: str) -> None:
+        """As if it had never been."""
+        for path in (self._file(job_id), self.log(job_id)):
+            path.unlink(missing_ok=True)
+
+    def _file(self, job_id: str) -> Path:
+        return self._folder / f"{job_id}.json"
+
+    def _read(self, job_id: str) -> Job | None:
+        try:
+            return read_job(json.loads(self._file(job_id).read_bytes()))
+        except (OSError, ValueError):
+            return None
+
+
+def read_job(found: Any) -> Job:
+    """A job from its JSON. Raises ValueError when it is none."""
+    known = {one.name for one in fields(Job)}
+    if not isinstance(found, dict) or not found.keys() <= known:
+        raise ValueError("no job")
+    try:
+        return Job(**found)
+    except TypeError as error:
+        raise ValueError("no job") from error
+
+
+def as_it_is(job: Job, now: datetime) -> Job:
+    """One that says it runs, and whose process is gone, has failed; so has one that was never begun."""
+    if job.state == RUNNING and (job.pid is None or start_time(job.pid) != job.pid_started):
+        return replace(job, state=FAILED, error="it was killed: its process is gone")
+    if job.state == QUEUED and now - parse_time(job.asked) > _STARTS_WITHIN:
+        return replace(job, state=FAILED, error="it was never begun")
+    return job
+
+
+def job_object(job: Job) -> dict[str, Any]:
+    """A job as JSON has it for others."""
+    told = asdict(job)
+    for name in ("pid", "pid_started"):
+        del told[name]
+    return {**told, "job": told.pop("id")}

@@ -1,0 +1,72 @@
+"""The request that the service leaves for the process that carries it out: a file that only root reads, and that is taken once.
+
+A unit's name holds nothing but the pool's name and the job's. All else stands in here: nothing of what was asked comes near
+a command line of systemd.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from backupd.serve.jobs import is_id
+from btrkeep.errors import OperatorError, UsageError
+
+RUNTIME = Path("/run/btrkeep/jobs")
+"""Where they lie for units: with a reboot they are gone, and what was asked before is not done after it."""
+FORMAT = 1
+VERBS = ("run", "restore", "preview")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request. `arguments` are as JSON has them; whoever carries it out checks them once more."""
+
+    id: str
+    verb: str
+    who: str
+    arguments: Mapping[str, Any]
+    folder: str | None = None
+    """Where a restore to this machine goes: the service's own choice."""
+    now: str | None = None
+    """The time that it is, on a rehearsal pool."""
+
+
+def leave(folder: Path, asked: Asked) -> None:
+    """Writes it down for `take`. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(folder / f"{asked.id}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="ascii") as file:
+        json.dump({"format": FORMAT, **asdict(asked)}, file)
+
+
+def withdraw(folder: Path, job_id: str) -> None:
+    """As if it had not been left."""
+    (folder / f"{job_id}.json").unlink(missing_ok=True)
+
+
+def take(folder: Path, job_id: str) -> Asked:
+    """Reads it and removes it, so that nobody carries it out twice.
+
+    Raises UsageError when there is none, OperatorError when what lies there is none.
+    """
+    if not is_id(job_id):
+        raise UsageError("that is no name of a job", "the root service gives them: backupd serve")
+    path = folder / f"{job_id}.json"
+    try:
+        text = path.read_text(encoding="ascii")
+        path.unlink()
+    except FileNotFoundError:
+        raise UsageError(f"there is no request {path}", "it has been carried out already, or the machine was restarted") from None
+    try:
+        found = json.loads(text)
+        if found.pop("format") != FORMAT:
+            raise ValueError("another format")
+        asked = Asked(**found)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise OperatorError(f"{path}: {error}", "was it left by another version? ask again") from None
+    if asked.id != job_id or asked.verb not in VERBS or not isinstance(asked.arguments, dict):
+        raise OperatorError(f"{path}: this is no request of ours", "ask again")
+    return asked

@@ -1,0 +1,101 @@
+"""All that can be asked, and what each argument has to be. The function of that name in the module named does it."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from backupd.serve import arguments as given
+from backupd.serve.arguments import Argument
+from btrkeep.serving.protocol import Refused
+
+Function = Callable[[Any], Any]
+"""Of a call; gives what JSON can hold, or has made a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """`module` is loaded when it is asked for the first time. `limit`: what of it may go on at once."""
+
+    module: str
+    arguments: Mapping[str, Argument]
+    limit: threading.Semaphore | None = field(default=None, compare=False)
+
+    def function(self, name: str) -> Function:
+        """What does it."""
+        found: Function = getattr(import_module(f"backupd.serve.verbs.{self.module}"), name)
+        return found
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place among those that are doing it. Raises Refused, of kind busy."""
+        if self.limit is None:
+            yield
+        elif self.limit.acquire(blocking=False):
+            try:
+                yield
+            finally:
+                self.limit.release()
+        else:
+            raise Refused("too much of that is under way", "try again in a moment", "busy")
+
+
+_STREAMS = threading.Semaphore(10)
+"""They last as long as the asker's line is slow, and must leave room for everybody else."""
+_HEAVY = threading.Semaphore(4)
+"""They read for as long as there is to read."""
+_HOST = {"host": Argument(given.host)}
+_BACKUP = {**_HOST, "backup": Argument(given.which)}
+_NAMED = {**_HOST, "backup": Argument(given.name)}
+_PATH = {"path": Argument(given.path)}
+_UNTIL = {"until": Argument(given.moment, None)}
+_WHY = {"why": Argument(given.text(500), "")}
+_RESTORE = {
+    **_BACKUP,
+    "paths": Argument(given.paths),
+    "to": Argument(given.destination, given.HOST),
+    "overwrite": Argument(given.optional(given.choice("never", "older", "all")), None),
+}
+
+VERBS: Mapping[str, Verb] = {
+    "browse": Verb(
+        "files",
+        {**_BACKUP, **_PATH, "offset": Argument(given.number(0, 10**9), 0), "limit": Argument(given.number(1, 5000), 1000)},
+    ),
+    "versions": Verb("files", {**_HOST, **_PATH, "content": Argument(given.flag, False)}, _HEAVY),
+    "compare": Verb(
+        "files",
+        {
+            **_HOST,
+            **_PATH,
+            "before": Argument(given.which),
+            "after": Argument(given.which, "latest"),
+            "content": Argument(given.flag, False),
+            "limit": Argument(given.number(1, 5000), 1000),
+        },
+        _HEAVY,
+    ),
+    "download": Verb("files", {**_BACKUP, **_PATH, "as": Argument(given.choice("file", "tar", "zip"), "file")}, _STREAMS),
+    "hold": Verb("keeping", {**_NAMED, **_WHY, **_UNTIL}),
+    "release": Verb("keeping", _NAMED),
+    "accept": Verb("keeping", {**_NAMED, **_WHY}),
+    "run": Verb("tasks", _HOST),
+    "restore": Verb("tasks", _RESTORE),
+    "preview": Verb("tasks", _RESTORE, _HEAVY),
+    "job": Verb("tasks", {"job": Argument(given.job), "lines": Argument(given.number(0, 1000), 50)}),
+    "jobs": Verb("tasks", {"limit": Argument(given.number(1, 1000), 200)}),
+    "doctor": Verb("looks", {}),
+    "plan": Verb("looks", {}),
+    "extents": Verb(
+        "looks",
+        {
+            "vaddr": Argument(given.number(0, 2**64 - 1)),
+            "curve": Argument(given.choice("hilbert", "linear", "snake"), "hilbert"),
+            "size": Argument(given.number(4, 12), None),
+        },
+    ),
+    "retention": Verb("looks", _HOST),
+    "hello": Verb("looks", {}),
+}

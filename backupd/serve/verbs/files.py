@@ -1,0 +1,170 @@
+"""What is in backups: looked at, compared and given out. Nothing is followed out of a backup; see backupd.files."""
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from typing import Any
+
+from backupd.files.near import entry_at
+from backupd.files.tree import Entry, Tree
+from backupd.files.which import LATEST, Restorable, find, restorable
+from backupd.serve.call import Call, Gone
+from btrkeep.errors import UsageError
+from btrkeep.serving.protocol import Refused
+from btrkeep.units import format_time
+
+_PIECE = 256 << 10
+_LOOK = 0.25
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EXDEV)
+
+
+class _Pulse:
+    """Called over and over by whoever works for a while: nobody works on for an asker that has left."""
+
+    def __init__(self, call: Call) -> None:
+        self._call, self._looked = call, time.monotonic()
+
+    def __call__(self, *_: object) -> None:
+        """Raises Gone."""
+        if time.monotonic() - self._looked > _LOOK:
+            self._looked = time.monotonic()
+            if self._call.gone():
+                raise Gone
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """What the files' modules say of wrong names and paths, as kinds of a refusal."""
+    try:
+        yield
+    except UsageError as error:  # no such host, backup or path
+        raise Refused(error.message, error.hint, "missing") from None
+    except OSError as error:
+        if error.errno in _MISSING:
+            raise Refused("there is no such path in this backup", "a symlink on the way is not followed", "missing") from None
+        raise
+
+
+@contextmanager
+def opened(call: Call, *which: str) -> Iterator[list[tuple[Restorable, Tree]]]:
+    """Backups of the call's host and their files. Raises Refused."""
+    with reading(), ExitStack() as stack:
+        pool = call.ground.pool()
+        found = [find(pool, call["host"], one) for one in which]
+        yield [(one, stack.enter_context(Tree(one.path))) for one in found]
+
+
+def backup_object(found: Restorable) -> dict[str, Any]:
+    """A backup as JSON has it."""
+    return {"name": found.name, "state": found.state, "started": format_time(found.started)}
+
+
+def _entry(call: Call, found: Restorable, tree: Tree) -> Entry:
+    return entry_at(tree, call["path"], f"{found.host}@{found.name}")
+
+
+def browse(call: Call) -> dict[str, Any]:
+    """An entry, and what is in it where it is a folder: so many of them, from an offset on."""
+    from backupd.files.listing import Page, page
+    from backupd.files.words import entry_object
+
+    with opened(call, call["backup"]) as [(found, tree)]:
+        entry = _entry(call, found, tree)
+        inside = page(tree, call["path"], call["offset"], call["limit"]) if entry.kind == "folder" else Page((), 0)
+    return {
+        "backup": backup_object(found),
+        "path": os.fsdecode(entry.path),
+        "entry": entry_object(entry),
+        "entries": [entry_object(one) for one in inside.entries],
+        "total": inside.total,
+    }
+
+
+def versions(call: Call) -> dict[str, Any]:
+    """As `backupd versions --json`."""
+    from backupd.files.near import missing
+    from backupd.files.objects import history_object
+    from backupd.files.versions import versions as history_of
+
+    with reading():
+        history = history_of([*restorable(call.ground.pool(), call["host"])], call["path"], call["content"], _Pulse(call))
+    if not history.versions:
+        with opened(call, LATEST) as [(found, tree)]:
+            raise missing(tree, call["path"], found.host)
+    return history_object(call["host"], history)
+
+
+def compare(call: Call) -> dict[str, Any]:
+    """What differs at a path and below, so many differences at the most; of a text file also its lines."""
+    from backupd.files.comparing import compare as differences_of
+    from backupd.files.objects import difference_object
+
+    with opened(call, call["before"], call["after"]) as [(old, before), (new, after)]:
+        found = differences_of(before, after, call["path"], call["content"], _Pulse(call))
+        shown = [difference_object(one) for one in islice(found, call["limit"])]
+        more = next(found, None) is not None
+        lines, note = _text(before, after, call["path"])
+    return {
+        "before": backup_object(old),
+        "after": backup_object(new),
+        "differences": shown,
+        "more": more,
+        "text": lines,
+        "note": note,
+    }
+
+
+def _text(before: Tree, after: Tree, path: bytes) -> tuple[list[str] | None, str | None]:
+    """The lines that differ of a text file, or why there are none; neither for what is no file."""
+    from backupd.files.comparing import NoText, text_difference
+
+    if "file" not in (_kind(before, path), _kind(after, path)):
+        return None, None
+    try:
+        return text_difference(before, after, path), None
+    except NoText as error:
+        return None, error.message
+
+
+def _kind(tree: Tree, path: bytes) -> str | None:
+    try:
+        return tree.stat(path).kind
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def download(call: Call) -> None:
+    """A file as it is, or a file or folder as an archive."""
+    with opened(call, call["backup"]) as [(found, tree)]:
+        entry = _entry(call, found, tree)
+        if call["as"] == "file":
+            _file(call, tree, entry)
+        else:
+            _archive(call, tree, entry, found)
+
+
+def _file(call: Call, tree: Tree, entry: Entry) -> None:
+    if entry.kind != "file":
+        raise Refused(f"that is a {entry.kind}, no plain file", "a folder is given as tar or zip", "usage")
+    fd = tree.open_file(entry.path)
+    try:
+        size = os.fstat(fd).st_size
+        out = call.stream(entry.name, "application/octet-stream", size)
+        while piece := os.read(fd, _PIECE):
+            out.write(piece)
+    finally:
+        os.close(fd)
+    if out.tell() != size:
+        raise Refused(f"the file ended after {out.tell()} of {size} bytes")
+
+
+def _archive(call: Call, tree: Tree, entry: Entry, found: Restorable) -> None:
+    from backupd.files.archive import write_archive
+
+    stem = os.fsencode(found.host) if entry.path == b"/" else entry.name
+    kind = call["as"]
+    out = call.stream(stem + b"." + kind.encode(), {"tar": "application/x-tar", "zip": "application/zip"}[kind], None)
+    write_archive(tree, [entry.path], kind, out)

@@ -1,0 +1,75 @@
+"""What keeps a backup, or says that it is right: the commands' own functions, with the name of who asks in the reason."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from backupd.accepting import accept as accept_it
+from backupd.folders import hosts_of
+from backupd.holding import Noted, hold_fields
+from backupd.holding import hold as hold_it
+from backupd.holding import release as release_it
+from backupd.record import COMPLETE
+from backupd.retention import Hold
+from backupd.serve.call import Call
+from backupd.serve.ground import Site
+from btrkeep.errors import PoolUnusable, UsageError
+from btrkeep.pool.locks import take_lock
+from btrkeep.serving.protocol import Refused
+from btrkeep.units import format_time
+
+
+def see_host(site: Site, host: str) -> None:
+    """Raises Refused, of kind missing, when nobody knows the host."""
+    if host not in site.config.hosts and host not in hosts_of(site.pool) and host not in site.catalogue.hosts():
+        raise Refused(f"there is no host {host}", "the list of hosts has them all", "missing")
+
+
+@contextmanager
+def _locked(call: Call, what: str) -> Iterator[tuple[Site, datetime]]:
+    """The site and the time of now, whole seconds, with the host's lock."""
+    now = call.ground.clock.now().replace(microsecond=0)
+    with call.ground.site(writes=True) as site:
+        see_host(site, call["host"])
+        with take_lock(site.pool.locks / f"host-{call['host']}", f"{what} for {call.who}", format_time(now)):
+            try:
+                yield site, now
+            except UsageError as error:  # of a name that no backup has
+                raise Refused(error.message, error.hint, "missing") from None
+            except OSError as error:
+                raise PoolUnusable(
+                    f"{site.pool.path} cannot be written: {error}", "look at the pool's room and at dmesg"
+                ) from error
+
+
+def _why(call: Call) -> str:
+    return f"{call['why'].strip()} ({call.who})".strip()
+
+
+def _noted(call: Call, done: Noted) -> dict[str, Any]:
+    return {"host": call["host"], "name": done.name, "state": done.state}
+
+
+def hold(call: Call) -> dict[str, Any]:
+    """As `backupd hold --json`."""
+    with _locked(call, "hold") as (site, now):
+        if call["until"] and call["until"] <= now:
+            raise Refused(f"{format_time(call['until'])} is past", "name a later time, or none", "usage")
+        new = Hold(call["until"], _why(call))
+        done = hold_it(site.pool, site.catalogue, call["host"], call["backup"], new, now)
+    return {**_noted(call, done), "at": format_time(now), **(hold_fields(new) or {}), "unexpired": done.unexpired}
+
+
+def release(call: Call) -> dict[str, Any]:
+    """As `backupd release --json`."""
+    with _locked(call, "release") as (site, _):
+        done = release_it(site.pool, site.catalogue, call["host"], call["backup"])
+    return {**_noted(call, done), "released": hold_fields(done.hold)}
+
+
+def accept(call: Call) -> dict[str, Any]:
+    """As `backupd accept --json`."""
+    with _locked(call, "accept") as (site, now):
+        name = accept_it(site.pool, site.catalogue, call["host"], call["backup"], _why(call), now)
+    return {"host": call["host"], "name": name, "state": COMPLETE, "at": format_time(now), "why": _why(call)}

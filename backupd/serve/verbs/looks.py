@@ -1,0 +1,85 @@
+"""What is looked up for somebody and takes root: seconds of work at most, kept for a minute where it takes more than a moment."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from backupd.expire.look import look_again, policy_of
+from backupd.expire.plan import HostFacts
+from backupd.explain import explain, objects
+from backupd.serve.call import Call
+from backupd.serve.verbs.keeping import see_host
+from btrkeep.process.watched import Ended, ours, run_watched
+from btrkeep.serving.protocol import Refused
+from btrkeep.units import format_time, printable
+
+_LONGEST = {"doctor": 120.0, "plan": 300.0, "extents": 60.0}  # seconds
+_ATTENTION = 1  # exit status of a doctor who found something
+
+
+def doctor(call: Call) -> Any:
+    """As `backupd doctor --json`."""
+    words = (*call.ground.words(ours("backupd")), "doctor", "--json")
+    return _kept(call, "doctor", (), words, _json)
+
+
+def plan(call: Call) -> Any:
+    """As `btrfs-balancer plan --json`, by what is configured."""
+    words = (*ours("balancer"), "plan", "--json", *call.ground.chosen(), str(call.ground.config().pool.path))
+    return _kept(call, "plan", (), words, _json)
+
+
+def extents(call: Call) -> None:
+    """A picture of one block group's extents."""
+    words = [*ours("heatmap"), "--quiet", "--blockgroup", str(call["vaddr"]), "--curve", call["curve"], "-o", "-"]
+    if call["size"] is not None:
+        words += ["--order", str(min(call["size"], 10)), "--size", str(call["size"])]
+    words.append(str(call.ground.pool().path))
+    key = (call["vaddr"], call["curve"], call["size"])
+    picture = _kept(call, "extents", key, words, lambda ended: ended.stdout)
+    call.stream(f"{call['vaddr']}.png".encode(), "image/png", len(picture)).write(picture)
+
+
+def retention(call: Call) -> list[dict[str, Any]]:
+    """As `backupd retention explain HOST --json`."""
+    host, now = call["host"], call.ground.clock.now()
+    with call.ground.site() as site:
+        see_host(site, host)
+        rows = {row.name: row.state for row in site.catalogue.backups(host) if row.name}
+        policy = policy_of(site.config, host)
+        try:
+            facts = look_again(site.pool, host, policy, rows).facts
+        except FileNotFoundError:  # configured, and never backed up
+            facts = HostFacts(host, (), policy)
+        return list(objects(explain(facts, policy, site.config.pool.zone, now)))
+
+
+def hello(call: Call) -> dict[str, Any]:
+    """Whether it is there, and which pool it serves."""
+    pool = call.ground.pool()
+    return {"pool": call.ground.config().name, "id": pool.id, "now": format_time(call.ground.clock.now())}
+
+
+def _kept(call: Call, kind: str, key: tuple[Any, ...], words: Sequence[str], read: Callable[[Ended], Any]) -> Any:
+    """What the program says, read; kept for a minute."""
+
+    def compute() -> Any:
+        ended = run_watched(words, timeout=_LONGEST[kind], gone=call.gone)
+        if ended.returncode not in ((0, _ATTENTION) if kind == "doctor" else (0,)) or not ended.stdout:
+            raise _refused(kind, ended)
+        return read(ended)
+
+    return call.ground.memory.get(kind, key, compute, call.gone)
+
+
+def _json(ended: Ended) -> Any:
+    return json.loads(ended.stdout)
+
+
+def _refused(kind: str, ended: Ended) -> Refused:
+    """In the program's own words: what it prints for people are an error's line and a hint's."""
+    said = [line for line in ended.stderr.splitlines() if line]
+    errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
+    hints = [line.removeprefix("hint: ") for line in said if line.startswith("hint: ")]
+    message = errors[0] if errors else f"exit status {ended.returncode}"
+    return Refused(printable(f"{kind}: {message}"), printable(hints[0]) if hints else "", "failed")

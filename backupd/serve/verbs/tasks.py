@@ -1,0 +1,76 @@
+"""Work that is only started here, and what became of it."""
+
+import os
+import time
+from itertools import islice
+from typing import Any
+
+from backupd.files.which import find
+from backupd.serve.call import Call
+from backupd.serve.commands import folder_of, wanted
+from backupd.serve.jobs import PREVIEW, Job, Jobs, job_object
+from backupd.serve.starting import begin
+from backupd.serve.verbs.files import reading
+from btrkeep.errors import PoolUnusable
+from btrkeep.pool.room import mount_options
+from btrkeep.serving.protocol import Refused
+
+_PATIENCE = 15.0
+"""Seconds; then the asker looks at the job that goes on."""
+_LOOK = 0.1
+
+
+def run(call: Call) -> dict[str, Any]:
+    """Starts a backup of a host, due or not."""
+    host = call["host"]
+    if host not in call.ground.config().hosts:
+        raise Refused(f"{host} is not configured", "only configured hosts can be backed up", "missing")
+    if "ro" in mount_options(call.ground.pool().path):
+        raise PoolUnusable("the pool is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
+    job = begin(call.ground, "run", host, call.who, {"host": host})
+    return {"unit": job.unit, "job": job.id}
+
+
+def restore(call: Call) -> dict[str, Any]:
+    """Starts a restore, to the host or to a folder of this machine."""
+    started = _restore(call, "restore")
+    return {"unit": started.unit, "job": started.id}
+
+
+def preview(call: Call) -> Any:
+    """What a restore would do, as `backupd restore --dry-run --json` says it. That may take the network, so it is a job as well."""
+    started, jobs, end = _restore(call, PREVIEW), _jobs(call), time.monotonic() + _PATIENCE
+    while not (found := jobs.get(started.id, call.ground.clock.now())).over:
+        if call.gone() or time.monotonic() > end:
+            raise Refused("it takes longer than a person waits", f"the job {started.id} goes on", "busy")
+        time.sleep(_LOOK)
+    if found.result is None:
+        raise Refused(found.error or "there is no preview", "", "failed")
+    return found.result
+
+
+def _restore(call: Call, verb: str) -> Job:
+    ground, host = call.ground, call["host"]
+    with reading():
+        backup = find(ground.pool(), host, call["backup"]).name
+    folder = folder_of(ground.restore_to, host, backup)
+    wanted(call.arguments, ground.config(), folder)  # refuses what is not allowed
+    asked = {**call.arguments, "backup": backup, "paths": [os.fsdecode(path) for path in call["paths"]]}
+    return begin(ground, verb, host, call.who, asked, folder)
+
+
+def job(call: Call) -> dict[str, Any]:
+    """How far a job is, and the last lines that it has said."""
+    jobs = _jobs(call)
+    found = jobs.get(call["job"], call.ground.clock.now())
+    return {**job_object(found), "lines": jobs.last_lines(found.id, call["lines"])}
+
+
+def jobs(call: Call) -> list[dict[str, Any]]:
+    """All jobs of the last 30 days, newest first, so many at the most."""
+    found = (one for one in _jobs(call).all(call.ground.clock.now()) if one.verb != PREVIEW)
+    return [job_object(one) for one in islice(found, call["limit"])]
+
+
+def _jobs(call: Call) -> Jobs:
+    return Jobs(call.ground.config().pool.state)

@@ -1,0 +1,145 @@
+"""How a program without root asks the root service: `Agent(socket, who).ask("browse", host="web1", ...)`."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from btrkeep.errors import OperatorError
+from btrkeep.serving.protocol import FAILED, HEAD, LONGEST_ANSWER, LONGEST_FRAME, Refused, Streamed, asked, read_answer
+
+__all__ = ["Absent", "Agent", "Refused", "Stream"]
+
+PATIENCE = 120.0
+_PIECE = 64 << 10
+
+
+class Absent(OperatorError):
+    """Nobody listens, or whoever did is gone."""
+
+
+class Agent:
+    """The service of one pool, for one person. `patience`: seconds without a byte from it, after which it counts as gone.
+
+    It may be used by several threads: each request is a connection of its own.
+    """
+
+    def __init__(self, socket: Path, who: str, patience: float = PATIENCE) -> None:
+        self.socket, self.who, self.patience = socket, who, patience
+
+    def ask(self, verb: str, **arguments: Any) -> Any:
+        """The answer, as JSON has it. Raises Refused, Absent, and UsageError for too long a request."""
+        with _Line(self, asked(verb, self.who, arguments)) as line:
+            answer = line.answer()
+        if isinstance(answer, Streamed):
+            raise Refused(f"{verb} is answered with a stream", "this is a fault of the program that asks")
+        return answer
+
+    def stream(self, verb: str, **arguments: Any) -> "Stream":
+        """What the service streams; close it, best as a context. Raises Refused, Absent, and UsageError."""
+        line = _Line(self, asked(verb, self.who, arguments))
+        try:
+            answer = line.answer()
+            if not isinstance(answer, Streamed):
+                raise Refused(f"{verb} is not answered with a stream", "this is a fault of the program that asks")
+        except OperatorError:
+            line.close()
+            raise
+        return Stream(line, answer)
+
+
+class Stream:
+    """Bytes as they come, once. Iterating raises Refused when the service fails midway, Absent when it is gone before the end."""
+
+    def __init__(self, line: "_Line", told: Streamed) -> None:
+        self._line = line
+        self.name, self.type, self.length = told.name, told.type, told.length
+
+    def __iter__(self) -> Iterator[bytes]:
+        while size := HEAD.unpack(self._line.exactly(HEAD.size))[0]:
+            if size == FAILED:
+                self._line.answer()
+                raise Refused("the service failed, and did not say why")
+            if size > LONGEST_FRAME:
+                raise Refused("the service sent something that is no frame", "is it of the same version?")
+            yield self._line.exactly(size)
+
+    def close(self) -> None:
+        """Lets the service know that nobody reads on."""
+        self._line.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class _Line:
+    """A connection on which the request has been sent."""
+
+    def __init__(self, agent: Agent, request: bytes) -> None:
+        self._agent = agent
+        self._held = bytearray()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._socket.settimeout(agent.patience)
+        try:
+            self._socket.connect(str(agent.socket))
+            with suppress(BrokenPipeError, ConnectionResetError):  # it may have answered before it read: that is there to be read
+                self._socket.sendall(request)
+        except OSError as error:
+            self._socket.close()
+            raise self._absent(error) from error
+
+    def answer(self) -> Any:
+        """The next line's meaning. Raises Refused or Absent."""
+        looked = 0
+        while (end := self._held.find(b"\n", looked)) < 0:
+            looked = len(self._held)
+            if looked > LONGEST_ANSWER:
+                raise Refused("the service's answer has no end")
+            self._more()
+        return read_answer(self.exactly(end + 1))
+
+    def exactly(self, size: int) -> bytes:
+        """The next bytes, so many. Raises Absent."""
+        found = bytearray(size)
+        have = min(size, len(self._held))
+        found[:have] = self._held[:have]
+        del self._held[:have]
+        with memoryview(found) as view:
+            while have < size:
+                have += self._received(view[have:])
+        return bytes(found)
+
+    def _more(self) -> None:
+        piece = bytearray(_PIECE)
+        self._held += piece[: self._received(piece)]
+
+    def _received(self, into: bytearray | memoryview) -> int:
+        try:
+            count = self._socket.recv_into(into)
+        except OSError as error:
+            raise self._absent(error) from error
+        if not count:
+            raise Absent("the root service is gone before it had answered", _HINT)
+        return count
+
+    def _absent(self, error: OSError) -> Absent:
+        reason = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        return Absent(f"the root service at {self._agent.socket} cannot be asked: {reason}", _HINT)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+_HINT = "does it run? systemctl status 'btrkeep-serve@*.socket'"

@@ -1,0 +1,161 @@
+r"""What stands on the socket between the dashboard and the root service. docs/serve.rst is its description.
+
+One request on each connection: a line of JSON, {"verb", "who", "arguments"}. The answer is a line of JSON, {"ok": true, "answer"},
+or {"ok": false, "error", "hint", "kind"}, or {"ok": true, "stream": {"name", "type", "length"}} with frames after it: four bytes of
+length, the greatest first, and so many bytes. A frame of length 0 is the end of something whole. FAILED in the place of a length,
+and an error's line after it, is the end of something that broke midway.
+
+All JSON is ASCII. Bytes of a path that are no UTF-8 stand in it as Python has them: as lone surrogates, \udc80 to \udcff.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, UsageError
+
+LONGEST_REQUEST = 64 << 10
+"""Bytes of a request's line, its end included."""
+LONGEST_ANSWER = 64 << 20
+LONGEST_FRAME = 1 << 20
+FAILED = 0xFFFFFFFF
+HEAD = struct.Struct(">I")
+KINDS = ("usage", "missing", "unusable", "locked", "refused", "busy", "failed")
+"""What a failure is: wrong words; no such host, backup or path; the pool is unusable; somebody else is at work; not allowed; too
+much is asked at once, later it would do; anything else.
+"""
+_OF_ERRORS: tuple[tuple[type[OperatorError], str], ...] = (
+    (LockHeld, "locked"),
+    (PoolUnusable, "unusable"),
+    (UsageError, "usage"),
+    (ConfigError, "unusable"),
+)
+_EXITS = {"usage": Exit.USAGE, "missing": Exit.USAGE, "locked": Exit.LOCKED, "busy": Exit.LOCKED, "unusable": Exit.UNUSABLE}
+
+
+class Refused(OperatorError):
+    """The service said no, or could not. `kind` is one of KINDS."""
+
+    def __init__(self, message: str, hint: str = "", kind: str = "failed") -> None:
+        super().__init__(message, hint)
+        self.kind = kind
+
+    @property
+    def exit_code(self) -> Exit:  # type: ignore[override]
+        """What a command line that asks ends with."""
+        return _EXITS.get(self.kind, Exit.ATTENTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What somebody asks. `who` is whom the asking program names; it is written down, and believed by nobody."""
+
+    verb: str
+    who: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """What comes in frames. `length` is bytes, None when nobody knows before the end."""
+
+    name: str
+    type: str
+    length: int | None
+
+
+def socket_of(pool: str) -> Path:
+    """Where the service of a pool listens."""
+    return Path(f"/run/btrkeep/serve-{pool}.sock")
+
+
+def encoded(value: object) -> bytes:
+    """A line of JSON."""
+    return json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def decoded(line: bytes) -> Any:
+    """The JSON in a line. Raises ValueError for what is none, numbers that are none, and a name that is there twice."""
+    try:
+        return json.loads(line.decode("utf-8"), parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_once)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError("a number is too great")
+    return number
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def asked(verb: str, who: str, arguments: Mapping[str, Any]) -> bytes:
+    """The line of a request. Raises UsageError when it is too long."""
+    line = encoded({"verb": verb, "who": who, "arguments": dict(arguments)})
+    if len(line) > LONGEST_REQUEST:
+        raise UsageError(f"this is too much for one request ({len(line):,} bytes)", "ask for fewer paths at a time")
+    return line
+
+
+def read_request(line: bytes) -> Request:
+    """The request in a line. Raises Refused, of kind usage."""
+    try:
+        found = decoded(line)
+    except ValueError:  # not its words: they would repeat what was sent
+        raise Refused("the request is no JSON", kind="usage") from None
+    if not isinstance(found, dict) or found.keys() != {"verb", "who", "arguments"}:
+        raise Refused("a request has verb, who and arguments, and nothing else", kind="usage")
+    verb, who, arguments = found["verb"], found["who"], found["arguments"]
+    if not isinstance(verb, str) or not isinstance(who, str) or not isinstance(arguments, dict):
+        raise Refused("verb and who are texts, arguments is an object", kind="usage")
+    return Request(verb, who, arguments)
+
+
+def answer_line(answer: object) -> bytes:
+    """The line of an answer."""
+    return encoded({"ok": True, "answer": answer})
+
+
+def stream_line(stream: Streamed) -> bytes:
+    """The line before a stream's frames."""
+    return encoded({"ok": True, "stream": {"name": stream.name, "type": stream.type, "length": stream.length}})
+
+
+def error_line(error: OperatorError) -> bytes:
+    """The line of a failure."""
+    return encoded({"ok": False, "error": error.message, "hint": error.hint, "kind": kind_of(error)})
+
+
+def kind_of(error: OperatorError) -> str:
+    """Which of KINDS an error is."""
+    if isinstance(error, Refused):
+        return error.kind
+    return next((kind for of, kind in _OF_ERRORS if isinstance(error, of)), "failed")
+
+
+def read_answer(line: bytes) -> Any:
+    """What a line answers: a Streamed, or whatever the answer is. Raises Refused."""
+    try:
+        found = decoded(line)
+        if not found["ok"]:
+            raise Refused(str(found["error"]), str(found["hint"]), str(found["kind"]))
+        if "stream" in found:
+            told = found["stream"]
+            return Streamed(str(told["name"]), str(told["type"]), told["length"])
+        return found["answer"]
+    except (ValueError, KeyError, TypeError):
+        raise Refused("the service answered something that is no answer", "is it of the same version?") from None

@@ -1,0 +1,385 @@
+"""Jobs, requests and commands of the root service, and what it keeps in mind: without a pool."""
+
+import json
+import os
+import pwd
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backupd.clock import Clock
+from backupd.serve.carrying import Log, carry_out
+from backupd.serve.commands import command_of, folder_of
+from backupd.serve.jobs import Job, Jobs, is_id, job_object, new_id
+from backupd.serve.memory import Memory
+from backupd.serve.peer import allowed_users
+from backupd.serve.requests import Asked, leave, take
+from backupd.serve.starting import start_command, unit_of
+from btrkeep.config import Config, load
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.process.watched import Abandoned, run_watched
+from btrkeep.serving.protocol import Refused
+from tests.beds import TOP
+
+NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
+ID = new_id(NOW)
+
+
+def job(job_id: str = ID, **changed: Any) -> Job:
+    return replace(Job(job_id, "run", "web1", "alice", "2026-11-21T21:00:00Z", {"host": "web1"}), **changed)
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Jobs:
+    return Jobs(tmp_path)
+
+
+# --- jobs
+
+
+def test_names_of_jobs_sort_by_time_and_are_never_given_twice() -> None:
+    names = [new_id(NOW + timedelta(seconds=number)) for number in range(50)]
+    assert names == sorted(names)
+    assert len({new_id(NOW) for _ in range(1000)}) == 1000
+    assert all(map(is_id, names))
+
+
+def test_a_job_is_as_it_was_written(jobs: Jobs) -> None:
+    written = job(state="done", exit=0, result={"path": "\udcff"}, arguments={"paths": ["/\udcff\n"]})
+    jobs.put(written)
+    assert jobs.get(ID, NOW) == written
+    assert job_object(written)["job"] == ID
+    assert "pid" not in job_object(written)
+
+
+def test_one_whose_process_is_gone_has_failed(jobs: Jobs) -> None:
+    sleeper = subprocess.Popen(["sleep", "60"])
+    started = Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(") ")[2].split()[19]
+    jobs.put(job(state="running", pid=sleeper.pid, pid_started=started))
+    assert jobs.get(ID, NOW).state == "running"
+    jobs.put(job(state="running", pid=sleeper.pid, pid_started="1"))  # the number is another's now
+    assert jobs.get(ID, NOW).state == "failed"
+    jobs.put(job(state="running", pid=sleeper.pid, pid_started=started))
+    sleeper.kill()
+    sleeper.wait()
+    assert "killed" in (jobs.get(ID, NOW).error or "")
+
+
+def test_one_that_was_never_begun_has_failed_after_a_while(jobs: Jobs) -> None:
+    jobs.put(job())
+    assert jobs.get(ID, NOW + timedelta(minutes=5)).state == "queued"
+    assert jobs.get(ID, NOW + timedelta(minutes=11)).state == "failed"
+
+
+def test_after_thirty_days_they_are_forgotten_but_not_those_at_work(jobs: Jobs, tmp_path: Path) -> None:
+    ended, running = job(state="done"), job(new_id(NOW), state="running", pid=os.getpid(), pid_started=own_start())
+    previewed = job(new_id(NOW), verb="preview", state="done")
+    for one in (ended, running, previewed):
+        jobs.put(one)
+        jobs.log(one.id).write_text("said\n")
+    jobs.thin(NOW + timedelta(hours=2))
+    assert {one.id for one in jobs.all(NOW)} == {ended.id, running.id}
+    jobs.thin(NOW + timedelta(days=29))
+    assert {one.id for one in jobs.all(NOW)} == {ended.id, running.id}
+    jobs.thin(NOW + timedelta(days=31))
+    assert sorted(path.name for path in (tmp_path / "jobs").iterdir()) == [f"{running.id}.json", f"{running.id}.log"]
+
+
+def own_start() -> str:
+    return Path("/proc/self/stat").read_text().rpartition(") ")[2].split()[19]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"id": 1}', '{"nothing": "of it"}', "\0"])
+def test_what_lies_there_and_is_no_job_is_passed_over(jobs: Jobs, tmp_path: Path, text: str) -> None:
+    other = job(new_id(NOW))
+    jobs.put(other)
+    (tmp_path / "jobs" / f"{ID}.json").write_text(text)
+    assert list(jobs.all(NOW)) == [other]
+    with pytest.raises(Refused):
+        jobs.get(ID, NOW)
+
+
+def test_a_name_that_is_none_reaches_no_file(jobs: Jobs, tmp_path: Path) -> None:
+    jobs.put(job())
+    (tmp_path / "secret.json").write_text(json.dumps(asdict(job())))
+    for name in ("../secret", f"../jobs/{ID}", f"{ID}\n", ""):
+        with pytest.raises(Refused):
+            jobs.get(name, NOW)
+
+
+def test_the_last_lines_are_told_whatever_is_in_them(jobs: Jobs) -> None:
+    jobs.put(job())
+    assert jobs.last_lines(ID, 5) == []
+    jobs.log(ID).write_bytes(b"".join(b"%d\n" % number for number in range(100_000)) + b"\xff \x1b[2J\nend")
+    assert jobs.last_lines(ID, 3) == ["99999", "\udcff \x1b[2J", "end"]
+    assert len(jobs.last_lines(ID, 10**6)) < 20_000
+
+
+def test_a_log_stays_short_and_keeps_the_end(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", longest=10_000)
+    for number in range(50_000):
+        log.write(b"line %d\n" % number)
+    log.close()
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert (tmp_path / "log").stat().st_size <= 10_100
+    assert lines[-1] == "line 49999"
+    assert lines == [f"line {number}" for number in range(50_000 - len(lines), 50_000)]
+
+
+# --- carrying out
+
+
+def test_a_command_is_carried_out_and_its_words_are_kept(jobs: Jobs) -> None:
+    jobs.put(job())
+    said = bytearray()
+    script = "echo '{\"good\": true}'; echo looking >&2; echo 'error: the disk is full' >&2; echo 'error: more' >&2; exit 1"
+    assert carry_out(job(), jobs, ("sh", "-c", script), Clock(), said.extend, speaks_json=True) == 1
+    found = jobs.get(ID, NOW)
+    assert (found.state, found.exit, found.error, found.result) == ("failed", 1, "the disk is full", {"good": True})
+    assert jobs.last_lines(ID, 9)[0] == "looking"
+    assert bytes(said).startswith(b"looking")
+    assert carry_out(job(), jobs, ("sh", "-c", "echo one"), Clock(), said.extend, speaks_json=False) == 0
+    assert (jobs.get(ID, NOW).state, jobs.last_lines(ID, 9)) == ("done", ["one"])
+
+
+def test_a_stop_is_passed_on_and_waited_for(tmp_path: Path) -> None:
+    script = f"""
+import sys
+from pathlib import Path
+from backupd.clock import Clock
+from backupd.serve.carrying import carry_out
+from backupd.serve.jobs import Job, Jobs
+job = Job("{ID}", "run", "web1", "alice", "2026-11-21T21:00:00Z", {{}})
+command = ("bash", "-c", "trap 'sleep 0.3; echo tidied; exit 143' TERM; echo ready; while :; do sleep 0.05; done")
+sys.exit(carry_out(job, Jobs(Path("{tmp_path}")), command, Clock(), lambda _: None, speaks_json=False))
+"""
+    jobs = Jobs(tmp_path)
+    process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(TOP)})
+    while "ready" not in jobs.last_lines(ID, 5):
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(20) == 143
+    found = jobs.get(ID, NOW)
+    assert (found.state, found.exit, jobs.last_lines(ID, 5)[-1]) == ("failed", 143, "tidied")
+
+
+# --- requests
+
+
+def test_a_request_is_taken_once_and_only_root_could_have_left_it(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs" / "main"
+    asked = Asked(ID, "restore", "alice", {"paths": ["/\udcff"]})
+    leave(folder, asked)
+    assert (folder.stat().st_mode & 0o777, (folder / f"{ID}.json").stat().st_mode & 0o777) == (0o700, 0o600)
+    with pytest.raises(FileExistsError):
+        leave(folder, asked)
+    assert take(folder, ID) == asked
+    with pytest.raises(UsageError):
+        take(folder, ID)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"format": 2},
+        {"verb": "forget"},
+        {"id": "20261121T210000Z-00000000"},
+        {"arguments": []},
+        {"more": 1},
+        {"who": None, "id": 1},
+    ],
+)
+def test_a_request_that_is_none_of_ours_is_not_carried_out(tmp_path: Path, changed: dict) -> None:
+    fields = {"format": 1, **asdict(Asked(ID, "run", "alice", {"host": "web1"})), **changed}
+    (tmp_path / f"{ID}.json").write_text(json.dumps(fields))
+    with pytest.raises(OperatorError):
+        take(tmp_path, ID)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../x", "main", "", f"{ID}/..", "20261121T210000Z"])
+def test_a_request_has_the_name_of_a_job(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError):
+        take(tmp_path, name)
+
+
+# --- commands
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    file = tmp_path / "main.toml"
+    file.write_text(
+        f'[pool]\npath = "/srv/backup"\nstate = "{tmp_path}"\n[host.web1]\naddress = "root@web1"\npaths = ["/etc"]\n'
+        '[host.here]\npaths = ["/etc"]\n'
+    )
+    return load("main", file)
+
+
+PROGRAM = ("backupd", "--pool", "main")
+RESTORE: dict[str, Any] = {
+    "host": "web1",
+    "backup": "2026-11-20T220003Z",
+    "paths": ["/etc/passwd"],
+    "to": "host",
+    "overwrite": None,
+}
+
+
+def asked(verb: str, folder: str | None = None, **arguments: Any) -> Asked:
+    return Asked(ID, verb, "alice", arguments, folder)
+
+
+def test_what_was_asked_comes_behind_a_double_dash_and_never_is_an_option(config: Config) -> None:
+    assert command_of(asked("run", host="web1"), config, PROGRAM) == (*PROGRAM, "run", "--", "web1")
+    line = command_of(asked("restore", **{**RESTORE, "paths": ["/--to=x", "/\udcff"]}), config, PROGRAM)
+    end = line.index("--")
+    assert line[end:] == ("--", "web1@2026-11-20T220003Z", "/--to=x", "/\udcff")
+    assert "--dry-run" in command_of(asked("preview", **RESTORE), config, PROGRAM)
+    assert "--dry-run" not in line
+
+
+def test_a_restore_goes_to_the_host_that_the_configuration_names(config: Config) -> None:
+    line = command_of(asked("restore", **{**RESTORE, "to": "host:/new", "overwrite": "older"}), config, PROGRAM)
+    assert {"--to-host=root@web1:/new", "--overwrite=older"} <= set(line)
+    line = command_of(asked("restore", folder="/srv/restored/x", **{**RESTORE, "to": "folder"}), config, PROGRAM)
+    assert {"--to=/srv/restored/x", "--parents"} <= set(line)
+    for changed, kind in (
+        ({"to": "folder"}, "refused"),
+        ({"host": "web2"}, "missing"),
+        ({"host": "here", "to": "host:/x"}, "refused"),
+        ({"to": "/etc"}, "usage"),
+        ({"paths": ["/../x"]}, "usage"),
+        ({"extra": 1}, "usage"),
+    ):
+        with pytest.raises(Refused) as refused:
+            command_of(asked("restore", **{**RESTORE, **changed}), config, PROGRAM)
+        assert refused.value.kind == kind, changed
+
+
+def test_a_folder_for_restores_has_a_place_for_each_backup() -> None:
+    assert folder_of(Path("/srv/restored"), "web1", "2026-11-20T220003Z") == "/srv/restored/web1-2026-11-20T220003Z"
+    assert folder_of(None, "web1", "x") is None
+
+
+def test_a_units_name_holds_nothing_that_was_asked() -> None:
+    assert unit_of("run", "main", ID) == f"btrkeep-run@main:{ID}.service"
+    assert unit_of("preview", "main", ID) == unit_of("restore", "main", ID) == f"btrkeep-restore@main:{ID}.service"
+    assert start_command("x")[-2:] == ("--", "x")
+
+
+# --- what is kept in mind, and who may ask
+
+
+def test_what_was_worked_out_is_given_again_for_a_while() -> None:
+    memory, made = Memory(kept=0.3), count(1)
+
+    def get(key: str) -> int:
+        return memory.get("doctor", key, lambda: next(made), lambda: False)
+
+    assert [get("a"), get("a"), get("b"), get("a")] == [1, 1, 2, 1]
+    time.sleep(0.35)
+    assert get("a") == 3
+
+
+def test_one_of_a_kind_goes_on_at_a_time_and_the_next_gets_its_answer() -> None:
+    memory, at_work, most = Memory(), [], []
+
+    def compute() -> str:
+        at_work.append(1)
+        most.append(len(at_work))
+        time.sleep(0.2)
+        at_work.pop()
+        return "found"
+
+    got: list[str] = []
+    threads = [threading.Thread(target=lambda: got.append(memory.get("plan", 1, compute, lambda: False))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (got, most) == (["found"] * 4, [1])
+
+
+def test_a_failure_is_not_kept_and_whoever_leaves_waits_no_longer() -> None:
+    memory = Memory()
+
+    def fail() -> None:
+        raise Refused("no")
+
+    for _ in range(2):
+        with pytest.raises(Refused, match="no"):
+            memory.get("plan", 1, fail, lambda: False)
+    assert memory.get("plan", 1, lambda: 5, lambda: False) == 5
+    held = threading.Thread(target=lambda: memory.get("plan", 2, lambda: time.sleep(0.6), lambda: False))
+    held.start()
+    time.sleep(0.1)
+    with pytest.raises(Refused) as refused:
+        memory.get("plan", 3, lambda: 7, lambda: True)
+    assert refused.value.kind == "busy"
+    held.join()
+
+
+def test_root_and_whom_the_administrator_names_may_ask() -> None:
+    someone = pwd.getpwnam("nobody")
+    assert {0, someone.pw_uid} <= allowed_users(["nobody"])
+    assert someone.pw_uid not in allowed_users()
+    assert 4711 in allowed_users(["4711"])
+    for name in ("nobody-of-that-name", "", "-1", "x\0y"):
+        with pytest.raises(UsageError):
+            allowed_users([name])
+
+
+@pytest.mark.parametrize(("gone", "timeout"), [(lambda: True, 30), (lambda: False, 0.3)])
+def test_a_program_for_an_asker_that_left_is_ended_with_all_that_it_started(
+    tmp_path: Path, gone: Callable[[], bool], timeout: float
+) -> None:
+    script = f"sleep 61 & echo $! >{tmp_path}/pid; wait"
+    began = time.monotonic()
+    seen = (lambda: gone() and (tmp_path / "pid").exists()) if timeout > 1 else gone
+    with pytest.raises(Abandoned):
+        run_watched(("sh", "-c", script), timeout=timeout, gone=seen)
+    assert time.monotonic() - began < 5
+    time.sleep(0.05)
+    pid = int((tmp_path / "pid").read_text())
+    state = Path(f"/proc/{pid}/stat")
+    assert not state.exists() or state.read_text().rpartition(") ")[2][0] == "Z"
+
+
+def test_a_socket_that_systemd_hands_over_is_listened_on_and_no_other(tmp_path: Path) -> None:
+    script = """
+import os, sys
+os.environ["LISTEN_PID"] = str(os.getpid())
+from backupd.serve.listening import handed_over
+from btrkeep.errors import OperatorError
+try:
+    found = handed_over()
+    print(found and found.getsockname(), "LISTEN_FDS" in os.environ, os.get_inheritable(3))
+except OperatorError as error:
+    print(error.message)
+"""
+
+    def told(fd: int, count: str) -> str:
+        words = f"exec 3<&{fd}; exec {sys.executable} -c '{script}'"
+        env = {**os.environ, "PYTHONPATH": str(TOP), "LISTEN_FDS": count}
+        return subprocess.run(["bash", "-c", words], pass_fds=[fd], env=env, capture_output=True, text=True, check=True).stdout
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        assert "no listening Unix socket" in told(listening.fileno(), "1")
+        listening.listen()
+        assert told(listening.fileno(), "1").split() == [str(tmp_path / "s"), "False", "False"]
+        assert "2 sockets" in told(listening.fileno(), "2")
+    with socket.socket() as listening:
+        listening.listen()
+        assert "no listening Unix socket" in told(listening.fileno(), "1")

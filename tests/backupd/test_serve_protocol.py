@@ -1,0 +1,399 @@
+"""What comes over the socket of the root service may be anything: it answers in one line or not at all, in time, and goes on."""
+
+import json
+import logging
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from backupd.clock import Clock
+from backupd.serve import answering, verbs
+from backupd.serve.answering import answer
+from backupd.serve.call import Call, Frames, Gone, Wire
+from backupd.serve.ground import Ground
+from backupd.serve.verbs import VERBS, Verb
+from btrkeep.serving.client import Absent, Agent
+from btrkeep.serving.protocol import FAILED, KINDS, LONGEST_REQUEST, Refused, decoded, encoded, read_request
+
+ME = frozenset((os.getuid(),))
+GROUND = Ground("none", Path("/nowhere/none.toml"), Clock(), systemd=False)
+FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def said(data: bytes, allowed: frozenset[int] = ME, *, end: bool = True) -> bytes:
+    """All that is answered to these bytes. An exception in the service is raised here."""
+    ours, theirs = socket.socketpair()
+    failures: list[BaseException] = []
+
+    def serve() -> None:
+        try:
+            answer(GROUND, theirs, allowed)
+        except BaseException as error:  # noqa: BLE001  it is raised below
+            failures.append(error)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    ours.settimeout(20)
+    with ours:
+        try:
+            ours.sendall(data)
+            if end:
+                ours.shutdown(socket.SHUT_WR)
+        except BrokenPipeError:
+            pass
+        found = b"".join(pieces(ours))
+    thread.join(20)
+    assert not thread.is_alive()
+    if failures:
+        raise failures[0]
+    return found
+
+
+def pieces(ours: socket.socket) -> Iterator[bytes]:
+    try:
+        while piece := ours.recv(1 << 16):
+            yield piece
+    except ConnectionResetError:  # it has closed without reading all that was sent
+        return
+
+
+def failure(found: bytes) -> dict:
+    told = json.loads(found)
+    assert found.count(b"\n") == 1
+    assert set(told) == {"ok", "error", "hint", "kind"}
+    assert told["ok"] is False
+    assert told["kind"] in KINDS
+    return told
+
+
+def request(verb: object = "browse", who: object = "alice", **arguments: object) -> bytes:
+    return json.dumps({"verb": verb, "who": who, "arguments": arguments}).encode() + b"\n"
+
+
+GOOD = {"host": "web1", "backup": "latest", "path": "/etc"}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(), max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+# --- the form of a request
+
+
+@FUZZ
+@given(st.binary(max_size=400))
+def test_any_bytes_are_answered_with_one_line_or_none(data: bytes) -> None:
+    found = said(data)
+    assert found == b"" or failure(found)["kind"] == "usage"
+    assert (found == b"") == (b"\n" not in data)
+
+
+@FUZZ
+@given(JSON)
+def test_any_json_is_answered_with_one_line(value: object) -> None:
+    assert failure(said(json.dumps(value).encode() + b"\n"))["kind"] == "usage"
+
+
+@FUZZ
+@given(st.sampled_from(sorted(VERBS)), JSON, st.dictionaries(st.sampled_from(sorted({*GOOD, "as", "limit", "paths", "job"})), JSON))
+def test_any_arguments_are_answered_with_one_line(verb: str, who: object, arguments: dict) -> None:
+    told = failure(said(request(verb, who, **arguments)))
+    assert told["kind"] in ("usage", "unusable")  # there is no configuration
+    assert "Traceback" not in told["error"]
+
+
+@pytest.mark.parametrize("cut", range(0, 60, 3))
+def test_a_request_that_ends_too_soon_is_not_answered(cut: int) -> None:
+    assert said(request(**GOOD)[:cut]) == b""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * 60_000 + b"\n",
+        b'{"verb":"browse","who":"a","arguments":' + b'{"a":' * 9_000 + b"1" + b"}" * 9_000 + b"}\n",
+        b'{"verb":"browse","who":"a","arguments":{"limit":' + b"9" * 20_000 + b"}}\n",
+        b'{"verb":"browse","who":"a","arguments":{"limit":1e999}}\n',
+        b'{"verb":"browse","who":"a","arguments":{"limit":NaN}}\n',
+        b'{"verb":"browse","verb":"run","who":"a","arguments":{}}\n',
+        b'{"verb":"browse","who":"a","arguments":{},"more":1}\n',
+        b'{"verb":"brows\xff","who":"a","arguments":{}}\n',
+        b'\xef\xbb\xbf{"verb":"browse","who":"a","arguments":{}}\n',
+        request(**GOOD) + request(**GOOD),
+        b"\n",
+        b"x" * (LONGEST_REQUEST + 10),
+        b"x" * 2_000_000,
+    ],
+    ids=range(13),
+)
+def test_what_is_no_request_is_refused(data: bytes) -> None:
+    found = said(data)
+    assert found.count(b"\n") == 1
+    assert failure(found)["kind"] == "usage"
+
+
+def test_what_was_sent_is_not_said_back() -> None:
+    assert b"secret" not in said(b'{"password": "secret\n')
+
+
+def test_a_request_as_long_as_may_be_is_read() -> None:
+    line = request(verb="x" * 10, pad="")
+    line = request(verb="x" * 10, pad="y" * (LONGEST_REQUEST - len(line)))
+    assert len(line) == LONGEST_REQUEST
+    assert "no verb" in failure(said(line))["error"]
+
+
+# --- arguments
+
+
+@pytest.mark.parametrize(
+    ("verb", "changed"),
+    [
+        ("remove", {}),
+        ("__class__", {}),
+        ("browse", {"more": 1}),
+        ("browse", {"path": None}),
+        ("browse", {"path": 5}),
+        ("browse", {"path": "etc"}),
+        ("browse", {"path": "/../etc"}),
+        ("browse", {"path": "/a/../../b"}),
+        ("browse", {"path": "/a\0b"}),
+        ("browse", {"path": "/\ud800"}),
+        ("browse", {"path": "/" + "x" * 20_000}),
+        ("browse", {"host": ".."}),
+        ("browse", {"host": "."}),
+        ("browse", {"host": ""}),
+        ("browse", {"host": "web1/../web2"}),
+        ("browse", {"host": "web1\n"}),
+        ("browse", {"host": "-web1"}),
+        ("browse", {"host": ["web1"]}),
+        ("browse", {"host": "x" * 300}),
+        ("browse", {"host": "wéb"}),
+        ("browse", {"backup": "../2026-11-20T220003Z"}),
+        ("browse", {"backup": ".working"}),
+        ("browse", {"backup": "2026-11-20T220003Z/data"}),
+        ("browse", {"backup": ""}),
+        ("browse", {"limit": 0}),
+        ("browse", {"limit": True}),
+        ("browse", {"limit": 1.0}),
+        ("browse", {"limit": "5"}),
+        ("browse", {"offset": -1}),
+        ("download", {"as": "raw"}),
+        ("download", {"as": ["tar"]}),
+        ("hold", {"backup": "2026"}),
+        ("hold", {"why": "a\nb"}),
+        ("hold", {"why": "x" * 1000}),
+        ("hold", {"until": "tomorrow"}),
+        ("hold", {"until": "0001-01-01T00:00:00+23:59"}),
+        ("extents", {"vaddr": -1}),
+        ("extents", {"vaddr": "0; reboot"}),
+        ("extents", {"vaddr": 1, "curve": "--help"}),
+        ("job", {"job": "../../etc/shadow"}),
+        ("job", {"job": "20261121T210000Z-0123456g"}),
+        ("doctor", {"fix": "atime"}),
+    ],
+)
+def test_a_wrong_argument_is_refused_before_anything_is_looked_at(verb: str, changed: dict) -> None:
+    known = VERBS[verb].arguments if verb in VERBS else {}
+    arguments = {**{name: value for name, value in GOOD.items() if name in known}, **changed}
+    if "backup" in arguments and verb == "hold" and "backup" not in changed:
+        arguments["backup"] = "latest"
+    told = failure(said(request(verb, **arguments)))
+    assert told["kind"] == "usage"
+    assert "codec" not in told["error"]  # our words, not Python's
+
+
+@pytest.mark.parametrize("line", [b"NaN", b"-Infinity", b"1e999", b'{"a": 1, "a": 1}', b"[" * 5000, b'"\xff"', b"1 2"])
+def test_what_python_takes_for_json_and_others_do_not_is_none(line: bytes) -> None:
+    with pytest.raises(ValueError):
+        decoded(line)
+
+
+def test_the_same_without_the_mistake_gets_further() -> None:
+    for verb in ("browse", "download", "hold", "versions"):
+        arguments = {name: value for name, value in GOOD.items() if name in VERBS[verb].arguments}
+        assert failure(said(request(verb, **arguments)))["kind"] == "unusable", verb
+
+
+@pytest.mark.parametrize("who", ["", "  ", 7, None, "x" * 200, ["alice"]])
+def test_whoever_asks_has_a_name(who: object) -> None:
+    assert failure(said(request("jobs", who)))["kind"] == "usage"
+
+
+def test_bytes_that_are_no_utf8_come_through() -> None:
+    found = read_request(encoded({"verb": "v", "who": "w", "arguments": {"path": os.fsdecode(b"/\xff\n")}}))
+    assert VERBS["browse"].arguments["path"].check(found.arguments["path"]) == b"/\xff\n"
+    assert decoded(b'"\\udcff"') == "\udcff"
+
+
+# --- who may ask
+
+
+def test_another_user_is_told_so_and_his_request_not_even_read() -> None:
+    assert failure(said(b"", frozenset((12345,))))["kind"] == "refused"
+    assert failure(said(request(**GOOD), frozenset((12345,))))["kind"] == "refused"
+
+
+def test_each_request_is_logged_with_who_and_what_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "backupd.serve"):
+        said(request("browse", "al\nice\x1b[2J", host="web1", backup="latest", path="/a\nb"))
+    (record,) = caplog.records
+    text = record.getMessage()
+    assert all(char.isprintable() for char in text)
+    assert all(word in text for word in ("browse", "al\\nice", "web1", "/a\\nb", f"user {os.getuid()}"))
+
+
+def test_a_fault_of_ours_is_told_without_its_traceback_and_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(_: Call) -> None:
+        raise KeyError("a detail that is nobody's business")
+
+    class Broken(Verb):
+        def function(self, name: str) -> verbs.Function:
+            return function
+
+    monkeypatch.setattr(answering, "VERBS", {"browse": Broken("x", {})})
+    ours, theirs = socket.socketpair()
+    ours.sendall(request("browse"))
+    with pytest.raises(KeyError):
+        answer(GROUND, theirs, ME)
+    told = failure(ours.recv(10_000))
+    ours.close()
+    assert (told["kind"], "detail" in json.dumps(told)) == ("failed", False)
+
+
+# --- time and room
+
+
+@contextmanager
+def wires(asking: float = 10, taking: float = 10) -> Iterator[tuple[socket.socket, Wire]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, Wire(theirs, asking, taking)
+
+
+def test_a_request_that_comes_byte_by_byte_is_given_up_after_the_time_for_all_of_it() -> None:
+    with wires(asking=0.4) as (ours, wire):
+        stop = threading.Event()
+
+        def trickle() -> None:
+            while not stop.wait(0.05):
+                ours.send(b" ")
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(Refused):
+            wire.request()
+        assert 0.3 < time.monotonic() - began < 2
+        stop.set()
+        thread.join()
+
+
+def test_an_asker_that_takes_nothing_is_given_up() -> None:
+    with wires(taking=0.3) as (_, wire), pytest.raises(Gone):
+        wire.send(b"x" * 50_000_000)
+
+
+def test_an_asker_that_is_gone_is_noticed() -> None:
+    with wires() as (ours, wire):
+        assert not wire.gone()
+        ours.shutdown(socket.SHUT_WR)
+        assert not wire.gone()  # it still reads
+        ours.close()
+        assert wire.gone()
+
+
+def test_what_is_written_leaves_in_frames_and_does_not_pile_up() -> None:
+    with wires() as (ours, wire):
+        got = bytearray()
+
+        def read() -> None:
+            while piece := ours.recv(1 << 20):
+                got.extend(piece)
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        frames = Frames(wire)
+        for _ in range(100):
+            frames.write(b"0123456789" * 10_000)
+            assert len(frames._held) < 1 << 19
+        frames.end()
+        wire._socket.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    data, place = bytearray(), 0
+    while size := struct.unpack(">I", got[place : place + 4])[0]:
+        assert size <= 1 << 20
+        data += got[place + 4 : place + 4 + size]
+        place += 4 + size
+    assert bytes(data) == b"0123456789" * 1_000_000
+    assert place + 4 == len(got)
+
+
+# --- the client, and a service that is not what it should be
+
+
+@contextmanager
+def answering_with(path: Path, data: bytes, *, read: bool = True) -> Iterator[Agent]:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                if read:
+                    connection.recv(1 << 16)
+                connection.sendall(data)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield Agent(path, "alice", 5)
+        thread.join()
+        path.unlink()
+
+
+STREAM = b'{"ok":true,"stream":{"name":"a","type":"t","length":3}}\n'
+
+
+def test_the_client_tells_a_whole_stream_from_one_that_broke(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with answering_with(path, STREAM + struct.pack(">I", 3) + b"abc" + bytes(4)) as agent, agent.stream("x") as stream:
+        assert b"".join(stream) == b"abc"
+    with answering_with(path, STREAM + struct.pack(">I", 3) + b"abc") as agent, agent.stream("x") as stream, pytest.raises(Absent):
+        list(stream)
+    error = b'{"ok":false,"error":"no more","hint":"h","kind":"failed"}\n'
+    broken = STREAM + struct.pack(">I", 3) + b"abc" + struct.pack(">I", FAILED) + error
+    with answering_with(path, broken) as agent, agent.stream("x") as stream, pytest.raises(Refused, match="no more"):
+        list(stream)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\n", b"{}\n", b'{"ok":true}\n', b"[]\n", b'{"ok":false}\n', b'{"ok":true,"stream":{}}\n', STREAM]
+)
+def test_the_client_takes_no_nonsense_for_an_answer(tmp_path: Path, data: bytes) -> None:
+    with answering_with(tmp_path / "s", data) as agent, pytest.raises(Refused):
+        agent.ask("x")
+
+
+def test_the_client_says_that_nobody_is_there(tmp_path: Path) -> None:
+    with pytest.raises(Absent):
+        Agent(tmp_path / "nobody", "alice").ask("x")
+    with answering_with(tmp_path / "s", b"") as agent, pytest.raises(Absent):
+        agent.ask("x")
+
+
+def test_the_client_reads_a_refusal_that_came_before_its_request_was_read(tmp_path: Path) -> None:
+    line = b'{"ok":false,"error":"busy","hint":"","kind":"busy"}\n'
+    with answering_with(tmp_path / "s", line, read=False) as agent, pytest.raises(Refused) as refused:
+        agent.ask("x", pad="y" * 60_000)
+    assert refused.value.kind == "busy"

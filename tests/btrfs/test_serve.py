@@ -1,0 +1,495 @@
+"""The root service on a real pool: what it answers is what find, stat and sha256sum say, and it keeps the pool busy for nobody."""
+
+import io
+import json
+import os
+import re
+import socket
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from btrkeep.serving.client import Refused
+from tests.beds import TOP, btrfs, work
+from tests.beds.nights import Nights
+from tests.beds.serving import Service, serving
+from tests.beds.ssh import Sshd
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+
+GIB = 1 << 30
+STRANGE = (b"not\xffutf8", b"new\nline", b"<b>bold", b" ", b"-rf")
+
+
+@pytest.fixture(scope="module")
+def pool(_shared_mount: Path) -> Iterator[Nights]:
+    top = Path(tempfile.mkdtemp(prefix="serve-", dir=_shared_mount))
+    nights = Nights(top)
+    web1 = nights.source / "web1"
+    (web1 / "folder").mkdir(parents=True)
+    for number in range(12):
+        (web1 / f"file{number:02}").write_text(f"{number}\n" * number)
+    for name in STRANGE:
+        Path(os.fsdecode(os.fsencode(web1) + b"/folder/" + name)).write_bytes(name)
+    (web1 / "outside").symlink_to("/etc")
+    (web1 / "loop").symlink_to(web1)
+    (web1 / "sparse").touch()
+    os.truncate(web1 / "sparse", GIB)
+    nights.host("web1", web1)
+    nights.host("web2", web1 / "folder")
+    nights.run("web1", "web2")
+    (web1 / "file11").write_text("changed\n")
+    (web1 / "file10").unlink()
+    nights.run("web1")
+    yield nights
+    for path in btrfs.subvolumes_below(top, _shared_mount):
+        btrfs.delete_subvolume(path, _shared_mount)
+
+
+@pytest.fixture(scope="module")
+def service(pool: Nights) -> Iterator[Service]:
+    with serving(pool.config) as found:
+        yield found
+
+
+def base(pool: Nights) -> str:
+    return str(pool.source / "web1")
+
+
+def browse(service: Service, path: str, **more: object) -> dict:
+    return service.agent().ask("browse", host="web1", backup="latest", path=path, **more)
+
+
+def test_a_folder_is_listed_as_it_is_in_the_source(pool: Nights, service: Service) -> None:
+    found = browse(service, base(pool))
+    there = {entry.name: entry for entry in os.scandir(base(pool))}
+    assert {entry["name"] for entry in found["entries"]} == set(there)
+    assert found["total"] == len(there)
+    for entry in found["entries"]:
+        status = there[entry["name"]].stat(follow_symlinks=False)
+        assert (entry["size"], entry["uid"]) == (0 if entry["kind"] == "folder" else status.st_size, status.st_uid) or (
+            entry["kind"] == "folder"
+        )
+    page = browse(service, base(pool), offset=2, limit=3)
+    assert [entry["name"] for entry in page["entries"]] == [entry["name"] for entry in found["entries"]][2:5]
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_file_of_any_name_is_downloaded_as_it_was(pool: Nights, service: Service, name: bytes) -> None:
+    path = os.fsdecode(os.fsencode(base(pool)) + b"/folder/" + name)
+    with service.agent().stream("download", host="web1", backup="latest", path=path) as stream:
+        assert (os.fsencode(stream.name), stream.length) == (name, len(name))
+        assert b"".join(stream) == name
+
+
+def test_what_is_not_there_is_missing(pool: Nights, service: Service) -> None:
+    for host, backup, path in (
+        ("web1", "latest", "/nowhere"),
+        ("web9", "latest", "/"),
+        ("web1", "2001", "/"),
+        ("web1", "latest", f"{base(pool)}/outside/passwd"),
+        ("web1", "latest", f"{base(pool)}/file01/x"),
+    ):
+        with pytest.raises(Refused) as refused:
+            service.agent().ask("browse", host=host, backup=backup, path=path)
+        assert refused.value.kind == "missing", (host, backup, path)
+
+
+# --- what is started
+
+
+def finished(service: Service, job: str) -> dict:
+    for _ in range(400):
+        found = service.agent().ask("job", job=job)
+        if found["state"] in ("done", "failed"):
+            return found
+        time.sleep(0.05)
+    raise AssertionError((found, service.said))
+
+
+def test_a_backup_is_started_and_its_end_is_told(pool: Nights, service: Service) -> None:
+    before = set(pool.names("web1"))
+    begun = service.agent("bob").ask("run", host="web1")
+    found = finished(service, begun["job"])
+    assert (found["state"], found["exit"], found["who"], begun["unit"]) == ("done", 0, "bob", None), found
+    (name,) = set(pool.names("web1")) - before
+    assert any(name in line for line in found["lines"])
+    assert begun["job"] in [one["job"] for one in service.agent().ask("jobs")]
+
+
+def test_nobody_is_backed_up_twice_at_once_and_who_does_it_is_said(pool: Nights, service: Service) -> None:
+    pool.host("slow", pool.source / "web1" / "folder", before=["/bin/sleep", "1.5"])
+    begun = service.agent("bob").ask("run", host="slow")
+    with pytest.raises(Refused, match="for bob") as refused:
+        service.agent("alice").ask("run", host="slow")
+    assert refused.value.kind == "locked"
+    assert finished(service, begun["job"])["state"] == "done"
+    assert finished(service, service.agent().ask("run", host="slow")["job"])["state"] == "done"
+
+
+def test_a_backup_that_somebody_else_makes_is_in_the_way(pool: Nights, service: Service, backupd_running: Callable) -> None:
+    pool.host("slow", pool.source / "web1" / "folder", before=["/bin/sleep", "1.5"])
+    running = backupd_running("--config", pool.config, "run", "slow")
+    lock = pool.pool / ".btrkeep/locks/host-slow"
+    while not (lock.exists() and str(running.pid) in lock.read_text()):
+        time.sleep(0.02)
+    with pytest.raises(Refused, match=f"process {running.pid}") as refused:
+        service.agent().ask("run", host="slow")
+    assert refused.value.kind == "locked"
+    assert running.wait(20) == 0
+
+
+def test_a_job_that_fails_and_one_that_is_killed_are_told_as_such(pool: Nights, service: Service) -> None:
+    pool.host("gone", pool.source / "nowhere")
+    found = finished(service, service.agent().ask("run", host="gone")["job"])
+    assert (found["state"], found["exit"]) == ("failed", 1)
+    assert "the source is missing" in found["error"]
+    pool.host("slow", pool.source / "web1" / "folder", before=["/bin/sleep", "30"])
+    job = service.agent().ask("run", host="slow")["job"]
+    file = pool.state / "jobs" / f"{job}.json"
+    while not (pid := json.loads(file.read_text())["pid"]):
+        time.sleep(0.02)
+    lock = pool.pool / ".btrkeep/locks/host-slow"
+    while not (lock.exists() and lock.read_text().strip("\0 ")):
+        time.sleep(0.02)
+    holder = json.loads(lock.read_bytes())["pid"]
+    os.kill(pid, 9)
+    assert "killed" in eventually(lambda: service.agent().ask("job", job=job)["error"])
+    os.kill(holder, 15)
+    while lock.read_text().strip("\0 "):
+        time.sleep(0.02)
+
+
+def test_a_service_that_ends_leaves_its_jobs_at_work(pool: Nights) -> None:
+    pool.host("slow", pool.source / "web1" / "folder", before=["/bin/sleep", "1"])
+    with serving(pool.config) as first:
+        job = first.agent().ask("run", host="slow")["job"]
+    with serving(pool.config) as second:
+        assert finished(second, job)["state"] == "done"
+
+
+def test_only_configured_hosts_are_backed_up(service: Service) -> None:
+    for host in ("web9", "all"):
+        with pytest.raises(Refused) as refused:
+            service.agent().ask("run", host=host)
+        assert refused.value.kind == "missing"
+
+
+def test_what_was_asked_lies_where_only_root_reads_it(pool: Nights, service: Service) -> None:
+    finished(service, service.agent().ask("run", host="web2")["job"])
+    found = {path: path.stat().st_mode & 0o077 for path in [pool.state / "jobs", *(pool.state / "jobs").rglob("*")]}
+    assert len(found) > 3
+    assert set(found.values()) == {0}
+    assert not list((pool.state / "jobs/asked").iterdir())  # a request is taken once
+
+
+# --- what is kept
+
+
+def test_a_hold_is_in_the_notes_with_who_asked_and_ends_again(pool: Nights, service: Service) -> None:
+    name = pool.names("web1")[0]
+    notes = pool.pool / "hosts/web1/notes.json"
+    told = service.agent("bob").ask("hold", host="web1", backup=name, why="before the move", until="2099-01-01T00:00:00Z")
+    assert json.loads(notes.read_text())["backups"][name]["hold"]["why"] == told["why"] == "before the move (bob)"
+    assert told["until"] == "2099-01-01T00:00:00Z"
+    service.agent().ask("release", host="web1", backup=name)
+    assert "hold" not in json.loads(notes.read_text())["backups"].get(name, {})
+    with pytest.raises(Refused, match="not held"):
+        service.agent().ask("release", host="web1", backup=name)
+    for host, backup in (("web1", "2001-01-01T000000Z"), ("web9", "latest")):
+        with pytest.raises(Refused) as refused:
+            service.agent().ask("hold", host=host, backup=backup)
+        assert refused.value.kind == "missing"
+
+
+def test_a_suspect_backup_is_accepted_and_a_complete_one_is_not(pool: Nights, service: Service) -> None:
+    folder = pool.source / "shrinking"
+    folder.mkdir()
+    for number in range(10):
+        (folder / f"{number}").write_text("x" * 1000)
+    pool.host("shrinking", folder)
+    pool.run("shrinking")
+    for number in range(8):
+        (folder / f"{number}").unlink()
+    pool.run("shrinking", status=1)
+    first, second = pool.names("shrinking")
+    assert service.agent("bob").ask("accept", host="shrinking", backup="latest", why="cleaned up")["name"] == second
+    notes = json.loads((pool.pool / "hosts/shrinking/notes.json").read_text())
+    assert notes["backups"][second]["accepted"]["why"] == "cleaned up (bob)"
+    with pytest.raises(Refused, match="not suspect"):
+        service.agent().ask("accept", host="shrinking", backup=first)
+
+
+# --- what is looked up
+
+
+def test_what_commands_say_is_said_here_too(pool: Nights, service: Service) -> None:
+    agent = service.agent()
+    path = f"{base(pool)}/file11"
+    assert agent.ask("retention", host="web1") == pool.json("retention", "explain", "web1")
+    assert agent.ask("versions", host="web1", path=path) == pool.json("versions", "web1", path)
+    assert set(agent.ask("doctor")) == {"filesystem", "devices", "checks", "findings"}
+    assert "policy" in agent.ask("plan")
+
+
+def test_the_second_who_asks_for_the_doctor_gets_what_the_first_was_told(service: Service) -> None:
+    first = service.agent().ask("doctor")
+    began = time.monotonic()
+    assert service.agent().ask("doctor") == first
+    assert time.monotonic() - began < 0.1
+
+
+def test_two_backups_are_compared(pool: Nights, service: Service) -> None:
+    first, second, *_ = pool.names("web1")
+    agent = service.agent()
+    found = agent.ask("compare", host="web1", path=base(pool), before=first, after=second)
+    assert {(Path(one["path"]).name, one["what"]) for one in found["differences"]} == {("file10", "removed"), ("file11", "changed")}
+    assert (found["more"], found["text"]) == (False, None)
+    assert agent.ask("compare", host="web1", path=base(pool), before=first, after=second, limit=1)["more"]
+    text = agent.ask("compare", host="web1", path=f"{base(pool)}/file11", before=first, after=second)["text"]
+    assert text[-1] == "+changed"
+    assert len([line for line in text if line == "-11"]) == 11
+
+
+def test_the_picture_of_a_block_groups_extents_is_a_picture(pool: Nights, service: Service) -> None:
+    said = work("btrfs", "inspect-internal", "dump-tree", "-t", "extent", device_of(pool.pool)).stdout
+    vaddr = int(next(iter(re.findall(r"\((\d+) BLOCK_GROUP_ITEM", said))))
+    with service.agent().stream("extents", vaddr=vaddr, size=8, curve="snake") as stream:
+        data = b"".join(stream)
+    assert (stream.type, stream.length) == ("image/png", len(data))
+    assert Image.open(io.BytesIO(data)).size == (256, 256)
+    with pytest.raises(Refused):
+        service.agent().stream("extents", vaddr=vaddr + 1)
+
+
+def device_of(path: Path) -> str:
+    return work("findmnt", "-no", "SOURCE", "--target", path).stdout.split("[")[0].strip()
+
+
+# --- streams
+
+
+def test_a_folder_as_tar_holds_what_is_there(pool: Nights, service: Service) -> None:
+    with service.agent().stream("download", host="web1", backup="latest", path=f"{base(pool)}/folder", **{"as": "tar"}) as stream:
+        data = b"".join(stream)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        names = {os.fsencode(member.name).rpartition(b"/")[2] for member in archive if member.isfile()}
+    assert names == set(STRANGE)
+
+
+def rss(pid: int) -> int:
+    """Bytes that a process had at the most."""
+    (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(line) * 1024
+
+
+def test_a_gibibyte_goes_through_in_little_memory(pool: Nights, service: Service) -> None:
+    browse(service, base(pool))
+    before = rss(service.process.pid)
+    with service.agent().stream("download", host="web1", backup="latest", path=f"{base(pool)}/sparse") as stream:
+        assert stream.length == GIB
+        assert sum(len(piece) for piece in stream) == GIB
+    assert rss(service.process.pid) - before < 8 << 20
+
+
+def test_work_ends_when_whoever_asked_leaves(pool: Nights, service: Service) -> None:
+    with service.agent("leaver").stream("download", host="web1", backup="latest", path=f"{base(pool)}/sparse") as stream:
+        next(iter(stream))
+    line = eventually(lambda: re.search(r"for leaver.*the asker left after \S+ s and (\d+) bytes", service.said))
+    assert int(line[1]) < GIB // 4
+
+
+def eventually(look: Callable) -> Any:
+    for _ in range(200):
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise AssertionError
+
+
+def test_a_file_that_is_none_is_not_given_out(pool: Nights, service: Service) -> None:
+    for name, kind in (("folder", "usage"), ("outside", "usage"), ("outside/passwd", "missing"), ("loop/file01", "missing")):
+        with pytest.raises(Refused) as refused:
+            service.agent().stream("download", host="web1", backup="latest", path=f"{base(pool)}/{name}")
+        assert refused.value.kind == kind, name
+
+
+# --- who may ask, and how many
+
+
+ASK = """
+import sys
+from pathlib import Path
+from btrkeep.errors import OperatorError
+from btrkeep.serving.client import Agent
+try:
+    print(Agent(Path(sys.argv[1]), "x", 10).ask("jobs"))
+except OperatorError as error:
+    print(getattr(error, "kind", "absent"))
+"""
+
+
+def asked_by(user: str, path: Path) -> str:
+    words = ("setpriv", f"--reuid={user}", "--regid=65534", "--clear-groups", sys.executable, "-c", ASK, path)
+    return work(*words, env={"PYTHONPATH": str(TOP)}, cwd=Path("/")).stdout.strip()
+
+
+def test_other_users_are_kept_out_by_the_kernel_and_by_the_service(service: Service) -> None:
+    assert service.socket.stat().st_mode & 0o777 == 0o660
+    assert asked_by("65534", service.socket) == "absent"
+    service.socket.chmod(0o666)
+    try:
+        assert asked_by("65534", service.socket) == "refused"
+    finally:
+        service.socket.chmod(0o660)
+
+
+def test_whom_the_administrator_allows_is_answered(pool: Nights) -> None:
+    with serving(pool.config, "--allow", "65534") as found:
+        assert asked_by("65534", found.socket).startswith("[")
+        assert asked_by("65533", found.socket) == "absent"
+
+
+def test_more_than_it_can_do_at_once_is_answered_busy_and_it_recovers(pool: Nights, service: Service) -> None:
+    held = []
+    for _ in range(16):
+        held.append(socket.socket(socket.AF_UNIX))
+        held[-1].connect(str(service.socket))
+    assert eventually(lambda: outcome(service, pool) == "busy")  # the last of them may not be accepted yet
+    for one in held:
+        one.close()
+    assert eventually(lambda: outcome(service, pool) == "answered")
+
+
+def outcome(service: Service, pool: Nights) -> str:
+    try:
+        return "answered" if browse(service, base(pool))["total"] else "empty"
+    except Refused as refused:
+        return refused.kind
+
+
+def test_slow_downloads_leave_room_for_others(pool: Nights, service: Service) -> None:
+    words = {"host": "web1", "backup": "latest", "path": f"{base(pool)}/sparse"}
+    held = [service.agent().stream("download", **words) for _ in range(10)]
+    with pytest.raises(Refused) as refused:
+        service.agent().stream("download", **words)
+    assert refused.value.kind == "busy"
+    assert browse(service, base(pool))["total"]
+    for one in held:
+        one.close()
+
+
+# --- its own life
+
+
+def test_between_requests_nothing_of_the_pool_is_open(pool: Nights, service: Service) -> None:
+    browse(service, base(pool))
+    service.agent().ask("retention", host="web1")
+    time.sleep(0.1)
+    folder = Path(f"/proc/{service.process.pid}")
+    opened = [str(path.readlink()) for path in [*(folder / "fd").iterdir(), folder / "cwd"]]
+    mapped = (folder / "maps").read_text()
+    assert not [path for path in opened if path.startswith((str(pool.pool), str(pool.state)))]
+    assert str(pool.top) not in mapped
+
+
+def test_it_ends_when_nothing_is_asked_and_takes_its_socket_along(pool: Nights) -> None:
+    with serving(pool.config, "--idle", "1") as found:
+        assert browse(found, base(pool))["total"]
+        assert found.process.wait(10) == 0
+    assert not found.socket.exists()
+
+
+def test_the_filesystem_can_be_unmounted_while_it_is_there(make_btrfs: Callable) -> None:
+    nights = Nights(make_btrfs())
+    nights.host("web1", "/etc/ssl")
+    nights.run("web1")
+    with serving(nights.config) as found:
+        assert found.agent().ask("browse", host="web1", backup="latest", path="/etc")["total"]
+        work("umount", nights.top)
+        with pytest.raises(Refused) as refused:
+            found.agent().ask("browse", host="web1", backup="latest", path="/etc")
+        assert refused.value.kind == "unusable"
+
+
+def test_a_socket_that_somebody_listens_at_is_left_to_him(pool: Nights, service: Service, tmp_path: Path) -> None:
+    told = pool.backupd("serve", "--socket", service.socket, check=False)
+    assert (told.returncode, "somebody listens" in told.stderr) == (2, True)
+    (tmp_path / "file").write_text("mine")
+    assert pool.backupd("serve", "--socket", tmp_path / "file", check=False).returncode == 2
+    assert (tmp_path / "file").read_text() == "mine"
+    assert service.agent().ask("jobs") is not None
+
+
+def test_a_socket_that_a_killed_service_left_is_taken_over(pool: Nights) -> None:
+    with serving(pool.config) as found:
+        found.process.kill()
+        found.process.wait()
+        assert found.socket.exists()
+        with serving(pool.config, socket=found.socket) as second:
+            assert second.agent().ask("jobs") is not None
+        found.process.returncode = 0
+
+
+# --- restores
+
+
+def test_a_restore_is_previewed_done_and_its_result_told(pool: Nights, tmp_path: Path) -> None:
+    words = {"host": "web1", "backup": "latest", "paths": [f"{base(pool)}/folder", f"{base(pool)}/file05"], "to": "folder"}
+    with serving(pool.config, "--restore-to", str(tmp_path)) as found:
+        seen = found.agent().ask("preview", **words)
+        assert (seen["new"]["count"], seen["possible"]) == (len(STRANGE) + 2 + base(pool).count("/"), True), seen
+        assert list(tmp_path.iterdir()) == []
+        done = finished(found, found.agent("bob").ask("restore", **words)["job"])
+        assert (done["state"], done["verb"], done["who"], done["result"]["good"]) == ("done", "restore", "bob", True), done
+        assert next(one["verb"] for one in found.agent().ask("jobs")) == "restore"
+    folder = tmp_path / f"web1-{pool.names('web1')[-1]}"
+    assert (folder / base(pool)[1:] / "file05").read_bytes() == (pool.source / "web1/file05").read_bytes()
+    inside = folder / base(pool)[1:] / "folder"
+    assert {os.fsencode(path.name) for path in inside.iterdir()} == set(STRANGE)
+
+
+def test_a_restore_goes_to_its_own_host_or_where_the_administrator_says(pool: Nights, service: Service) -> None:
+    before = service.agent().ask("jobs")
+    for to, kind in (
+        ("folder", "refused"),
+        ("/etc", "usage"),
+        ("folder:/etc", "usage"),
+        ("root@elsewhere:/", "usage"),
+        ("web2:/srv", "usage"),
+        ("host:/../etc", "usage"),
+        ("host:etc", "usage"),
+        (["host"], "usage"),
+    ):
+        with pytest.raises(Refused) as refused:
+            service.agent().ask("restore", host="web1", backup="latest", paths=[base(pool)], to=to)
+        assert refused.value.kind == kind, to
+    assert service.agent().ask("jobs") == before
+
+
+def test_a_restore_to_the_host_itself_puts_files_back_where_they_were(shared_btrfs: Path, sshd: Sshd) -> None:
+    nights = Nights(shared_btrfs)
+    folder = nights.source / "srv"
+    folder.mkdir()
+    (folder / "letter").write_text("dear")
+    nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
+    nights.host("web1", folder, address=sshd.address, port=sshd.port)
+    nights.run("web1")
+    (folder / "letter").unlink()
+    words = {"host": "web1", "backup": "latest", "paths": [str(folder / "letter")]}
+    with serving(nights.config) as found:
+        seen = found.agent().ask("preview", **words)
+        assert (seen["new"]["count"], seen["possible"]) == (1, True), seen
+        done = finished(found, found.agent().ask("restore", **words)["job"])
+        assert done["state"] == "done", done
+        assert (folder / "letter").read_text() == "dear"
+        elsewhere = finished(found, found.agent().ask("restore", **words, to=f"host:{nights.top / 'new'}")["job"])
+        assert elsewhere["state"] == "done", elsewhere
+    assert (nights.top / "new/letter").read_text() == "dear"

@@ -1,0 +1,109 @@
+# The root service: started by whoever connects, gone when idle, and what it starts.
+. ./ground.sh
+
+mkdir -p /srv/source/hard /srv/restored
+echo one >/srv/source/file
+cd /srv/source/hard
+cp /bin/true setuid
+cp /bin/true capable
+mknod zero c 1 5
+mkfifo fifo
+ln -s /nowhere link
+ln setuid second
+echo attribute >attribute
+setfattr -n trusted.note -v kept attribute
+setfacl -m u:4243:rw attribute
+chown -R -h 4242:4243 .
+chmod 4755 setuid
+setcap cap_net_raw+ep capable
+chmod 700 .
+cd /payload
+configure '
+[host.here]
+paths = ["/srv/source"]
+[retention]
+daily = 1
+min_keep = 1
+'
+backupd run here >/dev/null
+mkdir -p /run/systemd/system/btrkeep-serve@.service.d
+printf '[Service]\nExecStart=\nExecStart=/usr/local/sbin/backupd --pool %%i serve --idle 3 --restore-to /srv/restored\n' >/run/systemd/system/btrkeep-serve@.service.d/test.conf
+systemctl daemon-reload
+
+# ask USER VERB [NAME=VALUE...]: what it answers, as the dashboard would get it
+cat >ask.py <<'P'
+import json, sys
+from pathlib import Path
+from btrkeep.errors import OperatorError
+from btrkeep.serving.client import Agent
+from btrkeep.serving.protocol import socket_of
+verb, *words = sys.argv[1:]
+arguments = {name: json.loads(value) for name, value in (word.split("=", 1) for word in words)}
+try:
+    print(json.dumps(Agent(socket_of("main"), "alice").ask(verb, **arguments)))
+except OperatorError as error:
+    print(json.dumps({"error": error.message, "kind": getattr(error, "kind", "absent")}))
+P
+ask() {
+    local user=$1
+    shift
+    setpriv --reuid="$user" --regid="$(id -g "$user")" --init-groups /opt/btrkeep/current/bin/python -I ask.py "$@"
+}
+gone() { is btrkeep-serve@main.service ActiveState inactive; }
+
+systemctl start btrkeep-serve@main.socket
+stat -c '%a %U %G' /run/btrkeep/serve-main.sock >socket
+chmod 755 /payload
+id btrkeep >/dev/null
+gone
+ask btrkeep browse 'host="here"' 'backup="latest"' 'path="/srv/source"' >browsed
+show btrkeep-serve@main.service MainPID ActiveState >while-answering
+ask nobody browse 'host="here"' 'backup="latest"' 'path="/"' >by-nobody
+chmod 666 /run/btrkeep/serve-main.sock # by mistake
+ask nobody browse 'host="here"' 'backup="latest"' 'path="/"' >by-nobody-let-in
+chmod 660 /run/btrkeep/serve-main.sock
+ask btrkeep doctor >doctor-inside
+backupd doctor --json >doctor-outside || true
+ask btrkeep plan >planned
+ask btrkeep hold 'host="here"' 'backup="latest"' 'why="kept"' >held
+
+# --- a job, in a unit of its own
+ask btrkeep run 'host="here"' >begun
+job=$(sed 's/.*"job": "\([^"]*\)".*/\1/' begun)
+over() { ask btrkeep job "job=\"$job\"" >job && grep -qE '"state": "(done|failed)"' job; }
+until_true 20 over
+ls -d /srv/backup/hosts/here/2* | wc -l >made
+
+# --- a restore, by its unit
+ask btrkeep preview 'host="here"' 'backup="latest"' 'paths=["/srv/source/hard"]' 'to="folder"' >previewed
+ask btrkeep restore 'host="here"' 'backup="latest"' 'paths=["/srv/source/hard"]' 'to="folder"' >restoring
+restoring=$(sed 's/.*"job": "\([^"]*\)".*/\1/' restoring)
+restored() { ask btrkeep job "job=\"$restoring\"" >restored && grep -qE '"state": "(done|failed)"' restored; }
+until_true 20 restored
+grep -q '"state": "done"' restored || { cat previewed restored; false; }
+what() {
+    (
+        cd "$1"
+        find . -printf '%p %y %m %U %G %l %n %T@\n' | sort
+        find . -type c -exec stat -c '%n %t:%T' {} +
+        getfattr -R -h -d -m - . 2>/dev/null | grep -v system.posix | sort
+        getfacl -R -n -p . | sort
+    )
+}
+what /srv/source/hard >hard
+what "$(echo /srv/restored/here-*)/srv/source/hard" >hard-restored
+find /run/btrkeep /var/lib/btrkeep/main/jobs -printf '%P %m %U\n' | sort >left
+journalctl --no-pager -o cat -u btrkeep-serve@main.service >journal-serve
+journalctl --no-pager -o cat -u "btrkeep-run@main:$job.service" >journal-run
+
+# --- a mistake in the configuration is answered, however often
+echo 'nonsense' >>/etc/btrkeep/main.toml
+until_true 20 gone
+for _ in 1 2 3 4 5 6 7 8; do ask btrkeep browse 'host="here"' 'backup="latest"' 'path="/"' >>misconfigured; done
+sed -i '$d' /etc/btrkeep/main.toml
+
+# --- gone when idle: nobody keeps the pool, and the next one who asks is answered
+until_true 20 gone
+show btrkeep-serve@main.service Result >idle
+umount /srv && echo unmounted >unmounted
+ask btrkeep browse 'host="here"' 'backup="latest"' 'path="/"' >without-pool

@@ -1,0 +1,60 @@
+# The dashboard: installed, started for a pool, used by somebody, killed, stopped.
+. ./ground.sh
+
+mkdir -p /srv/source
+echo one >/srv/source/file
+configure '
+[host.here]
+paths = ["/srv/source"]
+[retention]
+daily = 1
+min_keep = 1
+'
+backupd run here >/dev/null
+systemctl start btrkeep-sample@main.service
+attempt btrkeep-heatmap@main.service
+echo 'four words to remember' | btrkeep-web user add alice --role operator 2>user
+stat -c '%a %U' /var/lib/btrkeep-web /var/lib/btrkeep-web/main /var/lib/btrkeep-web/main/users.sqlite >own
+find /var/lib/btrkeep \( -name 'catalogue.sqlite*' -o -path '*/pictures*' -o -type d \) -printf '%P %m %g\n' | sort >state
+
+# visit ADDRESS...: logs in as alice and looks at each; a line for each with its status and how much came
+cat >visit.py <<'P'
+import re, sys
+from http.cookiejar import CookieJar
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, build_opener
+TOP = "http://127.0.0.1:8765"
+browser = build_opener(HTTPCookieProcessor(CookieJar()))
+def visit(address, form=None):
+    try:
+        with browser.open(TOP + address, urlencode(form).encode() if form else None) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+status, page = visit("/login")
+token = re.search(r'name="csrf_token" value="([^"]+)"', page)[1]
+print("/login", status)
+visit("/login", {"csrf_token": token, "name": "alice", "password": "four words to remember", "next": "/"})
+for address in sys.argv[1:]:
+    status, page = visit(address)
+    print(address, status, "here" in page)
+P
+systemctl start btrkeep-web@main.service
+show btrkeep-web@main.service ActiveState User >started
+ps -o user= -p "$(systemctl show -P MainPID btrkeep-web@main.service)" >user-of
+visit() { /opt/btrkeep/current/bin/python -I visit.py "$@"; }
+visit / /hosts /hosts/here /pool /jobs /log /doctor /account >visited
+systemctl start btrkeep-sample@main.service
+visit /hosts >visited-again
+find /var/lib/btrkeep-web -printf '%P %m %u\n' | sort >own-after
+
+kill -9 "$(systemctl show -P MainPID btrkeep-web@main.service)"
+answers() { visit >after-kill 2>/dev/null; }
+until_true 30 answers
+
+before=$(date +%s%N)
+systemctl stop btrkeep-web@main.service
+echo $((($(date +%s%N) - before) / 1000000)) >stop-took
+show btrkeep-web@main.service Result ExecMainStatus >stopped
+journalctl --no-pager -o cat -u btrkeep-web@main.service >journal-web
