@@ -47,9 +47,8 @@ setup(
         "btrfs>=15",
         "click>=8.1",
         "flask>=3.0",
-        "flask-login>=0.6.3",
-        "flask-openapi3>=4.0",
         "flask-wtf>=1.2",
+        "markupsafe>=2.1",
         "matplotlib>=3.7",
         "numpy>=1.24",
         "pillow>=10.1",
@@ -61,7 +60,7 @@ setup(
         "tomlkit>=0.12",
         "tzdata",
         "waitress>=3.0",
-        "zipstream-ng>=1.7",
+        "werkzeug>=3.0.1",
     ],
     extras_require={
         "dev": [
@@ -69,6 +68,7 @@ setup(
             "axe-playwright-python>=0.1.4",
             "hypothesis>=6.100",
             "imageio-ffmpeg>=0.5",
+            "jsonschema-rs>=0.18",
             "mypy>=1.10",
             "playwright>=1.45",
             "pytest>=8.2",

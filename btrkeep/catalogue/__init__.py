@@ -23,7 +23,10 @@ from btrkeep.catalogue.model import (
 )
 from btrkeep.catalogue.model_alarm import BalanceTotals, ExpiryTotals, RunTotals, StoredAlarm
 from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Balance, BalanceFields, BalanceStep, FreeSpaceScore
+from btrkeep.catalogue.model_past import Night, PastRuns
 from btrkeep.catalogue.model_sample import SPANS, Job, Sample
+from btrkeep.catalogue.model_tried import Fate, Tried
+from btrkeep.catalogue.readonly import CatalogueUnready, state_mark
 from btrkeep.catalogue.sqlite import CatalogueBusy
 from btrkeep.catalogue.store import Catalogue
 
@@ -42,16 +45,22 @@ __all__ = [
     "BalanceTotals",
     "Catalogue",
     "CatalogueBusy",
+    "CatalogueUnready",
     "Expiry",
     "ExpiryFields",
     "ExpiryTotals",
+    "Fate",
     "FreeSpaceScore",
     "HostFacts",
     "Job",
+    "Night",
+    "PastRuns",
     "Progress",
     "Run",
     "RunFields",
     "RunTotals",
     "Sample",
     "StoredAlarm",
+    "Tried",
+    "state_mark",
 ]

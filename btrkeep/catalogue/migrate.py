@@ -6,10 +6,12 @@ version and its record come together or not at all. The copy stays beside the ne
 """
 
 import fcntl
+import grp
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine
@@ -20,6 +22,8 @@ from btrkeep.errors import OperatorError
 
 FILE = "catalogue.sqlite"
 MIGRATIONS = Path(__file__).parent / "migrations"
+READERS = "btrkeep"
+"""The group that may read the catalogue: the dashboard's."""
 _LOCK = "catalogue.lock"
 
 
@@ -31,6 +35,7 @@ def prepared_engine(state: Path) -> Engine:
     path = state / FILE
     try:
         _make_file(path)
+        _let_read(path)
         engine = engine_of(path)
         if not _is_current(engine, path):
             with _alone(state):
@@ -59,8 +64,47 @@ def set_aside(state: Path) -> Path | None:
 
 def _make_file(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # SQLite gives its -wal and -shm the mode of the file.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    if path.exists():  # then not even a moment: closing the file would drop the locks of other connections of this process
+        return
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _let_read(path: Path) -> None:
+    """The dashboard's group may read the catalogue, where there is such a group and nobody chose another for the folder.
+
+    The folder gets the setgid bit: so its -wal and -shm have that group whoever makes them, also a job without the right to give
+    files away. SQLite gives them the mode of the file. What a job may not change here somebody else has changed, or will.
+    """
+    if os.geteuid() != 0:
+        return
+    with suppress(PermissionError):
+        folder = path.parent.stat()
+        group = folder.st_gid or _readers()
+        is_ours = not folder.st_gid or folder.st_gid == _readers()
+        mode = stat.S_IMODE(folder.st_mode) | (stat.S_IRGRP | stat.S_IXGRP if is_ours else 0)
+        if not group or not mode & stat.S_IXGRP:
+            return  # nobody else is to read it
+        _set(path.parent, folder, group, mode | stat.S_ISGID)
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                part = path.with_name(path.name + suffix)
+                status = part.stat()
+                _set(part, status, group, stat.S_IMODE(status.st_mode) | stat.S_IRGRP)
+
+
+def _readers() -> int | None:
+    try:
+        return grp.getgrnam(READERS).gr_gid
+    except KeyError:
+        return None
+
+
+def _set(path: Path, status: os.stat_result, group: int, mode: int) -> None:
+    if status.st_gid != group:
+        os.chown(path, -1, group)
+    if stat.S_IMODE(status.st_mode) != mode:
+        path.chmod(mode)
 
 
 @contextmanager
@@ -76,10 +120,10 @@ def _alone(state: Path) -> Iterator[None]:
 def _is_current(engine: Engine, path: Path) -> bool:
     with engine.connect() as connection:
         in_wal_mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
-        return _version(connection, path) == tables.SCHEMA_VERSION and in_wal_mode
+        return version_of(connection, path) == tables.SCHEMA_VERSION and in_wal_mode
 
 
-def _version(connection: Connection, path: Path) -> str | None:
+def version_of(connection: Connection, path: Path) -> str | None:
     """The schema's version, None of an empty file. Raises OperatorError for what this code must not touch."""
     names = set(connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars())
     if not names:
@@ -99,7 +143,7 @@ def _bring_up(engine: Engine, path: Path) -> None:
     """Migrate, unless somebody else has done so while we waited for the lock."""
     with engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-        version = _version(connection, path)
+        version = version_of(connection, path)
     if version == tables.SCHEMA_VERSION:
         return
     if version is not None:

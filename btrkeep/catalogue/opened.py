@@ -8,17 +8,18 @@ from typing import Any, Self
 
 from sqlalchemy import Connection, Engine, Result
 
-from btrkeep.catalogue import migrate
+from btrkeep.catalogue import migrate, readonly
 from btrkeep.catalogue.sqlite import for_writing, wait_at_most
 
 
 class OpenCatalogue:
     """A connection for reading, and one for writing, so that a list can be read while rows are written."""
 
-    def __init__(self, engine: Engine, state: Path) -> None:
+    def __init__(self, engine: Engine, state: Path, *, writes: bool = True) -> None:
         self._state = state
         self._reader = engine.connect()
-        self._writer = for_writing(engine.connect())
+        self._writes = writes
+        self._writer = for_writing(engine.connect()) if writes else self._reader
         self._unread: set[Result[Any]] = set()
 
     @classmethod
@@ -29,6 +30,23 @@ class OpenCatalogue:
         newer than this code.
         """
         return cls(migrate.prepared_engine(state), state)
+
+    @classmethod
+    def open_readonly(cls, state: Path) -> Self:
+        """The catalogue in the folder `state`, for who may read the folder and nothing more. What writes raises TypeError.
+
+        Raises CatalogueUnready when there is none, or one with another schema, and CatalogueBusy as the reading methods do, when it
+        changes faster than it can be read.
+        """
+        path = state / migrate.FILE
+        readonly.see_there(path)
+        opened = cls(readonly.read_only_engine(path), state, writes=False)
+        try:
+            readonly.see_schema(opened._reader, path)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
 
     def wait_at_most(self, seconds: float) -> None:
         """From now on a method that writes raises CatalogueBusy when others keep it waiting for longer than that, not than 30 s."""
@@ -54,5 +72,7 @@ class OpenCatalogue:
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
+        if not self._writes:
+            raise TypeError("the catalogue is open for reading")
         with self._writer.begin():
             yield self._writer

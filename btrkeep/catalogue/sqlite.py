@@ -1,4 +1,5 @@
-"""SQLite: how a connection is set up, what its errors mean. With migrate.py the only modules that know which database it is.
+"""SQLite: how a connection is set up, what its errors mean. With migrate.py and readonly.py the only modules that know which
+database it is.
 
 Python's own transaction handling (begin before the first INSERT, and none for a SELECT) is switched off. A connection is in
 autocommit, each query its own read transaction, unless it was made for writing: then each transaction is a BEGIN IMMEDIATE.

@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 from btrkeep.catalogue import backups, facts, hosts, progress, runs
 from btrkeep.catalogue.balancing import BalancingCatalogue
 from btrkeep.catalogue.expiring import ExpiringCatalogue
+from btrkeep.catalogue.looking_back import PastCatalogue
 from btrkeep.catalogue.model import RUN_OUTCOMES, Backup, HostFacts, Progress, Run, RunFields
 from btrkeep.catalogue.sampling import SamplingCatalogue
 from btrkeep.catalogue.spool import spooled
@@ -23,11 +24,11 @@ from btrkeep.catalogue.telling import TellingCatalogue
 _POOL_ID = "pool_id"
 
 
-class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, TellingCatalogue):
+class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, TellingCatalogue, PastCatalogue):
     """One open catalogue."""
 
-    def __init__(self, engine: Engine, state: Path) -> None:
-        super().__init__(engine, state)
+    def __init__(self, engine: Engine, state: Path, *, writes: bool = True) -> None:
+        super().__init__(engine, state, writes=writes)
         self._known: set[str] = set()  # hosts that have their row, which is never deleted
         self._unseen: set[int] = set()  # runs that began here and of which no progress was told yet
 

@@ -1,10 +1,11 @@
 """The part of the catalogue that tells people and programs how it goes: alarms, and sums."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from btrkeep.catalogue import alarms, totals
+from btrkeep.catalogue import alarms, totals, tried
 from btrkeep.catalogue.model_alarm import BalanceTotals, ExpiryTotals, RunTotals, StoredAlarm
+from btrkeep.catalogue.model_tried import Fate, Tried
 from btrkeep.catalogue.opened import OpenCatalogue
 
 
@@ -35,3 +36,15 @@ class TellingCatalogue(OpenCatalogue):
     def state_counts(self) -> dict[str, int]:
         """How many backups there are in each state; a state without any is not there."""
         return totals.states(self._reader)
+
+    def tried(self, since: datetime, hosts: Collection[str] | None = None) -> list[Tried]:
+        """Runs that began at `since` or later, of all hosts or of these, in the order in which they began."""
+        return tried.since(self._reader, since, hosts)
+
+    def backup_counts(self) -> dict[str, int]:
+        """How many final backups each host has; a host without any is not there."""
+        return tried.counts(self._reader)
+
+    def fates(self, hosts: Collection[str]) -> list[Fate]:
+        """What became of the final backups of these hosts, by host and start."""
+        return tried.fates(self._reader, hosts)

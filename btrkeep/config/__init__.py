@@ -15,11 +15,13 @@ from btrkeep.config.model import (
     PoolSettings,
     Retention,
     SshSettings,
+    WebSettings,
 )
+from btrkeep.config.published import Published, publish, published
 from btrkeep.config.reading import load
 from btrkeep.config.sample import example, is_example
 from btrkeep.config.secret import Url
-from btrkeep.config.values import MinFree, Pace, Window
+from btrkeep.config.values import Listen, MinFree, Pace, Window
 
 __all__ = [
     "BackupSettings",
@@ -28,15 +30,20 @@ __all__ = [
     "ExpirySettings",
     "GroupSettings",
     "HostConfig",
+    "Listen",
     "MinFree",
     "NotifySettings",
     "Pace",
     "PoolSettings",
+    "Published",
     "Retention",
     "SshSettings",
     "Url",
+    "WebSettings",
     "Window",
     "example",
     "is_example",
     "load",
+    "publish",
+    "published",
 ]

@@ -4,7 +4,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from btrkeep.config.keys import BACKUP, BALANCE, DEFAULTS, EXPIRY, GROUP, HOST, LEGAL, NOTIFY, POOL, RETENTION, SSH, default_zone
+from btrkeep.config.keys import (
+    BACKUP,
+    BALANCE,
+    DEFAULTS,
+    EXPIRY,
+    GROUP,
+    HOST,
+    LEGAL,
+    NOTIFY,
+    POOL,
+    RETENTION,
+    SSH,
+    WEB,
+    default_zone,
+)
 from btrkeep.config.left_out import Kept, left_out
 from btrkeep.config.merge import Sections, Table
 from btrkeep.config.model import (
@@ -17,6 +31,7 @@ from btrkeep.config.model import (
     NotifySettings,
     PoolSettings,
     SshSettings,
+    WebSettings,
 )
 from btrkeep.config.policies import Policies, say_who_keeps_everything
 from btrkeep.config.problems import Problems, Refused, dotted, nearest, quoted, show
@@ -47,6 +62,7 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> Conf
         expiry=ExpirySettings(**sections.single[EXPIRY]),
         balance=BalanceSettings(**sections.single[BALANCE]),
         notify=NotifySettings(**sections.single[NOTIFY]),
+        web=WebSettings(**sections.single[WEB]),
         groups={group: _group(group, table.values, policies) for group, table in sections.named[GROUP].items()},
         hosts=hosts,
         notices=tuple(problems.notices),

@@ -12,9 +12,9 @@ from btrkeep.config import kinds
 from btrkeep.config.kinds import EVENT_WORDS, Kind
 
 POOL, BACKUP, RETENTION, EXPIRY, NOTIFY = "pool", "backup", "retention", "expiry", "notify"
-BALANCE = "balance"
+BALANCE, WEB = "balance", "web"
 SSH, GROUP, HOST = "ssh", "group", "host"
-SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, NOTIFY, SSH)  # sections of which there is one
+SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, NOTIFY, WEB, SSH)  # sections of which there is one
 NAMED = (GROUP, HOST)  # sections of which each has a name: [host.web1]
 SECTIONS = SINGLE + NAMED
 WITHIN = {GROUP: (RETENTION,), HOST: (RETENTION,)}  # sections that may stand in a named one too: [host.web1.retention]
@@ -134,6 +134,20 @@ TABLE = (
         secret=True),
     Key("ping_goal", (NOTIFY,), kinds.SHARE, "100%", '"98%"',
         "How many of the hosts must be well after a night, those left out that are ``optional`` or not ``enabled``."),
+
+    Key("listen", (WEB,), kinds.LISTEN, "127.0.0.1:8765", '"[::1]:8765"',
+        "Where the dashboard listens: an address and a port. Other machines reach it through a reverse proxy with https, see "
+        ":doc:`dashboard`."),
+    Key("names", (WEB,), kinds.NAMES, [], '["backup.example.org"]',
+        "The names that browsers reach it by. It answers to these, to its own address and to this machine's name, and to no other: "
+        "a page elsewhere must not lead a browser here under a name of its own."),
+    Key("behind_proxy", (WEB,), kinds.ADDRESSES, [], '["127.0.0.1"]',
+        "The addresses of reverse proxies: only what these say of who asks, and whether by https, is believed "
+        "(``X-Forwarded-For``, ``-Proto``, ``-Host``)."),
+    Key("idle", (WEB,), kinds.DURATION, "12h", '"30m"',
+        "Who did nothing for this long has to log in again."),
+    Key("longest", (WEB,), kinds.DURATION, "7d", '"1d"',
+        "Who logged in this long ago has to log in again, whatever was done since."),
 
     Key("key", (SSH,), kinds.SSH_FILE, "/etc/btrkeep/id_ed25519", '"/etc/btrkeep/id_ed25519"',
         "The private key that hosts are reached with."),

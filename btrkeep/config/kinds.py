@@ -7,13 +7,25 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import time
+from ipaddress import ip_address
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from btrkeep.config.problems import Refused, RefusedItems, nearest, show
 from btrkeep.config.secret import Url, parse_ping, parse_url
 from btrkeep.config.sources import name_fault, parse_address, parse_path, parse_patterns, parse_sources, parse_ssh_file
-from btrkeep.config.values import MinFree, Pace, Window, parse_min_free, parse_pace, parse_time_of_day, parse_window
+from btrkeep.config.values import (
+    Listen,
+    MinFree,
+    Pace,
+    Window,
+    parse_host_name,
+    parse_listen,
+    parse_min_free,
+    parse_pace,
+    parse_time_of_day,
+    parse_window,
+)
 from btrkeep.units import parse_duration, parse_share, parse_size
 
 _LONGEST_DURATION = 3650 * 86400  # adding it to a moment still gives a moment
@@ -173,6 +185,33 @@ def _events(value: Any) -> tuple[str, ...]:
     return tuple(event for event in EVENT_WORDS if event in value)
 
 
+def _listen(value: Any) -> Listen:
+    return parse_listen(_text(value))
+
+
+def _list_of(parse: Callable[[str], str], expected: str) -> Callable[[Any], tuple[str, ...]]:
+    """A parser of a list of texts, each read by `parse`; it says which is wrong."""
+
+    def parse_all(value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            raise Refused
+        found, wrong = [], []
+        for item in value:
+            try:
+                found.append(parse(_text(item)))
+            except ValueError:
+                wrong.append((item, expected))
+        if wrong:
+            raise RefusedItems(wrong)
+        return tuple(dict.fromkeys(found))
+
+    return parse_all
+
+
+def _ip(text: str) -> str:
+    return str(ip_address(text))
+
+
 def _time_of_day(value: Any) -> time | None:
     return parse_time_of_day(_text(value))
 
@@ -218,12 +257,15 @@ def _group(value: Any) -> str:
     return str(value)
 
 
+ADDRESSES = Kind("list of addresses", 'a list of IP addresses such as ["127.0.0.1"]', _list_of(_ip, "expected an IP address"))
 ADDRESS = Kind("address", 'an address such as "root@web1.example.org"', parse_address)
 COMMAND = Kind("command line", 'a command on one line, such as "sudo rsync"', _command)
 COUNT = Kind("whole number", "a whole number from 1, such as 4, without quotes", _count)
 DURATION = Kind("duration", 'a duration such as "30m", "6h", "1d" or "2w"', _duration)
 EVENTS = Kind("list of events", 'a list of events such as ["failure", "suspect"]', _events)
 FLAG = Kind("true or false", "true or false, without quotes", _flag)
+LISTEN = Kind("address and port", 'an address and a port such as "127.0.0.1:8765" or "[::1]:8765"', _listen)
+NAMES = Kind("list of names", 'a list of names such as ["backup.example.org"]', _list_of(parse_host_name, "expected a host's name"))
 FLOOR = Kind("share or size", 'a percentage up to "100%" such as "5%", or a size such as "20GiB"', _min_free)
 NUMBER = Kind("whole number", "a whole number from 0, such as 14, without quotes", _number)
 MOUNT_OPTION = _one_of(("ssd", "nossd", "ssd_spread", "none"))

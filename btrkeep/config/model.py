@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.secret import Url
-from btrkeep.config.values import MinFree, Pace, Window
+from btrkeep.config.values import Listen, MinFree, Pace, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,17 @@ class BalanceSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WebSettings:
+    """The dashboard. `names` are what it answers to, `behind_proxy` addresses of proxies that it believes; times are seconds."""
+
+    listen: Listen = DEFAULTS["listen"]
+    names: tuple[str, ...] = DEFAULTS["names"]
+    behind_proxy: tuple[str, ...] = DEFAULTS["behind_proxy"]
+    idle: float = DEFAULTS["idle"]
+    longest: float = DEFAULTS["longest"]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSettings:
     """A group's own caps, on top of the pool's, and in `shared` what it sets for its hosts, parsed, by key.
 
@@ -150,6 +161,7 @@ class Config:
     expiry: ExpirySettings = field(default_factory=ExpirySettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
+    web: WebSettings = field(default_factory=WebSettings)
     groups: Mapping[str, GroupSettings] = field(default_factory=dict)
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
     notices: tuple[str, ...] = ()

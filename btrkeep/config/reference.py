@@ -16,6 +16,7 @@ _TITLES = {
     "expiry": "Expiry",
     "balance": "Balance",
     "notify": "Being told",
+    "web": "The dashboard",
     "ssh": "The way to the hosts",
     "group": "Hosts: for a group or one host",
     "host": "Hosts: for one host only",

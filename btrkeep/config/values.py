@@ -6,11 +6,14 @@ They keep what was written, so that they show as the operator knows them.
 import re
 from dataclasses import dataclass
 from datetime import time
+from ipaddress import IPv4Address, IPv6Address
 
 from btrkeep.units import parse_share, parse_size
 
 _LATENCY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s)\s*", re.ASCII)
 _LONGEST_LATENCY = 60.0  # seconds; beyond, nothing would ever pause
+_HOST_NAME = re.compile(r"(?!-)[a-z0-9-]+(\.[a-z0-9-]+)*|\[[0-9a-f:.]+\]", re.ASCII)
+_LONGEST_NAME = 253
 _TIME_OF_DAY = re.compile(r"\s*(\d\d?):(\d\d)\s*", re.ASCII)
 _WINDOW = re.compile(r"\s*(\d\d?):(\d\d)\s*-\s*(\d\d?):(\d\d)\s*", re.ASCII)
 
@@ -24,6 +27,17 @@ class Window:
 
     def __str__(self) -> str:
         return f"{self.start:%H:%M}-{self.end:%H:%M}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """An address to listen on, and a port. An IPv6 address has no brackets here."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +79,24 @@ def parse_window(text: str) -> Window | None:
     if (last_hour, last_minute) == (24, 0):
         last_hour = 0
     return Window(time(hour, minute), time(last_hour, last_minute))
+
+
+def parse_listen(text: str) -> Listen:
+    """The address and port of "127.0.0.1:8765" or "[::1]:8765". Raises ValueError for anything else, names included."""
+    host, colon, port = text.strip().rpartition(":")
+    in_brackets = host.startswith("[") and host.endswith("]")
+    host = str(IPv6Address(host[1:-1]) if in_brackets else IPv4Address(host))
+    if not colon or not port.isascii() or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise ValueError(f"{text!r} is no address and port")
+    return Listen(host, int(port))
+
+
+def parse_host_name(text: str) -> str:
+    """A name of the DNS, or an address, without port; in small letters. Raises ValueError."""
+    name = text.strip().lower()
+    if len(name) > _LONGEST_NAME or not _HOST_NAME.fullmatch(name):
+        raise ValueError(f"{text!r} is no name of a host")
+    return name
 
 
 def parse_time_of_day(text: str) -> time | None:

@@ -20,7 +20,7 @@ HEADS = {
     "group": ["[group.NAME]"],
     "host": ["[host.NAME]"],
     "retention": ["[retention]", "[group.NAME.retention]", "[host.NAME.retention]"],
-    **{section: [f"[{section}]"] for section in ("pool", "backup", "expiry", "balance", "notify", "ssh")},
+    **{section: [f"[{section}]"] for section in ("pool", "backup", "expiry", "balance", "notify", "web", "ssh")},
 }
 DOCUMENT = (ROOT / "docs" / "configuration.rst").read_text(encoding="utf-8")
 

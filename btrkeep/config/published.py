@@ -1,0 +1,156 @@
+"""What of the configuration the dashboard may know: no secrets, no commands.
+
+The files in /etc/btrkeep are root's, for they hold passwords, and the dashboard is another user. So programs that load the
+configuration as root write its harmless part into the catalogue, as one fact in JSON, when it has changed. A key that is not named
+here is not published: each new one has to be thought about first.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+from zoneinfo import ZoneInfo
+
+from btrkeep.config.keys import DEFAULTS
+from btrkeep.config.model import Config, ExpirySettings, HostConfig, Retention, WebSettings
+from btrkeep.config.values import Listen, parse_listen, parse_window
+
+FACT = "published"
+_HOST = (
+    "group", "address", "enabled", "optional", "bandwidth", "every", "attempts", "stall", "deadline", "inplace", "shrink_limit",
+    "unreadable_limit", "one_file_system",
+)  # fmt: skip
+_HOST_LISTS = ("paths", "exclude")
+_RETENTION = tuple(one.name for one in fields(Retention))
+
+
+class Facts(Protocol):
+    """The catalogue, as far as it is needed here."""
+
+    def get_fact(self, name: str) -> str | None:
+        """A fact by its name."""
+
+    def set_fact(self, name: str, value: str | None) -> None:
+        """Keep a fact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A pool's configuration without its secrets. `filesystem` is the pool's UUID, which samples and scores are kept under.
+
+    `hosts` have no hooks and no options of ssh. Sizes are bytes, durations seconds, `used_limit` and `ping_goal` shares.
+    """
+
+    name: str
+    path: Path | None = None
+    state: Path | None = None
+    zone: ZoneInfo = field(default_factory=lambda: ZoneInfo("UTC"))
+    rehearsal: bool = False
+    filesystem: str | None = None
+    min_free: str = str(DEFAULTS["min_free"])
+    concurrency: int = DEFAULTS["concurrency"]
+    bandwidth: int | None = DEFAULTS["bandwidth"]
+    silent: float = DEFAULTS["silent"]
+    used_limit: float = DEFAULTS["used_limit"]
+    ping_goal: float = DEFAULTS["ping_goal"]
+    expiry: ExpirySettings = field(default_factory=ExpirySettings)
+    hosts: Mapping[str, HostConfig] = field(default_factory=dict)
+    web: WebSettings = field(default_factory=WebSettings)
+
+
+_PLAIN = ("min_free", "concurrency", "bandwidth", "silent", "used_limit", "ping_goal", "rehearsal", "filesystem")
+
+
+def publish(config: Config, facts: Facts, *, rehearsal: bool | None = None, filesystem: str | None = None) -> bool:
+    """Write what may be known of the configuration; whether it was another before, and so was written.
+
+    What the pool's marker says is given by who has read it; None leaves what was published of it.
+    """
+    before = facts.get_fact(FACT)
+    known = json.loads(before) if before else {}
+    marker = {
+        "rehearsal": known.get("rehearsal", False) if rehearsal is None else rehearsal,
+        "filesystem": filesystem or known.get("filesystem"),
+    }
+    text = json.dumps({**_pool(config), **marker}, separators=(",", ":"), sort_keys=True)
+    if text == before:
+        return False
+    facts.set_fact(FACT, text)
+    return True
+
+
+def published(facts: Facts, name: str = "main") -> Published:
+    """What was published last; with nothing published, what a pool named `name` has without a configuration."""
+    text = facts.get_fact(FACT)
+    return _parsed(text) if text else Published(name)
+
+
+def _pool(config: Config) -> dict[str, Any]:
+    return {
+        "name": config.name,
+        "path": str(config.pool.path),
+        "state": str(config.pool.state),
+        "zone": config.pool.zone.key,
+        "min_free": str(config.pool.min_free),
+        "concurrency": config.backup.concurrency,
+        "bandwidth": config.backup.bandwidth,
+        "silent": config.notify.silent,
+        "used_limit": config.notify.used_limit,
+        "ping_goal": config.notify.ping_goal,
+        "expiry": {"max_orphans": config.expiry.max_orphans, "mount_option": config.expiry.mount_option},
+        "hosts": {name: dict(_host(host)) for name, host in config.hosts.items()},
+        "web": {one.name: _plain(getattr(config.web, one.name)) for one in fields(WebSettings)},
+    }
+
+
+def _host(host: HostConfig) -> Iterator[tuple[str, Any]]:
+    """What differs from a host of which nothing is said: 3,000 hosts are some hundred kilobytes then."""
+    usual = HostConfig(host.name)
+    for key in (*_HOST, *_HOST_LISTS):
+        if getattr(host, key) != getattr(usual, key):
+            yield key, getattr(host, key)
+    if host.window:
+        yield "window", str(host.window)
+    if host.retention != usual.retention:
+        yield "retention", {key: getattr(host.retention, key) for key in _RETENTION}
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Listen) else value
+
+
+@lru_cache(maxsize=4)
+def _parsed(text: str) -> Published:
+    """Keys that a newer version published are passed over, those that an older one did not know are as by default."""
+    given = json.loads(text)
+    site = Published(given["name"], **{key: given[key] for key in _PLAIN if key in given})
+    expiry = {key: given.get("expiry", {})[key] for key in ("max_orphans", "mount_option") if key in given.get("expiry", {})}
+    return replace(
+        site,
+        path=Path(given["path"]),
+        state=Path(given["state"]),
+        zone=ZoneInfo(given["zone"]),
+        expiry=ExpirySettings(**expiry),
+        hosts={name: _host_of(name, values) for name, values in given["hosts"].items()},
+        web=_web_of(given.get("web", {})),
+    )
+
+
+def _host_of(name: str, given: Mapping[str, Any]) -> HostConfig:
+    values = {key: given[key] for key in _HOST if key in given}
+    values |= {key: tuple(given[key]) for key in _HOST_LISTS if key in given}
+    if "window" in given:
+        values["window"] = parse_window(given["window"])
+    if "retention" in given:
+        values["retention"] = Retention(**{key: value for key, value in given["retention"].items() if key in _RETENTION})
+    return HostConfig(name, **values)
+
+
+def _web_of(given: Mapping[str, Any]) -> WebSettings:
+    values = {one.name: given[one.name] for one in fields(WebSettings) if one.name in given}
+    values |= {key: tuple(values[key]) for key in ("names", "behind_proxy") if key in values}
+    if "listen" in values:
+        values["listen"] = parse_listen(values["listen"])
+    return WebSettings(**values)

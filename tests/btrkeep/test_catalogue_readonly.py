@@ -1,0 +1,325 @@
+"""Reading the catalogue as a user who may not write a single file: see docs/decisions/0018."""
+
+import grp
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from btrkeep.catalogue import Catalogue, CatalogueUnready, migrate, readonly, tables
+from btrkeep.errors import OperatorError
+from tests.beds import work
+
+ROOT = Path(__file__).parents[2]
+BEDS = ROOT / "tests" / "beds"
+STRANGER = 61234
+AS_STRANGER = ("setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups", "--")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture
+def state() -> Iterator[Path]:
+    """A state folder that a group of no rights may read, as the dashboard's."""
+    top = Path(tempfile.mkdtemp(prefix="btrkeep-readonly-", dir="/dev/shm"))
+    top.chmod(0o755)
+    folder = top / "state"
+    folder.mkdir(mode=0o750)
+    if os.geteuid() == 0:
+        os.chown(folder, 0, STRANGER)
+    yield folder
+    shutil.rmtree(top)
+
+
+def settled(state: Path) -> None:
+    """Until the last write is longer ago than a reader wants it to be."""
+    time.sleep(2 * readonly._SETTLED / 1e9)
+    assert not list(state.glob("*-wal"))
+
+
+def looks_of(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mode, found.st_mtime_ns, found.st_ctime_ns
+
+
+def as_stranger(code: str, state: Path) -> str:
+    return work(*AS_STRANGER, sys.executable, "-c", code, state, env={**os.environ, "PYTHONPATH": str(ROOT)}).stdout.strip()
+
+
+IMPORTS = """import os, pathlib, sqlite3, sys
+from btrkeep.catalogue import Catalogue, CatalogueUnready
+state = pathlib.Path(sys.argv[1])
+"""
+READ = IMPORTS + "print(Catalogue.open_readonly(state).get_fact('a'))"
+PLAIN = (
+    IMPORTS + "print(sqlite3.connect(f'file:{state}/catalogue.sqlite?mode=ro', uri=True).execute('SELECT * FROM about').fetchall())"
+)
+WRITE = IMPORTS + "with Catalogue.open(state) as catalogue: catalogue.set_fact('a', 'new')"
+OPEN = IMPORTS + "Catalogue.open(state).close()"
+DIE = IMPORTS + "catalogue = Catalogue.open(state)\ncatalogue.set_fact('a', 'x' * 9000)\nos.kill(os.getpid(), 9)"
+TELL = IMPORTS + "try: Catalogue.open_readonly(state)\nexcept CatalogueUnready as error: print(error.message)"
+
+
+@needs_root
+def test_who_may_only_read_reads_when_nobody_has_the_catalogue_open_where_sqlite_alone_cannot(state: Path) -> None:
+    with Catalogue.open(state) as catalogue:
+        catalogue.set_fact("a", "1")
+    settled(state)
+    before = {path: looks_of(path) for path in state.iterdir()}
+    with pytest.raises(AssertionError, match="readonly database"):
+        as_stranger(PLAIN, state)
+    assert as_stranger(READ, state) == "1"
+    assert {path: looks_of(path) for path in state.iterdir()} == before
+
+
+@needs_root
+def test_what_a_killed_writer_had_committed_is_read(state: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", DIE, state], cwd=ROOT, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert (state / "catalogue.sqlite-wal").stat().st_size > 9000
+    assert as_stranger(READ, state) == "x" * 9000
+
+
+@needs_root
+def test_a_reader_without_rights_sees_what_an_open_writer_has_committed(state: Path) -> None:
+    with Catalogue.open(state) as catalogue:
+        for value in ("1", "2"):
+            catalogue.set_fact("a", value)
+            assert as_stranger(READ, state) == value
+
+
+@needs_root
+def test_the_group_may_read_every_file_of_sqlites_and_nobody_may_read_the_lock(state: Path) -> None:
+    with Catalogue.open(state) as catalogue:
+        catalogue.set_fact("a", "1")
+        files = {path.name: path.stat() for path in state.glob("catalogue.sqlite*")}
+    assert {stat.S_IMODE(found.st_mode) for found in files.values()} == {0o640}
+    assert {(found.st_uid, found.st_gid) for found in files.values()} == {(0, STRANGER)}
+    assert len(files) == 3
+    assert stat.S_IMODE((state / "catalogue.lock").stat().st_mode) == 0o600
+
+
+@needs_root
+def test_a_job_that_may_not_give_files_away_leaves_a_journal_that_the_group_may_read(state: Path) -> None:
+    """The hardened units have no CAP_CHOWN, and may not set the setgid bit."""
+    Catalogue.open(state).close()
+    assert stat.S_IMODE(state.stat().st_mode) == 0o2750
+    bare = ("setpriv", "--bounding-set=-all,+sys_admin", "--inh-caps=-all", "--", sys.executable, "-c", DIE, state)
+    subprocess.run(bare, cwd=ROOT, check=False)
+    files = {path.name: path.stat() for path in state.glob("catalogue.sqlite-*")}
+    assert {name: (stat.S_IMODE(found.st_mode), found.st_gid) for name, found in files.items()} == {
+        "catalogue.sqlite-wal": (0o640, STRANGER),
+        "catalogue.sqlite-shm": (0o640, STRANGER),
+    }
+    assert as_stranger(READ, state) == "x" * 9000
+
+
+@needs_root
+def test_a_job_that_may_change_nothing_of_the_folder_opens_the_catalogue_all_the_same(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Catalogue.open(state).close()
+    state.chmod(0o750)
+
+    def refused(*_words: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chown", refused)
+    monkeypatch.setattr(Path, "chmod", refused)
+    Catalogue.open(state).close()
+    assert stat.S_IMODE(state.stat().st_mode) == 0o750
+
+
+@needs_root
+def test_files_of_an_older_version_become_readable_for_the_group_when_a_program_opens_them(state: Path) -> None:
+    Catalogue.open(state).close()
+    os.chown(state / "catalogue.sqlite", 0, 0)
+    (state / "catalogue.sqlite").chmod(0o600)
+    Catalogue.open(state).close()
+    settled(state)
+    found = (state / "catalogue.sqlite").stat()
+    assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o640, STRANGER)
+
+
+@needs_root
+def test_the_folder_is_given_to_the_dashboards_group_unless_somebody_chose_another(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate, "READERS", "daemon")
+    os.chown(state, 0, 0)
+    state.chmod(0o700)
+    Catalogue.open(state).close()
+    assert (stat.S_IMODE(state.stat().st_mode), state.stat().st_gid) == (0o2750, grp.getgrnam("daemon").gr_gid)
+    os.chown(state, 0, STRANGER)
+    state.chmod(0o700)
+    Catalogue.open(state).close()
+    assert (stat.S_IMODE(state.stat().st_mode), state.stat().st_gid) == (0o700, STRANGER)
+
+
+def test_an_answer_during_which_the_file_changed_is_thrown_away(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the query and the look after it a program comes, writes, and closes: nothing but the file itself tells."""
+    with Catalogue.open(state) as catalogue:
+        catalogue.set_fact("a", "old")
+    settled(state)
+    looks, real = [], readonly._mark
+
+    def mark(path: Path) -> readonly.Mark | None:
+        looks.append(path)
+        if len(looks) == 2:  # the first was before the query
+            work(sys.executable, "-c", WRITE, state, cwd=ROOT)
+        return real(path)
+
+    with Catalogue.open_readonly(state) as catalogue:
+        assert catalogue.get_fact("a") == "old"
+        monkeypatch.setattr(readonly, "_mark", mark)
+        assert catalogue.get_fact("a") == "new"
+    assert len(looks) > 2
+
+
+def test_a_reader_that_stays_open_goes_from_the_file_to_the_journal_and_back(state: Path) -> None:
+    Catalogue.open(state).close()
+    settled(state)
+    with Catalogue.open_readonly(state) as reader:
+        assert reader.get_fact("a") is None
+        with Catalogue.open(state) as writer:
+            writer.set_fact("a", "1")
+            assert reader.get_fact("a") == "1"
+        assert reader.get_fact("a") == "1"
+        with Catalogue.open(state) as writer:
+            writer.set_fact("a", "2")
+        assert reader.get_fact("a") == "2"
+
+
+def test_a_long_list_that_is_being_read_stays_as_it_was(state: Path) -> None:
+    def some(number: int) -> list[tuple[str, str]]:
+        return [(f"fact{index}", str(number)) for index in range(50)]
+
+    for opens_before in (False, True):
+        with Catalogue.open(state) as writer:
+            for name, value in some(1):
+                writer.set_fact(name, value)
+            if not opens_before:
+                writer.close()
+                settled(state)
+            with Catalogue.open_readonly(state) as reader:
+                rows = reader._reader.exec_driver_sql("SELECT value FROM about WHERE name LIKE 'fact%' ORDER BY name")
+                first = rows.fetchone()
+                with Catalogue.open(state) as other:
+                    for name, value in some(2):
+                        other.set_fact(name, value)
+                assert {row[0] for row in [first, *rows.fetchall()] if row} == {"1"}
+
+
+@needs_root
+@pytest.mark.timeout(90)
+def test_readers_without_rights_see_no_wrong_answer_and_no_error_while_writers_come_go_and_are_killed(state: Path) -> None:
+    Catalogue.open(state).close()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    chance, number = random.Random(7), 0
+    seconds = float(os.environ.get("BTRKEEP_TEST_READERS", "6"))
+
+    def writer(name: str) -> subprocess.Popen[bytes]:
+        nonlocal number
+        number += 1
+        return subprocess.Popen([sys.executable, BEDS / "catalogue_writer.py", state, name, str(number)], env=environment)
+
+    writers = {name: writer(name) for name in ("a", "b")}
+    readers = [
+        subprocess.Popen(
+            [*AS_STRANGER, sys.executable, BEDS / "catalogue_reader.py", state, str(seconds), seed],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in ("1", "2", "3")
+    ]
+    killed = 0
+    try:
+        while any(reader.poll() is None for reader in readers):
+            time.sleep(0.02)
+            for name, process in writers.items():
+                if process.poll() is not None:
+                    writers[name] = writer(name)
+                elif chance.random() < 0.01:
+                    process.kill()
+                    killed += 1
+        told = [json.loads(reader.communicate()[0]) for reader in readers]
+    finally:
+        for process in writers.values():
+            process.kill()
+            process.wait()
+        for reader in readers:
+            reader.kill()
+            reader.wait()
+    assert [one["wrong"] for one in told] == [[], [], []]
+    assert {one["uid"] for one in told} == {STRANGER}
+    assert all(sum(one["counts"].values()) > 3 for one in told)
+    assert all(one["longest"] < readonly.PATIENCE for one in told)
+    assert max(max(one["seen"].values(), default=0) for one in told) > 0
+    assert killed + number > 2
+
+
+def test_what_writes_is_refused(state: Path) -> None:
+    Catalogue.open(state).close()
+    with Catalogue.open_readonly(state) as catalogue:
+        with pytest.raises(TypeError, match="open for reading"):
+            catalogue.set_fact("a", "1")
+        with pytest.raises(OperatorError):
+            catalogue._reader.exec_driver_sql("DELETE FROM about")
+
+
+def test_a_catalogue_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(CatalogueUnready, match="there is no catalogue") as raised:
+        Catalogue.open_readonly(tmp_path)
+    assert "backupd check" in raised.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("version", "words"), [("0001", "older schema 0001"), ("9999", "has schema 9999")])
+def test_another_schema_is_said_and_left_alone(state: Path, version: str, words: str) -> None:
+    Catalogue.open(state).close()
+    with sqlite3.connect(state / "catalogue.sqlite") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", (version,))
+    connection.close()
+    assert version != tables.SCHEMA_VERSION
+    with pytest.raises(OperatorError, match=words):
+        Catalogue.open_readonly(state)
+
+
+def test_a_file_that_is_no_catalogue_is_said_to_be_none(state: Path) -> None:
+    (state / "catalogue.sqlite").write_bytes(b"no database at all" * 100)
+    settled(state)
+    with pytest.raises(OperatorError, match="damaged"):
+        Catalogue.open_readonly(state)
+
+
+@needs_root
+def test_a_folder_that_is_closed_to_the_reader_is_named(state: Path) -> None:
+    Catalogue.open(state).close()
+    state.chmod(0o700)
+    assert "cannot be read: Permission denied" in as_stranger(TELL, state)
+
+
+def test_opening_the_catalogue_again_keeps_the_locks_that_this_process_has(state: Path) -> None:
+    """Closing a file drops every lock of the process on it: then the last of others to close would delete the journal under us."""
+    with Catalogue.open(state) as first:
+        first.set_fact("a", "1")
+        first.get_fact("a")
+        Catalogue.open(state).close()
+        work(sys.executable, "-c", OPEN, state, cwd=ROOT)
+        assert (state / "catalogue.sqlite-wal").exists()
+        first.set_fact("a", "2")
+    settled(state)
+    with sqlite3.connect(state / "catalogue.sqlite") as connection:
+        assert connection.execute("SELECT value FROM about WHERE name = 'a'").fetchone() == ("2",)
+    connection.close()

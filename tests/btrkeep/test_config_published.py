@@ -1,0 +1,124 @@
+"""What the dashboard may know of the configuration: all that pages need, and no secret."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from btrkeep.config import Config, HostConfig, Published, load, publish, published
+from btrkeep.config.published import _HOST, FACT
+
+TEXT = """
+[pool]
+path = "/srv/backup"
+zone = "Europe/Berlin"
+[backup]
+bandwidth = "16MB"
+window = "22:00-06:00"
+exclude = ["/proc/*"]
+[retention]
+daily = 14
+[notify]
+urls = ["mailto://user:secret-of-mail@mail.example.org"]
+ping = "https://hc-ping.com/secret-of-ping"
+silent = "2d"
+[web]
+listen = "[::1]:9000"
+names = ["Backup.example.org"]
+behind_proxy = ["127.0.0.1", "0:0:0:0:0:0:0:1"]
+idle = "30m"
+[ssh]
+key = "/etc/btrkeep/secret-of-ssh"
+[group.debian]
+paths = ["/etc", "/srv"]
+before = ["/usr/local/bin/dump", "secret-of-hook"]
+[host.web1]
+group = "debian"
+address = "root@web1.example.org"
+ssh_options = ["ProxyCommand=secret-of-option"]
+rsync_path = "secret-of-rsync"
+[host.web1.retention]
+weekly = 4
+[host.laptop]
+address = "laptop"
+paths = ["/home"]
+optional = true
+window = "none"
+every = "12h"
+"""
+
+
+class Facts(dict[str, str | None]):
+    """A catalogue's facts."""
+
+    writes = 0
+
+    def get_fact(self, name: str) -> str | None:
+        return self.get(name)
+
+    def set_fact(self, name: str, value: str | None) -> None:
+        self[name] = value
+        self.writes += 1
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    (tmp_path / "main.toml").write_text(TEXT)
+    return load(folder=tmp_path)
+
+
+def test_no_secret_and_no_command_is_published(config: Config) -> None:
+    facts = Facts()
+    publish(config, facts)
+    text = facts[FACT] or ""
+    assert "secret" not in text
+    assert "dump" not in text
+
+
+def test_hosts_come_back_as_they_were_but_for_commands_and_options(config: Config) -> None:
+    facts = Facts()
+    publish(config, facts, rehearsal=True, filesystem="uuid")
+    site = published(facts)
+    left_out = {"before", "after", "ssh_options", "rsync_path", "port", "left_out"}
+    assert set(site.hosts) == {"web1", "laptop"}
+    for name, host in config.hosts.items():
+        for one in fields(HostConfig):
+            expected = getattr(HostConfig(name) if one.name in left_out else host, one.name)
+            assert getattr(site.hosts[name], one.name) == expected, one.name
+    assert (site.zone.key, site.rehearsal, site.filesystem, site.silent) == ("Europe/Berlin", True, "uuid", 2 * 86400)
+    assert (site.name, site.path, site.state) == ("main", Path("/srv/backup"), Path("/var/lib/btrkeep/main"))
+    assert site.web == config.web
+    assert (site.web.listen.host, site.web.listen.port, site.web.names) == ("::1", 9000, ("backup.example.org",))
+    assert site.web.behind_proxy == ("127.0.0.1", "::1")
+
+
+def test_it_is_written_only_when_it_has_changed(config: Config) -> None:
+    facts = Facts()
+    assert publish(config, facts, filesystem="uuid")
+    assert not publish(config, facts, filesystem="uuid")
+    assert not publish(config, facts)  # who knows nothing of the pool's marker leaves what is known of it
+    assert published(facts).filesystem == "uuid"
+    assert publish(config, facts, filesystem="uuid", rehearsal=True)
+    assert facts.writes == 2
+
+
+def test_with_nothing_published_there_is_a_pool_without_hosts() -> None:
+    assert published(Facts(), "demo") == Published("demo")
+
+
+def test_what_another_version_published_is_read_as_far_as_it_is_known(config: Config) -> None:
+    facts = Facts()
+    publish(config, facts)
+    given = json.loads(facts[FACT] or "")
+    given["new_in_a_later_version"] = given["hosts"]["web1"]["new"] = 1
+    given["web"]["new"] = given["hosts"]["web1"]["retention"]["new"] = given["expiry"]["new"] = 1
+    for gone in ("web", "expiry", "silent"):
+        older = {key: value for key, value in given.items() if key != gone}
+        assert set(published(Facts({FACT: json.dumps(older)})).hosts) == {"web1", "laptop"}
+
+
+def test_every_setting_of_a_host_is_published_or_left_out_on_purpose() -> None:
+    known = {"name", "window", "retention", "paths", "exclude"}
+    secret = {"before", "after", "ssh_options", "rsync_path", "port", "left_out"}
+    assert {one.name for one in fields(HostConfig)} == known | set(_HOST) | secret

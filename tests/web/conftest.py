@@ -1,0 +1,45 @@
+"""What the dashboard's tests lie in: one dashboard of each kind for the session, a browser for a module."""
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.beds import browser as browsers
+from tests.beds import btrfs, leftout
+from tests.beds.dashboard import Dashboard, made_site, real_shop
+
+
+@pytest.fixture(scope="session")
+def site(no_leftovers: None) -> Iterator[Dashboard]:
+    """The dashboard of the made-up site of 120 hosts, full of text that nobody should trust. It has no root service."""
+    with made_site() as web:
+        yield web
+
+
+@pytest.fixture(scope="session")
+def shop(request: pytest.FixtureRequest) -> Iterator[Dashboard]:
+    """The dashboard of a real pool of two hosts, three nights old, with its root service. Tests share it."""
+    if why := btrfs.why_not():
+        pytest.skip(leftout.reason("on a real btrfs", why))
+    mount: Path = request.getfixturevalue("_shared_mount")
+    top = Path(tempfile.mkdtemp(prefix="shop-", dir=mount)) / "top"
+    subprocess.run(["btrfs", "-q", "subvolume", "create", top], check=True)
+    try:
+        with real_shop(top) as web:
+            yield web
+    finally:
+        btrfs.delete_subvolume(top, mount)
+        top.parent.rmdir()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium."""
+    if why := browsers.why_not():
+        pytest.skip(leftout.reason("in a real browser", why))
+    with browsers.chromium() as one:
+        yield one

@@ -1,0 +1,106 @@
+"""Somebody at the dashboard, without a browser: what he is sent, byte by byte, and the links and forms that are in it."""
+
+import os
+import re
+import socket
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from urllib.parse import quote_from_bytes, unquote_to_bytes, urlencode
+
+from tests.beds.dashboard import Answer, Dashboard, csrf_of
+
+FORM = "application/x-www-form-urlencoded"
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """One who is logged in."""
+
+    web: Dashboard
+    cookie: str
+
+    def get(self, address: str, **headers: str) -> Answer:
+        return self.web.ask("GET", address, Cookie=self.cookie, **headers)
+
+    def post(self, address: str, *fields: tuple[str, str], token: bool = True, **headers: str) -> Answer:
+        """A form that is sent; with a token, as the site's own forms are."""
+        sent = [*fields, *([("csrf_token", csrf_of(self.get("/account").text))] if token else [])]
+        return self.web.ask("POST", address, urlencode(sent), Cookie=self.cookie, Content_Type=FORM, **headers)
+
+
+_known: dict[tuple[int, str], Visitor] = {}
+
+
+def visitor(web: Dashboard, name: str) -> Visitor:
+    """Logged in once for all tests: a password takes long to check."""
+    if (web.port, name) not in _known:
+        _known[web.port, name] = Visitor(web, web.log_in(name))
+    return _known[web.port, name]
+
+
+def files(host: str, path: bytes, page: str = "", **more: str) -> str:
+    """The address of a page about a path, made without our own code."""
+    rest = f"&{urlencode(more)}" if more else ""
+    return f"/files/{host}{page}?path={quote_from_bytes(path, safe='')}{rest}"
+
+
+class Page(HTMLParser):
+    """What a page says and leads to. `text` is what is shown, without titles; `scripts` are its scripts' addresses and contents."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.links: list[dict[str, str]] = []
+        self.fields: list[dict[str, str]] = []
+        self.tags: list[str] = []
+        self.scripts: list[str] = []
+        self.styles = 0
+        self._text: list[str] = []
+        self.feed(answer.text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        self.tags.append(tag)
+        if tag in ("td", "th", "li", "dt", "dd", "p"):
+            self._text.append(" ")
+        self.styles += "style" in found or any(name.startswith("on") for name in found)
+        if tag == "a":
+            self.links.append(found)
+        elif tag in ("input", "select", "button"):
+            self.fields.append(found)
+        elif tag == "script":
+            self.scripts.append(found.get("src", ""))
+
+    def handle_data(self, data: str) -> None:
+        self._text.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", "".join(self._text))
+
+    def values(self, name: str) -> list[str]:
+        return [one.get("value", "") for one in self.fields if one.get("name") == name]
+
+    def addresses(self, beginning: str) -> list[str]:
+        return [one["href"] for one in self.links if one.get("href", "").startswith(beginning)]
+
+
+def path_in(address: str) -> bytes:
+    """The path that an address names, read as RFC 3986 says."""
+    pairs = (part.partition("=") for part in address.partition("?")[2].split("&"))
+    return next(unquote_to_bytes(value) for name, _, value in pairs if name == "path")
+
+
+def source_of(web: Dashboard) -> bytes:
+    """Where the host `shop` has its files."""
+    assert web.nights
+    return os.fsencode(web.nights.source)
+
+
+def raw(web: Dashboard, request: bytes, until: int = 1 << 30) -> bytes:
+    """What comes back on a connection, to its end or so many bytes, without any understanding of HTTP."""
+    with socket.create_connection(("127.0.0.1", web.port), 30) as line:
+        line.sendall(request)
+        found = bytearray()
+        while len(found) < until and (piece := line.recv(1 << 16)):
+            found += piece
+        return bytes(found)

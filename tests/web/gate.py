@@ -1,0 +1,84 @@
+"""A dashboard of three hosts without any backup, for what happens before a page is reached: logins, forms, headers, errors."""
+
+import atexit
+import re
+import shutil
+import tempfile
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from argon2 import PasswordHasher
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import Config, HostConfig, PoolSettings, publish
+from web.app import create_app
+from web.auth.model import User
+from web.auth.store import Store
+from web.settings import Settings
+
+PASSWORD = "correct horse battery"
+CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+HOSTS = ("db1", "web1", "web2")
+FILESYSTEM = "11111111-2222-4333-8444-555555555555"
+
+
+def made(top: Path, zone: str = "Europe/Berlin") -> Settings:
+    """Settings of a dashboard below `top`, with a catalogue that programs have opened and published to."""
+    state = top / "state"
+    for file in _pattern(zone).iterdir():  # migrations take longer than all else here
+        state.mkdir(exist_ok=True)
+        shutil.copy(file, state)
+    return Settings("demo", state, top / "data", top / "no.sock", hosts=("backup.example.org",), proxies=("10.0.0.1",))
+
+
+@lru_cache
+def _pattern(zone: str) -> Path:
+    top = Path(tempfile.mkdtemp(prefix="btrkeep-gate-"))
+    atexit.register(shutil.rmtree, top)
+    state = top / "state"
+    hosts = {name: HostConfig(name, address=f"root@{name}.example.org", paths=("/etc",)) for name in HOSTS}
+    config = Config(top / "demo.toml", "demo", PoolSettings(top / "pool", state, ZoneInfo(zone)), hosts=hosts)
+    with Catalogue.open(state) as catalogue:
+        publish(config, catalogue, filesystem=FILESYSTEM)
+    return state
+
+
+def add_user(settings: Settings, name: str, role: str = "operator", hosts: tuple[str, ...] | None = None) -> None:
+    """Somebody with the password above."""
+    now = datetime.now(UTC)
+    assert Store(settings.data).add_user(User(name, role, hosts, CHEAP.hash(PASSWORD), now, now))
+
+
+class Gate:
+    """A browser before the dashboard: it keeps cookies, and takes the token of a form along."""
+
+    def __init__(self, app: Flask, **environ: str) -> None:
+        self.app = app
+        self.client: FlaskClient = app.test_client()
+        self.client.environ_base.update({"HTTP_HOST": "localhost", **environ})
+
+    def get(self, address: str, **more: object) -> TestResponse:
+        return self.client.get(address, **more)
+
+    def token(self, address: str = "/login") -> str:
+        page = self.get(address)
+        if page.location == "/":  # the login's, of somebody who is logged in
+            page = self.get("/account")
+        found = re.search(r'name="csrf_token" value="([^"]+)"', page.text)
+        return found[1] if found else ""
+
+    def post(self, address: str, form: dict[str, str], page: str = "/account") -> TestResponse:
+        """A form as its page would send it."""
+        return self.client.post(address, data={"csrf_token": self.token(page), **form})
+
+    def log_in(self, name: str = "alice", password: str = PASSWORD, **more: str) -> TestResponse:
+        return self.post("/login", {"name": name, "password": password, **more}, "/login")
+
+
+def gate(settings: Settings, **environ: str) -> Gate:
+    return Gate(create_app(settings), **environ)

@@ -1,0 +1,129 @@
+"""A catalogue for the pages of the overview and of hosts, and the pages in Flask's test client."""
+
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from flask.testing import FlaskClient
+
+from btrkeep.catalogue import Backup, Catalogue, Run
+from btrkeep.config.model import Config, HostConfig, PoolSettings
+from btrkeep.config.published import publish
+from btrkeep.units import backup_name
+from tests.beds import session
+from tests.beds.session import start_time
+from web.access import Role
+from web.app import create_app
+from web.auth.model import User
+from web.auth.passwords import hashed
+from web.auth.store import Store
+from web.settings import Settings
+
+FILESYSTEM = "0b1c2d3e-0000-4000-8000-000000000001"
+BERLIN = ZoneInfo("Europe/Berlin")
+NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)  # nine in the morning in Berlin
+EVENING = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)  # ten o'clock the evening before
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+PASSWORD = "a long enough password"
+ME = os.getpid()
+MY_START = str(start_time(ME))
+_CSRF = re.compile(r'name="csrf_token"[^>]*value="([^"]+)"')
+
+
+def backup(host: str, started: datetime, state: str = "complete", **more: Any) -> Backup:
+    """A backup of ten minutes, 2 GiB, 1,000 files and 5 MiB of new data, unless it is said to be otherwise."""
+    name = None if state in ("partial", "running") else backup_name(started)
+    plain = Backup(
+        host=host,
+        name=name,
+        path=f"hosts/{host}/{name or '.working'}",
+        state=state,
+        started=started,
+        finished=started + timedelta(minutes=10),
+        duration=600.0,
+        files=1000,
+        bytes=2 << 30,
+        new_bytes=5 << 20,
+        error=None if state in ("complete", "expired", "deleting") else f"{state} for a reason",
+        outcome=state if state in ("complete", "suspect", "failed") else None,
+    )
+    return replace(plain, **more)
+
+
+def run(host: str, started: datetime, outcome: str | None = "complete", **more: Any) -> Run:
+    """A run of ten minutes that made a backup if it was complete or suspect."""
+    made = backup_name(started) if outcome in ("complete", "suspect") else None
+    plain = Run(
+        id=0,
+        host=host,
+        started=started,
+        finished=started + timedelta(minutes=10) if outcome else None,
+        outcome=outcome,
+        backup=made,
+        attempts=1,
+        exit_code=0 if outcome == "complete" else 23,
+        meaning="complete" if outcome == "complete" else "some files could not be transferred",
+        error=None if outcome in ("complete", None) else f"{outcome} for a reason",
+        last_lines=(),
+        literal_bytes=5 << 20,
+        matched_bytes=0,
+        received_bytes=6 << 20,
+        rsync_version="3.4.3",
+        protocol=32,
+        pid=ME,
+        pid_started="1",  # dead, since nobody who lives now began then
+        night=True,
+    )
+    return replace(plain, **more)
+
+
+def write(
+    state: Path, hosts: Sequence[HostConfig] = (), backups: Sequence[Backup] = (), runs: Sequence[Run] = (), **pool: Any
+) -> Catalogue:
+    """The catalogue in `state`, open. What is given as `pool` are settings of it."""
+    catalogue = Catalogue.open(state)
+    settings = PoolSettings(Path("/srv/backup"), state, **{"zone": BERLIN, **pool})
+    config = Config(Path("/etc/btrkeep/main.toml"), "main", settings, hosts={host.name: host for host in hosts})
+    publish(config, catalogue, rehearsal=False, filesystem=FILESYSTEM)
+    for one in backups:
+        catalogue.put_backup(one)
+    catalogue.add_runs(runs)
+    return catalogue
+
+
+@cache
+def _somebody(role: Role, hosts: tuple[str, ...] | None) -> tuple[Path, str]:
+    """A folder with the users of a dashboard, of whom one is logged in, and his cookie. To log in takes a while, on purpose."""
+    data = Path(tempfile.mkdtemp(prefix="people-", dir=session.folder()))
+    Store(data).add_user(User("somebody", role, hosts, hashed(PASSWORD), NOW, NOW))
+    state = data / "state"
+    write(state).close()
+    found = create_app(Settings("main", state, data, state / "nobody.sock", testing=True)).test_client()
+    words = {"name": "somebody", "password": PASSWORD, "csrf_token": token(found.get("/login").text)}
+    assert found.post("/login", data=words).status_code == 303
+    found.get("/account")  # now there is a token against forgery in it
+    cookie = found.get_cookie("btrkeep")
+    assert cookie
+    return data, cookie.value
+
+
+def client(state: Path, role: Role = "operator", hosts: tuple[str, ...] | None = None, socket: Path | None = None) -> FlaskClient:
+    """The dashboard of that catalogue, for somebody who is logged in."""
+    data, cookie = _somebody(role, hosts)
+    found = create_app(Settings("main", state, data, socket or state / "nobody.sock", testing=True)).test_client()
+    found.set_cookie("btrkeep", cookie)
+    return found
+
+
+def token(page: str) -> str:
+    """What a form has against forgery."""
+    match = _CSRF.search(page)
+    assert match, page
+    return match[1]

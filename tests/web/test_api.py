@@ -1,0 +1,317 @@
+"""The JSON API: what it says of a made-up site and of a real pool, held against sqlite3, find and stat."""
+
+import json
+import re
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_from_bytes
+
+import jsonschema_rs
+import pytest
+
+from tests.beds import TOP
+from tests.beds.dashboard import CUSTOMER, LATIN1, OPERATOR, VIEWER, Answer, Dashboard, csrf_of
+from web.api import ENDPOINTS
+from web.api.document import path_of
+
+ROOT = "/api/v1"
+
+
+def document(web: Dashboard) -> dict[str, Any]:
+    return dict(json.loads(web.ask("GET", f"{ROOT}/openapi.json").body))
+
+
+def told(web: Dashboard, path: str, who: str = OPERATOR) -> Any:
+    answer = web.get(f"{ROOT}{path}", who)
+    assert answer.status == 200, (path, answer.status, answer.text, web.said[-2000:])
+    assert answer.headers["Content-Type"] == "application/json"
+    assert answer.body.isascii()
+    return json.loads(answer.body)
+
+
+def rows(web: Dashboard, query: str, *values: Any) -> list[Any]:
+    with sqlite3.connect(f"file:{web.state}/catalogue.sqlite?mode=ro", uri=True) as connection:
+        return connection.execute(query, values).fetchall()
+
+
+def test_the_document_and_the_routes_are_the_same(site: Dashboard) -> None:
+    said = {(method.upper(), path) for path, methods in document(site)["paths"].items() for method in methods}
+    from web.app import create_app
+    from web.settings import Settings
+
+    app = create_app(Settings("main", site.state, site.data.parent / "routes", site.data.parent / "none"))
+    known = {
+        (method, rule.rule.removeprefix(ROOT).replace("<", "{").replace(">", "}"))
+        for rule in app.url_map.iter_rules()
+        if rule.endpoint.startswith("api.") and rule.endpoint != "api.openapi"
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+    }
+    assert said == known == {(one.method, path_of(one)) for one in ENDPOINTS}
+
+
+def test_the_document_is_one_of_openapi_3_1(site: Dashboard) -> None:
+    found = document(site)
+    assert found["openapi"] == "3.1.0"
+    for schema in found["components"]["schemas"].values():
+        jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+    names = [one["operationId"] for methods in found["paths"].values() for one in methods.values()]
+    assert len(names) == len(set(names))
+
+
+SIMPLE = sorted(path_of(one) for one in ENDPOINTS if one.method == "GET" and "<" not in one.path and not one.agent)
+
+
+@pytest.mark.parametrize("path", SIMPLE)
+def test_what_is_answered_is_what_the_document_says(site: Dashboard, path: str) -> None:
+    see_schema(site, path, told(site, path))
+
+
+def see_schema(web: Dashboard, path: str, answer: Any, method: str = "get") -> None:
+    """An answer has what the document says, and nothing more."""
+    found = document(web)
+    schema = found["paths"][path][method]["responses"]["200"]["content"]["application/json"]["schema"]
+    strict = _strict({**schema, "components": found["components"]})
+    jsonschema_rs.Draft202012Validator(strict, validate_formats=True).validate(answer)
+
+
+def _strict(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: _strict(value) for key, value in schema.items()}
+    return {**inner, "additionalProperties": False} if "properties" in inner and inner.get("type") == "object" else inner
+
+
+def test_hosts_are_those_of_the_catalogue(site: Dashboard) -> None:
+    first, second = told(site, "/hosts"), told(site, "/hosts?page=2")
+    assert site.made
+    assert [one["host"] for one in (*first["rows"], *second["rows"])] == sorted(site.made.hosts)
+    for one in first["rows"][:20]:
+        [[count, size]] = rows(
+            site,
+            "SELECT (SELECT count(*) FROM backup WHERE host = ?1 AND name != ''), "
+            "(SELECT bytes FROM backup WHERE host = ?1 AND state = 'complete' ORDER BY started DESC LIMIT 1)",
+            one["host"],
+        )
+        assert (one["backups"], one["size"]) == (count, size), one["host"]
+
+
+def test_a_search_finds_what_a_filter_leaves_and_sorts_it(site: Dashboard) -> None:
+    found = told(site, "/hosts?q=web+example&sort=-size&state=ok")
+    sizes = [one["size"] for one in found["rows"]]
+    assert len(sizes) > 5
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(one["host"].startswith("web") and one["state"] == "ok" for one in found["rows"])
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("sor=size", "did you mean sort?"),
+        ("page=0", "page"),
+        ("page=1e3", "no whole number"),
+        ("page=1&page=2", "given twice"),
+        ("state=grand", "state"),
+        ("q=" + "x" * 201, "q"),
+        ("q=%ff", "q"),
+        ("host=web1", "no parameter"),
+    ],
+)
+def test_a_parameter_that_does_not_fit_is_named(site: Dashboard, query: str, words: str) -> None:
+    answer = site.get(f"{ROOT}/hosts?{query}")
+    assert answer.status == 400
+    said = json.loads(answer.body)
+    assert set(said) == {"error", "hint"}
+    assert words in f"{said['error']} {said['hint']}"
+
+
+def test_nobody_is_told_anything_without_a_token(site: Dashboard) -> None:
+    for path in (*SIMPLE, "/hosts/web0000.example.org", "/nothing"):
+        answer = site.ask("GET", f"{ROOT}{path}")
+        assert answer.status == (404 if path == "/nothing" else 401), path
+        assert set(json.loads(answer.body)) == {"error", "hint"}
+    assert site.ask("GET", f"{ROOT}/hosts", Authorization="Bearer btrkeep_wrong").status == 401
+    assert "Bearer" in site.ask("GET", f"{ROOT}/hosts").headers["WWW-Authenticate"]
+
+
+def test_a_customer_sees_his_hosts_and_no_trace_of_others(site: Dashboard) -> None:
+    others = {"database", "mail", "shop", "lab"}
+    for path in SIMPLE:
+        answer = site.get(f"{ROOT}{path}", CUSTOMER)
+        assert answer.status in (200, 403), (path, answer.text)
+        assert not [name for name in others if f"{name}00" in answer.text], path
+    assert told(site, "/hosts", CUSTOMER)["total"] == 24
+    assert told(site, "/runs?limit=500", CUSTOMER)["runs"]
+    assert site.get(f"{ROOT}/hosts/mail0002.example.org", CUSTOMER).status == 404
+    assert site.get(f"{ROOT}/hosts/web0000.example.org", CUSTOMER).status == 200
+    [[number]] = rows(site, "SELECT id FROM run WHERE host = 'mail0002.example.org' LIMIT 1")
+    assert site.get(f"{ROOT}/runs/{number}", CUSTOMER).status == 404
+    assert site.get("/metrics", CUSTOMER).status == 403
+
+
+def test_a_viewer_changes_nothing(shop: Dashboard) -> None:
+    [backup] = [one["name"] for one in told(shop, "/hosts/shop/backups")["backups"]][:1]
+    for path in (f"/hosts/shop/backups/{backup}/hold", f"/hosts/shop/backups/{backup}/release", "/hosts/shop/run"):
+        assert post(shop, path, {"why": "x"} if path.endswith("hold") else None, VIEWER).status == 403
+
+
+def post(web: Dashboard, path: str, body: Any = None, who: str = OPERATOR) -> Answer:
+    words = {"Content_Type": "application/json"} if body is not None else {}
+    data = json.dumps(body) if body is not None else None
+    return web.ask("POST", f"{ROOT}{path}", data, Authorization=f"Bearer {web.tokens[who]}", **words)
+
+
+def test_a_session_reads_and_writes_only_with_its_csrf_token(shop: Dashboard) -> None:
+    name = told(shop, "/hosts/shop/backups")["backups"][0]["name"]
+    path, words = f"{ROOT}/hosts/shop/backups/{name}/hold", {"Cookie": shop.cookie, "Content_Type": "application/json"}
+    assert shop.ask("GET", f"{ROOT}/hosts", Cookie=shop.cookie).status == 200
+    refused = shop.ask("POST", path, "{}", **words)
+    assert refused.status == 400
+    assert set(json.loads(refused.body)) == {"error", "hint"}
+    word = csrf_of(shop.ask("GET", "/account", Cookie=shop.cookie).text)
+    assert shop.ask("POST", path, "{}", **words, X_CSRFToken=word).status == 200
+    assert post(shop, f"/hosts/shop/backups/{name}/release").status == 200
+    assert post(shop, f"/hosts/shop/backups/{name}/release").status == 409
+
+
+def test_a_hold_is_written_into_the_pool(shop: Dashboard) -> None:
+    assert shop.nights
+    name = shop.nights.names("shop")[0]
+    done = post(shop, f"/hosts/shop/backups/{name}/hold", {"why": "the audit"})
+    assert done.status == 200, done.text
+    see_schema(shop, "/hosts/{host}/backups/{backup}/hold", json.loads(done.body), "post")
+    notes = json.loads((shop.nights.pool / "hosts" / "shop" / "notes.json").read_text())
+    assert notes["backups"][name]["hold"]["why"].startswith("the audit")
+    [[held]] = rows(shop, "SELECT held FROM backup WHERE host = 'shop' AND name = ?", name)
+    assert "the audit" in held
+    assert post(shop, f"/hosts/shop/backups/{name}/release").status == 200
+    notes = json.loads((shop.nights.pool / "hosts" / "shop" / "notes.json").read_text())
+    assert "hold" not in notes["backups"].get(name, {})
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [("{", "application/json"), ("[]", "application/json"), ('{"whi": ""}', "application/json"), ("{}", "text/plain")],
+)
+def test_a_body_that_does_not_fit_is_refused(shop: Dashboard, body: str, kind: str) -> None:
+    assert shop.nights
+    path = f"{ROOT}/hosts/shop/backups/{shop.nights.names('shop')[0]}/hold"
+    answer = shop.ask("POST", path, body, Authorization=f"Bearer {shop.tokens[OPERATOR]}", Content_Type=kind)
+    assert answer.status == 400, answer.text
+    assert set(json.loads(answer.body)) == {"error", "hint"}
+
+
+def test_a_folder_is_listed_as_find_does(shop: Dashboard) -> None:
+    assert shop.nights
+    folder = os_bytes(shop.nights.source) + b"/names"
+    found = told(shop, f"/hosts/shop/files?path={quote_from_bytes(folder)}&sort=size")
+    real = os_bytes(shop.nights.data("shop", shop.nights.source / "names"))
+    said = subprocess.run(["find", real, "-mindepth", "1", "-printf", "%f\\0%s\\0%i\\0"], capture_output=True, check=True)
+    parts = said.stdout.split(b"\0")[:-1]
+    names = {parts[at]: (int(parts[at + 1]), int(parts[at + 2])) for at in range(0, len(parts), 3)}
+    assert {one["name"].encode("utf-8", "surrogateescape"): (one["size"], one["inode"]) for one in found["entries"]} == names
+    see_schema(shop, "/hosts/{host}/files", found)
+
+
+def os_bytes(path: Path) -> bytes:
+    return str(path).encode()
+
+
+def test_a_download_is_the_file(shop: Dashboard) -> None:
+    assert shop.nights
+    for name in (b"/large.bin", b"/names/" + LATIN1):
+        path = quote_from_bytes(os_bytes(shop.nights.source) + name)
+        answer = shop.get(f"{ROOT}/hosts/shop/download?path={path}")
+        assert answer.status == 200
+        with open(os_bytes(shop.nights.source) + name, "rb") as file:  # noqa: PTH123 - a name that is no text
+            assert answer.body == file.read()
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["relative", "/a/../b", "/./a", "/%00", "/" + "x" * 5000])
+def test_a_path_that_leads_elsewhere_is_none(shop: Dashboard, path: str) -> None:
+    assert shop.get(f"{ROOT}/hosts/shop/files?path={path}").status == 400
+
+
+def test_a_symlink_of_the_backup_leads_nowhere(shop: Dashboard) -> None:
+    assert shop.nights
+    for name in ("shadow", "out/passwd", "out"):
+        answer = shop.get(f"{ROOT}/hosts/shop/download?path={shop.nights.source}/{name}")
+        assert answer.status in (400, 403, 404), (name, answer.status, answer.body[:200])
+
+
+def test_versions_and_differences_of_a_file(shop: Dashboard) -> None:
+    assert shop.nights
+    first, *_, last = shop.nights.names("shop")
+    path = f"{shop.nights.source}/prices.txt"
+    found = told(shop, f"/hosts/shop/versions?path={path}")
+    assert [one["first"] for one in found["versions"]] == shop.nights.names("shop")
+    see_schema(shop, "/hosts/{host}/versions", found)
+    compared = told(shop, f"/hosts/shop/compare?path={path}&before={first}&after={last}")
+    see_schema(shop, "/hosts/{host}/compare", compared)
+    assert [one["text"] for one in compared["text"] if one["what"] == "added"] == ["black tea 4.80"]
+
+
+def test_a_run_that_was_asked_for_is_followed_to_its_end(shop: Dashboard) -> None:
+    done = post(shop, "/hosts/lab/run")
+    assert done.status == 200, done.text
+    see_schema(shop, "/hosts/{host}/run", json.loads(done.body), "post")
+    job = json.loads(done.body)["job"]
+    found = ended(shop, job)
+    assert (found["state"], found["exit"], found["host"]) == ("done", 0, "lab")
+    see_schema(shop, "/tasks/{task}", found)
+    listed = told(shop, "/tasks", CUSTOMER)["tasks"]
+    assert job in [one["job"] for one in listed]
+    see_schema(shop, "/tasks", told(shop, "/tasks"))
+
+
+def ended(web: Dashboard, job: str) -> Any:
+    """The task, when it is over."""
+    end = time.monotonic() + 30
+    while (found := told(web, f"/tasks/{job}"))["state"] in ("queued", "running"):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    return found
+
+
+def test_a_restore_is_previewed_and_done(shop: Dashboard) -> None:
+    assert shop.nights
+    source, first = shop.nights.source, shop.nights.names("shop")[0]
+    wish = {"paths": [f"{source}/prices.txt"], "backup": first, "folder": f"{shop.nights.top}/restored"}
+    asked = post(shop, "/hosts/shop/restore/preview", wish)
+    assert asked.status == 200, asked.text
+    see_schema(shop, "/hosts/{host}/restore/preview", json.loads(asked.body), "post")
+    counts = json.loads(asked.body)["preview"]["counts"]
+    assert counts["overwritten"]["number"] == 0
+    assert not (shop.nights.top / "restored").exists()
+    done = post(shop, "/hosts/shop/restore", wish)
+    assert done.status == 200, done.text
+    assert ended(shop, json.loads(done.body)["job"])["state"] == "done"
+    [file] = (shop.nights.top / "restored").rglob("prices.txt")
+    assert file.read_text() == "black tea 2.80\ngreen tea 3.20\n"
+
+
+@pytest.mark.parametrize(
+    "wish", [{}, {"paths": []}, {"paths": ["a"]}, {"paths": ["/a/../b"]}, {"paths": ["/\ud800"]}, {"paths": ["/"], "folder": "x"}]
+)
+def test_a_restore_of_nothing_or_to_nowhere_is_refused(shop: Dashboard, wish: Any) -> None:
+    for path in ("/hosts/shop/restore", "/hosts/shop/restore/preview"):
+        assert post(shop, path, wish).status == 400
+
+
+def test_the_root_service_is_not_there_and_that_is_said(site: Dashboard) -> None:
+    answer = site.get(f"{ROOT}/hosts/web0000.example.org/files")
+    assert answer.status == 503
+    assert "root service" in json.loads(answer.body)["error"]
+
+
+def test_the_page_of_the_documentation_has_every_operation() -> None:
+    text = (TOP / "docs" / "api.rst").read_text(encoding="utf-8")
+    said = re.findall(r"``(GET|POST) (/\S*)``\n\s+- (.*)", text)
+    marks = {True: " (operators)", False: ""}
+    known = [(one.method, path_of(one), one.summary + (marks[one.operator] or " (all hosts)" * one.pool_wide)) for one in ENDPOINTS]
+    assert said == known

@@ -1,0 +1,69 @@
+"""axe-core has nothing to say of any page, in light and in dark, on a laptop and on a telephone."""
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import Browser
+
+from tests.beds.browser import LAPTOP, PHONE, enter, visit
+from tests.beds.dashboard import Dashboard
+from tests.web.test_browser import PAGES, folder_of
+
+MORE = (
+    "/log/1",
+    "/pool/blockgroups?order=free",
+    "/jobs/expire-3",
+    "/pool/balance/3",
+    "/doctor",
+    "/nothing",
+    "/login",
+    "/hosts/nobody",
+)
+EVERYTHING = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
+LOOKS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
+"""All that another look can change; everything takes three times as long."""
+ROOM = {"type": "rule", "values": ["scrollable-region-focusable", "target-size", "color-contrast"]}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "size", "rules"), [("light", LAPTOP, EVERYTHING), ("dark", LAPTOP, LOOKS), ("light", PHONE, ROOM)]
+)
+def test_axe_is_content_with_the_site(site: Dashboard, browser: Browser, scheme: str, size: Any, rules: Any) -> None:
+    assert looked(site, browser, (*PAGES, *MORE), scheme, size, rules) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_is_content_with_the_files(shop: Dashboard, browser: Browser, scheme: str) -> None:
+    assert shop.nights
+    folder, first = folder_of(shop), shop.nights.names("shop")[0]
+    prices = folder.replace("/files/shop?", "/files/shop/{}?") + "/prices.txt"
+    pages = (
+        folder,
+        f"{folder}/names",
+        f"{folder}/prices.txt",
+        prices.format("versions"),
+        f"{prices.format('compare')}&before={first}",
+    )
+    restore = f"/restore/shop?path={shop.nights.source}/prices.txt"
+    assert (
+        looked(shop, browser, (*pages, restore, f"/hosts/shop/hold?backup={first}", "/hosts/shop/run"), scheme, LAPTOP, EVERYTHING)
+        == []
+    )
+
+
+def looked(web: Dashboard, browser: Browser, paths: tuple[str, ...], scheme: str, size: Any, rules: Any) -> list[str]:
+    """What axe says of each, a line for each rule."""
+    found = []
+    with visit(browser, web.url, color_scheme=scheme, viewport=size) as (page, _):
+        enter(page, web.url, web.cookie)
+        for path in paths:
+            if path == "/login":
+                page.context.clear_cookies()
+            page.goto(path)
+            if path == "/login":
+                enter(page, web.url, web.cookie)
+            for one in Axe().run(page, options={"resultTypes": ["violations"], "runOnly": rules}).response["violations"]:
+                places = "; ".join(node["html"][:200] for node in one["nodes"][:2])
+                found.append(f"{path} {one['id']} x{len(one['nodes'])}: {one['help']}: {places}")
+    return found

@@ -1,0 +1,276 @@
+"""What people do, in a real browser: on the made-up site, and on a real pool with its files."""
+
+import hashlib
+import re
+import time
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, expect
+
+from btrkeep.catalogue import Catalogue, Progress
+from tests.beds.browser import PHONE, Noticed, enter, log_in, visit
+from tests.beds.dashboard import LATIN1, MARKUP, OPERATOR, PASSWORD, Dashboard
+
+PAGES = (
+    *("/", "/hosts", "/hosts?state=failing", "/hosts/web0000.example.org", "/hosts/database0041.example.org", "/pool", "/pool/day"),
+    *(
+        "/pool/score",
+        "/pool/heatmap",
+        "/pool/timelapse",
+        "/pool/blockgroups",
+        "/pool/balance",
+        "/pool/expiry",
+        "/jobs",
+        "/log",
+        "/account",
+    ),
+)
+
+
+def folder_of(shop: Dashboard) -> str:
+    assert shop.nights
+    return f"/files/shop?path={shop.nights.source}"
+
+
+def test_from_the_login_to_a_failing_host(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url) as (page, noticed):
+        page.goto("/hosts?state=failing")
+        expect(page).to_have_url(re.compile(r"/login\?next="))
+        log_in(page, OPERATOR, PASSWORD)
+        expect(page).to_have_url(re.compile(r"/hosts\?state=failing$"))
+        expect(page.locator("table.hosts tbody tr")).to_have_count(3)
+        page.get_by_role("navigation").get_by_role("link", name="Overview").click()
+        page.locator('main a[href="/hosts?state=ok"]').first.click()
+        expect(page).to_have_url(re.compile("state=ok"))
+        page.get_by_role("searchbox").fill("web 00")
+        page.get_by_role("button", name="Search").click()
+        rows = page.locator("table.hosts tbody tr")
+        expect(rows.first).to_contain_text("web00")
+        page.get_by_role("link", name="web0005.example.org").click()
+        expect(page.get_by_role("heading", level=1)).to_contain_text("web0005.example.org")
+        expect(page.locator("body")).to_contain_text("daily")
+        noticed.nothing()
+
+
+def test_a_wrong_password_says_so_and_a_logout_ends_it(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url) as (page, _):
+        log_in(page, OPERATOR, "not the password")
+        expect(page.get_by_role("alert")).to_contain_text("do not fit")
+        log_in(page, OPERATOR, PASSWORD)
+        expect(page).to_have_url(f"{site.url}/")
+        page.locator(".me summary").click()
+        page.get_by_role("button", name="Log out").click()
+        page.goto("/hosts")
+        expect(page).to_have_url(re.compile("/login"))
+
+
+def test_text_of_hosts_is_only_text(site: Dashboard, browser: Browser) -> None:
+    """The made-up site has markup, template code and escapes in every place where text of a host can stand."""
+    with visit(browser, site.url) as (page, noticed):
+        enter(page, site.url, site.cookie)
+        for path in PAGES:
+            page.goto(path)  # to its load event, which comes after that of its pictures, or their errors
+            assert page.evaluate("window.pwned") is None, path
+            assert "onerror" not in page.evaluate("[...document.querySelectorAll('*')].flatMap(e => e.getAttributeNames())"), path
+        page.goto("/hosts/database0041.example.org")
+        expect(page.locator("body")).to_contain_text("<img src=x onerror=window.pwned=1>")
+        noticed.nothing()
+
+
+def test_every_page_fits_a_telephone(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url, viewport=PHONE, has_touch=True) as (page, noticed):
+        enter(page, site.url, site.cookie)
+        wide = {}
+        for path in PAGES:
+            page.goto(path)
+            width = page.evaluate("document.documentElement.scrollWidth")
+            if width > PHONE["width"]:
+                wide[path] = width
+        assert wide == {}
+        noticed.nothing()
+
+
+def test_what_runs_moves_without_a_reload(site: Dashboard, browser: Browser) -> None:
+    assert site.made
+    host = site.made.running[0]
+    with visit(browser, site.url) as (page, noticed), Catalogue.open(site.state) as catalogue:
+        enter(page, site.url, site.cookie)
+        page.goto("/")
+        page.evaluate("window.same = true")
+        before = next(one for one in catalogue.progress() if one.host == host)
+        try:
+            catalogue.put_progress(_with(before, files_done=98_765, share=0.87))
+            expect(page.locator("body")).to_contain_text("98,765", timeout=8000)
+        finally:
+            catalogue.put_progress(before)
+        assert page.evaluate("window.same") is True
+        noticed.nothing()
+
+
+def _with(one: Progress, **changes: object) -> Progress:
+    from dataclasses import replace
+
+    return replace(one, **changes)  # type: ignore[arg-type]
+
+
+def test_pages_work_without_javascript(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url, java_script_enabled=False) as (page, _):
+        log_in(page, OPERATOR, PASSWORD)
+        page.goto("/hosts?q=mail")
+        expect(page.locator("table.hosts tbody tr")).to_have_count(24)
+        page.goto("/")
+        expect(page.locator("body")).to_contain_text("complete")
+        for path in ("/pool", "/pool/heatmap", "/pool/timelapse"):
+            page.goto(path)
+            images = page.locator("main img").all()
+            assert images
+            assert all(image.get_attribute("alt") for image in images), path
+
+
+def test_by_keyboard_alone(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url) as (page, _):
+        page.goto("/login")
+        page.keyboard.type(OPERATOR)  # the first field has the focus
+        page.keyboard.press("Tab")
+        page.keyboard.type(PASSWORD)
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(f"{site.url}/")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to content"
+        _tab_to(page, "Hosts")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Hosts")
+        _tab_to(page, "database0001.example.org")
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none", "what has the focus is not seen"
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile("/hosts/database0001"))
+
+
+def _tab_to(page: Page, words: str) -> None:
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent.trim()") == words:
+            return
+    raise AssertionError(f"{words} is not reached by Tab")
+
+
+def test_dark_is_dark_and_light_is_light(site: Dashboard, browser: Browser) -> None:
+    shades = {}
+    for scheme in ("light", "dark"):
+        with visit(browser, site.url, color_scheme=scheme) as (page, _):
+            page.goto("/login")
+            colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            shades[scheme] = sum(int(part) for part in re.findall(r"\d+", colour)[:3])
+    assert shades["light"] > 600
+    assert shades["dark"] < 150
+
+
+def test_the_heatmap_says_what_is_under_the_pointer(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url) as (page, noticed):
+        enter(page, site.url, site.cookie)
+        page.goto("/pool/heatmap")
+        canvas = page.locator(".heatmap .canvas")
+        canvas.hover(position={"x": 5, "y": 5})
+        under = page.locator(".heatmap .under")
+        expect(under).to_contain_text(re.compile(r"metadata|data"))
+        link = under.get_by_role("link").first
+        vaddr = re.search(r"/pool/blockgroup/(\d+)", link.get_attribute("href") or "")
+        assert vaddr
+        link.click()
+        expect(page).to_have_url(re.compile(f"/pool/blockgroup/{vaddr[1]}"))
+        expect(page.locator("body")).to_contain_text(vaddr[1])
+        assert [one for one in noticed.errors if "502" not in one and "503" not in one] == []  # extents are the root service's
+        assert noticed.violations == []
+
+
+def test_the_timelapse_goes_by_its_slider(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url) as (page, noticed):
+        enter(page, site.url, site.cookie)
+        page.goto("/pool/timelapse")
+        image, slider = page.locator(".timelapse img"), page.get_by_role("slider")
+        newest = image.get_attribute("src")
+        slider.fill("0")
+        expect(image).not_to_have_attribute("src", newest or "")
+        expect(page.locator(".count")).to_have_text("1 of 5")
+        assert image.evaluate("async image => { await image.decode(); return image.naturalWidth }") > 100
+        noticed.nothing()
+
+
+def test_a_file_is_found_and_downloaded_as_it_was(shop: Dashboard, browser: Browser, tmp_path: Path) -> None:
+    assert shop.nights
+    with visit(browser, shop.url) as (page, noticed):
+        enter(page, shop.url, shop.cookie)
+        page.goto(folder_of(shop))
+        page.get_by_role("link", name="large.bin", exact=True).click()
+        with page.expect_download() as waiting:
+            page.get_by_role("link", name=re.compile("^Download")).first.click()
+        waiting.value.save_as(tmp_path / "it")
+        assert _sum(tmp_path / "it") == _sum(shop.nights.source / "large.bin")
+        assert waiting.value.suggested_filename == "large.bin"
+        noticed.nothing()
+
+
+def _sum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_hostile_names_are_shown_and_still_work(shop: Dashboard, browser: Browser, tmp_path: Path) -> None:
+    with visit(browser, shop.url) as (page, noticed):
+        enter(page, shop.url, shop.cookie)
+        page.goto(f"{folder_of(shop)}/names")
+        expect(page.get_by_role("link", name=MARKUP.decode(), exact=True)).to_be_visible()
+        expect(page.get_by_role("link", name="caf\\xe9.txt")).to_be_visible()
+        expect(page.get_by_role("link", name="two\\nlines.txt")).to_be_visible()
+        for name, content in (("caf\\xe9.txt", LATIN1), (MARKUP.decode(), MARKUP)):
+            page.goto(f"{folder_of(shop)}/names")
+            page.get_by_role("link", name=name).click()
+            with page.expect_download() as waiting:
+                page.get_by_role("link", name=re.compile("^Download")).first.click()
+            waiting.value.save_as(tmp_path / "it")
+            assert (tmp_path / "it").read_bytes() == b"content of " + content
+        assert page.evaluate("window.pwned") is None
+        noticed.nothing()
+
+
+def test_an_earlier_version_is_found_and_its_restore_previewed(shop: Dashboard, browser: Browser) -> None:
+    assert shop.nights
+    with visit(browser, shop.url) as (page, noticed):
+        enter(page, shop.url, shop.cookie)
+        page.goto(f"{folder_of(shop)}/prices.txt")
+        expect(page.locator("body")).to_contain_text("black tea 4.80")
+        page.get_by_role("link", name="Compare").last.click()
+        expect(page.locator("body")).to_contain_text("black tea 2.80")
+        expect(page.locator("body")).to_contain_text("black tea 3.80")
+        page.go_back()
+        page.get_by_role("link", name="Restore").last.click()
+        expect(page).to_have_url(re.compile(f"backup={shop.nights.names('shop')[0]}"))
+        expect(page.get_by_role("heading", level=1)).to_contain_text("Restore to shop")
+        page.get_by_role("radio", name=re.compile("Where it was")).check()
+        page.get_by_role("button", name="See what would happen").click()
+        expect(page.locator("main")).to_contain_text(
+            re.compile("would be overwritten|would not be done|could not be"), timeout=20_000
+        )
+        assert noticed.violations == []
+
+
+def test_a_backup_is_held_and_released_by_clicks(shop: Dashboard, browser: Browser) -> None:
+    assert shop.nights
+    name = shop.nights.names("shop")[0]
+    with visit(browser, shop.url) as (page, noticed):
+        enter(page, shop.url, shop.cookie)
+        page.goto(f"/hosts/shop/hold?backup={name}")
+        page.locator("main input[name=why]").fill("for the audit <b>")
+        page.locator("main form button").first.click()
+        end = time.monotonic() + 10
+        while "audit <b>" not in (shop.nights.pool / "hosts/shop/notes.json").read_text():
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        page.goto("/hosts/shop")
+        expect(page.locator("body")).to_contain_text("for the audit <b>")
+        shop.nights.backupd("release", "shop", name)
+        _nothing_but(noticed)
+
+
+def _nothing_but(noticed: Noticed) -> None:
+    assert (noticed.violations, noticed.dialogs, noticed.elsewhere) == ([], [], [])

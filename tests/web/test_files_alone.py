@@ -1,0 +1,118 @@
+"""The pages of files in front of an agent of ours: names of any bytes, there and back, and what it refuses."""
+
+import html
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from btrkeep.config.model import HostConfig
+from btrkeep.serving.client import Refused
+from btrkeep.units import printable
+from tests.web.made import NOW, backup, client, write
+from web.data.files import bytes_of, text_of
+
+NAME = st.binary(min_size=1, max_size=30).filter(lambda name: b"/" not in name and b"\0" not in name and name not in (b".", b".."))
+WHEN = {"mtime": "2026-11-20T21:00:00Z", "mtime_ns": 0}
+
+
+class Rigged:
+    """Answers in the place of `Agent`: a folder /x with the names that a test gives, all files; and it can be too busy."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        self.asked: list[tuple[str, Mapping[str, Any]]] = []
+        self.refuses: dict[str, Refused] = {}
+
+    def ask(self, verb: str, **arguments: Any) -> Any:
+        self.asked.append((verb, arguments))
+        if verb in self.refuses:
+            raise self.refuses[verb]
+        which = {"name": "2026-11-20T210000Z", "state": "complete", "started": "2026-11-20T21:00:00Z"}
+        if verb == "versions":
+            seen = [{"name": which["name"], "started": which["started"], "state": "complete", "found": "there", "version": None}]
+            return {"path": arguments["path"], "by_content": False, "versions": [], "gone": [], "backups": seen}
+        is_folder = arguments["path"] == "/x"
+        inside = [self.entry(b"/x/" + name, "file") for name in self.names] if is_folder else []
+        entry = self.entry(bytes_of(arguments["path"]), "folder" if is_folder else "file")
+        return {"backup": which, "path": arguments["path"], "entry": entry, "entries": inside, "total": len(inside)}
+
+    def entry(self, path: bytes, kind: str) -> dict[str, Any]:
+        numbers = {"size": 0, "allocated": 0, "mode": "0644", "uid": 0, "gid": 0, "inode": 1, "links": 1, "target": None}
+        return {"path": text_of(path), "name": text_of(path.rsplit(b"/", 1)[1]), "kind": kind, **numbers, **WHEN}
+
+    def stream(self, verb: str, **arguments: Any) -> Any:
+        self.asked.append((verb, arguments))
+        raise Refused("not now", "", "busy")
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Rigged:
+    found = Rigged()
+    for module in ("files", "files_errors"):
+        monkeypatch.setattr(f"web.pages.{module}.agent", lambda: found)
+    return found
+
+
+@pytest.fixture
+def visitor(tmp_path: Path) -> FlaskClient:
+    with write(tmp_path, [HostConfig("web1", paths=("/x",))], [backup("web1", NOW)]):
+        pass
+    return client(tmp_path)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.lists(NAME, min_size=1, max_size=5, unique=True))
+@example([b"caf\xe9", b"two\nlines", "\u202egnp.exe".encode(), b"<script>alert(1)<script>", b"a+b %41&path=#?;=", b"'\"", b" "])
+def test_every_name_comes_back_from_its_link_as_the_bytes_that_it_was(
+    agent: Rigged, visitor: FlaskClient, names: list[bytes]
+) -> None:
+    agent.names = names
+    page = visitor.get("/files/web1?path=/x").get_data(as_text=True)
+    links = re.findall(r'<th scope="row"><a href="([^"]+)">(?:<bdi class="name">(.*?)</bdi>)', page)
+    assert len(links) == len(names)
+    for name, (link, shown) in zip(names, links, strict=True):
+        assert html.unescape(shown) == printable(name)
+        agent.asked.clear()
+        assert visitor.get(html.unescape(link)).status_code == 200
+        verb, arguments = agent.asked[0]
+        assert (verb, bytes_of(arguments["path"])) == ("browse", b"/x/" + name)
+    boxes = [html.unescape(value) for value in re.findall(r'name="path" value="([^"]*)"', page)]
+    assert all(value.isascii() and value.isprintable() for value in boxes)
+
+
+@pytest.mark.parametrize("path", ["/x", "/x/file"])
+def test_a_service_that_is_too_busy_for_the_history_lets_the_page_be_seen(agent: Rigged, visitor: FlaskClient, path: str) -> None:
+    agent.names = [b"file"]
+    agent.refuses["versions"] = Refused("too much of that is under way", "try again in a moment", "busy")
+    answer = visitor.get(f"/files/web1?path={path}")
+    assert answer.status_code == 200
+    assert visitor.get(f"/files/web1/versions?path={path}").status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [("usage", 400), ("missing", 404), ("refused", 403), ("locked", 409), ("busy", 503), ("unusable", 503), ("failed", 502)],
+)
+def test_what_the_service_refuses_has_its_own_status_and_says_why(
+    agent: Rigged, visitor: FlaskClient, kind: str, status: int
+) -> None:
+    agent.refuses["browse"] = Refused("<b>because</b>", "do so", kind)
+    answer = visitor.get("/files/web1?path=/x")
+    assert answer.status_code == status
+    assert "&lt;b&gt;because" in answer.get_data(as_text=True)
+    assert "<b>because" not in answer.get_data(as_text=True)
+
+
+def test_a_host_without_a_backup_says_that_there_is_none(agent: Rigged, tmp_path: Path) -> None:
+    with write(tmp_path, [HostConfig("web1", paths=("/x",))]):
+        pass
+    agent.refuses["browse"] = Refused("web1 has no backup that can be restored from", "", "missing")
+    answer = client(tmp_path).get("/files/web1")
+    assert answer.status_code == 404
+    assert "There is none of this host" in answer.get_data(as_text=True)

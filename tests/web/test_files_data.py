@@ -1,0 +1,244 @@
+"""What is behind the pages of files, on plain data: names of any bytes, neighbours in time, orders, headers of downloads."""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from flask import Flask
+from hypothesis import example, given
+from hypothesis import strategies as st
+from waitress import channel
+
+from btrkeep.errors import OperatorError
+from web.app import create_app
+from web.data.files import MOST_SORTED, Which, browse, bytes_of, choices, nearest, text_of
+from web.data.files_compare import line_of
+from web.data.files_history import Around, History, Seen, around
+from web.data.files_text import beginning
+from web.download import Places, TooMany, disposition, name_of, place, sent
+from web.pages.files_links import Links, is_escaped, quoted
+from web.paths import path_of_request, paths_of_form
+from web.settings import Settings
+
+NAME = st.binary(min_size=1, max_size=40).filter(lambda name: b"/" not in name and b"\0" not in name and name not in (b".", b".."))
+PATH = st.lists(NAME, max_size=6).map(lambda names: b"/" + b"/".join(names))
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Flask:
+    folder: Path = tmp_path_factory.mktemp("web")
+    return create_app(Settings("main", folder / "state", folder, folder / "socket"))
+
+
+@given(PATH)
+@example(b"/caf\xe9/two\nlines/\xe2\x80\xae/a+b %41&path=/x#?;=")
+def test_a_path_of_any_bytes_is_the_same_behind_its_link_and_its_form(app: Flask, path: bytes) -> None:
+    with app.test_request_context("/"):
+        address = Links("web1", "latest").browse(text_of(path), sort="name")
+    assert re.fullmatch(r"[!-~]+", address)
+    with app.test_request_context(address):
+        assert path_of_request() == path
+    with app.test_request_context("/", method="POST", data={"path": quoted(text_of(path))}):
+        assert paths_of_form() == [path]
+
+
+@given(NAME)
+@example(b'x"\r\nSet-Cookie: a=b')
+@example(b"%22%0d%0a; filename=evil")
+@example("\u202egnp.exe".encode())
+def test_no_name_gets_out_of_the_header_of_a_download(name: bytes) -> None:
+    said = disposition(name)
+    assert said.isascii()
+    assert said.isprintable()
+    match = re.fullmatch(r"attachment; filename=\"([^\"\\%]+)\"; filename\*=UTF-8''([A-Za-z0-9%._~!$&+^`|*'-]+)", said)
+    assert match, said
+    assert unquote(match[2], errors="strict").isprintable()
+
+
+def test_a_usual_name_is_kept_as_it_is() -> None:
+    assert disposition(b"report 2026.txt") == "attachment; filename=\"report 2026.txt\"; filename*=UTF-8''report%202026.txt"
+    assert disposition("é.txt".encode()) == "attachment; filename=\"_.txt\"; filename*=UTF-8''%C3%A9.txt"
+    assert disposition(b"caf\xe9") == "attachment; filename=\"caf_\"; filename*=UTF-8''caf%EF%BF%BD"
+
+
+def test_an_archive_is_called_after_host_folder_and_day() -> None:
+    assert name_of("web1", "2026-11-20T220003Z", b"/etc/nginx", "tar") == b"web1-nginx-2026-11-20.tar"
+    assert name_of("web1", "latest", b"/", "zip") == b"web1.zip"
+    assert name_of("web1", "latest", b"/etc/hosts", "file") == b"hosts"
+
+
+def moment(day: int) -> datetime:
+    return datetime(2026, 11, day, 22, tzinfo=UTC)
+
+
+def which(day: int, state: str = "complete") -> Which:
+    return Which(f"2026-11-{day:02}T220000Z", state, moment(day))
+
+
+def test_the_nearest_backup_is_the_nearest_in_time() -> None:
+    known = [which(20), which(10), which(2)]
+    assert nearest(known, "2026-11-13T220000Z") == known[1]
+    assert nearest(known, "2026-11-17") == known[0]
+    assert nearest(known, "2026-11") == known[0]
+    assert nearest([], "2026-11-13T220000Z") is None
+
+
+def history(*said: tuple[int, str, int | None]) -> History:
+    seen = tuple(Seen(which(day).name, moment(day), "complete", found, version) for day, found, version in said)
+    return History("web1", "/etc", False, (), (), seen)
+
+
+@pytest.mark.parametrize(
+    ("day", "before", "after"),
+    [(1, None, 3), (2, None, 3), (3, 2, 4), (4, 3, 6), (5, 3, 6), (6, 5, None)],
+)
+def test_the_changes_around_a_backup_are_those_nearest_to_it(day: int, before: int | None, after: int | None) -> None:
+    told = history((1, "there", 0), (2, "there", 0), (3, "missing", None), (4, "there", 1), (5, "there", 1), (6, "there", 0))
+    wanted = Around(which(before).name if before else None, which(after).name if after else None)
+    assert around(told, which(day).name) == wanted
+
+
+def test_a_backup_that_says_nothing_of_a_path_is_no_change() -> None:
+    told = history((1, "there", 0), (2, "not finished", None), (3, "there", 0))
+    assert around(told, which(3).name) == Around(None, None)
+
+
+class Told:
+    """An agent of a folder with so many names, which gives out as many at once as the real one."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.asked = total, list[tuple[int, int]]()
+
+    def ask(self, verb: str, **arguments: Any) -> Mapping[str, Any]:
+        assert verb == "browse"
+        assert arguments["limit"] <= 5000
+        first, limit = arguments["offset"], arguments["limit"]
+        self.asked.append((first, limit))
+        shown = [self._entry(number) for number in range(first, min(self.total, first + limit))]
+        backup = {"name": which(1).name, "state": "complete", "started": "2026-11-01T22:00:00Z"}
+        return {"backup": backup, "path": "/", "entry": self._entry(0), "entries": shown, "total": self.total}
+
+    def _entry(self, number: int) -> dict[str, Any]:
+        kinds = {"kind": "file", "size": number * 7919 % 10007, "allocated": 0, "mode": "0644", "uid": 0, "gid": 0}
+        times = {"mtime": "2026-11-01T22:00:00Z", "mtime_ns": -number, "inode": number, "links": 1, "target": None}
+        return {"path": f"/{number:06}", "name": f"{number:06}", **kinds, **times}
+
+
+def test_a_large_folder_is_sorted_as_a_whole_and_shown_in_pages() -> None:
+    agent = Told(12_345)
+    page = browse(agent, "web1", "latest", b"/", offset=10, limit=5, sort="-size")
+    every = sorted(((number * 7919 % 10007) for number in range(12_345)), reverse=True)
+    assert [one.size for one in page.entries] == every[10:15]
+    assert len(agent.asked) == 3
+    assert [one.name for one in browse(agent, "web1", "latest", b"/", limit=2, sort="time").entries] == ["012344", "012343"]
+
+
+def test_a_folder_that_is_too_large_to_be_sorted_comes_by_name_and_says_so() -> None:
+    page = browse(Told(MOST_SORTED + 1), "web1", "latest", b"/", offset=7, limit=2, sort="-size")
+    assert (page.sort, [one.name for one in page.entries]) == ("name", ["000007", "000008"])
+
+
+def test_a_time_that_no_calendar_has_is_told_by_its_number() -> None:
+    agent = Told(1)
+    agent._entry = lambda number: {**Told._entry(agent, number), "mtime": None, "mtime_ns": 2**62}  # type: ignore[method-assign]
+    assert browse(agent, "web1", "latest", b"/").entry.mtime is None
+
+
+@given(st.binary(max_size=300))
+def test_whatever_a_file_holds_its_lines_are_safe_to_show(data: bytes) -> None:
+    text = beginning([data], len(data))
+    if text is None:
+        assert set(data) & ({*range(32)} - {9, 10, 12, 13, 27})
+    else:
+        assert all(line.isprintable() for line in text.lines)
+
+
+def test_the_beginning_of_a_long_file_ends_with_a_whole_character() -> None:
+    data = "é".encode() * 40_000
+    text = beginning((data[start : start + 1000] for start in range(0, len(data), 1000)), len(data), limit=1001)
+    assert text
+    assert text.more
+    assert text.lines == ("é" * 500,)
+    assert beginning([b"a\tb\r\nc"], 6) == type(text)(("a       b", "c"), False)
+
+
+def test_a_line_of_a_difference_cannot_hide_what_it_says() -> None:
+    assert line_of("+a\u202eb\x1b[0m").text == "a\\u202eb\\x1b[0m"
+    assert [line_of(line).what for line in ("+x", "-x", " x", "@@ -1 +1 @@")] == ["added", "removed", "same", "place"]
+
+
+def test_only_backups_that_can_be_restored_from_are_offered() -> None:
+    def row(name: str | None, state: str, day: int) -> Any:
+        return type("Row", (), {"name": name, "state": state, "started": moment(day)})()
+
+    rows = [
+        row("a", "complete", 1),
+        row(None, "running", 5),
+        row("b", "deleting", 2),
+        row("c", "suspect", 3),
+        row("d", "expired", 4),
+    ]
+    assert [one.name for one in choices(rows)] == ["d", "c", "a"]
+
+
+def test_a_name_is_marked_when_it_is_shown_otherwise_than_it_is() -> None:
+    assert is_escaped(text_of(b"caf\xe9"))
+    assert is_escaped("two\nlines")
+    assert not is_escaped("café <b>")
+    assert bytes_of(text_of(b"caf\xe9")) == b"caf\xe9"
+
+
+class Stream:
+    """A stream of two pieces that breaks, or ends."""
+
+    length = None
+
+    def __init__(self, breaks: bool) -> None:
+        self.breaks, self.closed = breaks, 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b"one"
+        if self.breaks:
+            raise OperatorError("the disk is broken")
+        yield b"two"
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_download_gives_its_place_back_however_it_ends() -> None:
+    places = Places(at_once=1, of_one=1)
+    for breaks in (False, True):
+        with place("alice", places):
+            stream = Stream(breaks)
+            response = sent(stream, b"x", "alice", places)
+        with pytest.raises(TooMany):
+            places.take("alice")
+        pieces = response.iter_encoded()
+        assert next(pieces) == b"one"
+        if breaks:
+            with pytest.raises(channel.ClientDisconnected):
+                next(pieces)
+        response.close()
+        response.close()
+        assert stream.closed == 1
+        places.take("alice")
+        places.leave("alice")
+
+
+def test_downloads_leave_room_for_others() -> None:
+    places = Places(at_once=3, of_one=2)
+    places.take("alice")
+    places.take("alice")
+    with pytest.raises(TooMany, match="of yours"):
+        places.take("alice")
+    places.take("bob")
+    with pytest.raises(TooMany):
+        places.take("carol")
+    with pytest.raises(ValueError, match="no"), place("bob", Places()) as taken:
+        raise ValueError("no")
+    assert not taken._taken.total()

@@ -1,0 +1,314 @@
+"""The command btrkeep-web as somebody uses it: users, tokens, and a real server that is spoken to over sockets."""
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+
+import click
+import pytest
+
+from btrkeep.cli import edge
+from tests.beds import work
+from tests.web.gate import CHEAP, PASSWORD, made
+from web.auth import passwords
+from web.auth.store import Store
+from web.cli import group
+from web.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+WEB = (sys.executable, "-m", "web")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+STRANGER = 61234
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def cli(settings: Settings, *words: str, given: str = "", check: bool = True) -> Done:
+    """The command in this process: another would begin with a second of imports."""
+    before = ("--pool", settings.pool, "--state", str(settings.state), "--data", str(settings.data))
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["btrkeep-web", *before, *words])
+        patch.setattr(sys, "stdin", io.StringIO(given))
+        patch.setattr(passwords, "_HASHER", CHEAP)
+        status = edge(group, "btrkeep-web")
+    assert not check or status == 0, err.getvalue()
+    return Done(status, out.getvalue(), err.getvalue())
+
+
+def test_users_come_are_listed_changed_and_go(tmp_path: Path) -> None:
+    settings = made(tmp_path)
+    done = cli(settings, "user", "add", "alice", "--role", "operator", given=f"{PASSWORD}\n")
+    assert done.stdout == ""
+    assert "alice may log in: operator, all hosts" in done.stderr
+    cli(settings, "user", "add", "carol", "--hosts", "web*, db1", given=f"{PASSWORD}\n")
+    cli(settings, "user", "change", "carol", "--role", "operator")
+    listed = json.loads(cli(settings, "user", "list", "--json").stdout)
+    assert [(one["name"], one["role"], one["hosts"]) for one in listed] == [
+        ("alice", "operator", None),
+        ("carol", "operator", ["web*", "db1"]),
+    ]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", one["created"]) for one in listed)
+    assert "web*, db1" in cli(settings, "user", "list").stdout
+    before = Store(settings.data).user("alice")
+    cli(settings, "user", "passwd", "alice", given="another good password\n")
+    after = Store(settings.data).user("alice")
+    assert before is not None
+    assert after is not None
+    assert before.hash != after.hash
+    cli(settings, "user", "remove", "alice")
+    assert [user.name for user in Store(settings.data).users()] == ["carol"]
+    assert {path.stat().st_mode & 0o777 for path in settings.data.iterdir()} == {0o600}
+    assert settings.data.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_is_wrong_is_said_in_a_line_and_with_a_hint(tmp_path: Path) -> None:
+    settings = made(tmp_path)
+    cli(settings, "user", "add", "alice", given=f"{PASSWORD}\n")
+    for words, given, said in (
+        (("user", "add", "alice"), PASSWORD, "there is a user alice already"),
+        (("user", "add", "bob"), "short", "10 characters or more"),
+        (("user", "add", "bob"), "", "10 characters or more"),
+        (("user", "add", "../x"), PASSWORD, "no name for a user"),
+        (("user", "add", "bob", "--hosts", "a/b"), PASSWORD, "no pattern of hosts"),
+        (("user", "passwd", "alise"), PASSWORD, "did you mean alice?"),
+        (("user", "remove", "zoe"), "", "there is no user zoe"),
+        (("user", "change", "alice"), "", "nothing to change"),
+        (("token", "remove", "x"), "", "there is no token x"),
+        (("usr",), "", "did you mean user?"),
+        (("serve", "--listen", "nowhere"), "", "no address and port"),
+    ):
+        done = cli(settings, *words, given=given, check=False)
+        assert (done.returncode, said in done.stderr) == (2, True), (words, done.stderr)
+        assert "Traceback" not in done.stderr
+    assert len(Store(settings.data).users()) == 1
+
+
+def test_a_token_is_printed_once_and_only_its_digest_is_kept(tmp_path: Path) -> None:
+    settings = made(tmp_path)
+    word = cli(settings, "token", "add", "prometheus", "--hosts", "web*").stdout.strip()
+    assert re.fullmatch(r"btrkeep_[\w-]{43}", word)
+    assert word.encode() not in b"".join(path.read_bytes() for path in settings.data.iterdir())
+    [one] = json.loads(cli(settings, "token", "list", "--json").stdout)
+    assert (one["name"], one["role"], one["hosts"], one["used"]) == ("prometheus", "viewer", ["web*"], None)
+    cli(settings, "token", "remove", "prometheus")
+    assert json.loads(cli(settings, "token", "list", "--json").stdout) == []
+
+
+@needs_root
+def test_root_writes_nothing_of_its_own_into_the_dashboards_folder() -> None:
+    top = Path(tempfile.mkdtemp(prefix="btrkeep-web-", dir="/dev/shm"))
+    try:
+        top.chmod(0o755)
+        data = top / "data"
+        data.mkdir(mode=0o700)
+        os.chown(data, STRANGER, STRANGER)
+        work(*WEB, "--data", data, "user", "add", "alice", input=f"{PASSWORD}\n", cwd=ROOT)
+        assert {(path.stat().st_uid, path.stat().st_mode & 0o777) for path in data.iterdir()} == {(STRANGER, 0o600)}
+    finally:
+        shutil.rmtree(top)
+
+
+def test_completion_and_help_are_there() -> None:
+    assert "_BTRKEEP_WEB_COMPLETE" in work(*WEB, "completion", "bash", cwd=ROOT).stdout
+    assert "token" in work(*WEB, "--help", cwd=ROOT).stdout
+    assert work(*WEB, "--version", cwd=ROOT).stdout.startswith("btrkeep-web, version")
+
+
+# --- a real server
+
+
+class Server:
+    def __init__(self, settings: Settings, *prefix: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        words = ("--pool", "demo", "--state", settings.state, "--data", settings.data, "--socket", settings.socket)
+        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the server
+        self.process = subprocess.Popen(
+            [*prefix, *WEB, *map(str, words), "--listen", f"127.0.0.1:{self.port}"],
+            stderr=self.said,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            cwd="/",
+        )
+        end = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                assert self.process.poll() is None, self.log()
+                assert time.monotonic() < end, self.log()
+                time.sleep(0.05)
+
+    def ask(self, method: str, address: str, body: str | None = None, **headers: str) -> tuple[int, dict[str, str], str]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection.request(method, address, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, dict(answer.getheaders()), text
+
+    def raw(self, sent: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", self.port), 20) as connection:
+            found = b""
+            with suppress(ConnectionResetError, BrokenPipeError):  # it need not read all of what it refuses
+                connection.sendall(sent)
+                connection.shutdown(socket.SHUT_WR)
+                while piece := connection.recv(65536):
+                    found += piece
+        return found
+
+    def log(self) -> str:
+        self.said.flush()
+        self.said.seek(0)
+        return self.said.read()
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """As a user without rights where there is root to become it: the catalogue is read as it is read by the dashboard."""
+    top = Path(tempfile.mkdtemp(prefix="btrkeep-web-", dir="/dev/shm"))
+    top.chmod(0o755)
+    settings = made(top)
+    cli(settings, "user", "add", "alice", "--role", "operator", given=f"{PASSWORD}\n")
+    prefix: tuple[str, ...] = ()
+    if os.geteuid() == 0:
+        for path in (settings.data, *settings.data.iterdir()):
+            os.chown(path, STRANGER, STRANGER)
+        settings.state.chmod(0o750)
+        for path in (settings.state, *settings.state.glob("catalogue.sqlite*")):
+            os.chown(path, 0, STRANGER)
+        (settings.state / "catalogue.sqlite").chmod(0o640)
+        prefix = ("setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups", "--bounding-set=-all", "--")
+    one = Server(settings, *prefix)
+    try:
+        yield one
+    finally:
+        one.process.kill()
+        one.process.wait()
+        shutil.rmtree(top)
+
+
+def log_in(server: Server, password: str = PASSWORD, **headers: str) -> tuple[int, dict[str, str]]:
+    _, said, page = server.ask("GET", "/login", **headers)
+    cookie = said["Set-Cookie"].partition(";")[0]
+    found = re.search(r'name="csrf_token" value="([^"]+)"', page)
+    assert found
+    form = f"csrf_token={found[1]}&name=alice&password={password.replace(' ', '+')}&next=/account"
+    kind = "application/x-www-form-urlencoded"
+    status, answer, _ = server.ask("POST", "/login", form, Cookie=cookie, Content_Type=kind, **headers)
+    return status, answer
+
+
+def test_somebody_logs_in_over_a_socket_and_sees_a_page(server: Server) -> None:
+    status, said = log_in(server)
+    assert (status, said["Location"]) == (303, "/account")
+    cookie = said["Set-Cookie"].partition(";")[0]
+    for address in ("/account", "/", "/hosts", "/hosts/web1"):
+        status, headers, page = server.ask("GET", address, Cookie=cookie)
+        assert (status, "alice" in page) == (200, True), address
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+        assert "Server" not in headers
+    status, headers, page = server.ask("HEAD", "/account", Cookie=cookie)
+    assert (status, page) == (200, "")
+
+
+def test_a_path_that_is_no_utf_8_arrives_as_it_was_sent(server: Server) -> None:
+    status, said, _ = server.ask("GET", "/files/web1?path=/caf%e9%0a")
+    assert status == 303
+    assert said["Location"] == "/login?next=/files/web1?path%3D/caf%25e9%250a"
+
+
+def test_names_that_are_not_its_own_are_refused_over_a_socket_too(server: Server) -> None:
+    assert server.raw(b"GET /login HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 400")
+    assert server.raw(b"GET /login HTTP/1.1\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 400")
+    sent = b"GET /login HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-Host: evil.example\r\nConnection: close\r\n\r\n"
+    assert server.raw(sent).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /login HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET http://evil.example/login HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+        b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n",
+        (
+            b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5"
+            b"\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\n\r\n"
+        ),
+        b"GET /login\0 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\r\n\r\n\r\n",
+    ],
+    ids=["long", "tls", "absolute", "huge", "smuggled", "nul", "version", "nothing"],
+)
+def test_whatever_is_sent_the_server_goes_on(server: Server, sent: bytes) -> None:
+    answer = server.raw(sent)
+    assert not answer or answer.startswith(b"HTTP/1.")
+    assert b"200 OK" not in answer[:20]
+    assert b"Traceback" not in answer
+    assert server.ask("GET", "/login")[0] == 200
+
+
+def test_a_server_that_is_told_to_end_does_so_at_once_and_has_logged_no_secret(server: Server) -> None:
+    log_in(server, "a wrong password")
+    begun = time.monotonic()
+    waiting = socket.create_connection(("127.0.0.1", server.port))  # somebody who never asks
+    status = server.stop()
+    assert (status, time.monotonic() - begun < 8) == (0, True)
+    waiting.close()
+    said = server.log()
+    assert "login: alice from 127.0.0.1" in said
+    assert "login failed: alice from 127.0.0.1" in said
+    assert "password" not in said
+    assert PASSWORD not in said
+    assert "Traceback" not in said
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    settings = made(tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = cli(settings, "serve", "--listen", f"127.0.0.1:{taken.getsockname()[1]}", check=False)
+    assert (done.returncode, "cannot be listened on" in done.stderr) == (1, True)
+
+
+def test_the_manual_names_every_command_and_every_option() -> None:
+    shown = work("groff", "-man", "-Tutf8", "-P-cbou", "-rLL=200n", ROOT / "man" / "btrkeep-web.8")
+    assert shown.stderr == ""
+    page = re.sub(r"\s+", " ", shown.stdout).replace("\u2010", "-")
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        below = command.commands if isinstance(command, click.Group) else {"": command}
+        for inner, one in below.items():
+            assert f"{name} {inner}".strip() in page
+            for parameter in one.params if one else ():
+                for option in parameter.opts if isinstance(parameter, click.Option) else ():
+                    assert option in page, (name, inner, option)
+    assert all(option in page for parameter in group.params for option in parameter.opts)

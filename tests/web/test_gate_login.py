@@ -1,0 +1,323 @@
+"""Logging in and out: what is kept, what is told, how often one may try, and when a session is over."""
+
+import logging
+import re
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from argon2 import extract_parameters
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.web.gate import CHEAP, PASSWORD, Gate, add_user, gate, made
+from web.auth import attempts, passwords
+from web.auth.store import Store
+from web.safe import is_within, within
+from web.settings import Settings
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+EVIL = (
+    "//evil.example",
+    "///evil.example",
+    "/\\evil.example",
+    "\\\\evil.example",
+    "https://evil.example",
+    "/\t/evil.example",
+    "/\n/evil.example",
+    "javascript:alert(1)",
+    "evil.example",
+    "/é",
+    "",
+    "/" * 3000,
+)
+
+
+@pytest.fixture(autouse=True)
+def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passwords, "_HASHER", CHEAP)
+    monkeypatch.setattr(passwords, "NOBODY", CHEAP.hash("nobody's"))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    one = made(tmp_path)
+    add_user(one, "alice")
+    return one
+
+
+@pytest.fixture
+def here(settings: Settings) -> Gate:
+    return gate(settings)
+
+
+def database(settings: Settings) -> sqlite3.Connection:
+    return sqlite3.connect(settings.data / "users.sqlite", isolation_level=None)
+
+
+def test_who_knows_the_password_comes_in_and_goes_on_to_where_he_wanted(here: Gate) -> None:
+    asked = here.get("/hosts?state=late")
+    assert (asked.status_code, asked.location) == (303, "/login?next=/hosts?state%3Dlate")
+    answer = here.log_in(next="/account?x=1")
+    assert (answer.status_code, answer.location) == (303, "/account?x=1")
+    assert here.get("/account").status_code == 200
+
+
+def test_the_cookie_is_no_scripts_business_and_what_it_holds_is_not_in_the_database(here: Gate, settings: Settings) -> None:
+    said = here.log_in().headers["Set-Cookie"]
+    assert {"HttpOnly", "Path=/", "SameSite=Lax"} <= set(said.split("; "))
+    assert "Secure" not in said  # it came by http
+    with here.client.session_transaction() as session:
+        word = session["sid"]
+    assert len(word) > 40
+    kept = b"".join(path.read_bytes() for path in settings.data.iterdir())
+    assert word.encode() not in kept
+    assert PASSWORD.encode() not in kept
+    assert b"$argon2id$" in kept
+
+
+def test_a_wrong_password_and_a_wrong_name_are_answered_alike(here: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = type(CHEAP).verify
+
+    def verify(self: object, text: str, password: bytes) -> bool:
+        asked.append(text)
+        return real(CHEAP, text, password)
+
+    monkeypatch.setattr(type(CHEAP), "verify", verify)
+    pages = []
+    for name in ("alice", "nobody"):
+        answer = here.log_in(name, "wrong wrong wrong")
+        pages.append((answer.status_code, re.sub(r'value="[^"]*"', "", answer.text)))
+    assert pages[0] == pages[1]
+    assert pages[0][0] == 401
+    assert len(asked) == 2  # each was held against a hash
+
+
+def test_a_name_that_nobody_has_takes_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert extract_parameters(passwords.NOBODY) == extract_parameters(passwords.hashed("a password of mine"))
+    assert extract_parameters(passwords.NOBODY).memory_cost >= 64 << 10
+    assert not passwords.is_right(None, "nobody's")
+
+
+def test_a_session_that_somebody_else_prepared_is_worth_nothing_after_the_login(here: Gate, settings: Settings) -> None:
+    here.get("/login")
+    with here.client.session_transaction() as session:
+        session["sid"] = "a word that somebody else knows"
+        form = session["csrf_token"]
+    here.log_in()
+    with here.client.session_transaction() as session:
+        first = session["sid"]
+        assert first != "a word that somebody else knows"
+        assert session.get("csrf_token") != form
+    here.log_in()
+    with here.client.session_transaction() as session:
+        assert session["sid"] != first
+    assert len(Store(settings.data).sessions("alice")) == 1
+
+
+def test_logging_out_ends_the_session_for_whoever_kept_the_cookie(here: Gate, settings: Settings) -> None:
+    here.log_in()
+    cookie = here.client.get_cookie("btrkeep")
+    assert cookie is not None
+    assert here.post("/logout", {}).location == "/login"
+    assert here.get("/account").status_code == 303
+    here.client.set_cookie("btrkeep", cookie.value)
+    assert here.get("/account").status_code == 303
+    assert Store(settings.data).sessions("alice") == []
+
+
+def test_a_cookie_that_was_made_up_is_worth_nothing(here: Gate) -> None:
+    for value in ("", "x", "eyJzaWQiOiJ4In0.aaaa.bbbb", "a" * 5000):
+        here.client.set_cookie("btrkeep", value)
+        assert here.get("/account").status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("column", "age", "over"), [("seen", 13, True), ("seen", 11, False), ("created", 169, True), ("created", 167, False)]
+)
+def test_a_session_ends_when_it_is_idle_and_when_it_is_old(
+    here: Gate, settings: Settings, column: str, age: int, over: bool
+) -> None:
+    here.log_in()
+    then = (datetime.now(UTC) - timedelta(hours=age)).timestamp()
+    database(settings).execute(f"UPDATE session SET {column} = ?", (then,))
+    assert (here.get("/account").status_code == 303) is over
+
+
+def test_a_page_that_refreshes_itself_keeps_nobody_logged_in(here: Gate, settings: Settings) -> None:
+    here.log_in()
+    then = (datetime.now(UTC) - timedelta(hours=2)).timestamp()
+    database(settings).execute("UPDATE session SET seen = ?", (then,))
+    here.get("/account", headers={"X-Live": "1"})
+    assert database(settings).execute("SELECT seen FROM session").fetchone() == (then,)
+    here.get("/account")
+    assert database(settings).execute("SELECT seen FROM session").fetchone()[0] > then + 7000
+
+
+def test_a_live_part_is_told_that_nobody_is_logged_in_and_gets_no_login_page(here: Gate) -> None:
+    answer = here.get("/account", headers={"X-Live": "1"})
+    assert answer.status_code == 401
+
+
+def test_a_user_who_is_removed_or_changed_is_so_with_the_next_click(here: Gate, settings: Settings) -> None:
+    here.log_in()
+    Store(settings.data).change_user("alice", "viewer", ("web*",), NOW)
+    assert "of web*" in here.get("/account").text
+    Store(settings.data).remove_user("alice")
+    assert here.get("/account").status_code == 303
+
+
+def test_another_password_ends_all_sessions_but_the_one_that_asked(here: Gate, settings: Settings) -> None:
+    elsewhere = gate(settings)
+    assert elsewhere.log_in().status_code == 303
+    here.log_in()
+    form = {"password": PASSWORD, "new": "another good one", "again": "another good one"}
+    assert here.post("/account/password", form).status_code == 303
+    assert here.get("/account").status_code == 200
+    assert elsewhere.get("/account").status_code == 303
+    assert elsewhere.log_in().status_code == 401
+    assert elsewhere.log_in(password="another good one").status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({"password": "wrong wrong", "new": "x" * 12, "again": "x" * 12}, "so far is another"),
+        ({"password": PASSWORD, "new": "x" * 12, "again": "y" * 12}, "not the same"),
+        ({"password": PASSWORD, "new": "short", "again": "short"}, "10 characters"),
+        ({}, "so far is another"),
+    ],
+)
+def test_a_password_that_will_not_do_changes_nothing(here: Gate, settings: Settings, form: dict[str, str], words: str) -> None:
+    here.log_in()
+    before = Store(settings.data).user("alice")
+    answer = here.post("/account/password", form)
+    assert (answer.status_code, words in answer.text) == (400, True)
+    assert Store(settings.data).user("alice") == before
+    assert here.get("/account").status_code == 200
+
+
+def test_logging_out_elsewhere_leaves_this_browser(here: Gate, settings: Settings) -> None:
+    other = gate(settings)
+    other.log_in()
+    here.log_in()
+    here.post("/account/elsewhere", {})
+    assert here.get("/account").status_code == 200
+    assert other.get("/account").status_code == 303
+
+
+# --- how often
+
+
+def test_after_five_wrong_passwords_the_sixth_waits_even_when_it_is_right(here: Gate, settings: Settings) -> None:
+    assert [here.log_in(password="wrong wrong").status_code for _ in range(5)] == [401] * 5
+    answer = here.log_in()
+    assert answer.status_code == 429
+    assert 800 < int(answer.headers["Retry-After"]) <= 901
+    assert "Too many attempts" in answer.text
+    add_user(settings, "bob")
+    assert here.log_in("bob").status_code == 303  # others of the same address are not kept out
+
+
+def test_right_passwords_are_not_counted(here: Gate) -> None:
+    assert {here.log_in().status_code for _ in range(8)} == {303}
+
+
+def test_an_address_that_tries_many_names_waits(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    waits = [attempts.begin(store, f"name{number}", "192.0.2.1", NOW) for number in range(attempts.FOR_ADDRESS + 1)]
+    assert [bool(wait) for wait in waits] == [False] * attempts.FOR_ADDRESS + [True]
+    assert attempts.begin(store, "alice", "192.0.2.2", NOW) == 0
+
+
+def test_a_stranger_cannot_keep_an_operator_out_of_where_he_logged_in_before(settings: Settings) -> None:
+    store = Store(settings.data)
+    attempts.succeeded(store, "alice", "192.0.2.200", NOW)
+    for number in range(attempts.FOR_NAME):
+        assert attempts.begin(store, "alice", f"198.51.100.{number}", NOW) == 0
+    assert attempts.begin(store, "alice", "203.0.113.9", NOW) > 0
+    assert attempts.begin(store, "alice", "192.0.2.200", NOW) == 0
+    assert attempts.begin(store, "alice", "203.0.113.9", NOW + timedelta(seconds=attempts.WINDOW + 1)) == 0  # and not for ever
+
+
+def test_an_attempt_counts_before_it_is_looked_at_and_waits_as_long_as_is_said(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for second in range(5):
+        assert attempts.begin(store, "alice", "192.0.2.1", NOW + timedelta(seconds=second)) == 0
+    later = NOW + timedelta(seconds=100)
+    wait = attempts.begin(store, "alice", "192.0.2.1", later)
+    assert wait == attempts.WINDOW - 100
+    assert attempts.begin(store, "alice", "192.0.2.1", later + timedelta(seconds=wait - 1)) > 0
+    assert attempts.begin(store, "alice", "192.0.2.1", later + timedelta(seconds=wait)) == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("2001:db8::1", "2001:db8::ffff:2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("fe80::1%eth0", "fe80::2%eth1", True),
+        ("unix:", "unix:", True),
+    ],
+)
+def test_a_network_of_ipv6_is_one_person(one: str, other: str, same: bool) -> None:
+    assert (attempts.network_of(one) == attempts.network_of(other)) is same
+
+
+def test_a_clock_that_was_put_back_keeps_nobody_out(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for _ in range(5):
+        attempts.begin(store, "alice", "192.0.2.1", NOW)
+    assert attempts.begin(store, "alice", "192.0.2.1", NOW - timedelta(days=1)) == 0
+
+
+# --- where to go then
+
+
+@pytest.mark.parametrize("address", EVIL)
+def test_nobody_is_sent_elsewhere_after_the_login(here: Gate, address: str) -> None:
+    assert here.log_in(next=address).location == "/"
+    assert within(address) == "/"
+    assert here.get("/login", query_string={"next": address}).location == "/"
+
+
+@given(st.text(max_size=30).map(lambda text: "/" + text))
+def test_what_counts_as_within_has_no_host_for_a_browser(address: str) -> None:
+    """As the URL standard reads it: tabs and newlines are dropped, backslashes are slashes."""
+    read = re.sub(r"[\t\r\n]", "", address).strip().replace("\\", "/")
+    if is_within(address):
+        assert read.startswith("/")
+        assert not read.startswith("//")
+
+
+# --- the log
+
+
+def test_who_came_and_who_did_not_is_logged_and_no_password(here: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        here.log_in(password="a wrong password")
+        here.log_in("hunter2-typed-as-name", "x")
+        here.log_in()
+        here.post("/logout", {})
+    said = [record.getMessage() for record in caplog.records if record.name == "btrkeep.audit"]
+    assert said == [
+        "login failed: alice from 127.0.0.1",
+        "login failed: a name that nobody has from 127.0.0.1",
+        "login: alice from 127.0.0.1",
+        "logout: alice from 127.0.0.1",
+    ]
+    assert "hunter2" not in caplog.text
+    assert PASSWORD not in caplog.text
+
+
+@pytest.fixture(autouse=True)
+def _levels() -> Iterator[None]:
+    logging.getLogger("btrkeep.audit").setLevel(logging.INFO)
+    yield
+    logging.getLogger("btrkeep.audit").setLevel(logging.NOTSET)

@@ -1,0 +1,87 @@
+"""/healthz and /metrics: what a monitor may know, and that the numbers are those of the catalogue."""
+
+import json
+import sqlite3
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from backupd.metrics import table
+from btrkeep.pool.allocation import ERRORS
+from tests.beds.dashboard import OPERATOR, VIEWER, Dashboard, own_folder, serving
+from tests.beds.made_catalogue import made_catalogue
+from web.data import numbers
+
+
+def samples(web: Dashboard, who: str = OPERATOR) -> dict[tuple[str, tuple[str, ...]], float]:
+    """By name and label values, in the order of the labels' names, without the pool's."""
+    answer = web.get("/metrics", who)
+    assert answer.status == 200, answer.text
+    return {
+        (sample.name, tuple(value for name, value in sample.labels.items() if name != "pool")): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def test_numbers_are_those_of_the_catalogue(site: Dashboard) -> None:
+    found = samples(site, VIEWER)
+    with sqlite3.connect(f"file:{site.state}/catalogue.sqlite?mode=ro", uri=True) as connection:
+        backups = connection.execute("SELECT state, count(*) FROM backup GROUP BY state").fetchall()
+        [[runs, deleted]] = connection.execute("SELECT count(*), sum(deleted) FROM expiry").fetchall()
+        [[moved]] = connection.execute("SELECT sum(moved) FROM balance").fetchall()
+        [[used]] = connection.execute("SELECT used FROM sample WHERE span = 'raw' ORDER BY id DESC LIMIT 1").fetchall()
+    assert {state: found["btrkeep_backups", (state,)] for state, _ in backups} == dict(backups)
+    assert (found["btrkeep_expiry_runs_total", ()], found["btrkeep_expiry_deleted_backups_total", ()]) == (runs, deleted)
+    assert found["btrkeep_balance_moved_bytes_total", ()] == moved
+    assert found["btrkeep_devices_used_bytes", ()] == used
+    assert found["btrkeep_device_errors_total", ("2", "read")] == 3
+    assert found["btrkeep_hosts", ("failing",)] == 3
+    assert found["btrkeep_host_state", ("database0041.example.org", "failing")] == 1
+
+
+def test_what_is_answered_is_counted(site: Dashboard) -> None:
+    def count() -> float:
+        return samples(site).get(("btrkeep_web_requests_total", ("GET", "404", "none")), 0.0)
+
+    before = count()
+    for _ in range(3):
+        site.ask("GET", "/no/such/page", Cookie=site.cookie)
+    assert count() == before + 3
+    site.ask("GET", "/hosts", Cookie=site.cookie)
+    assert samples(site)["btrkeep_web_request_seconds_count", ("hosts.index",)] >= 1
+
+
+def test_every_family_has_the_name_and_the_meaning_of_the_one_table(site: Dashboard) -> None:
+    known = {metric.name.removesuffix("_total"): metric.meaning for metric in table.METRICS}
+    for family in text_string_to_metric_families(site.get("/metrics").text):
+        if not family.name.startswith("btrkeep_web_"):
+            assert family.documentation == known[family.name]
+    assert numbers.ERRORS == ERRORS
+
+
+def test_nobody_reads_numbers_without_a_token(site: Dashboard) -> None:
+    answer = site.ask("GET", "/metrics")
+    assert answer.status == 401
+    assert "Bearer" in answer.headers["WWW-Authenticate"]
+    assert "example" not in answer.text
+
+
+def test_health_is_told_to_everybody_and_nothing_else(site: Dashboard) -> None:
+    answer = site.ask("GET", "/healthz")
+    assert (answer.status, json.loads(answer.body)) == (200, {"ok": True, "catalogue": True, "sample": True})
+
+
+def test_ill_health_is_503_and_names_no_place() -> None:
+    with own_folder() as folder:
+        made = made_catalogue(folder / "state", 10, hostile=False)
+        with serving(folder, made.state) as web:
+            (made.state / "catalogue.sqlite").rename(made.state / "elsewhere")
+            lost = web.ask("GET", "/healthz")
+            (made.state / "elsewhere").rename(made.state / "catalogue.sqlite")
+            assert web.ask("GET", "/healthz").status == 200
+            with sqlite3.connect(made.state / "catalogue.sqlite") as connection:
+                connection.execute("DELETE FROM sample WHERE id > (SELECT max(id) - 30 FROM sample)")
+            connection.close()
+            stale = web.ask("GET", "/healthz")
+    assert (lost.status, json.loads(lost.body)) == (503, {"ok": False, "catalogue": False, "sample": None})
+    assert (stale.status, json.loads(stale.body)) == (503, {"ok": False, "catalogue": True, "sample": False})

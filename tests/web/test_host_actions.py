@@ -1,0 +1,84 @@
+"""What an operator asks for on a host's page is done by the real root service: the pool's own files say so."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from tests.beds.history import every, make_history, notes_of
+from tests.beds.nights import Nights
+from tests.beds.serving import Service, serving
+from tests.web.made import client, token
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def service(shared_btrfs: Path) -> Iterator[tuple[Nights, Service]]:
+    nights = Nights(shared_btrfs)
+    (nights.source / "file").write_text("text\n")
+    nights.host("web1", nights.source)
+    with serving(nights.config) as found:
+        yield nights, found
+
+
+def sent(olga: FlaskClient, path: str, **words: str) -> str:
+    """The page that follows the form, and that it was said that it is done."""
+    csrf = token(olga.get(f"{path}?backup={words.get('backup', '')}").text)
+    answer = olga.post(path, data={"csrf_token": csrf, **words})
+    assert answer.status_code == 303, answer.text
+    return olga.get(answer.location).text
+
+
+def test_hold_release_and_accept_are_written_in_the_pool(service: tuple[Nights, Service]) -> None:
+    nights, found = service
+    last = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
+    first, second, third = make_history(nights, "web1", every(1, 3, last), {2: "suspect"})
+    olga = client(nights.state, socket=found.socket)
+
+    page = sent(olga, "/hosts/web1/hold", backup=first, why="the <audit>", until="2040-02-01")
+    assert f"{first} of web1 is held." in page
+    assert "held until 2040-02-01T00:00:00Z: the &lt;audit&gt;" in page
+    hold = notes_of(nights, "web1")["backups"][first]["hold"]
+    assert (hold["until"], hold["why"]) == ("2040-02-01T00:00:00Z", "the <audit> (somebody)")
+
+    sent(olga, "/hosts/web1/release", backup=first)
+    assert "hold" not in notes_of(nights, "web1")["backups"].get(first, {})
+
+    assert "state-suspect" in olga.get("/hosts/web1").text
+    sent(olga, "/hosts/web1/accept", backup=third, why="moved to web2")
+    accepted = notes_of(nights, "web1")["backups"][third]["accepted"]
+    assert accepted["why"] == "moved to web2 (somebody)"
+    assert {one["name"]: one["state"] for one in nights.listed("web1")} == dict.fromkeys((first, second, third), "complete")
+
+
+def test_run_now_makes_a_backup_and_leads_to_its_job(service: tuple[Nights, Service]) -> None:
+    nights, found = service
+    nights.backupd("check", check=False)  # whatever it finds, the configuration is published
+    olga = client(nights.state, socket=found.socket)
+    csrf = token(olga.get("/hosts/web1/run").text)
+    answer = olga.post("/hosts/web1/run", data={"csrf_token": csrf})
+    assert answer.status_code == 303
+    assert answer.location.startswith("/jobs/")
+    job = answer.location.rsplit("/", 1)[1]
+    assert _ended(found, job)["exit"] == 0
+    (name,) = nights.names("web1")
+    assert (nights.data("web1", nights.source) / "file").read_text() == "text\n"
+    assert name in olga.get("/hosts/web1").text
+    assert json.loads((nights.backup("web1") / "backup.json").read_text())["state"] == "complete"
+
+
+def _ended(service: Service, job: str) -> dict[str, Any]:
+    import time
+
+    end = time.monotonic() + 60
+    while True:
+        said: dict[str, Any] = service.agent().ask("job", job=job)
+        if said["state"] in ("done", "failed"):
+            return said
+        assert time.monotonic() < end, said
+        time.sleep(0.1)

@@ -1,0 +1,216 @@
+"""A host's page: what is shown, to whom, and what is said when there is no such host."""
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from backupd.strip import DAILY, GOES, HELD, WEEKLY
+from btrkeep.config import HostConfig, Retention
+from btrkeep.config.values import parse_window
+from btrkeep.units import backup_name
+from tests.web.made import BERLIN, DAY, EVENING, NOW, backup, client, run, token, write
+from web.data.calendar import Mark, calendar
+from web.data.host import hold_of
+from web.source import Source
+
+NIGHTS = [EVENING - number * DAY for number in range(20)]
+
+
+@pytest.fixture(autouse=True)
+def _morning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Source, "now", NOW)
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("host") / "state"
+    policy = Retention(daily=14, weekly=12, monthly=12, min_keep=3, grace=86400.0)
+    hosts = [
+        HostConfig("web1", "front", "root@web1", paths=("/etc", "/srv/<b>"), window=parse_window("22:00-06:00"), retention=policy),
+        HostConfig("web2", retention=policy),
+        HostConfig("db1", retention=policy, enabled=False, optional=True),
+    ]
+    backups = [backup("web1", started, bytes=(100 - place) << 20) for place, started in enumerate(NIGHTS)]
+    backups[3] = replace(backups[3], held="held: the audit")
+    backups += [backup("web1", EVENING + timedelta(hours=3), "partial", base=backup_name(EVENING)), backup("old1", EVENING)]
+    backups += [backup("web2", EVENING - DAY), backup("web2", EVENING, "suspect", warnings=("too few files", "<i>"))]
+    runs = [run("web1", started) for started in reversed(NIGHTS)]
+    said = ("ssh: connect to host web1 port 22: Connection refused", "rsync error: unexplained error (code 255)")
+    runs.append(
+        run("web1", EVENING + timedelta(hours=3), "partial", exit_code=255, meaning="ssh could not connect", last_lines=said)
+    )
+    runs.append(run("ghost1", EVENING, "failed"))
+    write(found, hosts, backups, runs).close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def olga(state: Path) -> FlaskClient:
+    return client(state)
+
+
+def words(page: str) -> str:
+    return " ".join(re.sub(r"<[^>]*>", " ", page.partition('id="main"')[2]).replace("&#39;", "'").split())
+
+
+def test_the_head_says_how_it_is_and_what_is_set(olga: FlaskClient) -> None:
+    shown = words(olga.get("/hosts/web1").text)
+    assert "The newest run brought no complete backup; the newest complete backup began 11h ago. Next due Sat 21 Nov 22:00" in shown
+    assert "daily 14, weekly 12, monthly 12; min_keep 3, grace 1d" in shown
+    for term in ("root@web1", "22:00-06:00", "/etc", "/srv/&lt;b&gt;"):
+        assert term in shown
+
+
+def test_each_backup_says_why_it_is_kept_and_how_it_is_held(olga: FlaskClient) -> None:
+    page = olga.get("/hosts/web1").text
+    rows = {name: words('id="main"' + row) for name, row in re.findall(r'<tr id="b-([^"]+)">(.*?)</tr>', page, re.DOTALL)}
+    assert len(rows) == 20
+    newest = rows[backup_name(EVENING)]
+    assert "newest complete, min_keep 1 of 3, base of the run in progress" in newest
+    assert "daily 1 of 14" in newest
+    assert "held: the audit" in rows[backup_name(NIGHTS[3])]
+    assert "Release" in rows[backup_name(NIGHTS[3])]
+    gone = rows[backup_name(NIGHTS[15])]
+    assert "expires 2026-11-22T08:00:00Z: no rule keeps it" in gone
+    assert "(.working)" in page
+
+
+def test_the_runs_have_their_exit_status_meaning_and_last_lines(olga: FlaskClient) -> None:
+    shown = words(olga.get("/hosts/web1").text)
+    assert "rsync 255: ssh could not connect" in shown
+    assert "Connection refused rsync error: unexplained error (code 255)" in shown
+
+
+def test_charts_tell_their_numbers_in_words(olga: FlaskClient) -> None:
+    page = olga.get("/hosts/web1").text
+    assert (
+        "Size of 20 backups from 2026-11-01 to 2026-11-20: 81.0 MiB at first, 100 MiB now, 81.0 MiB at least, 100 MiB at most."
+        in page
+    )
+    assert "Duration of each run, 20 runs from 2026-11-01 to 2026-11-20: 10m usually" in page
+
+
+def test_links_lead_to_the_files(olga: FlaskClient) -> None:
+    page = olga.get("/hosts/web1").text
+    assert f'href="/files/web1?path=%2F&amp;backup={backup_name(EVENING)}"' in page
+    assert 'href="/files/web1/compare"' in page
+    for address in set(re.findall(r'href="(/files/web1[^"]*)"', page)):
+        assert olga.get(address.replace("&amp;", "&")).status_code in (200, 503), address  # 503: nobody serves here
+
+
+def test_a_host_that_is_not_configured_any_more_says_so(olga: FlaskClient) -> None:
+    shown = words(olga.get("/hosts/old1").text)
+    assert "It is not in the configuration any more: nothing is backed up, and its backups are kept" in shown
+    assert "no retention policy" in shown
+    assert "Run now" not in shown
+
+
+def test_a_host_that_was_only_tried_has_a_page(olga: FlaskClient) -> None:
+    shown = words(olga.get("/hosts/ghost1").text)
+    assert "There is no backup of this host yet." in shown
+    assert "failed for a reason" in shown
+
+
+def test_a_host_that_was_never_tried_has_a_page(olga: FlaskClient) -> None:
+    shown = words(olga.get("/hosts/db1").text)
+    assert "There is no complete backup yet, and it is not enabled, so nothing is due." in shown
+    assert "It was never tried." in shown
+
+
+def test_an_unknown_host_is_not_found_and_near_names_are_named(olga: FlaskClient) -> None:
+    answer = olga.get("/hosts/wbe1")
+    assert answer.status_code == 404
+    assert '<a href="/hosts/web1">web1</a>' in answer.text
+    odd = olga.get("/hosts/%3Cscript%3Ealert(1)%3C%2Fscript%3E")
+    assert odd.status_code == 404
+    assert "<script>alert" not in odd.text
+
+
+def test_who_may_not_see_a_host_learns_nothing_of_it(state: Path) -> None:
+    limited = client(state, "viewer", ("db*",))
+    for path in ("/hosts/web1", "/hosts/old1"):
+        answer, unknown = limited.get(path), limited.get("/hosts/xyz1")
+        assert answer.status_code == unknown.status_code == 404
+        assert words(answer.text).replace(path[7:], "NAME") == words(unknown.text).replace("xyz1", "NAME")
+    assert "web1" not in limited.get("/hosts/web2").text.replace("/hosts/web2", "")
+    for path in ("/hosts/web1/running", "/hosts/web1/run"):
+        assert limited.get(path).status_code in (403, 404)
+    assert limited.get("/hosts/db1").status_code == 200
+
+
+def test_only_operators_are_offered_and_given_what_changes_something(state: Path) -> None:
+    viewer = client(state, "viewer")
+    page = viewer.get("/hosts/web2").text
+    assert not re.search("Run now|Accept|Hold<", page)
+    csrf = token(viewer.get("/account").text)
+    for verb in ("run", "hold", "release", "accept"):
+        assert viewer.get(f"/hosts/web2/{verb}?backup={backup_name(EVENING)}").status_code == 403
+        assert viewer.post(f"/hosts/web2/{verb}", data={"csrf_token": csrf, "backup": backup_name(EVENING)}).status_code == 403
+
+
+def test_each_question_says_what_will_happen(olga: FlaskClient) -> None:
+    newest, kept = backup_name(EVENING), backup_name(NIGHTS[3])
+    assert "whatever its window says" in words(olga.get("/hosts/web1/run").text)
+    assert "It does not expire as long as it is held" in words(olga.get(f"/hosts/web1/hold?backup={newest}").text)
+    assert "From now on the retention decides again" in words(olga.get(f"/hosts/web1/release?backup={kept}").text)
+    assert "Accepted, it counts as complete" in words(olga.get(f"/hosts/web2/accept?backup={newest}").text)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/hosts/web1/accept?backup=" + backup_name(EVENING), 409),
+        ("/hosts/web1/release?backup=" + backup_name(EVENING), 409),
+        ("/hosts/web1/hold?backup=" + backup_name(NIGHTS[3]), 409),
+        ("/hosts/web1/hold?backup=2020-01-01T000000Z", 404),
+        ("/hosts/web1/hold", 404),
+        ("/hosts/nobody/run", 404),
+        ("/hosts/web1/delete", 404),
+    ],
+)
+def test_what_does_not_fit_is_not_asked(olga: FlaskClient, path: str, status: int) -> None:
+    assert olga.get(path).status_code == status
+
+
+def test_without_the_forms_token_or_without_the_root_service_nothing_is_done(olga: FlaskClient) -> None:
+    assert olga.post("/hosts/web1/run").status_code == 400
+    csrf = token(olga.get("/hosts/web1/run").text)
+    assert olga.post("/hosts/web1/run", data={"csrf_token": csrf}).status_code == 503
+    assert olga.post("/hosts/web1/hold", data={"csrf_token": csrf, "backup": "../x"}).status_code == 400
+    bad = {"csrf_token": csrf, "backup": backup_name(EVENING), "until": "tomorrow"}
+    assert olga.post("/hosts/web1/hold", data=bad).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("text", "until", "why"),
+    [
+        ("held", None, ""),
+        ("held: a: b", None, "a: b"),
+        ("held until 2027-01-01T00:00:00Z", datetime(2027, 1, 1, tzinfo=UTC), ""),
+        ("held until 2027-01-01T00:00:00Z: two\nlines", datetime(2027, 1, 1, tzinfo=UTC), "two\nlines"),
+        ("held: until 2027-01-01T00:00:00Z", None, "until 2027-01-01T00:00:00Z"),
+        ("something else", None, "something else"),
+    ],
+)
+def test_a_hold_is_read_from_its_words(text: str, until: Any, why: str) -> None:
+    found = hold_of(text)
+    assert found
+    assert (found.until, found.why) == (until, why)
+
+
+def test_a_calendar_shows_of_each_day_what_lasts_longest_and_tells_of_gaps() -> None:
+    today = NOW.astimezone(BERLIN).date()
+    marks = [Mark(today, DAILY, "c"), Mark(today, HELD, "d"), Mark(today - timedelta(days=1), GOES, "b")]
+    marks.append(Mark(today.replace(month=8, day=15), WEEKLY, "a"))
+    found = calendar(marks, today)
+    assert [(month.month, month.skipped) for month in found.months] == [("2026-11", 0), ("2026-09", 2), ("2026-08", 0)]
+    cells = {cell.day: cell for month in found.months for cell in month.cells}
+    assert (cells["2026-11-21"].letter, cells["2026-11-21"].names) == ("H", ("c", "d"))
+    assert (cells["2026-11-20"].letter, cells["2026-11-22"].letter, cells["2026-08-14"].letter) == ("x", "", "")
+    assert [letter for letter, _, _ in found.legend] == ["H", "W", "d", "x", "."]
+    assert calendar([], today).months == ()

@@ -1,0 +1,160 @@
+"""The pages of hosts say what `backupd` says of a real pool: states, lists, and why each backup is kept."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from btrkeep.units import format_time
+from tests.beds import btrfs
+from tests.beds.history import every, make_histories, moment, write_down
+from tests.beds.nights import Nights
+from tests.web.made import client
+from web.access import Viewer
+from web.data.host import HostPage, host_page
+from web.data.hosts import Query, host_list
+from web.settings import Settings
+from web.source import Kept, Source
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+LAST = moment("2026-11-19 22:00")
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+POLICY = {"daily": 5, "weekly": 3, "monthly": 4, "min_keep": 2, "grace": "2d"}
+HOSTS = ("web1", "web2", "gone")
+EVERYBODY = Viewer("olga", "operator")
+
+
+@pytest.fixture(scope="module")
+def pool(_shared_mount: Path) -> Iterator[Nights]:
+    """Thirty days of three hosts, of which one is not configured any more; two expiries; holds, one of which has ended."""
+    top = Path(tempfile.mkdtemp(prefix="truth-", dir=_shared_mount))
+    nights = Nights(top, "--rehearsal")
+    nights.settings("pool", zone="America/New_York")
+    nights.tables["retention"] = POLICY
+    nights.host("web1", nights.source, window="22:00-06:00")
+    nights.tables["host.web2.retention"] = {"daily": 3, "min_keep": 1}
+    nights.host("web2", nights.source, every="2d")
+    moments = [*every(1, 12, LAST), *every(7, 4, LAST - timedelta(days=15))]
+    make_histories(nights, HOSTS, sorted(moments), {14: "suspect", 15: "failed"})
+    nights.backupd("run", "web1", "--now", "2026-11-20T03:30:00Z")
+    (oldest, second, *_) = nights.names("web1")
+    nights.backupd("hold", "web1", second, "--why", "the audit: <b>", "--now", "2026-11-20T08:00:00Z")
+    nights.backupd("hold", "web2", second, "--until", "2026-11-20T09:00:00Z", "--now", "2026-11-20T08:00:00Z")
+    nights.backupd("hold", "web2", oldest, "--until", "2026-12-20T09:00:00Z", "--why", "move", "--now", "2026-11-20T08:00:00Z")
+    nights.backupd("expire", "--now", "2026-11-20T10:00:00Z", "--force", "pool", "--force", "hosts")
+    yield nights
+    for path in btrfs.subvolumes_below(top, _shared_mount):
+        btrfs.delete_subvolume(path, _shared_mount)
+    shutil.rmtree(top)
+
+
+@pytest.fixture(autouse=True)
+def _noon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Source, "now", NOW)
+
+
+@pytest.fixture
+def source(pool: Nights) -> Iterator[Source]:
+    found = Source(Settings("main", pool.state, pool.state, pool.state), Kept())
+    yield found
+    found.close()
+
+
+def told(pool: Nights, *words: str) -> Any:
+    return pool.json(*words, "--now", format_time(NOW))
+
+
+def page_of(source: Source, host: str) -> HostPage:
+    found = host_page(source, EVERYBODY, host)
+    assert found
+    return found
+
+
+def test_hosts_are_as_status_says(pool: Nights, source: Source) -> None:
+    rows = {row.host: row for row in host_list(source, EVERYBODY, Query()).rows}
+    for said in told(pool, "status")["hosts"]:
+        row = rows.pop(said["host"])
+        assert row.state == said["state"]
+        assert row.last_complete is not None
+        assert format_time(row.last_complete) == said["last_complete"]
+        assert row.age is not None
+        assert round(row.age) == said["age"]
+        assert row.next_due is not None
+        assert format_time(row.next_due) == said["next_due"]
+        assert (row.words if row.tone == "error" else None) == said["error"]
+    assert [(row.host, row.state) for row in rows.values()] == [("gone", "unconfigured")]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_backups_are_as_list_says(pool: Nights, source: Source, host: str) -> None:
+    said = told(pool, "list", host)
+    shown = list(reversed(page_of(source, host).backups))
+    assert [(one.name, one.state, format_time(one.started), one.duration) for one in shown] == [
+        (one["name"], one["state"], one["started"], one["duration"]) for one in said
+    ]
+    assert [(one.files, one.size, one.new_bytes) for one in shown] == [
+        (one["files"], one["bytes"], one["new_bytes"]) for one in said
+    ]
+    assert [one.held is not None for one in shown] == [one["held"] is not None for one in said]
+    assert any(one.state == "expired" for one in shown) or host == "gone"
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_each_backup_is_kept_for_the_reasons_of_retention_explain(pool: Nights, source: Source, host: str) -> None:
+    page = page_of(source, host)
+    shown = {one.name: one for one in page.backups}
+    said = told(pool, "retention", "explain", host)
+    assert [one["name"] for one in said] == sorted(filter(None, shown))
+    for one in said:
+        row = shown[one["name"]]
+        assert row.keep == one["keep"], one
+        assert (format_time(row.goes) if row.goes else None) == one["expires"], one
+        begin = f"expires {one['expires']}: " if one["expires"] else ""
+        assert row.why == begin + ", ".join(one["reasons"])
+    assert (page.kept, page.going) == (sum(one["keep"] for one in said), sum(not one["keep"] for one in said))
+    assert not page.in_doubt
+    assert host != "web1" or {one["keep"] for one in said} == {True, False}
+
+
+def test_the_calendar_has_the_letters_of_the_strip_on_a_terminal(pool: Nights, source: Source) -> None:
+    """Rows such as `2026-11  ...ddd`, the oldest first, with blanks before the first backup and after today."""
+    lines = pool.backupd("retention", "explain", "web1", "--now", format_time(NOW)).stdout.splitlines()
+    strip = {line[:7]: line[9:40].rstrip() for line in lines if line[:4] == "2026" and line[7:9] == "  " and line[4] == "-"}
+    months = page_of(source, "web1").calendar.months
+    assert {month.month: "".join(cell.letter or " " for cell in month.cells).rstrip() for month in months} == strip
+    assert len(strip) >= 2
+
+
+def test_runs_are_as_log_says(pool: Nights, source: Source) -> None:
+    (said,) = told(pool, "log", "web1")
+    (shown,) = page_of(source, "web1").runs
+    assert (shown.outcome, shown.exit_code, shown.meaning, shown.error, shown.attempts, shown.new_bytes) == tuple(
+        said[key] for key in ("outcome", "exit_code", "meaning", "error", "attempts", "literal_bytes")
+    )
+    assert shown.backup == said["backup"]
+
+
+def test_a_host_that_was_given_up_is_in_doubt_until_the_pool_is_asked(pool: Nights) -> None:
+    """The note that says so is in the pool alone; what the root service answers is what `retention explain --json` says."""
+    before = pool.json("list", "gone")
+    write_down(pool, "gone", forgotten={"at": "2026-11-20T10:30:00Z"})
+    pool.backupd("expire", "--now", "2026-11-20T11:00:00Z", "--force", "pool")
+    try:
+        source = Source(Settings("main", pool.state, pool.state, pool.state), Kept())
+        assert page_of(source, "gone").in_doubt
+        asked = host_page(source, EVERYBODY, "gone", told(pool, "retention", "explain", "gone"))
+        source.close()
+        assert asked
+        assert not asked.in_doubt
+        assert {one.why for one in asked.backups} == {"expires 2026-11-22T11:00:00Z: host forgotten"}
+        page = client(pool.state).get("/hosts/gone").text
+        assert "the host was given up" in page
+        assert "exact=1" in page
+    finally:
+        (pool.pool / "hosts" / "gone" / "notes.json").unlink()
+        pool.backupd("rebuild")
+    assert [one["state"] for one in pool.json("list", "gone")] == [one["state"] for one in before]

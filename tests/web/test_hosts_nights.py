@@ -1,0 +1,91 @@
+"""A host's strip of nights: what each cell says, and what it says to who cannot see it."""
+
+from datetime import UTC, datetime, time, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from btrkeep.catalogue import Fate, Tried
+from btrkeep.config import Window
+from btrkeep.units import backup_name
+from web.charts.strip import strip_paths
+from web.data.nights import Night, boundaries, strip, words
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+BEGINS = boundaries(Window(time(22), time(6)), BERLIN, NOW, 5)  # the evenings of the 16th to the 20th
+EVENINGS = [datetime(2026, 11, day, 21, 30, tzinfo=UTC) for day in range(16, 21)]
+
+
+def tried(night: int, outcome: str | None, hours: float = 0, run_id: int = 1) -> Tried:
+    started = EVENINGS[night] + timedelta(hours=hours)
+    name = backup_name(started) if outcome in ("complete", "suspect") else None
+    return Tried("a", run_id, started, started, outcome, name, None, 1, 1, "1", True)
+
+
+def fates(*runs: Tried, state: str = "complete", outcome: str | None = "complete") -> dict[str, Fate]:
+    return {str(run.backup): Fate("a", str(run.backup), state, outcome) for run in runs}
+
+
+def shown(*runs: Tried, known: dict[str, Fate] | None = None, alive: frozenset[int] = frozenset()) -> tuple[Night, ...]:
+    return strip(BEGINS, BERLIN, runs, known or {}, alive)
+
+
+def test_each_night_has_its_day_and_the_best_of_its_runs() -> None:
+    runs = [tried(0, "complete"), tried(1, "failed"), tried(1, "complete", 5), tried(2, "failed"), tried(4, "skipped")]
+    found = shown(*runs)
+    assert [night.day for night in found] == ["2026-11-16", "2026-11-17", "2026-11-18", "2026-11-19", "2026-11-20"]
+    assert [night.outcome for night in found] == ["complete", "complete", "failed", "none", "skipped"]
+
+
+def test_what_was_run_in_the_afternoon_belongs_to_the_night_before() -> None:
+    assert [night.outcome for night in shown(tried(1, "complete", 16))] == ["none", "complete", "none", "none", "none"]
+    assert [night.outcome for night in shown(tried(1, "complete", 24))] == ["none", "none", "complete", "none", "none"]
+
+
+def test_a_complete_backup_is_told_apart_by_what_became_of_it() -> None:
+    kept, marked, deleted = tried(0, "complete"), tried(1, "complete"), tried(2, "complete")
+    found = shown(kept, marked, deleted, known={**fates(kept), **fates(marked, state="expired")})
+    assert [(night.outcome, night.now) for night in found[:3]] == [
+        ("complete", "kept"),
+        ("complete", "expired"),
+        ("complete", "gone"),
+    ]
+
+
+def test_a_suspect_backup_that_was_accepted_is_complete() -> None:
+    run = tried(0, "suspect")
+    assert shown(run, known=fates(run, state="suspect", outcome="suspect"))[0].outcome == "suspect"
+    assert shown(run, known=fates(run, outcome="complete"))[0].outcome == "complete"
+    assert shown(run)[0].outcome == "suspect"
+
+
+def test_a_run_without_an_end_is_running_or_was_broken_off() -> None:
+    run = tried(4, None, run_id=9)
+    assert shown(run, alive=frozenset({9}))[4].outcome == "running"
+    assert shown(run)[4].outcome == "partial"
+
+
+def test_in_words_the_nights_that_were_not_well_are_named() -> None:
+    runs = [tried(0, "complete"), tried(1, "failed"), tried(2, "complete"), tried(3, "suspect")]
+    assert words(shown(*runs)) == "the last 5 nights: 2 complete, 1 suspect (2026-11-19), 1 failed (2026-11-17), 1 without a run"
+
+
+def test_a_strip_has_a_path_for_each_kind_and_a_cell_for_each_night() -> None:
+    kept, gone = tried(0, "complete"), tried(1, "complete")
+    paths = dict(strip_paths(shown(kept, gone, tried(2, "failed"), known=fates(kept))))
+    assert set(paths) == {"complete", "past", "failed", "none"}
+    assert (paths["complete"].count("M"), paths["failed"].count("M"), paths["none"].count("M")) == (
+        1,
+        2,
+        2,
+    )  # failed is split in two
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Apia"])
+def test_thirty_nights_follow_each_other_in_every_zone(zone: str) -> None:
+    found = strip(boundaries(None, ZoneInfo(zone), NOW), ZoneInfo(zone), (), {}, frozenset())
+    days = [datetime.fromisoformat(night.day) for night in found]
+    assert len(days) == 30
+    assert {later - day for day, later in pairwise(days)} == {timedelta(days=1)}

@@ -1,0 +1,215 @@
+"""The overview as it is shown: fresh installs, people who see some hosts only, what runs now, alarms, hostile text."""
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from time import sleep
+
+import pytest
+
+from btrkeep.catalogue import Balance, Progress, Sample, StoredAlarm
+from btrkeep.config import HostConfig, Window
+from btrkeep.config.values import parse_window
+from tests.web.made import DAY, EVENING, FILESYSTEM, ME, MY_START, NOW, backup, client, run, write
+from web.access import Viewer
+from web.data.hosts import Query, host_list
+from web.data.overview import overview
+from web.settings import Settings
+from web.source import Kept, Source
+
+WINDOW = parse_window("22:00-06:00")
+MARKUP = "<script>alert(1)</script>\x1b[2J\u202e"
+
+
+@pytest.fixture(autouse=True)
+def _morning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Source, "now", NOW)
+
+
+def host(name: str, window: Window | None = WINDOW, **more: object) -> HostConfig:
+    return HostConfig(name, address=f"root@{name}", paths=("/etc",), window=window, **more)  # type: ignore[arg-type]
+
+
+def text_of(page: str) -> str:
+    """The words of a page, without its tags."""
+    return " ".join(re.sub(r"<[^>]*>", " ", page.partition('id="main"')[2]).split())
+
+
+def test_without_any_host_it_says_how_to_begin(tmp_path: Path) -> None:
+    write(tmp_path / "state").close()
+    page = client(tmp_path / "state").get("/")
+    assert page.status_code == 200
+    assert "No host yet" in page.text
+    assert "backupd host add" in page.text
+
+
+def test_before_the_first_night_it_says_when_that_begins(tmp_path: Path) -> None:
+    write(tmp_path / "state", [host("web1")]).close()
+    words = text_of(client(tmp_path / "state").get("/").text)
+    assert "No night yet; the first begins at 22:00 ( in 13 hours )" in words
+    assert "not tried" not in words
+    assert "Open alarms None." in words
+    assert "Nothing runs." in words
+
+
+def test_the_night_is_one_sentence_with_links_and_the_counts_lead_to_the_hosts(tmp_path: Path) -> None:
+    names = ["db1", "web1", "web2"]
+    backups = [backup(name, EVENING) for name in ("web1", "web2")] + [backup("db1", EVENING - 3 * DAY)]
+    runs = [run("db1", EVENING, "failed"), run("web1", EVENING), run("web2", EVENING + timedelta(hours=5))]
+    write(tmp_path / "state", [host(name) for name in names], backups, runs).close()
+    page = client(tmp_path / "state").get("/").text
+    assert "2 of 3 hosts complete between 22:00 and 03:10; 1 failed : db1 ." in text_of(page)
+    assert '<a href="/hosts/db1">db1</a>' in page
+    for state, count in (("ok", 2), ("failing", 1), ("late", 0), ("suspect", 0), ("never", 0)):
+        assert re.search(rf'<a href="/hosts\?state={state}"><b>{count}</b>', page), state
+
+
+def test_who_sees_some_hosts_only_is_told_of_no_other(tmp_path: Path) -> None:
+    names = ["mine1", "mine2", "secret1"]
+    runs = [run("mine1", EVENING), run("mine2", EVENING), run("secret1", EVENING, "failed")]
+    catalogue = write(tmp_path / "state", [host(name) for name in names], [backup(name, EVENING) for name in names[:2]], runs)
+    catalogue.put_alarms([alarm("failure", "host secret1", "secret1: failed"), alarm("room", "used", "the pool is full")])
+    began = catalogue.start_run("secret1", NOW, ME, MY_START, night=False)
+    catalogue.put_progress(progress("secret1", began))
+    catalogue.add_sample(FILESYSTEM, lambda _: sample())
+    catalogue.close()
+    limited = client(tmp_path / "state", "viewer", ("mine*",))
+    pages = [limited.get(path).text for path in ("/", "/overview/night", "/overview/running")]
+    assert "2 of 2 hosts complete" in text_of(pages[0])
+    for page in pages:
+        assert "secret" not in page
+        assert "the pool is full" not in page
+        assert "TiB" not in page
+
+
+def test_what_is_kept_for_one_is_not_shown_to_another(tmp_path: Path) -> None:
+    names = ["mine1", "secret1"]
+    runs = [run("mine1", EVENING), run("secret1", EVENING, "failed")]
+    write(tmp_path, [host(name) for name in names], [backup("mine1", EVENING)], runs).close()
+    sleep(0.1)  # what was written just now is not kept
+    kept, settings = Kept(), Settings("main", tmp_path, tmp_path, tmp_path)
+    everything, mine = Viewer("olga", "operator"), Viewer("carol", "viewer", ("mine*",))
+    for who, hosts in ((everything, 2), (mine, 1), (everything, 2)):
+        source = Source(settings, kept)
+        (night,) = overview(source, who).nights
+        assert night.expected == hosts
+        assert host_list(source, who, Query()).total == hosts
+        source.close()
+
+
+def progress(name: str, run_id: int, **more: object) -> Progress:
+    values = {"path": "/srv", "files_done": 50, "files_total": 200, "bytes": 3 << 30, "rate": 12e6, "share": 0.25, "updated": NOW}
+    return Progress(name, run_id, ME, MY_START, **{**values, **more})  # type: ignore[arg-type]
+
+
+def alarm(what: str, subject: str, text: str, **more: object) -> StoredAlarm:
+    values = {"grade": 0, "since": NOW - DAY, "times": 1, "told": NOW - DAY, "recovered": None, "cleared": None}
+    return StoredAlarm(what, subject, text, **{**values, **more})  # type: ignore[arg-type]
+
+
+def sample(**more: object) -> Sample:
+    values = {"size": 10 << 40, "allocated": 8 << 40, "used": 6 << 40, "orphans": 3}
+    rest = {"score": None, "scored": None, "options": "", "activity": "", "seconds": 0.0, "read": 0, "written": 0}
+    peaks = {"peak_read": 0.0, "peak_written": 0.0, "pressure": {}}
+    return Sample(FILESYSTEM, NOW, "raw", spaces={}, devices={}, **{**values, **rest, **peaks, **more})  # type: ignore[arg-type]
+
+
+def test_what_runs_is_shown_with_how_far_it_is(tmp_path: Path) -> None:
+    catalogue = write(tmp_path / "state", [host("web1")])
+    began = catalogue.start_run("web1", NOW - timedelta(minutes=10), ME, MY_START, night=True)
+    catalogue.put_progress(progress("web1", began))
+    catalogue.close()
+    words = text_of('id="main"' + client(tmp_path / "state").get("/overview/running").text)
+    assert "25% of the names, 50 files, 3.00 GiB, 11.4 MiB/s, about 30m left, since 08:50" in words
+
+
+def test_a_row_whose_process_is_gone_does_not_run(tmp_path: Path) -> None:
+    catalogue = write(tmp_path / "state", [host("web1")])
+    began = catalogue.start_run("web1", NOW, ME, "1", night=True)
+    catalogue.put_progress(replace(progress("web1", began), pid_started="1"))
+    catalogue.start_expiry(NOW, ME, "1", planned=10)
+    catalogue.close()
+    assert "Nothing runs." in client(tmp_path / "state").get("/overview/running").text
+
+
+def test_an_expiry_and_a_balance_in_progress_are_shown(tmp_path: Path) -> None:
+    catalogue = write(tmp_path / "state", [host("web1")])
+    catalogue.start_expiry(NOW, ME, MY_START, planned=2500, deleted=1000, waiting=42, rate=0.5, eta=3000.0, updated=NOW)
+    balance = catalogue.start_balance(FILESYSTEM, "/srv", NOW, ME, MY_START, policy="benefit", budget=10 << 30)
+    catalogue.update_balance(balance, block_groups=3, moved=2 << 30, current=1234567, updated=NOW)
+    assert isinstance(catalogue.unfinished_balances()[0], Balance)
+    catalogue.close()
+    words = text_of('id="main"' + client(tmp_path / "state").get("/overview/running").text)
+    assert "1,000 of 2,500 backups deleted, 30.0 a minute, about 50m left; 42 wait for the kernel's cleaner" in words
+    assert "3 block groups, 2.00 GiB of 10.0 GiB moved; now at vaddr 1234567" in words
+
+
+def test_alarms_that_stand_are_shown_with_what_to_do_and_others_are_not(tmp_path: Path) -> None:
+    catalogue = write(tmp_path / "state", [host("web1")])
+    catalogue.put_alarms(
+        [
+            alarm("failure", "host web1", "web1: the backup is failed: no route"),
+            alarm("devices", "device 2", "device 2 has counted 3 read errors", recovered=NOW),
+            alarm("silent", "host web9", "web9: no complete backup ever, 2h after it was first looked for", told=None, since=NOW),
+            alarm("failure", "unit btrkeep-backup@main.service", "btrkeep-backup@main.service failed: exit-code"),
+            alarm("room", "min_free", "no transfer starts any more"),
+        ]
+    )
+    catalogue.close()
+    words = text_of(client(tmp_path / "state").get("/").text)
+    assert "web1: the backup is failed: no route" in words
+    assert "backupd log web1" in words
+    assert "journalctl -u btrkeep-backup@main.service" in words
+    assert words.index("no transfer starts any more") < words.index("no route")  # the worst kind first
+    assert "device 2" not in words  # it is over
+    assert "web9" not in words  # it is only waited for yet
+
+
+def test_five_hundred_alarms_of_one_kind_take_the_room_of_five(tmp_path: Path) -> None:
+    catalogue = write(tmp_path / "state", [host("web1")])
+    catalogue.put_alarms([alarm("failure", f"host h{number}", f"h{number}: failed") for number in range(500)])
+    catalogue.close()
+    page = client(tmp_path / "state").get("/").text
+    assert len(re.findall(r'href="/hosts/h\d+"', page)) == 5
+    assert '<a href="/hosts?state=failing">and 495 more</a>' in page
+
+
+def test_the_pool_is_told_in_numbers_and_without_a_forecast_why_not(tmp_path: Path) -> None:
+    catalogue = write(tmp_path / "state", [host("web1")])
+    catalogue.add_sample(FILESYSTEM, lambda _: sample())
+    catalogue.close()
+    words = text_of(client(tmp_path / "state").get("/").text)
+    assert "used 6.00 TiB 60%" in words
+    assert "allocated, not used 2.00 TiB 20%" in words
+    assert "unallocated 2.00 TiB 20%" in words
+    assert "No forecast yet:" in words
+    assert "3 deleted backups wait for the kernel" in words
+
+
+def test_text_of_hosts_is_text_and_nothing_else(tmp_path: Path) -> None:
+    failed = run("web1", EVENING, "failed", error=MARKUP, last_lines=(MARKUP,))
+    catalogue = write(tmp_path / "state", [host("web1")], [backup("web1", EVENING - 3 * DAY)], [failed])
+    catalogue.put_alarms([alarm("failure", "host web1", f"web1: {MARKUP}"), alarm("failure", f"unit {MARKUP}", MARKUP)])
+    began = catalogue.start_run("web1", NOW, ME, MY_START, night=True)
+    catalogue.put_progress(progress("web1", began, path=MARKUP))
+    catalogue.close()
+    logged_in = client(tmp_path / "state")
+    for path in ("/", "/overview/running", "/overview/night", "/hosts", "/hosts/web1", "/hosts/web1/running"):
+        page = logged_in.get(path).text
+        assert "<script>alert" not in page, path
+        assert "\x1b" not in page, path
+        assert "\u202e" not in page, path
+        assert "style=" not in page, path
+        assert not re.search(r"\son\w+=", page), path
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[2J\\u202e" in logged_in.get("/hosts/web1").text
+
+
+def test_nobody_sees_it_without_a_login(tmp_path: Path) -> None:
+    write(tmp_path / "state", [host("web1")]).close()
+    stranger = client(tmp_path / "state").application.test_client()
+    for path in ("/", "/hosts", "/hosts/web1", "/hosts/web1/run", "/overview/night", "/overview/running"):
+        answer = stranger.get(path)
+        assert answer.status_code == 303, path
+        assert answer.location.startswith("/login"), path
+    assert stranger.get("/overview/running", headers={"X-Live": "1"}).status_code == 401

@@ -1,0 +1,346 @@
+"""What the pages of the pool say, against what our own commands and SQLite say of the same catalogue."""
+
+import json
+import sqlite3
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from bench import site_history
+from btrkeep.catalogue import Catalogue, PastRuns, Sample
+from btrkeep.units import format_time, parse_time
+from tests.backupd.made_samples import sample
+from tests.beds import btrfs, work
+from tests.beds.cli import TOP
+from tests.beds.made_catalogue import made_catalogue
+from tests.beds.nights import Nights
+from web.charts import day as day_charts
+from web.charts import trend as trend_charts
+from web.charts.svg import DARK, WIDTHS, Look, look_of
+from web.data.balance import balances, one_balance, sums
+from web.data.day import day_view, parse_day
+from web.data.expiry import expiries
+from web.data.jobs import asked, jobs, night_view, parse_id
+from web.data.log import log_page, wanted_runs
+from web.data.pool import pool_now
+from web.data.score import scores
+from web.data.trend import outlooks, trend
+
+BERLIN = ZoneInfo("Europe/Berlin")
+Made = tuple[Catalogue, sqlite3.Connection, datetime]
+
+
+@dataclass
+class Bed:
+    """A real pool whose catalogue has a year of samples, expiries and balances that never were."""
+
+    nights: Nights
+    filesystem: str
+    now: datetime
+    catalogue: Catalogue
+
+    def says(self, *words: str) -> Any:
+        return json.loads(self.nights.backupd(*words, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
+    """Filled by bench/site_history.py, which knows nothing of the pages."""
+    mount: Path = request.getfixturevalue("_shared_mount")
+    top = mount / "pool-data"
+    work("btrfs", "-q", "subvolume", "create", top)
+    try:
+        nights = Nights(top)
+        nights.settings("pool", zone="Europe/Berlin")
+        filesystem = json.loads((nights.pool / ".btrkeep" / "pool.json").read_text())["filesystem"]
+        now = datetime.now(UTC).replace(microsecond=0)
+        with Catalogue.open(nights.state) as catalogue, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(site_history, "FILESYSTEM", filesystem)
+            site_history.fill(catalogue, now, ())
+        with Catalogue.open_readonly(nights.state) as catalogue:
+            yield Bed(nights, filesystem, now, catalogue)
+    finally:
+        btrfs.delete_subvolume(top, mount)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    """The made-up site of 40 hosts, through our catalogue and through SQLite alone."""
+    site = made_catalogue(tmp_path_factory.mktemp("made") / "state", 40, 20)
+    with Catalogue.open_readonly(site.state) as catalogue:
+        plain = sqlite3.connect(f"file:{site.state / 'catalogue.sqlite'}?mode=ro", uri=True)
+        yield catalogue, plain, site.now
+        plain.close()
+
+
+@pytest.mark.parametrize("days", [7, 180])
+def test_the_trend_is_that_of_the_command(bed: Bed, days: int) -> None:
+    said = bed.says("trend", "--days", str(days))
+    found = trend(bed.catalogue, bed.filesystem, parse_time(said["since"]) + timedelta(days=days), days)
+    # The command's clock has fractions of a second, its JSON has not: where a step begins may differ by that, and a point with it.
+    told = {one["taken"]: one for one in said["points"]}
+    ours = {format_time(one.taken): one for one in found.points}
+    both = told.keys() & ours.keys()
+    assert len(both) >= len(told) - 2 > 10
+    for name in ("size", "allocated", "used", "unallocated", "metadata_share", "orphans"):
+        assert [getattr(ours[at], name) for at in both] == [told[at][name] for at in both]
+
+
+def test_the_outlook_is_the_forecast_of_the_command(bed: Bed) -> None:
+    said = bed.says("forecast")
+    for one in outlooks(bed.catalogue, bed.filesystem, bed.now):
+        told = said[one.what]
+        assert told["now"] == one.now
+        assert one.per_day == pytest.approx(told["per_day"], rel=0.02)
+        assert one.usual
+        assert abs(one.usual - parse_time(told["full"])) < timedelta(days=30)
+
+
+def test_a_day_is_that_of_the_command(bed: Bed) -> None:
+    day = (bed.now - timedelta(days=2)).astimezone(BERLIN).date()
+    said = bed.says("day", day.isoformat())
+    found = day_view(bed.catalogue, bed.filesystem, BERLIN, bed.now, day)
+    assert (format_time(found.start), format_time(found.end)) == (said["since"], said["until"])
+    assert [(one.kind, format_time(one.start), format_time(one.end)) for one in found.phases] == [
+        (one["job"], one["start"], one["end"]) for one in said["phases"]
+    ]
+    assert [(one.kind or None, one.read, one.written, one.data, one.metadata) for one in found.sums] == [
+        tuple(one[name] for name in ("job", "read", "written", "data", "metadata")) for one in said["sums"]
+    ]
+    known = [slot for slot in found.slots if slot.read is not None]
+    assert [round(slot.written or 0) for slot in known] == [slot["written"] for slot in said["slots"]]
+
+
+def test_balances_are_those_that_the_balancer_tells_of(bed: Bed) -> None:
+    words = ("history", "--config", bed.nights.config, "--days", "400", "--json")
+    done = work(sys.executable, "-m", "balancer", *words, cwd=TOP)
+    said = json.loads(done.stdout)
+    runs = balances(bed.catalogue, bed.filesystem, bed.now)
+    told = said["balances"][::-1]
+    assert [one.id for one in runs] == [one["id"] for one in told]
+    for name in ("moved", "written", "gained", "block_groups", "policy", "budget", "failed"):
+        assert [getattr(one, name) for one in runs] == [one[name] for one in told]
+    assert runs[0].amplification == pytest.approx(told[0]["written"] / told[0]["moved"])
+    whole = sums(runs)
+    assert whole.amplification == pytest.approx(sum(one["written"] for one in told) / sum(one["moved"] for one in told))
+    found = one_balance(bed.catalogue, bed.filesystem, runs[0].id, bed.now)
+    assert found
+    assert [(one.vaddr, one.written, one.estimate_written, one.outcome) for one in found.steps] == [
+        tuple(step[name] for name in ("vaddr", "written", "estimate_written", "outcome")) for step in told[0]["steps"]
+    ]
+    done_steps = [step for step in told[0]["steps"] if step["outcome"] == "done"]
+    assert found.accuracy.written == pytest.approx(
+        sum(step["written"] for step in done_steps) / sum(step["estimate_written"] for step in done_steps)
+    )
+    assert one_balance(bed.catalogue, "another filesystem", runs[0].id, bed.now) is None
+    looks = scores(bed.catalogue, bed.filesystem, bed.now, 365)
+    assert looks.newest
+    newest = said["scores"][-1]
+    assert (looks.newest.score, looks.newest.bad, looks.newest.fragments) == (newest["score"], newest["bad"], newest["fragments"])
+    assert [(one.least, one.extents, one.bytes) for one in looks.sizes] == [
+        (one["at_least"], one["extents"], one["bytes"]) for one in newest["histogram"]
+    ]
+
+
+def test_what_is_not_known_to_have_been_written_does_not_lower_the_amplification(bed: Bed) -> None:
+    one = balances(bed.catalogue, bed.filesystem, bed.now)[0]
+    known, unknown = replace(one, moved=100, written=1000), replace(one, moved=900, written=None, amplification=None)
+    assert sums([known, unknown]).amplification == 10
+    assert sums([known, unknown]).moved == 1000
+    assert sums([unknown]).amplification is None
+
+
+def test_the_pool_now_is_the_sample_that_was_kept_last(bed: Bed) -> None:
+    plain = sqlite3.connect(f"file:{bed.nights.state / 'catalogue.sqlite'}?mode=ro", uri=True)
+    row = plain.execute(
+        "select size, allocated, used, options, spaces from sample where span='raw' order by id desc limit 1"
+    ).fetchone()
+    plain.close()
+    found = pool_now(bed.catalogue, bed.filesystem)
+    assert found
+    assert (found.size, found.allocated, found.used, found.options) == row[:4]
+    assert {one.name: [one.allocated, one.used, round(one.copies * 1000)] for one in found.spaces} == json.loads(row[4])
+    assert pool_now(bed.catalogue, "another") is None
+
+
+def test_expiries_are_those_of_the_catalogue_with_what_each_deletion_took(
+    made: Made,
+) -> None:
+    catalogue, plain, now = made
+    rows = plain.execute("select id, deleted, marked, written_bytes from expiry order by id desc limit 60").fetchall()
+    found = expiries(catalogue, now)
+    assert [(one.id, one.deleted, one.marked, one.written) for one in found] == rows
+    assert [one.written_each for one in found if one.deleted] == [row[3] / row[1] for row in rows if row[1]]
+
+
+def test_nights_add_up_to_the_runs_of_the_catalogue(made: Made) -> None:
+    """All runs of the made-up site have one process number, as after a year of boots: nights are told apart by time."""
+    catalogue, plain, _now = made
+    found = catalogue.nights()
+    count, new = plain.execute("select count(*), sum(literal_bytes) from run where night").fetchone()
+    assert sum(night.runs for night in found) == count
+    assert sum(night.literal_bytes for night in found) == new
+    assert [night.first_run for night in found] == sorted((night.first_run for night in found), reverse=True)
+    for night in found[1:4]:
+        rows = plain.execute(
+            "select outcome, count(*), max(finished) from run where night and id between ? and ? group by outcome",
+            (night.first_run, night.last_run),
+        ).fetchall()
+        assert night.outcomes == {outcome or "": count for outcome, count, _ in rows}
+        assert night.finished
+        assert night.finished - night.started < timedelta(hours=12)
+    days = [night.started.date() for night in found]
+    assert len(days) == len(set(days))
+    assert [catalogue.night(night.first_run) for night in found] == found
+    assert catalogue.night(found[1].first_run + 1) is None
+    assert catalogue.night(10**9) is None
+
+
+def test_a_night_that_is_not_among_the_runs_as_a_whole_is_left_out(made: Made) -> None:
+    catalogue, _, _ = made
+    whole = catalogue.nights()
+    few = catalogue.nights(whole[0].runs + whole[1].runs + whole[2].runs // 2)
+    assert few == whole[:2]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "where"),
+    [
+        (PastRuns(), "1"),
+        (PastRuns(outcomes=("failed",)), "outcome='failed'"),
+        (PastRuns(outcomes=("",)), "outcome is null"),
+        (PastRuns(outcomes=("failed", "")), "(outcome='failed' or outcome is null)"),
+        (PastRuns(hosts={"web0000.example.org"}), "host='web0000.example.org'"),
+        (PastRuns(hosts={"web0000.example.org", "lab0004.example.org"}), "host in ('web0000.example.org','lab0004.example.org')"),
+        (PastRuns(hosts=set()), "0"),
+        (PastRuns(before=100), "id<100"),
+        (PastRuns(ids=(5, 9), night=True), "id between 5 and 9 and night"),
+        (PastRuns(night=False), "not night"),
+        (PastRuns(process=(1, None)), "pid=1 and pid_started is null"),
+    ],
+)
+def test_runs_are_filtered_as_sqlite_filters_them(made: Made, wanted: PastRuns, where: str) -> None:
+    catalogue, plain, _ = made
+    rows = plain.execute(f"select id from run where {where} order by id desc limit 50").fetchall()
+    assert [run.id for run in catalogue.past_runs(wanted, 50)] == [row[0] for row in rows]
+
+
+def test_pages_of_the_log_follow_each_other_without_a_gap(made: Made) -> None:
+    catalogue, plain, now = made
+    seen, before = list[int](), None
+    while True:
+        page = log_page(catalogue, wanted_runs(None, None, "failed", None, before), now, 2)
+        seen += [run.id for run in page.runs]
+        before = page.older
+        if before is None:
+            break
+    assert seen == [row[0] for row in plain.execute("select id from run where outcome='failed' order by id desc")]
+    assert len(seen) > 4
+
+
+def test_who_is_limited_to_hosts_gets_no_run_of_another_host_whatever_is_asked_for() -> None:
+    assert wanted_runs({"web1"}, "db1", None, None, None).hosts == set()
+    assert wanted_runs({"web1"}, "web1", None, None, None).hosts == {"web1"}
+    assert wanted_runs({"web1"}, None, None, None, None).hosts == {"web1"}
+    assert wanted_runs(frozenset(), None, None, None, None).hosts == frozenset()
+    assert wanted_runs(None, None, None, None, None).hosts is None
+
+
+def test_jobs_are_all_that_ran_newest_first_and_each_has_its_page(made: Made) -> None:
+    catalogue, plain, now = made
+    found = jobs(catalogue, site_history.FILESYSTEM, now, 14)
+    assert [row.started for row in found] == sorted((row.started for row in found), reverse=True)
+    since = format_time(now - timedelta(days=14))
+    expected = {f"expire-{id_}" for (id_,) in plain.execute("select id from expiry where started>=?", (since,))}
+    expected |= {f"balance-{id_}" for (id_,) in plain.execute("select id from balance where started>=?", (since,))}
+    assert expected <= {row.id for row in found}
+    assert {row.kind for row in jobs(catalogue, site_history.FILESYSTEM, now, 14, ("expire",))} == {"expire"}
+    assert all(row.id is None or parse_id(row.id) for row in found)
+    night = next(row for row in found if row.kind == "night" and row.finished)
+    assert night.id
+    view = night_view(catalogue, parse_id(night.id)[1], now, None)  # type: ignore[index]  # it is one
+    assert view
+    assert {run.outcome for run in view.poor.runs} <= {"failed", "suspect", "partial"}
+    assert len(view.poor.runs) == sum(count for outcome, count in view.outcomes.items() if outcome not in ("complete", "skipped"))
+
+
+def test_a_name_of_a_job_that_is_none_of_the_catalogue_is_none() -> None:
+    for text in (
+        "",
+        "night",
+        "night-",
+        "night--1",
+        "night-1x",
+        "expire-99999999999999999999",
+        "20261121T210000Z-0a1b2c3d",
+        "../night-1",
+    ):
+        assert parse_id(text) is None
+
+
+def test_what_the_root_service_says_of_a_job_may_lack_anything() -> None:
+    assert asked({}).state == ""
+    odd = asked({"job": 7, "lines": "no list", "arguments": [], "exit": "1", "started": None, "verb": "restore", "host": "web1"})
+    assert (odd.lines, odd.exit, odd.title) == ((), None, "restore of web1")
+
+
+def test_a_day_that_is_none_is_refused() -> None:
+    assert parse_day("") is None
+    for text in ("2026-13-01", "yesterday", "0001-01-01", "9999-12-31", "2026-11-20T00:00", "2026-W47-5\n"):
+        with pytest.raises(ValueError):
+            parse_day(text)
+
+
+@pytest.mark.parametrize("name", trend_charts.NAMES)
+def test_a_chart_is_well_formed_in_each_width_and_look_and_needs_no_style(bed: Bed, name: str) -> None:
+    found = trend(bed.catalogue, bed.filesystem, bed.now, 180)
+    for width in WIDTHS:
+        data = trend_charts.trend_chart(name, found, BERLIN, Look(width, DARK))
+        tree = ET.fromstring(data)
+        assert tree.get("width") == str(width)
+        assert b"style" not in data
+        xs = [float(text.get("x", "0")) for text in tree.iter("{http://www.w3.org/2000/svg}text")]
+        assert max(xs) <= width
+    assert str(found.points[-1].size // 2**40) in trend_charts.words("allocated", found)
+
+
+def test_where_samples_are_missing_the_line_has_a_gap_and_the_day_says_so(bed: Bed, tmp_path: Path) -> None:
+    start = datetime(2026, 6, 1, tzinfo=UTC)
+    with Catalogue.open(tmp_path / "state") as catalogue:
+        for day in (0, 1, 2, 3, 10, 11, 12):
+            one = sample(start + timedelta(days=day), filesystem="x", orphans=day)
+            _keep(catalogue, one)
+        found = trend(catalogue, "x", start + timedelta(days=13), 30)
+    drawn = ET.fromstring(trend_charts.trend_chart("unused", found, BERLIN, Look()))
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}path"))) == 2
+    empty = day_view(bed.catalogue, bed.filesystem, BERLIN, bed.now, (bed.now - timedelta(days=3000)).date())
+    assert not empty.has_samples
+    assert "no samples" in day_charts.words("written", empty)
+    assert b"no samples" in day_charts.day_chart("written", empty, Look())
+
+
+def _keep(catalogue: Catalogue, one: Sample) -> None:
+    catalogue.add_sample(one.filesystem, lambda _: one)
+
+
+def test_of_what_waited_between_two_points_the_most_is_shown(tmp_path: Path) -> None:
+    start = datetime(2026, 6, 1, tzinfo=UTC)
+    with Catalogue.open(tmp_path / "state") as catalogue:
+        for minute, orphans in ((0, 0), (5, 90), (10, 100), (15, 0), (65, 7)):
+            one = sample(start + timedelta(minutes=minute), filesystem="x", orphans=orphans)
+            _keep(catalogue, one)
+        found = trend(catalogue, "x", start + timedelta(days=7), 7)
+    assert [(point.orphans, point.most_orphans) for point in found.points] == [(0, 100), (7, 7)]
+
+
+def test_a_wish_for_a_chart_is_one_of_those_that_there_are() -> None:
+    assert look_of({"width": "999999999999", "look": "<svg>"}) == Look(WIDTHS[-1])
+    assert look_of({"width": "-3"}) == look_of({"width": "\u0663"}) == Look()
+    assert look_of({"width": "0", "look": "dark"}) == Look(WIDTHS[0], DARK)

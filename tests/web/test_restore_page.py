@@ -1,0 +1,159 @@
+"""A restore from the dashboard, from the choice to the files that are back."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.beds.dashboard import NAMES, OPERATOR, Dashboard, own_folder
+from tests.beds.manifest import differences, manifest
+from tests.web.files_visit import Page, Visitor, files, source_of, visitor
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+
+
+@pytest.fixture
+def olga(shop: Dashboard) -> Visitor:
+    return visitor(shop, OPERATOR)
+
+
+@pytest.fixture
+def into() -> Iterator[Path]:
+    """A folder of the host's, which is this machine behind a stand-in for ssh."""
+    with own_folder() as folder:
+        yield folder / "restored"
+
+
+def form_of(page: Page) -> list[tuple[str, str]]:
+    """What a browser would send of the page's form as it stands."""
+    found = []
+    for one in page.fields:
+        chosen = one.get("type") not in ("radio", "checkbox") or "checked" in one
+        if one.get("name") and one["name"] != "csrf_token" and chosen:
+            found.append((one["name"], one.get("value", "")))
+    return found
+
+
+def with_(fields: list[tuple[str, str]], **other: str) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in fields if name not in other] + list(other.items())
+
+
+def wait(who: Visitor, job: str) -> dict[str, object]:
+    """The job, when it has its end."""
+    assert who.web.service
+    end = time.monotonic() + 30
+    while True:
+        told = who.web.service.agent().ask("job", job=job)
+        if told["state"] in ("done", "failed"):
+            return dict(told)
+        assert time.monotonic() < end, told
+        time.sleep(0.1)
+
+
+def test_chosen_names_of_any_bytes_come_back_to_a_folder_on_the_host(olga: Visitor, shop: Dashboard, into: Path) -> None:
+    assert shop.nights
+    folder = Page(olga.get(files("shop", source_of(shop) + b"/names")))
+    boxes = folder.values("path")
+    assert len(boxes) == len(NAMES)
+    chosen = olga.post("/restore/shop", *[("path", box) for box in boxes], ("backup", folder.values("backup")[0]))
+    assert chosen.status == 200
+    asked = with_(form_of(Page(chosen)), place="folder", into=os.fspath(into), overwrite="never")
+    preview = olga.post("/restore/shop/preview", *asked)
+    assert preview.status == 200, Page(preview).text
+    assert f"{len(NAMES)} names" in Page(preview).text
+    assert "Nothing would be overwritten." in Page(preview).text
+    assert not into.exists()
+    begun = olga.post("/restore/shop/start", *form_of(Page(preview)))
+    assert begun.status == 303
+    job = begun.headers["Location"].removeprefix("/jobs/")
+    told = wait(olga, job)
+    assert told["state"] == "done", told
+    assert told["who"] == OPERATOR
+    back = {os.fsencode(path.name): path.read_bytes() for path in into.iterdir()}
+    assert back == {name: b"content of " + name for name in NAMES}
+    assert olga.get(begun.headers["Location"]).status == 200
+
+
+def test_a_preview_says_what_would_be_overwritten_and_does_nothing(olga: Visitor, shop: Dashboard, into: Path) -> None:
+    assert shop.nights
+    first = shop.nights.names("shop")[0]
+    into.mkdir()
+    (into / "prices.txt").write_text("coffee")
+    page = Page(olga.get(f"/restore/shop?path={source_of(shop).decode()}/prices.txt&backup={first}"))
+    asked = with_(form_of(page), place="folder", into=os.fspath(into), overwrite="all")
+    text = Page(olga.post("/restore/shop/preview", *asked)).text
+    assert "1 name would be overwritten." in text
+    assert f"{into}/prices.txt" in text
+    kept = Page(olga.post("/restore/shop/preview", *with_(asked, overwrite="never"))).text
+    assert "Nothing would be overwritten." in kept
+    assert (into / "prices.txt").read_text() == "coffee"
+    begun = olga.post("/restore/shop/start", *asked)
+    assert wait(olga, begun.headers["Location"].removeprefix("/jobs/"))["state"] == "done"
+    assert (into / "prices.txt").read_text() == "black tea 2.80\ngreen tea 3.20\n"
+
+
+def test_a_deleted_file_comes_back_to_its_own_place(olga: Visitor, shop: Dashboard) -> None:
+    assert shop.nights
+    lost = shop.nights.source / "folder" / "file 07.txt"
+    before = manifest(lost.parent)
+    content = lost.read_bytes()
+    lost.unlink()
+    try:
+        page = Page(olga.get(files("shop", source_of(shop) + b"/folder")))
+        asked = with_(form_of(Page(olga.post("/restore/shop", *form_of(page)))), place="original")
+        assert [value for name, value in asked if name == "path"] == [source_of(shop).decode() + "/folder"]
+        preview = olga.post("/restore/shop/preview", *asked)
+        assert preview.status == 200, Page(preview).text
+        assert "new 1" in Page(preview).text
+        begun = olga.post("/restore/shop/start", *form_of(Page(preview)))
+        assert wait(olga, begun.headers["Location"].removeprefix("/jobs/"))["state"] == "done"
+        assert differences(before, manifest(lost.parent)) == []
+    finally:
+        if not lost.exists():
+            lost.write_bytes(content)
+
+
+def test_what_was_typed_stays_when_it_does_not_fit(olga: Visitor, shop: Dashboard) -> None:
+    asked = [
+        ("path", source_of(shop).decode()),
+        ("backup", "latest"),
+        ("place", "folder"),
+        ("into", "no/folder"),
+        ("overwrite", "all"),
+    ]
+    answer = olga.post("/restore/shop/preview", *asked)
+    assert answer.status == 400
+    page = Page(answer)
+    assert dict(form_of(page)) | {"backup": ""} == dict(asked) | {"backup": "", "path": source_of(shop).decode()}
+    assert 'role="alert"' in answer.text
+
+
+def test_the_form_holds_one_backup_whatever_comes_to_be_the_latest(olga: Visitor, shop: Dashboard) -> None:
+    assert shop.nights
+    page = Page(olga.get(f"/restore/shop?path={source_of(shop).decode()}"))
+    assert page.values("backup") == [shop.nights.names("shop")[-1]]
+
+
+def test_a_backup_that_is_gone_meanwhile_is_told_with_the_nearest(olga: Visitor, shop: Dashboard) -> None:
+    answer = olga.post("/restore/shop/start", ("path", source_of(shop).decode()), ("backup", "2020-01-01T000000Z"))
+    assert answer.status == 404
+    assert "no backup 2020-01-01T000000Z" in Page(answer).text
+
+
+def test_what_cannot_be_restored_says_why(olga: Visitor, shop: Dashboard, into: Path) -> None:
+    fields = [("path", "/nowhere"), ("backup", "latest"), ("place", "folder"), ("into", os.fspath(into))]
+    answer = olga.post("/restore/shop/preview", *fields)
+    assert answer.status == 409
+    assert "/nowhere" in Page(answer).text
+    assert "Traceback" not in answer.text
+
+
+def test_a_job_of_another_host_or_kind_is_no_preview(olga: Visitor, shop: Dashboard) -> None:
+    assert shop.service
+    known = [one["job"] for one in shop.service.agent().ask("jobs")]
+    for job in (*known[:2], "20200101T000000Z-00000000", "..", "x"):
+        assert olga.get(f"/restore/shop/preview/{job}").status in (400, 404)
+    assert json.dumps(known)

@@ -1,0 +1,106 @@
+"""Who asks, and what they may see.
+
+Every view wants a login unless it is `@public`. A viewer may be limited to hosts, by patterns as of the shell: to such a one the
+others do not exist, in no count, list or answer.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import wraps
+from typing import Any, Literal, TypeVar
+
+from flask import abort, g
+
+from web.source import source
+
+Role = Literal["viewer", "operator"]
+ROLES: tuple[Role, ...] = ("viewer", "operator")
+
+View = TypeVar("View", bound=Callable[..., Any])
+_PUBLIC, _WHOLE = "btrkeep_public", "btrkeep_whole_pool"
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who is logged in, or whose token it is. `hosts` are patterns; None: all hosts."""
+
+    name: str
+    role: Role
+    hosts: tuple[str, ...] | None = None
+
+    @property
+    def operator(self) -> bool:
+        """Whether he may change anything."""
+        return self.role == "operator"
+
+    @property
+    def limited(self) -> bool:
+        """Whether there may be hosts that he does not see: then pages of the pool as a whole are not his either."""
+        return self.hosts is not None
+
+    def may_see(self, host: str) -> bool:
+        """Whether this host is among his."""
+        return self.hosts is None or any(fnmatchcase(host, pattern) for pattern in self.hosts)
+
+    def seen(self, hosts: Iterable[str]) -> list[str]:
+        """Those of the hosts that are his."""
+        return [host for host in hosts if self.may_see(host)]
+
+
+def viewer() -> Viewer:
+    """Who asks. Raises Unauthorized when nobody is logged in, on a public page."""
+    found: Viewer | None = g.get("viewer")
+    if found is None:
+        abort(401)
+    return found
+
+
+def somebody() -> Viewer | None:
+    """Who asks, None when nobody is logged in."""
+    found: Viewer | None = g.get("viewer")
+    return found
+
+
+def public(view: View) -> View:
+    """This view wants no login."""
+    setattr(view, _PUBLIC, True)
+    return view
+
+
+def operator_only(view: View) -> View:
+    """Others get 403: they may know that there is something, and whom to ask."""
+
+    @wraps(view)
+    def guarded(*words: Any, **named: Any) -> Any:
+        if not viewer().operator:
+            abort(403, "only operators may do this")
+        return view(*words, **named)
+
+    return guarded  # type: ignore[return-value]  # the same arguments and the same answer
+
+
+def whole_pool(view: View) -> View:
+    """This view names hosts of everybody: those who are limited to some get 403."""
+
+    @wraps(view)
+    def guarded(*words: Any, **named: Any) -> Any:
+        if viewer().limited:
+            abort(403, "this page is about the pool as a whole, and you see some hosts of it")
+        return view(*words, **named)
+
+    setattr(guarded, _WHOLE, True)
+    return guarded  # type: ignore[return-value]  # the same arguments and the same answer
+
+
+def see(host: str) -> str:
+    """The host, if there is one of that name that the viewer may see; 404 otherwise, the same in both cases."""
+    here = source()
+    if not viewer().may_see(host) or (host not in here.site.hosts and host not in here.catalogue.hosts()):
+        abort(404, "there is no such host")
+    return host
+
+
+def is_public(view: Callable[..., Any] | None) -> bool:
+    """Whether the view wants no login."""
+    return getattr(view, _PUBLIC, False)

@@ -1,0 +1,164 @@
+"""The OpenAPI document, made from the table of endpoints: parameters, bodies and answers are described by the types themselves.
+
+pydantic makes JSON Schemas of plain dataclasses; OpenAPI 3.1 takes these as they are. What it cannot know is mended here: an answer
+always has all of its fields, and a path is text with percent-encoded bytes.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from btrkeep import __version__
+from web.api.errors import MEANINGS, Error
+from web.api.parameters import adapters_of, bare, hints_of, required_of
+from web.api.table import Bytes, Endpoint
+
+TITLE = "btrkeep"
+_PATH = "^/"
+_REF = "#/components/schemas/{model}"
+_VARIABLE = re.compile(r"<(\w+)>")
+_ALWAYS = (400, 401, 403, 404)
+_OF_AGENT = (409, 429, 502, 503)
+_OF_BODY = (413,)
+_INTRODUCTION = """What the dashboard shows, for programs. Times are RFC 3339 in UTC ending in `Z`, sizes bytes, durations and
+ages seconds, rates bytes per second, shares fractions of one. `null` stands for what is not known or not there. A byte of a host
+that is no UTF-8 is a lone surrogate in a string (`\\udcXX`), and `%XX` in a query. A later version may add keys; those that are
+here stay."""
+
+
+def path_of(endpoint: Endpoint) -> str:
+    """The endpoint's path as OpenAPI writes it."""
+    return _VARIABLE.sub(r"{\1}", endpoint.path)
+
+
+def document(endpoints: Sequence[Endpoint], prefix: str) -> dict[str, Any]:
+    """All of it, as JSON has it."""
+    schemas, of_answer = _schemas(endpoints)
+    paths: dict[str, dict[str, Any]] = {}
+    for one in endpoints:
+        paths.setdefault(path_of(one), {})[one.method.lower()] = _operation(one, of_answer)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": TITLE, "version": __version__, "description": _INTRODUCTION},
+        "servers": [{"url": prefix}],
+        "security": [{"token": []}, {"session": []}],
+        "tags": [{"name": name} for name in dict.fromkeys(one.tag for one in endpoints)],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "A token of `btrkeep-web token add`."},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "btrkeep",
+                    "description": "A browser that is logged in. What changes something then needs the header X-CSRFToken.",
+                },
+            },
+        },
+    }
+
+
+def _schemas(endpoints: Iterable[Endpoint]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The named schemas, and each endpoint's answer by the endpoint's name."""
+    answers = [(one.name, one.answer) for one in endpoints if not isinstance(one.answer, Bytes)] + [("", Error)]
+    found, rest = TypeAdapter.json_schemas(
+        [(name, "serialization", TypeAdapter(kind)) for name, kind in answers], ref_template=_REF
+    )
+    schemas = {name: _mended(schema) for name, schema in rest.get("$defs", {}).items()}
+    return schemas, {name: _mended(schema) for (name, _), schema in found.items()}
+
+
+def _mended(schema: Any) -> Any:
+    """Answers are complete; titles that only repeat a name go."""
+    if isinstance(schema, list):
+        return [_mended(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    said = {key: value for key, value in schema.items() if key not in ("title", "default")}
+    mended = {key: _mended(value) for key, value in said.items() if key != "properties"}
+    if "properties" in schema:
+        mended["properties"] = {name: _mended(one) for name, one in schema["properties"].items()}
+        mended["required"] = sorted(schema["properties"])
+    if mended.get("format") == "binary":
+        del mended["format"]
+    return mended
+
+
+def _operation(one: Endpoint, of_answer: Mapping[str, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": one.name,
+        "tags": [one.tag],
+        "summary": one.summary,
+        "parameters": _parameters(one),
+        "responses": {"200": _answer(one, of_answer), **_errors(one)},
+    }
+    if one.operator:
+        operation["description"] = "For operators only."
+    elif one.pool_wide:
+        operation["description"] = "Not for users who are limited to some hosts."
+    if one.body:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _body(one.body)}}}
+    return operation
+
+
+def _answer(one: Endpoint, of_answer: Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(one.answer, Bytes):
+        schema = {"type": "string", "format": "binary"}
+        return {"description": one.answer.meaning, "content": {one.answer.media: {"schema": schema}}}
+    return {"description": "As asked for.", "content": {"application/json": {"schema": of_answer[one.name]}}}
+
+
+def _errors(one: Endpoint) -> dict[str, Any]:
+    statuses = sorted({*_ALWAYS, *one.errors, *(_OF_AGENT if one.agent else (503,)), *(_OF_BODY if one.body else ())})
+    content = {"application/json": {"schema": {"$ref": _REF.format(model="Error")}}}
+    return {str(status): {"description": MEANINGS[status], "content": content} for status in statuses}
+
+
+def _parameters(one: Endpoint) -> list[dict[str, Any]]:
+    in_path = _VARIABLE.findall(one.path)
+    found = []
+    for name, schema in _properties(one.takes).items():
+        meaning = schema.pop("description", "")
+        is_in_path = name in in_path
+        found.append(
+            {
+                "name": name,
+                "in": "path" if is_in_path else "query",
+                "required": is_in_path or name in required_of(one.takes),
+                "schema": schema,
+                **({"description": meaning} if meaning else {}),
+            }
+        )
+    return found
+
+
+def _body(kind: type) -> dict[str, Any]:
+    required = sorted(required_of(kind))
+    return {"type": "object", "properties": _properties(kind), "required": required, "additionalProperties": False}
+
+
+def _properties(kind: type) -> dict[str, dict[str, Any]]:
+    """Each field as a schema, with its default. None means left out: it cannot be said in a query."""
+    found = {}
+    defaults = {one.name: one.default for one in fields(kind)}
+    for name, adapter in adapters_of(kind).items():
+        schema = _without_none(_mended(adapter.json_schema(mode="validation")))
+        if bare(hints_of(kind)[name]) is bytes:
+            schema["pattern"] = _PATH
+        elif bare(hints_of(kind)[name]) == tuple[bytes, ...]:
+            schema["items"] = {"type": "string", "pattern": _PATH}
+        if name not in required_of(kind) and isinstance(default := defaults[name], str | int) and default != "":
+            schema["default"] = default
+        found[name] = schema
+    return found
+
+
+def _without_none(schema: dict[str, Any]) -> dict[str, Any]:
+    kinds = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    if len(kinds) != 1:
+        return schema
+    return {**{key: value for key, value in schema.items() if key != "anyOf"}, **kinds[0]}

@@ -1,0 +1,111 @@
+"""What is in backups: looked at, compared and given out by the root service."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from flask import Response, abort, request
+from pydantic import Field
+
+from web import download as downloads
+from web.agent import agent
+from web.api.table import Asked, Bytes, Endpoint, Host, Path, Which
+from web.data import files
+from web.data.files import Listing
+from web.data.files_compare import LIMIT, Compared, compare_at
+from web.data.files_history import History, history
+
+FILES = "files"
+_SORTS = Literal["name", "kind", "size", "mode", "owner", "time", "-name", "-kind", "-size", "-mode", "-owner", "-time"]
+_FORMS = Literal["file", "tar", "zip"]
+
+
+@dataclass(frozen=True, slots=True)
+class BrowseAsked:
+    """Which folder, and which page of it."""
+
+    host: Host
+    path: Path = b"/"
+    backup: Which = "latest"
+    offset: Annotated[int, Field(ge=0, le=999_999_999, description="How many names to pass over.")] = 0
+    limit: Annotated[int, Field(ge=1, le=5000, description="At most so many names.")] = files.PAGE
+    sort: Annotated[_SORTS, Field(description="The order; a minus turns it round.")] = "name"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsAsked:
+    """Of what."""
+
+    host: Host
+    path: Path
+    content: Annotated[bool, Field(description="Tell versions apart by what is in them: every one is read.")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class CompareAsked:
+    """What, and in which two backups."""
+
+    host: Host
+    before: Which
+    path: Path = b"/"
+    after: Which = "latest"
+    limit: Annotated[int, Field(ge=1, le=5000, description="At most so many differences.")] = LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadAsked:
+    """What, and as what."""
+
+    host: Host
+    path: Path
+    backup: Which = "latest"
+    form: Annotated[_FORMS, Field(description="A file as it is, or a file or folder as an archive.")] = "file"
+
+
+def browse(asked: Asked) -> Listing:
+    """A folder."""
+    one = asked.given
+    return files.browse(agent(), one.host, one.backup, one.path, one.offset, one.limit, one.sort)
+
+
+def versions(asked: Asked) -> History:
+    """Over all backups."""
+    return history(agent(), asked.given.host, asked.given.path, asked.given.content)
+
+
+def compare(asked: Asked) -> Compared:
+    """Two backups."""
+    one = asked.given
+    return compare_at(agent(), one.host, one.path, one.before, one.after, one.limit)
+
+
+def download(asked: Asked) -> Response:
+    """A stream of any size."""
+    one, who = asked.given, asked.viewer.name
+    if one.form != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
+        abort(426, "an archive needs HTTP/1.1: over HTTP/1.0 nobody could see whether all of it came")
+    words = {"host": one.host, "backup": one.backup, "path": files.text_of(one.path), "as": one.form}
+    with downloads.place(who) as places:
+        stream = agent().stream("download", **words)
+        return downloads.sent(stream, downloads.name_of(one.host, one.backup, one.path, one.form), who, places)
+
+
+_DOWNLOAD = Bytes("application/octet-stream", "The file or archive. One that fails midway ends without its last chunk.")
+_OF = "/hosts/<host>"
+
+ENDPOINTS = (
+    Endpoint("GET", f"{_OF}/files", "browse", FILES, "A path of a backup", Listing, browse, BrowseAsked, agent=True),
+    Endpoint("GET", f"{_OF}/versions", "versions", FILES, "A path over all backups", History, versions, VersionsAsked, agent=True),
+    Endpoint("GET", f"{_OF}/compare", "compare", FILES, "What differs", Compared, compare, CompareAsked, agent=True),
+    Endpoint(
+        "GET",
+        f"{_OF}/download",
+        "download",
+        FILES,
+        "A file, or a folder as an archive",
+        _DOWNLOAD,
+        download,
+        DownloadAsked,
+        agent=True,
+        errors=(426,),
+    ),
+)

@@ -1,0 +1,98 @@
+"""Hosts, what runs now and the whole of it: as the overview and the pages of hosts show them."""
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal
+
+from flask import abort
+from pydantic import Field
+
+from web.api.table import Asked, Endpoint, Host
+from web.data import hosts as of_hosts
+from web.data.host import BackupRow, HostPage, host_page
+from web.data.hosts import HostList, Query
+from web.data.overview import Overview
+from web.data.overview import overview as of_overview
+from web.data.running import Running
+from web.data.running import running as of_running
+
+HOSTS, STATE = "hosts", "state"
+_ORDERS = Literal[
+    "host", "state", "last", "due", "size", "new", "backups", "-host", "-state", "-last", "-due", "-size", "-new", "-backups"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class HostsAsked:
+    """Which hosts."""
+
+    q: Annotated[str, Field(max_length=200, description="Words that are all in name, group or address.")] = ""
+    state: Annotated[
+        Literal["", "ok", "late", "failing", "suspect", "never", "unconfigured"], Field(description="Only hosts in that state.")
+    ] = ""
+    group: Annotated[str, Field(max_length=255, description="Only hosts of that group.")] = ""
+    sort: Annotated[_ORDERS, Field(description="The order; a minus turns it round.")] = "host"
+    page: Annotated[int, Field(ge=1, le=1_000_000, description="A page of 100, the last one when there are fewer.")] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OneHost:
+    """Which host."""
+
+    host: Host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverviewSaid(Overview):
+    """What the first page shows. `sentence`: how the newest night went, null before the first."""
+
+    sentence: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Backups:
+    """A host's backups, the newest first: how many are kept and how many go, and by which rules."""
+
+    host: str
+    backups: tuple[BackupRow, ...]
+    kept: int
+    going: int
+    retention: str
+
+
+def overview(asked: Asked) -> OverviewSaid:
+    """The whole."""
+    found = of_overview(asked.source, asked.viewer)
+    sentence = found.nights[0].sentence if found.nights else None
+    return OverviewSaid(**{one.name: getattr(found, one.name) for one in fields(Overview)}, sentence=sentence)
+
+
+def one_host(asked: Asked) -> HostPage:
+    """Everything about one."""
+    found = host_page(asked.source, asked.viewer, asked.given.host)
+    return found or abort(404)
+
+
+def backups(asked: Asked) -> Backups:
+    """Its backups."""
+    found = one_host(asked)
+    return Backups(asked.given.host, found.backups, found.kept, found.going, found.retention)
+
+
+def hosts(asked: Asked) -> HostList:
+    """A page of the list."""
+    given = asked.given
+    return of_hosts.host_list(asked.source, asked.viewer, Query(given.q, given.state, given.group, given.sort, given.page))
+
+
+def running(asked: Asked) -> Running:
+    """What goes on."""
+    return of_running(asked.source, asked.viewer)
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/overview", "overview", STATE, "How it went and how it is, in short", OverviewSaid, overview),
+    Endpoint("GET", "/running", "running", STATE, "What runs now", Running, running),
+    Endpoint("GET", "/hosts", "hosts", HOSTS, "Hosts: searched, filtered, sorted, a page at a time", HostList, hosts, HostsAsked),
+    Endpoint("GET", "/hosts/<host>", "host", HOSTS, "One host: state, settings, backups, runs", HostPage, one_host, OneHost),
+    Endpoint("GET", "/hosts/<host>/backups", "backups", HOSTS, "A host's backups, and why each is kept", Backups, backups, OneHost),
+)

@@ -1,0 +1,148 @@
+"""Jobs, runs of hosts, alarms and the doctor: as their pages show them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from flask import abort
+from pydantic import Field
+
+from btrkeep.errors import UsageError
+from btrkeep.units import parse_time
+from web.agent import agent
+from web.api.table import Asked, Endpoint, Moment, Nothing
+from web.data import jobs as of_jobs
+from web.data import log
+from web.data.alarms import OpenAlarm, open_alarms
+from web.data.doctor import Examination, examination
+from web.data.jobs import JobRow, NightView
+from web.data.log import LogPage, LogRun
+
+JOBS, STATE = "jobs", "state"
+_OUTCOMES = Literal["", "complete", "suspect", "failed", "partial", "skipped", "unfinished"]
+Before = Annotated[int, Field(ge=1, le=2**53, description="Only runs with a lower id: `older` of the page before.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Which one."""
+
+    number: Annotated[str, Field(pattern=r"^[0-9]{1,18}$", description="Its id.")]
+
+
+@dataclass(frozen=True, slots=True)
+class JobsAsked:
+    """How far back, and of which kind."""
+
+    days: Annotated[int, Field(ge=1, le=3650, description="How many days, up to now.")] = of_jobs.USUAL
+    kind: Annotated[Literal["", "night", "backup", "expire", "balance", "kernel"], Field(description="Only those.")] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NightAsked:
+    """Which night, and which page of its runs."""
+
+    first_run: Annotated[
+        str, Field(pattern=r"^[0-9]{1,15}$", description="The id of its first run: what follows `night-` in a job's id.")
+    ]
+    before: Annotated[int, Field(ge=1, le=2**53, description="Only runs with a lower id: `older` of the page before.")] | None = (
+        None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RunsAsked:
+    """Runs of hosts."""
+
+    host: Annotated[str, Field(max_length=255, description="Only those of this host.")] = ""
+    outcome: Annotated[_OUTCOMES, Field(description="Only those that ended so.")] = ""
+    since: Annotated[Moment, Field(description="Only those that began then or later.")] | None = None
+    before: Before | None = None
+    limit: Annotated[int, Field(ge=1, le=500, description="At most so many.")] = log.PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Newest first."""
+
+    jobs: tuple[JobRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alarms:
+    """Those that stand, the worst kind first."""
+
+    alarms: tuple[OpenAlarm, ...]
+
+
+def jobs(asked: Asked) -> Jobs:
+    """The list."""
+    here, kind, days = asked.source, asked.given.kind, asked.given.days
+    if asked.viewer.limited:
+        mine, since = mine_of(asked), here.now - timedelta(days=days)
+        return Jobs(tuple(of_jobs.by_hand(here.catalogue, mine, here.now, since)) if kind in ("", "backup") else ())
+    of, kinds = here.site.filesystem, (kind,) if kind else ()
+    return Jobs(here.cached(("jobs", of, days, kinds), lambda: of_jobs.jobs(here.catalogue, of, here.now, days, kinds)))
+
+
+def mine_of(asked: Asked) -> frozenset[str] | None:
+    """Hosts that the viewer may see; None: all."""
+    who = asked.viewer
+    return frozenset(who.seen({*asked.source.site.hosts, *asked.source.catalogue.hosts()})) if who.limited else None
+
+
+def night(asked: Asked) -> NightView:
+    """One night."""
+    found = of_jobs.night_view(asked.source.catalogue, int(asked.given.first_run), asked.source.now, asked.given.before)
+    return found or abort(404)
+
+
+def runs(asked: Asked) -> LogPage:
+    """A page of them."""
+    given, catalogue = asked.given, asked.source.catalogue
+    wanted = log.wanted_runs(mine_of(asked), given.host or None, given.outcome or None, _moment(given.since), given.before)
+    return log.log_page(catalogue, wanted, asked.source.now, given.limit)
+
+
+def one_run(asked: Asked) -> LogRun:
+    """One of them."""
+    found = asked.source.catalogue.one_run(int(asked.given.number))
+    if found is None or not asked.viewer.may_see(found.host):
+        abort(404)
+    return log.log_run(found, asked.source.now)
+
+
+def alarms(asked: Asked) -> Alarms:
+    """What stands."""
+    return Alarms(open_alarms(asked.source, asked.viewer))
+
+
+def doctor(asked: Asked) -> Examination:
+    """What the root service finds now."""
+    return examination(agent().ask("doctor"), asked.source.now)
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else parse_time(text)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"since: {error}") from None
+
+
+def _get(
+    path: str, name: str, tag: str, summary: str, answer: type, act: Callable[[Asked], Any], takes: type = Nothing
+) -> Endpoint:
+    return Endpoint("GET", path, name, tag, summary, answer, act, takes, pool_wide=name in _POOL_WIDE, agent=name == "doctor")
+
+
+_POOL_WIDE = ("doctor", "night")
+
+ENDPOINTS = (
+    _get("/alarms", "alarms", STATE, "What is wrong now, and what to do about it", Alarms, alarms),
+    _get("/doctor", "doctor", STATE, "What is wrong with the pool, or slows it down", Examination, doctor),
+    _get("/runs", "runs", JOBS, "Runs of hosts, newest first", LogPage, runs, RunsAsked),
+    _get("/runs/<number>", "run", JOBS, "One run, with what rsync said last", LogRun, one_run, Number),
+    _get("/jobs", "jobs", JOBS, "Nights, backups by hand, expiries, balances, scrubs", Jobs, jobs, JobsAsked),
+    _get("/nights/<first_run>", "night", JOBS, "A night, and what did not go well in it", NightView, night, NightAsked),
+)

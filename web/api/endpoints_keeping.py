@@ -1,0 +1,120 @@
+"""What operators change: holds, acceptance. The root service does it, and writes down who asked."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from btrkeep.serving.client import Refused
+from web.agent import agent
+from web.api.table import SHOWN, Asked, Endpoint, Host, Moment, Name
+
+KEEPING = "keeping"
+Why = Annotated[str, Field(max_length=500, pattern=SHOWN, description="The reason, which is kept with it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class OfBackup:
+    """Which backup."""
+
+    host: Host
+    backup: Name
+
+
+@dataclass(frozen=True, slots=True)
+class HoldAsked:
+    """`until`: RFC 3339; left out: for ever."""
+
+    why: Why = ""
+    until: Annotated[Moment, Field(description="Until when; left out: until it is released.")] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptAsked:
+    """Why it is right."""
+
+    why: Why = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldSaid:
+    """A hold as it was written down. `until` null: for ever."""
+
+    until: str | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The backup, its state, since when it is held. `unexpired`: it had been marked for deletion."""
+
+    host: str
+    name: str
+    state: str
+    at: str
+    until: str | None
+    why: str
+    unexpired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The backup, its state, and the hold that it had; null: it had none."""
+
+    host: str
+    name: str
+    state: str
+    released: HoldSaid | None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The backup, which counts as complete now."""
+
+    host: str
+    name: str
+    state: str
+    at: str
+    why: str
+
+
+def _ask(verb: str, **arguments: Any) -> Any:
+    try:
+        return agent().ask(verb, **arguments)
+    except Refused as error:
+        if error.kind != "failed":
+            raise
+        # The service is well: what is asked does not fit how the backup is, such as to accept one that is complete.
+        raise Refused(error.message, error.hint, "locked") from None
+
+
+def hold(asked: Asked) -> Any:
+    """Keep it."""
+    until = {} if asked.body.until is None else {"until": asked.body.until}
+    return _ask("hold", host=asked.given.host, backup=asked.given.backup, why=asked.body.why, **until)
+
+
+def release(asked: Asked) -> Any:
+    """Let the rules decide again."""
+    return _ask("release", host=asked.given.host, backup=asked.given.backup)
+
+
+def accept(asked: Asked) -> Any:
+    """A suspect one is right."""
+    return _ask("accept", host=asked.given.host, backup=asked.given.backup, why=asked.body.why)
+
+
+_AT = "/hosts/<host>/backups/<backup>"
+
+
+def _post(name: str, summary: str, answer: type, act: Callable[[Asked], Any], body: type | None = None) -> Endpoint:
+    path = f"{_AT}/{name}"
+    return Endpoint("POST", path, name, KEEPING, summary, answer, act, OfBackup, body, operator=True, agent=True)
+
+
+ENDPOINTS = (
+    _post("hold", "Keep a backup whatever the rules say", Held, hold, HoldAsked),
+    _post("release", "Take a hold away", Released, release),
+    _post("accept", "A suspect backup is right", Accepted, accept, AcceptAsked),
+)

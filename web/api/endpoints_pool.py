@@ -1,0 +1,160 @@
+"""The pool over time, balance and expiry: as their pages show them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from flask import abort
+from pydantic import Field
+
+from btrkeep.errors import OperatorError, UsageError
+from web.api.table import Asked, Endpoint, Nothing
+from web.data import balance, expiry
+from web.data import day as of_day
+from web.data import trend as of_trend
+from web.data.balance import BalanceRun, BalanceSums, OneBalance
+from web.data.day import DayView
+from web.data.expiry import ExpiryRun
+from web.data.pool import PoolNow, pool_now
+from web.data.score import Scores
+from web.data.score import scores as of_scores
+from web.data.trend import Outlook, Trend
+
+POOL, JOBS = "pool", "jobs"
+Date = Annotated[str, Field(pattern=r"^[0-9]", max_length=10, json_schema_extra={"format": "date"})]
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """How far back."""
+
+    days: Annotated[int, Field(ge=1, le=3650, description="How many days, up to now.")] = of_trend.USUAL
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A day of the pool's zone."""
+
+    date: Annotated[Date, Field(description="Of the pool's zone; left out: the last 24 hours.")] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many."""
+
+    limit: Annotated[int, Field(ge=1, le=1000, description="The last so many.")] = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Which one."""
+
+    number: Annotated[str, Field(pattern=r"^[0-9]{1,18}$", description="Its id.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """When nothing is left to allocate, and when all of it is used; by the last half year."""
+
+    allocated: Outlook
+    used: Outlook
+
+
+@dataclass(frozen=True, slots=True)
+class Balances:
+    """The last runs, newest first, and what they came to."""
+
+    balances: tuple[BalanceRun, ...]
+    sums: BalanceSums
+
+
+@dataclass(frozen=True, slots=True)
+class Expiries:
+    """The last runs, newest first."""
+
+    expiries: tuple[ExpiryRun, ...]
+
+
+def filesystem_of(asked: Asked) -> str:
+    """The pool's UUID. Raises OperatorError as long as nobody has published it."""
+    if asked.source.site.filesystem is None:
+        raise OperatorError("nothing is known of the pool yet", "the first `backupd sample` or `backupd run` will tell")
+    return asked.source.site.filesystem
+
+
+def pool(asked: Asked) -> PoolNow:
+    """Now."""
+    found = pool_now(asked.source.catalogue, filesystem_of(asked))
+    if found is None:
+        abort(404, "nobody has taken a sample of the pool yet")
+    return found
+
+
+def trend(asked: Asked) -> Trend:
+    """Months. Kept under the key of the page, as what follows."""
+    here, of, days = asked.source, filesystem_of(asked), asked.given.days
+    return here.cached(("trend", of, days), lambda: of_trend.trend(here.catalogue, of, here.now, days))
+
+
+def forecast(asked: Asked) -> Forecast:
+    """The future."""
+    here, of = asked.source, filesystem_of(asked)
+    return Forecast(*here.cached(("outlooks", of), lambda: of_trend.outlooks(here.catalogue, of, here.now)))
+
+
+def scores(asked: Asked) -> Scores:
+    """Free space."""
+    here, of, days = asked.source, filesystem_of(asked), asked.given.days
+    return here.cached(("scores", of, days), lambda: of_scores(here.catalogue, of, here.now, days))
+
+
+def day(asked: Asked) -> DayView:
+    """One day."""
+    try:
+        which = of_day.parse_day(asked.given.date)
+    except ValueError as error:
+        raise UsageError(f"date: {error}", "a day is written 2026-11-20") from None
+    here, of = asked.source, filesystem_of(asked)
+    return here.cached(("day", of, which), lambda: of_day.day_view(here.catalogue, of, here.site.zone, here.now, which))
+
+
+def balances(asked: Asked) -> Balances:
+    """The list."""
+    found = balance.balances(asked.source.catalogue, filesystem_of(asked), asked.source.now, asked.given.limit)
+    return Balances(found, balance.sums(found))
+
+
+def one_balance(asked: Asked) -> OneBalance:
+    """One with its steps."""
+    found = balance.one_balance(asked.source.catalogue, filesystem_of(asked), int(asked.given.number), asked.source.now)
+    return found or abort(404)
+
+
+def expiries(asked: Asked) -> Expiries:
+    """The list."""
+    return Expiries(expiry.expiries(asked.source.catalogue, asked.source.now, asked.given.limit))
+
+
+def one_expiry(asked: Asked) -> ExpiryRun:
+    """One."""
+    found = expiry.one_expiry(asked.source.catalogue, int(asked.given.number), asked.source.now)
+    return found or abort(404)
+
+
+def _get(
+    path: str, name: str, tag: str, summary: str, answer: type, act: Callable[[Asked], Any], takes: type = Nothing
+) -> Endpoint:
+    return Endpoint("GET", path, name, tag, summary, answer, act, takes, pool_wide=True)
+
+
+ENDPOINTS = (
+    _get("/pool", "pool", POOL, "The pool as its newest sample has it", PoolNow, pool),
+    _get("/pool/trend", "poolTrend", POOL, "Allocated and used, over days or years", Trend, trend, Days),
+    _get("/pool/forecast", "poolForecast", POOL, "When the pool is full", Forecast, forecast),
+    _get("/pool/day", "poolDay", POOL, "A day's throughput and its phases", DayView, day, Day),
+    _get("/pool/scores", "poolScores", POOL, "How fragmented free space is and was", Scores, scores, Days),
+    _get("/balances", "balances", JOBS, "Runs of balance", Balances, balances, Limit),
+    _get("/balances/<number>", "balance", JOBS, "A run of balance and its steps", OneBalance, one_balance, Number),
+    _get("/expiries", "expiries", JOBS, "Runs of expiry", Expiries, expiries, Limit),
+    _get("/expiries/<number>", "expiry", JOBS, "A run of expiry", ExpiryRun, one_expiry, Number),
+)

@@ -1,0 +1,173 @@
+"""What the root service carries out: runs and restores, asked for and followed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
+
+from flask import abort
+from pydantic import Field
+
+from web.agent import agent
+from web.api.table import Asked, Endpoint, Host, Which
+from web.data import restore as of_restore
+from web.data.restore import Preview, Wish
+
+TASKS = "tasks"
+_MOST = 1000
+Folder = Annotated[str, Field(max_length=900, pattern=r"^/[^\x00-\x1f\x7f-\x9f]*$")]
+Overwrite = Annotated[Literal["never", "older", "all"], Field(description="What is done where a file is there already.")]
+
+
+@dataclass(frozen=True, slots=True)
+class OfHost:
+    """Which host."""
+
+    host: Host
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreAsked:
+    """What is restored, and where to."""
+
+    paths: Annotated[tuple[bytes, ...], Field(min_length=1, max_length=1000, description="Paths, each with all below it.")]
+    backup: Which = "latest"
+    folder: Annotated[Folder, Field(description="A folder on the host; left out: where they were.")] | None = None
+    overwrite: Overwrite = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewSaid:
+    """What a restore would do. `preview` is null where it takes long to find out: `job` is the id of the task that goes on."""
+
+    preview: Preview | None
+    job: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAsked:
+    """Which one, and how much of what it said."""
+
+    task: Annotated[str, Field(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$", description="Its id, which asking for it gave.")]
+    lines: Annotated[int, Field(ge=0, le=1000, description="The last so many lines of what it said.")] = 50
+
+
+@dataclass(frozen=True, slots=True)
+class TasksAsked:
+    """How many."""
+
+    limit: Annotated[int, Field(ge=1, le=_MOST, description="The last so many.")] = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """It is started: `job` is its id, `unit` that of systemd, null where there is none."""
+
+    job: str
+    unit: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One of them. `state`: queued, running, done, failed; `exit`: its exit status, null as long as there is none."""
+
+    job: str
+    verb: str
+    host: str
+    who: str
+    asked: str
+    arguments: Mapping[str, Any]
+    unit: str | None
+    state: str
+    started: str | None
+    finished: str | None
+    exit: int | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSaid(Task):
+    """The same, with what it said last."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Those of the last 30 days, newest first."""
+
+    tasks: tuple[Task, ...]
+
+
+def run(asked: Asked) -> Any:
+    """A backup, due or not."""
+    return agent().ask("run", host=asked.given.host)
+
+
+def restore(asked: Asked) -> Any:
+    """Files, to the host that they are of."""
+    return agent().ask("restore", **_wish(asked).arguments())
+
+
+def preview(asked: Asked) -> PreviewSaid:
+    """What that would do."""
+    found = of_restore.preview(agent(), _wish(asked))
+    return PreviewSaid(None, found) if isinstance(found, str) else PreviewSaid(found, None)
+
+
+def _wish(asked: Asked) -> Wish:
+    body = asked.body
+    return Wish(asked.given.host, body.backup, body.paths, body.folder, body.overwrite)
+
+
+def tasks(asked: Asked) -> Tasks:
+    """Those of hosts that the viewer may see."""
+    found = agent().ask("jobs", limit=_MOST if asked.viewer.limited else asked.given.limit)
+    mine = [one for one in found if asked.viewer.may_see(one["host"])][: asked.given.limit]
+    return Tasks(tuple(Task(**_known(Task, one)) for one in mine))
+
+
+def task(asked: Asked) -> TaskSaid:
+    """One of these."""
+    found = agent().ask("job", job=asked.given.task, lines=asked.given.lines)
+    if not asked.viewer.may_see(found["host"]):
+        abort(404)
+    return TaskSaid(**{**_known(TaskSaid, found), "lines": tuple(found["lines"])})
+
+
+def _known(kind: type, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a newer service says besides is passed over."""
+    return {one.name: said[one.name] for one in fields(kind)}
+
+
+_AT = "/hosts/<host>"
+ENDPOINTS = (
+    Endpoint("POST", f"{_AT}/run", "runNow", TASKS, "Back a host up now", Begun, run, OfHost, operator=True, agent=True),
+    Endpoint(
+        "POST",
+        "/hosts/<host>/restore",
+        "restore",
+        TASKS,
+        "Restore",
+        Begun,
+        restore,
+        OfHost,
+        RestoreAsked,
+        operator=True,
+        agent=True,
+    ),
+    Endpoint(
+        "POST",
+        f"{_AT}/restore/preview",
+        "preview",
+        TASKS,
+        "What a restore would do",
+        PreviewSaid,
+        preview,
+        OfHost,
+        RestoreAsked,
+        True,
+        agent=True,
+    ),
+    Endpoint("GET", "/tasks", "tasks", TASKS, "What was asked of the root service", Tasks, tasks, TasksAsked, agent=True),
+    Endpoint("GET", "/tasks/<task>", "task", TASKS, "One of these, and what it says", TaskSaid, task, TaskAsked, agent=True),
+)

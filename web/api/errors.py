@@ -1,0 +1,69 @@
+"""What the API says when something is wrong: {"error", "hint"} and a status, never a page."""
+
+from dataclasses import dataclass
+
+from flask import Response
+from werkzeug.exceptions import HTTPException
+
+from btrkeep.errors import ConfigError, LockHeld, OperatorError, PoolUnusable, UsageError
+from btrkeep.serving.client import Absent, Refused
+from btrkeep.units import printable
+from web.api.values import dumped
+
+_OF_KIND = {"usage": 400, "missing": 404, "locked": 409, "refused": 403, "busy": 429, "unusable": 503, "failed": 502}
+_OF_ERROR: tuple[tuple[type[OperatorError], int], ...] = (
+    (Absent, 503),
+    (ConfigError, 503),
+    (UsageError, 400),
+    (LockHeld, 409),
+    (PoolUnusable, 503),
+    (OperatorError, 503),
+)
+MEANINGS = {
+    400: "The request does not fit: the error names what.",
+    401: "Nobody is logged in, or the token is not known.",
+    403: "The role or the limits of whoever asks do not allow it, or a write came without its CSRF token.",
+    404: "There is no such thing, or whoever asks may not see it.",
+    409: "Something else is going on with it: a run, an expiry.",
+    413: "The body is too long.",
+    426: "It needs HTTP/1.1.",
+    429: "Too much at once: try again later.",
+    502: "The root service failed.",
+    503: "The catalogue or the root service cannot be asked now.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """What went wrong in one line, and what may be done about it; the hint may be empty."""
+
+    error: str
+    hint: str
+
+
+def of_operator(error: OperatorError) -> Response:
+    """An error that somebody can act on."""
+    if isinstance(error, Refused):
+        status = _OF_KIND.get(error.kind, 502)
+    else:
+        status = next(number for kind, number in _OF_ERROR if isinstance(error, kind))
+    return answer(status, error.message, error.hint)
+
+
+def of_http(error: HTTPException) -> Response:
+    """What Flask raises; its headers (Allow, Retry-After, WWW-Authenticate) stay."""
+    status = error.code or 500
+    own = error.description if type(error).description != error.description else None
+    response = answer(status, own or MEANINGS.get(status, error.name), "")
+    for name, value in error.get_headers():
+        if name.lower() not in ("content-type", "content-length"):
+            response.headers[name] = value
+    return response
+
+
+def answer(status: int, error: str, hint: str) -> Response:
+    """One error."""
+    response = Response(dumped(Error(printable(error), printable(hint))), status, content_type="application/json")
+    if status == 401:
+        response.headers["WWW-Authenticate"] = 'Bearer realm="btrkeep"'
+    return response

@@ -1,0 +1,159 @@
+"""From a request to the dataclass that an endpoint takes. What is unknown, said twice or out of its limits is an error in words."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
+from difflib import get_close_matches
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from urllib.parse import unquote_to_bytes
+
+from pydantic import TypeAdapter, ValidationError
+
+from btrkeep.errors import UsageError
+from btrkeep.units import printable
+from web.paths import LONGEST
+
+LONGEST_BODY = 64 << 10
+"""Bytes: a request to the root service is no longer either."""
+_HINT = "the OpenAPI document, /api/v1/openapi.json, says what is taken"
+_WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
+_YES_OR_NO = {"true": True, "false": False}
+_SHOWN = 60
+
+
+def of_query(kind: type, raw: bytes, in_path: Mapping[str, str]) -> Any:
+    """`kind` from a raw query string and the values that the URL's path had. Raises UsageError."""
+    hints = hints_of(kind)
+    said: dict[str, Any] = dict(in_path)
+    for name, value in _pairs(raw):
+        if name not in hints or name in in_path:
+            raise UsageError(
+                f"there is no parameter {_shown(name)} here", _near(name, [one for one in hints if one not in in_path])
+            )
+        if name in said:
+            raise UsageError(f"the parameter {name} is given twice", "give it once")
+        said[name] = _value(name, value, bare(hints[name]))
+    return _made(kind, said)
+
+
+def of_body(kind: type, body: bytes, media: str) -> Any:
+    """`kind` from a JSON document. Raises UsageError."""
+    if media != "application/json":
+        raise UsageError("the body is no JSON", "send it with Content-Type: application/json")
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        raise UsageError("the body is no JSON that can be read", _HINT) from None
+    if not isinstance(document, dict):
+        raise UsageError("the body is no JSON object", _HINT)
+    hints = hints_of(kind)
+    for name in document:
+        if name not in hints:
+            raise UsageError(f"there is no {_shown(name)} in the body", _near(name, list(hints)))
+    return _made(kind, {name: _from_json(value, bare(hints[name])) for name, value in document.items()})
+
+
+@cache
+def hints_of(kind: type) -> dict[str, Any]:
+    """Each field's type, with what Annotated says of it."""
+    return get_type_hints(kind, include_extras=True)
+
+
+@cache
+def required_of(kind: type) -> frozenset[str]:
+    """Fields that have no default."""
+    return frozenset(one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING)
+
+
+@cache
+def adapters_of(kind: type) -> dict[str, TypeAdapter[Any]]:
+    """What looks at each field's values, and describes them."""
+    return {name: TypeAdapter(hint) for name, hint in hints_of(kind).items()}
+
+
+def bare(hint: Any) -> Any:
+    """A type without None and without what Annotated says of it."""
+    if get_origin(hint) is Annotated:
+        return bare(get_args(hint)[0])
+    inner = [one for one in get_args(hint) if one is not type(None)]
+    return bare(inner[0]) if len(inner) < len(get_args(hint)) else hint
+
+
+def _made(kind: type, said: Mapping[str, Any]) -> Any:
+    if missing := sorted(required_of(kind) - said.keys()):
+        raise UsageError(f"{missing[0]} is missing", _HINT)
+    adapters = adapters_of(kind)
+    return kind(**{name: _seen(name, adapters[name], value) for name, value in said.items()})
+
+
+def _seen(name: str, adapter: TypeAdapter[Any], value: Any) -> Any:
+    try:
+        return adapter.validate_python(value, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise UsageError(f"{name}: {printable(first['msg'][:1].lower() + first['msg'][1:])}", _HINT) from None
+
+
+def _from_json(value: Any, kind: Any) -> Any:
+    """Lists are tuples here, and paths are bytes."""
+    if kind is bytes and isinstance(value, str):
+        return path_seen(_bytes_of(value))
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(_from_json(one, bare(get_args(kind)[0])) for one in value)
+    return value
+
+
+def _bytes_of(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a pair, which stands for no byte
+        raise UsageError(
+            "a path has a surrogate that stands for no byte", "bytes that are no UTF-8 are \\udc80 to \\udcff"
+        ) from None
+
+
+def _pairs(raw: bytes) -> Iterator[tuple[str, bytes]]:
+    """Names and values of a query string. Werkzeug's own reading would replace bytes that are no UTF-8."""
+    for part in raw.split(b"&"):
+        if part:
+            name, _, value = part.partition(b"=")
+            yield _decoded(unquote_to_bytes(name.replace(b"+", b" "))), unquote_to_bytes(value.replace(b"+", b" "))
+
+
+def _decoded(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _value(name: str, value: bytes, kind: Any) -> Any:
+    """A query's value as the type wants it; what does not fit is told here, in the words of a query."""
+    if kind is bytes:
+        return path_seen(value)
+    text = _decoded(value)
+    if kind is int:
+        if not _WHOLE.fullmatch(text):
+            raise UsageError(f"{name} is no whole number: {_shown(text)}", _HINT)
+        return int(text)
+    if kind is bool:
+        if text not in _YES_OR_NO:
+            raise UsageError(f"{name} is neither true nor false: {_shown(text)}", _HINT)
+        return _YES_OR_NO[text]
+    return text
+
+
+def path_seen(path: bytes) -> bytes:
+    """An absolute path without a NUL, `.` and `..`, and without needless slashes. Raises UsageError."""
+    parts = [part for part in path.split(b"/") if part]
+    if not path.startswith(b"/") or b"\0" in path or len(path) > LONGEST or b"." in parts or b".." in parts:
+        raise UsageError(f"{_shown(_decoded(path))} is no path of a backup", "it begins with / and has no . and no .. in it")
+    return b"/" + b"/".join(parts)
+
+
+def _shown(text: str) -> str:
+    return f'"{printable(text[:_SHOWN])}"'
+
+
+def _near(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, 1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}" if known else "it takes none"

@@ -1,0 +1,51 @@
+"""How a request becomes an endpoint's answer: who asks, what is asked, then the work, then JSON."""
+
+from collections.abc import Callable
+
+from flask import Blueprint, Response, abort, request
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+
+from btrkeep.errors import OperatorError
+from web.access import see, viewer
+from web.api import errors
+from web.api.parameters import LONGEST_BODY, of_body, of_query
+from web.api.table import Asked, Endpoint
+from web.api.values import dumped
+from web.source import source
+
+
+def add(blueprint: Blueprint, endpoint: Endpoint) -> None:
+    """One endpoint under its path."""
+    blueprint.add_url_rule(endpoint.path, endpoint.name, _view(endpoint), methods=[endpoint.method])
+
+
+def _view(endpoint: Endpoint) -> Callable[..., Response]:
+    def view(**in_path: str) -> Response:
+        try:
+            return _answered(endpoint, in_path)
+        except OperatorError as error:
+            return errors.of_operator(error)
+
+    return view
+
+
+def _answered(endpoint: Endpoint, in_path: dict[str, str]) -> Response:
+    who = viewer()
+    if (endpoint.operator and not who.operator) or (endpoint.pool_wide and who.limited):
+        abort(403)
+    if endpoint.of_host:
+        see(in_path["host"])
+    body = of_body(endpoint.body, _read_body(), request.mimetype) if endpoint.body else None
+    given = of_query(endpoint.takes, request.query_string, in_path)
+    found = endpoint.act(Asked(source(), who, given, body))
+    return found if isinstance(found, Response) else Response(dumped(found), content_type="application/json")
+
+
+def _read_body() -> bytes:
+    request.max_content_length = LONGEST_BODY
+    try:
+        return request.get_data()
+    except RequestEntityTooLarge:
+        raise
+    except HTTPException:
+        abort(400)

@@ -1,0 +1,82 @@
+"""What an operation of the API is: the one description that routes, checks and the OpenAPI document are all made from.
+
+Parameters are a frozen dataclass: its fields' types say what is taken, their defaults what may be left out. `Annotated` with
+`Field` adds limits and a meaning. Answers are the frozen dataclasses that the pages show.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from web.access import Viewer
+from web.source import Source
+
+Path = Annotated[
+    bytes,
+    Field(description="A path of the host, from its root. In a query it is percent-encoded byte by byte: it may be no UTF-8."),
+]
+"""A path within a backup, as bytes. In a body it is a string, in which a byte that is no UTF-8 is a lone surrogate (\\udcXX)."""
+Host = Annotated[str, Field(max_length=255, description="The host's name in the configuration.")]
+Which = Annotated[
+    str, Field(pattern=r"^(latest|[0-9][0-9TZ-]{3,17})$", description="The backup's name, `latest`, or a day: the last one of it.")
+]
+Name = Annotated[
+    str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}Z$", description="The backup's name, 2026-11-20T220003Z.")
+]
+
+
+Moment = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
+SHOWN = r"^[^\x00-\x1f\x7f-\x9f]*$"
+"""A text of characters that can be shown, as a pattern."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """No parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request whose parameters, role and host have been looked at. `given` is of the endpoint's `takes`, `body` of its `body`."""
+
+    source: Source
+    viewer: Viewer
+    given: Any
+    body: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """An answer that is no JSON: its media type, and what it is in words."""
+
+    media: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One operation. `path` is Flask's; `name` its operationId. `errors`: statuses besides 400, 401 and those of the agent.
+
+    `pool_wide`: it tells of all hosts, so a viewer who is limited to some may not ask. `agent`: it asks the root service.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    name: str
+    tag: str
+    summary: str
+    answer: Any
+    act: Callable[[Asked], Any]
+    takes: type = Nothing
+    body: type | None = None
+    operator: bool = False
+    pool_wide: bool = False
+    agent: bool = False
+    errors: tuple[int, ...] = field(default=())
+
+    @property
+    def of_host(self) -> bool:
+        """Whether it is about one host, so that the viewer must be one who may see it."""
+        return "<host>" in self.path

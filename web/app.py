@@ -1,0 +1,80 @@
+"""The Flask application: what happens to every request, whichever page it is for."""
+
+from pathlib import Path
+
+from flask import Flask, abort, g, request
+from flask_wtf.csrf import CSRFProtect
+
+from web import api, errors, filters, pages, proxies
+from web.access import is_public, somebody
+from web.auth import sessions
+from web.auth.store import Store
+from web.headers import add_headers, names_of, see_host
+from web.settings import Settings
+from web.source import Kept, close_source
+
+_LARGEST = 1 << 20  # bytes of a form: many paths to restore
+_STATIC = 3600  # seconds; the address of a file has its version in it
+
+
+def create_app(settings: Settings) -> Flask:
+    """The dashboard of one pool. Raises OperatorError when the database of users cannot be used."""
+    store = Store(settings.data)
+    app = Flask("web")
+    app.config.update(
+        MAX_CONTENT_LENGTH=_LARGEST,
+        MAX_FORM_MEMORY_SIZE=_LARGEST,
+        MAX_FORM_PARTS=10_000,
+        SECRET_KEY=store.secret("cookies"),
+        SEND_FILE_MAX_AGE_DEFAULT=_STATIC,
+        SESSION_COOKIE_HTTPONLY=True,
+        SESSION_COOKIE_NAME="btrkeep",
+        SESSION_COOKIE_SAMESITE="Lax",
+        SESSION_REFRESH_EACH_REQUEST=False,
+        TESTING=settings.testing,
+        WTF_CSRF_CHECK_DEFAULT=False,  # `_see_form` does it: a script with a token has no cookie that others could use
+        WTF_CSRF_TIME_LIMIT=None,  # as long as the session
+    )
+    app.session_interface = sessions.Cookies()
+    app.extensions.update({"btrkeep": settings, "btrkeep-store": store, "btrkeep-kept": Kept()})
+    app.wsgi_app = proxies.believing(app.wsgi_app, settings.proxies)  # type: ignore[method-assign, assignment]  # Flask's way
+    _every_request(app, settings)
+    filters.register(app)
+    errors.register(app)
+    pages.register(app)
+    app.register_blueprint(api.blueprint)
+    return app
+
+
+def _every_request(app: Flask, settings: Settings) -> None:
+    names, forms = names_of(settings), CSRFProtect(app)
+
+    @app.before_request
+    def see() -> None:
+        see_host(names)
+        sessions.load()
+        view = app.view_functions.get(request.endpoint or "")
+        if view and not _is_open(app, view) and somebody() is None:
+            abort(401)
+        if view and not g.by_token and request.method not in ("GET", "HEAD", "OPTIONS", "TRACE"):
+            forms.protect()
+
+    @app.url_defaults
+    def versioned(endpoint: str, values: dict[str, object]) -> None:
+        if endpoint == "static":
+            values.setdefault("v", _version_of(app, str(values.get("filename"))))
+
+    app.after_request(add_headers)
+    app.teardown_request(close_source)
+
+
+def _is_open(app: Flask, view: object) -> bool:
+    return view is app.view_functions["static"] or is_public(view)  # type: ignore[arg-type]  # Flask's type says less
+
+
+def _version_of(app: Flask, name: str) -> str:
+    """So that a browser asks anew for a stylesheet that has changed."""
+    try:
+        return f"{(Path(app.static_folder or '') / name).stat().st_mtime_ns:x}"
+    except OSError:
+        return "0"

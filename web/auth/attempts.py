@@ -1,0 +1,40 @@
+"""How often somebody may try to log in. Counted before the password is looked at, so that many tries at once are not one.
+
+Within a quarter of an hour: 5 for a name from one address, 20 from one address, and 50 for a name from everywhere. The last does
+not count for an address that this name has logged in from before: a stranger cannot keep an operator out of his own desk.
+"""
+
+from datetime import datetime
+from ipaddress import IPv6Address, ip_address
+
+from web.auth.store import Store
+
+WINDOW = 900.0
+"""Seconds."""
+FOR_BOTH, FOR_ADDRESS, FOR_NAME = 5, 20, 50
+_KNOWN = 90 * 86400.0
+_LONGEST_NAME = 64
+
+
+def begin(store: Store, name: str, address: str, now: datetime) -> float:
+    """Seconds to wait; 0: go on, the attempt is counted until `succeeded` is called."""
+    limits = (FOR_BOTH, FOR_ADDRESS, FOR_NAME)
+    return store.count_attempt(name[:_LONGEST_NAME], network_of(address), now, WINDOW, limits, _KNOWN)
+
+
+def succeeded(store: Store, name: str, address: str, now: datetime) -> None:
+    """The password was right: nothing is counted against this name at this address any more, and the address is known."""
+    store.forget_attempts(name, network_of(address), now, _KNOWN)
+
+
+def network_of(address: str) -> str:
+    """What one person has: an address of IPv4, the 64 bits of a network of IPv6."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped:
+            return str(found.ipv4_mapped)
+        return str(IPv6Address(int(found) >> 64 << 64)) + "/64"
+    return str(found)

@@ -1,0 +1,65 @@
+"""Users, sessions and tokens, as the rest of the dashboard sees them."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from btrkeep.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}", re.ASCII)
+_PATTERN = re.compile(r"[A-Za-z0-9_*?\[\]!.-]{1,255}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """`hosts` are patterns, None: all hosts. `hash` is argon2's text."""
+
+    name: str
+    role: str
+    hosts: tuple[str, ...] | None
+    hash: str
+    created: datetime
+    changed: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One browser that is logged in. `key` is the digest of what its cookie holds."""
+
+    key: bytes
+    user: str
+    created: datetime
+    seen: datetime
+    address: str
+    browser: str
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a script shows in the place of a login. Itself it is not kept, only its digest."""
+
+    name: str
+    role: str
+    hosts: tuple[str, ...] | None
+    created: datetime
+    used: datetime | None
+
+
+def checked_name(name: str) -> str:
+    """Raises UsageError when nobody can be named like that."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name} is no name for a user", "letters, digits, and . _ @ - after the first, 64 at the most")
+    return name
+
+
+def parse_hosts(text: str | None) -> tuple[str, ...] | None:
+    """The patterns of "web*,db1"; None for "all" and for nothing said. Raises UsageError."""
+    if text is None or text == "all":
+        return None
+    patterns = tuple(part.strip() for part in text.split(",") if part.strip())
+    wrong = [pattern for pattern in patterns if not _PATTERN.fullmatch(pattern)]
+    if wrong or not patterns:
+        raise UsageError(
+            f"{wrong[0] if wrong else text!r} is no pattern of hosts", 'write names of hosts with * and ?, such as "web*,db1"'
+        )
+    return patterns

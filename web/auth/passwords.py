@@ -1,0 +1,43 @@
+"""Passwords, as argon2 keeps them."""
+
+import threading
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from btrkeep.errors import UsageError
+
+SHORTEST, LONGEST = 10, 1024
+"""Characters."""
+_HASHER = PasswordHasher(time_cost=3, memory_cost=64 << 10, parallelism=1)  # KiB; a tenth of a second
+# What the password of somebody who is not there is held against, so that it takes as long. A test sees to it that it does.
+NOBODY = "$argon2id$v=19$m=65536,t=3,p=1$p/476i3Wf2Qx3qQfxrtURg$5S4J3dRcJjeXJm0I4Rn9ZPsVxkDU+H2bRJZVXIplH+Y"
+_AT_ONCE = threading.BoundedSemaphore(2)  # each takes 64 MiB, and strangers can ask for it
+
+
+def hashed(password: str) -> str:
+    """What is kept of the password. Raises UsageError when it is too short or too long."""
+    if not SHORTEST <= len(password) <= LONGEST:
+        raise UsageError(
+            f"a password has {SHORTEST} characters or more, and {LONGEST} at the most",
+            "four or five words that you can remember do well",
+        )
+    with _AT_ONCE:
+        return _HASHER.hash(password.encode("utf-8", "surrogatepass"))
+
+
+def is_right(text: str | None, password: str) -> bool:
+    """Whether the password is the one that `text` was made of. It takes as long when there is no text, and then says no."""
+    if len(password) > LONGEST:
+        password = ""
+    with _AT_ONCE:
+        try:
+            _HASHER.verify(text or NOBODY, password.encode("utf-8", "surrogatepass"))
+        except (VerificationError, InvalidHashError):
+            return False
+    return text is not None
+
+
+def is_outdated(text: str) -> bool:
+    """Whether it was made with other parameters than are used today, so that it is made again at the next login."""
+    return _HASHER.check_needs_rehash(text)

@@ -1,0 +1,294 @@
+"""The dashboard's own database: users, sessions, tokens and failed logins. Never in the catalogue, which it may not write.
+
+One file, 0600, in a folder that only the dashboard's user can enter. Each call opens it for itself and runs one transaction, so any
+thread and the command line may use it at the same time. Times are kept as seconds since 1970.
+"""
+
+import json
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from btrkeep.errors import OperatorError
+from web.auth.model import Session, Token, User
+
+FILE = "users.sqlite"
+VERSION = 1
+_PATIENCE = 10.0
+_SCHEMA = """
+CREATE TABLE user (
+    name TEXT PRIMARY KEY, role TEXT NOT NULL, hosts TEXT, hash TEXT NOT NULL, created REAL NOT NULL, changed REAL NOT NULL
+);
+CREATE TABLE session (
+    key BLOB PRIMARY KEY, user TEXT NOT NULL REFERENCES user (name) ON DELETE CASCADE,
+    created REAL NOT NULL, seen REAL NOT NULL, address TEXT NOT NULL, browser TEXT NOT NULL
+);
+CREATE INDEX session_of_user ON session (user);
+CREATE TABLE token (
+    name TEXT PRIMARY KEY, key BLOB NOT NULL UNIQUE, role TEXT NOT NULL, hosts TEXT, created REAL NOT NULL, used REAL
+);
+CREATE TABLE attempt (id INTEGER PRIMARY KEY, name TEXT NOT NULL, address TEXT NOT NULL, at REAL NOT NULL);
+CREATE INDEX attempt_by_name ON attempt (name, at);
+CREATE INDEX attempt_by_address ON attempt (address, at);
+CREATE TABLE known (
+    name TEXT NOT NULL REFERENCES user (name) ON DELETE CASCADE, address TEXT NOT NULL, at REAL NOT NULL,
+    PRIMARY KEY (name, address)
+);
+CREATE TABLE secret (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+"""
+
+
+class Store:
+    """The database in the folder `data`; made when it is missing."""
+
+    def __init__(self, data: Path) -> None:
+        self.path = data / FILE
+        try:
+            self._prepare()
+        except OSError as error:
+            raise OperatorError(
+                f"{self.path} cannot be used: {error.strerror}", "it belongs to the dashboard's user; see --data"
+            ) from error
+
+    def _prepare(self) -> None:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with self.writing() as connection:
+            [version] = connection.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                for statement in filter(str.strip, _SCHEMA.split(";")):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+            elif version != VERSION:
+                raise OperatorError(
+                    f"{self.path} is of another version of btrkeep ({version}, this one knows {VERSION})", "use that one"
+                )
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection for queries."""
+        with self._meaning(), closing(sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None)) as connection:
+            connection.execute("PRAGMA foreign_keys = ON")
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A connection within one transaction, which an error takes back."""
+        with self.reading() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    @contextmanager
+    def _meaning(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.DatabaseError as error:
+            raise OperatorError(f"{self.path} cannot be used: {error}", "it belongs to the dashboard's user; see --data") from error
+
+    # --- users
+
+    def user(self, name: str) -> User | None:
+        """One user, None when there is none of that name."""
+        with self.reading() as connection:
+            row = connection.execute(
+                "SELECT name, role, hosts, hash, created, changed FROM user WHERE name = ?", (name,)
+            ).fetchone()
+        return _user(row) if row else None
+
+    def users(self) -> list[User]:
+        """All of them, by name."""
+        with self.reading() as connection:
+            rows = connection.execute("SELECT name, role, hosts, hash, created, changed FROM user ORDER BY name").fetchall()
+        return [_user(row) for row in rows]
+
+    def add_user(self, user: User) -> bool:
+        """Whether there was none of that name, and now there is."""
+        values = (user.name, user.role, _hosts_text(user.hosts), user.hash, _number(user.created), _number(user.changed))
+        with self.writing() as connection:
+            return connection.execute("INSERT OR IGNORE INTO user VALUES (?, ?, ?, ?, ?, ?)", values).rowcount == 1
+
+    def change_user(self, name: str, role: str, hosts: tuple[str, ...] | None, now: datetime) -> bool:
+        """Another role, other hosts; whether there is such a user."""
+        values = (role, _hosts_text(hosts), _number(now), name)
+        with self.writing() as connection:
+            return connection.execute("UPDATE user SET role = ?, hosts = ?, changed = ? WHERE name = ?", values).rowcount == 1
+
+    def set_hash(self, name: str, text: str, now: datetime, *, log_out: bool = True) -> bool:
+        """Another password: all of the user's sessions end, and what was counted against the name is forgotten."""
+        with self.writing() as connection:
+            found = connection.execute("UPDATE user SET hash = ?, changed = ? WHERE name = ?", (text, _number(now), name)).rowcount
+            if log_out:
+                connection.execute("DELETE FROM session WHERE user = ?", (name,))
+                connection.execute("DELETE FROM attempt WHERE name = ?", (name,))
+            return found == 1
+
+    def remove_user(self, name: str) -> bool:
+        """The user and all sessions; whether there was one."""
+        with self.writing() as connection:
+            return connection.execute("DELETE FROM user WHERE name = ?", (name,)).rowcount == 1
+
+    # --- sessions
+
+    def add_session(self, one: Session) -> None:
+        """Somebody logged in. An IntegrityError when the user has just been removed."""
+        values = (one.key, one.user, _number(one.created), _number(one.seen), one.address, one.browser)
+        with self.writing() as connection:
+            connection.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?)", values)
+
+    def session(self, key: bytes) -> tuple[Session, User] | None:
+        """A session and whose it is, however old it is."""
+        wanted = "session.key, session.user, session.created, session.seen, address, browser"
+        with self.reading() as connection:
+            row = connection.execute(
+                f"SELECT {wanted}, name, role, hosts, hash, user.created, user.changed "
+                "FROM session JOIN user ON user.name = session.user WHERE session.key = ?",
+                (key,),
+            ).fetchone()
+        return (_session(row[:6]), _user(row[6:])) if row else None
+
+    def sessions(self, user: str) -> list[Session]:
+        """Those of one user, the one seen last first."""
+        with self.reading() as connection:
+            rows = connection.execute("SELECT * FROM session WHERE user = ? ORDER BY seen DESC", (user,)).fetchall()
+        return [_session(row) for row in rows]
+
+    def touch_session(self, key: bytes, now: datetime) -> None:
+        """Its user did something just now."""
+        with self.writing() as connection:
+            connection.execute("UPDATE session SET seen = ? WHERE key = ?", (_number(now), key))
+
+    def drop_session(self, key: bytes) -> None:
+        """This one ends."""
+        with self.writing() as connection:
+            connection.execute("DELETE FROM session WHERE key = ?", (key,))
+
+    def drop_sessions(self, user: str, but: bytes = b"") -> None:
+        """All of a user's end, but one."""
+        with self.writing() as connection:
+            connection.execute("DELETE FROM session WHERE user = ? AND key != ?", (user, but))
+
+    def drop_old_sessions(self, created: datetime, seen: datetime) -> None:
+        """Those that began, or were last used, before these moments."""
+        with self.writing() as connection:
+            connection.execute("DELETE FROM session WHERE created < ? OR seen < ?", (_number(created), _number(seen)))
+
+    # --- tokens
+
+    def add_token(self, token: Token, key: bytes) -> bool:
+        """Whether there was none of that name, and now there is."""
+        values = (token.name, key, token.role, _hosts_text(token.hosts), _number(token.created))
+        with self.writing() as connection:
+            return connection.execute("INSERT OR IGNORE INTO token VALUES (?, ?, ?, ?, ?, NULL)", values).rowcount == 1
+
+    def token(self, key: bytes) -> Token | None:
+        """The token of that digest."""
+        with self.reading() as connection:
+            row = connection.execute("SELECT name, role, hosts, created, used FROM token WHERE key = ?", (key,)).fetchone()
+        return _token(row) if row else None
+
+    def tokens(self) -> list[Token]:
+        """All of them, by name."""
+        with self.reading() as connection:
+            rows = connection.execute("SELECT name, role, hosts, created, used FROM token ORDER BY name").fetchall()
+        return [_token(row) for row in rows]
+
+    def touch_token(self, name: str, now: datetime) -> None:
+        """It was used just now."""
+        with self.writing() as connection:
+            connection.execute("UPDATE token SET used = ? WHERE name = ?", (_number(now), name))
+
+    def remove_token(self, name: str) -> bool:
+        """Whether there was one."""
+        with self.writing() as connection:
+            return connection.execute("DELETE FROM token WHERE name = ?", (name,)).rowcount == 1
+
+    # --- attempts to log in
+
+    def count_attempt(
+        self, name: str, address: str, now: datetime, window: float, limits: tuple[int, int, int], known_for: float
+    ) -> float:
+        """Seconds to wait; 0: there may be one attempt more, and it is counted.
+
+        `limits` within `window` seconds: for a name from an address, for an address, for a name from everywhere. The last is not
+        looked at when the name was logged in from there in the last `known_for` seconds.
+        """
+        at = _number(now)
+        with self.writing() as connection:
+            # Those to come too: a clock was put back.
+            connection.execute("DELETE FROM attempt WHERE at <= ? OR at > ?", (at - window, at))
+            both, one, everywhere = limits
+            asked = [(both, "name = ? AND address = ?", (name, address)), (one, "address = ?", (address,))]
+            known = "SELECT 1 FROM known WHERE name = ? AND address = ? AND at > ?"
+            if not connection.execute(known, (name, address, at - known_for)).fetchone():
+                asked.append((everywhere, "name = ?", (name,)))
+            wait = max(_wait(connection, limit, where, values, at, window) for limit, where, values in asked)
+            if not wait:
+                connection.execute("INSERT INTO attempt (name, address, at) VALUES (?, ?, ?)", (name, address, at))
+        return wait
+
+    def forget_attempts(self, name: str, address: str, now: datetime, known_for: float) -> None:
+        """Nothing is counted against the name at this address any more, and it is known there."""
+        with self.writing() as connection:
+            connection.execute("DELETE FROM attempt WHERE name = ? AND address = ?", (name, address))
+            connection.execute("DELETE FROM known WHERE at < ?", (_number(now) - known_for,))
+            connection.execute("INSERT OR REPLACE INTO known VALUES (?, ?, ?)", (name, address, _number(now)))
+
+    # --- secrets
+
+    def secret(self, name: str) -> bytes:
+        """32 random bytes, the same each time: what cookies are signed with."""
+        with self.writing() as connection:
+            connection.execute("INSERT OR IGNORE INTO secret VALUES (?, ?)", (name, secrets.token_bytes(32)))
+            [value] = connection.execute("SELECT value FROM secret WHERE name = ?", (name,)).fetchone()
+        return bytes(value)
+
+
+def _wait(connection: sqlite3.Connection, limit: int, where: str, values: tuple[str, ...], at: float, window: float) -> float:
+    """How long until fewer than `limit` are within the window."""
+    newest_first = f"SELECT at FROM attempt WHERE {where} ORDER BY at DESC LIMIT 1 OFFSET ?"
+    row = connection.execute(newest_first, (*values, limit - 1)).fetchone()
+    return max(1.0, row[0] + window - at) if row else 0.0
+
+
+def _user(row: tuple[Any, ...]) -> User:
+    name, role, hosts, text, created, changed = row
+    return User(name, role, _hosts(hosts), text, _moment(created), _moment(changed))
+
+
+def _session(row: tuple[Any, ...]) -> Session:
+    key, user, created, seen, address, browser = row
+    return Session(key, user, _moment(created), _moment(seen), address, browser)
+
+
+def _token(row: tuple[Any, ...]) -> Token:
+    name, role, hosts, created, used = row
+    return Token(name, role, _hosts(hosts), _moment(created), None if used is None else _moment(used))
+
+
+def _hosts(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(json.loads(text))
+
+
+def _hosts_text(hosts: tuple[str, ...] | None) -> str | None:
+    return None if hosts is None else json.dumps(hosts)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _number(moment: datetime) -> float:
+    return moment.timestamp()

@@ -1,0 +1,39 @@
+"""Bars beside each other, each with its label below: how something is distributed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from web.charts.frame import Scale
+from web.charts.svg import FONT, Look, Sheet, width_of
+
+_HEIGHT, _TOP, _BOTTOM, _RIGHT = 190, 14, 24, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """`label` stands below; `strong`: in another colour, since it is what to look at."""
+
+    label: str
+    value: float
+    strong: bool = False
+
+
+def bar_chart(title: str, bars: Sequence[Bar], scale: Scale, look: Look, colour: str = "blue") -> bytes:
+    """The bars as SVG. Labels that have no room are left out."""
+    sheet = Sheet(look, _HEIGHT)
+    left = max(width_of(scale.words(mark)) for mark in scale.marks()) + 8
+    bottom, tall = _HEIGHT - _BOTTOM, _HEIGHT - _BOTTOM - _TOP
+    for mark in scale.marks():
+        y = bottom - mark / scale.top * tall
+        sheet.line(left, y, look.width - _RIGHT, y)
+        sheet.text(left - 6, y + FONT / 3, scale.words(mark), anchor="end")
+    step = (look.width - _RIGHT - left) / max(len(bars), 1)
+    taken = 0.0
+    for number, bar in enumerate(bars):
+        x, height = left + number * step, max(bar.value / scale.top * tall, 1.0 if bar.value else 0.0)
+        sheet.rect(x + step * 0.08, bottom - height, step * 0.84, height, "red" if bar.strong else colour)
+        middle, half = x + step / 2, width_of(bar.label) / 2
+        if middle - half >= taken and middle + half <= look.width:
+            sheet.text(middle, bottom + 5 + FONT, bar.label, anchor="middle")
+            taken = middle + half + 4
+    return sheet.document(title)

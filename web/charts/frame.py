@@ -1,0 +1,117 @@
+"""The frame that a chart is drawn in: where a value and a moment lie, and the axes. Pure."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from backupd.sampling.ticks import date_ticks, hour_ticks
+from btrkeep.units import format_size
+from web.charts.svg import FONT, Sheet, width_of
+
+_RIGHT, _TOP, _BOTTOM = 10, 14, 22
+_BETWEEN = 10
+Words = Callable[[float], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Values from zero to `top`, with a line at each multiple of `step`. `words` says what stands beside it."""
+
+    top: float
+    step: float
+    words: Words
+
+    def marks(self) -> list[float]:
+        """Where lines are."""
+        return [self.step * number for number in range(int(self.top / self.step + 1e-9) + 1)]
+
+
+def size_scale(most: float, suffix: str = "") -> Scale:
+    """Of bytes: round in a binary unit."""
+    top = max(most, 1) * 1.08
+    power = 1024 ** min(int(math.log(max(top, 1), 1024)), 5)
+    step = _nice(top / power / 4) * power
+    return Scale(top, max(step, 1), lambda value: _short(value) + suffix if value else "0")
+
+
+def number_scale(most: float) -> Scale:
+    """Of things that are counted."""
+    top = max(most, 1) * 1.12
+    step = max(_nice(top / 4), 1)
+    return Scale(top, step, lambda value: f"{value:,.0f}")
+
+
+def _nice(rough: float) -> float:
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(nice * power for nice in (1, 2, 2.5, 5, 10) if nice * power >= rough * (1 - 1e-9))
+
+
+def _short(value: float) -> str:
+    """ "20 TiB" and not "20.0 TiB"."""
+    number, unit = format_size(round(value)).split()
+    return f"{float(number):g} {unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A rectangle of a sheet in which time goes from `start` on its left to `end` on its right."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    start: datetime
+    end: datetime
+    scale: Scale
+
+    def x(self, moment: datetime) -> float:
+        """Where a moment is; what is outside is at the edge."""
+        share = (moment - self.start) / (self.end - self.start) if self.end > self.start else 0.0
+        return self.left + min(max(share, 0.0), 1.0) * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        """Where a value is."""
+        return self.bottom - min(max(value / self.scale.top, 0.0), 1.0) * (self.bottom - self.top)
+
+
+def frame(sheet: Sheet, start: datetime, end: datetime, scale: Scale, above: float = 0, below: float = 0) -> Frame:
+    """As large as the sheet lets it be, with `above` and `below` left free beyond that, and lines with their values drawn."""
+    left = max(width_of(scale.words(mark)) for mark in scale.marks()) + 8
+    found = Frame(left, _TOP + above, sheet.look.width - _RIGHT, sheet.height - _BOTTOM - below, start, end, scale)
+    for mark in scale.marks():
+        y = found.y(mark)
+        sheet.line(found.left, y, found.right, y)
+        sheet.text(found.left - 6, y + FONT / 3, scale.words(mark), anchor="end")
+    return found
+
+
+def dates(sheet: Sheet, inside: Frame, zone: ZoneInfo) -> None:
+    """Days, months or years below a frame."""
+    named = date_ticks(inside.start.astimezone(zone), inside.end.astimezone(zone))
+    _labels(sheet, inside, named)
+
+
+def hours(sheet: Sheet, inside: Frame, zone: ZoneInfo) -> None:
+    """Hours below a frame."""
+    _labels(sheet, inside, hour_ticks(inside.start, inside.end, zone))
+
+
+def _labels(sheet: Sheet, inside: Frame, named: Sequence[tuple[datetime, str]]) -> None:
+    """Those that have room, each with its mark."""
+    taken = -math.inf
+    for moment, words in named:
+        x, half = inside.x(moment), width_of(words) / 2
+        if x - half < taken or x + half > sheet.look.width or not inside.start <= moment <= inside.end:
+            continue
+        sheet.line(x, inside.bottom, x, inside.bottom + 4, "faint")
+        sheet.text(x, inside.bottom + 5 + FONT, words, anchor="middle")
+        taken = x + half + _BETWEEN
+
+
+def begin_of(moments: Sequence[datetime], start: datetime, end: datetime) -> datetime:
+    """From the first moment on: an axis that is mostly empty shows nothing of what is there."""
+    if not moments:
+        return start
+    return max(start, moments[0] - max((end - moments[0]) / 50, timedelta(minutes=5)))

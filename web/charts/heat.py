@@ -1,0 +1,114 @@
+"""Draws recorded states, and says what is where in the picture. What was drawn is kept, within bounds, for all requests."""
+
+import gzip
+import io
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import orjson
+
+from heatmap.colourings import CHOICES, Key
+from heatmap.grid import OVERVIEW_GRANULARITY, Grid, choose
+from heatmap.overview import Drawn, overview
+from heatmap.picture import image_of
+from heatmap.pixelmap import pixel_map
+from heatmap.recorded import load
+from heatmap.scale import common_scale
+from heatmap.state import State
+from web.data.heat import Gallery, Recorded, Shelf, Wish
+
+_LEVEL = 4
+_PICTURES = 48 << 20
+"""Bytes of pictures and maps that are kept."""
+_STATES = 64 << 20
+_T = TypeVar("_T")
+
+
+class Kept(Generic[_T]):
+    """What was made last, by key, so many bytes of it at the most. One thing is made at a time: each takes a whole processor."""
+
+    def __init__(self, most: int, size: Callable[[_T], int]) -> None:
+        self._most, self._size = most, size
+        self._found: OrderedDict[Hashable, _T] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.RLock()
+
+    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """What is kept under that key, made now if need be. Errors of `make` are raised, and nothing is kept."""
+        with self._lock:
+            if key in self._found:
+                self._found.move_to_end(key)
+                return self._found[key]
+            made = make()
+            self._found[key] = made
+            self._bytes += self._size(made)
+            while self._bytes > self._most and len(self._found) > 1:
+                _, gone = self._found.popitem(last=False)
+                self._bytes -= self._size(gone)
+            return made
+
+
+class Painter:
+    """Draws the states of a folder. Raises Unreadable for a file that is damaged, or went meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        self.shelf = Shelf(folder)
+        self._states: Kept[State] = Kept(_STATES, _bytes_of)
+        self._pictures: Kept[bytes] = Kept(_PICTURES, len)
+
+    def state(self, one: Recorded) -> State:
+        """The state itself."""
+        return self._states.get((one.name, one.stamp), lambda: load(self.shelf.folder / one.name))
+
+    def png(self, gallery: Gallery, one: Recorded, wish: Wish) -> bytes:
+        """The picture. Raises OperatorError also where it cannot be coloured so: a state may have no scores."""
+        return self._pictures.get((*self._key(gallery, one, wish), "png"), lambda: _png(self._drawn(gallery, one, wish)))
+
+    def map(self, gallery: Gallery, one: Recorded, wish: Wish) -> bytes:
+        """What is where in it, as JSON, compressed with gzip; heatmap/pixelmap.py says how to read it."""
+        return self._pictures.get((*self._key(gallery, one, wish), "map"), lambda: self._map(gallery, one, wish))
+
+    def key(self, one: Recorded, wish: Wish) -> Key:
+        """What its colours mean. Raises OperatorError."""
+        return CHOICES[wish.colour].key(self.state(one))
+
+    def grid(self, gallery: Gallery, one: Recorded, wish: Wish) -> Grid:
+        """How its bytes become pixels."""
+        total = int(self._scaled(gallery, one, wish).total_bytes.sum())
+        return choose(None, wish.size, wish.curve, total, OVERVIEW_GRANULARITY)
+
+    def _key(self, gallery: Gallery, one: Recorded, wish: Wish) -> tuple[Hashable, ...]:
+        scale = hash(tuple(other.stamp for other in gallery.recorded)) if wish.steady else 0
+        return one.name, one.stamp, wish, scale
+
+    def _drawn(self, gallery: Gallery, one: Recorded, wish: Wish) -> Drawn:
+        state, choice = self._scaled(gallery, one, wish), CHOICES[wish.colour]
+        return overview(
+            state, sort=wish.sort, size=wish.size, curve=wish.curve, colouring=choice.paint, min_brightness=choice.min_brightness
+        )
+
+    def _scaled(self, gallery: Gallery, one: Recorded, wish: Wish) -> State:
+        state = self.state(one)
+        if not wish.steady or not (moments := self.shelf.moments(gallery)):
+            return state
+        scale = common_scale(moments)
+        return replace(state, devid=scale.devid, total_bytes=scale.total_bytes)
+
+    def _map(self, gallery: Gallery, one: Recorded, wish: Wish) -> bytes:
+        found = pixel_map(self.state(one), self._drawn(gallery, one, wish))
+        return gzip.compress(orjson.dumps(found), 1, mtime=0)
+
+
+def _png(drawn: Drawn) -> bytes:
+    buffer = io.BytesIO()
+    image_of(drawn.runs, drawn.grid).save(buffer, "PNG", compress_level=_LEVEL)
+    return buffer.getvalue()
+
+
+def _bytes_of(state: State) -> int:
+    arrays = (getattr(state, name) for name in State.__slots__)
+    return sum(array.nbytes for array in arrays if hasattr(array, "nbytes"))

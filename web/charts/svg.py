@@ -1,0 +1,121 @@
+"""Sheets of SVG: shapes and words, escaped, in the colours of a light page or a dark one.
+
+The pictures are shown as <img>, so they carry no style sheet: a Content-Security-Policy has nothing to say against attributes. They
+are made as wide as they are shown, so that their letters have the size of the page's.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from html import escape
+
+LIGHT, DARK = "light", "dark"
+WIDTHS = (360, 720, 1080)
+"""Pixels: of a telephone, of half a page, of a whole one."""
+FONT = 12
+_CHARACTER = 6.6
+"""Pixels that a character is wide, about."""
+
+# After Okabe and Ito (https://jfly.uni-koeln.de/color/): people tell them apart who do not see all colours.
+PALETTES: Mapping[str, Mapping[str, str]] = {
+    LIGHT: {
+        "ink": "#24292f",
+        "faint": "#59636e",
+        "grid": "#d9dee3",
+        "blue": "#0072b2",
+        "sky": "#56b4e9",
+        "orange": "#e69f00",
+        "red": "#c14600",
+        "green": "#00795a",
+        "purple": "#b0518a",
+    },
+    DARK: {
+        "ink": "#e6edf3",
+        "faint": "#a2adb8",
+        "grid": "#39414a",
+        "blue": "#3d9bd6",
+        "sky": "#7cc6f2",
+        "orange": "#e0a020",
+        "red": "#ff8a50",
+        "green": "#2bb38c",
+        "purple": "#d98abb",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """For whom a chart is drawn: pixels, and on which ground."""
+
+    width: int = WIDTHS[1]
+    ground: str = LIGHT
+
+    def colour(self, name: str) -> str:
+        """Of the palette of that ground."""
+        return PALETTES[self.ground][name]
+
+
+def look_of(words: Mapping[str, str]) -> Look:
+    """What a query asks for: `look` and `width`, of those that there are."""
+    width = words.get("width", "")
+    wanted = int(width[:5]) if width.isascii() and width.isdigit() else WIDTHS[1]
+    return Look(min(WIDTHS, key=lambda one: abs(one - wanted)), DARK if words.get("look") == DARK else LIGHT)
+
+
+def width_of(words: str) -> float:
+    """Pixels that words take, about."""
+    return len(words) * _CHARACTER
+
+
+class Sheet:
+    """Takes shapes, and gives a document."""
+
+    def __init__(self, look: Look, height: int) -> None:
+        self.look, self.height = look, height
+        self._parts: list[str] = []
+
+    def text(self, x: float, y: float, words: str, *, anchor: str = "start", colour: str = "faint", size: int = FONT) -> None:
+        """Words; y is their base line."""
+        ink = self.look.colour(colour)
+        self._parts.append(
+            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{ink}">{escape(words)}</text>'
+        )
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, colour: str = "grid", width: float = 1.0) -> None:
+        """A straight line."""
+        self._parts.append(
+            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{self.look.colour(colour)}"'
+            f' stroke-width="{width}"/>'
+        )
+
+    def rect(self, x: float, y: float, width: float, height: float, colour: str, opacity: float = 1.0) -> None:
+        """A filled rectangle."""
+        self._parts.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
+            f' fill="{self.look.colour(colour)}" fill-opacity="{opacity}"/>'
+        )
+
+    def area(self, points: Iterable[tuple[float, float]], colour: str, opacity: float = 1.0) -> None:
+        """A filled polygon."""
+        self._parts.append(f'<path d="{_path(points)}Z" fill="{self.look.colour(colour)}" fill-opacity="{opacity}"/>')
+
+    def curve(self, points: Iterable[tuple[float, float]], colour: str, dash: str = "", width: float = 1.6) -> None:
+        """A line through points."""
+        dashed = f' stroke-dasharray="{dash}"' if dash else ""
+        self._parts.append(
+            f'<path d="{_path(points)}" fill="none" stroke="{self.look.colour(colour)}" stroke-width="{width}"'
+            f' stroke-linejoin="round"{dashed}/>'
+        )
+
+    def dot(self, x: float, y: float, colour: str) -> None:
+        """A small circle."""
+        self._parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{self.look.colour(colour)}"/>')
+
+    def document(self, title: str) -> bytes:
+        """The whole file."""
+        size = f'width="{self.look.width}" height="{self.height}" viewBox="0 0 {self.look.width} {self.height}"'
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="system-ui, sans-serif">'
+        return f"{head}<title>{escape(title)}</title>{''.join(self._parts)}</svg>".encode()
+
+
+def _path(points: Iterable[tuple[float, float]]) -> str:
+    return "".join(f"{'L' if number else 'M'}{x:.1f} {y:.1f}" for number, (x, y) in enumerate(points))

@@ -1,0 +1,94 @@
+"""Charts over months: areas and lines, with a gap where nothing is known."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby, pairwise
+from zoneinfo import ZoneInfo
+
+from web.charts.frame import Frame, Scale, begin_of, dates, frame
+from web.charts.svg import FONT, Look, Sheet, width_of
+
+_GAP = 3.0
+"""So many times the usual distance between two points is a gap."""
+AREA, LINE, DASHED = "area", "line", "dashed"
+_HEIGHT = 260
+_LEGEND = 22
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Values, one for each moment; None: not known. An area reaches down to `base`, or to zero."""
+
+    name: str
+    colour: str
+    values: Sequence[float | None]
+    kind: str = LINE
+    base: Sequence[float | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What is drawn: `title` is for who cannot see it."""
+
+    title: str
+    moments: Sequence[datetime]
+    start: datetime
+    end: datetime
+    zone: ZoneInfo
+    scale: Scale
+    series: Sequence[Series]
+    height: int = _HEIGHT
+
+
+def draw(chart: Chart, look: Look) -> bytes:
+    """The chart as SVG."""
+    sheet = Sheet(look, chart.height)
+    rows = _legend(sheet, chart.series) if len(chart.series) > 1 else 0
+    inside = frame(sheet, begin_of(chart.moments, chart.start, chart.end), chart.end, chart.scale, above=rows * _LEGEND)
+    for series in chart.series:
+        for run in _runs(chart.moments, series.values):
+            _draw(sheet, inside, chart.moments, series, run)
+    dates(sheet, inside, chart.zone)
+    return sheet.document(chart.title)
+
+
+def _legend(sheet: Sheet, series: Sequence[Series]) -> int:
+    """Names with their colours, above; how many lines that takes."""
+    x, row = 4.0, 0
+    for one in series:
+        wide = width_of(one.name) + 34
+        if x > 4 and x + wide > sheet.look.width:
+            x, row = 4.0, row + 1
+        y = row * _LEGEND + 4
+        if one.kind == AREA:
+            sheet.rect(x, y, 14, 12, one.colour, 0.75)
+        else:
+            sheet.curve([(x, y + 6), (x + 14, y + 6)], one.colour, "4 3" if one.kind == DASHED else "")
+        sheet.text(x + 20, y + FONT - 1, one.name, colour="ink")
+        x += wide
+    return row + 1
+
+
+def _draw(sheet: Sheet, inside: Frame, moments: Sequence[datetime], series: Series, run: Sequence[int]) -> None:
+    points = [(inside.x(moments[at]), inside.y(series.values[at] or 0)) for at in run]
+    if len(points) == 1:
+        sheet.dot(*points[0], series.colour)
+    elif series.kind == AREA:
+        base = [(inside.x(moments[at]), inside.y((series.base[at] or 0) if series.base else 0)) for at in run]
+        sheet.area([*points, *base[::-1]], series.colour, 0.75)
+    else:
+        sheet.curve(points, series.colour, "5 4" if series.kind == DASHED else "")
+
+
+def _runs(moments: Sequence[datetime], values: Sequence[float | None]) -> list[list[int]]:
+    """Indices of values that are known and follow each other without a gap."""
+    steps = sorted(after - before for before, after in pairwise(moments))
+    widest = steps[len(steps) // 2] * _GAP if steps else None
+    number, numbered = 0, []
+    for at, value in enumerate(values):
+        if value is None or (at and widest and moments[at] - moments[at - 1] > widest):
+            number += 1
+        if value is not None:
+            numbered.append((number, at))
+    return [[at for _, at in some] for _, some in groupby(numbered, key=lambda pair: pair[0])]

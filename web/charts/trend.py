@@ -1,0 +1,87 @@
+"""The charts of a trend: allocated and used, what lies between them, the score, and what waits for the cleaner."""
+
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from btrkeep.units import format_size
+from web.charts.frame import number_scale, size_scale
+from web.charts.svg import Look
+from web.charts.times import AREA, DASHED, LINE, Chart, Series, draw
+from web.data.trend import Trend, TrendPoint
+
+NAMES = ("allocated", "unused", "score", "orphans")
+
+
+def trend_chart(name: str, trend: Trend, zone: ZoneInfo, look: Look) -> bytes:
+    """The chart of that name, as SVG."""
+    return draw({"allocated": _allocated, "unused": _unused, "score": _score, "orphans": _orphans}[name](trend, zone), look)
+
+
+def words(name: str, trend: Trend) -> str:
+    """What the chart of that name shows, for who cannot see it: with the numbers of its two ends."""
+    if not trend.points:
+        return "no samples"
+    first, last = trend.points[0], trend.points[-1]
+    when = f"from {first.taken:%Y-%m-%d} to {last.taken:%Y-%m-%d}"
+    if name == "allocated":
+        return (
+            f"allocated went from {format_size(first.allocated)} to {format_size(last.allocated)} and used from "
+            f"{format_size(first.used)} to {format_size(last.used)}, of {format_size(last.size)}, {when}"
+        )
+    if name == "unused":
+        return f"allocated but not used went from {format_size(first.unused)} to {format_size(last.unused)}, {when}"
+    what, field = _NUMBERS[name]
+    known = [value for point in trend.points if (value := getattr(point, field)) is not None]
+    return f"{what} went from {known[0]:,.0f} to {known[-1]:,.0f}, {max(known):,.0f} at most, {when}" if known else f"no {what}"
+
+
+_NUMBERS = {
+    "score": ("the score of the free space", "score"),
+    "orphans": ("the number of deleted subvolumes that wait for the cleaner", "most_orphans"),
+}
+
+
+def has(name: str, trend: Trend) -> bool:
+    """Whether there is anything to draw."""
+    if name in _NUMBERS:
+        return any(getattr(point, _NUMBERS[name][1]) is not None for point in trend.points)
+    return bool(trend.points)
+
+
+def _allocated(trend: Trend, zone: ZoneInfo) -> Chart:
+    points = trend.points
+    used = [point.used for point in points]
+    series = (
+        Series("used", "blue", used, AREA),
+        Series("allocated, not used", "orange", [point.allocated for point in points], AREA, used),
+        Series("size of the devices", "ink", [point.size for point in points], DASHED),
+    )
+    return _chart(trend, zone, words("allocated", trend), max((point.size for point in points), default=0), series)
+
+
+def _unused(trend: Trend, zone: ZoneInfo) -> Chart:
+    values = [point.unused for point in trend.points]
+    return _chart(trend, zone, words("unused", trend), max(values, default=0), (Series("unused", "orange", values, AREA),), 170)
+
+
+def _score(trend: Trend, zone: ZoneInfo) -> Chart:
+    return _numbers(trend, zone, "score", "green", LINE)
+
+
+def _orphans(trend: Trend, zone: ZoneInfo) -> Chart:
+    return _numbers(trend, zone, "orphans", "purple", AREA)
+
+
+def _numbers(trend: Trend, zone: ZoneInfo, name: str, colour: str, kind: str) -> Chart:
+    values = [getattr(point, _NUMBERS[name][1]) for point in trend.points]
+    scale = number_scale(max((value for value in values if value is not None), default=0))
+    series = (Series(name, colour, values, kind),)
+    return Chart(words(name, trend), _moments(trend.points), trend.since, trend.until, zone, scale, series, 170)
+
+
+def _chart(trend: Trend, zone: ZoneInfo, title: str, most: float, series: tuple[Series, ...], height: int = 280) -> Chart:
+    return Chart(title, _moments(trend.points), trend.since, trend.until, zone, size_scale(most), series, height)
+
+
+def _moments(points: tuple[TrendPoint, ...]) -> list[datetime]:
+    return [point.taken for point in points]

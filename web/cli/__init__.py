@@ -1,0 +1,78 @@
+"""The command line of btrkeep-web: this package is the edge where errors become one line, a hint and an exit status."""
+
+import logging
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from btrkeep import __version__
+from btrkeep.cli import edge
+from btrkeep.cli.lazy import LazyGroup
+from btrkeep.errors import Exit
+
+NAME = "btrkeep-web"
+COMMANDS = {
+    "serve": "answer browsers; what happens without a command",
+    "user": "who may log in, and what they may see",
+    "token": "what scripts show in the place of a login",
+    "completion": "make a shell complete commands and options",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The options before the command; None: not given."""
+
+    pool: str
+    state: Path | None
+    data: Path | None
+    socket: Path | None
+
+
+PATH = click.Path(path_type=Path)
+
+
+@click.group(
+    NAME,
+    cls=LazyGroup,
+    package="web.cli",
+    commands=COMMANDS,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name=NAME)
+@click.option("--pool", default="main", show_default=True, metavar="NAME", help="The pool whose dashboard it is.")
+@click.option("--state", type=PATH, metavar="DIR", help="Where the pool's catalogue is.  [default: /var/lib/btrkeep/NAME]")
+@click.option("--data", type=PATH, metavar="DIR", help="Where users and sessions are kept.  [default: /var/lib/btrkeep-web/NAME]")
+@click.option("--socket", type=PATH, metavar="FILE", help="Where `backupd serve` listens.  [default: /run/btrkeep/serve-NAME.sock]")
+@click.option("--listen", metavar="ADDRESS:PORT", help="Where to listen.  [default: `listen` in [web], 127.0.0.1:8765]")
+@click.pass_context
+def group(ctx: click.Context, pool: str, state: Path | None, data: Path | None, socket: Path | None, listen: str | None) -> None:
+    """The dashboard of a btrkeep pool.
+
+    It needs no root: it reads the catalogue, and asks `backupd serve` for the rest. To begin: `btrkeep-web user add NAME --role
+    operator`, then `systemctl enable --now btrkeep-web@main`, and a browser at http://127.0.0.1:8765.
+    """
+    ctx.obj = Chosen(pool, state, data, socket)
+    if ctx.invoked_subcommand is None:
+        from web.cli.serve_ import serve
+
+        serve(ctx.obj, listen)
+    else:
+        ctx.meta["listen"] = listen
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(Exit.TERMINATED)
+
+
+def main() -> None:
+    """The entry point of `btrkeep-web`."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGTERM, _terminated)
+    sys.exit(edge(group, NAME))

@@ -1,0 +1,74 @@
+"""btrkeep-web token: what scripts show in the place of a login."""
+
+import secrets
+from datetime import UTC, datetime
+
+import click
+
+from btrkeep.cli import echo_json, table
+from btrkeep.errors import UsageError
+from btrkeep.units import format_time
+from web.auth.model import Token, checked_name, parse_hosts
+from web.auth.sessions import TOKEN_PREFIX, digest
+from web.cli.own import opened
+from web.cli.user_ import hosts_option, json_option, role_option
+
+
+@click.group
+def command() -> None:
+    """What scripts show in the place of a login: `Authorization: Bearer TOKEN`, for /api and /metrics."""
+
+
+@command.command
+@click.argument("name")
+@role_option
+@hosts_option
+@click.pass_context
+def add(ctx: click.Context, name: str, role: str | None, hosts: str | None) -> None:
+    """Make a token and print it, this once: only its digest is kept."""
+    limits, word = parse_hosts(hosts), TOKEN_PREFIX + secrets.token_urlsafe(32)
+    with opened(ctx) as store:
+        token = Token(checked_name(name), role or "viewer", limits, datetime.now(UTC), None)
+        if not store.add_token(token, digest(word)):
+            raise UsageError(f"there is a token {name} already", f"btrkeep-web token remove {name} comes before")
+    click.echo(word)
+
+
+@command.command
+@click.argument("name")
+@click.pass_context
+def remove(ctx: click.Context, name: str) -> None:
+    """Let it open nothing any more."""
+    with opened(ctx) as store:
+        if not store.remove_token(name):
+            raise UsageError(f"there is no token {name}", "`btrkeep-web token list` has all of them")
+    click.echo(f"the token {name} is removed", err=True)
+
+
+@command.command("list")
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, as_json: bool) -> None:
+    """All tokens, by name, and when each was used last."""
+    with opened(ctx) as store:
+        tokens = store.tokens()
+    if as_json:
+        return echo_json([_object(token) for token in tokens])
+    rows = [[one.name, one.role, ", ".join(one.hosts) if one.hosts is not None else "all", _used(one)] for one in tokens]
+    if rows:
+        click.echo(table(rows, ["TOKEN", "ROLE", "HOSTS", "LAST USED"]))
+    return None
+
+
+def _used(token: Token) -> str:
+    return format_time(token.used) if token.used else "never"
+
+
+def _object(token: Token) -> dict[str, object]:
+    return {
+        "name": token.name,
+        "role": token.role,
+        "hosts": None if token.hosts is None else list(token.hosts),
+        "created": format_time(token.created),
+        "used": format_time(token.used) if token.used else None,
+    }

@@ -1,0 +1,140 @@
+"""Alarms that stand, and what to do about each."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from btrkeep.catalogue import StoredAlarm
+from web.access import Viewer
+from web.source import Source
+
+_HOST, _UNIT = "host ", "unit "  # how subjects begin, as in backupd.alarms.events
+_SERVICE = "service"
+_SILENT = "silent"
+_TONES = {"failure": "bad", "devices": "bad", "room": "bad"}
+_ORDER = ("devices", "room", "failure", "suspect", "silent", _SERVICE)
+_SHOWN = 5
+_UNIT_NAME = re.compile(r"[A-Za-z0-9@:_.\\-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do, in words, and a command that says more; `page` of the dashboard or "" for none."""
+
+    words: str
+    command: str = ""
+    page: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAlarm:
+    """One alarm that stands. `host`: the host it is about, None for others; `tone`: bad or warn; `told`: people were told of it."""
+
+    what: str
+    subject: str
+    host: str | None
+    text: str
+    tone: str
+    since: datetime
+    times: int
+    told: bool
+    advice: Advice
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmGroup:
+    """Alarms of one kind that want the same done: `first` are some of them, `count` is how many there are."""
+
+    what: str
+    tone: str
+    words: str
+    page: str
+    count: int
+    first: tuple[OpenAlarm, ...]
+
+
+_OF_HOST = {
+    "failure": Advice("Look at its last run. When the reason is mended, let it run again.", "backupd log {host}"),
+    "suspect": Advice("See what is missing. If it was deleted on purpose, accept the backup.", "backupd list {host}"),
+    _SILENT: Advice("Is the machine switched on, and is its window long enough?", "backupd run {host}"),
+}
+_OF_POOL = {
+    ("failure", "pool"): Advice("See that the pool is mounted, writable, and the right filesystem.", "backupd doctor", "doctor"),
+    ("failure", "expiry"): Advice(
+        "See why it ended; nothing is deleted meanwhile, so the pool grows.", "backupd expire --dry-run", "jobs"
+    ),
+    ("failure", "balance"): Advice(
+        "See why it ended; fragmented free space is not given back meanwhile.", "btrfs-balancer plan", "jobs"
+    ),
+    ("room", "min_free"): Advice(
+        "Nothing is backed up until there is room: keep less, balance, or add a device.", "backupd forecast", "pool"
+    ),
+    ("room", "used"): Advice("Keep less, or add a device, before it is full.", "backupd forecast", "pool"),
+}
+_OF_KIND = {
+    "devices": Advice(
+        "Look at the device's health (smartctl) and scrub the pool; replace it before a second one fails.",
+        "backupd doctor",
+        "doctor",
+    ),
+    _SERVICE: Advice("Alarms do not reach anybody by this service: see its URL in [notify].", "backupd notify --test"),
+}
+_ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
+
+
+def open_alarms(source: Source, viewer: Viewer) -> tuple[OpenAlarm, ...]:
+    """Those that stand, of what the viewer may know: the worst kind first, then the oldest."""
+    ripe = source.now - timedelta(seconds=source.site.silent)
+    return standing(source.catalogue.alarms(), viewer, ripe)
+
+
+def standing(rows: Iterable[StoredAlarm], viewer: Viewer, ripe: datetime) -> tuple[OpenAlarm, ...]:
+    """The same of any rows. A silent host that is waited for since after `ripe`, and of which nobody was told, is no alarm yet."""
+    found = [
+        _alarm(row) for row in rows if row.recovered is None and not (row.what == _SILENT and row.told is None and row.since > ripe)
+    ]
+    mine = [one for one in found if (viewer.may_see(one.host) if one.host is not None else not viewer.limited)]
+    return tuple(sorted(mine, key=lambda one: (_place(one.what), one.since, one.subject)))
+
+
+def grouped(alarms: Iterable[OpenAlarm]) -> tuple[AlarmGroup, ...]:
+    """In the order given, those of one kind together: 500 hosts fail together when the network is gone."""
+    found: dict[tuple[str, str], list[OpenAlarm]] = {}
+    for one in alarms:
+        found.setdefault((one.what, one.advice.words), []).append(one)
+    return tuple(
+        AlarmGroup(what, some[0].tone, words, some[0].advice.page, len(some), tuple(some[:_SHOWN]))
+        for (what, words), some in found.items()
+    )
+
+
+def _place(what: str) -> int:
+    return _ORDER.index(what) if what in _ORDER else len(_ORDER)
+
+
+def _alarm(row: StoredAlarm) -> OpenAlarm:
+    host = row.subject.removeprefix(_HOST) if row.subject.startswith(_HOST) else None
+    return OpenAlarm(
+        row.what,
+        row.subject,
+        host,
+        row.text,
+        _TONES.get(row.what, "warn"),
+        row.since,
+        row.times,
+        row.known,
+        advice(row.what, row.subject),
+    )
+
+
+def advice(what: str, subject: str) -> Advice:
+    """What to do about an alarm of that kind and subject."""
+    if subject.startswith(_HOST) and what in _OF_HOST:
+        found = _OF_HOST[what]
+        return Advice(found.words, found.command.format(host=subject.removeprefix(_HOST)))
+    if subject.startswith(_UNIT):
+        unit = subject.removeprefix(_UNIT)
+        named = unit if _UNIT_NAME.fullmatch(unit) else "UNIT"
+        return Advice("Read what it said last, mend that, and start it again.", f"journalctl -u {named} -n 50", "log")
+    return _OF_POOL.get((what, subject)) or _OF_KIND.get(what) or _ELSE

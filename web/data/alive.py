@@ -1,0 +1,20 @@
+"""Whether what has no end in the catalogue still runs.
+
+The process is looked for in /proc. Where this service may not see others' processes (ProtectProc=invisible) it goes by when the
+catalogue heard of it last.
+"""
+
+from datetime import datetime, timedelta
+
+from btrkeep.process.proc import start_time
+
+_SILENT = timedelta(minutes=10)
+"""What runs tells of itself far more often than that."""
+_INIT = 1
+
+
+def is_alive(pid: int, pid_started: str | None, heard: datetime, now: datetime) -> bool:
+    """`heard`: when something was written about it last."""
+    if start_time(_INIT) is None:
+        return now - heard <= _SILENT
+    return pid_started is not None and start_time(pid) == pid_started

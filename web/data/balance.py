@@ -1,0 +1,182 @@
+"""What balance did: its runs and their steps, what was written for what moved, and what had been estimated."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from btrkeep.catalogue import Balance, BalanceStep, Catalogue
+from web.data.alive import is_alive
+
+LAST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceRun:
+    """A run of `btrfs-balancer run`. Bytes, seconds; `state` is its outcome, or running, or killed."""
+
+    id: int
+    state: str
+    why: str | None
+    started: datetime
+    finished: datetime | None
+    seconds: float | None
+    policy: str
+    budget: int | None
+    block_groups: int
+    moved: int
+    written: int | None
+    amplification: float | None
+    """Bytes written to the devices meanwhile, by everybody, for each byte that moved. None: nothing moved, or not known."""
+    gained: float
+    failed: int
+    current: int | None
+    score_before: float | None
+    score_after: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One block group in a run. Of bytes and seconds: what was estimated, and what was measured."""
+
+    number: int
+    vaddr: int
+    length: int
+    used: int
+    extents: int | None
+    refs: int | None
+    fragments: int
+    score: float
+    started: datetime
+    seconds: float
+    estimate_seconds: float | None
+    moved: int
+    written: int | None
+    estimate_written: int | None
+    amplification: float | None
+    gained: float
+    outcome: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceSums:
+    """Of some runs. `amplification` is of those of which it is known what was written."""
+
+    runs: int
+    block_groups: int
+    moved: int
+    written: int
+    gained: float
+    amplification: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How what was measured compares to what was estimated, over all steps that have both: measured / estimated, 1 is exact."""
+
+    steps: int
+    written: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class OneBalance:
+    """A run with its steps, in their order."""
+
+    run: BalanceRun
+    steps: tuple[StepRow, ...]
+    accuracy: Accuracy
+
+
+def balances(catalogue: Catalogue, filesystem: str, now: datetime, limit: int = LAST) -> tuple[BalanceRun, ...]:
+    """The last runs, newest first."""
+    return tuple(_run(one, now) for one in catalogue.balances(filesystem, limit))
+
+
+def one_balance(catalogue: Catalogue, filesystem: str, balance_id: int, now: datetime) -> OneBalance | None:
+    """A run of this filesystem, None when there is none of that id."""
+    found = catalogue.one_balance(balance_id)
+    if found is None or found.filesystem != filesystem:
+        return None
+    steps = tuple(_step(one) for one in catalogue.steps(balance_id))
+    return OneBalance(_run(found, now), steps, accuracy(steps))
+
+
+def sums(runs: Sequence[BalanceRun]) -> BalanceSums:
+    """What they came to, also those that were stopped: what they moved has moved."""
+    known = [one for one in runs if one.written is not None]
+    moved, written = sum(one.moved for one in known), sum(one.written or 0 for one in known)
+    return BalanceSums(
+        len(runs),
+        sum(one.block_groups for one in runs),
+        sum(one.moved for one in runs),
+        written,
+        sum(one.gained for one in runs),
+        _share(written, moved),
+    )
+
+
+def accuracy(steps: Iterable[StepRow]) -> Accuracy:
+    """Of the steps that were done."""
+    done = [step for step in steps if step.outcome == "done"]
+    written = [(step.written, step.estimate_written) for step in done if step.written is not None and step.estimate_written]
+    seconds = [(step.seconds, step.estimate_seconds) for step in done if step.estimate_seconds]
+    return Accuracy(len(done), _ratio(written), _ratio(seconds))
+
+
+def _ratio(pairs: Sequence[tuple[float, float]]) -> float | None:
+    return _share(sum(measured for measured, _ in pairs), sum(estimated for _, estimated in pairs))
+
+
+def _share(part: float | None, whole: float) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+def _run(one: Balance, now: datetime) -> BalanceRun:
+    runs = one.finished is None and is_alive(one.pid, one.pid_started, one.updated, now)
+    return BalanceRun(
+        one.id,
+        one.outcome or ("running" if runs else "killed"),
+        one.why,
+        one.started,
+        one.finished,
+        ((one.finished or one.updated) - one.started).total_seconds(),
+        one.policy,
+        one.budget,
+        one.block_groups,
+        one.moved,
+        one.written,
+        _share(one.written, one.moved),
+        one.gained,
+        one.failed,
+        one.current if runs else None,
+        _number(one.before.get("score")),
+        _number(one.after.get("score")),
+    )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _step(one: BalanceStep) -> StepRow:
+    return StepRow(
+        one.number,
+        one.vaddr,
+        one.length,
+        one.used,
+        one.extents,
+        one.refs,
+        one.fragments,
+        one.score,
+        one.started,
+        one.seconds,
+        one.estimate_seconds,
+        one.moved,
+        one.written,
+        one.estimate_written,
+        _share(one.written, one.moved),
+        one.gained,
+        one.outcome,
+        one.error,
+    )

@@ -1,0 +1,104 @@
+"""A host's backups on a calendar: a month in a row, the newest first, with the letters of `backupd retention explain`. Pure."""
+
+from calendar import monthrange
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from backupd.strip import KINDS, NONE, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One backup on the calendar: the local day on which it began, what becomes of it, its name."""
+
+    day: date
+    kind: Kind
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One day. `letter` and `words` are those of what is kept longest; `names`: its backups, oldest first, () without any.
+
+    `kind` is one word for the stylesheet; a day that is not between the oldest backup and today has none of all.
+    """
+
+    day: str
+    letter: str = ""
+    kind: str = ""
+    words: str = ""
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """A row. `skipped`: so many months without a backup instead of one month; then there are no cells."""
+
+    month: str
+    cells: tuple[Cell, ...] = ()
+    skipped: int = 0
+    backups: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """`legend`: letter, word for the stylesheet and meaning of what is on it."""
+
+    months: tuple[Month, ...]
+    legend: tuple[tuple[str, str, str], ...]
+
+
+def calendar(marks: Sequence[Mark], today: date) -> Calendar:
+    """Every day from the oldest backup to `today`, all in the pool's zone. What is stamped later is not on it."""
+    shown = sorted((mark for mark in marks if mark.day <= today), key=lambda mark: (mark.day, mark.name))
+    if not shown:
+        return Calendar((), ())
+    days: dict[date, list[Mark]] = {}
+    for mark in shown:
+        days.setdefault(mark.day, []).append(mark)
+    kinds = {mark.kind for mark in shown}
+    legend = [(kind.letter, word_of(kind), kind.words) for kind in KINDS if kind in kinds]
+    return Calendar(tuple(_months(days, today)), (*legend, (NONE, "none", "none")))
+
+
+def word_of(kind: Kind) -> str:
+    """A kind's name in the stylesheet: the first of its words."""
+    return kind.words.split()[0]
+
+
+def _months(days: Mapping[date, Sequence[Mark]], today: date) -> Iterator[Month]:
+    first, used, skipped = min(days), {day.replace(day=1) for day in days}, 0
+    month = today.replace(day=1)
+    while month >= first.replace(day=1):
+        if month in used or month == today.replace(day=1):
+            yield from _gap(month, skipped)
+            skipped = 0
+            yield _month(month, days, first, today)
+        else:
+            skipped += 1
+        month = (month - timedelta(days=1)).replace(day=1)
+
+
+def _gap(before: date, skipped: int) -> Iterator[Month]:
+    """The months between `before` and a later one that is on the calendar."""
+    if not skipped:
+        return
+    last = (before + timedelta(days=31)).replace(day=1)
+    yield Month(last.strftime("%Y-%m"), skipped=skipped)
+
+
+def _month(month: date, days: Mapping[date, Sequence[Mark]], first: date, today: date) -> Month:
+    cells = [
+        _cell(month.replace(day=number), days, first, today) for number in range(1, monthrange(month.year, month.month)[1] + 1)
+    ]
+    return Month(month.strftime("%Y-%m"), tuple(cells), backups=sum(len(cell.names) for cell in cells))
+
+
+def _cell(day: date, days: Mapping[date, Sequence[Mark]], first: date, today: date) -> Cell:
+    text = day.isoformat()
+    marks = days.get(day, ())
+    if not marks:
+        return Cell(text, NONE, "none", "none") if first <= day <= today else Cell(text)
+    best = min((mark.kind for mark in marks), key=KINDS.index)
+    return Cell(text, best.letter, word_of(best), best.words, tuple(mark.name for mark in marks))

@@ -1,0 +1,69 @@
+"""What the doctor found, as the root service tells of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+GRADES = ("error", "warning", "note")
+"""The worst first. An error is to be acted on now, a warning soon, a note may stay as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindingView:
+    """One thing that is wrong or slow: `commands` mend it, as lines for a shell."""
+
+    name: str
+    grade: str
+    what: str
+    why: str
+    risk: str
+    commands: tuple[str, ...]
+    fixable: bool
+    """Whether `backupd doctor --fix NAME` does it."""
+    unmounted: bool
+    """Whether the commands need the filesystem unmounted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """All that was found, the worst first. `checks`: how many were made; `well`: names of those that found nothing."""
+
+    looked: datetime
+    filesystem: str
+    findings: tuple[FindingView, ...]
+    checks: int
+    well: tuple[str, ...]
+
+    @property
+    def grade(self) -> str:
+        """Of the whole: that of the worst finding, or well."""
+        return self.findings[0].grade if self.findings else "well"
+
+    def count(self, grade: str) -> int:
+        """How many findings there are of that grade."""
+        return sum(finding.grade == grade for finding in self.findings)
+
+
+def examination(said: Mapping[str, Any], looked: datetime) -> Examination:
+    """What `backupd doctor --json` says, or the verb of that name."""
+    findings = tuple(sorted(map(_finding, said.get("findings", ())), key=lambda one: GRADES.index(one.grade)))
+    found = {finding.name for finding in findings}
+    checks = [str(name) for name in said.get("checks", ())]
+    return Examination(
+        looked, str(said.get("filesystem", "")), findings, len(checks), tuple(name for name in checks if name not in found)
+    )
+
+
+def _finding(said: Mapping[str, Any]) -> FindingView:
+    grade = str(said.get("severity", ""))
+    return FindingView(
+        str(said.get("name", "")),
+        grade if grade in GRADES else GRADES[-1],
+        str(said.get("what", "")),
+        str(said.get("why", "")),
+        str(said.get("risk", "")),
+        tuple(str(line) for line in said.get("commands", ())),
+        bool(said.get("fixable")),
+        bool(said.get("unmounted")),
+    )

@@ -1,0 +1,75 @@
+"""What expiry did, and how many deleted subvolumes waited for the kernel's cleaner."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from btrkeep.catalogue import Catalogue, Expiry
+from web.data.alive import is_alive
+
+LAST = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryRun:
+    """A run of `backupd expire`. Counts are backups, but `left_out` counts hosts. `state` is its outcome, or running, or killed."""
+
+    id: int
+    state: str
+    started: datetime
+    finished: datetime | None
+    seconds: float
+    planned: int
+    marked: int
+    revived: int
+    deleted: int
+    left_out: int
+    waiting: int | None
+    """Deleted subvolumes that wait for the cleaner, as it was heard of last; None: not known, as for all that follow."""
+    most_waiting: int | None
+    rate: float | None
+    """Subvolumes a second."""
+    eta: float | None
+    """Seconds that are left, of one that runs."""
+    written: int | None
+    """To the devices meanwhile, by everybody."""
+    written_each: float | None
+    """That for each backup that was deleted."""
+    mount_option: str | None
+    paused: str | None
+    error: str | None
+
+
+def expiries(catalogue: Catalogue, now: datetime, limit: int = LAST) -> tuple[ExpiryRun, ...]:
+    """The last runs, newest first."""
+    return tuple(_run(one, now) for one in catalogue.expiries(limit))
+
+
+def one_expiry(catalogue: Catalogue, expiry_id: int, now: datetime) -> ExpiryRun | None:
+    """The run of that id, None when there is none."""
+    found = catalogue.one_expiry(expiry_id)
+    return _run(found, now) if found else None
+
+
+def _run(one: Expiry, now: datetime) -> ExpiryRun:
+    runs = one.finished is None and is_alive(one.pid, one.pid_started, one.updated, now)
+    return ExpiryRun(
+        one.id,
+        one.outcome or ("running" if runs else "killed"),
+        one.started,
+        one.finished,
+        ((one.finished or one.updated) - one.started).total_seconds(),
+        one.planned,
+        one.marked,
+        one.revived,
+        one.deleted,
+        one.left_out,
+        one.waiting,
+        one.most_waiting,
+        one.rate,
+        one.eta if runs else None,
+        one.written_bytes,
+        one.written_bytes / one.deleted if one.written_bytes is not None and one.deleted else None,
+        one.mount_option,
+        one.paused if runs else None,
+        one.error,
+    )

@@ -1,0 +1,196 @@
+"""A folder or a file of a backup, as `backupd serve` tells it. No HTML and no request here: the pages and the API show the same.
+
+A path or name of a host is text in which a byte that is no UTF-8 is a surrogate (PEP 383), as the agent's JSON has it: `text_of`
+and `bytes_of` go between that and what the host has.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from btrkeep.catalogue.model import Backup
+from btrkeep.units import parse_backup_name, parse_time
+
+RESTORABLE = ("complete", "suspect", "failed", "expired")
+SORTS = ("name", "kind", "size", "mode", "owner", "time")
+PAGE = 500
+"""Names on one page of a folder."""
+MOST_SORTED = 100_000
+"""Names of a folder that are sorted by anything but name."""
+_AT_A_TIME = 5000
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "name": ("name",),
+    "kind": ("kind",),
+    "size": ("size",),
+    "mode": ("mode",),
+    "owner": ("uid", "gid"),
+    "time": ("mtime_ns",),
+}
+
+
+class Asks(Protocol):
+    """Somebody who asks the agent: `Agent`, or a test's stand-in."""
+
+    def ask(self, verb: str, **arguments: Any) -> Any:
+        """The verb's answer, as JSON has it. Raises Refused or Absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """One backup that can be restored from."""
+
+    name: str
+    state: str
+    started: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One entry of a backup, of whatever kind. Sizes are bytes; owner and group are the host's numbers."""
+
+    path: str
+    name: str
+    kind: str
+    size: int
+    allocated: int
+    mode: str
+    """Octal: "0644"."""
+    uid: int
+    gid: int
+    mtime: datetime | None
+    """None: a year that no calendar here has; `mtime_ns` has it still."""
+    mtime_ns: int
+    inode: int
+    links: int
+    target: str | None
+    """What a symlink says. It is shown, never followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is at a path of a backup: the entry, and of a folder one page of what is in it."""
+
+    host: str
+    backup: Which
+    entry: File
+    entries: tuple[File, ...]
+    total: int
+    """Names in the folder, on all pages."""
+    offset: int
+    limit: int
+    sort: str
+    """One of SORTS, with a minus before it when it goes down."""
+
+
+def text_of(path: bytes) -> str:
+    """Bytes of a host, as text that can be turned back."""
+    return path.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(text: str) -> bytes:
+    """The bytes that `text_of` was given."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, limit: int = PAGE, sort: str = "name") -> Listing:
+    """What is at `path`. Raises what the agent raises.
+
+    The agent gives names in their order, folders first. For any other order all of them are asked for, unless there are more than
+    MOST_SORTED: then they come by name, and `sort` of the answer says so.
+    """
+    asked = {"host": host, "backup": backup, "path": text_of(path)}
+    if sort == "name":
+        answer = asks.ask("browse", **asked, offset=offset, limit=limit)
+        chosen = answer["entries"]
+    else:
+        answer, everything = _all_of(asks, asked)
+        if everything is None:
+            return browse(asks, host, backup, path, offset, limit)
+        chosen = _in_order(everything, sort)[offset : offset + limit]
+    return Listing(
+        host=host,
+        backup=which_of(answer["backup"]),
+        entry=file_of(answer["entry"]),
+        entries=tuple(file_of(one) for one in chosen),
+        total=answer["total"],
+        offset=offset,
+        limit=limit,
+        sort=sort,
+    )
+
+
+def _all_of(asks: Asks, asked: Mapping[str, str]) -> tuple[Mapping[str, Any], list[Mapping[str, Any]] | None]:
+    """The first answer, and all entries; None for too many. What is asked for later is asked of the same backup."""
+    first = answer = asks.ask("browse", **asked, offset=0, limit=_AT_A_TIME)
+    if first["total"] > MOST_SORTED:
+        return first, None
+    found = list(first["entries"])
+    while len(found) < first["total"] and answer["entries"]:
+        answer = asks.ask("browse", **{**asked, "backup": first["backup"]["name"]}, offset=len(found), limit=_AT_A_TIME)
+        found += answer["entries"]
+    return first, found
+
+
+def _in_order(entries: list[Mapping[str, Any]], sort: str) -> list[Mapping[str, Any]]:
+    """Entries that come by name stay so where they are equal."""
+    keys = _KEYS[sort.removeprefix("-")]
+    return sorted(entries, key=lambda one: [one[key] for key in keys], reverse=sort.startswith("-"))
+
+
+def which_of(told: Mapping[str, Any]) -> Which:
+    """The agent's words for a backup."""
+    return Which(told["name"], told["state"], parse_time(told["started"]))
+
+
+def file_of(told: Mapping[str, Any]) -> File:
+    """The agent's words for an entry."""
+    return File(
+        path=told["path"],
+        name=told["name"],
+        kind=told["kind"],
+        size=told["size"],
+        allocated=told["allocated"],
+        mode=told["mode"],
+        uid=told["uid"],
+        gid=told["gid"],
+        mtime=_moment(told["mtime"]),
+        mtime_ns=told["mtime_ns"],
+        inode=told["inode"],
+        links=told["links"],
+        target=told["target"],
+    )
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        return parse_time(text) if text else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def choices(backups: Iterable[Backup]) -> tuple[Which, ...]:
+    """Those of a host's backups that can be restored from, the newest first, as the catalogue has them."""
+    found = [Which(one.name, one.state, one.started) for one in backups if one.name and one.state in RESTORABLE]
+    return tuple(sorted(found, key=lambda one: one.started, reverse=True))
+
+
+def nearest(known: Sequence[Which], name: str) -> Which | None:
+    """Of what there is, what is nearest in time to a backup that is not there any more, whether that was a name or a day."""
+    moment = parse_backup_name(name) or _day(name)
+    if moment is None or not known:
+        return known[0] if known else None
+    return min(known, key=lambda one: abs((one.started - moment).total_seconds()))
+
+
+def _day(text: str) -> datetime | None:
+    try:
+        return parse_time(f"{text[:10]}T12:00:00Z")
+    except ValueError:
+        return None
+
+
+def ancestors(path: bytes) -> list[bytes]:
+    """The folders above a path, the root first, without itself."""
+    names = [name for name in path.split(b"/") if name]
+    return [b"/" + b"/".join(names[:count]) for count in range(len(names))]

@@ -1,0 +1,84 @@
+"""What differs at a path between two backups, as `backupd serve` tells it."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from web.data.files import Asks, File, file_of, text_of
+from web.data.files_text import shown_line
+
+LIMIT = 500
+"""Differences on one page, unless more are asked for."""
+_FOUND = {"+": "added", "-": "removed", "@": "place"}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One path that differs. `what`: added, removed, changed, kind; `fields`: in what a changed one does."""
+
+    path: str
+    what: str
+    before: File | None
+    after: File | None
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a difference of texts, safe to show. `what`: added, removed, place (where in the file), same."""
+
+    what: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What differs. `counts` are of the differences that are here; `more`: there are others. `text`: None where it is no text."""
+
+    host: str
+    path: str
+    before: str
+    after: str
+    differences: tuple[Difference, ...]
+    more: bool
+    limit: int
+    counts: Mapping[str, int]
+    text: tuple[Line, ...] | None
+    note: str | None
+    """Why there is none of a file."""
+
+
+def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limit: int = LIMIT) -> Compared:
+    """Asks for it. Raises what the agent raises."""
+    answer = asks.ask("compare", host=host, path=text_of(path), before=before, after=after, limit=limit)
+    found = tuple(_difference(one) for one in answer["differences"])
+    return Compared(
+        host=host,
+        path=text_of(path),
+        before=answer["before"]["name"],
+        after=answer["after"]["name"],
+        differences=found,
+        more=answer["more"],
+        limit=limit,
+        counts=Counter(one.what for one in found),
+        note=answer["note"],
+        text=None if answer["text"] is None else tuple(line_of(line) for line in answer["text"][2:]),
+    )
+
+
+def _difference(told: Mapping[str, Any]) -> Difference:
+    before, after = told["before"], told["after"]
+    return Difference(
+        path=told["path"],
+        what=told["what"],
+        before=file_of(before) if before else None,
+        after=file_of(after) if after else None,
+        fields=tuple(told["fields"]),
+    )
+
+
+def line_of(line: str) -> Line:
+    """A line of a unified difference; the two that name the files are not among them."""
+    what = _FOUND.get(line[:1], "same")
+    return Line(what, shown_line(line if what == "place" else line[1:]))

@@ -1,0 +1,145 @@
+"""The versions of a path over all backups of a host, as `backupd serve` tells them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from btrkeep.units import parse_time
+from web.data.files import Asks, File, file_of, text_of
+
+THERE = "there"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One distinct version. `first`, `last` and `best` are names of backups; `best` is the one to restore it from."""
+
+    entry: File
+    first: str
+    last: str
+    first_seen: datetime
+    last_seen: datetime
+    backups: int
+    names: tuple[str, ...]
+    states: tuple[str, ...]
+    best: str
+    changed: tuple[str, ...]
+    certain: bool
+    vanished: datetime | None
+    same_content_as: str | None
+    before: str | None
+    """The best backup of the version before it, to compare with; None for the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """It had been there, and was not. `doubtful`: only backups say so that are suspect or failed."""
+
+    first: str
+    last: str
+    since: datetime
+    until: datetime | None
+    backups: int
+    came_back: str | None
+    doubtful: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one backup says: `found` is a word, `version` the number of the version."""
+
+    name: str
+    started: datetime
+    state: str
+    found: str
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Versions, spans without it, and each backup, all oldest first."""
+
+    host: str
+    path: str
+    by_content: bool
+    versions: tuple[Version, ...]
+    gone: tuple[Gone, ...]
+    backups: tuple[Seen, ...]
+
+    def told(self) -> list[Version | Gone]:
+        """Versions and the spans between, as they came to be, the newest first."""
+        return sorted([*self.versions, *self.gone], key=lambda one: one.first, reverse=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Names of backups: the newest before one in which a path was otherwise, the first after it in which it is otherwise again."""
+
+    before: str | None
+    after: str | None
+
+
+def history(asks: Asks, host: str, path: bytes, by_content: bool = False) -> History:
+    """Asks for it. Raises what the agent raises."""
+    answer = asks.ask("versions", host=host, path=text_of(path), content=by_content)
+    versions = answer["versions"]
+    before = [None, *(one["best"] for one in versions)]
+    return History(
+        host=host,
+        path=answer["path"],
+        by_content=answer["by_content"],
+        versions=tuple(_version(one, earlier) for one, earlier in zip(versions, before, strict=False)),
+        gone=tuple(_gone(one) for one in answer["gone"]),
+        backups=tuple(
+            Seen(one["name"], parse_time(one["started"]), one["state"], one["found"], one["version"]) for one in answer["backups"]
+        ),
+    )
+
+
+def around(past: History, name: str) -> Around:
+    """The backups in which a path changed, nearest to one of them. Those that say nothing of it are passed over."""
+    said = [(one.name, one.version) for one in past.backups if one.version is not None or one.found == "missing"]
+    before = after = None
+    for (earlier, old), (later, new) in pairwise(said):
+        if old != new and later <= name:
+            before = earlier
+        elif old != new and after is None:
+            after = later
+    return Around(before, after)
+
+
+def _version(told: Mapping[str, Any], before: str | None) -> Version:
+    return Version(
+        entry=file_of(told["entry"]),
+        first=told["first"],
+        last=told["last"],
+        first_seen=parse_time(told["first_seen"]),
+        last_seen=parse_time(told["last_seen"]),
+        backups=told["backups"],
+        names=tuple(told["names"]),
+        states=tuple(told["states"]),
+        best=told["best"],
+        changed=tuple(told["changed"]),
+        certain=told["certain"],
+        vanished=_time(told["vanished"]),
+        same_content_as=told["same_content_as"],
+        before=before,
+    )
+
+
+def _gone(told: Mapping[str, Any]) -> Gone:
+    return Gone(
+        first=told["first"],
+        last=told["last"],
+        since=parse_time(told["since"]),
+        until=_time(told["until"]),
+        backups=told["backups"],
+        came_back=told["came_back"],
+        doubtful=told["doubtful"],
+    )
+
+
+def _time(text: str | None) -> datetime | None:
+    return parse_time(text) if text else None

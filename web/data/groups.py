@@ -1,0 +1,156 @@
+"""The block groups of a recorded state: a table of them, one of them, and how their scores are distributed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+
+from heatmap.colourings import PROFILE_MASK, PROFILES, SCORE_TOP, TYPES
+from heatmap.state import TYPE_MASK, Array, State
+
+BAD = SCORE_TOP / 4
+"""balancer.score.BAD, above which a block group of 1 GiB is bad: the scale of colours is made from it."""
+BOUNDS = (0.0, 10.0, 25.0, 50.0, 100.0, BAD)
+"""Where the classes of scores begin; the last one has no end, and is what balance is for."""
+ORDERS = {"score": "worst score first", "used": "fullest first", "free": "most free first", "vaddr": "by virtual address"}
+PAGE = 100
+_NEAREST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BlockGroup:
+    """One block group; bytes. `places`: device and address there of each stripe. `score` is None for what holds no data."""
+
+    vaddr: int
+    length: int
+    used: int
+    kind: str
+    profile: str
+    score: float | None
+    places: tuple[tuple[int, int], ...]
+
+    @property
+    def share(self) -> float:
+        """What is used of it."""
+        return self.used / self.length if self.length else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """A page of a table. `total`: of all pages; `has_scores`: whether the state has scores."""
+
+    groups: tuple[BlockGroup, ...]
+    total: int
+    offset: int
+    order: str
+    has_scores: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreClass:
+    """Data block groups that score from `least` up to, and without, `most` (None: whatever more)."""
+
+    least: float
+    most: float | None
+    block_groups: int
+    used: int
+    free: int
+    score: float
+    """What they add to the score of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """How the scores of a state's data block groups are distributed."""
+
+    taken: datetime
+    classes: tuple[ScoreClass, ...]
+    score: float
+    worst: tuple[BlockGroup, ...]
+
+
+def groups(state: State, order: str, offset: int) -> Groups:
+    """A page of all block groups, from the `offset`-th on."""
+    chosen = order if order in ORDERS and (order != "score" or state.score is not None) else "vaddr"
+    ranked = _ranked(state, chosen)
+    at = max(0, min(offset, len(ranked) - 1) // PAGE * PAGE)
+    some = tuple(_group(state, index) for index in ranked[at : at + PAGE].tolist())
+    return Groups(some, len(ranked), at, chosen, state.score is not None)
+
+
+def _ranked(state: State, order: str) -> Array:
+    count = len(state.bg_vaddr)
+    if order == "score" and state.score is not None:
+        return np.argsort(-np.nan_to_num(state.score, nan=-1.0), kind="stable")
+    if order == "used":
+        return np.argsort(-(state.bg_used / state.bg_length), kind="stable")
+    if order == "free":
+        return np.argsort(-(state.bg_length - state.bg_used).astype(np.int64), kind="stable")
+    return np.arange(count)
+
+
+def one_group(state: State, vaddr: int) -> BlockGroup | None:
+    """The block group that begins there; None when none does."""
+    index = _index(state, vaddr)
+    found = 0 <= index < len(state.bg_vaddr) and int(state.bg_vaddr[index]) == vaddr
+    return _group(state, index) if found else None
+
+
+def beside(state: State, vaddr: int) -> tuple[int | None, int | None]:
+    """The block groups before and after the one that begins there."""
+    index, all_of_them = _index(state, vaddr), state.bg_vaddr
+    before = int(all_of_them[index - 1]) if index else None
+    after = index + (index < len(all_of_them) and int(all_of_them[index]) == vaddr)
+    return before, int(all_of_them[after]) if after < len(all_of_them) else None
+
+
+def nearest(state: State, vaddr: int) -> tuple[int, ...]:
+    """Block groups near an address at which none begins; first the one that it lies in, if there is one."""
+    index = _index(state, vaddr)
+    near = sorted(state.bg_vaddr[max(0, index - _NEAREST) : index + _NEAREST].tolist(), key=lambda one: abs(one - vaddr))
+    inside = [one for one in near if (group := one_group(state, one)) and one <= vaddr < one + group.length]
+    return tuple(dict.fromkeys([*inside, *near]))[:_NEAREST]
+
+
+def _index(state: State, vaddr: int) -> int:
+    return int(np.searchsorted(state.bg_vaddr, np.uint64(vaddr)))
+
+
+def _group(state: State, index: int) -> BlockGroup:
+    vaddr, flags = int(state.bg_vaddr[index]), int(state.bg_flags[index])
+    score = None if state.score is None or np.isnan(state.score[index]) else float(state.score[index])
+    return BlockGroup(
+        vaddr,
+        int(state.bg_length[index]),
+        int(state.bg_used[index]),
+        TYPES.get(flags & TYPE_MASK, "unknown"),
+        PROFILES.get(flags & PROFILE_MASK, "unknown"),
+        score,
+        tuple(_places(state, vaddr)),
+    )
+
+
+def _places(state: State, vaddr: int) -> Iterator[tuple[int, int]]:
+    chunk = int(np.searchsorted(state.ch_vaddr, np.uint64(vaddr)))
+    if chunk < len(state.ch_vaddr) and int(state.ch_vaddr[chunk]) == vaddr:
+        first, last = np.searchsorted(state.st_chunk, (chunk, chunk + 1))
+        yield from zip(state.st_devid[first:last].tolist(), state.st_paddr[first:last].tolist(), strict=True)
+
+
+def distribution(state: State, worst: int = 20) -> Distribution | None:
+    """None: the state has no scores."""
+    if state.score is None:
+        return None
+    known = np.flatnonzero(~np.isnan(state.score))
+    score, used, length = state.score[known].astype(np.float64), state.bg_used[known], state.bg_length[known]
+    which = np.searchsorted(np.array(BOUNDS), score, "right") - 1
+    edges = zip(BOUNDS, (*BOUNDS[1:], None), strict=True)
+    classes = tuple(_class(least, most, which == number, score, used, length) for number, (least, most) in enumerate(edges))
+    ranked = known[np.argsort(-score, kind="stable")][:worst].tolist()
+    return Distribution(state.taken, classes, float(score.sum()), tuple(_group(state, index) for index in ranked))
+
+
+def _class(least: float, most: float | None, inside: Array, score: Array, used: Array, length: Array) -> ScoreClass:
+    taken = int(used[inside].sum())
+    return ScoreClass(least, most, int(inside.sum()), taken, int(length[inside].sum()) - taken, float(score[inside].sum()))

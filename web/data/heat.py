@@ -1,0 +1,141 @@
+"""The recorded states of a pool: which there are, and how one may be drawn. Files are found by listing their folder, never by name.
+
+`btrfs-heatmap nightly` leaves one state a night in STATE/pictures (heatmap/recorded.py says what is in it).
+"""
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from btrkeep.units import backup_name
+from heatmap.colourings import CHOICES
+from heatmap.curves import CURVES
+from heatmap.overview import SORTS, VIRTUAL
+from heatmap.recorded import SUFFIX, Moment, Unreadable, look
+
+FOLDER = "pictures"
+SMALLEST, LARGEST, USUAL = 6, 11, 10
+"""Sizes: a picture has 2**size lines."""
+ORDERS = {VIRTUAL: "by virtual address", "physical": "by place on the devices"}
+COLOURS = {name: choice.about for name, choice in CHOICES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How a state is drawn. `size`: 2**size lines; `steady`: to the scale of all states, so that each place keeps its place."""
+
+    sort: str = VIRTUAL
+    curve: str = CURVES[0]
+    colour: str = "usage"
+    size: int = USUAL
+    steady: bool = False
+
+    def words(self) -> Mapping[str, str]:
+        """As the query of a URL, without what is usual."""
+        usual = Wish()
+        pairs = (("sort", self.sort), ("curve", self.curve), ("colour", self.colour))
+        return {name: value for name, value in pairs if value != getattr(usual, name)}
+
+
+def wish_of(words: Mapping[str, str], *, size: int = USUAL, steady: bool = False) -> Wish:
+    """What a query asks for; what is not known or too large becomes what is usual or the largest."""
+    usual = Wish()
+    return Wish(
+        _one_of(words.get("sort"), SORTS, usual.sort),
+        _one_of(words.get("curve"), CURVES, usual.curve),
+        _one_of(words.get("colour"), CHOICES, usual.colour),
+        _size(words.get("size"), size),
+        steady,
+    )
+
+
+def _one_of(word: str | None, known: Sequence[str] | Mapping[str, object], usual: str) -> str:
+    return word if word is not None and word in known else usual
+
+
+def _size(word: str | None, usual: int) -> int:
+    if word is None or not word.isascii() or not word.isdigit():
+        return usual
+    return max(SMALLEST, min(LARGEST, int(word[:4])))
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One recorded state. `id` names it in URLs: when it was taken, 2026-11-20T053000Z."""
+
+    id: str
+    taken: datetime
+    name: str
+    stamp: tuple[int, int, int]
+    """inode, size and time of change of its file: another file has another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gallery:
+    """The states of one filesystem, oldest first; `left_out`: why files are not among them, a line each."""
+
+    recorded: tuple[Recorded, ...]
+    left_out: tuple[str, ...]
+
+    def at(self, id: str | None) -> int | None:  # noqa: A002  it is called so
+        """Where the one of that id is, without one the newest. None: there is none."""
+        if id is None:
+            return len(self.recorded) - 1 if self.recorded else None
+        return next((place for place, one in enumerate(self.recorded) if one.id == id), None)
+
+
+class Shelf:
+    """Looks through a folder of recorded states; what was read of a file is kept as long as the file stays the same."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._known: dict[str, tuple[tuple[int, int, int], Moment | str]] = {}
+        self._lock = threading.Lock()
+
+    def gallery(self, filesystem: str | None = None) -> Gallery:
+        """All states of a filesystem, without one of that which the newest state is of. No folder: none."""
+        with self._lock:
+            self._known = {name: self._looked(name, stamp) for name, stamp in _files(self.folder).items()}
+            moments = {name: (stamp, found) for name, (stamp, found) in self._known.items() if isinstance(found, Moment)}
+            broken = [found for _, found in self._known.values() if isinstance(found, str)]
+        newest = max((moment for _, moment in moments.values()), key=lambda moment: moment.taken, default=None)
+        wanted = filesystem or (newest.fsid if newest else "")
+        mine = {
+            backup_name(moment.taken): Recorded(backup_name(moment.taken), moment.taken, name, stamp)
+            for name, (stamp, moment) in sorted(moments.items())
+            if moment.fsid == wanted
+        }
+        others = sum(moment.fsid != wanted for _, moment in moments.values())
+        notes = [*broken, *([f"{others} states are of another filesystem"] if others else [])]
+        return Gallery(tuple(sorted(mine.values(), key=lambda one: one.taken)), tuple(notes))
+
+    def moments(self, gallery: Gallery) -> list[Moment]:
+        """Of all in it that are still there."""
+        with self._lock:
+            found = [self._known[one.name][1] for one in gallery.recorded if one.name in self._known]
+        return [moment for moment in found if isinstance(moment, Moment)]
+
+    def _looked(self, name: str, stamp: tuple[int, int, int]) -> tuple[tuple[int, int, int], Moment | str]:
+        known = self._known.get(name)
+        if known and known[0] == stamp:
+            return known
+        try:
+            return stamp, look(self.folder / name)
+        except Unreadable as error:
+            return stamp, f"{name}: {error.message.removeprefix(str(self.folder / name)).strip()}"
+
+
+def _files(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Regular files of the folder that are named like recorded states, by name."""
+    found = {}
+    try:
+        for entry in os.scandir(folder):
+            if entry.name.endswith(SUFFIX) and not entry.name.startswith(".") and entry.is_file(follow_symlinks=False):
+                status = entry.stat(follow_symlinks=False)
+                found[entry.name] = (status.st_ino, status.st_size, status.st_mtime_ns)
+    except FileNotFoundError:  # the folder comes with the first night; a file may go while we look
+        return found
+    return found

@@ -1,0 +1,331 @@
+"""One host: how it is, what is set for it, its backups and why each is kept, its runs.
+
+Why a backup is kept is decided by the rules that expiry itself goes by, from the catalogue's rows. Those know everything but that
+a host was given up (`backupd forget`), which is only in the pool: then rows and rules disagree, `in_doubt` says so, and the root
+service can be asked (`exact`).
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any
+
+from backupd.expire.plan import HostFacts
+from backupd.explain import explain, policy_words, words_of
+from backupd.retention import Candidate, Decision, Hold
+from backupd.strip import kind_of
+from btrkeep.catalogue import Backup, Run
+from btrkeep.config import HostConfig, Retention
+from btrkeep.units import format_duration, parse_time
+from web.access import Viewer
+from web.data import hosts
+from web.data.alarms import OpenAlarm, open_alarms
+from web.data.calendar import Calendar, Mark, calendar
+from web.data.hosts import UNCONFIGURED, HostRow
+from web.data.running import Transfer, alive_runs, running
+from web.source import Source
+
+RUNS = 20
+_HISTORY = 400
+_FINAL = ("complete", "suspect", "failed")  # what a backup is, whatever becomes of it
+_GOING = ("expired", "deleting")
+_HELD = re.compile(r"held(?: until (?P<until>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ))?(?:: (?P<why>.*))?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class BackupRow:
+    """One backup. `name` is None for `.working`; times, seconds and bytes as in the catalogue.
+
+    `keep`: whether the retention keeps it, None where that is not decided (`.working`); `why`: by which rules, or when it goes and
+    why, in the words of `backupd retention explain`; `goes`: when it may be deleted. `held`: its hold in words, None when it has
+    none that lasts. `letter`, `kind`: those of the calendar. What may be asked for: `may_hold`, `may_release`, `may_accept`.
+    """
+
+    name: str | None
+    state: str
+    started: datetime
+    finished: datetime | None
+    duration: float | None
+    files: int | None
+    size: int | None
+    new_bytes: int | None
+    base: str | None
+    error: str | None
+    warnings: tuple[str, ...]
+    keep: bool | None
+    why: str
+    goes: datetime | None
+    held: str | None
+    letter: str
+    kind: str
+    may_hold: bool
+    may_release: bool
+    may_accept: bool
+
+    @property
+    def restorable(self) -> bool:
+        """Whether files can be got out of it."""
+        return self.name is not None and self.state != "deleting"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run, as `backupd log` tells it. `outcome` may be running or killed too; `backup` is None once that is deleted."""
+
+    id: int
+    started: datetime
+    finished: datetime | None
+    seconds: float | None
+    outcome: str
+    backup: str | None
+    night: bool
+    attempts: int
+    exit_code: int | None
+    meaning: str | None
+    error: str | None
+    last_lines: tuple[str, ...]
+    new_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """What is set for it. `every`, `deadline` are seconds, `bandwidth` bytes a second; `retention` is in words."""
+
+    paths: tuple[str, ...]
+    exclude: tuple[str, ...]
+    every: float
+    window: str | None
+    optional: bool
+    enabled: bool
+    bandwidth: int | None
+    attempts: int
+    deadline: float
+    one_file_system: bool
+    retention: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostPage:
+    """All of it. `settings` is None for a host that is not configured any more. `sentence`: its state in one.
+
+    `backups` and `runs`: the newest first. `history`: its runs of which something came, oldest first, for the chart.
+    """
+
+    row: HostRow
+    sentence: str
+    settings: HostSettings | None
+    running: tuple[Transfer, ...]
+    alarms: tuple[OpenAlarm, ...]
+    backups: tuple[BackupRow, ...]
+    kept: int
+    going: int
+    retention: str
+    in_doubt: bool
+    calendar: Calendar
+    runs: tuple[RunRow, ...]
+    history: tuple[RunRow, ...]
+
+    @property
+    def newest(self) -> str | None:
+        """The newest backup out of which files can be got, a complete one if there is one."""
+        names = [one.name for one in self.backups if one.restorable and one.state == "complete"]
+        names += [one.name for one in self.backups if one.restorable]
+        return names[0] if names else None
+
+
+def known_names(source: Source, viewer: Viewer) -> list[str]:
+    """All hosts that the viewer may see, in order, those that only had runs too."""
+    names = {row.host for row in hosts.every_row(source)} | set(source.catalogue.hosts())
+    return sorted(name for name in names if viewer.may_see(name))
+
+
+def near_names(source: Source, viewer: Viewer, host: str) -> list[str]:
+    """Names like that one, of those that the viewer may see."""
+    return get_close_matches(host, known_names(source, viewer), 5)
+
+
+def host_row(source: Source, host: str) -> HostRow | None:
+    """How the host is; None when nobody ever heard of it."""
+    config, facts = source.site.hosts.get(host), hosts.every_facts(source).get(host)
+    count = len(source.catalogue.fates([host]))
+    if config:
+        return hosts.row_of(config, facts, count, source.site.zone, source.now)
+    return hosts.unconfigured(host, facts, count, source.now) if facts else None
+
+
+def host_page(source: Source, viewer: Viewer, host: str, exact: Sequence[Mapping[str, Any]] | None = None) -> HostPage | None:
+    """Everything about a host that the viewer may see; None when nobody ever heard of it.
+
+    `exact`: what the root service answered to `retention`, which then stands instead of what the catalogue says.
+    """
+    row = host_row(source, host)
+    if row is None:
+        return None
+    config = source.site.hosts.get(host)
+    found = list(source.catalogue.backups(host))
+    decisions = by_service(exact) if exact is not None else decided(found, config, source)
+    backups = [backup_row(one, decisions.get(one.name or ""), source.now) for one in found]
+    runs = [run_row(run, {one.name for one in found}, alive) for run, alive in _runs(source, host)]
+    zone = source.site.zone
+    marks = [
+        Mark(one.started.astimezone(zone).date(), _kind(one, decisions), one.name)
+        for one in found
+        if one.name in decisions and one.name
+    ]
+    return HostPage(
+        row=hosts.with_strips(source, [row])[0],
+        sentence=sentence(row, config),
+        settings=settings_of(config) if config else None,
+        running=tuple(one for one in running(source, viewer).transfers if one.host == host),
+        alarms=tuple(one for one in open_alarms(source, viewer) if one.host == host),
+        backups=tuple(reversed(backups)),
+        kept=sum(one.keep is True for one in backups),
+        going=sum(one.keep is False for one in backups),
+        retention=policy_words(config.retention) if config else "not configured, so everything is kept",
+        in_doubt=exact is None and any(one.keep and one.state in _GOING for one in backups),
+        calendar=calendar(marks, source.now.astimezone(zone).date()),
+        runs=tuple(runs[:RUNS]),
+        history=tuple(run for run in reversed(runs) if run.seconds is not None and run.outcome in _FINAL),
+    )
+
+
+def backup_of(page: HostPage, name: str) -> BackupRow | None:
+    """The backup of that name."""
+    return next((one for one in page.backups if one.name is not None and one.name == name), None)
+
+
+def decided(backups: Sequence[Backup], config: HostConfig | None, source: Source) -> dict[str, Decision]:
+    """What becomes of each final backup by the host's own policy, by name."""
+    policy = config.retention if config else Retention()
+    facts = HostFacts("", candidates(backups), policy, configured=config is not None)
+    return {one.name: one for one in explain(facts, policy, source.site.zone, source.now).decisions}
+
+
+def candidates(backups: Iterable[Backup]) -> list[Candidate]:
+    """The final backups as retention sees them: by what they are, without regard to their expiry."""
+    every = list(backups)
+    base = next((one.base for one in every if one.name is None), None)
+    return [
+        Candidate(one.name, one.started, one.outcome or one.state, one.expired, hold_of(one.held), one.name == base)
+        for one in every
+        if one.name and (one.outcome or one.state) in _FINAL
+    ]
+
+
+def hold_of(words: str | None) -> Hold | None:
+    """The hold that a row tells of in words (backupd.rows.hold_words), also one whose end is past."""
+    if words is None:
+        return None
+    match = _HELD.fullmatch(words)
+    if match is None:
+        return Hold(None, words)
+    return Hold(parse_time(match["until"]) if match["until"] else None, match["why"] or "")
+
+
+def by_service(answer: Sequence[Mapping[str, Any]]) -> dict[str, Decision]:
+    """The decisions in what `backupd retention explain HOST --json` says."""
+    return {
+        str(one["name"]): Decision(
+            str(one["name"]),
+            bool(one["keep"]),
+            tuple(str(reason) for reason in one["reasons"]),
+            parse_time(one["expires"]) if one["expires"] else None,
+        )
+        for one in answer
+    }
+
+
+def _kind(backup: Backup, decisions: Mapping[str, Decision]) -> Any:
+    return kind_of(decisions[str(backup.name)], backup.outcome or backup.state)
+
+
+def backup_row(backup: Backup, decision: Decision | None, now: datetime) -> BackupRow:
+    """One row, with what becomes of it."""
+    hold = hold_of(backup.held)
+    held = hold is not None and (hold.until is None or now < hold.until)
+    kind = kind_of(decision, backup.outcome or backup.state) if decision else None
+    stays = decision is not None and backup.state != "deleting"
+    return BackupRow(
+        name=backup.name,
+        state=backup.state,
+        started=backup.started,
+        finished=backup.finished,
+        duration=backup.duration,
+        files=backup.files,
+        size=backup.bytes,
+        new_bytes=backup.new_bytes,
+        base=backup.base,
+        error=backup.error,
+        warnings=backup.warnings,
+        keep=decision.keep if decision else None,
+        why=words_of(decision) if decision else "",
+        goes=decision.expires if decision else None,
+        held=backup.held if held else None,
+        letter=kind.letter if kind else "",
+        kind=kind.words.split()[0] if kind else "",
+        may_hold=stays and not held,
+        may_release=stays and backup.held is not None,
+        may_accept=backup.state == "suspect",
+    )
+
+
+def _runs(source: Source, host: str) -> list[tuple[Run, bool]]:
+    alive = alive_runs(source.catalogue, source.now)
+    return [(run, run.id in alive) for run in source.catalogue.runs(host, _HISTORY)]
+
+
+def run_row(run: Run, names: set[str | None], alive: bool) -> RunRow:
+    """One run, newest first."""
+    return RunRow(
+        id=run.id,
+        started=run.started,
+        finished=run.finished,
+        seconds=(run.finished - run.started).total_seconds() if run.finished else None,
+        outcome=run.outcome or ("running" if alive else "killed"),
+        backup=run.backup if run.backup in names else None,
+        night=run.night,
+        attempts=run.attempts,
+        exit_code=run.exit_code,
+        meaning=run.meaning,
+        error=run.error,
+        last_lines=run.last_lines,
+        new_bytes=run.literal_bytes,
+    )
+
+
+def settings_of(config: HostConfig) -> HostSettings:
+    """What the page shows of the configuration."""
+    return HostSettings(
+        paths=config.paths,
+        exclude=config.exclude,
+        every=config.every,
+        window=str(config.window) if config.window else None,
+        optional=config.optional,
+        enabled=config.enabled,
+        bandwidth=config.bandwidth,
+        attempts=config.attempts,
+        deadline=config.deadline,
+        one_file_system=config.one_file_system,
+        retention=policy_words(config.retention),
+    )
+
+
+def sentence(row: HostRow, config: HostConfig | None) -> str:
+    """How it is, in one sentence."""
+    ago = (
+        f"the newest complete backup began {format_duration(row.age)} ago"
+        if row.age is not None
+        else "there is no complete backup yet"
+    )
+    if row.state == UNCONFIGURED or config is None:
+        return f"It is not in the configuration any more: nothing is backed up, and its backups are kept; {ago}."
+    if row.state == "suspect":
+        return f"The newest backup lost or missed too much, so it counts for nothing until somebody accepts it; {ago}."
+    if row.state == "failing":
+        return f"The newest run brought no complete backup; {ago}."
+    if row.state == "late":
+        return f"It is late: {ago}, and one is due every {format_duration(config.every)}."
+    end = "" if config.enabled else ", and it is not enabled, so nothing is due"
+    return f"{ago[0].upper()}{ago[1:]}{end}."

@@ -1,0 +1,256 @@
+"""The list of hosts: how each is, searched, filtered, sorted and cut into pages.
+
+All hosts are looked at with three statements of SQL, whatever is asked; what is shown of a page (the strips) takes two more.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from backupd.status import STATES, HostStatus, host_status
+from btrkeep.catalogue import Catalogue, Fate, HostFacts, Tried
+from btrkeep.config import HostConfig, Window
+from web.access import Viewer
+from web.data import nights, running
+from web.data.nights import Night
+from web.source import Source
+
+PER_PAGE = 100
+UNCONFIGURED = "unconfigured"
+"""The state of a host that has backups, and that the configuration does not name any more."""
+ALL_STATES = (*STATES, UNCONFIGURED)
+_WORST_FIRST = {state: place for place, state in enumerate(("failing", "suspect", "never", "late", "ok", UNCONFIGURED))}
+_LONGEST_QUERY = 200
+
+
+@dataclass(frozen=True, slots=True)
+class HostRow:
+    """One host. `state` is one of ALL_STATES, `age` seconds since the newest complete backup started, sizes are bytes.
+
+    `size`, `files` and `new_bytes` are those of the newest complete backup. `words`: what is wrong, or what it warned of; `tone`
+    says which of the two: error, warning, or "" for neither.
+    """
+
+    host: str
+    state: str
+    group: str | None
+    address: str | None
+    enabled: bool
+    optional: bool
+    last_complete: datetime | None
+    age: float | None
+    next_due: datetime | None
+    size: int | None
+    files: int | None
+    new_bytes: int | None
+    backups: int
+    words: str
+    tone: str
+    nights: tuple[Night, ...] = ()
+    """Its last 30 nights, oldest first; only of hosts that are shown."""
+    strip: str = ""
+    """The same in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked for: words that all must be in name, group or address; a state; a group; an order; a page, from 1."""
+
+    q: str = ""
+    state: str = ""
+    group: str = ""
+    sort: str = "host"
+    page: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HostList:
+    """One page. `total`: hosts that the viewer may see; `matching`: of these, those that were asked for.
+
+    `states`: how many there are in each state, of those that `q` and `group` leave; `groups`: all that there are.
+    """
+
+    query: Query
+    total: int
+    matching: int
+    pages: int
+    rows: tuple[HostRow, ...]
+    states: tuple[tuple[str, int], ...]
+    groups: tuple[str, ...]
+    orders: tuple[str, ...]
+
+
+def every_row(source: Source) -> tuple[HostRow, ...]:
+    """All hosts, configured or with backups, by name; kept between requests. Whose they are must be asked after."""
+    return source.cached("hosts", lambda: _rows(source))
+
+
+def every_facts(source: Source) -> Mapping[str, HostFacts]:
+    """What `status` goes by, of all hosts; kept between requests."""
+    return source.cached("facts", source.catalogue.host_facts)
+
+
+def _rows(source: Source) -> tuple[HostRow, ...]:
+    site, facts, counts = source.site, every_facts(source), source.catalogue.backup_counts()
+    found = [row_of(host, facts.get(name), counts.get(name, 0), site.zone, source.now) for name, host in site.hosts.items()]
+    found += [unconfigured(name, facts.get(name), count, source.now) for name, count in counts.items() if name not in site.hosts]
+    return tuple(sorted(found, key=lambda row: row.host))
+
+
+def row_of(host: HostConfig, facts: HostFacts | None, backups: int, zone: ZoneInfo, now: datetime) -> HostRow:
+    """A host that is configured, as `backupd status` sees it."""
+    status = host_status(host, facts, zone, now)
+    return HostRow(
+        host=host.name,
+        state=status.state,
+        group=host.group,
+        address=host.address,
+        enabled=host.enabled,
+        optional=host.optional,
+        last_complete=status.last_complete,
+        age=status.age,
+        next_due=status.next_due,
+        size=facts.last_complete_bytes if facts else None,
+        files=facts.last_complete_files if facts else None,
+        new_bytes=facts.last_complete_new_bytes if facts else None,
+        backups=backups,
+        words=_words(status),
+        tone="error" if status.error else "warning" if status.warnings else "",
+    )
+
+
+def _words(status: HostStatus) -> str:
+    if status.error or not status.warnings:
+        return status.error or ""
+    more = f" (and {len(status.warnings) - 1:,} more)" if len(status.warnings) > 1 else ""
+    return f"{status.warnings[0]}{more}"
+
+
+def unconfigured(name: str, facts: HostFacts | None, backups: int, now: datetime) -> HostRow:
+    """A host that only its backups tell of: nothing is due, and nothing of it expires."""
+    last = facts.last_complete if facts else None
+    return HostRow(
+        host=name,
+        state=UNCONFIGURED,
+        group=None,
+        address=None,
+        enabled=False,
+        optional=False,
+        last_complete=last,
+        age=(now - last).total_seconds() if last else None,
+        next_due=None,
+        size=facts.last_complete_bytes if facts else None,
+        files=facts.last_complete_files if facts else None,
+        new_bytes=facts.last_complete_new_bytes if facts else None,
+        backups=backups,
+        words="not in the configuration any more: nothing is backed up, and its backups are kept",
+        tone="warning",
+    )
+
+
+def seen_by(viewer: Viewer, rows: Iterable[HostRow]) -> list[HostRow]:
+    """Those that the viewer may see."""
+    return [row for row in rows if viewer.may_see(row.host)]
+
+
+def state_counts(rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
+    """How many hosts there are in each state, all states of status, the others only when there are any."""
+    found = Counter(row.state for row in rows)
+    return tuple((state, found[state]) for state in ALL_STATES if state in STATES or found[state])
+
+
+def host_list(source: Source, viewer: Viewer, query: Query) -> HostList:
+    """The page that was asked for, of the hosts that the viewer may see."""
+    mine = seen_by(viewer, every_row(source))
+    wanted = [row for row in mine if _matches(row, query)]
+    chosen = [row for row in wanted if not query.state or row.state == query.state]
+    ordered = in_order(chosen, query.sort)
+    pages = max(1, -(-len(ordered) // PER_PAGE))
+    page = min(max(query.page, 1), pages)
+    shown = ordered[(page - 1) * PER_PAGE : page * PER_PAGE]
+    return HostList(
+        query=replace(query, page=page),
+        total=len(mine),
+        matching=len(ordered),
+        pages=pages,
+        rows=with_strips(source, shown),
+        states=state_counts(wanted),
+        groups=tuple(sorted({row.group for row in mine if row.group})),
+        orders=tuple(ORDERS),
+    )
+
+
+def _matches(row: HostRow, query: Query) -> bool:
+    if query.group and row.group != query.group:
+        return False
+    if not query.q:
+        return True
+    text = f"{row.host}\n{row.group or ''}\n{row.address or ''}".casefold()
+    return all(word in text for word in query.q[:_LONGEST_QUERY].casefold().split())
+
+
+ORDERS: Mapping[str, Callable[[HostRow], Any]] = {
+    "host": lambda row: row.host,
+    "state": lambda row: _WORST_FIRST[row.state],
+    "last": lambda row: row.last_complete,
+    "due": lambda row: row.next_due,
+    "size": lambda row: row.size,
+    "new": lambda row: row.new_bytes,
+    "backups": lambda row: row.backups,
+}
+
+
+def in_order(rows: Sequence[HostRow], sort: str) -> list[HostRow]:
+    """By one of ORDERS, with a - before it the other way round; what is not known comes last in both. Of equals by name."""
+    key = ORDERS.get(sort.removeprefix("-"), ORDERS["host"])
+    known = [row for row in rows if key(row) is not None]
+    unknown = [row for row in rows if key(row) is None]
+    return [*sorted(known, key=key, reverse=sort.startswith("-")), *unknown]
+
+
+def with_strips(source: Source, rows: Sequence[HostRow], count: int = nights.COUNT) -> tuple[HostRow, ...]:
+    """The rows with their last nights; kept between requests."""
+    names = tuple(row.host for row in rows)
+    found = source.cached(("strips", names, count), lambda: _strips(source, names, count))
+    return tuple(replace(row, nights=found[row.host], strip=nights.words(found[row.host])) for row in rows)
+
+
+def _strips(source: Source, names: Sequence[str], count: int) -> Mapping[str, tuple[Night, ...]]:
+    """Of each host its nights. Two statements for all of them."""
+    if not names:
+        return {}
+    site, now = source.site, source.now
+    begins = _begins(site.hosts, site.zone, now, count)
+    earliest = min(begins(name)[0] for name in names)
+    runs = _by_host(source.catalogue.tried(earliest, names))
+    fates = _fates(source.catalogue, names)
+    alive = running.alive_runs(source.catalogue, now)
+    return {name: nights.strip(begins(name), site.zone, runs.get(name, ()), fates.get(name, {}), alive) for name in names}
+
+
+def _begins(hosts: Mapping[str, HostConfig], zone: ZoneInfo, now: datetime, count: int) -> Callable[[str], Sequence[datetime]]:
+    """Of each host's nights when they began. Hundreds of hosts have a handful of windows."""
+
+    @lru_cache
+    def of_window(window: Window | None) -> Sequence[datetime]:
+        return nights.boundaries(window, zone, now, count)
+
+    return lambda name: of_window(hosts[name].window if name in hosts else None)
+
+
+def _by_host(runs: Iterable[Tried]) -> dict[str, list[Tried]]:
+    found: dict[str, list[Tried]] = {}
+    for run in runs:
+        found.setdefault(run.host, []).append(run)
+    return found
+
+
+def _fates(catalogue: Catalogue, names: Sequence[str]) -> dict[str, dict[str, Fate]]:
+    found: dict[str, dict[str, Fate]] = {}
+    for fate in catalogue.fates(names):
+        found.setdefault(fate.host, {})[fate.name] = fate
+    return found

@@ -1,0 +1,246 @@
+"""Everything that ran: nights, backups by hand, expiries, balances, and what the kernel was seen doing. Newest first.
+
+What was started from the dashboard as a unit of systemd the root service tells; `asked` makes the same of its answer.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from backupd.sampling.day import phases
+from btrkeep.catalogue import Catalogue, Night, PastRuns
+from btrkeep.units import counted, format_size, parse_time
+from web.data.alive import is_alive
+from web.data.balance import balances
+from web.data.expiry import expiries
+from web.data.log import LogPage, LogRun, log_page, log_run
+
+KINDS = {
+    "night": "nights",
+    "backup": "backups by hand",
+    "expire": "expiries",
+    "balance": "balances",
+    "kernel": "scrubs and others",
+}
+DAYS = {3: "three days", 14: "two weeks", 60: "two months", 366: "a year"}
+USUAL = 14
+LIMIT = 400
+_RUNS_A_DAY, _MOST_RUNS = 4000, 100_000
+_ID = re.compile(r"(night|backup|expire|balance)-(\d{1,15})")
+_OWN = ("backup", "expire", "balance")
+_GOOD = ("complete", "skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """`id`: what its page is called, None: it has none. `state`: its outcome, or running, or killed. `about`: how it went."""
+
+    id: str | None
+    kind: str
+    title: str
+    state: str
+    started: datetime
+    finished: datetime | None
+    seconds: float | None
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class NightView:
+    """A night: how many runs ended how, and those that are not complete, a page of them."""
+
+    row: JobRow
+    outcomes: Mapping[str, int]
+    literal_bytes: int
+    poor: LogPage
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A job that the root service started, or will. `state`: queued, running, done or failed; `paths` and `to` are of a restore.
+
+    `lines`: the last of its output; `exit`: its exit status, None: none yet, or unknown.
+    """
+
+    id: str
+    verb: str
+    host: str
+    who: str
+    state: str
+    asked: datetime | None
+    started: datetime | None
+    finished: datetime | None
+    seconds: float | None
+    backup: str | None
+    paths: tuple[str, ...]
+    to: str | None
+    overwrite: str | None
+    lines: tuple[str, ...]
+    exit: int | None
+    error: str | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.state in ("done", "failed")
+
+    @property
+    def title(self) -> str:
+        """What it does, in a few words."""
+        return f"{'backup' if self.verb == 'run' else self.verb} of {self.host}"
+
+
+def parse_id(text: str) -> tuple[str, int] | None:
+    """Kind and number of a job of the catalogue; None: it is none."""
+    found = _ID.fullmatch(text)
+    return (found[1], int(found[2])) if found else None
+
+
+def jobs(
+    catalogue: Catalogue, filesystem: str | None, now: datetime, days: int, kinds: Collection[str] = (), goal: float = 1.0
+) -> tuple[JobRow, ...]:
+    """All of so many days, at most LIMIT of each kind. `goal`: see `night_row`."""
+    since = now - timedelta(days=days)
+    wanted = tuple(kind for kind in KINDS if not kinds or kind in kinds)
+    found = [row for kind in wanted for row in _of_kind(kind, catalogue, filesystem, now, since, goal)]
+    return tuple(sorted(found, key=lambda row: row.started, reverse=True))
+
+
+def _of_kind(
+    kind: str, catalogue: Catalogue, filesystem: str | None, now: datetime, since: datetime, goal: float
+) -> Iterator[JobRow]:
+    if kind == "night":
+        yield from (night_row(night, now, goal) for night in catalogue.nights(_among(now, since)) if night.started >= since)
+    elif kind == "backup":
+        yield from by_hand(catalogue, None, now, since)
+    elif kind == "expire":
+        yield from (_expiry(one) for one in expiries(catalogue, now, LIMIT) if one.started >= since)
+    elif filesystem and kind == "balance":
+        yield from (_balance(one) for one in balances(catalogue, filesystem, now, LIMIT) if one.started >= since)
+    elif filesystem and kind == "kernel":
+        yield from _kernel(catalogue, filesystem, since, now)
+
+
+def _among(now: datetime, since: datetime) -> int:
+    """Among how many runs to look for the nights since then: those of a pool of some thousand hosts, with one night more."""
+    return min(_MOST_RUNS, _RUNS_A_DAY * ((now - since).days + 1))
+
+
+def by_hand(catalogue: Catalogue, hosts: Collection[str] | None, now: datetime, since: datetime) -> Iterator[JobRow]:
+    """Backups of single hosts that were no part of a night; `hosts`: of these, None: all."""
+    for run in catalogue.past_runs(PastRuns(hosts=hosts, since=since, night=False), LIMIT):
+        yield run_row(log_run(run, now))
+
+
+def run_row(run: LogRun) -> JobRow:
+    """A run of one host as a job."""
+    new = f"{format_size(run.literal_bytes)} new" if run.literal_bytes else ""
+    said = run.error or (f"rsync {run.exit_code}: {run.meaning}" if run.exit_code else "")
+    about = ", ".join(part for part in (new, said) if part)
+    return JobRow(f"backup-{run.id}", "backup", f"backup of {run.host}", run.outcome, run.started, run.finished, run.seconds, about)
+
+
+def night_row(night: Night, now: datetime, goal: float) -> JobRow:
+    """A night as a job. `goal`: the share of hosts that have to be complete, [notify] ping_goal; then the others are few enough."""
+    heard = night.finished or now
+    state = _night_state(night, goal, is_runs=bool(night.outcomes.get("")) and is_alive(night.pid, night.pid_started, heard, now))
+    return JobRow(
+        f"night-{night.first_run}",
+        "night",
+        f"night, {counted(night.runs, 'host')}",
+        state,
+        night.started,
+        night.finished,
+        (night.finished - night.started).total_seconds() if night.finished else None,
+        ", ".join((*_outcome_words(night.outcomes), f"{format_size(night.literal_bytes)} new")),
+    )
+
+
+def _night_state(night: Night, goal: float, *, is_runs: bool) -> str:
+    """Complete when all are; mostly when the goal was met; else as badly as its worst host."""
+    if is_runs or night.outcomes.get(""):
+        return "running" if is_runs else "killed"
+    worst = next((bad for bad in ("failed", "suspect", "partial") if night.outcomes.get(bad)), "complete")
+    good = sum(night.outcomes.get(one, 0) for one in _GOOD)
+    return "mostly" if worst != "complete" and good >= night.runs * goal else worst
+
+
+def _outcome_words(outcomes: Mapping[str, int]) -> list[str]:
+    order = ("complete", "suspect", "failed", "partial", "skipped", "")
+    return [f"{outcomes[one]:,} {one or 'without an end'}" for one in order if outcomes.get(one)]
+
+
+def _expiry(one: Any) -> JobRow:
+    parts = [f"{one.deleted:,} of {one.planned:,} deleted", f"{one.marked:,} marked"]
+    parts += [f"{counted(one.left_out, 'host')} left out"] if one.left_out else []
+    parts += [one.error] if one.error else [f"paused: {one.paused}"] if one.paused else []
+    return JobRow(f"expire-{one.id}", "expire", "expiry", one.state, one.started, one.finished, one.seconds, ", ".join(parts))
+
+
+def _balance(one: Any) -> JobRow:
+    ratio = f", {one.amplification:.1f} bytes written for each" if one.amplification is not None else ""
+    about = f"{counted(one.block_groups, 'block group')}, {format_size(one.moved)} moved{ratio}"
+    return JobRow(f"balance-{one.id}", "balance", "balance", one.state, one.started, one.finished, one.seconds, about)
+
+
+def _kernel(catalogue: Catalogue, filesystem: str, since: datetime, now: datetime) -> Iterator[JobRow]:
+    """What samples saw the kernel doing that is no job of ours: scrubs, a device being replaced."""
+    samples = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
+    for phase in phases((), samples, since, now):
+        if phase.kind not in _OWN:
+            took = (phase.end - phase.start).total_seconds()
+            runs = bool(samples) and phase.end == samples[-1].taken
+            about = "seen by samples; its beginning and end are only known to within the time between two of them"
+            yield JobRow(
+                None, "kernel", phase.kind, "running" if runs else "done", phase.start, None if runs else phase.end, took, about
+            )
+
+
+def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int | None, goal: float = 1.0) -> NightView | None:
+    """The night that this run began; None when there is none."""
+    night = catalogue.night(first_run)
+    if night is None:
+        return None
+    ids = (night.first_run, night.last_run)
+    poor = ("", *(outcome for outcome in night.outcomes if outcome not in _GOOD))
+    wanted = PastRuns(outcomes=poor, process=(night.pid, night.pid_started), ids=ids, before=before)
+    return NightView(night_row(night, now, goal), night.outcomes, night.literal_bytes, log_page(catalogue, wanted, now))
+
+
+def asked(said: Mapping[str, Any]) -> Asked:
+    """A job as the root service tells of it, in its answer to `job` or in that to `jobs`."""
+    started, finished = _moment(said.get("started")), _moment(said.get("finished"))
+    arguments = said.get("arguments")
+    given: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
+    return Asked(
+        str(said.get("job", "")),
+        str(said.get("verb", "")),
+        str(said.get("host", "")),
+        str(said.get("who", "")),
+        str(said.get("state", "")),
+        _moment(said.get("asked")),
+        started,
+        finished,
+        (finished - started).total_seconds() if started and finished else None,
+        _text(given.get("backup")),
+        tuple(str(path) for path in _list(given.get("paths"))),
+        _text(given.get("to")),
+        _text(given.get("overwrite")),
+        tuple(str(line) for line in _list(said.get("lines"))),
+        said["exit"] if isinstance(said.get("exit"), int) else None,
+        _text(said.get("error")),
+    )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _list(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else ()
+
+
+def _moment(value: object) -> datetime | None:
+    return parse_time(value) if isinstance(value, str) and value else None

@@ -1,0 +1,87 @@
+"""Past runs of hosts, by host, outcome and time: as `backupd log` has them, newest first, a page at a time."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from btrkeep.catalogue import RUN_OUTCOMES, Catalogue, PastRuns, Run
+from web.data.alive import is_alive
+
+OUTCOMES = (*RUN_OUTCOMES, "unfinished")
+"""That can be asked for; unfinished: those that run now, and those that were killed."""
+PAGE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class LogRun:
+    """One try to back up one host, and what rsync said. Text that came from the host is as it came: show it with `shown`."""
+
+    id: int
+    host: str
+    started: datetime
+    finished: datetime | None
+    seconds: float | None
+    outcome: str
+    """One of RUN_OUTCOMES, or running, or killed."""
+    backup: str | None
+    night: bool
+    attempts: int
+    exit_code: int | None
+    """rsync's; negative for a signal; None: it did not run."""
+    meaning: str | None
+    error: str | None
+    last_lines: tuple[str, ...]
+    literal_bytes: int | None
+    matched_bytes: int | None
+    received_bytes: int | None
+    rsync_version: str | None
+    protocol: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """`older`: before which id the next page begins; None: this is the last one."""
+
+    runs: tuple[LogRun, ...]
+    older: int | None
+
+
+def log_page(catalogue: Catalogue, wanted: PastRuns, now: datetime, limit: int = PAGE) -> LogPage:
+    """One page of the runs that are wanted."""
+    found = catalogue.past_runs(wanted, limit + 1)
+    runs = tuple(log_run(run, now) for run in found[:limit])
+    return LogPage(runs, runs[-1].id if len(found) > limit else None)
+
+
+def wanted_runs(
+    hosts: Collection[str] | None, host: str | None, outcome: str | None, since: datetime | None, before: int | None
+) -> PastRuns:
+    """`hosts`: those that may be seen, None: all; `host`: the one that is asked for."""
+    seen = hosts if host is None else {host} if hosts is None or host in hosts else set[str]()
+    outcomes = () if outcome is None else ("" if outcome == "unfinished" else outcome,)
+    return replace(PastRuns(), hosts=seen, outcomes=outcomes, since=since, before=before)
+
+
+def log_run(run: Run, now: datetime) -> LogRun:
+    """A run as it is shown."""
+    runs = run.finished is None and is_alive(run.pid, run.pid_started, run.started, now)
+    return LogRun(
+        run.id,
+        run.host,
+        run.started,
+        run.finished,
+        (run.finished - run.started).total_seconds() if run.finished else None,
+        run.outcome or ("running" if runs else "killed"),
+        run.backup,
+        run.night,
+        run.attempts,
+        run.exit_code,
+        run.meaning,
+        run.error,
+        run.last_lines,
+        run.literal_bytes,
+        run.matched_bytes,
+        run.received_bytes,
+        run.rsync_version,
+        run.protocol,
+    )

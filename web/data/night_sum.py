@@ -1,0 +1,201 @@
+"""A whole night of all hosts, in numbers and in one sentence. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from backupd.due import DAY, is_due, window_end
+from btrkeep.catalogue import HostFacts, Tried
+from btrkeep.config import HostConfig, Window
+from btrkeep.units import counted
+from web.data.nights import OUTCOMES, best, boundaries, end_of, outcome_of, usual_window
+
+_INSTANT = timedelta(microseconds=1)
+_ALL_NAMES, _SOME_NAMES = 8, 5  # so few are all named; of more the first ones
+_PAUSE = timedelta(minutes=15)  # between two hosts of a night there is one now and then
+_PARTS = (*OUTCOMES[:-1], "waiting", "missed")
+"""What a host may be in a night: as in OUTCOMES, and of those without a run: waiting for its turn, or missed."""
+_UNWELL = ("failed", "suspect", "partial", "missed")
+_VERB = {"missed": "not tried", "waiting": "to come"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The hosts that one thing became of. `names`: the first of them, of those that want a look."""
+
+    outcome: str
+    count: int
+    names: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """ "2 failed", "3 to come"."""
+        return f"{self.count:,} {_VERB.get(self.outcome, self.outcome)}"
+
+
+@dataclass(frozen=True, slots=True)
+class NightSum:
+    """One night. `begin` and `end` bound it, `first` and `last` are when its first run began and its last one ended.
+
+    `going_on`: hosts are being backed up, or their window is open and they are not yet. `expected`: hosts that were tried, or due.
+    `parts` in the order of the bar. `new_bytes`: what rsync wrote. `head` and `tail` are the sentence, without the names.
+    """
+
+    begin: datetime
+    end: datetime
+    day: str
+    first: datetime | None
+    last: datetime | None
+    going_on: bool
+    expected: int
+    complete: int
+    parts: tuple[Part, ...]
+    new_bytes: int
+    head: str
+
+    @property
+    def unwell(self) -> tuple[Part, ...]:
+        """The parts that somebody has to look at."""
+        return tuple(part for part in self.parts if part.outcome in _UNWELL)
+
+    @property
+    def sentence(self) -> str:
+        """All of it: "312 of 314 hosts complete between 22:00 and 03:41; 2 failed: db1, web7"."""
+        said = [f"{part.words}{_named(part)}" for part in self.parts if part.outcome != "complete"]
+        return "; ".join([self.head, *said])
+
+
+def _named(part: Part) -> str:
+    if not part.names:
+        return ""
+    more = f" and {part.count - len(part.names):,} more" if part.count > len(part.names) else ""
+    return f": {', '.join(part.names)}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the sums are made of: hosts by name that the viewer may see, facts of them, and the runs since `since(...)`."""
+
+    hosts: Mapping[str, HostConfig]
+    facts: Mapping[str, HostFacts]
+    runs: Sequence[Tried]
+    alive: frozenset[int]
+    zone: ZoneInfo
+    now: datetime
+
+
+def since(hosts: Iterable[HostConfig], zone: ZoneInfo, now: datetime) -> datetime:
+    """From when on runs are needed."""
+    return boundaries(usual_window(hosts), zone, now, 2)[0]
+
+
+def nights_of(known: Known) -> tuple[NightSum, ...]:
+    """The night that goes on, if one does, and the one before; the newest first. None of a pool without hosts."""
+    if not known.hosts:
+        return ()
+    window = usual_window(known.hosts.values())
+    before, current = boundaries(window, known.zone, known.now, 2)
+    newest = night_sum(known, current, window)
+    if newest is None:
+        found = night_sum(known, before, window)
+        return (found,) if found else ()
+    earlier = night_sum(known, before, window) if newest.going_on else None
+    return (newest, earlier) if earlier else (newest,)
+
+
+def night_sum(known: Known, begin: datetime, window: Window | None) -> NightSum | None:
+    """The night that began then; None when it has not come to anything: nobody's turn was yet, and nothing was tried."""
+    end = end_of(begin, window, known.zone)
+    runs = [run for run in known.runs if begin <= run.started < end and run.host in known.hosts]
+    over = known.now >= end
+    is_open = window is not None and not over and window_end(window, known.zone, known.now) is not None
+    if not over and not is_open and not _is_a_night(runs, known.hosts):
+        return None
+    outcomes = _outcomes(known, runs, end)
+    if not outcomes:
+        return None
+    going_on = not over and any(outcome in ("running", "waiting") for outcome in outcomes.values())
+    return _sum(known, (begin, end), runs, outcomes, going_on=going_on)
+
+
+def _is_a_night(runs: Sequence[Tried], hosts: Mapping[str, HostConfig]) -> bool:
+    """Whether these are more than some hosts that somebody ran by hand in the afternoon."""
+    return any(run.night for run in runs) or 2 * len({run.host for run in runs}) >= len(hosts)
+
+
+def _outcomes(known: Known, runs: Sequence[Tried], end: datetime) -> dict[str, str]:
+    """What became of each host that was tried, or should have been."""
+    tried: dict[str, list[str]] = {}
+    busy = _is_busy(known, runs)
+    for run in runs:
+        tried.setdefault(run.host, []).append(outcome_of(run, alive=run.id in known.alive))
+    found = {name: best(outcomes) for name, outcomes in tried.items()}
+    for name, host in known.hosts.items():
+        if name not in found and _was_expected(host, known.facts.get(name), known.zone, end):
+            found[name] = "waiting" if known.now < end and _may_come(host, known, busy=busy) else "missed"
+    return found
+
+
+def _is_busy(known: Known, runs: Iterable[Tried]) -> bool:
+    """Whether somebody is at it: a host is being backed up, or one was some minutes ago."""
+    return any(run.id in known.alive or (run.finished and known.now - run.finished < _PAUSE) for run in runs)
+
+
+def _was_expected(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, end: datetime) -> bool:
+    """Whether a host without a run should have had one before `end`. What was complete later says nothing about that night."""
+    if not host.enabled or host.optional:
+        return False
+    last = facts.last_complete if facts else None
+    if last is not None and last >= end:
+        return host.every <= DAY
+    return is_due(last, host.every, host.window, zone, end - _INSTANT).due
+
+
+def _may_come(host: HostConfig, known: Known, *, busy: bool) -> bool:
+    """Whether the host's turn may come yet: its window is open; it has none, and the others are being backed up."""
+    return busy if host.window is None else window_end(host.window, known.zone, known.now) is not None
+
+
+def _sum(
+    known: Known, span: tuple[datetime, datetime], runs: Sequence[Tried], outcomes: Mapping[str, str], *, going_on: bool
+) -> NightSum:
+    counts = Counter(outcomes.values())
+    parts = tuple(_part(outcome, outcomes, counts[outcome]) for outcome in _PARTS if counts[outcome])
+    ends = [run.finished for run in runs if run.finished]
+    first, last = min((run.started for run in runs), default=None), max(ends, default=None)
+    complete = counts["complete"]
+    return NightSum(
+        begin=span[0],
+        end=span[1],
+        day=span[0].astimezone(known.zone).date().isoformat(),
+        first=first,
+        last=last,
+        going_on=going_on,
+        expected=len(outcomes),
+        complete=complete,
+        parts=parts,
+        new_bytes=sum(run.literal_bytes or 0 for run in runs),
+        head=_head(complete, len(outcomes), first, None if going_on else last, known.zone),
+    )
+
+
+def _part(outcome: str, outcomes: Mapping[str, str], count: int) -> Part:
+    if outcome not in _UNWELL:
+        return Part(outcome, count)
+    names = sorted(name for name, found in outcomes.items() if found == outcome)
+    return Part(outcome, count, tuple(names if count <= _ALL_NAMES else names[:_SOME_NAMES]))
+
+
+def _head(complete: int, expected: int, first: datetime | None, last: datetime | None, zone: ZoneInfo) -> str:
+    hosts = f"{complete:,} of {counted(expected, 'host')} complete"
+    if first is None:
+        return f"{hosts}: nothing was tried"
+    if last is None:
+        return f"{hosts} so far, since {_clock(first, zone)}"
+    return f"{hosts} between {_clock(first, zone)} and {_clock(last, zone)}"
+
+
+def _clock(moment: datetime, zone: ZoneInfo) -> str:
+    return f"{moment.astimezone(zone):%H:%M}"

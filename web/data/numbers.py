@@ -1,0 +1,129 @@
+"""The numbers of /metrics: the families of `backupd metrics` that the catalogue alone can tell, under the same names.
+
+What takes a look at the pool itself (whether it is mounted, how much still fits, missing devices) is not among them: the dashboard
+has no rights for that, and a number that is only believed to be so is worse than none.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from backupd.metrics import table
+from backupd.metrics.table import Metric
+from backupd.status import STATES
+from btrkeep import __version__
+from btrkeep.catalogue import BACKUP_STATES
+from btrkeep.config.kinds import EVENT_WORDS
+from web.data.hosts import UNCONFIGURED, HostRow, every_row
+from web.source import Source
+
+Family = CounterMetricFamily | GaugeMetricFamily
+ERRORS = ("write", "read", "flush", "corruption", "generation")
+"""The counters of a device, in the order in which a sample has them after its size and what is allocated of it."""
+
+
+@dataclass(slots=True)
+class _Samples:
+    """All of them have the pool's name as their first label."""
+
+    pool: str
+    found: dict[Metric, Family] = field(default_factory=dict)
+
+    def add(self, metric: Metric, value: float | None, *labels: str) -> None:
+        """One; None is not known, and gives none."""
+        if value is not None:
+            if metric not in self.found:
+                make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                self.found[metric] = make(metric.name, metric.meaning, labels=("pool", *metric.labels))
+            self.found[metric].add_metric((self.pool, *labels), value)
+
+
+def families(source: Source) -> Iterator[Family]:
+    """All of them, in the order of the table."""
+    samples = _Samples(source.site.name)
+    for collect in (_itself, _hosts, _backups, _pool, _score, _jobs, _alarms):
+        collect(samples, source)
+    return (samples.found[metric] for metric in table.METRICS if metric in samples.found)
+
+
+def _itself(samples: _Samples, source: Source) -> None:
+    samples.add(table.INFO, 1, __version__)
+    samples.add(table.LOOKED, source.now.timestamp())
+
+
+def _hosts(samples: _Samples, source: Source) -> None:
+    rows = [row for row in every_row(source) if row.state != UNCONFIGURED]
+    for row in rows:
+        _host(samples, row)
+    for state in STATES:
+        samples.add(table.HOSTS, sum(row.enabled and row.state == state for row in rows), state)
+
+
+def _host(samples: _Samples, row: HostRow) -> None:
+    samples.add(table.HOST_INFO, 1, row.host, row.group or "", str(row.enabled).lower(), str(row.optional).lower())
+    for state in STATES:
+        samples.add(table.HOST_STATE, state == row.state, row.host, state)
+    samples.add(table.HOST_SUCCESS, row.last_complete.timestamp() if row.last_complete else None, row.host)
+    samples.add(table.HOST_AGE, row.age, row.host)
+    samples.add(table.HOST_SIZE, row.size, row.host)
+    samples.add(table.HOST_NEW, row.new_bytes, row.host)
+    samples.add(table.HOST_FILES, row.files, row.host)
+
+
+def _backups(samples: _Samples, source: Source) -> None:
+    counts = source.catalogue.state_counts()
+    for state in BACKUP_STATES:
+        samples.add(table.BACKUPS, counts.get(state, 0), state)
+    samples.add(table.RUNNING, len(source.catalogue.progress()))
+
+
+def _pool(samples: _Samples, source: Source) -> None:
+    filesystem = source.site.filesystem
+    sample = source.catalogue.newest_sample(filesystem) if filesystem else None
+    if sample is None:
+        return
+    samples.add(table.DEVICES_SIZE, sample.size)
+    samples.add(table.DEVICES_ALLOCATED, sample.allocated)
+    samples.add(table.DEVICES_USED, sample.used)
+    sums: dict[str, tuple[int, int]] = {}  # while a filesystem is converted a type has two profiles
+    for name, (allocated, used, *_) in sample.spaces.items():
+        before = sums.get(name.split()[0], (0, 0))
+        sums[name.split()[0]] = (before[0] + allocated, before[1] + used)
+    for kind, (allocated, used) in sorted(sums.items()):
+        samples.add(table.SPACE_ALLOCATED, allocated, kind)
+        samples.add(table.SPACE_USED, used, kind)
+    for devid, (_size, _allocated, *errors) in sample.devices.items():
+        for error, count in zip(ERRORS, errors, strict=False):  # none of a device that has none to tell
+            samples.add(table.DEVICE_ERRORS, count, devid, error)
+    samples.add(table.ORPHANS, sample.orphans)
+    samples.add(table.SAMPLED, sample.taken.timestamp())
+
+
+def _score(samples: _Samples, source: Source) -> None:
+    filesystem = source.site.filesystem
+    score = source.catalogue.newest_score(filesystem) if filesystem else None
+    if score:
+        samples.add(table.SCORE, score.score)
+        samples.add(table.BAD, score.bad)
+        samples.add(table.FRAGMENTS, score.fragments)
+        samples.add(table.FREE_LARGE, score.free_in_large)
+        samples.add(table.SCORED, score.taken.timestamp())
+
+
+def _jobs(samples: _Samples, source: Source) -> None:
+    expiries = source.catalogue.expiry_totals()
+    samples.add(table.EXPIRY_RUNS, expiries.runs)
+    samples.add(table.EXPIRY_DELETED, expiries.deleted)
+    if filesystem := source.site.filesystem:
+        balances = source.catalogue.balance_totals(filesystem)
+        samples.add(table.BALANCE_RUNS, balances.runs)
+        samples.add(table.BALANCE_GROUPS, balances.block_groups)
+        samples.add(table.BALANCE_MOVED, balances.moved)
+        samples.add(table.BALANCE_WRITTEN, balances.written)
+
+
+def _alarms(samples: _Samples, source: Source) -> None:
+    standing = [row.what for row in source.catalogue.alarms() if row.recovered is None]
+    for event in (*EVENT_WORDS[:-1], "service"):
+        samples.add(table.ALARMS, standing.count(event), event)

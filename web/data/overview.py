@@ -1,0 +1,119 @@
+"""The first page: how the night went, how the hosts are, what runs, how full the pool is, what is wrong."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from backupd.due import next_window
+from web.access import Viewer
+from web.data import hosts, night_sum
+from web.data.alarms import OpenAlarm, open_alarms
+from web.data.by_the_hour import by_the_hour
+from web.data.night_sum import NightSum
+from web.data.nights import usual_window
+from web.data.running import Running, alive_runs, running
+from web.data.trend import Outlook, outlooks
+from web.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNow:
+    """The pool as its newest sample saw it, bytes of its devices; `unused`: allocated and not used, what balance gives back.
+
+    `allocated_full`, `used_full`: when that is so, by the last half year.
+    """
+
+    taken: datetime
+    size: int
+    allocated: int
+    used: int
+    unused: int
+    unallocated: int
+    orphans: int | None
+    score: float | None
+    allocated_full: Outlook
+    used_full: Outlook
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What a viewer may see of it. `pool` is None without a sample, and for one who is limited to hosts.
+
+    `nights`: the newest first, at most two; none: nothing was tried yet. `first_night`: when the window of most hosts opens next,
+    None without one. `configured`: hosts in the configuration, `total` those with backups as well.
+    """
+
+    name: str
+    now: datetime
+    configured: int
+    total: int
+    states: tuple[tuple[str, int], ...]
+    nights: tuple[NightSum, ...]
+    first_night: datetime | None
+    last_try: datetime | None
+    running: Running
+    pool: PoolNow | None
+    alarms: tuple[OpenAlarm, ...]
+    limited: bool
+
+
+def overview(source: Source, viewer: Viewer) -> Overview:
+    """All of the first page."""
+    site = source.site
+    rows = hosts.seen_by(viewer, hosts.every_row(source))
+    window = usual_window(host for host in site.hosts.values() if viewer.may_see(host.name))
+    return Overview(
+        name=site.name,
+        now=source.now,
+        configured=sum(row.state != hosts.UNCONFIGURED for row in rows),
+        total=len(rows),
+        states=hosts.state_counts(rows),
+        nights=nights(source, viewer),
+        first_night=next_window(window, site.zone, source.now) if window else None,
+        last_try=_last_try(source, viewer),
+        running=running(source, viewer),
+        pool=None if viewer.limited else pool_now(source),
+        alarms=open_alarms(source, viewer),
+        limited=viewer.limited,
+    )
+
+
+def nights(source: Source, viewer: Viewer) -> tuple[NightSum, ...]:
+    """The night that goes on, and the one before; kept between requests, for each limit of hosts by itself."""
+    return source.cached(("nights", viewer.hosts), lambda: _nights(source, viewer))
+
+
+def _nights(source: Source, viewer: Viewer) -> tuple[NightSum, ...]:
+    site, now = source.site, source.now
+    mine = {name: host for name, host in site.hosts.items() if viewer.may_see(name)}
+    runs = source.catalogue.tried(night_sum.since(mine.values(), site.zone, now))
+    if _last_try(source, viewer) is None:  # before the first night nobody has missed one
+        return ()
+    known = night_sum.Known(mine, hosts.every_facts(source), runs, alive_runs(source.catalogue, now), site.zone, now)
+    return night_sum.nights_of(known)
+
+
+def _last_try(source: Source, viewer: Viewer) -> datetime | None:
+    """When the last run of a host that the viewer may see began."""
+    facts = hosts.every_facts(source)
+    return max((one.last_run_started for name, one in facts.items() if one.last_run_started and viewer.may_see(name)), default=None)
+
+
+def pool_now(source: Source) -> PoolNow | None:
+    """The pool by its newest sample; None without one."""
+    filesystem = source.site.filesystem
+    sample = source.catalogue.newest_sample(filesystem) if filesystem else None
+    if filesystem is None or sample is None:
+        return None
+    allocated, used = by_the_hour(source, ("outlooks", filesystem), lambda: outlooks(source.catalogue, filesystem, source.now))
+    return PoolNow(
+        taken=sample.taken,
+        size=sample.size,
+        allocated=sample.allocated,
+        used=sample.used,
+        unused=max(sample.allocated - sample.used, 0),
+        unallocated=max(sample.size - sample.allocated, 0),
+        orphans=sample.orphans,
+        score=sample.score,
+        allocated_full=allocated,
+        used_full=used,
+    )

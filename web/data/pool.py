@@ -1,0 +1,99 @@
+"""The pool as its newest sample has it: its space by type and profile, its devices and their errors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from backupd.sampling.trend import metadata_share
+from btrkeep.catalogue import Catalogue, Sample
+
+ERRORS = ("writing", "reading", "flushing", "corruption", "generation")
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What is allocated to one type of one profile ("data raid1"), and used of it: bytes as files have them.
+
+    `copies`: bytes of the devices that one of them takes.
+    """
+
+    name: str
+    allocated: int
+    used: int
+    copies: float
+
+    @property
+    def share(self) -> float:
+        """What is used of what is allocated."""
+        return self.used / self.allocated if self.allocated else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device; bytes. `errors` are counts since they were reset last, in the order of ERRORS; None: not known."""
+
+    devid: int
+    size: int
+    allocated: int
+    errors: tuple[int, ...] | None
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether any was ever counted."""
+        return any(self.errors or ())
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNow:
+    """Sizes are bytes of the devices: what is stored twice counts twice."""
+
+    taken: datetime
+    size: int
+    allocated: int
+    used: int
+    metadata_share: float
+    spaces: tuple[Space, ...]
+    devices: tuple[Device, ...]
+    orphans: int | None
+    score: float | None
+    scored: datetime | None
+    options: str
+    activity: str
+
+    @property
+    def unallocated(self) -> int:
+        """What no chunk has."""
+        return max(self.size - self.allocated, 0)
+
+    @property
+    def unused(self) -> int:
+        """Allocated, not used: what balance gives back."""
+        return max(self.allocated - self.used, 0)
+
+
+def pool_now(catalogue: Catalogue, filesystem: str) -> PoolNow | None:
+    """None: nobody has taken a sample yet."""
+    sample = catalogue.newest_sample(filesystem)
+    return _now(sample) if sample else None
+
+
+def _now(sample: Sample) -> PoolNow:
+    return PoolNow(
+        sample.taken,
+        sample.size,
+        sample.allocated,
+        sample.used,
+        metadata_share(sample),
+        tuple(Space(name, total, used, factor / 1000) for name, (total, used, factor) in sorted(sample.spaces.items())),
+        tuple(_device(name, numbers) for name, numbers in sorted(sample.devices.items(), key=lambda pair: int(pair[0]))),
+        sample.orphans,
+        sample.score,
+        sample.scored,
+        sample.options,
+        sample.activity,
+    )
+
+
+def _device(name: str, numbers: Sequence[int]) -> Device:
+    size, allocated, *errors = numbers
+    return Device(int(name), size, allocated, tuple(errors) or None)

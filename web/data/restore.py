@@ -1,0 +1,130 @@
+"""A restore to a host, as it is asked for, and what it would do.
+
+What it would do takes the network and the host's key, which the root service has not: it has a job find that out, and waits for a
+while. When that takes longer, the job goes on, and its result can be asked for later.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from btrkeep.serving.protocol import Refused
+from web.data.files import Asks, bytes_of, text_of
+
+OVERWRITE = {
+    "never": "Keep everything that is there, and add what is missing",
+    "older": "Overwrite what is older than in the backup",
+    "all": "Overwrite everything that differs",
+}
+"""What `overwrite` may be, in words."""
+WHATS = ("new", "overwritten", "kept", "same", "entered", "refused")
+"""What may happen to a name. entered: a folder that is there; refused: something of another kind is in the way."""
+OVER = ("done", "failed")
+_JOB = re.compile(r"\b\d{8}T\d{6}Z-[0-9a-f]{8}\b", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What somebody wants back, and where. `folder`: on the host; None for everything's own place."""
+
+    host: str
+    backup: str
+    paths: tuple[bytes, ...]
+    folder: str | None = None
+    overwrite: str = "never"
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The paths as texts."""
+        return tuple(text_of(path) for path in self.paths)
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of the verbs preview and restore."""
+        to = "host" if self.folder is None else f"host:{self.folder}"
+        return {"host": self.host, "backup": self.backup, "paths": list(self.shown), "to": to, "overwrite": self.overwrite}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One name, and why that happens to it."""
+
+    place: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many names, the bytes of those that are files, and some of them."""
+
+    number: int
+    size: int
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a restore would do: `counts` by WHATS. `why_not`: why it would do nothing at all; "" when it would."""
+
+    counts: Mapping[str, Count]
+    names: int
+    size: int
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look at what a restore would do. `last`: the last line that it said; `error`: why nothing was found."""
+
+    wish: Wish
+    over: bool
+    last: str = ""
+    error: str = ""
+    found: Preview | None = None
+
+
+def preview(asks: Asks, wish: Wish) -> Preview | str:
+    """What it would do; the name of the job that finds it out when that takes long. Raises what the agent raises."""
+    try:
+        return _preview(asks.ask("preview", **wish.arguments()))
+    except Refused as error:
+        job = _JOB.search(error.hint) if error.kind == "busy" else None
+        if not job:
+            raise
+        return job[0]
+
+
+def look(asks: Asks, job: str) -> Look | None:
+    """How far such a job is; None when the job is another one. Raises what the agent raises."""
+    told = asks.ask("job", job=job, lines=1)
+    if told["verb"] != "preview":
+        return None
+    over, found = told["state"] in OVER, _preview(told["result"]) if told["result"] else None
+    last = told["lines"][-1] if told["lines"] else ""
+    return Look(_wish_of(told), over, last, told["error"] or "", found)
+
+
+def start(asks: Asks, wish: Wish) -> str:
+    """Has it done; the job's name. Raises what the agent raises."""
+    return str(asks.ask("restore", **wish.arguments())["job"])
+
+
+def _preview(told: Mapping[str, Any]) -> Preview:
+    return Preview(
+        counts={what: _count(told[what]) for what in WHATS},
+        names=told["files"] + told["folders"] + told["others"],
+        size=told["bytes"],
+        why_not=told["why_not"],
+    )
+
+
+def _count(told: Mapping[str, Any]) -> Count:
+    return Count(told["count"], told["bytes"], tuple(Sample(one["place"], one["why"]) for one in told["samples"]))
+
+
+def _wish_of(told: Mapping[str, Any]) -> Wish:
+    given = told["arguments"]
+    folder = given["to"].partition(":")[2] or None
+    return Wish(
+        told["host"], given["backup"], tuple(bytes_of(path) for path in given["paths"]), folder, given["overwrite"] or "never"
+    )

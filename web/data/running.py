@@ -1,0 +1,156 @@
+"""What runs now: transfers, an expiry, a balance, and how many deleted subvolumes wait for the kernel's cleaner."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from btrkeep.catalogue import Balance, Catalogue, Expiry, Progress, Run
+from web.access import Viewer
+from web.data.alive import is_alive
+from web.source import Source
+
+_LEAST_SHARE = 0.02  # below, a guess of the time left is none
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A host that is being backed up. `rate`: bytes a second; `share`: of the names, which are not all equally much work.
+
+    `left`: seconds, guessed from the share and the time so far; None: nothing to guess from. `night`: one of a whole night.
+    """
+
+    host: str
+    path: str
+    files: int
+    files_total: int | None
+    bytes: int
+    rate: float | None
+    share: float | None
+    started: datetime | None
+    left: float | None
+    night: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryNow:
+    """An expiry that deletes. `rate`: backups a second; `left`: seconds; `waiting`: for the cleaner, None where unknown."""
+
+    started: datetime
+    planned: int
+    deleted: int
+    waiting: int | None
+    rate: float | None
+    left: float | None
+    paused: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceNow:
+    """A balance that moves block groups. `budget`: bytes that it may move, None: no limit; `current`: the vaddr it is at."""
+
+    started: datetime
+    policy: str
+    block_groups: int
+    moved: int
+    budget: int | None
+    current: int | None
+    gained: float
+    written: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """All of it. `pool`: whether the viewer may know of what is the pool's; without, `expiries` and `balances` are empty.
+
+    `orphans`: deleted subvolumes that waited for the cleaner at `orphans_at`; both None where nobody knows.
+    """
+
+    transfers: tuple[Transfer, ...]
+    expiries: tuple[ExpiryNow, ...]
+    balances: tuple[BalanceNow, ...]
+    orphans: int | None
+    orphans_at: datetime | None
+    pool: bool
+    rate: float | None
+    """Of all transfers together."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs at all."""
+        return not (self.transfers or self.expiries or self.balances)
+
+
+def alive_runs(catalogue: Catalogue, now: datetime) -> frozenset[int]:
+    """The ids of the runs that have no end and are not dead: a killed one has none either."""
+    heard = {entry.run_id: entry.updated for entry in catalogue.progress()}
+    unfinished = catalogue.unfinished_runs()
+    return frozenset(run.id for run in unfinished if is_alive(run.pid, run.pid_started, heard.get(run.id, run.started), now))
+
+
+def running(source: Source, viewer: Viewer) -> Running:
+    """What runs now, as far as the viewer may know."""
+    catalogue, now = source.catalogue, source.now
+    begun = {run.id: run for run in catalogue.unfinished_runs()}
+    transfers = tuple(
+        transfer(entry, begun.get(entry.run_id), now)
+        for entry in catalogue.progress()
+        if viewer.may_see(entry.host) and is_alive(entry.pid, entry.pid_started, entry.updated, now)
+    )
+    rates = [one.rate for one in transfers if one.rate is not None]
+    expiries, balances = ((), ()) if viewer.limited else (_expiries(catalogue, now), _balances(catalogue, now))
+    orphans, at = (None, None) if viewer.limited else _orphans(source, expiries)
+    return Running(transfers, expiries, balances, orphans, at, not viewer.limited, sum(rates) if rates else None)
+
+
+def transfer(entry: Progress, run: Run | None, now: datetime) -> Transfer:
+    """One transfer, with a guess of the time that it takes yet."""
+    started = run.started if run else None
+    return Transfer(
+        host=entry.host,
+        path=entry.path,
+        files=entry.files_done,
+        files_total=entry.files_total,
+        bytes=entry.bytes,
+        rate=entry.rate,
+        share=entry.share,
+        started=started,
+        left=_left(entry.share, started, now),
+        night=run.night if run else False,
+    )
+
+
+def _left(share: float | None, started: datetime | None, now: datetime) -> float | None:
+    if share is None or started is None or not _LEAST_SHARE <= share <= 1 or now <= started:
+        return None
+    return (now - started).total_seconds() * (1 - share) / share
+
+
+def _expiries(catalogue: Catalogue, now: datetime) -> tuple[ExpiryNow, ...]:
+    rows = [row for row in catalogue.unfinished_expiries() if is_alive(row.pid, row.pid_started, row.updated, now)]
+    return tuple(expiry_now(row, now) for row in rows)
+
+
+def expiry_now(row: Expiry, now: datetime) -> ExpiryNow:
+    """One expiry. Its own time left was counted when the row was written."""
+    left = max(0.0, row.eta - (now - row.updated).total_seconds()) if row.eta is not None else None
+    return ExpiryNow(row.started, row.planned, row.deleted, row.waiting, row.rate, left, row.paused)
+
+
+def _balances(catalogue: Catalogue, now: datetime) -> tuple[BalanceNow, ...]:
+    rows = [row for row in catalogue.unfinished_balances() if is_alive(row.pid, row.pid_started, row.updated, now)]
+    return tuple(balance_now(row) for row in rows)
+
+
+def balance_now(row: Balance) -> BalanceNow:
+    """One balance."""
+    return BalanceNow(row.started, row.policy, row.block_groups, row.moved, row.budget, row.current, row.gained, row.written)
+
+
+def _orphans(source: Source, expiries: Sequence[ExpiryNow]) -> tuple[int | None, datetime | None]:
+    """An expiry that runs knows best, then the newest sample."""
+    for one in expiries:
+        if one.waiting is not None:
+            return one.waiting, source.now
+    filesystem = source.site.filesystem
+    sample = source.catalogue.newest_sample(filesystem) if filesystem else None
+    return (sample.orphans, sample.taken) if sample and sample.orphans is not None else (None, None)

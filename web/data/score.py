@@ -1,0 +1,79 @@
+"""How the free space lies, as it was scored last and over time: the sizes of free extents, and the score."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from btrkeep.catalogue import Catalogue, FreeSpaceScore
+
+SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class SizeClass:
+    """Free extents of `least` bytes up to, and without, twice as many: how many, and their bytes."""
+
+    least: int
+    extents: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreLook:
+    """One look at the free space of all data block groups; bytes as files have them. `bad`: block groups that score above 250."""
+
+    taken: datetime
+    score: float
+    block_groups: int
+    bad: int
+    fragments: int
+    length: int
+    used: int
+    largest_free: int
+    free_in_large: int
+
+    @property
+    def free(self) -> int:
+        """Allocated to data, and not used."""
+        return self.length - self.used
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The last look with its sizes, and looks over time, oldest first, at most SHOWN; all none where nobody ever scored."""
+
+    newest: ScoreLook | None
+    sizes: tuple[SizeClass, ...]
+    looks: tuple[ScoreLook, ...]
+
+
+def scores(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> Scores:
+    """Of so many days; the last look whenever it was."""
+    newest = catalogue.newest_score(filesystem)
+    if newest is None:
+        return Scores(None, (), ())
+    since = now - timedelta(days=days)
+    found = catalogue.scores(filesystem, since)
+    return Scores(
+        _look(newest),
+        tuple(SizeClass(*one) for one in newest.histogram),
+        tuple(_look(one) for one in _thinned(found, since, timedelta(days=days) / SHOWN)),
+    )
+
+
+def _thinned(found: list[FreeSpaceScore], since: datetime, step: timedelta) -> list[FreeSpaceScore]:
+    """The last one of each step."""
+    return list({int((one.taken - since) / step): one for one in found}.values())
+
+
+def _look(one: FreeSpaceScore) -> ScoreLook:
+    return ScoreLook(
+        one.taken,
+        one.score,
+        one.block_groups,
+        one.bad,
+        one.fragments,
+        one.length,
+        one.used,
+        one.largest_free,
+        one.free_in_large,
+    )

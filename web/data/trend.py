@@ -1,0 +1,116 @@
+"""How allocated and used went over the months, and when the pool is full: as `backupd trend` and `backupd forecast` say. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from backupd.sampling.forecast import Full, TooLittle, bounded, forecast
+from backupd.sampling.trend import points, step_for
+from btrkeep.catalogue import Catalogue, Sample
+from btrkeep.catalogue.model_past import SampleMark
+
+SPANS = {7: "a week", 30: "a month", 90: "three months", 180: "half a year", 365: "a year", 3650: "all"}
+"""Days that can be chosen, and their names."""
+USUAL = 180
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class TrendPoint:
+    """A moment; sizes are bytes of the devices: what is stored twice counts twice."""
+
+    taken: datetime
+    size: int
+    allocated: int
+    used: int
+    unallocated: int
+    unused: int
+    """Allocated and not used: what balance gives back."""
+    metadata_share: float
+    orphans: int | None
+    most_orphans: int | None
+    """The most since the point before: of those that wait for the cleaner only for some minutes the last sample knows nothing."""
+    score: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """When something is full. Bytes a day; moments are None when it is not so within ten years. `why_not`: too little history."""
+
+    what: str
+    now: int | None
+    per_day: float | None
+    usual: datetime | None
+    earliest: datetime | None
+    latest: datetime | None
+    why_not: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """`points`: at most 400, oldest first; none: there are no samples of that time."""
+
+    since: datetime
+    until: datetime
+    days: int
+    points: tuple[TrendPoint, ...]
+
+
+def trend(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> Trend:
+    """Of so many days up to now."""
+    since = now - timedelta(days=days)
+    step = step_for(timedelta(days=days))
+    marks = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
+    chosen = catalogue.samples_by_id(_last_of_each(marks, since, step))
+    return Trend(since, now, days, _points(chosen, marks, since, step))
+
+
+def _last_of_each(marks: Sequence[SampleMark], since: datetime, step: timedelta) -> list[int]:
+    """Ids of the last samples within each step: those that `points` takes out of all of them."""
+    return list({int((mark.taken - since) / step): mark.id for mark in marks}.values())
+
+
+def _points(samples: Sequence[Sample], marks: Sequence[SampleMark], since: datetime, step: timedelta) -> tuple[TrendPoint, ...]:
+    most = _most_orphans(marks, since, step)
+    return tuple(
+        TrendPoint(
+            one.taken,
+            one.size,
+            one.allocated,
+            one.used,
+            one.unallocated,
+            one.unused,
+            round(one.metadata_share, 4),
+            one.orphans,
+            most.get(int((one.taken - since) / step)),
+            one.score,
+        )
+        for one in points(samples, since, step)
+    )
+
+
+def _most_orphans(marks: Sequence[SampleMark], since: datetime, step: timedelta) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for mark in marks:
+        if mark.orphans is not None:
+            at = int((mark.taken - since) / step)
+            found[at] = max(found.get(at, 0), mark.orphans)
+    return found
+
+
+def outlooks(catalogue: Catalogue, filesystem: str, now: datetime, days: int = USUAL) -> tuple[Outlook, Outlook]:
+    """When nothing is left to allocate, and when all of it is used; by so many days of history."""
+    since = now - timedelta(days=days)
+    marks = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
+    found = points(catalogue.samples_by_id(_last_of_each(marks, since, _DAY)), since, _DAY)
+    size, moments = (found[-1].size if found else 0), [point.taken for point in found]
+    allocated, used = (forecast(moments, [getattr(point, what) for point in found], size) for what in ("allocated", "used"))
+    if isinstance(allocated, Full) and isinstance(used, Full):
+        allocated = bounded(allocated, used)
+    return _outlook("allocated", allocated), _outlook("used", used)
+
+
+def _outlook(what: str, found: Full | TooLittle) -> Outlook:
+    if isinstance(found, TooLittle):
+        return Outlook(what, None, None, None, None, None, str(found))
+    return Outlook(what, found.now, found.growth.usual, found.usual, found.earliest, found.latest, None)

@@ -1,0 +1,146 @@
+"""What leaves the dashboard as a download: the agent's stream, handed on piece by piece, never shown, never cut unseen.
+
+Nothing is kept: the server's own buffer is bounded, and the agent waits while it is full. A transfer that fails midway ends without
+its end, so that no client takes half an archive for a whole one.
+"""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+from urllib.parse import quote
+
+from flask import Response
+from waitress import channel
+
+from btrkeep.errors import OperatorError
+from btrkeep.units import printable
+
+KINDS = ("file", "tar", "zip")
+AT_ONCE = 4
+"""Downloads at the same time. Each keeps one of the server's threads for as long as its client takes."""
+OF_ONE = 2
+"""Of them, those of one viewer."""
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    # If it is shown after all, then without rights: no script, no form, no origin.
+    "Content-Security-Policy": "sandbox; default-src 'none'",
+    "Cache-Control": "no-store, no-transform",  # a proxy that packs it would hide how it ended
+    "Accept-Ranges": "none",
+    "X-Accel-Buffering": "no",  # nginx would write it to its own disk first
+}
+_log = logging.getLogger(__name__)
+
+
+class Streamed(Protocol):
+    """What `Agent.stream` gives: bytes in pieces; raises OperatorError when it fails midway."""
+
+    @property
+    def length(self) -> int | None:
+        """Bytes that will come; None: it will be seen."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def close(self) -> None:
+        """No more of it is wanted; whoever makes it ends."""
+
+
+class TooMany(OperatorError):
+    """There are as many downloads as there may be."""
+
+
+class Places:
+    """The downloads that run now, by viewer."""
+
+    def __init__(self, at_once: int = AT_ONCE, of_one: int = OF_ONE) -> None:
+        self._at_once, self._of_one = at_once, of_one
+        self._taken: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def take(self, who: str) -> None:
+        """One more. Raises TooMany."""
+        with self._lock:
+            if self._taken[who] >= self._of_one:
+                raise TooMany(f"{self._of_one} downloads of yours are running", "try again when one of them has ended")
+            if self._taken.total() >= self._at_once:
+                raise TooMany(f"{self._at_once} downloads are running", "try again when one of them has ended")
+            self._taken[who] += 1
+
+    def leave(self, who: str) -> None:
+        """One less."""
+        with self._lock:
+            self._taken[who] -= 1
+
+
+PLACES = Places()
+
+
+class _Body:
+    """The response's body. Its `close` is called whatever happens, also when not one piece was asked for (HEAD, a client gone)."""
+
+    def __init__(self, stream: Streamed, who: str, what: str, places: Places) -> None:
+        self._stream, self._who, self._what, self._places = stream, who, what, places
+        self._pieces = iter(stream)
+        self._closed = False
+
+    def __iter__(self) -> "_Body":
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._pieces)
+        except OperatorError as error:
+            _log.error("download of %s by %s failed midway: %s", self._what, printable(self._who), printable(error.message))
+            # The server closes the connection at that, without the last chunk and without a traceback.
+            raise channel.ClientDisconnected from error
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._places.leave(self._who)
+            self._stream.close()
+
+
+@contextmanager
+def place(who: str, places: Places = PLACES) -> Iterator[Places]:
+    """A place for a download, taken back when the context ends with an error. Raises TooMany."""
+    places.take(who)
+    try:
+        yield places
+    except BaseException:
+        places.leave(who)
+        raise
+
+
+def sent(stream: Streamed, name: bytes, who: str, places: Places) -> Response:
+    """The stream as an answer that every browser stores under `name`, in a place that was taken; it gives the place back."""
+    response = Response(_Body(stream, who, printable(name), places), mimetype="application/octet-stream", headers=_HEADERS)
+    response.headers["Content-Disposition"] = disposition(name)
+    if stream.length is not None:
+        response.content_length = stream.length
+    return response
+
+
+def name_of(host: str, backup: str, path: bytes, kind: str) -> bytes:
+    """What a download is called: a file as it is, an archive after its host, its folder and its backup's day."""
+    last = path.rstrip(b"/").rsplit(b"/", 1)[-1]
+    if kind == "file":
+        return last or b"file"
+    parts = [host.encode(), last, backup[:10].encode() if backup[:1].isdigit() else b""]
+    return b"-".join(part for part in parts if part) + b"." + kind.encode()
+
+
+def disposition(name: bytes) -> str:
+    """RFC 6266: a name that any client takes, and the true one in UTF-8 (RFC 5987). Nothing of `name` gets out of its quotes.
+
+    Bytes that are no UTF-8 are U+FFFD, for the header cannot carry them; characters that cannot be seen become underscores.
+    """
+    seen = "".join(_harmless(char) for char in name.decode("utf-8", "replace")) or "_"
+    plain = "".join(char if " " <= char <= "~" and char != "%" else "_" for char in seen)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(seen, safe='')}"
+
+
+def _harmless(char: str) -> str:
+    return char if char.isprintable() and char not in '/\\"' else "_"

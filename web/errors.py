@@ -1,0 +1,103 @@
+"""What is answered when something is wrong: a calm page that says what can be done, or JSON below /api."""
+
+import logging
+
+from flask import Flask, Response, g, make_response, redirect, render_template, request, url_for
+from flask_wtf.csrf import CSRFError
+from werkzeug.exceptions import HTTPException
+
+from btrkeep.catalogue import CatalogueBusy, CatalogueUnready
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
+from btrkeep.serving.client import Absent, Refused
+from btrkeep.units import printable
+from web.api import errors as api
+from web.safe import next_of_request
+
+log = logging.getLogger(__name__)
+_RETRY = 5
+_WORDS = {
+    400: ("That request does not fit", "Go back and try it another way; a link from this site does not lead here."),
+    401: ("Nobody is logged in", "Log in, and come back."),
+    403: ("Not for you", "Ask an operator of this pool."),
+    404: ("Nothing here", "Perhaps it has expired, or its name is another. Hosts and backups that you may not see look the same."),
+    405: ("Not this way", "This address wants a form that was sent, or the other way round."),
+    409: ("Something else is at work", "Wait for it to end, then try again."),
+    413: ("Too much at once", "What was sent is larger than anything here needs."),
+    414: ("Too long an address", "No path of a file is as long as that."),
+    429: ("Too many attempts", "Wait a little, then try again."),
+    500: (
+        "A fault of btrkeep's",
+        "It is in the journal, with its traceback: journalctl -u 'btrkeep-web@*'. Backups are not touched by it.",
+    ),
+    502: ("The root service failed", "Its side of the story: journalctl -u 'btrkeep-serve@*'."),
+    503: ("Not now", "Try again in a moment."),
+}
+_KINDS = {"usage": 400, "missing": 404, "locked": 409, "refused": 403, "busy": 503, "unusable": 503, "failed": 502}
+
+
+def register(app: Flask) -> None:
+    """Handlers of everything that is raised."""
+    app.register_error_handler(HTTPException, of_http)
+    app.register_error_handler(OperatorError, of_operator)
+    app.register_error_handler(CSRFError, of_csrf)
+
+
+def of_http(error: HTTPException) -> Response:
+    """What Flask or a page raises. Somebody who is not logged in is asked to; a page that refreshes itself is told."""
+    if request.path.startswith("/api/"):
+        return api.of_http(error)
+    if error.code == 401 and "X-Live" not in request.headers:
+        return make_response(redirect(url_for("account.login", next=next_of_request()), 303))
+    if error.response is not None:  # a redirect
+        return make_response(error.response)
+    status = error.code or 500
+    said = printable(error.description or "") if type(error).description != error.description else ""
+    return _with_headers(page(status, said), error)
+
+
+def of_csrf(error: CSRFError) -> Response:
+    """A form without its token: sent from elsewhere, or so old that its session is over."""
+    if request.path.startswith("/api/"):
+        return api.of_http(error)
+    return page(400, "This form is too old, or was not sent from here. Nothing was done.", "Load the page anew, and send it again.")
+
+
+def of_operator(error: OperatorError) -> Response:
+    """What an operator can act on."""
+    if isinstance(error, Refused | Absent | CatalogueBusy):
+        log.info("%s %s: %s", request.method, printable(request.path), printable(error.message))
+    else:
+        log.warning("%s %s: %s", request.method, printable(request.path), printable(error.message))
+    if request.path.startswith("/api/"):
+        return api.of_operator(error)
+    status = _status(error)
+    response = page(status, printable(error.message), printable(error.hint))
+    if status == 503:
+        response.headers["Retry-After"] = str(_RETRY)
+    return response
+
+
+def _status(error: OperatorError) -> int:
+    if isinstance(error, Refused):
+        return _KINDS.get(error.kind, 502)
+    if isinstance(error, Absent | CatalogueBusy | CatalogueUnready | PoolUnusable):
+        return 503
+    if isinstance(error, LockHeld):
+        return 409
+    return 400 if isinstance(error, UsageError) else 500
+
+
+def page(status: int, said: str = "", hint: str = "") -> Response:
+    """The page of an error; `said` and `hint` in the place of what it says by itself. It needs neither catalogue nor service."""
+    g.setdefault("viewer", None)
+    title, usual = _WORDS.get(status, _WORDS[500] if status >= 500 else _WORDS[400])
+    said, hint = (said, hint or ("" if said else usual))
+    return make_response(render_template("error.html", status=status, title=title, said=said, hint=hint or usual), status)
+
+
+def _with_headers(response: Response, error: HTTPException) -> Response:
+    """Allow, Retry-After and the like stay."""
+    for name, value in error.get_headers():
+        if name.lower() not in ("content-type", "content-length"):
+            response.headers[name] = value
+    return response

@@ -1,0 +1,85 @@
+"""What templates may use besides the macros: the units of the command line, names made safe, addresses of paths."""
+
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from flask import Flask, current_app
+from markupsafe import Markup
+
+from btrkeep import __version__
+from btrkeep.errors import OperatorError
+from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
+from web.access import somebody
+from web.paths import path_query, path_text
+from web.source import source
+from web.words import absolute, browser, exact, relative
+
+NAVIGATION = (
+    ("overview", "/", "Overview"),
+    ("hosts", "/hosts", "Hosts"),
+    ("pool", "/pool", "Pool"),
+    ("jobs", "/jobs", "Jobs"),
+    ("log", "/log", "Log"),
+    ("doctor", "/doctor", "Doctor"),
+)
+_WHOLE_POOL = ("pool", "doctor")
+"""Pages that somebody who is limited to some hosts does not see."""
+
+
+def register(app: Flask) -> None:
+    """Filters, tests and names of all templates."""
+    app.jinja_env.filters.update(
+        size=format_size,
+        duration=format_duration,
+        share=format_share,
+        counted=counted,
+        rfc3339=format_time,
+        shown=printable,
+        number=number,
+        when=when,
+        path_text=path_text,
+        browser=browser,
+    )
+    app.jinja_env.globals.update(path_query=path_query, zone_words=zone_words)
+    app.context_processor(_names)
+    app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
+
+
+def number(value: float) -> str:
+    """12,345; of a fraction one digit."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def when(moment: datetime | None, style: str = "both") -> str | Markup:
+    """A moment as <time>: relative and absolute ("both"), "relative", "absolute" or "clock"; what is left out is in its title."""
+    if moment is None:
+        return "-"
+    zone, now = _clock()
+    ago, date, clock = relative(moment, now), absolute(moment, zone, now), f"{moment.astimezone(zone):%H:%M}"
+    text = {"both": f"{date}, {ago}", "relative": ago, "absolute": date, "clock": clock}[style]
+    title = f"{exact(moment, zone)}, {ago}"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(format_time(moment), title, text)
+
+
+def _clock() -> tuple[ZoneInfo, datetime]:
+    """The pool's zone, and the time. While the catalogue cannot be read: UTC, and the real time."""
+    try:
+        return source().site.zone, source().now
+    except OperatorError:
+        return ZoneInfo("UTC"), datetime.now(UTC)
+
+
+def zone_words() -> str:
+    """ "Europe/Berlin (CET, UTC+01:00)": at this time of the year."""
+    zone, now = _clock()
+    local = now.astimezone(zone)
+    offset = f"{local:%z}"
+    return "UTC" if zone.key == "UTC" else f"{zone.key} ({local:%Z}, UTC{offset[:3]}:{offset[3:]})"
+
+
+def _names() -> dict[str, Any]:
+    who = somebody()
+    pages = [page for page in NAVIGATION if not (who and who.limited and page[0] in _WHOLE_POOL)]
+    pool = current_app.extensions["btrkeep"].pool
+    return {"who": who, "navigation": pages if who else [], "version": __version__, "source": source, "config_pool": pool}

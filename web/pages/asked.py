@@ -1,0 +1,60 @@
+"""What was asked of the root service because somebody wanted it, and is kept until it is asked again: it takes seconds."""
+
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from flask import current_app
+
+from btrkeep.errors import OperatorError
+from web.agent import agent
+
+_FRESH = timedelta(seconds=20)
+_NAME = "btrkeep-answers"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was said, and when. `problem` and `hint`: why nothing was; `said` is None then."""
+
+    at: datetime
+    said: Any
+    problem: str = ""
+    hint: str = ""
+
+
+class Answers:
+    """The last answer to each verb, for all requests."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Answer] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def last(self, verb: str) -> Answer | None:
+        """None: nobody has asked since the dashboard was started."""
+        return self._found.get(verb)
+
+    def ask(self, verb: str) -> None:
+        """Ask anew, unless somebody just did. Who comes while it is being asked waits for that answer."""
+        with self._guard:
+            lock = self._locks.setdefault(verb, threading.Lock())
+        with lock:
+            known = self._found.get(verb)
+            if known is None or known.problem or datetime.now(UTC) - known.at > _FRESH:
+                self._found[verb] = _asked(verb)
+
+
+def answers() -> Answers:
+    """Those of this application."""
+    found: Answers = current_app.extensions.setdefault(_NAME, Answers())
+    return found
+
+
+def _asked(verb: str) -> Answer:
+    try:
+        said = agent().ask(verb)
+    except OperatorError as error:
+        return Answer(datetime.now(UTC), None, error.message, error.hint)
+    return Answer(datetime.now(UTC), said)

@@ -1,0 +1,42 @@
+"""Balance: what it did, and on request what it would do next."""
+
+from flask import Blueprint, abort, redirect, render_template, request, url_for
+from werkzeug.wrappers import Response
+
+from web.access import whole_pool
+from web.data.balance import balances, one_balance, sums
+from web.pages.asked import answers
+from web.pages.pool import filesystem
+from web.source import source
+
+blueprint = Blueprint("balance", __name__, url_prefix="/pool/balance")
+_VERB = "plan"
+
+
+@blueprint.get("")
+@whole_pool
+def index() -> str:
+    """All runs, and the plan that was asked for last."""
+    here, of = source(), filesystem()
+    runs = here.cached(("balances", of), lambda: balances(here.catalogue, of, here.now))
+    return render_template("pool/balance.html", runs=runs, sums=sums(runs), plan=answers().last(_VERB))
+
+
+@blueprint.post("/plan")
+@whole_pool
+def plan() -> Response:
+    """Have it planned, which takes some seconds, and show it."""
+    answers().ask(_VERB)
+    return redirect(url_for(".index", _anchor="plan"), 303)
+
+
+@blueprint.get("/<int:balance_id>")
+@whole_pool
+def one(balance_id: int) -> str:
+    """A run with its block groups."""
+    here = source()
+    found = one_balance(here.catalogue, filesystem(), balance_id, here.now) if balance_id < 1 << 63 else None
+    if found is None:
+        abort(404, "there is no such run of balance")
+    template = "pool/balance_live.html" if "X-Live" in request.headers else "pool/one_balance.html"
+    return render_template(template, found=found)

@@ -1,0 +1,28 @@
+"""The doctor: what is wrong or slow with the pool, and how to mend it. Asked on request, and remembered."""
+
+from flask import Blueprint, redirect, render_template, url_for
+from werkzeug.wrappers import Response
+
+from web.access import whole_pool
+from web.data.doctor import GRADES, examination
+from web.pages.asked import answers
+
+blueprint = Blueprint("doctor", __name__, url_prefix="/doctor")
+_VERB = "doctor"
+
+
+@blueprint.get("")
+@whole_pool
+def index() -> str:
+    """What was found when it looked last."""
+    last = answers().last(_VERB)
+    found = examination(last.said, last.at) if last and last.said is not None else None
+    return render_template("doctor/doctor.html", found=found, last=last, grades=GRADES)
+
+
+@blueprint.post("")
+@whole_pool
+def look() -> Response:
+    """Have it look now, which takes a second or two."""
+    answers().ask(_VERB)
+    return redirect(url_for(".index"), 303)

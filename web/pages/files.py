@@ -1,0 +1,162 @@
+"""Files: browse any backup, see a file's versions, compare two backups, download. A path is only ever a name here: the root service
+opens it, beneath one backup and through no symlink.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from flask import Blueprint, abort, redirect, render_template, request
+from werkzeug.wrappers import Response as Answer
+
+from btrkeep.errors import OperatorError
+from btrkeep.serving.client import Refused
+from web import download as downloads
+from web import errors
+from web.access import see, viewer
+from web.agent import agent
+from web.data import files as data
+from web.data.files_compare import LIMIT, compare_at
+from web.data.files_history import Around, History, around, history
+from web.data.files_text import Beginning, beginning
+from web.pages.files_errors import add_handlers
+from web.pages.files_links import Links, add_filters
+from web.pages.files_request import number_of_request, which_of_request
+from web.paths import path_of_request, path_of_text
+from web.source import source
+
+blueprint = Blueprint("files", __name__)
+add_filters(blueprint)
+add_handlers(blueprint)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a folder's table. `sort` is what a click on its title asks for, `order` how it is sorted now."""
+
+    title: str
+    sort: str
+    order: str | None
+    number: bool = False
+
+
+@blueprint.get("/files/<host>")
+def browse(host: str) -> str | Answer:
+    """A folder of a backup, or what is known of anything else that is in it."""
+    see(host)
+    which = which_of_request("backup") or "latest"
+    if "quoted" in request.args:  # the form that chooses a backup carries only text
+        return redirect(Links(host, which).browse(data.text_of(path_of_text(request.args["quoted"]))), 303)
+    sort = _sort(request.args.get("sort", "name"))
+    listing = data.browse(agent(), host, which, path_of_request(), offset=number_of_request("offset", 0), sort=sort)
+    known = data.choices(source().catalogue.backups(host))
+    past = _past(listing)
+    given = {
+        "at": Links(host, listing.backup.name),
+        "listing": listing,
+        "known": known,
+        "zone": source().site.zone,
+        "around": around(past, listing.backup.name) if past else Around(None, None),
+        "may_restore": viewer().operator,
+        "history": past,
+    }
+    if listing.entry.kind == "folder":
+        return render_template("files/browse.html", **given, columns=_columns(sort), page_starts=_starts(listing))
+    return render_template("files/file.html", **given, text=_text(listing))
+
+
+@blueprint.get("/files/<host>/versions")
+def versions(host: str) -> str:
+    """Every version of a path over all backups."""
+    see(host)
+    path, by_content = path_of_request(), request.args.get("content") == "1"
+    past = history(agent(), host, path, by_content)
+    given = {"at": Links(host, which_of_request("backup")), "history": past, "path": data.text_of(path)}
+    return render_template("files/versions.html", **given, may_restore=viewer().operator, zone=source().site.zone)
+
+
+@blueprint.get("/files/<host>/compare")
+def compare(host: str) -> str | Answer:
+    """What differs at a path between two backups."""
+    see(host)
+    before, after = which_of_request("before") or "latest", which_of_request("after") or "latest"
+    if "quoted" in request.args:
+        path = data.text_of(path_of_text(request.args["quoted"]))
+        return redirect(Links(host).compare(path, before, after), 303)
+    known = data.choices(source().catalogue.backups(host))
+    limit = min(max(number_of_request("limit", LIMIT), 1), 5000)
+    found = compare_at(agent(), host, path_of_request(), before, after, limit)
+    return render_template("files/compare.html", at=Links(host, found.after), found=found, known=known, zone=source().site.zone)
+
+
+@blueprint.get("/files/<host>/download")
+def download(host: str) -> Answer:
+    """A file, or a file or folder as an archive, as a stream."""
+    see(host)
+    kind = request.args.get("as", "file")
+    if kind not in downloads.KINDS:
+        abort(400, "a download is as file, tar or zip")
+    if request.headers.get("Sec-Fetch-Site") == "cross-site":  # a link from elsewhere leads to the page, and starts nothing
+        return redirect(Links(host, which_of_request("backup")).browse(data.text_of(path_of_request())), 303)
+    if kind != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
+        return errors.page(
+            426, "An archive needs HTTP/1.1: over 1.0 nobody sees whether it is whole", "nginx: proxy_http_version 1.1"
+        )
+    path, which, who = path_of_request(), which_of_request("backup") or "latest", viewer().name
+    with downloads.place(who) as places:
+        stream = agent().stream("download", host=host, backup=which, path=data.text_of(path), **{"as": kind})
+        return downloads.sent(stream, downloads.name_of(host, which, path, kind), who, places)
+
+
+def _sort(text: str) -> str:
+    if text.removeprefix("-") not in data.SORTS:
+        abort(400, f"sort is one of: {', '.join(data.SORTS)}, with a minus before it to go down")
+    return text
+
+
+def _columns(sort: str) -> list[Column]:
+    titles = {"name": "Name", "kind": "Kind", "size": "Size", "mode": "Mode", "owner": "Owner", "time": "Changed"}
+    return [_column(title, name, sort) for name, title in titles.items()]
+
+
+def _column(title: str, name: str, sort: str) -> Column:
+    """A second click turns it around; sizes and times begin with the greatest."""
+    is_number = name in ("size", "owner")
+    first = f"-{name}" if name in ("size", "time") else name
+    if sort.removeprefix("-") != name:
+        return Column(title, first, None, is_number)
+    turned = name if sort.startswith("-") else f"-{name}"
+    return Column(title, turned, "descending" if sort.startswith("-") else "ascending", is_number)
+
+
+def _starts(listing: data.Listing) -> list[int | None]:
+    """The pages that have a link: the first, the last and those around this one; None for those left out between."""
+    last = (listing.total - 1) // listing.limit if listing.total else 0
+    here = listing.offset // listing.limit
+    wanted = sorted({page for page in (0, last, *range(here - 2, here + 3)) if 0 <= page <= last})
+    found: list[int | None] = []
+    for before, page in zip([-1, *wanted], wanted, strict=False):
+        if page > before + 1:
+            found.append(None)
+        found.append(page * listing.limit)
+    return found
+
+
+def _past(listing: data.Listing) -> History | None:
+    """Its history; a page does without when that cannot be told now: the service answers few at once."""
+    try:
+        return history(agent(), listing.host, data.bytes_of(listing.entry.path))
+    except Refused:
+        return None
+
+
+def _text(listing: data.Listing) -> Beginning | None:
+    """The beginning of a file that is a text; the page does without when it cannot be read."""
+    entry = listing.entry
+    if entry.kind != "file" or not entry.size:
+        return None
+    try:
+        asked: dict[str, Any] = {"host": listing.host, "backup": listing.backup.name, "path": entry.path, "as": "file"}
+        with agent().stream("download", **asked) as stream:
+            return beginning(stream, entry.size)
+    except OperatorError:
+        return None

@@ -1,0 +1,90 @@
+"""What a page of files says when there is nothing to show: a backup or a path that is gone, a root service that does not answer."""
+
+from difflib import get_close_matches
+
+from flask import Blueprint, Response, make_response, render_template, request
+
+from btrkeep.errors import OperatorError
+from btrkeep.serving.client import Absent, Refused
+from btrkeep.units import printable
+from web import download as downloads
+from web import errors
+from web.agent import agent
+from web.data import files as data
+from web.pages.files_links import Links
+from web.paths import path_of_request
+from web.source import source
+
+
+def add_handlers(blueprint: Blueprint) -> None:
+    """For all pages of a blueprint that asks the root service; what is not here is as everywhere."""
+    blueprint.register_error_handler(Refused, refused)
+    blueprint.register_error_handler(Absent, absent)
+    blueprint.register_error_handler(downloads.TooMany, too_many)
+
+
+def absent(error: Absent) -> Response:
+    """Nobody listens."""
+    unit = f"btrkeep-serve@{source().settings.pool}.socket"
+    return errors.page(503, printable(error.message), f"On the backup server: systemctl status {unit}")
+
+
+def too_many(error: downloads.TooMany) -> Response:
+    """Later."""
+    return errors.page(429, error.message, error.hint)
+
+
+def refused(error: Refused) -> Response:
+    """The service said no. What is missing gets a page that leads on."""
+    if error.kind != "missing" or not request.view_args:
+        return errors.of_operator(error)
+    host = request.view_args["host"]
+    asked = next((found for name in ("backup", "after", "before") if (found := request.values.get(name))), "latest")
+    path = data.text_of(path_of_request())
+    if _looked(host, asked, b"/"):
+        return _no_path(error, host, asked, path)
+    return _gone(error, host, asked, path)
+
+
+def _gone(error: Refused, host: str, asked: str, path: str) -> Response:
+    known = data.choices(source().catalogue.backups(host))
+    near = data.nearest([one for one in known if one.name != asked], asked)
+    given = {"asked": asked, "near": near, "known": known, "zone": source().site.zone}
+    return make_response(render_template("files/gone.html", at=Links(host), path=path, error=error, **given), 404)
+
+
+def _no_path(error: Refused, host: str, backup: str, path: str) -> Response:
+    above = _nearest_folder(host, backup, data.bytes_of(path))
+    alike = _alike(above, path) if above else []
+    given = {"at": Links(host, backup), "path": path, "error": error, "above": above, "alike": alike}
+    return make_response(render_template("files/no_path.html", **given), 404)
+
+
+def _looked(host: str, backup: str, path: bytes) -> data.Listing | None:
+    try:
+        return data.browse(agent(), host, backup, path, limit=1000)
+    except Absent:
+        raise
+    except OperatorError:
+        return None
+
+
+def _nearest_folder(host: str, backup: str, path: bytes) -> data.Listing | None:
+    """The deepest entry on the way to a path that the backup has. Few are asked for: a path may have a thousand components."""
+    above = data.ancestors(path)
+    low, high, found = 0, len(above) - 1, None
+    while low <= high:
+        middle = (low + high) // 2
+        if one := _looked(host, backup, above[middle]):
+            low, found = middle + 1, one
+        else:
+            high = middle - 1
+    return found
+
+
+def _alike(above: data.Listing, path: str) -> list[data.File]:
+    """Names in that folder that are like the one that is missing."""
+    depth = len([name for name in above.entry.path.split("/") if name])
+    names = [name for name in path.split("/") if name]
+    by_name = {one.name: one for one in above.entries}
+    return [by_name[name] for name in get_close_matches(names[depth], by_name, 3, 0.6)] if depth < len(names) else []

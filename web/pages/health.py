@@ -1,0 +1,108 @@
+"""/healthz and /metrics, for whoever watches. The first is public and says nothing of the site; the second wants a token."""
+
+import time
+from collections.abc import Iterator
+
+from flask import Blueprint, Response, current_app, g, request
+from flask.blueprints import BlueprintSetupState
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from btrkeep.errors import OperatorError
+from web.access import public, somebody
+from web.api.errors import MEANINGS, answer
+from web.api.values import dumped
+from web.data.health import Health, health
+from web.data.numbers import Family, families
+from web.source import Source, source
+
+blueprint = Blueprint("health", __name__)
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0)
+_OURS = "btrkeep-metrics"
+
+
+class Requests:
+    """What this process has answered, by view: how often with which status, and how long it took until the answer began."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.count = Counter(
+            "btrkeep_web_requests_total", "Requests answered.", ("view", "method", "status"), registry=self.registry
+        )
+        self.seconds = Histogram(
+            "btrkeep_web_request_seconds",
+            "Seconds until the answer began; a download goes on after that.",
+            ("view",),
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        ProcessCollector(namespace="btrkeep_web", registry=self.registry)
+
+
+@blueprint.record_once
+def _begin(state: BlueprintSetupState) -> None:
+    state.app.extensions[_OURS] = Requests()
+
+
+@blueprint.before_app_request
+def _note_begin() -> None:
+    g.begun = time.perf_counter()
+
+
+@blueprint.after_app_request
+def _note_end(response: Response) -> Response:
+    ours: Requests = current_app.extensions[_OURS]
+    view = request.endpoint or "none"
+    ours.count.labels(view, _method(request.method), str(response.status_code)).inc()
+    if begun := g.pop("begun", None):
+        ours.seconds.labels(view).observe(time.perf_counter() - begun)
+    return response
+
+
+def _method(name: str) -> str:
+    """A client may call its method what it likes; a label may not be anything."""
+    return name if name in ("GET", "HEAD", "POST", "OPTIONS") else "other"
+
+
+@blueprint.get("/healthz")
+@public
+def healthz() -> Response:
+    """200 when the catalogue can be read and its newest sample is not old, else 503."""
+    try:
+        found = health(source())
+    except OperatorError:  # it may name places of this machine
+        found = Health(ok=False, catalogue=False, sample=None)
+    return Response(dumped(found), 200 if found.ok else 503, content_type="application/json")
+
+
+class _Told(Collector):
+    """The site's families, for prometheus_client's writer."""
+
+    def __init__(self, about: Source) -> None:
+        self._source = about
+
+    def collect(self) -> Iterator[Family]:
+        return families(self._source)
+
+
+@blueprint.get("/metrics")
+@public
+def metrics() -> Response:
+    """The site's numbers, kept as long as the catalogue stays as it is, and this process's own.
+
+    Public only for Flask: a program without a token gets 401, where a person would be led to the login.
+    """
+    who = somebody()
+    if who is None or who.limited:
+        return answer(401 if who is None else 403, MEANINGS[401 if who is None else 403], "a token: btrkeep-web token add")
+    about = source()
+    site = about.cached("metrics", lambda: _text(about))
+    own = generate_latest(current_app.extensions[_OURS].registry)
+    return Response(site + own, content_type=CONTENT_TYPE_LATEST)
+
+
+def _text(about: Source) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Told(about))
+    return generate_latest(registry)

@@ -1,0 +1,201 @@
+"""The heatmap: a recorded state large, what is where in it, its block groups, and all states one after the other."""
+
+import gzip
+
+from flask import Blueprint, Response, abort, redirect, render_template, request, url_for
+from werkzeug.wrappers import Response as Redirect
+
+from btrkeep.errors import OperatorError
+from heatmap.colourings import Key
+from heatmap.curves import CURVES
+from web.access import whole_pool
+from web.agent import agent
+from web.data.groups import BOUNDS, ORDERS, PAGE, beside, groups, nearest, one_group
+from web.data.heat import COLOURS, Gallery, Recorded, Wish, wish_of
+from web.data.heat import ORDERS as SORTS
+from web.pages.pictures import kept, picture
+from web.pages.pool import filesystem, painter
+from web.pages.words import number
+from web.source import source
+
+blueprint = Blueprint("heatmap", __name__, url_prefix="/pool")
+_LONGEST = 32 << 20
+_RAMP = 24
+
+
+@blueprint.get("/heatmap")
+@whole_pool
+def index() -> str:
+    """The picture of a moment, with a choice of how."""
+    return _page("pool/heatmap.html", wish_of(request.args))
+
+
+@blueprint.get("/timelapse")
+@whole_pool
+def timelapse() -> str:
+    """The same with all moments, one after the other and all to one scale."""
+    return _page("pool/timelapse.html", wish_of(request.args, steady=True))
+
+
+def _page(template: str, wish: Wish) -> str:
+    gallery, place = _chosen()
+    one = gallery.recorded[place] if place is not None else None
+    drawable, problem = _problem(one, wish)
+    return render_template(
+        template,
+        gallery=gallery,
+        place=place,
+        one=one,
+        wish=wish,
+        sorts=SORTS,
+        curves=CURVES,
+        colours=COLOURS,
+        key=_swatches(painter().key(one, wish)) if one and drawable else None,
+        drawn=painter().grid(gallery, one, wish) if one and drawable else None,
+        problem=problem,
+        state=painter().state(one) if one else None,
+    )
+
+
+def _chosen() -> tuple[Gallery, int | None]:
+    """All states, and which of them is asked for; 404: there is none of that time."""
+    gallery = painter().shelf.gallery(source().site.filesystem)
+    wanted = request.args.get("picture") or None
+    place = gallery.at(wanted)
+    if wanted and place is None:
+        abort(404, "no state was recorded then, or it is not kept any more")
+    return gallery, place
+
+
+def _problem(one: Recorded | None, wish: Wish) -> tuple[bool, str]:
+    """Whether it can be drawn so, and why not."""
+    if one is None:
+        return False, ""
+    try:
+        painter().key(one, wish)
+    except OperatorError as error:
+        return False, error.message
+    return True, ""
+
+
+def _swatches(key: Key) -> dict[str, object]:
+    """What colours mean, as colours of a page: some of the ramp, and the others."""
+    steps = [tuple(key.ramp[at * (len(key.ramp) - 1) // (_RAMP - 1)].tolist()) for at in range(_RAMP)] if len(key.ramp) else []
+    return {
+        "title": key.title,
+        "ramp": ["#{:02x}{:02x}{:02x}".format(*rgb) for rgb in steps],
+        "ticks": [(round(share, 3), words) for share, words in key.ticks],
+        "swatches": [("#{:02x}{:02x}{:02x}".format(*rgb), words) for rgb, words in key.swatches],
+    }
+
+
+@blueprint.get("/heatmap/<id>.png")
+@whole_pool
+def image(id: str) -> Response:  # noqa: A002  it is called so in the address
+    """The picture of a moment. `steady=1`: to the scale of all."""
+    gallery, one = _recorded(id)
+    return picture(painter(), gallery, one, _wish())
+
+
+@blueprint.get("/heatmap/<id>.json")
+@whole_pool
+def map(id: str) -> Response:  # noqa: A001, A002  both are called so
+    """What is where in that picture, as `btrfs-heatmap --map` writes it."""
+    gallery, one = _recorded(id)
+    try:
+        data = painter().map(gallery, one, _wish())
+    except OperatorError as error:
+        abort(404, error.message)
+    packed = request.accept_encodings["gzip"] > 0
+    answer = kept(data if packed else gzip.decompress(data), "application/json")
+    answer.headers["Vary"] = "Accept-Encoding"
+    if packed:
+        answer.headers["Content-Encoding"] = "gzip"
+    return answer
+
+
+def _wish() -> Wish:
+    return wish_of(request.args, steady=request.args.get("steady") == "1")
+
+
+def _recorded(id: str) -> tuple[Gallery, Recorded]:  # noqa: A002
+    gallery = painter().shelf.gallery(source().site.filesystem)
+    place = gallery.at(id)
+    if place is None:
+        abort(404, "no state was recorded then, or it is not kept any more")
+    return gallery, gallery.recorded[place]
+
+
+@blueprint.get("/blockgroups")
+@whole_pool
+def table() -> str:
+    """All block groups of a moment."""
+    gallery, place = _chosen()
+    one = gallery.recorded[place] if place is not None else None
+    found = groups(painter().state(one), request.args.get("order", "score"), number("offset", 0) or 0) if one else None
+    return render_template("pool/groups.html", one=one, found=found, orders=ORDERS, page=PAGE, gallery=gallery, place=place)
+
+
+@blueprint.get("/blockgroup")
+@whole_pool
+def find_group() -> Redirect:
+    """From a form: an address that somebody typed."""
+    return redirect(url_for(".group", vaddr=request.args.get("vaddr", "").strip()[:40] or "none"))
+
+
+@blueprint.get("/blockgroup/<vaddr>")
+@whole_pool
+def group(vaddr: str) -> str | tuple[str, int]:
+    """One block group: its figures, what its score means, its extents as a picture."""
+    gallery, place = _chosen()
+    address = _address(vaddr)
+    if place is None or address is None:
+        abort(404, "a block group has a virtual address, in bytes" if place is not None else "no state was recorded yet")
+    one = gallery.recorded[place]
+    state = painter().state(one)
+    found = one_group(state, address)
+    if found is None:
+        return render_template("pool/no_group.html", address=address, near=nearest(state, address), one=one), 404
+    before, after = beside(state, address)
+    here, of = source(), filesystem()
+    return render_template(
+        "pool/group.html",
+        group=found,
+        one=one,
+        is_newest=place == len(gallery.recorded) - 1,
+        before=before,
+        after=after,
+        bounds=BOUNDS,
+        curve=wish_of(request.args).curve,
+        curves=CURVES,
+        moves=here.catalogue.moves_of(of, address),
+    )
+
+
+def _address(text: str) -> int | None:
+    """A virtual address as bytes, decimal or 0x...; None: it is none."""
+    try:
+        found = int(text, 16) if text[:2] in ("0x", "0X") else int(text) if text.isascii() and text.isdigit() else -1
+    except ValueError:
+        return None
+    return found if 0 <= found < 1 << 64 else None
+
+
+@blueprint.get("/blockgroup/<vaddr>/extents.png")
+@whole_pool
+def extents(vaddr: str) -> Response:
+    """What lies where in a block group, as it is now: the root service draws it."""
+    address = _address(vaddr)
+    if address is None:
+        abort(404, "a block group has a virtual address, in bytes")
+    try:
+        with agent().stream("extents", vaddr=address, curve=wish_of(request.args).curve, size=9) as stream:
+            parts, size = [], 0
+            for part in stream:
+                size += len(part)
+                if size > _LONGEST:
+                    abort(502, "the picture is larger than any should be")
+                parts.append(part)
+    except OperatorError as error:
+        abort(502, f"{error.message}; {error.hint}")
+    return kept(b"".join(parts), "image/png")

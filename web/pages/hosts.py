@@ -1,0 +1,202 @@
+"""The list of hosts, the page of one, and what an operator may ask for there: hold, release, accept, run now.
+
+Each of those is a page that says what will happen, with a form; the root service does it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from typing import Any
+
+from flask import Blueprint, abort, current_app, flash, redirect, render_template, request, url_for
+from werkzeug.wrappers import Response
+
+from btrkeep.errors import OperatorError
+from btrkeep.units import format_time, parse_backup_name
+from web.access import operator_only, see, viewer
+from web.agent import agent
+from web.charts.host import duration_chart, new_chart, size_chart
+from web.charts.strip import shape, strip_paths, width
+from web.data.host import HostPage, backup_of, host_page, near_names
+from web.data.hosts import ALL_STATES, ORDERS, Query, host_list
+from web.data.running import running
+from web.source import source
+
+blueprint = Blueprint("hosts", __name__)
+blueprint.add_app_template_filter(strip_paths)
+blueprint.add_app_template_filter(width, "strip_width")
+blueprint.add_app_template_filter(shape, "strip_shape")
+
+_LONGEST_WHY = 400
+
+
+@blueprint.get("/hosts")
+def index() -> str:
+    """The list, as `q`, `state`, `group`, `sort` and `page` say."""
+    query = Query(
+        q=request.args.get("q", "").strip(),
+        state=_one_of("state", ALL_STATES),
+        group=request.args.get("group", ""),
+        sort=_one_of("sort", [*ORDERS, *(f"-{name}" for name in ORDERS)]) or "host",
+        page=request.args.get("page", 1, int),
+    )
+    return render_template("hosts/hosts.html", list=host_list(source(), viewer(), query))
+
+
+def _one_of(name: str, words: Any) -> str:
+    found = request.args.get(name, "")
+    return found if found in words else ""
+
+
+@blueprint.get("/hosts/<host>")
+def host(host: str) -> Response | str | tuple[str, int]:
+    """One host. With `exact` the pool itself is asked why each backup is kept."""
+    here, who = source(), viewer()
+    exact, trouble = _asked(host) if "exact" in request.args and who.may_see(host) else (None, "")
+    page = host_page(here, who, host, exact) if who.may_see(host) else None
+    if page is None:
+        return render_template("host/unknown.html", host=host, near=near_names(here, who, host)), 404
+    zone = here.site.zone
+    charts = (size_chart(page.backups, zone), duration_chart(page.history, zone), new_chart(page.history, zone))
+    return render_template(
+        "host/host.html",
+        page=page,
+        row=page.row,
+        charts=[chart for chart in charts if chart],
+        exact=exact is not None,
+        trouble=trouble,
+    )
+
+
+def _asked(name: str) -> tuple[list[Mapping[str, Any]] | None, str]:
+    """What the root service says, or why it does not."""
+    try:
+        return agent().ask("retention", host=name), ""
+    except OperatorError as error:
+        return None, error.message
+
+
+@blueprint.get("/hosts/<host>/running")
+def now(host: str) -> str:
+    """What runs of it, for the page to renew."""
+    see(host)
+    transfers = [one for one in running(source(), viewer()).transfers if one.host == host]
+    return render_template("host/running.html", host=host, transfers=transfers)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that an operator may ask for. `may` is the field of a backup's row that says whether it fits; "": of no backup.
+
+    `done` is said when it was done, with {host} and {backup}.
+    """
+
+    verb: str
+    title: str
+    button: str
+    done: str
+    may: str = ""
+    refused: str = ""
+    asks_why: bool = False
+    asks_until: bool = False
+
+
+ACTIONS = {
+    action.verb: action
+    for action in (
+        Action("run", "Run now", "Run now", "A run of {host} was asked for."),
+        Action(
+            "hold",
+            "Hold a backup",
+            "Hold it",
+            "{backup} of {host} is held.",
+            "may_hold",
+            "This backup is held already, or is being deleted.",
+            asks_why=True,
+            asks_until=True,
+        ),
+        Action(
+            "release",
+            "Release a backup",
+            "Release it",
+            "{backup} of {host} is not held any more.",
+            "may_release",
+            "This backup is not held.",
+        ),
+        Action(
+            "accept",
+            "Accept a suspect backup",
+            "Accept it",
+            "{backup} of {host} is complete from now on.",
+            "may_accept",
+            "This backup is not suspect.",
+            asks_why=True,
+        ),
+    )
+}
+_ACTION = "any(run, hold, release, accept)"
+
+
+@blueprint.get(f"/hosts/<host>/<{_ACTION}:verb>")
+@operator_only
+def ask(host: str, verb: str) -> str:
+    """The page that says what will happen."""
+    see(host)
+    action = ACTIONS[verb]
+    page = host_page(source(), viewer(), host)
+    backup = _backup(page, action, request.args.get("backup", "")) if action.may and page else None
+    return render_template("host/ask.html", page=page, action=action, backup=backup, host=host)
+
+
+@blueprint.post(f"/hosts/<host>/<{_ACTION}:verb>")
+@operator_only
+def act(host: str, verb: str) -> Response:
+    """Asks the root service for it; what that refuses is a page of its own (web.errors)."""
+    see(host)
+    action = ACTIONS[verb]
+    arguments: dict[str, Any] = {"host": host}
+    if action.may:
+        arguments["backup"] = _name_of_form()
+    if action.asks_why:
+        arguments["why"] = " ".join(request.form.get("why", "").split())[:_LONGEST_WHY]
+    if action.asks_until and (until := _until()):
+        arguments["until"] = format_time(until)
+    answer = agent().ask(verb, **arguments)
+    flash(action.done.format(host=host, backup=arguments.get("backup", "")))
+    return redirect(_after(host, answer), 303)
+
+
+def _backup(page: HostPage, action: Action, name: str) -> Any:
+    """The backup that is meant; 404 when there is none, 409 when this cannot be done with it."""
+    found = backup_of(page, name)
+    if found is None:
+        abort(404, "there is no such backup of this host")
+    if not getattr(found, action.may):
+        abort(409, action.refused)
+    return found
+
+
+def _name_of_form() -> str:
+    name = request.form.get("backup", "")
+    if parse_backup_name(name) is None:
+        abort(400, "no backup was named")
+    return name
+
+
+def _until() -> datetime | None:
+    """The beginning of the day that was given, in the pool's zone; None without one."""
+    text = request.form.get("until", "").strip()
+    if not text:
+        return None
+    try:
+        return datetime.combine(date.fromisoformat(text), time(0), source().site.zone)
+    except ValueError:
+        abort(400, "the day is written like 2027-01-31")
+
+
+def _after(host: str, answer: Any) -> str:
+    """Where to go on: to the job that was started, where jobs have a page, or back to the host."""
+    job = answer.get("job") if isinstance(answer, dict) else None
+    if job and "jobs.job" in current_app.view_functions:
+        return url_for("jobs.job", job=job)
+    return url_for("hosts.host", host=host)

@@ -1,0 +1,109 @@
+"""Jobs: everything that ran, and what runs now. What was started here is told by the root service, line by line."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from flask import Blueprint, abort, redirect, render_template, request, url_for
+from werkzeug.wrappers import Response
+
+from btrkeep.errors import OperatorError
+from btrkeep.serving.client import Absent
+from web.access import viewer
+from web.agent import agent
+from web.data.expiry import one_expiry
+from web.data.jobs import DAYS, KINDS, USUAL, Asked, JobRow, asked, by_hand, jobs, night_view, parse_id
+from web.pages.log import seen_hosts
+from web.pages.words import number
+from web.source import source
+
+blueprint = Blueprint("jobs", __name__, url_prefix="/jobs")
+
+
+@blueprint.get("")
+def index() -> str:
+    """A list of what ran in the last days."""
+    kinds = tuple(kind for kind in request.args.getlist("kind") if kind in KINDS)
+    wanted = number("days", USUAL, 36500) or USUAL
+    days = min(DAYS, key=lambda one: abs(one - wanted))
+    started, problem = _asked_for()
+    template = "jobs/asked.html" if request.args.get("part") == "asked" else "jobs/jobs.html"
+    rows = _rows(days, kinds) if template == "jobs/jobs.html" else ()
+    return render_template(template, rows=rows, kinds=KINDS, chosen=kinds, days=days, spans=DAYS, started=started, problem=problem)
+
+
+def _rows(days: int, kinds: tuple[str, ...]) -> tuple[JobRow, ...]:
+    """Who is limited to hosts sees their backups alone: of a night not even that it was."""
+    here, hosts = source(), seen_hosts()
+    if hosts is not None:
+        return tuple(by_hand(here.catalogue, hosts, here.now, here.now - timedelta(days=days)))
+    of = here.site.filesystem
+    return here.cached(("jobs", of, days, kinds), lambda: jobs(here.catalogue, of, here.now, days, kinds, here.site.ping_goal))
+
+
+def _asked_for() -> tuple[tuple[Asked, ...], str]:
+    """Jobs that the root service started; or why it does not tell."""
+    try:
+        said = agent().ask("jobs")
+    except OperatorError as error:
+        return (), error.message
+    return tuple(asked(one) for one in _listed(said) if _is_seen(one)), ""
+
+
+def _listed(said: Any) -> list[Mapping[str, Any]]:
+    found = said.get("jobs", ()) if isinstance(said, Mapping) else said
+    return [one for one in found if isinstance(one, Mapping)]
+
+
+def _is_seen(said: Mapping[str, Any]) -> bool:
+    """Whoever is limited to hosts sees the jobs of these alone."""
+    who = viewer()
+    return not who.limited or (isinstance(said.get("host"), str) and who.may_see(said["host"]))
+
+
+@blueprint.get("/<job>")
+def job(job: str) -> str | Response:
+    """One job: of the catalogue, or of the root service."""
+    known = parse_id(job)
+    if known:
+        return _of_catalogue(*known)
+    try:
+        said = agent().ask("job", job=job)
+    except Absent:
+        raise
+    except OperatorError as error:
+        abort(404, error.message)
+    if not isinstance(said, Mapping) or not _is_seen(said):
+        abort(404, "there is no such job")
+    template = "jobs/live.html" if "X-Live" in request.headers else "jobs/job.html"
+    return render_template(template, job=asked(said))
+
+
+def _of_catalogue(kind: str, number: int) -> str | Response:
+    if kind == "backup":
+        return redirect(url_for("log.run", run_id=number))
+    if viewer().limited:
+        abort(404, "there is no such job")
+    if kind == "balance":
+        return redirect(url_for("balance.one", balance_id=number))
+    return _night(number) if kind == "night" else _expiry(number)
+
+
+def _night(first_run: int) -> str:
+    here = source()
+    before = number("before")
+    found = here.cached(
+        ("night", first_run, before), lambda: night_view(here.catalogue, first_run, here.now, before, here.site.ping_goal)
+    )
+    if found is None:
+        abort(404, "there was no such night, or it is too long ago")
+    return render_template("jobs/night.html", night=found)
+
+
+def _expiry(expiry_id: int) -> str:
+    here = source()
+    found = one_expiry(here.catalogue, expiry_id, here.now)
+    if found is None:
+        abort(404, "there was no such expiry")
+    template = "jobs/expiry_live.html" if "X-Live" in request.headers else "jobs/expiry.html"
+    return render_template(template, run=found)

@@ -1,0 +1,71 @@
+"""The first page, and the parts of it that renew themselves."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from flask import Blueprint, render_template, url_for
+
+from web.access import viewer
+from web.charts.pool_small import PoolChart, pool_chart
+from web.data.alarms import grouped
+from web.data.by_the_hour import by_the_hour
+from web.data.overview import nights, overview
+from web.data.running import running
+from web.data.trend import trend
+from web.pages.pool import painter
+from web.source import Source, source
+
+blueprint = Blueprint("overview", __name__)
+
+_DAYS = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The address of a heatmap, and of when it is."""
+
+    address: str
+    taken: datetime
+
+
+@blueprint.get("/")
+def index() -> str:
+    """All of it."""
+    here, who = source(), viewer()
+    found = overview(here, who)
+    return render_template(
+        "overview/overview.html",
+        page=found,
+        nights=found.nights,
+        running=found.running,
+        alarms=grouped(found.alarms),
+        chart=_chart(here) if found.pool else None,
+        picture=_picture(here) if found.pool else None,
+    )
+
+
+@blueprint.get("/overview/night")
+def night() -> str:
+    """How the night goes, for the page to renew."""
+    here = source()
+    return render_template("overview/night.html", nights=nights(here, viewer()))
+
+
+@blueprint.get("/overview/running")
+def now() -> str:
+    """What runs now, for the page to renew."""
+    return render_template("overview/running.html", running=running(source(), viewer()))
+
+
+def _chart(here: Source) -> PoolChart | None:
+    filesystem = here.site.filesystem
+    if filesystem is None:
+        return None
+    points = by_the_hour(here, ("trend", filesystem, _DAYS), lambda: trend(here.catalogue, filesystem, here.now, _DAYS).points)
+    return pool_chart(points, here.site.zone)
+
+
+def _picture(here: Source) -> Picture | None:
+    """The newest heatmap; None without one."""
+    recorded = painter().shelf.gallery(here.site.filesystem).recorded
+    return Picture(url_for("pool.picture_latest"), recorded[-1].taken) if recorded else None

@@ -1,0 +1,188 @@
+"""The pool: its space over months, a day of its disks, and how its free space is scored."""
+
+from datetime import date
+
+from flask import Blueprint, Response, abort, current_app, render_template, request
+
+from web.access import whole_pool
+from web.charts.heat import Painter
+from web.data.day import DayView, day_view, parse_day
+from web.data.groups import distribution
+from web.data.heat import FOLDER, wish_of
+from web.data.pool import pool_now
+from web.data.score import Scores, scores
+from web.data.trend import SPANS, USUAL, Trend, TrendPoint, outlooks, trend
+from web.pages.pictures import picture, svg
+from web.pages.words import number
+from web.source import source
+
+blueprint = Blueprint("pool", __name__, url_prefix="/pool")
+_PAINTER = "btrkeep-painter"
+_LINES = 60
+
+
+def filesystem() -> str:
+    """The UUID that samples are kept under; 404 where nothing says which."""
+    found = source().site.filesystem
+    if found is None:
+        abort(404, "nothing is known of the pool yet: `backupd sample` takes the first look")
+    return found
+
+
+def painter() -> Painter:
+    """The one of this application: it keeps what it drew."""
+    found: Painter = current_app.extensions.setdefault(_PAINTER, Painter(source().settings.state / FOLDER))
+    return found
+
+
+@blueprint.get("")
+@whole_pool
+def index() -> str:
+    """Space: now, over months, and when it is full."""
+    here, of = source(), filesystem()
+    days = _days()
+    return render_template(
+        "pool/space.html",
+        now=here.cached(("pool-now", of), lambda: pool_now(here.catalogue, of)),
+        trend=_trend(days),
+        numbers=_some(_trend(days).points),
+        outlooks=here.cached(("outlooks", of), lambda: outlooks(here.catalogue, of, here.now)),
+        spans=SPANS,
+        words=_chart_words,
+        has=_has_chart,
+    )
+
+
+def _days() -> int:
+    wanted = number("days", USUAL, 36500) or USUAL
+    return min(SPANS, key=lambda days: abs(days - wanted))
+
+
+def _trend(days: int) -> Trend:
+    here, of = source(), filesystem()
+    return here.cached(("trend", of, days), lambda: trend(here.catalogue, of, here.now, days))
+
+
+def _some(points: tuple[TrendPoint, ...]) -> tuple[TrendPoint, ...]:
+    """What a table has lines for: the last one, and others in equal distances from it."""
+    step = -(-len(points) // _LINES)
+    return points[::-1][:: step or 1][::-1]
+
+
+def _chart_words(name: str, found: Trend) -> str:
+    from web.charts.trend import words
+
+    return words(name, found)
+
+
+def _has_chart(name: str, found: Trend) -> bool:
+    from web.charts.trend import has
+
+    return has(name, found)
+
+
+@blueprint.get("/charts/trend/<name>.svg")
+@whole_pool
+def trend_picture(name: str) -> Response:
+    """A chart over months."""
+    from web.charts.trend import NAMES, trend_chart
+
+    if name not in NAMES:
+        abort(404, "there is no such chart")
+    found, zone = _trend(_days()), source().site.zone
+    return svg(lambda look: trend_chart(name, found, zone, look))
+
+
+@blueprint.get("/day")
+@whole_pool
+def day() -> str:
+    """A day of the disks, and what ran."""
+    from web.charts.day import words
+
+    return render_template("pool/day.html", day=_day(), words=words, today=source().now.astimezone(source().site.zone).date())
+
+
+def _day() -> DayView:
+    here, of = source(), filesystem()
+    wanted = _wanted_day()
+    return here.cached(("day", of, wanted), lambda: day_view(here.catalogue, of, here.site.zone, here.now, wanted))
+
+
+def _wanted_day() -> date | None:
+    try:
+        return parse_day(request.args.get("date"))
+    except ValueError:
+        abort(400, "a date is written like 2026-11-20")
+
+
+@blueprint.get("/charts/day/<name>.svg")
+@whole_pool
+def day_picture(name: str) -> Response:
+    """What was written, or read, over a day."""
+    from web.charts.day import NAMES, day_chart
+
+    if name not in NAMES:
+        abort(404, "there is no such chart")
+    found = _day()
+    return svg(lambda look: day_chart(name, found, look))
+
+
+@blueprint.get("/score")
+@whole_pool
+def score() -> str:
+    """How fragmented the free space is."""
+    from web.charts.score import class_words, score_words, size_words
+
+    gallery = painter().shelf.gallery(filesystem())
+    newest = gallery.recorded[-1] if gallery.recorded else None
+    return render_template(
+        "pool/score.html",
+        scores=_scores(),
+        trend=_trend(_days()),
+        found=distribution(painter().state(newest)) if newest else None,
+        newest=newest,
+        class_words=class_words,
+        score_words=score_words,
+        size_words=size_words,
+        words=_chart_words,
+        has=_has_chart,
+        spans=SPANS,
+    )
+
+
+def _scores() -> Scores:
+    here, of, days = source(), filesystem(), _days()
+    return here.cached(("scores", of, days), lambda: scores(here.catalogue, of, here.now, days))
+
+
+@blueprint.get("/charts/scores.svg")
+@whole_pool
+def scores_picture() -> Response:
+    """Block groups by their score, of the newest recorded state."""
+    from web.charts.score import score_chart
+
+    gallery = painter().shelf.gallery(filesystem())
+    found = distribution(painter().state(gallery.recorded[-1])) if gallery.recorded else None
+    if found is None:
+        abort(404, "no scores were recorded")
+    return svg(lambda look: score_chart(found, look))
+
+
+@blueprint.get("/charts/sizes.svg")
+@whole_pool
+def sizes_picture() -> Response:
+    """What is free, by the size of the free extents."""
+    from web.charts.score import size_chart
+
+    found = _scores()
+    return svg(lambda look: size_chart(found.sizes, look))
+
+
+@blueprint.get("/picture.png")
+@whole_pool
+def picture_latest() -> Response:
+    """The newest heatmap, as `size`, `sort`, `curve` and `colour` ask for; it is on black in any look. 404: there is none."""
+    gallery = painter().shelf.gallery(source().site.filesystem)
+    if not gallery.recorded:
+        abort(404, "there is no picture yet: `btrfs-heatmap nightly` makes one a night")
+    return picture(painter(), gallery, gallery.recorded[-1], wish_of(request.args))

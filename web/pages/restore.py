@@ -1,0 +1,131 @@
+"""Restore to a host: choose paths, say where to, see what would happen, confirm. The work is a job of the root service's.
+
+Every form carries everything, so nothing is kept between the steps and several restores may be prepared side by side.
+"""
+
+from flask import Blueprint, abort, redirect, render_template, request, url_for
+from werkzeug.wrappers import Response
+
+from btrkeep.errors import OperatorError
+from btrkeep.serving.client import Absent
+from web.access import operator_only, see
+from web.agent import agent
+from web.data import files as data
+from web.data import restore
+from web.data.restore import OVERWRITE, Wish
+from web.pages.files_errors import add_handlers
+from web.pages.files_links import Links
+from web.pages.files_request import which_of_request
+from web.paths import paths_of_form, paths_of_request
+from web.source import source
+
+blueprint = Blueprint("restore", __name__)
+add_handlers(blueprint)
+
+MOST = 1000
+"""Paths at once; the root service takes no more."""
+_LONGEST_FOLDER = 900
+Page = str | Response | tuple[str, int]
+
+
+@blueprint.get("/restore/<host>")
+@operator_only
+def form(host: str) -> Page:
+    """Where to, for the paths in the address."""
+    return _form(_wish(see(host), paths_of_request()))
+
+
+@blueprint.post("/restore/<host>")
+@operator_only
+def choose(host: str) -> Page:
+    """Where to, for the paths that were chosen in a folder; for the folder when none was. Also the way back from a preview."""
+    return _form(_wish(see(host), paths_of_form() or paths_of_form("folder")))
+
+
+@blueprint.post("/restore/<host>/preview")
+@operator_only
+def preview(host: str) -> Page:
+    """What would happen; the page that waits for it when that takes long."""
+    wish = _wish(see(host), paths_of_form())
+    if problem := _problem(wish.folder):
+        return _form(wish, problem), 400
+    try:
+        found = restore.preview(agent(), wish)
+    except Absent:
+        raise
+    except OperatorError as error:
+        return _form(wish, error.message, error.hint), 409
+    if isinstance(found, str):
+        return redirect(url_for("restore.look", host=host, job=found), 303)
+    return _shown(restore.Look(wish, True, found=found))
+
+
+@blueprint.get("/restore/<host>/preview/<job>")
+@operator_only
+def look(host: str, job: str) -> Page:
+    """What would happen, as soon as that is known."""
+    found = restore.look(agent(), job) if see(host) else None
+    if found is None or found.wish.host != host:
+        abort(404, "there is no such preview")
+    if "X-Wait" in request.headers:  # the page, which asks whether it is worth to load it again
+        return "", 204 if found.over else 202
+    return _shown(found)
+
+
+@blueprint.post("/restore/<host>/start")
+@operator_only
+def start(host: str) -> Page:
+    """Has it done, and leads to the job."""
+    wish = _wish(see(host), paths_of_form())
+    if problem := _problem(wish.folder):
+        return _form(wish, problem), 400
+    try:
+        job = restore.start(agent(), wish)
+    except Absent:
+        raise
+    except OperatorError as error:
+        return _form(wish, error.message, error.hint), 409
+    return redirect(url_for("jobs.job", job=job), 303)
+
+
+def _wish(host: str, paths: list[bytes]) -> Wish:
+    """What the request's fields say. The backup is one from here on, whatever comes to be the latest."""
+    if not paths:
+        abort(400, "no path is chosen")
+    if len(paths) > MOST:
+        abort(400, f"these are more than {MOST:,} paths: choose the folder that they are in")
+    overwrite = request.values.get("overwrite", "never")
+    if overwrite not in OVERWRITE:
+        abort(400, f"overwrite is one of: {', '.join(OVERWRITE)}")
+    place = request.values.get("place", "original")
+    if place not in ("original", "folder"):
+        abort(400, "place is original or folder")
+    folder = request.values.get("into", "").strip() if place == "folder" else None
+    backup = data.browse(agent(), host, which_of_request("backup") or "latest", b"/", limit=1).backup.name
+    return Wish(host, backup, tuple(dict.fromkeys(paths)), folder, overwrite)
+
+
+def _problem(folder: str | None) -> str:
+    """Why a folder is none, in words; "" when it may be one."""
+    if folder is None:
+        return ""
+    if not folder.startswith("/"):
+        return "The folder begins with /, such as /var/tmp/restored"
+    if not folder.isprintable() or ".." in folder.split("/") or len(folder) > _LONGEST_FOLDER:
+        return "The folder has no .. in it, no characters that cannot be seen, and 900 of them at the most"
+    return ""
+
+
+def _form(wish: Wish, problem: str = "", hint: str = "") -> str:
+    return render_template("restore/form.html", **_given(wish), problem=problem, hint=hint)
+
+
+def _shown(found: restore.Look) -> str:
+    return render_template("restore/preview.html", **_given(found.wish), look=found, found=found.found)
+
+
+def _given(wish: Wish) -> dict[str, object]:
+    known = data.choices(source().catalogue.backups(wish.host))
+    backup = next((one for one in known if one.name == wish.backup), None)
+    words = {"overwrite_words": OVERWRITE, "zone": source().site.zone}
+    return {"at": Links(wish.host, wish.backup), "wish": wish, "backup": backup, **words}

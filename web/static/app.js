@@ -1,0 +1,26 @@
+// Small comforts. Every page works without them.
+"use strict";
+(() => {
+  // A form that was sent is not sent a second time by a second click.
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (form.method !== "post" || event.defaultPrevented) return;
+    if (form.dataset.sent) { event.preventDefault(); return; }
+    form.dataset.sent = "yes";
+    setTimeout(() => { delete form.dataset.sent; }, 5000);
+  });
+
+  // A choice takes effect at once: <select data-submit>. Its button stays for who has no JavaScript.
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
+  });
+
+  // The menu closes with Escape and with a click elsewhere.
+  const menu = document.querySelector(".me");
+  if (menu) {
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && menu.open) { menu.open = false; menu.querySelector("summary").focus(); }
+    });
+    document.addEventListener("click", (event) => { if (!menu.contains(event.target)) menu.open = false; });
+  }
+})();

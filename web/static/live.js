@@ -1,0 +1,68 @@
+// Parts of a page that are fetched again: <section data-live="/address" data-every="2000">. The page works without.
+"use strict";
+(() => {
+  const longest = 60000; // ms between two tries while the server does not answer
+
+  function start(section) {
+    const every = Math.max(1000, Number(section.dataset.every) || 5000);
+    let wait = every;
+    let timer = 0;
+
+    function again() {
+      clearTimeout(timer);
+      timer = setTimeout(look, document.hidden ? every * 5 : wait);
+    }
+
+    async function look() {
+      try {
+        const answer = await fetch(section.dataset.live, { headers: { "X-Live": "1" }, credentials: "same-origin", redirect: "error" });
+        if (answer.status === 401 || answer.status === 403) {
+          say(section, "You are logged out. Load the page anew.");
+          return;
+        }
+        if (!answer.ok) throw new Error(String(answer.status));
+        replace(section, await answer.text());
+        section.removeAttribute("data-stale");
+        say(section, "");
+        wait = every;
+      } catch (_error) {
+        section.setAttribute("data-stale", "");
+        say(section, "The dashboard does not answer. This is how it was a moment ago.");
+        wait = Math.min(wait * 2, longest);
+      }
+      again();
+    }
+
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
+    again();
+  }
+
+  // What has the focus keeps it, and what was unfolded stays so: both are known by their id.
+  function replace(section, text) {
+    const fresh = new DOMParser().parseFromString(text, "text/html").body;
+    const held = section.contains(document.activeElement) ? document.activeElement : null;
+    if (held && held.matches("input, select, textarea")) return;
+    for (const unfolded of section.querySelectorAll("details[id][open]")) {
+      const same = fresh.querySelector("#" + CSS.escape(unfolded.id));
+      if (same) same.open = true;
+    }
+    const key = held && (held.id ? "#" + CSS.escape(held.id) : held.getAttribute("href") ? `a[href="${CSS.escape(held.getAttribute("href"))}"]` : "");
+    section.replaceChildren(...document.adoptNode(fresh).childNodes);
+    if (key) section.querySelector(key)?.focus();
+  }
+
+  function say(section, words) {
+    let note = section.nextElementSibling;
+    if (!note || !note.classList.contains("stale")) {
+      if (!words) return;
+      note = document.createElement("p");
+      note.className = "stale";
+      note.setAttribute("role", "status");
+      section.after(note);
+    }
+    if (note.textContent !== words) note.textContent = words;
+    note.hidden = !words;
+  }
+
+  document.querySelectorAll("[data-live]").forEach(start);
+})();

@@ -1,0 +1,71 @@
+"""Moments, in words: how long ago, and what the clock said in the pool's zone; and browsers by their names. Pure."""
+
+import re
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from btrkeep.units import format_time
+
+_BROWSERS = (
+    ("Edg/", "Edge"),
+    ("Firefox/", "Firefox"),
+    ("Chrome/", "Chrome"),
+    ("Safari/", "Safari"),
+)  # each also says what follows it
+_SYSTEMS = (
+    ("Android", "Android"),
+    ("iPhone", "iPhone"),
+    ("iPad", "iPad"),
+    ("Windows", "Windows"),
+    ("Mac OS", "macOS"),
+    ("Linux", "Linux"),
+)
+_UNITS = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"))
+_TRUNCATED = 2.0  # seconds: `now` has none behind the point
+_FEW = 1.5  # less than so many of a unit are told in the next smaller one
+
+
+def relative(moment: datetime, now: datetime) -> str:
+    """ "3 hours ago", "in 2 days", "just now"."""
+    seconds = (now - moment).total_seconds()
+    for size, noun in _UNITS:
+        if abs(seconds) >= size * (_FEW if noun != "minute" else 1):
+            number = int(abs(seconds) / size)
+            words = f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+            return f"{words} ago" if seconds > 0 else f"in {words}"
+    return "just now" if seconds > -_TRUNCATED else "in a moment"
+
+
+def absolute(moment: datetime, zone: ZoneInfo, now: datetime | None = None) -> str:
+    """ "Fri 20 Nov 22:00", with the year when it is another than that of `now`; with the zone where the hour comes twice."""
+    local = moment.astimezone(zone)
+    year = "" if now and now.astimezone(zone).year == local.year else f" {local.year}"
+    twice = f" {local:%Z}" if comes_twice(moment, zone) else ""
+    return f"{local:%a} {local.day} {local:%b}{year} {local:%H:%M}{twice}"
+
+
+def exact(moment: datetime, zone: ZoneInfo) -> str:
+    """ "2026-11-20 23:00:03 CET, 22:00:03 UTC": all there is to say."""
+    local = moment.astimezone(zone)
+    offset = f"{local:%z}"
+    here = f"{local:%Y-%m-%d %H:%M:%S} {local:%Z}"
+    if local.utcoffset() == UTC.utcoffset(None):
+        return here
+    words = f" (UTC{offset[:3]}:{offset[3:]})"
+    return f"{here}{words}, {format_time(moment)}"
+
+
+def browser(agent: str) -> str:
+    """ "Firefox 128 on Linux" of what a browser says of itself; what is none of the usual ones is shown as it is, cut short."""
+    name = next((found for word, found in _BROWSERS if word in agent), "")
+    system = next((found for word, found in _SYSTEMS if word in agent), "")
+    version = re.search(rf"(?:{name}|{'Version' if name == 'Safari' else 'Edg'})/(\d+)", agent) if name else None
+    if not name:
+        return agent[:40] or "unknown"
+    return f"{name}{f' {version[1]}' if version else ''}{f' on {system}' if system else ''}"
+
+
+def comes_twice(moment: datetime, zone: ZoneInfo) -> bool:
+    """Whether clocks in the zone show this time a second time, because they are put back."""
+    wall = moment.astimezone(zone).replace(tzinfo=None)
+    return wall.replace(tzinfo=zone, fold=0).utcoffset() != wall.replace(tzinfo=zone, fold=1).utcoffset()
