@@ -12,6 +12,7 @@ from shutil import which
 
 from backupd.alarms.send import service_of
 from backupd.night import too_little_room
+from backupd.published import tell_dashboard
 from backupd.rsync.command import probe_command
 from backupd.rsync.meaning import meaning
 from backupd.version import OLDEST, SAFE, rsync_version
@@ -127,6 +128,8 @@ def _catalogue(config: Config) -> Iterator[Finding]:
         with Catalogue.open(config.pool.state) as catalogue:
             pool = open_pool(config.pool.path)
             known, pool_id = catalogue.pool_id(), pool.id
+            if known in (None, pool_id):
+                tell_dashboard(config, pool, catalogue)
     except PoolUnusable:
         return
     except OperatorError as error:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import hypothesis
 import pytest
@@ -180,7 +181,7 @@ def backupd_running() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """`backupd_running(*words, env=...)` starts our command and returns its Popen; what is still running at the end is killed."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*words: str | Path, **wishes: dict[str, str]) -> subprocess.Popen[str]:
+    def start(*words: str | Path, **wishes: Any) -> subprocess.Popen[str]:
         started.append(backupd_start(*words, **wishes))
         return started[-1]
 

@@ -243,7 +243,14 @@ def test_a_foreign_owner_of_our_names_is_found() -> None:
 
 # Needed, though no module imports it: zoneinfo reads it where the system has no time zones of its own.
 NEVER_IMPORTED = {"tzdata"}
-DISTRIBUTION = {"PIL": "pillow", "prometheus_client": "prometheus-client", "sqlalchemy": "SQLAlchemy"}
+DISTRIBUTION = {
+    "PIL": "pillow",
+    "argon2": "argon2-cffi",
+    "flask_wtf": "flask-wtf",
+    "prometheus_client": "prometheus-client",
+    "sqlalchemy": "SQLAlchemy",
+    "zipstream": "zipstream-ng",
+}
 
 
 def declared() -> set[str]:

@@ -16,4 +16,6 @@ def command(ctx: click.Context, shell: str) -> None:
     """
     found = get_completion_class(shell)
     assert found is not None
+    if shell == "bash":  # which takes HOST@BACKUP for two words otherwise
+        click.echo("COMP_WORDBREAKS=${COMP_WORDBREAKS//@/}")
     click.echo(found(ctx.find_root().command, {}, "backupd", "_BACKUPD_COMPLETE").source())

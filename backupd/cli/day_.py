@@ -9,15 +9,13 @@ import click
 
 from backupd.cli.context import json_option, now_option, opened
 from backupd.cli.trend_ import png_option
-from backupd.sampling.day import Phase, Slot, Sum, phases, slots, sums
+from backupd.sampling.day import MINUTES, Phase, Slot, Sum, bounds, phases, slots, sums
 from backupd.sampling.picture_data import Day
 from btrkeep.catalogue import Job
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_time, printable
-
-_MINUTES = 5
 
 
 class _Date(click.ParamType[Any]):
@@ -45,12 +43,12 @@ def command(ctx: click.Context, date: Any, png: Path | None, as_json: bool, now:
     """
     with opened(ctx, now) as site:
         zone, moment = site.config.pool.zone, site.clock.now()
-        start, end = _bounds(date, zone, moment)
+        start, end = bounds(date, zone, moment)
         samples = site.catalogue.samples(site.pool.filesystem, start - timedelta(hours=2), end + timedelta(days=1))
         jobs = [_ended(job, moment) for job in site.catalogue.jobs(site.pool.filesystem, start, end)]
         name = str(site.pool.path)
     ran = phases(jobs, samples, start, end)
-    count = round((end - start) / timedelta(minutes=_MINUTES))
+    count = round((end - start) / timedelta(minutes=MINUTES))
     found = Day(printable(name), start, end, zone, slots(samples, start, end, count), ran, sums(samples, jobs, ran, start, end))
     has_samples = any(slot.read is not None for slot in found.slots)
     if png and has_samples:
@@ -66,16 +64,6 @@ def command(ctx: click.Context, date: Any, png: Path | None, as_json: bool, now:
 
         click.echo("\n".join(lines(found)))
     return Exit.OK if has_samples or as_json or not png else Exit.ATTENTION
-
-
-def _bounds(date: Any, zone: ZoneInfo, now: datetime) -> tuple[datetime, datetime]:
-    """The day of the zone, of 23 or 25 hours when the clocks change; or the 24 hours up to the last five minutes."""
-    if date is None:
-        end = datetime.fromtimestamp(-(-now.timestamp() // (60 * _MINUTES)) * 60 * _MINUTES, UTC)
-        return end - timedelta(days=1), end
-    days = (date, date + timedelta(days=1))
-    start, end = (datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC) for day in days)
-    return start, end
 
 
 def _ended(job: Job, now: datetime) -> Job:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from backupd.cli.context import Opened, json_option, now_option, opened
+from backupd.published import tell_dashboard
 from backupd.sampling import take
 from backupd.sampling.read import look
 from backupd.sampling.trend import metadata_share
@@ -33,6 +34,7 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
     A catalogue that others keep busy is no failure: this sample is left out then, and nothing that counts is lost.
     """
     with opened(ctx, now) as site:
+        tell_dashboard(site.config, site.pool, site.catalogue)
         try:
             found = look(site.pool)
         except OSError as error:

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import groupby, pairwise
+from typing import Protocol
+from zoneinfo import ZoneInfo
 
 from backupd.sampling.trend import data_factor
 from btrkeep.catalogue import Job, Sample
@@ -11,6 +13,18 @@ from btrkeep.catalogue import Job, Sample
 _TOGETHER = timedelta(minutes=10)
 """Jobs of one kind that are no further apart are one: between the hosts of a night there is a moment now and then."""
 _PASSIVE = "paused"
+MINUTES = 5
+"""How long a piece of a day is that is shown."""
+
+
+class Active(Protocol):
+    """A sample, as far as it says what the kernel did then."""
+
+    @property
+    def taken(self) -> datetime: ...
+
+    @property
+    def activity(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +73,16 @@ class Sum:
         return self.metadata / self.data if self.metadata is not None and self.data else None
 
 
+def bounds(day: date | None, zone: ZoneInfo, now: datetime) -> tuple[datetime, datetime]:
+    """The day of the zone, of 23 or 25 hours when the clocks change; None: the 24 hours up to the last five minutes."""
+    if day is None:
+        end = datetime.fromtimestamp(-(-now.timestamp() // (60 * MINUTES)) * 60 * MINUTES, UTC)
+        return end - timedelta(days=1), end
+    days = (day, day + timedelta(days=1))
+    start, end = (datetime(one.year, one.month, one.day, tzinfo=zone).astimezone(UTC) for one in days)
+    return start, end
+
+
 def slots(samples: Sequence[Sample], start: datetime, end: datetime, count: int) -> list[Slot]:
     """The time from `start` to `end` in `count` equal pieces. What a sample tells of is spread evenly over its time."""
     length = (end - start) / count
@@ -93,7 +117,7 @@ def _overlap(start: datetime, end: datetime, begin: datetime, last: datetime) ->
     return max((min(end, last) - max(start, begin)).total_seconds(), 0.0)
 
 
-def phases(jobs: Iterable[Job], samples: Sequence[Sample], start: datetime, end: datetime) -> list[Phase]:
+def phases(jobs: Iterable[Job], samples: Sequence[Active], start: datetime, end: datetime) -> list[Phase]:
     """When jobs ran, each kind by itself; jobs that followed each other closely are one. All within `start` and `end`.
 
     Every job has its end here. What the kernel was seen doing (a scrub, somebody else's balance) began at the sample before.

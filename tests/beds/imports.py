@@ -39,7 +39,8 @@ DOORS = {
     ("web", "backupd.sampling.picture"),
     ("web", "backupd.sampling.picture_data"),
     ("web", "backupd.sampling.chart"),
-    # and the drawing of a recorded state.
+    # the names of metrics, and the drawing of a recorded state.
+    ("web", "backupd.metrics.table"),
     ("web", "heatmap.recorded"),
     ("web", "heatmap.state"),
     ("web", "heatmap.picture"),
@@ -85,7 +86,8 @@ RESERVED = (
     Reserved(("btrfs",), modules=("btrkeep.pool", "btrkeep.treescan")),
     # The throttle is a small program that rsync starts; it becomes the program that it stands before.
     Reserved(STARTERS, modules=("btrkeep.process", "backupd.throttle")),
-    Reserved(("sqlalchemy", "alembic", "sqlite3"), modules=("btrkeep.catalogue",)),
+    Reserved(("sqlalchemy", "alembic"), modules=("btrkeep.catalogue",)),
+    Reserved(("sqlite3",), modules=("btrkeep.catalogue", "web.auth.store")),  # users and sessions are the dashboard's own
     Reserved(("print",), parts=("cli", "__main__")),
     Reserved(("click", "rich"), parts=("cli", "display", "__main__")),
 )

@@ -86,6 +86,11 @@ def told(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, A
     said["list"], said["log"] = nights.json("list", "web1"), nights.json("log", "web1", "-n", "1")
     said["backup.json"] = nights.record("web1")
     said["accept"], said["rebuild"] = nights.json("accept", "web1", "latest", "--why", "moved to web2"), nights.json("rebuild")
+    said["browse"], said["versions"] = nights.json("browse", "web1", str(www)), nights.json("versions", "web1", f"{www}/0.jpg")
+    said["compare"] = nights.json("compare", "web1", str(www), nights.names("web1")[0])
+    said["restore --dry-run"] = nights.json("restore", "web1", str(www), "--to", str(nights.top / "out"), "--dry-run")
+    said["restore"] = nights.json("restore", "web1", str(www), "--to", str(nights.top / "out"))
+    said["restore --tar"] = nights.json("restore", "web1", str(www), "--tar", str(nights.top / "out.tar"))
     said["notes.json"] = json.loads((nights.backup("web1", "notes.json")).read_text())
     said["pool.json"] = json.loads((nights.pool / ".btrkeep" / "pool.json").read_text())
     said["status"] = status_while_running(nights, www, backupd_running)
@@ -151,4 +156,4 @@ def test_every_example_is_of_the_shape_of_real_output(page: Read, told: dict[str
 
 def test_every_command_that_speaks_json_has_its_section(page: Read) -> None:
     titles = {"".join(section[0].itertext()) for section in page("json").root.iter("section")}
-    assert {f"backupd {command}" for command in COMMANDS} - {"backupd completion"} <= titles
+    assert {f"backupd {command}" for command in COMMANDS} - {"backupd completion", "backupd serve"} <= titles

@@ -1,0 +1,18 @@
+"""What the dashboard may know of the configuration, written into the catalogue by whoever has read it as root."""
+
+import logging
+
+from btrkeep.catalogue import Catalogue, CatalogueBusy
+from btrkeep.config import Config, publish
+from btrkeep.pool.marker import Pool
+from btrkeep.units import printable
+
+_log = logging.getLogger(__name__)
+
+
+def tell_dashboard(config: Config, pool: Pool, catalogue: Catalogue) -> None:
+    """Publish what has changed. When others keep the catalogue busy the next command does it: nobody fails for that."""
+    try:
+        publish(config, catalogue, rehearsal=pool.rehearsal, filesystem=pool.filesystem)
+    except CatalogueBusy as error:
+        _log.info("%s", printable(error.message))

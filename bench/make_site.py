@@ -1,0 +1,239 @@
+"""The catalogue of a whole site, as the dashboard shows it: hosts in every state, a year of the pool, alarms, jobs, pictures.
+
+    python -m bench.make_catalogue STATE --site
+
+It is always the same one but for its clock: the last night is the one before `now`, so that hosts are as late as they are meant
+to be. `hostile=True` puts text into it that nobody should trust: markup, escapes, bytes that are no UTF-8, in every place where
+text of a host or of a person can stand. tests/beds/dashboard.py serves it to a real browser.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, time, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from bench import make_catalogue, site_history, site_pictures
+from bench.site_history import FILESYSTEM, POOL
+from btrkeep.catalogue import Backup, Catalogue, Progress, Run, StoredAlarm
+from btrkeep.config.model import Config, HostConfig, PoolSettings, Retention
+from btrkeep.config.published import publish
+from btrkeep.config.values import Window
+
+GROUPS = ("web", "database", "mail", "shop", "lab")
+STRIP = 30  # nights of which every run is known
+ZONE = ZoneInfo("Europe/Amsterdam")
+HOSTILE = (
+    "<script>window.pwned=1</script>",
+    "\"'><img src=x onerror=window.pwned=1>",
+    "javascript:window.pwned=1",
+    "caf\udce9 \udcff\udcfe",
+    "two\nlines\r\nSet-Cookie: pwned=1",
+    "\x1b[2J\x1b]0;pwned\x07",
+    "\u202egnp.exe \u2066 \ufeff",
+    "{{ 7 * 7 }} {% raw %} %s %d ${x}",
+    "x" * 3000,
+    "a & b &lt; c &amp; d",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What was made. `now` is the moment at which it is as it is meant; `running` hosts transfer at that moment."""
+
+    state: Path
+    now: datetime
+    hosts: tuple[str, ...]
+    running: tuple[str, ...]
+    backups: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """`pid`, `pid_started`: the process that does what runs now, a living one if it is to be seen as running."""
+
+    hosts: int = 3000
+    count: int = 34
+    now: datetime | None = None
+    hostile: bool = False
+    running: int = 6
+    pid: int = 4242
+    pid_started: str | None = "1234567"
+    pictures: int = 12
+    rehearsal: bool = False
+
+
+def make(state: Path, hosts: int = 3000, count: int = 34, **wishes: object) -> Made:
+    """Fill the catalogue in `state`, which has none yet. `wishes` as in Wishes."""
+    return make_as(state, Wishes(hosts=hosts, count=count, **wishes))  # type: ignore[arg-type]
+
+
+def make_as(state: Path, wish: Wishes) -> Made:
+    """The same."""
+    now = (wish.now or datetime.now(UTC)).replace(microsecond=0)
+    last = datetime.combine(now.date() - timedelta(days=1), time(22), UTC)
+    names = tuple(name_of(number) for number in range(wish.hosts))
+    running = tuple(names[number] for number in range(wish.hosts) if kind_of(number) == "ok")[: wish.running]
+    with Catalogue.open(state) as catalogue:
+        done = catalogue.replace_backups(make_catalogue.POOL_ID, backups(wish, last))
+        catalogue.add_runs(runs(wish, last))
+        publish(configuration(state, wish), catalogue, rehearsal=wish.rehearsal, filesystem=FILESYSTEM)
+        catalogue.put_alarms(alarms(wish, last, now))
+        for number, host in enumerate(running):
+            _start(catalogue, host, number, wish, now)
+        site_history.fill(catalogue, now, HOSTILE if wish.hostile else ())
+    site_pictures.draw(state / "pictures", FILESYSTEM, now, wish.pictures)
+    return Made(state, now, names, running, done)
+
+
+def name_of(number: int) -> str:
+    """web0000.example.org, database0001.example.org and so on."""
+    return f"{GROUPS[number % len(GROUPS)]}{number:04}.example.org"
+
+
+def kind_of(number: int) -> str:
+    """What host number so and so is like: of a hundred, about 96 are well."""
+    kinds = {3: "late", 41: "failing", 67: "failing", 17: "suspect", 33: "never", 77: "optional", 50: "partial", 91: "disabled"}
+    kind = kinds.get(number % 100, "ok")
+    seldom = {"suspect", "never", "disabled"}
+    return "ok" if kind in seldom and number >= 100 and number // 100 % 4 else kind
+
+
+def configuration(state: Path, wish: Wishes) -> Config:
+    """What /etc/btrkeep/main.toml would say. One host of the lab starts at night only."""
+    hosts = {name: _host(number, name, wish.hostile) for number in range(wish.hosts) if (name := name_of(number))}
+    return Config(Path("/etc/btrkeep/main.toml"), "main", PoolSettings(POOL, state, ZONE), hosts=hosts)
+
+
+def _host(number: int, name: str, hostile: bool) -> HostConfig:
+    kind, group = kind_of(number), GROUPS[number % len(GROUPS)]
+    paths = ("/etc", "/home", "/srv", "/var/lib")
+    return HostConfig(
+        name,
+        group=group,
+        address=f"root@{name}",
+        paths=(*paths, f"/srv/{HOSTILE[number % len(HOSTILE)]}") if hostile and number < len(HOSTILE) else paths,
+        enabled=kind != "disabled",
+        optional=kind == "optional",
+        window=Window(time(22), time(6)) if group == "lab" else None,
+        retention=Retention(daily=14, weekly=12, monthly=12),
+    )
+
+
+def backups(wish: Wishes, last: datetime) -> Iterator[Backup]:
+    """All of them, night after night."""
+    for night, evening in enumerate(make_catalogue.nights(wish.count, last)):
+        for host in range(wish.hosts):
+            if (one := backup(host, night, evening, (last - evening).days, wish)) is not None:
+                yield one
+    yield from (working(number, last) for number in range(wish.hosts) if kind_of(number) == "partial")
+
+
+def backup(host: int, night: int, evening: datetime, ago: int, wish: Wishes) -> Backup | None:
+    """What host number `host` has of the night `ago` nights before the last one; None: nothing."""
+    kind = kind_of(host)
+    if kind == "never" or (kind in ("late", "optional") and ago < 4) or (kind == "failing" and ago < 1 + host % 3):
+        return None
+    plain = make_catalogue.backup_of(host, night, evening)
+    state = "suspect" if kind == "suspect" and ago == 0 else plain.state
+    words = HOSTILE[host % len(HOSTILE)] if wish.hostile else "too many files of /srv are gone"
+    name = name_of(host)
+    grown = 1 - ago / 400 + 0.08 * ((host * 7 + night * 13) % 11) / 11
+    return replace(
+        plain,
+        host=name,
+        path=f"{POOL}/hosts/{name}/{plain.name}",
+        state="expired" if state == "complete" and night == 0 and host % 3 == 0 else state,
+        outcome=state,
+        error=None if state == "complete" else f"{state}: {words}",
+        warnings=(f'file has vanished: "/srv/{words}"', *plain.warnings)
+        if wish.hostile and host < len(HOSTILE)
+        else plain.warnings,
+        held=(f"before the migration {words}" if wish.hostile else "before the migration") if host % 40 == 9 and ago == 5 else None,
+        expired=evening + timedelta(hours=60 * 24) if state == "complete" and night == 0 and host % 3 == 0 else None,
+        files=round((plain.files or 0) * grown),
+        bytes=round((plain.bytes or 0) * grown),
+        new_bytes=round((plain.new_bytes or 0) * (0.3 + (host * 31 + night * 17) % 19 / 10)),
+        duration=round((plain.duration or 0) * (0.8 + (host * 3 + night * 29) % 13 / 16), 1),
+    )
+
+
+def working(number: int, last: datetime) -> Backup:
+    """A transfer that broke off: it is continued the next time."""
+    started, name = last + timedelta(minutes=number % 300), name_of(number)
+    path = f"{POOL}/hosts/{name}/.working"
+    return Backup(name, None, path, "partial", started, None, None, None, None, None, "the host went away: rsync ended with 255")
+
+
+def runs(wish: Wishes, last: datetime) -> Iterator[Run]:
+    """Every night of the last STRIP; before, those whose backups are kept. Hosts in trouble have tried."""
+    kept = set(make_catalogue.nights(wish.count, last))
+    evenings = sorted(kept | {last - timedelta(days=ago) for ago in range(STRIP)})
+    for night, evening in enumerate(evenings):
+        ago = (last - evening).days
+        for host in range(wish.hosts):
+            if (one := run(host, night, evening, ago, wish)) is not None:
+                yield one
+
+
+def run(host: int, night: int, evening: datetime, ago: int, wish: Wishes) -> Run | None:
+    """The one run of a host in a night; None: it was not tried."""
+    kind = kind_of(host)
+    if kind in ("never", "disabled", "late") and ago < 4:
+        return None
+    made = backup(host, night, evening, ago, wish)
+    if made is not None:
+        return make_catalogue.run_of(replace(made, state=made.outcome or made.state))
+    if kind == "never":
+        return None
+    started = evening + timedelta(seconds=host * 7 % 28000)
+    said = HOSTILE[host % len(HOSTILE)] if wish.hostile else "ssh: connect to host port 22: Connection timed out"
+    plain = make_catalogue.run_of(make_catalogue.backup_of(host, night, evening))
+    return replace(
+        plain,
+        host=name_of(host),
+        started=started,
+        finished=started + timedelta(seconds=64),
+        outcome="failed",
+        backup=None,
+        attempts=3,
+        exit_code=255,
+        meaning="the connection broke or was never there",
+        error=f"the host cannot be reached: {said}",
+        last_lines=(said, "rsync error: unexplained error (code 255) at io.c(232) [Receiver=3.4.3]"),
+        literal_bytes=0,
+        matched_bytes=0,
+        received_bytes=0,
+    )
+
+
+def alarms(wish: Wishes, last: datetime, now: datetime) -> Iterator[StoredAlarm]:
+    """Of every host in trouble, of the pool's room, and one that is over."""
+    for number in range(wish.hosts):
+        name, words = name_of(number), HOSTILE[number % len(HOSTILE)] if wish.hostile else "connection timed out"
+        if kind_of(number) == "failing":
+            yield StoredAlarm("failure", f"host {name}", f"{name}: the backup is failed: {words}", 0, last, 1, now, None, None)
+        elif kind_of(number) == "late":
+            text = f"{name}: no complete backup for 4d 2h"
+            yield StoredAlarm("silent", f"host {name}", text, 0, last - timedelta(days=4), 1, now, None, None)
+    text = "91.4% of the pool's 40.0 TiB are used, the limit is 90%: 3.4 TiB available"
+    yield StoredAlarm("room", "used", text, 0, now - timedelta(days=2), 1, now - timedelta(days=2), None, None)
+    over = now - timedelta(hours=9)
+    yield StoredAlarm("devices", "device 2", "device 2 has counted 3 read errors", 3, last, 1, last, over, over)
+
+
+def _start(catalogue: Catalogue, host: str, number: int, wish: Wishes, now: datetime) -> None:
+    run_id = catalogue.start_run(host, now - timedelta(minutes=7 + number), wish.pid, wish.pid_started, night=True)
+    path = f"/srv/{HOSTILE[number % len(HOSTILE)]}" if wish.hostile else "/srv"
+    done = 41_234 + 9_000 * number
+    catalogue.put_progress(
+        Progress(
+            host, run_id, wish.pid, wish.pid_started, path, done, 120_000, done * 61_000, 11e6 + number * 1e6, done / 120_000, now
+        )
+    )
+
+
+def told(made: Made) -> str:
+    """What was made, for a program that made it in another process."""
+    return json.dumps({"state": str(made.state), "hosts": made.hosts, "running": made.running, "backups": made.backups})

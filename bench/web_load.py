@@ -1,0 +1,189 @@
+"""The dashboard under load: 3,000 hosts with 34 backups each, 20 clients, btrkeep-web as a process of its own without rights.
+
+First each page alone, one request after the other: what it takes from the first byte asked to the last one read, which is a little
+more than the server's own time. Then 20 clients at once, each with a connection of its own, for some seconds a page. Memory is the
+peak of the process over all of it (VmHWM).
+
+    python -m bench.web_load [--hosts 3000] [--backups 34] [--clients 20] [--seconds 10] [--state DIR] [--json]
+"""
+
+import argparse
+import http.client
+import json
+import os
+import platform
+import shlex
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import make_site
+from bench.common import say, wait_for_quiet
+from tests.beds import session
+from tests.beds.dashboard import Dashboard, serving
+
+LIMIT = 0.2
+"""Seconds that a page may take on the server."""
+LOADED = {"overview": "/", "hosts": "/hosts", "host": "/hosts/{host}", "api hosts": "/api/v1/hosts"}
+PAGES = {
+    **LOADED,
+    "hosts, searched": "/hosts?q=web+12",
+    "hosts, failing": "/hosts?state=failing",
+    "hosts, by size": "/hosts?sort=-size&page=9",
+    "what runs": "/overview/running",
+    "pool": "/pool",
+    "jobs": "/jobs",
+    "log": "/log",
+    "metrics": "/metrics",
+    "healthz": "/healthz",
+    "api overview": "/api/v1/overview",
+}
+
+
+@dataclass(slots=True)
+class Answers:
+    """Seconds of each answer that was right, and how many were not."""
+
+    seconds: list[float] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+def main() -> None:
+    """Makes, serves, measures, prints."""
+    made = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    made.add_argument("--hosts", type=int, default=3000)
+    made.add_argument("--backups", type=int, default=34)
+    made.add_argument("--clients", type=int, default=20)
+    made.add_argument("--seconds", type=float, default=10.0, help="of load for each page")
+    made.add_argument(
+        "--alone", type=int, default=30, help="requests of each page one after the other; one more comes first, unmeasured"
+    )
+    made.add_argument("--quiet", type=float, default=0.5, help="begin when fewer CPUs than this are busy; 0: do not wait")
+    made.add_argument("--patience", type=float, default=60.0, help="wait at most so many seconds for a quiet moment")
+    made.add_argument("--json", action="store_true", help="print JSON")
+    options = made.parse_args()
+    with tempfile.TemporaryDirectory(prefix="web-load-", dir=session.folder()) as folder:
+        try:
+            report(options, measure(options, Path(folder)))
+        finally:
+            session.end_session(session.own_name())
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """All figures."""
+    say(f"making {options.hosts} hosts with {options.backups} backups")
+    site = make_site.make(folder / "state", options.hosts, options.backups)
+    host = site.hosts[5]
+    with serving(folder, site.state) as web:
+        wait_for_quiet(options)
+        alone = {name: one_by_one(web, path.format(host=host), options.alone) for name, path in PAGES.items()}
+        before = memory(web)
+        loaded = {}
+        for name, path in LOADED.items():
+            wait_for_quiet(options)
+            loaded[name] = load(web, path.format(host=host), options.clients, options.seconds)
+            say(f"{name}: {loaded[name]['requests_per_second']:.0f}/s")
+        return {"alone": alone, "loaded": loaded, "memory": {"before_load": before, "peak": memory(web)}}
+
+
+def one_by_one(web: Dashboard, path: str, count: int) -> dict[str, Any]:
+    """One page, one client."""
+    answers, connection = Answers(), _connection(web)
+    for _ in range(count + 1):
+        _ask(connection, path, web.cookie, answers)
+    connection.close()
+    return _summary(answers, answers.seconds[1:]) | {"first": answers.seconds[0] if answers.seconds else None}
+
+
+def load(web: Dashboard, path: str, clients: int, seconds: float) -> dict[str, Any]:
+    """One page, many clients, for some time. Requests that were on their way at its end count with their whole time."""
+    answers, begun = [Answers() for _ in range(clients)], time.perf_counter()
+    threads = [threading.Thread(target=_client, args=(web, path, begun + seconds, one)) for one in answers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    took = time.perf_counter() - begun
+    together = Answers([one for some in answers for one in some.seconds], [one for some in answers for one in some.wrong])
+    return {"requests_per_second": len(together.seconds) / took, **_summary(together, together.seconds)}
+
+
+def _client(web: Dashboard, path: str, end: float, answers: Answers) -> None:
+    connection = _connection(web)
+    while time.perf_counter() < end:
+        _ask(connection, path, web.cookie, answers)
+    connection.close()
+
+
+def _connection(web: Dashboard) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", web.port, timeout=60)
+
+
+def _ask(connection: http.client.HTTPConnection, path: str, cookie: str, answers: Answers) -> None:
+    begun = time.perf_counter()
+    connection.request("GET", path, headers={"Cookie": cookie})
+    response = connection.getresponse()
+    response.read()
+    took = time.perf_counter() - begun
+    if response.status == 200:
+        answers.seconds.append(took)
+    else:
+        answers.wrong.append(f"{path}: {response.status}")
+
+
+def _summary(answers: Answers, seconds: Sequence[float]) -> dict[str, Any]:
+    if not seconds:
+        return {"requests": 0, "wrong": answers.wrong[:3]}
+    ordered = sorted(seconds)
+    return {
+        "requests": len(ordered),
+        "p50": statistics.median(ordered),
+        "p99": ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))],
+        "max": ordered[-1],
+        "wrong": answers.wrong[:3],
+    }
+
+
+def memory(web: Dashboard) -> dict[str, int]:
+    """Bytes that the process has in memory now, and had at the most."""
+    lines = Path(f"/proc/{web.pid}/status").read_text(encoding="utf-8").splitlines()
+    found = dict(line.split(":", 1) for line in lines)
+    return {"now": int(found["VmRSS"].split()[0]) << 10, "most": int(found["VmHWM"].split()[0]) << 10}
+
+
+def report(options: argparse.Namespace, measured: dict[str, Any]) -> None:
+    """JSON, or a table in milliseconds."""
+    machine = {"kernel": platform.release(), "cpus": os.cpu_count(), "python": platform.python_version()}
+    if options.json:
+        command = shlex.join(sys.orig_argv[1:])
+        print(json.dumps({"bench": "web_load", "machine": machine, "command": command, **measured}, indent=2))
+        return
+    print(f"btrkeep-web, {options.hosts} hosts with {options.backups} backups; {machine}\n")
+    print(f"{'one client':20} {'first':>8} {'p50':>8} {'p99':>8}   ms")
+    for name, one in measured["alone"].items():
+        if not one["requests"]:
+            print(f"{name:20} {one['wrong']}")
+            continue
+        print(f"{name:20} {_ms(one['first'])} {_ms(one['p50'])} {_ms(one['p99'])}" + ("  TOO SLOW" if one["p50"] > LIMIT else ""))
+    print(f"\n{f'{options.clients} clients':20} {'a second':>8} {'p50':>8} {'p99':>8}   ms")
+    for name, one in measured["loaded"].items():
+        if not one["requests"]:
+            print(f"{name:20} {one['wrong']}")
+            continue
+        print(f"{name:20} {one['requests_per_second']:8.0f} {_ms(one['p50'])} {_ms(one['p99'])}  {one['wrong'] or ''}")
+    for when, one in measured["memory"].items():
+        print(f"memory {when}: {one['now'] >> 20} MiB now, {one['most'] >> 20} MiB at the most")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:8.1f}"
+
+
+if __name__ == "__main__":
+    main()

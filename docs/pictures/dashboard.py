@@ -1,0 +1,100 @@
+"""Makes dashboard-*.png beside itself: every page of the dashboard, `python docs/pictures/dashboard.py` from the top folder.
+
+The site is the made-up one of bench/make_site.py, the files are those of a small real pool (so this takes root and a btrfs). A real
+browser looks at both: in light, in dark, and as a telephone. The pictures are reduced to few colours, for there are many of them.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP))  # the pictures are made in a bare checkout
+
+from playwright.sync_api import Browser  # noqa: E402
+
+from tests.beds import btrfs, session  # noqa: E402
+from tests.beds.browser import LAPTOP, PHONE, chromium, enter, visit  # noqa: E402
+from tests.beds.dashboard import Dashboard, own_folder, real_shop, serving  # noqa: E402
+from tests.beds.made_catalogue import made_catalogue  # noqa: E402
+
+SITE = {
+    "overview": "/",
+    "hosts": "/hosts",
+    "host": "/hosts/mail0067.example.org",
+    "pool": "/pool",
+    "day": "/pool/day",
+    "score": "/pool/score",
+    "heatmap": "/pool/heatmap",
+    "timelapse": "/pool/timelapse",
+    "blockgroups": "/pool/blockgroups",
+    "balance": "/pool/balance",
+    "expiry": "/pool/expiry",
+    "jobs": "/jobs",
+    "log": "/log",
+    "account": "/account",
+}
+COLOURS = 64
+LOOKS = {"": LAPTOP, "-dark": LAPTOP, "-phone": PHONE}
+IN_DARK = ("overview", "hosts", "host", "heatmap", "files")
+"""Pages whose dark looks are kept too."""
+
+
+def main(folder: Path) -> None:
+    """All of them."""
+    os.environ[session.MARK] = session.own_name()
+    try:
+        with chromium() as browser:
+            with own_folder() as place:
+                made = made_catalogue(place / "state", 300, hostile=False)
+                with serving(place, made.state) as web:
+                    draw(browser, web, SITE, folder)
+            with real_shop(btrfs.make(size="2G")) as web:
+                draw(browser, web, _files(web), folder)
+    finally:
+        session.end_session(session.own_name())
+
+
+def _files(web: Dashboard) -> dict[str, str]:
+    assert web.nights
+    source, first = web.nights.source, web.nights.names("shop")[0]
+    return {
+        "login": "/login",
+        "files": f"/files/shop?path={source}",
+        "file": f"/files/shop?path={source}/prices.txt",
+        "versions": f"/files/shop/versions?path={source}/prices.txt",
+        "compare": f"/files/shop/compare?path={source}/prices.txt&before={first}",
+        "restore": f"/restore/shop?path={source}/prices.txt",
+        "doctor": "/doctor",
+    }
+
+
+def draw(browser: Browser, web: Dashboard, pages: dict[str, str], folder: Path) -> None:
+    """A picture of the window for each page and look."""
+    for look, size in LOOKS.items():
+        scheme = "dark" if look == "-dark" else "light"
+        with visit(browser, web.url, viewport=size, color_scheme=scheme, reduced_motion="reduce") as (page, _):
+            enter(page, web.url, web.cookie)
+            for name, path in pages.items():
+                if look == "-dark" and name not in IN_DARK:
+                    continue
+                page.context.clear_cookies() if name == "login" else enter(page, web.url, web.cookie)
+                page.goto(path, wait_until="networkidle")
+                for button in page.get_by_role("button", name="Look now").all():  # the doctor's, who has not looked yet
+                    button.click()
+                    page.wait_for_load_state("networkidle")
+                _keep(page.screenshot(), folder / f"dashboard-{name}{look}.png")
+
+
+def _keep(data: bytes, path: Path) -> None:
+    from io import BytesIO
+
+    image = Image.open(BytesIO(data)).convert("RGB")
+    # Colours mean something here: the few pixels of a rare one must not take that of a frequent one.
+    image.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)

@@ -1,0 +1,280 @@
+"""The dashboard as it runs at a site: a btrkeep-web process on waitress, without rights, for a catalogue that root wrote.
+
+`serving` starts one; `made_site` does so with the made-up catalogue, `real_shop` with a real pool and its root service.
+"""
+
+import contextlib
+import http.client
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlencode
+
+from bench.make_site import Made
+from tests.beds import session
+from tests.beds.cli import TOP
+from tests.beds.made_catalogue import made_catalogue
+from tests.beds.nights import Nights
+from tests.beds.serving import Service
+from tests.beds.serving import serving as root_service
+from web.auth.model import Token, User
+from web.auth.passwords import hashed
+from web.auth.sessions import digest
+from web.auth.store import Store
+
+NOBODY = 65534
+PASSWORD = "correct horse battery"
+OPERATOR, VIEWER, CUSTOMER = "olga", "victor", "carol"
+"""An operator, a viewer, and a viewer who sees the hosts of some patterns alone."""
+_CSRF = re.compile(r'name="csrf_token"[^>]*value="([^"]+)"')
+
+
+@dataclass
+class Dashboard:
+    """One that runs. `cookie` is that of the operator; `tokens` are by the name of the user whose rights they have."""
+
+    port: int
+    pid: int
+    state: Path
+    data: Path
+    log: Path
+    cookie: str = ""
+    tokens: dict[str, str] = field(default_factory=dict)
+    made: Made | None = None
+    nights: Nights | None = None
+    service: Service | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def ask(self, method: str, path: str, body: bytes | str | None = None, **headers: str) -> "Answer":
+        """One request on a connection of its own, as it is: no cookie, no token, no redirect. Underscores of headers are dashes."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+            response = connection.getresponse()
+            return Answer(response.status, response.headers, response.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, who: str = OPERATOR, **headers: str) -> "Answer":
+        """As a program with that user's token; only /api and /metrics take one."""
+        return self.ask("GET", path, Authorization=f"Bearer {self.tokens[who]}", **headers)
+
+    def log_in(self, name: str = OPERATOR, password: str = PASSWORD) -> str:
+        """The session's cookie, for a Cookie header."""
+        form = self.ask("GET", "/login")
+        words = {"name": name, "password": password, "csrf_token": csrf_of(form.text)}
+        kind = "application/x-www-form-urlencoded"
+        done = self.ask("POST", "/login", urlencode(words), Content_Type=kind, Cookie=form.cookie)
+        assert done.status == 303, (done.status, done.text)
+        return self.ask("GET", "/account", Cookie=done.cookie).cookie or done.cookie  # it holds a CSRF token now
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8", "replace")
+
+    @property
+    def cookie(self) -> str:
+        """The cookies that were set, for a Cookie header."""
+        return "; ".join(one.partition(";")[0] for one in self.headers.get_all("Set-Cookie", []))
+
+
+def csrf_of(page: str) -> str:
+    """The token in a page's form."""
+    found = _CSRF.search(page)
+    assert found, page
+    return found[1]
+
+
+@contextmanager
+def serving(folder: Path, state: Path, service: Path | None = None, customer: tuple[str, ...] = ("web*",)) -> Iterator[Dashboard]:
+    """btrkeep-web for the catalogue in `state`, with its own files in `folder`; it must end well."""
+    folder.chmod(0o755)
+    uid = user_id()
+    data, log = folder / "data", folder / "web.log"
+    tokens = _people(data, customer)
+    for path in (data, *data.iterdir()):
+        os.chown(path, uid, uid)
+    readable(state, uid)
+    port = _free_port()
+    words = ["--state", state, "--data", data, "--listen", f"127.0.0.1:{port}"]
+    words += ["--socket", service] if service else ["--socket", folder / "nobody.sock"]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "web", *map(str, words)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd=TOP,
+            env={**os.environ, "PYTHONPATH": str(TOP), "HOME": "/nonexistent", "MPLCONFIGDIR": str(_scratch(folder, uid))},
+            user=uid if os.geteuid() == 0 else None,
+            group=uid if os.geteuid() == 0 else None,
+            extra_groups=[] if os.geteuid() == 0 else None,
+        )
+    try:
+        web = Dashboard(port, process.pid, state, data, log, tokens=tokens)
+        _wait(web, process)
+        web.cookie = web.log_in()
+        yield web
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) in (0, 143), web.said
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _scratch(folder: Path, uid: int) -> Path:
+    """Where matplotlib keeps the list of fonts, which takes seconds to make: that of other tests is taken over."""
+    place = folder / "scratch"
+    place.mkdir()
+    own = Path.home() / ".cache" / "matplotlib"
+    if own.is_dir():
+        shutil.copytree(own, place, dirs_exist_ok=True)
+    for path in (place, *place.rglob("*")):
+        os.chown(path, uid, uid)
+    return place
+
+
+def user_id() -> int:
+    """Whose process it is: nobody's, where that one can read the checkout and Python; else our own."""
+    if os.geteuid() != 0:
+        return os.geteuid()
+    done = subprocess.run(
+        [sys.executable, "-c", "import web.settings"], cwd=TOP, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True
+    )
+    return NOBODY if done.returncode == 0 else 0
+
+
+def readable(state: Path, uid: int) -> None:
+    """As install.sh leaves it: the dashboard's group may read the state folder, and no more."""
+    if os.geteuid() != 0 or uid == 0:
+        return
+    for path in (state, *state.rglob("*")):
+        os.chown(path, 0, uid, follow_symlinks=False)
+        path.chmod(0o750 if path.is_dir() else 0o640)
+
+
+def _people(data: Path, customer: tuple[str, ...]) -> dict[str, str]:
+    """Everybody has the same password, and a token with the same rights."""
+    store, now, password, tokens = Store(data), datetime.now(UTC), hashed(PASSWORD), {}
+    for name, role, hosts in ((OPERATOR, "operator", None), (VIEWER, "viewer", None), (CUSTOMER, "viewer", customer)):
+        store.add_user(User(name, role, hosts, password, now, now))
+        tokens[name] = f"btrkeep_{name}{'x' * 40}"
+        store.add_token(Token(name, role, hosts, now, None), digest(tokens[name]))
+    return tokens
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait(web: Dashboard, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 30
+    while True:
+        assert process.poll() is None, web.said
+        assert time.monotonic() < end, web.said
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", web.port), 1):
+            return
+        time.sleep(0.02)
+
+
+@contextmanager
+def made_site(hosts: int = 120) -> Iterator[Dashboard]:
+    """The dashboard of the made-up site, with text in it that nobody should trust. There is no pool and no root service."""
+    with own_folder() as folder:
+        made = made_catalogue(folder / "state", hosts)
+        with serving(folder, made.state) as web:
+            web.made = made
+            yield web
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """A folder of this session's that other users may enter, taken away at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="dashboard-", dir=session.folder()))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def _wait_for_tasks(service: Service) -> None:
+    """What was started has its end, so that the pool can go."""
+    end = time.monotonic() + 30
+    while any(one["state"] in ("queued", "running") for one in service.agent().ask("jobs")):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+MARKUP = b"<img src=x onerror=window.pwned=1>.txt"
+LATIN1 = b"caf\xe9.txt"
+NEWLINE = b"two\nlines.txt"
+ODD = (b"'quotes\".txt", b"a & b #1 %41 ?x=1.txt", b" leading and trailing ", b"-rf", "\u202egnp.txt".encode())
+NAMES = (MARKUP, LATIN1, NEWLINE, *ODD)
+
+
+@contextmanager
+def real_shop(top: Path) -> Iterator[Dashboard]:
+    """The dashboard of a real pool: the hosts `shop`, with names that are hard to show and a file of three versions, and `lab`."""
+    nights = Nights(top)
+    nights.state.parent.chmod(0o755)
+    fill(nights.source)
+    nights.host("shop", nights.source)
+    nights.host("lab", nights.source / "folder")
+    for night in range(3):
+        (nights.source / "prices.txt").write_text(f"black tea {2 + night}.80\ngreen tea 3.20\n")
+        nights.run()
+        nights.backupd("sample")
+        time.sleep(1.0 if night < 2 else 0)  # names of backups are whole seconds
+    with (
+        own_folder() as folder,
+        root_service(nights.config, "--allow", str(user_id())) as service,
+        serving(folder, nights.state, service.socket, ("lab",)) as web,
+    ):
+        web.nights, web.service = nights, service
+        yield web
+        _wait_for_tasks(service)
+
+
+def fill(source: Path) -> None:
+    """Files with all kinds of names, one of some MiB, a folder, symlinks out of the tree."""
+    folder = os.fsencode(source) + b"/names"
+    os.mkdir(folder)  # noqa: PTH102 - names that are no text
+    for name in NAMES:
+        with open(folder + b"/" + name, "wb") as file:  # noqa: PTH123
+            file.write(b"content of " + name)
+    (source / "large.bin").write_bytes(os.urandom(5 << 20))
+    (source / "folder").mkdir()
+    for number in range(30):
+        (source / "folder" / f"file {number:02}.txt").write_text(f"line {number}\n" * number)
+    (source / "shadow").symlink_to("/etc/shadow")
+    (source / "out").symlink_to("../../../../../../../../etc")

@@ -1,0 +1,64 @@
+"""The root service as a process of its own, asked over its socket."""
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from btrkeep.serving.client import Agent
+from tests.beds import session
+from tests.beds.cli import backupd_start
+
+
+@dataclass(slots=True)
+class Service:
+    """`log` is what it says, which under systemd goes to the journal."""
+
+    process: subprocess.Popen[str]
+    socket: Path
+    log: Path
+
+    def agent(self, who: str = "alice", patience: float = 20) -> Agent:
+        """Asks as the user that the test runs as."""
+        return Agent(self.socket, who, patience)
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+@contextmanager
+def serving(config: Path, *words: str, socket: Path | None = None) -> Iterator[Service]:
+    """`backupd serve --no-systemd` while the context lasts; it must end well then, unless it has ended before."""
+    folder = Path(tempfile.mkdtemp(prefix="serve-", dir=session.folder()))
+    folder.chmod(0o755)
+    path = socket or folder / "s"
+    with (folder / "log").open("w") as log:
+        process = backupd_start("--config", config, "serve", "--socket", path, "--no-systemd", *words, stderr=log)
+    service = Service(process, path, folder / "log")
+    try:
+        _wait(service)
+        yield service
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0, service.said
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _wait(service: Service) -> None:
+    end = time.monotonic() + 20
+    while not service.socket.exists():
+        assert service.process.poll() is None, service.said
+        assert time.monotonic() < end, service.said
+        time.sleep(0.02)
+    while "serving" not in service.said:
+        assert time.monotonic() < end, service.said
+        time.sleep(0.02)

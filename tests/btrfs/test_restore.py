@@ -1,0 +1,471 @@
+"""What `backupd restore` gives back to a folder is what the backup has, and nothing else there is touched."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backupd.files import writing
+from backupd.files.destination import Occupied, put
+from backupd.files.restoration import Request
+from backupd.files.restoring import Restore, preview
+from backupd.files.tree import Tree, look
+from btrkeep.errors import OperatorError
+from tests.beds import TOP, btrfs, differences, exclusive_bytes, manifest, work
+from tests.beds.everything import everything, write
+from tests.beds.nights import Nights
+
+pytestmark = [pytest.mark.root, pytest.mark.btrfs]
+
+
+PROGRAM = f"env PYTHONPATH={TOP} {sys.executable} -m backupd"
+
+
+@pytest.fixture(scope="module")
+def backed_up(_shared_mount: Path) -> Iterator[Nights]:
+    """A host web1 with everything that a tree can hold, backed up once. Tests of this module only read it."""
+    top = Path(tempfile.mkdtemp(prefix="restore-", dir=_shared_mount)) / "top"
+    work("btrfs", "-q", "subvolume", "create", top)
+    nights = Nights(top)
+    nights.host("web1", everything(nights.source / "srv"))
+    assert nights.run("web1")["web1"]["outcome"] == "complete"
+    yield nights
+    btrfs.delete_subvolume(top, _shared_mount)
+    top.parent.rmdir()
+
+
+@pytest.fixture
+def out(backed_up: Nights) -> Path:
+    """A folder beside the pool, on its btrfs; it does not exist yet."""
+    return Path(tempfile.mkdtemp(dir=backed_up.top)) / "out"
+
+
+@pytest.fixture
+def ext4(tmp_path: Path) -> Path:
+    """A folder on a filesystem that shares nothing with the pool."""
+    return tmp_path / "restored"
+
+
+def restore(nights: Nights, *words: str | Path, status: int = 0) -> dict[str, Any]:
+    done = nights.backupd("restore", "--json", *words, check=False)
+    assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
+    return dict(json.loads(done.stdout)) if done.stdout else {"stderr": done.stderr}
+
+
+def test_on_the_same_btrfs_all_comes_back_and_no_data_is_copied(backed_up: Nights, out: Path) -> None:
+    srv = backed_up.source / "srv"
+    done = restore(backed_up, "web1", srv, "--to", out)
+    assert differences(manifest(srv, blocks=True), manifest(out / "srv", blocks=True)) == []
+    assert (done["good"], done["copied_bytes"], done["differences"]["count"]) == (True, 0, 0)
+    assert done["reflinked_bytes"] > 20_000_000
+
+
+def test_on_another_filesystem_all_comes_back_and_is_compared(backed_up: Nights, ext4: Path) -> None:
+    """What ext4 cannot hold, a time of 1901, is told: it is the one difference, and there is no other."""
+    srv = backed_up.source / "srv"
+    done = restore(backed_up, "web1", srv, "--to", ext4, status=1)
+    (line,) = differences(manifest(srv), manifest(ext4 / "srv"))
+    assert line.startswith("b'times/1901': mtime")
+    assert (ext4 / "srv" / "contents" / "sparse").stat().st_blocks * 512 < 200_000
+    ((difference,), problems) = (done["differences"]["samples"], done["problems"]["count"])
+    assert difference == {"place": str(ext4 / "srv" / "times" / "1901"), "why": "differs: time"}
+    assert (problems, done["reflinked_bytes"]) == (0, 0)
+    assert done["compared_bytes"] == done["copied_bytes"] > 400_000
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("contents/below",), {"below", "below/and-again"}),
+        (("contents/below/and-again", "contents/empty"), {"and-again", "empty"}),
+        (("contents/below", "contents/below/and-again", "contents/below/"), {"below", "below/and-again"}),
+    ],
+)
+def test_a_path_gets_its_last_name_as_cp_has_it(backed_up: Nights, out: Path, words: tuple[str, ...], wanted: set[str]) -> None:
+    srv = backed_up.source / "srv"
+    restore(backed_up, "web1", *(f"{srv}/{word}" for word in words), "--to", out)
+    assert {os.fsdecode(name) for name in manifest(out)} - {""} == wanted
+
+
+def test_parents_keeps_whole_paths_and_the_folders_above_look_as_they_did(nights: Nights) -> None:
+    out, contents = nights.top / "out", nights.source / "srv" / "contents"
+    write(contents / "below" / "inside")
+    write(contents / "empty", "")
+    write(contents / "other")
+    os.chown(contents, 5, 6)
+    nights.host("web1", nights.source / "srv")
+    nights.run("web1")
+    restore(nights, "web1", contents / "below", contents / "empty", "--to", out, "--parents")
+    there = out / str(contents).strip("/")
+    assert {path.name for path in there.iterdir()} == {"below", "empty"}
+    for real, copy in ((contents, there), (contents.parent, there.parent)):
+        (was, now) = (one.stat() for one in (real, copy))
+        assert (was.st_uid, was.st_gid, was.st_mode, was.st_mtime_ns) == (now.st_uid, now.st_gid, now.st_mode, now.st_mtime_ns)
+
+
+def test_what_is_in_the_root_goes_into_the_folder_itself(backed_up: Nights, out: Path) -> None:
+    data = backed_up.backup("web1") / "data"
+    restore(backed_up, "web1", "/", "--to", out)
+    assert differences(manifest(data), manifest(out)) == []
+
+
+def test_two_paths_with_one_last_name_are_refused(backed_up: Nights, out: Path) -> None:
+    srv = backed_up.source / "srv"
+    paths = (srv / "attributes" / "folder", srv / "times" / "folder")
+    said = restore(backed_up, "web1", *paths, "--to", out, status=2)["stderr"]
+    assert "would both become folder" in said
+    assert "--parents" in said
+    assert not (out).exists()
+
+
+# --- what is there already
+
+
+def test_nothing_is_written_when_anything_is_in_the_way(backed_up: Nights, out: Path) -> None:
+    srv = backed_up.source / "srv"
+    write(out / "contents" / "binary", "mine")
+    before = manifest(out)
+    said = restore(backed_up, "web1", srv / "contents", "--to", out, status=1)["stderr"]
+    assert f"{out}/contents/binary: differs: " in said
+    assert "--overwrite" in said
+    assert differences(before, manifest(out)) == []
+
+
+def test_never_keeps_what_is_there_and_restores_the_rest(backed_up: Nights, out: Path) -> None:
+    contents = backed_up.source / "srv" / "contents"
+    write(out / "contents" / "binary", "mine")
+    write(out / "contents" / "other", "not of the backup")
+    done = restore(backed_up, "web1", contents, "--to", out, "--overwrite=never")
+    assert (out / "contents" / "binary").read_text() == "mine"
+    assert (out / "contents" / "other").read_text() == "not of the backup"
+    wanted, found = manifest(contents), manifest(out / "contents")
+    for both in (wanted, found):
+        for name in (b"", b"binary", b"other"):
+            both.pop(name, None)
+    assert differences(wanted, found) == []
+    assert done["kept"]["samples"][0]["place"] == f"{out}/contents/binary"
+
+
+def test_older_overwrites_what_is_older_than_the_backups(backed_up: Nights, out: Path) -> None:
+    contents = backed_up.source / "srv" / "contents"
+    for name in ("binary", "empty"):
+        write(out / "contents" / name, "mine")
+    os.utime(out / "contents" / "binary", ns=(0, 10**18))
+    done = restore(backed_up, "web1", contents / "binary", contents / "empty", "--to", out / "contents", "--overwrite=older")
+    assert (out / "contents" / "binary").read_bytes() == (contents / "binary").read_bytes()
+    assert (out / "contents" / "empty").read_text() == "mine"
+    assert (done["overwritten"]["count"], done["kept"]["count"]) == (1, 1)
+
+
+def test_all_makes_everything_as_it_was_and_deletes_nothing(backed_up: Nights, out: Path) -> None:
+    srv = backed_up.source / "srv"
+    restore(backed_up, "web1", srv, "--to", out)
+    write(out / "srv" / "contents" / "other", "not of the backup")
+    write(out / "srv" / "contents" / "binary", "mine")
+    (out / "srv" / "contents" / "again").unlink()
+    write(out / "srv" / "contents" / "again", "linked", 0o600)
+    (out / "srv" / "special" / "up").unlink()
+    (out / "srv" / "special" / "up").symlink_to("/etc")
+    (out / "srv" / "owners_and_modes" / "closed").chmod(0o755)
+    work("setfattr", "-x", "user.text", out / "srv" / "attributes" / "xattr")
+    done = restore(backed_up, "web1", srv, "--to", out, "--overwrite=all")
+    found = manifest(out / "srv")
+    assert found.pop(b"contents/other").size == 17
+    assert differences(manifest(srv), found) == []
+    assert done["overwritten"]["count"] == 6  # three of them are names of one file
+    assert Path("/etc").is_dir()
+
+
+@pytest.mark.parametrize("overwrite", ["--overwrite=all", "--overwrite=older", "--overwrite=never", "--compare=content"])
+def test_a_folder_never_takes_the_place_of_a_file_nor_the_other_way_round(backed_up: Nights, out: Path, overwrite: str) -> None:
+    srv = backed_up.source / "srv"
+    write(out / "contents" / "below", "a file where a folder was")
+    write(out / "contents" / "binary" / "inside", "a folder where a file was")
+    before = manifest(out)
+    said = restore(backed_up, "web1", srv / "contents", "--to", out, overwrite, status=1)["stderr"]
+    assert f"{out}/contents/below: it is a file there and a folder in the backup" in said
+    assert f"{out}/contents/binary: it is a folder there and a file in the backup" in said
+    assert differences(before, manifest(out)) == []
+
+
+def test_a_symlink_in_the_place_of_a_folder_is_never_followed(backed_up: Nights, out: Path, tmp_path: Path) -> None:
+    srv = backed_up.source / "srv"
+    out.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (out / "contents").symlink_to(tmp_path / "elsewhere")
+    said = restore(backed_up, "web1", srv / "contents", "--to", out, "--overwrite=all", status=1)["stderr"]
+    assert f"{out}/contents: it is a symlink there and a folder in the backup" in said
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_symlink_that_is_swapped_in_while_it_restores_leads_nowhere(backed_up: Nights, out: Path) -> None:
+    """Somebody who may write to the destination makes a symlink of a folder that was just made."""
+    outside = out.parent / "outside"
+    outside.mkdir()
+    path = os.fsencode(backed_up.source / "srv" / "contents")
+    with Tree(backed_up.backup("web1")) as tree:
+        request = Request((path,), out)
+        doing = Restore(tree, request, preview(tree, request, reflinks=True))
+
+        def swap(progress: Any) -> None:
+            if progress.place.endswith("/below/and-again") and not (out / "contents" / "below").is_symlink():
+                (out / "contents" / "below").rename(out / "moved")
+                (out / "contents" / "below").symlink_to(outside)
+
+        doing._tell = swap
+        done = doing.run()
+    assert list(outside.iterdir()) == []
+    assert not done.good
+    assert any("below" in place for place, _ in done.problems.samples)
+
+
+def test_a_name_is_given_only_where_nothing_is_or_what_was_looked_at(tmp_path: Path) -> None:
+    """Between the look and the rename somebody may be faster."""
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        (tmp_path / "name").write_text("theirs")
+        there = look(folder, b"name", b"/name")
+        (tmp_path / "new").write_text("ours")
+        with pytest.raises(Occupied):
+            put(folder, b"new", b"name", None)
+        (tmp_path / "other").write_text("theirs, changed")
+        (tmp_path / "other").rename(tmp_path / "name")
+        with pytest.raises(Occupied):
+            put(folder, b"new", b"name", there)
+        assert (tmp_path / "name").read_text() == "theirs, changed"
+        put(folder, b"new", b"name", look(folder, b"name", b"/name"))
+        assert (tmp_path / "name").read_text() == "ours"
+    finally:
+        os.close(folder)
+
+
+def test_what_comes_there_after_the_look_is_not_overwritten(backed_up: Nights, out: Path) -> None:
+    path = os.fsencode(backed_up.source / "srv" / "contents")
+    with Tree(backed_up.backup("web1")) as tree:
+        request = Request((path,), out)
+        doing = Restore(tree, request, preview(tree, request, reflinks=True))
+        write(out / "contents" / "binary", "came meanwhile")
+        done = doing.run()
+    assert (out / "contents" / "binary").read_text() == "came meanwhile"
+    assert [place for place, _ in done.problems.samples] == [f"{out}/contents/binary"]
+
+
+# --- stopped, killed, full
+
+
+def big(nights: Nights, files: int = 40) -> Path:
+    top = nights.source / "big"
+    for number in range(files):
+        write(top / f"folder{number % 4}" / f"file{number}").write_bytes(os.urandom(1_000_000))
+    nights.host("web1", top)
+    nights.run("web1")
+    return top
+
+
+def test_killed_in_the_middle_it_goes_on_and_nothing_is_left_behind(
+    nights: Nights, tmp_path: Path, backupd_running: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    """Killed wherever it is, three times."""
+    top, out = big(nights), tmp_path / "out"
+    words = ("--config", nights.config, "restore", "web1", top, "--to", out)
+    for _ in range(3):
+        process = backupd_running(*words)
+        before = len(list(out.rglob("*"))) if out.exists() else 0
+        while process.poll() is None and (len(list(out.rglob("*"))) if out.exists() else 0) < before + 4:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        for path in out.rglob("file*"):  # whatever has its name is whole
+            assert path.stat().st_size == 1_000_000
+    nights.backupd(*words[2:])
+    assert differences(manifest(top), manifest(out / "big")) == []
+
+
+def test_a_leftover_of_a_killed_run_is_taken_away_and_a_backed_up_name_like_it_stays(nights: Nights) -> None:
+    top, out = nights.source / "www", nights.top / "out"
+    write(top / ".btrkeep-restore-1234", "of the host")
+    nights.host("web1", top)
+    nights.run("web1")
+    write(out / "www" / ".btrkeep-restore-5678", "half")
+    restore(nights, "web1", top, "--to", out)
+    assert {path.name for path in (out / "www").iterdir()} == {".btrkeep-restore-1234"}
+    assert restore(nights, "web1", top, "--to", out)["new"]["count"] == 0
+
+
+def test_run_again_everything_is_passed_over(backed_up: Nights, out: Path) -> None:
+    srv = backed_up.source / "srv"
+    restore(backed_up, "web1", srv, "--to", out)
+    before = manifest(out, blocks=True)
+    inodes = {path: path.lstat().st_ctime_ns for path in (out / "srv" / "contents").iterdir() if not path.is_dir()}
+    again = restore(backed_up, "web1", srv, "--to", out)
+    assert differences(before, manifest(out, blocks=True)) == []
+    assert {path: path.lstat().st_ctime_ns for path in inodes} == inodes
+    assert (again["new"]["count"], again["overwritten"]["count"]) == (0, 0)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_well(
+    nights: Nights, tmp_path: Path, number: int, status: int, backupd_running: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    top, out = big(nights), tmp_path / "out"
+    process = backupd_running("--config", nights.config, "restore", "web1", top, "--to", out)
+    while not out.exists() or not list(out.rglob("file*")):
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert "the same command goes on" in said
+    assert not list(out.rglob(".btrkeep-restore-*"))
+
+
+def test_too_little_room_is_seen_before_anything_is_written(backed_up: Nights, tmp_path: Path) -> None:
+    work("mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", tmp_path)
+    try:
+        said = restore(backed_up, "web1", backed_up.source / "srv" / "contents", "--to", tmp_path / "out", status=1)["stderr"]
+        assert "are needed" in said
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        work("umount", tmp_path)
+
+
+def test_a_full_filesystem_ends_it_with_whole_files_only_and_it_can_go_on(nights: Nights, tmp_path: Path) -> None:
+    """A filesystem that says it has room and then has none: somebody else filled it."""
+    top, point = big(nights), tmp_path / "small"
+    point.mkdir()
+    work("mount", "-t", "tmpfs", "-o", "size=60M", "tmpfs", point)
+    try:
+        with Tree(nights.backup("web1")) as tree:
+            request = Request((os.fsencode(top),), point / "out")
+            doing = Restore(tree, request, preview(tree, request, reflinks=False))
+            (point / "filler").write_bytes(bytes(45_000_000))
+            with pytest.raises(OperatorError, match="No space left"):
+                doing.run()
+            assert {path.stat().st_size for path in (point / "out").rglob("*") if path.is_file()} == {1_000_000}
+            (point / "filler").unlink()
+            done = Restore(tree, request, preview(tree, request, reflinks=False)).run()
+        assert done.counts["same"].number > 3
+        assert differences(manifest(top), manifest(point / "out" / "big")) == []
+    finally:
+        work("umount", point)
+
+
+# --- where not to, what not from
+
+
+def test_the_pool_and_the_catalogue_are_never_restored_into(backed_up: Nights, tmp_path: Path) -> None:
+    (tmp_path / "way-in").symlink_to(backed_up.pool)
+    path = backed_up.source / "srv" / "contents"
+    for to in (backed_up.pool, backed_up.pool / "hosts", tmp_path / "way-in" / "new", backed_up.state, backed_up.state / "x"):
+        said = restore(backed_up, "web1", path, "--to", to, status=2)["stderr"]
+        assert "among the backups" in said or "catalogue" in said
+
+
+def test_a_path_is_never_looked_for_behind_a_symlink_of_the_backup(backed_up: Nights, out: Path) -> None:
+    special = backed_up.source / "srv" / "special"
+    said = restore(backed_up, "web1", f"{special}/up/etc/passwd", "--to", out, status=2)["stderr"]
+    assert "symlink" in said
+    said = restore(backed_up, "web1", f"{special}/../special", "--to", out, status=2)["stderr"]
+    assert ".." in said
+
+
+def test_a_wrong_path_names_the_nearest_and_nothing_is_made(backed_up: Nights, out: Path) -> None:
+    srv = backed_up.source / "srv"
+    said = restore(backed_up, "web1", srv / "contents" / "binry", "--to", out, status=2)["stderr"]
+    assert f"{srv}/contents/binary" in said
+    assert not (out).exists()
+
+
+def test_what_was_written_wrongly_is_found_by_the_comparison(
+    backed_up: Nights, ext4: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = writing._write
+    monkeypatch.setattr(writing, "_write", lambda fd, data, position: real(fd, data[:-1] + b"!", position))
+    path = os.fsencode(backed_up.source / "srv" / "contents" / "binary")
+    with Tree(backed_up.backup("web1")) as tree:
+        for content, wanted in ((True, 1), (False, 0)):
+            request = Request((path,), ext4 / str(wanted), content=content)
+            ext4.mkdir(exist_ok=True)
+            done = Restore(tree, request, preview(tree, request, reflinks=False)).run()
+            assert done.differences.number == wanted
+
+
+def test_a_reflink_shares_every_extent_and_only_then_counts_as_the_same(backed_up: Nights, out: Path) -> None:
+    binary = backed_up.source / "srv" / "contents" / "binary"
+    restore(backed_up, "web1", binary, "--to", out)
+    work("btrfs", "filesystem", "sync", backed_up.top)
+    assert exclusive_bytes(out / "binary") == 0
+    with (out / "binary").open("r+b") as file:
+        file.write(b"changed")
+    os.utime(out / "binary", ns=(0, binary.stat().st_mtime_ns))
+    again = restore(backed_up, "web1", binary, "--to", out, status=1)
+    assert [one["why"] for one in again["differences"]["samples"]] == ["differs: content"]
+
+
+# --- dry runs, tar, words
+
+
+def test_a_dry_run_says_all_of_it_and_changes_nothing(backed_up: Nights, out: Path) -> None:
+    contents = backed_up.source / "srv" / "contents"
+    write(out / "contents" / "binary", "mine")
+    before = manifest(out)
+    seen = restore(backed_up, "web1", contents, "--to", out, "--dry-run", status=1)
+    assert (seen["possible"], seen["refused"]["count"]) == (False, 1)
+    assert seen["places"] == [{"path": str(contents), "place": f"{out}/contents"}]
+    files = work("find", contents, "-type", "f").stdout.splitlines()
+    assert (seen["files"], seen["folders"]) == (len(files), len(work("find", contents, "-type", "d").stdout.splitlines()))
+    assert seen["bytes"] == sum(Path(file).stat().st_size for file in files)
+    plain = backed_up.backupd("restore", "web1", contents, "--to", out, "--dry-run", "--overwrite=never").stdout
+    assert f"{contents} -> {out}/contents" in plain
+    assert "kept" in plain
+    assert differences(before, manifest(out)) == []
+    assert not restore(backed_up, "web1", contents, "--to", out.parent / "new", "--dry-run")["refused"]["count"]
+    assert not (out.parent / "new").exists()
+
+
+def test_a_tar_goes_to_a_file_whole_or_not_at_all_and_to_a_pipe(backed_up: Nights, out: Path, tmp_path: Path) -> None:
+    below, tar = backed_up.source / "srv" / "contents" / "below", tmp_path / "out.tar"
+    restore(backed_up, "web1", below, "--tar", tar)
+    names = work("tar", "-tf", tar).stdout.splitlines()
+    assert names == [f"{str(below)[1:]}/", f"{str(below)[1:]}/and-again"]
+    assert tar.stat().st_mode & 0o777 == 0o600
+    assert "is there already" in restore(backed_up, "web1", below, "--tar", tar, status=2)["stderr"]
+    restore(backed_up, "web1", below, "--tar", tar, "--overwrite=all")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.tar"]
+    piped = work("sh", "-c", f"{PROGRAM} --config {backed_up.config} restore web1 {below} --tar - | tar -tf -")
+    assert piped.stdout.splitlines() == names
+    full = work("sh", "-c", f"{PROGRAM} --config {backed_up.config} restore web1 {below} --tar /dev/full", check=False)
+    assert (full.returncode, "is there already" in full.stderr) == (2, True)
+    full = work("sh", "-c", f"{PROGRAM} --config {backed_up.config} restore web1 {below} --tar - >/dev/full", check=False)
+    assert full.returncode == 1
+    assert "the tar is not whole" in full.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("web1", "/"), "it is not said where to"),
+        (("web1", "--to", "/tmp"), "no path is named"),
+        (("web1", "/", "--to", "/tmp", "--tar", "x"), "once"),
+        (("web1", "/", "--to", ""), "names no folder"),
+        (("web1", "--to-host", "/etc", "/srv"), "names no machine"),
+        (("web1", "/", "--to-host=root@host"), "no [USER@]HOST:DIR"),
+        (("web1", "/", "--to-host=host::module"), "no [USER@]HOST:DIR"),
+        (("nobody", "/", "--to", "/tmp/x"), "there is no host nobody"),
+        (("web1", "/", "--to", "/no/such/folder"), "/no/such is no folder"),
+    ],
+)
+def test_wrong_words_are_told_in_one_line_and_a_hint(backed_up: Nights, words: tuple[str, ...], said: str) -> None:
+    done = backed_up.backupd("restore", *words, check=False)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "hint: " in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,181 @@
+"""What comes out of an archive is what went into it: GNU tar, Python's tarfile and Info-ZIP are asked, none of them ours."""
+
+import os
+import stat
+import tarfile
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from backupd.files.archive import Archived, write_archive
+from backupd.files.tree import Tree
+from tests.beds import Entry, differences, manifest, work
+from tests.beds.everything import everything
+
+pytestmark = [pytest.mark.root, pytest.mark.btrfs]
+
+WARNINGS = "--warning=no-timestamp"  # of times before 1970 and after today
+EXTRACT = ("tar", "-x", WARNINGS, "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner", "--same-owner", "-p", "-f")
+
+
+@pytest.fixture
+def backup(shared_btrfs: Path) -> Path:
+    """A folder as a backup is: everything that a host can have is below `data`."""
+    everything(shared_btrfs / "data" / "srv")
+    return shared_btrfs
+
+
+def written(backup: Path, to: Path, kind: str, *paths: bytes, base: bool = False) -> Archived:
+    with Tree(backup) as tree, to.open("wb") as out:
+        done = write_archive(tree, paths, kind, out, base=base)
+    assert done.size == to.stat().st_size
+    return done
+
+
+def extracted(tar: Path, out: Path) -> Path:
+    out.mkdir()
+    done = work(*EXTRACT, tar, "-C", out)
+    assert (done.stdout, done.stderr) == ("", "")
+    return out
+
+
+def without_sockets(found: dict[bytes, Entry]) -> dict[bytes, Entry]:
+    return {name: entry for name, entry in found.items() if entry.kind != "s"}
+
+
+def test_gnu_tar_extracts_all_that_a_backup_keeps(backup: Path, tmp_path: Path) -> None:
+    wanted = manifest(backup / "data" / "srv", blocks=True)
+    done = written(backup, tmp_path / "tar", "tar", b"/srv")
+    out = extracted(tmp_path / "tar", backup / "out")
+    assert differences(without_sockets(wanted), manifest(out / "srv", blocks=True)) == []
+    (socket,) = (name for name, entry in wanted.items() if entry.kind == "s")
+    assert [path for path, _ in done.left_out] == [b"/srv/" + socket]
+    assert done.entries == len(wanted) - 1 > 100
+
+
+def test_a_tar_of_the_root_holds_the_whole_backup(backup: Path, tmp_path: Path) -> None:
+    (backup / "data").chmod(0o711)
+    written(backup, tmp_path / "tar", "tar", b"/")
+    out = extracted(tmp_path / "tar", backup / "out")
+    assert differences(without_sockets(manifest(backup / "data")), manifest(out)) == []
+
+
+def test_names_in_an_archive_are_whole_paths_or_begin_with_the_last_name(backup: Path, tmp_path: Path) -> None:
+    for base, wanted in ((False, "srv/contents/below"), (True, "below")):
+        for kind, listing in (("tar", ("tar", "-tf")), ("zip", ("unzip", "-Z1"))):
+            written(backup, tmp_path / kind, kind, b"/srv/contents/below", base=base)
+            listed = work(*listing, tmp_path / kind).stdout.splitlines()
+            assert listed == [f"{wanted}/", f"{wanted}/and-again"], (kind, listed)
+
+
+def test_a_path_below_another_one_is_in_the_archive_once(backup: Path, tmp_path: Path) -> None:
+    written(backup, tmp_path / "tar", "tar", b"/srv/contents/below/and-again", b"/srv/contents", b"/srv/contents/")
+    listed = work("tar", "-tf", tmp_path / "tar").stdout.splitlines()
+    assert len(listed) == len(set(listed))
+    assert "srv/contents/below/and-again" in listed
+
+
+def test_pythons_tarfile_reads_the_same_names_sizes_and_contents(backup: Path, tmp_path: Path) -> None:
+    written(backup, tmp_path / "tar", "tar", b"/srv/contents", b"/srv/names")
+    data = os.fsencode(backup / "data")
+    with tarfile.open(tmp_path / "tar", errorlevel=2) as tar:
+        for one in tar:
+            real = data + b"/" + os.fsencode(one.name)
+            assert one.size == (os.lstat(real).st_size if one.isfile() else 0)
+            if one.isfile() and (content := tar.extractfile(one)):
+                with open(real, "rb") as file:  # noqa: PTH123 - a name that is no text
+                    assert content.read() == file.read()
+
+
+def test_a_huge_sparse_file_is_a_small_tar_and_comes_back_whole(shared_btrfs: Path, tmp_path: Path) -> None:
+    """Sizes beyond the eleven digits of a header, with data at the far end."""
+    (shared_btrfs / "data").mkdir()
+    for name, size in (("hole", 9 << 40), ("end", 9 << 40)):
+        with (shared_btrfs / "data" / name).open("wb") as file:
+            file.truncate(size)
+            if name == "end":
+                file.seek(size - 3)
+                file.write(b"end")
+    done = written(shared_btrfs, tmp_path / "tar", "tar", b"/")
+    assert done.size < 30_000
+    out = extracted(tmp_path / "tar", shared_btrfs / "out")
+    assert (out / "hole").stat().st_size == (out / "end").stat().st_size == 9 << 40
+    assert (out / "end").stat().st_blocks * 512 <= 65536
+    with (out / "end").open("rb") as file:
+        file.seek(-3, os.SEEK_END)
+        assert file.read() == b"end"
+
+
+def test_info_zip_extracts_files_folders_and_symlinks_with_modes_times_and_owners(backup: Path, tmp_path: Path) -> None:
+    wanted = manifest(backup / "data" / "srv")
+    done = written(backup, tmp_path / "zip", "zip", b"/srv/owners_and_modes", b"/srv/contents", b"/srv/special", b"/srv/times")
+    work("unzip", "-tq", tmp_path / "zip")
+    work("unzip", "-qXK", tmp_path / "zip", "-d", tmp_path / "out")
+    found = manifest(tmp_path / "out" / "srv")
+    parts = (b"owners_and_modes", b"contents", b"special", b"times")
+    names = {name for name, one in wanted.items() if name.split(b"/")[0] in parts and one.kind in "fdl"}
+    assert {name for name in found if name} == names
+    assert done.left_out_count == len([one for name, one in wanted.items() if name.split(b"/")[0] in parts]) - len(names) > 3
+    for name in names:
+        was, now = wanted[name], found[name]
+        assert (was.kind, was.sha256, was.target) == (now.kind, now.sha256, now.target)
+        if was.kind == "f":
+            assert (was.mode, was.uid, was.gid) == (now.mode, now.uid, now.gid), name
+            if 0 <= float(was.mtime) < 2**31:
+                assert int(float(was.mtime)) == int(float(now.mtime)), name
+
+
+def test_names_that_are_no_utf8_are_readable_in_a_zip(backup: Path, tmp_path: Path) -> None:
+    done = written(backup, tmp_path / "zip", "zip", b"/srv/names")
+    work("unzip", "-tq", tmp_path / "zip")
+    assert "srv/names/not utf-8 %FF%FE" in work("unzip", "-Z1", tmp_path / "zip").stdout.splitlines()
+    assert done.entries == len(manifest(backup / "data" / "srv" / "names"))
+
+
+def test_what_is_mounted_in_a_backup_is_not_in_an_archive(backup: Path, tmp_path: Path) -> None:
+    point = backup / "data" / "srv" / "contents" / "empty-folder"
+    work("mount", "-t", "tmpfs", "tmpfs", point)
+    try:
+        (point / "secret").touch()
+        written(backup, tmp_path / "tar", "tar", b"/srv/contents")
+    finally:
+        work("umount", point)
+    assert "secret" not in work("tar", "-tf", tmp_path / "tar").stdout
+
+
+def test_memory_is_bounded_whatever_the_size(shared_btrfs: Path) -> None:
+    (shared_btrfs / "data").mkdir()
+    (shared_btrfs / "data" / "big").write_bytes(bytes(range(256)) * 4096 * 64)
+    (shared_btrfs / "data" / "hole").touch()
+    os.truncate(shared_btrfs / "data" / "hole", 1 << 40)
+    for number in range(3000):
+        (shared_btrfs / "data" / f"file{number}").write_bytes(b"x")
+    with Tree(shared_btrfs) as tree, Path(os.devnull).open("wb") as out:
+        tracemalloc.start()
+        write_archive(tree, [b"/"], "tar", out)
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert used < 8 << 20
+
+
+def test_a_file_that_cannot_be_read_ends_the_archive(backup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half an archive must not look like a whole one."""
+    real = os.pread
+
+    def broken(fd: int, length: int, offset: int) -> bytes:
+        if stat.S_ISREG(os.fstat(fd).st_mode) and os.fstat(fd).st_size == 300_000:
+            raise OSError(5, "Input/output error")
+        return real(fd, length, offset)
+
+    monkeypatch.setattr(os, "pread", broken)
+    for kind in ("tar", "zip"):
+        said: list[bytes] = []
+        with Tree(backup) as tree, pytest.raises(OSError, match="Input/output error"):
+            write_archive(tree, [b"/srv"], kind, Sink(said))
+        assert said
+
+
+class Sink:
+    def __init__(self, said: list[bytes]) -> None:
+        self.write = said.append

@@ -1,0 +1,206 @@
+"""What `backupd restore --to-host` gives back over ssh, with a real sshd and the machine's own rsync."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import differences, manifest, ssh, work
+from tests.beds.everything import everything, write
+from tests.beds.nights import Nights
+
+pytestmark = [pytest.mark.root, pytest.mark.btrfs, pytest.mark.ssh]
+
+
+@pytest.fixture
+def web1(nights: Nights, sshd: ssh.Sshd) -> Nights:
+    """A pool whose host web1 is reached over ssh, not backed up yet."""
+    nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
+    nights.host("web1", nights.source / "srv", address=sshd.address, port=sshd.port)
+    return nights
+
+
+def restore(nights: Nights, *words: str | Path, status: int = 0) -> dict[str, Any]:
+    done = nights.backupd("restore", "--json", *words, check=False)
+    assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
+    return dict(json.loads(done.stdout)) if done.stdout else {"stderr": done.stderr}
+
+
+def test_all_comes_back_to_where_it_was(web1: Nights) -> None:
+    srv = everything(web1.source / "srv")
+    web1.run("web1")
+    before = manifest(srv, blocks=True)
+    shutil.rmtree(srv / "contents")
+    shutil.rmtree(srv / "attributes")
+    (srv / "names" / "ours").write_text("came since")
+    seen = restore(web1, "web1", srv, "--dry-run", "--to-host")
+    assert (seen["possible"], seen["refused"]["count"], seen["overwritten"]["count"]) == (True, 0, 0)
+    done = restore(web1, "web1", srv, "--to-host")
+    assert (done["good"], done["differences"]["count"], done["problems"]["count"]) == (True, 0, 0)
+    assert done["new"]["count"] == seen["new"]["count"] > 20
+    (srv / "names" / "ours").unlink()
+    os.utime(srv / "names", ns=(0, int(float(before[b"names"].mtime)) * 10**9))
+    found = manifest(srv, blocks=True)
+    assert {name for name in before if name != b"names"} == {name for name in found if name != b"names"}
+    assert [line for line in differences(before, found) if not line.startswith("b'names': mtime")] == []
+
+
+def test_another_machine_and_folder_get_a_path_by_its_last_name_or_whole(web1: Nights, sshd: ssh.Sshd, tmp_path: Path) -> None:
+    srv = web1.source / "srv"
+    write(srv / "www" / "index.html", "welcome")
+    web1.run("web1")
+    to = f"--to-host=root@localhost:{tmp_path}/new"
+    known = sshd.known_hosts.read_text().replace("[127.0.0.1]", "[localhost]")
+    (tmp_path / "known").write_text(known)
+    web1.settings("ssh", known_hosts=str(tmp_path / "known"))
+    (tmp_path / "new").mkdir()
+    restore(web1, "web1", srv / "www", to, f"--port={sshd.port}")
+    assert (tmp_path / "new" / "www" / "index.html").read_text() == "welcome"
+    restore(web1, "web1", srv / "www", to, f"--port={sshd.port}", "--parents")
+    assert (tmp_path / "new" / str(srv / "www" / "index.html").strip("/")).read_text() == "welcome"
+    assert differences(manifest(srv / "www"), manifest(tmp_path / "new" / "www")) == []
+
+
+def test_the_whole_backup_goes_to_where_it_was_and_nowhere_else(web1: Nights) -> None:
+    srv = web1.source / "srv"
+    write(srv / "www" / "index.html", "welcome")
+    web1.run("web1")
+    before, everywhere = manifest(srv), {path.name for path in Path("/").iterdir()}
+    shutil.rmtree(srv)
+    restore(web1, "web1", "/", "--to-host")
+    assert differences(before, manifest(srv)) == []
+    assert {path.name for path in Path("/").iterdir()} == everywhere
+
+
+def test_what_is_in_the_way_is_named_and_nothing_is_written(web1: Nights) -> None:
+    srv = web1.source / "srv"
+    for name in ("changed", "gone", "same"):
+        write(srv / name, name)
+    web1.run("web1")
+    write(srv / "changed", "since then")
+    (srv / "gone").unlink()
+    before = manifest(srv)
+    seen = restore(web1, "web1", srv, "--dry-run", "--to-host", status=1)
+    assert [one["place"] for one in seen["refused"]["samples"]] == [str(srv / "changed")]
+    assert [one["place"] for one in seen["new"]["samples"]] == [str(srv / "gone")]
+    said = restore(web1, "web1", srv, "--to-host", status=1)["stderr"]
+    assert f"{srv}/changed: differs: size, time" in said
+    assert differences(before, manifest(srv)) == []
+
+
+@pytest.mark.parametrize(
+    ("overwrite", "changed", "older"),
+    [("never", "since then", "long ago"), ("older", "since then", "older"), ("all", "changed", "older")],
+)
+def test_overwrite_says_which_of_the_two_stays(web1: Nights, overwrite: str, changed: str, older: str) -> None:
+    srv = web1.source / "srv"
+    for name in ("changed", "older", "gone"):
+        write(srv / name, name)
+    web1.run("web1")
+    write(srv / "changed", "since then")
+    os.utime(write(srv / "older", "long ago"), ns=(0, 10**18))
+    (srv / "gone").unlink()
+    done = restore(web1, "web1", srv, f"--overwrite={overwrite}", "--to-host")
+    assert ((srv / "changed").read_text(), (srv / "older").read_text(), (srv / "gone").read_text()) == (changed, older, "gone")
+    wanted = {"never": (0, 2), "older": (1, 1), "all": (2, 0)}[overwrite]
+    assert (done["overwritten"]["count"], done["kept"]["count"]) == wanted
+
+
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite=all",), ("--overwrite=older",)])
+def test_what_is_of_another_kind_there_is_never_deleted_to_make_room(
+    web1: Nights, tmp_path: Path, overwrite: tuple[str, ...]
+) -> None:
+    """rsync would: a symlink to a folder, in the place of a folder, above all."""
+    srv = web1.source / "srv"
+    write(srv / "folder" / "file", "of the backup")
+    write(srv / "plain", "of the backup")
+    web1.run("web1")
+    shutil.move(srv / "folder", tmp_path / "elsewhere")
+    (srv / "folder").symlink_to(tmp_path / "elsewhere")
+    (srv / "plain").unlink()
+    (srv / "plain").mkdir()
+    before, there = manifest(srv), manifest(tmp_path)
+    said = restore(web1, "web1", srv, *overwrite, "--to-host", status=1)["stderr"]
+    assert f"{srv}/folder: something else than a folder is there" in said
+    assert f"{srv}/plain: something else than a file is there" in said
+    assert differences(before, manifest(srv)) == []
+    assert differences(there, manifest(tmp_path)) == []
+
+
+def test_a_key_that_may_only_read_is_told_with_what_to_do(web1: Nights, sshd: ssh.Sshd) -> None:
+    srv = web1.source / "srv"
+    write(srv / "file")
+    web1.settings("ssh", key=str(sshd.authorize('restrict,command="rrsync -ro /"')))
+    assert web1.run("web1")["web1"]["outcome"] == "complete"
+    (srv / "file").unlink()
+    said = restore(web1, "web1", srv, "--to-host", status=1)["stderr"]
+    assert "may only read there" in said
+    assert "hint: for the time of the restore" in said
+    web1.settings("ssh", key=str(sshd.authorize('restrict,command="rrsync /"')))
+    assert restore(web1, "web1", srv, "--to-host")["good"]
+    assert (srv / "file").exists()
+
+
+def test_a_host_that_cannot_be_reached_is_told(web1: Nights, sshd: ssh.Sshd) -> None:
+    write(web1.source / "srv" / "file")
+    web1.run("web1")
+    web1.host("web1", web1.source / "srv", address=sshd.address, port=9)
+    said = restore(web1, "web1", "/", "--to-host", status=1)["stderr"]
+    assert "refuses the connection" in said
+
+
+def test_a_full_disk_over_there_is_told_and_no_half_file_is_left(web1: Nights, sshd: ssh.Sshd, tmp_path: Path) -> None:
+    srv = web1.source / "srv"
+    write(srv / "large").write_bytes(os.urandom(3_000_000))
+    web1.run("web1")
+    work("mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", tmp_path)
+    try:
+        said = restore(web1, "web1", srv, f"--to-host={sshd.address}:{tmp_path}", status=1)["stderr"]
+        assert "No space left on device" in said or "error in file I/O" in said  # what the receiver says last may get lost
+        assert "hint: look at the room" in said
+        assert not (tmp_path / "srv" / "large").exists()
+    finally:
+        for _ in range(100):  # the receiver over there may take a moment to end
+            if work("umount", tmp_path, check=False).returncode == 0:
+                break
+            time.sleep(0.1)
+
+
+def test_stopped_it_leaves_no_process_and_no_half_file_and_goes_on(
+    web1: Nights, tmp_path: Path, sshd: ssh.Sshd, backupd_running: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    srv = web1.source / "srv"
+    for number in range(30):
+        write(srv / f"file{number:02}").write_bytes(os.urandom(1_000_000))
+    web1.run("web1")
+    words = ("restore", "web1", srv, f"--to-host={sshd.address}:{tmp_path}")
+    process = backupd_running("--config", web1.config, *words)
+    while not list(tmp_path.glob("srv/file*")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=30)
+    if process.returncode == 0:
+        pytest.skip("it was faster than the signal")
+    assert (process.returncode, "the same command goes on" in said) == (143, True)
+    assert {path.stat().st_size for path in tmp_path.glob("srv/file*")} == {1_000_000}
+    web1.backupd(*words)
+    assert differences(manifest(srv), manifest(tmp_path / "srv")) == []
+
+
+def test_a_host_that_is_this_machine_is_restored_to_without_rsync(nights: Nights) -> None:
+    srv = everything(nights.source / "srv")
+    nights.host("here", srv, address=None)
+    nights.run("here")
+    before = manifest(srv)
+    shutil.rmtree(srv / "contents")
+    done = restore(nights, "here", srv, "--to-host")
+    assert done["good"]
+    assert differences(before, manifest(srv)) == []
