@@ -21,6 +21,7 @@ from backupd.rsync.output import Output
 from btrkeep.config import SshSettings
 from btrkeep.errors import OperatorError
 from btrkeep.process.group import Group
+from btrkeep.process.proc import become_reaper
 from btrkeep.units import printable
 
 _PATIENCE = 10.0
@@ -143,6 +144,7 @@ class Giving:
 
     def _run(self, options: Sequence[str], take: Callable[[Item], None]) -> _Ended:
         """One rsync to its end. It may have left names out: then its exit status is not 0. Raises OperatorError for all else."""
+        become_reaper()  # an ssh that outlives its rsync would else be waited for until somebody else buries it
         ended = asyncio.run(_run(self.command(*options), take, self._moved))
         if self._exact and any(_RRSYNC_KNOWS_NOT in line for line in ended.messages.last):
             self._exact = ()

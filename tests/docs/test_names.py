@@ -62,7 +62,7 @@ def test_every_call_of_our_command_in_the_readme_can_be_made() -> None:
 
 
 def test_a_wrong_call_is_found() -> None:
-    assert faults("restore web1") == ["there is no command restore"]
+    assert faults("undelete web1") == ["there is no command undelete"]
     assert faults("run --dryrun") == ["run has no option --dryrun"]
     assert faults("--quiet run") == ["backupd has no option --quiet"]
     assert faults("--pool x run --dry-run web1") == []
