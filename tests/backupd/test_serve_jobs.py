@@ -32,7 +32,7 @@ from btrkeep.serving.protocol import Refused
 from tests.beds import TOP
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
-ID = new_id(NOW)
+ID = "20261121T210000Z-3d9f956f"
 
 
 def job(job_id: str = ID, **changed: Any) -> Job:
