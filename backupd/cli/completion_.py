@@ -1,21 +1,8 @@
-"""`backupd completion`: what makes a shell complete our commands, options and hosts on TAB."""
+"""`backupd completion`: what makes a shell complete commands, options, hosts and what is in backups on TAB."""
 
-import click
-from click.shell_completion import get_completion_class
+from btrkeep.cli.completion import completion_command
 
-SHELLS = ("bash", "zsh", "fish")
-
-
-@click.command("completion")
-@click.argument("shell", type=click.Choice(SHELLS))
-@click.pass_context
-def command(ctx: click.Context, shell: str) -> None:
-    """Print the script that makes SHELL (bash, zsh or fish) complete commands, options and hosts.
-
-    For bash, in ~/.bashrc: eval "$(backupd completion bash)"
-    """
-    found = get_completion_class(shell)
-    assert found is not None
-    if shell == "bash":  # which takes HOST@BACKUP for two words otherwise
-        click.echo("COMP_WORDBREAKS=${COMP_WORDBREAKS//@/}")
-    click.echo(found(ctx.find_root().command, {}, "backupd", "_BACKUPD_COMPLETE").source())
+# bash takes HOST@BACKUP for two words otherwise.
+command = completion_command(
+    "backupd", "commands, options, hosts and what is in backups", bash_first="COMP_WORDBREAKS=${COMP_WORDBREAKS//@/}"
+)

@@ -1,19 +1,5 @@
-"""`btrfs-balancer completion`: what makes a shell complete our commands, options and mount points on TAB."""
+"""`btrfs-balancer completion`: what makes a shell complete commands, options and mount points on TAB."""
 
-import click
-from click.shell_completion import get_completion_class
+from btrkeep.cli.completion import completion_command
 
-SHELLS = ("bash", "zsh", "fish")
-
-
-@click.command("completion")
-@click.argument("shell", type=click.Choice(SHELLS))
-@click.pass_context
-def command(ctx: click.Context, shell: str) -> None:
-    """Print the script that makes SHELL (bash, zsh or fish) complete commands, options and mount points.
-
-    For bash, in ~/.bashrc: eval "$(btrfs-balancer completion bash)"
-    """
-    found = get_completion_class(shell)
-    assert found is not None
-    click.echo(found(ctx.find_root().command, {}, "btrfs-balancer", "_BTRFS_BALANCER_COMPLETE").source())
+command = completion_command("btrfs-balancer", "commands, options and mount points")
