@@ -316,13 +316,12 @@ step_ssh_server() {
     try "cat ssh/authorized_keys"
 }
 
-# authorize [anything]: the key may read with rsync, and no more; or, for a restore, run whatever it wants.
+# authorize [writing]: the key may read with rsync, and no more; or, for a restore, write too.
 authorize() {
-    local rrsync restriction='restrict'
-    if [ "${1:-}" = anything ]; then
-        :
-    elif rrsync=$(command -v rrsync); then
-        restriction="restrict,command=\"$rrsync -ro /\""
+    local rrsync option restriction='restrict'
+    option=$([ "${1:-}" = writing ] || echo '-ro ')
+    if rrsync=$(command -v rrsync); then
+        restriction="restrict,command=\"$rrsync $option/\""
     else
         note "rrsync is not installed: the key is less restricted than it should be"
     fi
@@ -481,7 +480,7 @@ step_restore() {
     try "grep green prices-of-the-first-night/prices.txt"
     grep -q '3.20' prices-of-the-first-night/prices.txt || fail "that is not the first night's price"
     tell "And onto the host itself: the photo that was deleted. The key that makes the backups may only read, so it may write for as long as this takes."
-    authorize anything
+    authorize writing
     try "backupd --config demo.toml restore shop@$first $DEMO/shop/photos/2.jpg --to-host"
     authorize
     (cd shop && grep ' ./photos/2.jpg$' ../first-night.sha256 | sha256sum --check --quiet) || fail "the photo is not what it was"

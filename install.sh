@@ -15,7 +15,7 @@ cd "$TOP"
 # shellcheck source=scripts/ground.sh
 . scripts/ground.sh
 
-STEPS=(packages version programs units manuals completion swap system catalogues configuration timers)
+STEPS=(packages version programs units manuals completion swap system catalogues daemons old configuration timers)
 PROGRAMS=(backupd btrfs-balancer btrfs-heatmap btrkeep-web)
 SOURCES=(setup.py pyproject.toml btrkeep backupd heatmap balancer web)
 HOME_FOLDER=/opt/btrkeep
@@ -336,30 +336,6 @@ step_swap() {
     write_files
     remove_what_is_no_more
     [ -n "$DRY_RUN" ] || write_list
-    remove_old_versions
-}
-
-# Processes that run a program from the folder $1: their interpreter is named by the first line of the program.
-processes_from() {
-    local folder word
-    for folder in /proc/[0-9]*; do
-        IFS= read -r -d '' word 2>/dev/null <"$folder/cmdline" || continue
-        [[ $word != "$1"/* ]] || printf '%s\n' "${folder#/proc/}"
-    done
-}
-
-remove_old_versions() {
-    local folder
-    for folder in "$VERSIONS"/*/; do
-        folder=${folder%/}
-        if [ ! -d "$folder" ] || [ "$folder" = "$(readlink -f "$CURRENT")" ]; then
-            continue
-        elif [ -n "$(processes_from "$folder")" ]; then
-            note "$folder is still at work; the next install.sh removes it"
-        else
-            act rm -rf "$folder"
-        fi
-    done
 }
 
 step_system() {
@@ -373,18 +349,6 @@ step_system() {
     has_systemd || return 0
     act systemctl daemon-reload
     [[ "${PUT[*]}" != *.rules* ]] || act udevadm control --reload
-    restart_daemons
-}
-
-# A daemon is what something wants at boot. Jobs, which timers start, run to their end with the version that they began with. The root
-# service, which a socket starts, is stopped: whoever asks next starts the new one.
-restart_daemons() {
-    local unit
-    act systemctl stop 'btrkeep-serve@*.service' || attention "the old btrkeep-serve@ did not stop"
-    while read -r unit; do
-        unit=${unit##*/}
-        act systemctl try-restart "${unit/@./@*.}" || attention "$unit did not start again: systemctl status $unit"
-    done < <(find systemd -name '*.service' -exec grep -l '^WantedBy=' {} +)
 }
 
 # Pools are configured by NAME.toml.
@@ -395,12 +359,13 @@ pools() {
     done
 }
 
-# A catalogue is brought up to date when it is opened, and a copy of the old one stays beside it. Better now than at night.
+# A catalogue is brought up to date when it is opened, and a copy of the old one stays beside it. Better now than at night. The
+# dashboard finds there what it may know of the configuration, as it is now.
 step_catalogues() {
     local pool said
     [ -z "$DRY_RUN" ] || return 0
     while read -r pool; do
-        if ! said=$("$CURRENT/bin/python" -I -c "$OPEN_CATALOGUE" "$pool" 2>&1); then
+        if ! said=$("$CURRENT/bin/python" -I -c "$OPEN_CATALOGUE" "$pool" "${WEB[@]}" 2>&1); then
             attention "the catalogue of $pool was not brought up to date: $(tail -n 1 <<<"$said")"
         elif [ -n "$said" ]; then
             note "$said"
@@ -410,18 +375,59 @@ step_catalogues() {
 OPEN_CATALOGUE='
 import sys
 from btrkeep.catalogue import Catalogue
-from btrkeep.config import load
+from btrkeep.config import load, point, publish
 from btrkeep.errors import OperatorError
+name, *shown = sys.argv[1:]
 try:
-    state = load(sys.argv[1]).pool.state
-    if (state / "catalogue.sqlite").exists():
+    config = load(name)
+    state = config.pool.state
+    if (state / "catalogue.sqlite").exists() or name in shown:
         before = {*state.glob("catalogue.sqlite.before-*")}
-        Catalogue.open(state).close()
+        with Catalogue.open(state) as catalogue:
+            publish(config, catalogue)
+        point(config)
         for copy in sorted({*state.glob("catalogue.sqlite.before-*")} - before):
-            print(f"the catalogue of {sys.argv[1]} is migrated; what it was before: {copy}")
+            print(f"the catalogue of {name} is migrated; what it was before: {copy}")
 except OperatorError as error:
     sys.exit(f"{error.message} ({error.hint})" if error.hint else error.message)
 '
+
+# A daemon is what something wants at boot. Jobs, which timers start, run to their end with the version that they began with. The root
+# service, which a socket starts, is stopped: whoever asks next starts the new one. All of that when the catalogues are up to date: a
+# dashboard reads its settings there, once.
+step_daemons() {
+    local unit
+    has_systemd || return 0
+    act systemctl stop --quiet 'btrkeep-serve@*.service' || attention "the old btrkeep-serve@ did not stop"
+    while read -r unit; do
+        unit=${unit##*/}
+        act systemctl try-restart "${unit/@./@*.}" || attention "$unit did not start again: systemctl status '${unit/@./@*.}'"
+    done < <(find systemd -name '*.service' -exec grep -l '^WantedBy=' {} +)
+}
+
+# Processes that run a program from the folder $1: their interpreter is named by the first line of the program.
+processes_from() {
+    local folder word
+    for folder in /proc/[0-9]*; do
+        IFS= read -r -d '' word 2>/dev/null <"$folder/cmdline" || continue
+        [[ $word != "$1"/* ]] || printf '%s\n' "${folder#/proc/}"
+    done
+}
+
+# Versions that nothing runs from any more, not even a daemon.
+step_old() {
+    local folder
+    for folder in "$VERSIONS"/*/; do
+        folder=${folder%/}
+        if [ ! -d "$folder" ] || [ "$folder" = "$(readlink -f "$CURRENT")" ]; then
+            continue
+        elif [ -n "$(processes_from "$folder")" ]; then
+            note "$folder is still at work; the next install.sh removes it"
+        else
+            act rm -rf "$folder"
+        fi
+    done
+}
 
 step_configuration() {
     local example=$CONFIGURATIONS/main.toml
@@ -449,8 +455,18 @@ step_timers() {
         done < <(timers)
     done
     for pool in "${WEB[@]}"; do
-        act systemctl enable --quiet "${now[@]}" "btrkeep-serve@$pool.socket" "btrkeep-web@$pool.service" || attention "btrkeep-web@$pool.service could not be enabled"
+        act systemctl enable --quiet "${now[@]}" "btrkeep-serve@$pool.socket" || attention "btrkeep-serve@$pool.socket could not be enabled"
+        act systemctl enable --quiet "${now[@]}" "btrkeep-web@$pool.service" || no_dashboard "$pool"
     done
+}
+
+# Why is what it said itself: another program has its port, say.
+no_dashboard() {
+    local said
+    SILENT+=("$1")
+    said=$(journalctl --quiet --boot --output cat --unit "btrkeep-web@$1.service" --identifier btrkeep-web --lines 2 2>/dev/null) || true
+    attention "btrkeep-web@$1.service does not start${said:+:
+$said}"
 }
 
 # Before anything is changed: a pool that is not configured has nothing to run.
@@ -479,8 +495,10 @@ uninstall() {
         done <"$LISTED"
     fi
     remove_empty_folders
-    act rm -rf "$HOME_FOLDER"
+    act rm -rf "$HOME_FOLDER" /var/cache/btrkeep-web /var/lib/systemd/timers/stamp-btrkeep-*
     ! has_systemd || act systemctl daemon-reload
+    ! has_systemd || act systemctl reset-failed 'btrkeep-*'
+    ! has_systemd || act systemctl stop btrkeep.slice # nothing is in it any more
     say_what_is_left
 }
 
@@ -508,6 +526,7 @@ remove_empty_folders() {
         "$SHARE"/{bash-completion/completions,bash-completion,fish/vendor_completions.d,fish,zsh/site-functions,zsh,man/man1,man/man8}; do
         rmdir "$folder" 2>/dev/null || true
     done
+    find /run/btrkeep -depth -type d -empty -delete 2>/dev/null || true
 }
 
 say_what_is_left() {
@@ -526,7 +545,7 @@ say_what_is_next() {
     [ -z "$DRY_RUN" ] || return 0
     note "btrkeep is installed: $("$BIN/backupd" --version)"
     say_about_the_dashboard
-    [ "${#ENABLE[@]}" -eq 0 ] || return 0
+    [ "${#ENABLE[@]}" -eq 0 ] && ! compgen -G "/etc/systemd/system/*.wants/btrkeep-*" >/dev/null || return 0
     note "To begin: backupd setup"
     [ -z "$(timers)" ] || note "For every night after that: sudo $(printf %q "$TOP/install.sh") --enable main"
 }
@@ -535,10 +554,15 @@ say_what_is_next() {
 say_about_the_dashboard() {
     local pool
     for pool in "${WEB[@]}"; do
-        note "The dashboard of $pool listens at http://127.0.0.1:8765, or where \`listen\` in [web] says."
+        [[ " ${SILENT[*]} " != *" $pool "* ]] || continue
+        note "The dashboard of $pool: http://$(where_it_listens "$pool")"
         note "To let somebody in: sudo btrkeep-web --pool $pool user add NAME --role operator"
     done
     [ "${#WEB[@]}" -ne 0 ] || [ "${#ENABLE[@]}" -eq 0 ] || note "The dashboard: sudo $(printf %q "$TOP/install.sh") --web ${ENABLE[0]}"
+}
+
+where_it_listens() {
+    "$CURRENT/bin/python" -I -c 'import sys; from btrkeep.config import load; print(load(sys.argv[1]).web.listen)' "$1" 2>/dev/null || echo 127.0.0.1:8765
 }
 
 at_the_end() {
@@ -548,7 +572,7 @@ at_the_end() {
     exit "$status"
 }
 
-ENABLE=() WEB=() LINKS=() DRY_RUN='' REBUILD='' NO_PACKAGES='' UNINSTALL='' NEW='' UNFINISHED=''
+ENABLE=() WEB=() SILENT=() LINKS=() DRY_RUN='' REBUILD='' NO_PACKAGES='' UNINSTALL='' NEW='' UNFINISHED=''
 while [ $# -gt 0 ]; do
     case $1 in
     --enable)

@@ -7,7 +7,7 @@ from backupd.notes import effective_state, read_notes, write_notes
 from backupd.reconcile import row_of
 from backupd.working import final_backups
 from btrkeep.catalogue import Catalogue
-from btrkeep.errors import OperatorError, UsageError
+from btrkeep.errors import Unfit, UsageError
 from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time
 
@@ -17,7 +17,7 @@ LATEST = "latest"
 def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime) -> str:
     """Notes that the backup is right; gives its name, which for `latest` is that of the newest suspect one.
 
-    Raises UsageError for a name that is none, OperatorError for a backup that is not suspect.
+    Raises UsageError for a name that is none, Unfit for a backup that is not suspect.
     """
     folder = pool.host(host)
     notes = read_notes(folder)
@@ -28,9 +28,7 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
     if name not in found:
         raise UsageError(f"{host} has no backup {name}", f"`backupd list {host}` shows them")
     if name not in suspect and not notes.accepted(name):
-        raise OperatorError(
-            f"{host} {name} is {effective_state(found[name], notes)}, not suspect", "only a suspect backup can be accepted"
-        )
+        raise Unfit(f"{host} {name} is {effective_state(found[name], notes)}, not suspect", "only a suspect backup can be accepted")
     if name in suspect:  # else a run of this command was killed before the row
         write_notes(folder, notes.with_note(name, "accepted", {"at": format_time(now), "why": why}))
     row = row_of(pool, host, name)

@@ -5,7 +5,8 @@ import os
 import stat
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from shutil import which
@@ -41,10 +42,20 @@ class Finding:
     unusable: bool = False
 
 
-def check_all(config: Config) -> Iterator[Finding]:
-    """Every check that needs no host, in the order of the table."""
+def check_all(config: Config, host: HostConfig | None = None) -> Iterator[Finding]:
+    """Every check that needs no host, in the order of the table; with `host`, of that host alone. Then the dashboard is told."""
+    looked_at = replace(config, hosts={host.name: host}) if host else config
     for check in _CHECKS:
-        yield from check(config)
+        yield from check(looked_at)
+    _tell(config)
+
+
+def _tell(config: Config) -> None:
+    """Of all hosts, whichever was looked at. What keeps it from being told is among the findings."""
+    with suppress(OperatorError), Catalogue.open(config.pool.state) as catalogue:
+        pool = open_pool(config.pool.path)
+        if catalogue.pool_id() in (None, pool.id):
+            tell_dashboard(config, pool, catalogue)
 
 
 def _configuration(config: Config) -> Iterator[Finding]:
@@ -128,8 +139,6 @@ def _catalogue(config: Config) -> Iterator[Finding]:
         with Catalogue.open(config.pool.state) as catalogue:
             pool = open_pool(config.pool.path)
             known, pool_id = catalogue.pool_id(), pool.id
-            if known in (None, pool_id):
-                tell_dashboard(config, pool, catalogue)
     except PoolUnusable:
         return
     except OperatorError as error:

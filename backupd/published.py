@@ -3,7 +3,7 @@
 import logging
 
 from btrkeep.catalogue import Catalogue, CatalogueBusy
-from btrkeep.config import Config, publish
+from btrkeep.config import Config, point, publish
 from btrkeep.pool.marker import Pool
 from btrkeep.units import printable
 
@@ -11,8 +11,11 @@ _log = logging.getLogger(__name__)
 
 
 def tell_dashboard(config: Config, pool: Pool, catalogue: Catalogue) -> None:
-    """Publish what has changed. When others keep the catalogue busy the next command does it: nobody fails for that."""
+    """Publish what has changed, and say where it is found. What does not succeed the next command does: nobody fails for that."""
     try:
         publish(config, catalogue, rehearsal=pool.rehearsal, filesystem=pool.filesystem)
+        point(config)
     except CatalogueBusy as error:
         _log.info("%s", printable(error.message))
+    except OSError as error:
+        _log.info("the dashboard is not told where %s is: %s", printable(str(config.pool.state)), error.strerror)

@@ -117,7 +117,7 @@ def _host(number: int, name: str, hostile: bool) -> HostConfig:
         enabled=kind != "disabled",
         optional=kind == "optional",
         window=Window(time(22), time(6)) if group == "lab" else None,
-        retention=Retention(daily=14, weekly=12, monthly=12),
+        retention=Retention(daily=14, weekly=12, monthly=10),  # so of 34 backups the oldest goes, as `backup` has it
     )
 
 
@@ -151,7 +151,7 @@ def backup(host: int, night: int, evening: datetime, ago: int, wish: Wishes) -> 
         if wish.hostile and host < len(HOSTILE)
         else plain.warnings,
         held=(f"before the migration {words}" if wish.hostile else "before the migration") if host % 40 == 9 and ago == 5 else None,
-        expired=evening + timedelta(hours=60 * 24) if state == "complete" and night == 0 and host % 3 == 0 else None,
+        expired=evening + timedelta(days=ago, hours=5) if state == "complete" and night == 0 and host % 3 == 0 else None,
         files=round((plain.files or 0) * grown),
         bytes=round((plain.bytes or 0) * grown),
         new_bytes=round((plain.new_bytes or 0) * (0.3 + (host * 31 + night * 17) % 19 / 10)),
@@ -226,7 +226,7 @@ def alarms(wish: Wishes, last: datetime, now: datetime) -> Iterator[StoredAlarm]
 def _start(catalogue: Catalogue, host: str, number: int, wish: Wishes, now: datetime) -> None:
     run_id = catalogue.start_run(host, now - timedelta(minutes=7 + number), wish.pid, wish.pid_started, night=True)
     path = f"/srv/{HOSTILE[number % len(HOSTILE)]}" if wish.hostile else "/srv"
-    done = 41_234 + 9_000 * number
+    done = 41_234 + 9_000 * (number % 8)
     catalogue.put_progress(
         Progress(
             host, run_id, wish.pid, wish.pid_started, path, done, 120_000, done * 61_000, 11e6 + number * 1e6, done / 120_000, now

@@ -86,7 +86,7 @@ def sample(taken: datetime, now: datetime, span: str, seconds: float, chance: ra
         round(90 * chance.random()) if 3.5 <= taken.hour < 6 else 0,
         score_of(days),
         taken.replace(hour=6, minute=0, second=0, microsecond=0) - timedelta(days=taken.hour < 6),
-        "rw,noatime,nossd,space_cache=v2",
+        "rw,noatime,compress=zstd:3,nossd,discard=async,space_cache=v2,commit=60,subvolid=5,subvol=/",
         activity,
         seconds,
         round(read * seconds),

@@ -1,8 +1,8 @@
 """The dashboard under load: 3,000 hosts with 34 backups each, 20 clients, btrkeep-web as a process of its own without rights.
 
 First each page alone, one request after the other: what it takes from the first byte asked to the last one read, which is a little
-more than the server's own time. Then 20 clients at once, each with a connection of its own, for some seconds a page. Memory is the
-peak of the process over all of it (VmHWM).
+more than the server's own time. Then 20 clients at once, each with a connection of its own, for some seconds a page; and once more
+while a night writes its progress into the catalogue five times a second. Memory is the peak of the process over all of it (VmHWM).
 
     python -m bench.web_load [--hosts 3000] [--backups 34] [--clients 20] [--seconds 10] [--state DIR] [--json]
 """
@@ -10,6 +10,7 @@ peak of the process over all of it (VmHWM).
 import argparse
 import http.client
 import json
+import multiprocessing
 import os
 import platform
 import shlex
@@ -18,19 +19,25 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bench import make_site
 from bench.common import say, wait_for_quiet
+from btrkeep.catalogue import Catalogue
 from tests.beds import session
 from tests.beds.dashboard import Dashboard, serving
 
 LIMIT = 0.2
 """Seconds that a page may take on the server."""
 LOADED = {"overview": "/", "hosts": "/hosts", "host": "/hosts/{host}", "api hosts": "/api/v1/hosts"}
+WRITING = ("overview", "hosts", "host")
+"""Pages that are loaded while somebody writes, too."""
+EVERY = 0.2
+"""Seconds between two rows of progress."""
 PAGES = {
     **LOADED,
     "hosts, searched": "/hosts?q=web+12",
@@ -39,6 +46,7 @@ PAGES = {
     "what runs": "/overview/running",
     "pool": "/pool",
     "jobs": "/jobs",
+    "jobs of a year": "/jobs?days=366",
     "log": "/log",
     "metrics": "/metrics",
     "healthz": "/healthz",
@@ -89,7 +97,31 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             wait_for_quiet(options)
             loaded[name] = load(web, path.format(host=host), options.clients, options.seconds)
             say(f"{name}: {loaded[name]['requests_per_second']:.0f}/s")
+        for name in WRITING:
+            wait_for_quiet(options)
+            with writing(site.state):
+                loaded[f"{name}, a night on"] = load(web, LOADED[name].format(host=host), options.clients, options.seconds)
         return {"alone": alone, "loaded": loaded, "memory": {"before_load": before, "peak": memory(web)}}
+
+
+@contextmanager
+def writing(state: Path) -> Iterator[None]:
+    """A process that writes progress, as the transfers of a night do."""
+    writer = multiprocessing.get_context("spawn").Process(target=_write, args=(state,), daemon=True)
+    writer.start()
+    try:
+        yield
+    finally:
+        writer.terminate()
+        writer.join()
+
+
+def _write(state: Path) -> None:
+    with Catalogue.open(state) as catalogue:
+        while True:
+            for one in catalogue.progress():
+                catalogue.put_progress(replace(one, files_done=one.files_done + 1))
+                time.sleep(EVERY)
 
 
 def one_by_one(web: Dashboard, path: str, count: int) -> dict[str, Any]:
@@ -103,15 +135,16 @@ def one_by_one(web: Dashboard, path: str, count: int) -> dict[str, Any]:
 
 def load(web: Dashboard, path: str, clients: int, seconds: float) -> dict[str, Any]:
     """One page, many clients, for some time. Requests that were on their way at its end count with their whole time."""
-    answers, begun = [Answers() for _ in range(clients)], time.perf_counter()
+    answers, begun, used = [Answers() for _ in range(clients)], time.perf_counter(), cpu_of(web)
     threads = [threading.Thread(target=_client, args=(web, path, begun + seconds, one)) for one in answers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    took = time.perf_counter() - begun
+    took, used = time.perf_counter() - begun, cpu_of(web) - used
     together = Answers([one for some in answers for one in some.seconds], [one for some in answers for one in some.wrong])
-    return {"requests_per_second": len(together.seconds) / took, **_summary(together, together.seconds)}
+    cpu = used / max(len(together.seconds), 1)
+    return {"requests_per_second": len(together.seconds) / took, "cpu": cpu, **_summary(together, together.seconds)}
 
 
 def _client(web: Dashboard, path: str, end: float, answers: Answers) -> None:
@@ -150,6 +183,12 @@ def _summary(answers: Answers, seconds: Sequence[float]) -> dict[str, Any]:
     }
 
 
+def cpu_of(web: Dashboard) -> float:
+    """Seconds of CPU that the process has used, all its threads together: a figure that a busy machine hardly changes."""
+    found = Path(f"/proc/{web.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(found[11]) + int(found[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def memory(web: Dashboard) -> dict[str, int]:
     """Bytes that the process has in memory now, and had at the most."""
     lines = Path(f"/proc/{web.pid}/status").read_text(encoding="utf-8").splitlines()
@@ -165,18 +204,19 @@ def report(options: argparse.Namespace, measured: dict[str, Any]) -> None:
         print(json.dumps({"bench": "web_load", "machine": machine, "command": command, **measured}, indent=2))
         return
     print(f"btrkeep-web, {options.hosts} hosts with {options.backups} backups; {machine}\n")
-    print(f"{'one client':20} {'first':>8} {'p50':>8} {'p99':>8}   ms")
+    print(f"{'one client':22} {'first':>8} {'p50':>8} {'p99':>8}   ms")
     for name, one in measured["alone"].items():
         if not one["requests"]:
-            print(f"{name:20} {one['wrong']}")
+            print(f"{name:22} {one['wrong']}")
             continue
-        print(f"{name:20} {_ms(one['first'])} {_ms(one['p50'])} {_ms(one['p99'])}" + ("  TOO SLOW" if one["p50"] > LIMIT else ""))
-    print(f"\n{f'{options.clients} clients':20} {'a second':>8} {'p50':>8} {'p99':>8}   ms")
+        print(f"{name:22} {_ms(one['first'])} {_ms(one['p50'])} {_ms(one['p99'])}" + ("  TOO SLOW" if one["p50"] > LIMIT else ""))
+    print(f"\n{f'{options.clients} clients':22} {'a second':>8} {'p50':>8} {'p99':>8} {'CPU each':>8}   ms")
     for name, one in measured["loaded"].items():
         if not one["requests"]:
-            print(f"{name:20} {one['wrong']}")
+            print(f"{name:22} {one['wrong']}")
             continue
-        print(f"{name:20} {one['requests_per_second']:8.0f} {_ms(one['p50'])} {_ms(one['p99'])}  {one['wrong'] or ''}")
+        times = " ".join(_ms(one[what]) for what in ("p50", "p99", "cpu"))
+        print(f"{name:22} {one['requests_per_second']:8.0f} {times}  {one['wrong'] or ''}")
     for when, one in measured["memory"].items():
         print(f"memory {when}: {one['now'] >> 20} MiB now, {one['most'] >> 20} MiB at the most")
 

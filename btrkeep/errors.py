@@ -58,6 +58,10 @@ class ConfigError(OperatorError):
         self.problems = list(problems)
 
 
+class Unfit(OperatorError):
+    """What is asked for does not fit how things are: to accept a complete backup, to release one that is not held."""
+
+
 class LockHeld(OperatorError):
     """Another process holds the lock that is needed."""
 

@@ -10,8 +10,9 @@ from web.access import is_public, somebody
 from web.auth import sessions
 from web.auth.store import Store
 from web.headers import add_headers, names_of, see_host
+from web.kept import Kept
 from web.settings import Settings
-from web.source import Kept, close_source
+from web.source import close_source
 
 _LARGEST = 1 << 20  # bytes of a form: many paths to restore
 _STATIC = 3600  # seconds; the address of a file has its version in it

@@ -21,7 +21,7 @@ _WORDS = {
     403: ("Not for you", "Ask an operator of this pool."),
     404: ("Nothing here", "Perhaps it has expired, or its name is another. Hosts and backups that you may not see look the same."),
     405: ("Not this way", "This address wants a form that was sent, or the other way round."),
-    409: ("Something else is at work", "Wait for it to end, then try again."),
+    409: ("Not as things are", "Something else is at work, or has changed meanwhile. Look at it again, then try again."),
     413: ("Too much at once", "What was sent is larger than anything here needs."),
     414: ("Too long an address", "No path of a file is as long as that."),
     429: ("Too many attempts", "Wait a little, then try again."),
@@ -32,7 +32,7 @@ _WORDS = {
     502: ("The root service failed", "Its side of the story: journalctl -u 'btrkeep-serve@*'."),
     503: ("Not now", "Try again in a moment."),
 }
-_KINDS = {"usage": 400, "missing": 404, "locked": 409, "refused": 403, "busy": 503, "unusable": 503, "failed": 502}
+_KINDS = {"usage": 400, "missing": 404, "locked": 409, "refused": 409, "busy": 503, "unusable": 503, "failed": 502}
 
 
 def register(app: Flask) -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from flask import Flask, current_app
+from flask import Flask, current_app, request
 from markupsafe import Markup
 
 from btrkeep import __version__
@@ -23,6 +23,8 @@ NAVIGATION = (
     ("log", "/log", "Log"),
     ("doctor", "/doctor", "Doctor"),
 )
+_BELOW = {"files": "hosts", "restore": "hosts"}
+"""The first words of addresses that belong to a page of another name."""
 _WHOLE_POOL = ("pool", "doctor")
 """Pages that somebody who is limited to some hosts does not see."""
 
@@ -52,12 +54,16 @@ def number(value: float) -> str:
 
 
 def when(moment: datetime | None, style: str = "both") -> str | Markup:
-    """A moment as <time>: relative and absolute ("both"), "relative", "absolute" or "clock"; what is left out is in its title."""
+    """A moment as <time>, with all there is to say of it in its title.
+
+    `style`: "both" is absolute and relative, each also alone; "seconds" is absolute with them, "clock" the hour and minute.
+    """
     if moment is None:
         return "-"
     zone, now = _clock()
     ago, date, clock = relative(moment, now), absolute(moment, zone, now), f"{moment.astimezone(zone):%H:%M}"
-    text = {"both": f"{date}, {ago}", "relative": ago, "absolute": date, "clock": clock}[style]
+    exactly = absolute(moment, zone, now, "%H:%M:%S")
+    text = {"both": f"{date}, {ago}", "relative": ago, "absolute": date, "seconds": exactly, "clock": clock}[style]
     title = f"{exact(moment, zone)}, {ago}"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(format_time(moment), title, text)
 
@@ -82,4 +88,11 @@ def _names() -> dict[str, Any]:
     who = somebody()
     pages = [page for page in NAVIGATION if not (who and who.limited and page[0] in _WHOLE_POOL)]
     pool = current_app.extensions["btrkeep"].pool
-    return {"who": who, "navigation": pages if who else [], "version": __version__, "source": source, "config_pool": pool}
+    found = {"who": who, "navigation": pages if who else [], "version": __version__, "source": source, "config_pool": pool}
+    return {**found, "current": page_of(request.path)}
+
+
+def page_of(path: str) -> str:
+    """Which entry of the navigation an address belongs to: "hosts" of /hosts/web1 and of /files/web1."""
+    first = path.split("/")[1] if "/" in path else ""
+    return _BELOW.get(first, first) or "overview"

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-STATE = Path("/var/lib/btrkeep")
 DATA = Path("/var/lib/btrkeep-web")
 
 
@@ -26,13 +25,8 @@ class Settings:
     proxies: tuple[str, ...] = ()
     idle: float = 12 * 3600.0
     longest: float = 7 * 86400.0
-    threads: int = 8
+    threads: int = 24
     testing: bool = field(default=False, kw_only=True)
-
-
-def state_of(pool: str) -> Path:
-    """Where the catalogue of a pool is, unless the configuration has another place."""
-    return STATE / pool
 
 
 def data_of(pool: str) -> Path:

@@ -36,12 +36,15 @@ def relative(moment: datetime, now: datetime) -> str:
     return "just now" if seconds > -_TRUNCATED else "in a moment"
 
 
-def absolute(moment: datetime, zone: ZoneInfo, now: datetime | None = None) -> str:
-    """ "Fri 20 Nov 22:00", with the year when it is another than that of `now`; with the zone where the hour comes twice."""
+def absolute(moment: datetime, zone: ZoneInfo, now: datetime | None = None, clock: str = "%H:%M") -> str:
+    """ "Fri 20 Nov 22:00", with the year when it is another than that of `now`; with the zone where the hour comes twice.
+
+    `clock` is how the time of the day is told, as for strftime.
+    """
     local = moment.astimezone(zone)
     year = "" if now and now.astimezone(zone).year == local.year else f" {local.year}"
     twice = f" {local:%Z}" if comes_twice(moment, zone) else ""
-    return f"{local:%a} {local.day} {local:%b}{year} {local:%H:%M}{twice}"
+    return f"{local:%a} {local.day} {local:%b}{year} {local:{clock}}{twice}"
 
 
 def exact(moment: datetime, zone: ZoneInfo) -> str:

@@ -1,6 +1,6 @@
 """`backupd host`: hosts are added to the configuration and taken out of it, shown, and tried."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -177,8 +177,7 @@ def test_command(ctx: click.Context, name: str, as_json: bool) -> int:
 
 def try_host(config: Config, host: HostConfig) -> tuple[Finding, ...]:
     """What is wrong with this host, or one line that says that nothing is."""
-    alone = replace(config, hosts={host.name: host})
-    found = tuple(finding for finding in check_all(alone) if finding.subject in (host.name, "ssh key", "known_hosts"))
+    found = tuple(finding for finding in check_all(config, host) if finding.subject in (host.name, "ssh key", "known_hosts"))
     if host.address:
         return (*found, *probe(config, host))
     return found or (Finding("ok", host.name, "all of its paths are folders of this machine"),)

@@ -24,6 +24,7 @@ from backupd.files.to_tar import total, write_file, write_stream
 from backupd.files.wanted import ORIGINAL, Doing, Wanted, preview_object, result_object
 from backupd.files.which import parse_which
 from backupd.files.words import shown
+from backupd.reading import read
 from btrkeep.cli import echo_json
 from btrkeep.config import Config
 from btrkeep.errors import Exit, UsageError
@@ -102,7 +103,7 @@ def command(
     clock_for(pool, now)
     watch = _Watch(Teller(progress_lines))
     try:
-        with looked(pool, name, which) as found, watch.watching():
+        with looked(pool, name, which) as found, read(found.backup.path), watch.watching():
             if tar is not None:
                 return _tar(found, config, wanted, tar, dry_run, as_json, watch)
             doing = Doing(config, pool, found.backup, found.tree, wanted, watch)

@@ -56,7 +56,7 @@ def say_plan(doing: Doing, found: Preview) -> None:
                 _samples(count)
     if found.reflinks:
         say("the data is shared with the backup (the same btrfs): no room is needed, and it is done at once")
-    elif found.needed is not None:
+    elif found.needed is not None and found.free is not None:
         say(f"{format_size(found.needed)} are needed, {format_size(found.free)} are free there")
 
 
@@ -99,7 +99,7 @@ class Teller:
 
     def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
-        if self._silent or (now - self._last < self._every and (self._terminal or progress.phase == self._phase)):
+        if self._silent or (now - self._last < self._every and progress.phase == self._phase):
             return
         self._last, self._phase = now, progress.phase
         text = progress_line(progress, now)
@@ -121,11 +121,15 @@ def progress_line(progress: Progress, now: float) -> str:
     """Files, bytes, rate and time left, as far as they are known."""
     if progress.phase == "looking":
         return f"looking: {counted(progress.files, 'name')}"
+    if progress.phase == "syncing":
+        return "waiting until all of it is on the disk"
     spent = max(0.001, now - progress.begun)
     rate = progress.size / spent
     line = f"{progress.phase}: {progress.files:,} of {counted(progress.all_files, 'name')}"
     if progress.all_size:
-        line += f", {format_size(progress.size)} of {format_size(progress.all_size)}, {format_size(round(rate))}/s"
+        line += f", {format_size(progress.size)} of {format_size(progress.all_size)}"
+    if progress.all_size and rate:
+        line += f", {format_size(round(rate))}/s"
     if rate and spent > 2 and progress.all_size > progress.size:
         line += f", {format_duration((progress.all_size - progress.size) / rate)} left"
     return line

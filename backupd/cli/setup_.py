@@ -1,6 +1,6 @@
 """`backupd setup`: from nothing to the first backup. Each step looks first whether it is done, so it can be run again anywhere."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -162,8 +162,7 @@ def _name(text: str) -> str:
 
 def _checked(talk: Talk, config: Config, host: HostConfig, found: Reached) -> tuple[Finding, ...]:
     """What `check` says of the pool and this host, what was found on the way to the host included."""
-    alone = replace(config, hosts={host.name: host})
-    findings = (*check_all(alone), *found.findings) if host.address else (*check_all(alone), *try_host(config, host))
+    findings = (*check_all(config, host), *(found.findings if host.address else try_host(config, host)))
     findings = tuple(dict.fromkeys(findings))
     talk.heading("Is all well?")
     show_findings(talk, findings)

@@ -32,8 +32,8 @@ _HEADERS = ["FIRST SEEN", "LAST SEEN", "BACKUPS", "SIZE", "MODIFIED", "REMARK"]
 def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bool, now: datetime | None) -> int:
     """Every version of the file or folder at PATH over all backups of HOST: in which backups it is, and when it was gone.
 
-    A version is told from others by size, time of modification, mode and owner, as rsync does. When that is not known to be enough,
-    BACKUPS has a ~; --content compares what is in them, and reads what it has to.
+    A version is told from others by size, time of modification, mode, owner, ACL and attributes, as rsync does. When that is not
+    known to be enough, BACKUPS has a ~; --content compares what is in them, and reads what it has to.
 
     A folder is a version by what is in it itself: its time changes when a name in it comes or goes. With --content it is all that
     is below, by names, sizes and times.

@@ -17,6 +17,7 @@ from backupd.expire.plan import HostPlan, Plan
 from backupd.expire.queue import Queue
 from backupd.expire.site import ExpirySite
 from backupd.notes import EXPIRED
+from backupd.reading import unread
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.subvolume import Subvolume, delete
 
@@ -34,7 +35,7 @@ class Deleter:
         self.pending: deque[tuple[HostPlan, tuple[str, ...]]] = deque(
             (host, tuple(step.name for step in host.delete)) for host in plan.hosts if host.delete
         )
-        self.busy = 0  # of hosts that somebody works on
+        self.busy = 0  # of hosts that somebody works on, or read by somebody who restores them
         self.ids: set[int] = set()  # of all subvolumes that were deleted
         self.hosts: list[str] = []  # of which something was deleted
         self._gone: list[tuple[str, str]] = []  # deleted, and not durable yet
@@ -123,7 +124,9 @@ class Deleter:
             if not is_still(path, subvolume):
                 self.site.problem(f"{host} {path.name} is left alone: somebody changed it a moment ago")
                 return False
-            delete(path.parent, subvolume.id)
+            with unread(path) as nobody_reads:
+                if nobody_reads:
+                    delete(path.parent, subvolume.id)
         except OSError as error:
             if error.errno in _BROKEN:
                 raise PoolUnusable(
@@ -132,4 +135,7 @@ class Deleter:
             inside = "a subvolume that is not ours lies in it" if error.errno == errno.ENOTEMPTY else error.strerror
             self.site.problem(f"{host} {path.name} cannot be deleted: {inside}")
             return False
-        return True
+        if not nobody_reads:
+            self.busy += 1
+            self.site.watcher.notice(f"{host} {path.name} is being restored from: it is deleted another time")
+        return nobody_reads

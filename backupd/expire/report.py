@@ -33,7 +33,7 @@ class Summary:
     `problems`: what somebody must look at. `stop`: why nothing was done at all; `clock`: what is odd with the clock.
     `waiting_for_grace`: backups that are marked and not due yet. `written_bytes`: by everybody, to all devices, meanwhile.
     `still_waiting`: for the cleaner at the end. `ended_by`: a signal's number, 0 without one. `rest`: deletions that were due
-    and not made (a limit, a signal, a host that was busy).
+    and not made (a limit, a signal, a host that was busy, a backup that is restored from).
     """
 
     planned: int = 0

@@ -189,8 +189,10 @@ _FORMATS = {"file": 0o100000, "folder": 0o040000, "symlink": 0o120000}
 
 
 def zip_name(name: bytes) -> str:
-    """A name as a zip can have it: bytes that are no UTF-8 become %FF, for a zip has only text."""
-    text = name.decode("utf-8", "surrogateescape")
+    """A name as a zip can have it: bytes that are no UTF-8 become %FF, for a zip has only text; and a backslash %5C, which Windows
+    takes for a slash: a host that names a file ..\\x would else choose where it is extracted.
+    """
+    text = name.decode("utf-8", "surrogateescape").replace("\\", "%5C")
     return "".join(f"%{ord(char) - 0xDC00:02X}" if 0xDC80 <= ord(char) <= 0xDCFF else char for char in text)
 
 

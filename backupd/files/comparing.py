@@ -103,7 +103,7 @@ class _Merge:
                 _Side(self.before, first, (self.left.fd, name)), _Side(self.after, second, (self.right.fd, name)), self.content
             )
             if first and second and first.kind == second.kind == "folder":
-                if first.device == self.before.device and second.device == self.after.device:
+                if self.before.owns(first.device) and self.after.owns(second.device):
                     self.left.enter(name)
                     self.right.enter(name)
                     levels.append(_merged(names_in(self.left.fd), names_in(self.right.fd)))

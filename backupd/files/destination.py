@@ -4,7 +4,7 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -30,11 +30,12 @@ class Occupied(OSError):
 class Destination:
     """A folder, open and locked against a second restore. Made, for root alone, when it does not exist and `make` says so.
 
-    Without `make` a folder that does not exist is empty, and so is all below it.
+    Without `make` a folder that does not exist is empty, and so is all below it. Folders in `spared` are not entered.
     """
 
-    def __init__(self, path: Path, *, make: bool) -> None:
+    def __init__(self, path: Path, *, make: bool, spared: Sequence[Path] = ()) -> None:
         self.path = path
+        self._spared = {_inode(found) for found in map(_stat, spared) if found}
         self.made = False
         self._root = self._opened(make)
         self._cached: tuple[Names, int] | None = None
@@ -77,6 +78,9 @@ class Destination:
         if self._root is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         fd = open_folder(self._root, names)
+        if _inode(os.fstat(fd)) in self._spared:
+            os.close(fd)
+            raise PermissionError(errno.EPERM, "it is in the pool, or beside the catalogue")
         self._forget()
         self._cached = (names, fd)
         return fd
@@ -93,16 +97,20 @@ class Destination:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def spares(self, there: Entry) -> bool:
+        """Whether it is a folder that is left alone."""
+        return (there.device, there.inode) in self._spared
+
     def sync(self) -> None:
         """What was written is on the disk when this returns."""
         if self._root is not None and _libc.syncfs(self._root):
             raise OSError(ctypes.get_errno(), "syncfs")
 
-    def free(self) -> int:
-        """Bytes that can be written."""
+    def free(self) -> int | None:
+        """Bytes that can be written; None on a filesystem that does not know, such as ramfs."""
         with _nearest(self.path) as fd:
             found = os.fstatvfs(fd)
-        return found.f_bavail * found.f_frsize
+        return found.f_bavail * found.f_frsize if found.f_blocks else None
 
 
 @contextmanager
@@ -153,9 +161,21 @@ def see_destination(pool: Pool, state: Path, to: Path) -> None:
         if any(_is_same(folder, forbidden) for folder in above):
             raise UsageError(f"{to} is {words}", "restore to another place, such as /var/tmp/restored")
     if not to.exists() and not to.parent.is_dir():
-        raise UsageError(f"{to.parent} is no folder", f"make it first: mkdir -p {to.parent}")
+        hint = "name a folder" if to.parent.exists() else f"make it first: mkdir -p {to.parent}"
+        raise UsageError(f"{to.parent} is no folder", hint)
     if to.exists() and not to.is_dir():
         raise OperatorError(f"{to} is no folder", "--to names a folder, also for a single file")
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _inode(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _is_same(folder: Path, other: Path) -> bool:

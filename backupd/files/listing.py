@@ -2,9 +2,23 @@
 
 import os
 import stat
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from backupd.files.tree import Entry, Tree, components, joined, look
+from backupd.files.tree import KINDS, Entry, Tree, components, joined, look
+
+MOST_SORTED = 100_000
+"""Names in a folder that are sorted by anything but name: each is looked at for it."""
+_KEYS: Mapping[str, Callable[[os.stat_result], Any]] = {
+    "kind": lambda found: KINDS[stat.S_IFMT(found.st_mode)],
+    "size": lambda found: found.st_size,
+    "mode": lambda found: stat.S_IMODE(found.st_mode),
+    "owner": lambda found: (found.st_uid, found.st_gid),
+    "mtime": lambda found: found.st_mtime_ns,
+}
+SORTS = ("name", *_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +27,8 @@ class Page:
 
     entries: tuple[Entry, ...]
     total: int
+    sort: str = "name"
+    descending: bool = False
 
 
 def listing(tree: Tree, path: bytes) -> list[Entry]:
@@ -26,17 +42,31 @@ def listing(tree: Tree, path: bytes) -> list[Entry]:
     return sorted(tree.list(path), key=lambda entry: (entry.kind != "folder", entry.path))
 
 
-def page(tree: Tree, path: bytes, offset: int = 0, limit: int = 1000) -> Page:
-    """`limit` of the entries that `listing` has, from number `offset` on. Of the others only the names are read."""
+def page(tree: Tree, path: bytes, offset: int = 0, limit: int = 1000, sort: str = "name", descending: bool = False) -> Page:
+    """`limit` of the entries that `listing` has, from number `offset` on. Of the others only the names are read.
+
+    `sort`: another order than that of `listing`, one of SORTS; for `name` with `descending` too folders come among the others. The
+    page says how it is sorted: a folder of more than MOST_SORTED names comes by name all the same.
+    """
     entry = tree.stat(path)
     if entry.kind != "folder":
-        return Page((entry,)[offset : offset + limit], 1)
+        return Page((entry,)[offset : offset + limit], 1, sort, descending)
     above = joined(components(path)).rstrip(b"/")
     with tree.folder(path) as fd:
         with os.scandir(fd) as found:
-            names = sorted((not one.is_dir(follow_symlinks=False), os.fsencode(one.name)) for one in found)
-        chosen = [look(fd, name, above + b"/" + name) for _, name in names[offset : offset + limit]]
-    return Page(tuple(chosen), len(names))
+            names = [name for _, name in sorted((not one.is_dir(follow_symlinks=False), os.fsencode(one.name)) for one in found)]
+        if len(names) > MOST_SORTED:
+            sort, descending = "name", False
+        if sort != "name" or descending:
+            names.sort(key=partial(_key, sort, fd), reverse=descending)
+        chosen = [look(fd, name, above + b"/" + name) for name in names[offset : offset + limit]]
+    return Page(tuple(chosen), len(names), sort, descending)
+
+
+def _key(sort: str, folder: int, name: bytes) -> Any:
+    if sort == "name":
+        return name
+    return _KEYS[sort](os.stat(name, dir_fd=folder, follow_symlinks=False))
 
 
 def is_executable(entry: Entry) -> bool:

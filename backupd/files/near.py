@@ -71,7 +71,7 @@ def missing(tree: Tree, path: bytes, where: str) -> UsageError:
         return UsageError(said, hint)
     if last.kind != "folder":
         return UsageError(f"{shown} of {where} is a {last.kind}, so nothing is in it", f"it can be had as {shown}")
-    if last.device != tree.device:
+    if not tree.owns(last.device):
         return UsageError(f"something else is mounted at {shown} of {where}", "unmount it: a backup holds no mounts")
     return UsageError(f"{where} has no {printable(path)}", _hint(tree, last, near(tree, path)))
 

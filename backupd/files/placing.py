@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from backupd.files.archive import outermost
 from backupd.files.tree import Entry, Tree, components, joined, look
-from backupd.files.walking import parent_of, walk
+from backupd.files.walking import Unreadable, parent_of, walk
 from btrkeep.errors import UsageError
 from btrkeep.units import printable
 
@@ -20,6 +20,11 @@ class Root:
 
     path: bytes
     names: Names
+
+    def holds(self, path: bytes) -> bool:
+        """Whether `path` is the root or below it."""
+        names = components(self.path)
+        return components(path)[: len(names)] == names
 
     def place(self, path: bytes) -> Names:
         """The place of what is at `path`, at or below the root."""
@@ -60,16 +65,16 @@ def shown_place(to: str, place: Names) -> str:
     return printable(os.fsencode(to).rstrip(b"/") + joined(list(place))) if place else printable(to)
 
 
-def visits(tree: Tree, roots: Sequence[Root]) -> Iterator[Visit]:
+def visits(tree: Tree, roots: Sequence[Root], unreadable: Unreadable | None = None) -> Iterator[Visit]:
     """All that is to be restored, folders before and after what is in them. Folders above a root that were not asked for themselves
-    come first, those nearest to the top before others. Raises OSError.
+    come first, those nearest to the top before others. Raises OSError; `unreadable` as for walk.
     """
     above = _above(roots)
     for path in above:
         with parent_of(tree, path) as (folder, name):
             yield Visit(look(folder, name, path), folder, name, tuple(components(path)), left=False)
     for root in roots:
-        for found in walk(tree, root.path):
+        for found in walk(tree, root.path, unreadable):
             yield Visit(found.entry, found.folder, found.name, root.place(found.entry.path), found.left)
     for path in reversed(above):
         with parent_of(tree, path) as (folder, name):

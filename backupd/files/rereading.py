@@ -46,21 +46,27 @@ class Comparison:
             return True
         for fd in (ours, theirs):  # what is in memory says nothing of the disk
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        done, same = 0, True
+        done = 0
         for start, end in [*data_runs(ours, size), (size, size)]:
-            same = same and _is_nothing(theirs, done, start) and self._equal(ours, theirs, start, end)
-            self.moved(end - done)
+            self.moved(start - done)
+            if not self._is_nothing(theirs, done, start) or not self._equal(ours, theirs, start, end):
+                return False
             done = end
-        return same
+        return True
 
     def _equal(self, ours: int, theirs: int, start: int, end: int) -> bool:
         for one, other in zip(pieces(ours, start, end), pieces(theirs, start, end), strict=True):
             self.read += len(one)
+            self.moved(len(one))
             if one != other:
                 return False
         return True
 
-
-def _is_nothing(fd: int, start: int, end: int) -> bool:
-    """Whether a part of a file is a hole, or zeros, which read alike."""
-    return all(piece == _NOTHING[: len(piece)] for begin, stop in data_runs(fd, end, start) for piece in pieces(fd, begin, stop))
+    def _is_nothing(self, fd: int, start: int, end: int) -> bool:
+        """Whether a part of a file is a hole, or zeros, which read alike."""
+        for begin, stop in data_runs(fd, end, start):
+            for piece in pieces(fd, begin, stop):
+                self.moved(0)
+                if piece != _NOTHING[: len(piece)]:
+                    return False
+        return True

@@ -16,7 +16,8 @@ STEPS = (NEW, SAME, ENTERED, OVERWRITTEN, KEPT, REFUSED)
 class Request:
     """What somebody wants back. `overwrite`: None refuses, or one of deciding.OVERWRITE. `parents`: keep whole paths.
 
-    `content`: read what was written once more, and compare it.
+    `content`: read what was written once more, and compare it. `spared`: folders beneath `to` to which and in which
+    nothing is done: the pool and the catalogue's.
     """
 
     paths: tuple[bytes, ...]
@@ -24,6 +25,7 @@ class Request:
     overwrite: str | None = None
     parents: bool = False
     content: bool = True
+    spared: tuple[Path, ...] = ()
 
 
 @dataclass(slots=True)
@@ -79,7 +81,10 @@ class Preview:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a restore is. `phase`: looking, writing or comparing; `files` of `all_files`, `size` of `all_size` bytes."""
+    """How far a restore is: `files` of `all_files`, `size` of `all_size` bytes.
+
+    `phase`: looking, writing, syncing (what was written goes to the disk) or comparing.
+    """
 
     phase: str = "looking"
     files: int = 0

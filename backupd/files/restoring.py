@@ -5,7 +5,6 @@ started again: what is whole has its name, and what has its name and is the same
 """
 
 import errno
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from backupd.files.placing import Root, Visit, placed, shown_place, visits
 from backupd.files.rereading import Comparison
 from backupd.files.restoration import Preview, Progress, Request, Restored, Tell
 from backupd.files.tree import Entry, Tree
+from backupd.files.walking import Unreadable
 from backupd.files.writing import Writer, comparable, leftovers, take_away
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_size, printable
@@ -37,9 +37,11 @@ class Looker:
         """What to do with a name, and what is in its place now."""
         try:
             there = self.to.look(visit.place)
+            if there and self.to.spares(there):
+                return Step(KEPT, "it is the pool, or the catalogue's folder"), there
             differs = self.differs(visit, there) if there else ()
         except OSError as error:
-            return Step(REFUSED, os.strerror(error.errno or 0)), None
+            return Step(REFUSED, error.strerror or str(error)), None
         return decide(visit.entry, there, differs, self.overwrite), there
 
     def differs(self, visit: Visit, there: Entry) -> Sequence[str]:
@@ -66,7 +68,7 @@ def preview(tree: Tree, request: Request, reflinks: bool, tell: Tell = lambda _:
     Raises UsageError for places that collide, OperatorError when the backup cannot be read.
     """
     found, progress = Preview(str(request.to), reflinks=reflinks), Progress()
-    with _reaching(request.to), Destination(request.to, make=False) as to:
+    with _reaching(request.to), Destination(request.to, make=False, spared=request.spared) as to:
         looker = Looker(to, request.overwrite)
         needed = largest = 0
         for visit in _read(tree, placed(request.paths, request.parents)):
@@ -90,9 +92,9 @@ def preview(tree: Tree, request: Request, reflinks: bool, tell: Tell = lambda _:
     return found
 
 
-def _read(tree: Tree, roots: list[Root]) -> Iterator[Visit]:
+def _read(tree: Tree, roots: list[Root], unreadable: Unreadable = lambda _path, _error: None) -> Iterator[Visit]:
     try:
-        yield from visits(tree, roots)
+        yield from visits(tree, roots, unreadable)
     except OSError as error:
         raise OperatorError(
             f"the backup cannot be read: {error.strerror}" + (f" ({printable(str(error.filename))})" if error.filename else ""),
@@ -144,8 +146,10 @@ class Restore:
     def run(self) -> Restored:
         """Writes, and compares. Raises OperatorError when the destination is full or gone, and what `tell` raises."""
         begun = time.monotonic()
-        with _reaching(self.request.to), Destination(self.request.to, make=True) as to:
+        with _reaching(self.request.to), Destination(self.request.to, make=True, spared=self.request.spared) as to:
             self._write(to)
+            self.progress.phase = "syncing"
+            self._tell(self.progress)
             to.sync()
             self._compare(to)
         self.result.seconds = time.monotonic() - begun
@@ -154,7 +158,7 @@ class Restore:
     def _write(self, to: Destination) -> None:
         looker, writer = Looker(to, self.request.overwrite), Writer(to, self._moved)
         self.progress.turn_to("writing", self.found.names, self.found.to_write)
-        for visit in _read(self.tree, self.roots):
+        for visit in _read(self.tree, self.roots, self._unreadable):
             self.progress.place = shown_place(self.found.to, visit.place)
             try:
                 if visit.left:
@@ -184,6 +188,8 @@ class Restore:
             self.left_alone.add(hash(visit.place))
         if step.what == ENTERED:
             self._tidy(visit, looker.to)
+            if looker.to.made and not visit.place:  # now, for whoever goes on with it cannot know any more that we made it
+                writer.finish(visit, all_of_it=True)
         if visit.entry.kind == "folder":
             self._folders.append(step.what)
         self.result.counts[step.what].add(self.progress.place, step.why, size)
@@ -201,12 +207,15 @@ class Restore:
     def _leave(self, visit: Visit, looker: Looker, writer: Writer) -> None:
         """A folder's time, once all is in it. One that was there before keeps all else, unless everything is overwritten."""
         what = self._folders.pop()
-        if what == REFUSED:
+        if what in (REFUSED, KEPT):
             return
         there = looker.to.look(visit.place) if what == ENTERED else None  # a new one has all but its time already
-        rest = [name for name in looker.differs(visit, there) if name != "time"] if there else []
+        differs = looker.differs(visit, there) if there else ()
+        rest = [name for name in differs if name != "time"]
         if what == ENTERED and rest and self.request.overwrite != ALL and not (looker.to.made and not visit.place):
             self.left_alone.add(hash(visit.place))
+            return
+        if there and not differs:
             return
         writer.finish(visit, all_of_it=bool(rest))
         self._lost(writer)
@@ -229,15 +238,22 @@ class Restore:
         self.left_alone.add(hash(visit.place))
         self.result.problems.add(self.progress.place, why)
 
+    def _unreadable(self, path: bytes, error: OSError) -> None:
+        """A folder, or a name in one, of the backup: the rest is worth having all the same."""
+        root = next(root for root in self.roots if root.holds(path))
+        why = f"it cannot be read in the backup: {error.strerror or error}"
+        self.result.problems.add(shown_place(self.found.to, root.place(path)), why)
+
     def _moved(self, size: int) -> None:
         self.progress.size += size
         self._tell(self.progress)
 
     def _ended_by(self, error: OSError) -> OperatorError:
         done = self.result.counts[NEW].number + self.result.counts[OVERWRITTEN].number
+        hint = "make it writable" if error.errno == errno.EROFS else "make room"
         return OperatorError(
             f"{self.progress.place}: {error.strerror}; {counted(done, 'name')} had been restored",
-            "make room and run the same command again: what is there already is passed over",
+            f"{hint} and run the same command again: what is there already is passed over",
         )
 
     def _compare(self, to: Destination) -> None:

@@ -122,7 +122,9 @@ class Giving:
         result.copied = ended.output.progress.bytes
         self._count_problems(result, ended)
         self.progress.turn_to("comparing", found.names, found.size if self.content else 0)
-        self._run((*LOOK, *(CONTENT if self.content else ())), lambda item: self._differs(item, result))
+        compared = self._run((*LOOK, *(CONTENT if self.content else ())), lambda item: self._differs(item, result))
+        if not ended.exit_code:
+            self._count_problems(result, compared)
         result.compared = found.size if self.content else 0
         result.seconds = time.monotonic() - begun
         return result

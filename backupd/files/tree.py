@@ -95,6 +95,13 @@ class Tree:
         self.device = os.fstat(self._root).st_dev
         """Of the backup's subvolume: what has another one is not of the backup."""
 
+    def owns(self, device: int) -> bool:
+        """Whether what is on that device is of the backup, and not mounted in it.
+
+        When the backup is deleted its number becomes another; its files are there for as long as this is open.
+        """
+        return device in (self.device, os.fstat(self._root).st_dev)
+
     def close(self) -> None:
         """Nothing of it can be used any more."""
         os.close(self._root)
@@ -108,7 +115,7 @@ class Tree:
     def open_folder(self, names: list[bytes]) -> int:
         """A descriptor of the folder that those names lead to."""
         fd = open_folder(self._root, names)
-        if os.fstat(fd).st_dev == self.device:
+        if self.owns(os.fstat(fd).st_dev):
             return fd
         os.close(fd)
         raise OSError(errno.EXDEV, "something else is mounted there")
@@ -168,7 +175,7 @@ class Tree:
                     down.leave()
                     continue
                 yield (entry := down.look(name))
-                if entry.kind == "folder" and entry.device == self.device and not skip(entry):
+                if entry.kind == "folder" and self.owns(entry.device) and not skip(entry):
                     down.enter(name)
                     levels.append(iter(names_in(down.fd)))
 

@@ -1,11 +1,11 @@
 """The history of one path: every distinct version of it over all backups of a host, and when it was gone. Needs no index.
 
 What is a version? rsync takes a file for unchanged when size and time are the same, and so do we: one version has one kind, size,
-time of modification, mode, owner, symlink's target and device number. Inode numbers do not count, for they change without the
-file: the hard link guard gives linked files new ones every night, and a backup that was begun from nothing numbers all anew. They
-serve as a proof: `certain` says that the data of all backups with this version is known to be the same (an untouched inode, the
-same extents, or read because it is short), not only taken to be. With `by_content` the data alone decides; what cannot be proven to
-be the same is read.
+time of modification, mode, owner, symlink's target and device number, and the same extended attributes and ACLs. Inode numbers
+do not count, for they change without the file: the hard link guard gives linked files new ones every night, and a backup that was
+begun from nothing numbers all anew. They serve as a proof: `certain` says that the data of all backups with this version is known
+to be the same (an untouched inode, the same extents, or read because it is short), not only taken to be. With `by_content` the data
+alone decides; what cannot be proven to be the same is read.
 
 A folder is its own entry: its time changes when a name in it comes or goes, not when a file in it or a folder below changes. By
 content it is the list of all that is below: names, kinds, sizes and times of files, targets. Its files are not read.
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from backupd.files.attributes import attributes
 from backupd.files.history import (
     LEFT_OUT,
     LINKED,
@@ -33,6 +34,7 @@ from backupd.files.history import (
 )
 from backupd.files.sameness import same_data, sha256, untouched
 from backupd.files.tree import Entry, Tree, components, joined
+from backupd.files.walking import parent_of
 from backupd.files.which import Restorable
 from backupd.record import COMPLETE
 from backupd.verdict import Outcome
@@ -44,12 +46,15 @@ _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errn
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    """A version while it is collected. `last` is where it was seen last, `differs`: its data is not that of the version before."""
+    """A version while it is collected. `last` is where it was seen last. `differs`: its data is not that of the version before;
+    `xattrs_differ`: its attributes are not.
+    """
 
     key: tuple[object, ...]
     sightings: list[tuple[Restorable, Entry]]
     certain: bool = True
     differs: bool = False
+    xattrs_differ: bool = False
     same_as: str | None = None
     digest: str | None = None
     before: Entry | None = None
@@ -80,10 +85,13 @@ class _Collected:
         key = key_of(entry)
         for one in self._newest_first(key):
             same = _compared(one, tree, entry)
-            if same is not False:  # short files that differ in spite of size and time are two versions
+            if same is not False and _same_xattrs(
+                one, tree, entry
+            ):  # short files that differ in spite of size and time are two versions
                 one.certain &= bool(same)
                 return one
         made = _Kept(key, [])
+        made.xattrs_differ = self.current is not None and not _same_xattrs(self.current, tree, entry)
         if self.current and has_data(entry) and has_data(self.current.last[1]):
             same = _compared(self.current, tree, entry)
             made.same_as = self.current.sightings[0][0].name if same else None
@@ -124,6 +132,23 @@ def _compared(one: _Kept, tree: Tree, entry: Entry) -> bool | None:
             return same_data(tree, entry, other, last)
     except OSError:
         return None
+
+
+def _same_xattrs(one: _Kept, tree: Tree, entry: Entry) -> bool:
+    """Whether a version's extended attributes are those of `entry`, as far as they can be read."""
+    backup, last = one.last
+    if untouched(last, entry):
+        return True
+    try:
+        with Tree(backup.path) as other, parent_of(other, last.path) as before, parent_of(tree, entry.path) as after:
+            return _of_the_host(attributes(*before)) == _of_the_host(attributes(*after))
+    except OSError:
+        return True
+
+
+def _of_the_host(xattrs: dict[str, bytes]) -> dict[str, bytes]:
+    """Without the properties of btrfs, such as its compression, which a file written anew gets from the pool."""
+    return {name: value for name, value in xattrs.items() if not name.startswith("btrfs.")}
 
 
 def _digest(one: _Kept) -> str | None:
@@ -278,4 +303,5 @@ def _changed(one: _Kept) -> tuple[str, ...]:
     if one.before is None:
         return ()
     fields = changed_fields(one.before, one.sightings[0][1])
+    fields = (*fields, "xattrs") if one.xattrs_differ and one.before.kind == one.last[1].kind else fields
     return (*fields, "content") if one.differs and one.before.kind == one.last[1].kind in ("file", "folder") else fields

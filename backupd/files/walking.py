@@ -1,11 +1,13 @@
 """Through the files of a backup, each with the open folder that it is in, and each folder once more when all in it was given."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from backupd.files.tree import Descent, Entry, Tree, components, joined, look, names_in
 
+Unreadable = Callable[[bytes, OSError], None]
+"""Told of the path of what cannot be read, and why."""
 HERE = b"."
 """The name of the root of a backup, in itself."""
 
@@ -23,36 +25,76 @@ class Found:
     left: bool = False
 
 
-def walk(tree: Tree, path: bytes) -> Iterator[Found]:
+def walk(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Iterator[Found]:
     """The entry at `path` and all below it, a folder before what is in it and once more after that; names in the order of bytes.
 
     What is mounted in the backup is given, but not entered. Memory: the names of one folder at a time on each level, whatever the
-    depth. Raises OSError.
+    depth. Raises OSError. Not so with `unreadable`, which is told instead: a folder that cannot be read is as if it were empty
+    then, and a name that cannot be looked at as if it were not there.
     """
     with parent_of(tree, path) as (above, name):
         first = look(above, name, joined(components(path)))
         yield Found(first, above, name)
         if first.kind == "folder":
-            yield from _below(tree, first)
+            yield from _below(tree, first, unreadable)
             yield Found(first, above, name, left=True)
 
 
-def _below(tree: Tree, first: Entry) -> Iterator[Found]:
-    with Descent(tree, first.path) as down:
-        levels, entered = [iter(names_in(down.fd))], list[Entry]()
+def _below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> Iterator[Found]:
+    with ExitStack() as stack:
+        try:
+            down = stack.enter_context(Descent(tree, first.path))
+            levels, entered = [iter(names_in(down.fd))], list[Entry]()
+        except OSError as error:
+            _told(unreadable, first.path, error)
+            return
         while levels:
             name = next(levels[-1], None)
             if name is not None:
-                yield Found(entry := down.look(name), down.fd, name)
-                if entry.kind == "folder" and entry.device == tree.device:
-                    down.enter(name)
-                    levels.append(iter(names_in(down.fd)))
+                if (entry := _look(down, name, unreadable)) is None:
+                    continue
+                yield Found(entry, down.fd, name)
+                if entry.kind != "folder":
+                    continue
+                names = _enter(down, name, unreadable) if tree.owns(entry.device) else None
+                if names is None:
+                    yield Found(entry, down.fd, name, left=True)
+                else:
+                    levels.append(iter(names))
                     entered.append(entry)
                 continue
             levels.pop()
             down.leave()
             if entered:
                 yield Found(entered[-1], down.fd, entered.pop().name, left=True)
+
+
+def _look(down: Descent, name: bytes, unreadable: Unreadable | None) -> Entry | None:
+    try:
+        return down.look(name)
+    except OSError as error:
+        _told(unreadable, down.path.rstrip(b"/") + b"/" + name, error)
+        return None
+
+
+def _enter(down: Descent, name: bytes, unreadable: Unreadable | None) -> list[bytes] | None:
+    """The names in the folder of that name, which is where the walk is then; None, and it stays where it was."""
+    path, entered = down.path.rstrip(b"/") + b"/" + name, False
+    try:
+        down.enter(name)
+        entered = True
+        return names_in(down.fd)
+    except OSError as error:
+        if entered:
+            down.leave()
+        _told(unreadable, path, error)
+        return None
+
+
+def _told(unreadable: Unreadable | None, path: bytes, error: OSError) -> None:
+    if unreadable is None:
+        raise error
+    unreadable(path, error)
 
 
 @contextmanager

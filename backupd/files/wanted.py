@@ -82,7 +82,7 @@ class Doing:
             wanted = Wanted(wanted.host, wanted.which, wanted.paths, "/", wanted.overwrite, parents=True, content=wanted.content)
         to = Path(wanted.to)
         see_destination(pool, config.pool.state, to)
-        return Request(wanted.paths, to, wanted.overwrite, wanted.parents, wanted.content)
+        return Request(wanted.paths, to, wanted.overwrite, wanted.parents, wanted.content, (pool.path, config.pool.state))
 
     def _giving(self, config: Config, target: Target) -> Giving:
         return Giving(

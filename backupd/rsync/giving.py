@@ -27,7 +27,9 @@ _ALWAYS = (
     "--info=progress2,stats2",
     "--out-format=%i|%l|%n",
 )
-LOOK, ONLY_NEW, CONTENT = ("--dry-run",), ("--ignore-existing",), ("--checksum",)
+LOOK, ONLY_NEW = ("--dry-run",), ("--ignore-existing",)
+CONTENT = ("--checksum", "--timeout=0")
+"""While rsync reads a large file for its checksum nothing goes over the line, for hours perhaps. A dead line ssh notices itself."""
 EXACT = ("--modify-window=-1",)
 """Compares nanoseconds. An rrsync that may write takes it for a fault (rsync 3.5: its pattern knows no minus sign)."""
 NEWER_STAYS = ("--update", "--modify-window=1")

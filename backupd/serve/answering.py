@@ -17,6 +17,7 @@ from btrkeep.units import printable
 log = logging.getLogger("backupd.serve")
 
 _LONGEST_WHO = 100
+_OFTEN = ("job", "jobs")  # a page that waits for a job asks every two seconds; that it went well is no news
 _JOURNAL = "its journal says more: journalctl -u 'btrkeep-serve@*'"
 _BROKEN = Refused("something is wrong inside the service", _JOURNAL)
 
@@ -65,7 +66,8 @@ def _serve(ground: Ground, wire: Wire, peer: Peer) -> None:
         log.warning("%s: %s", said, printable(str(error)))
         _last_words(wire, Refused(f"the machine says: {os.strerror(error.errno or 0)}", _JOURNAL))
     else:
-        log.info("%s: %d bytes in %.2f s", said, wire.sent, time.monotonic() - began)
+        level = logging.DEBUG if request.verb in _OFTEN else logging.INFO
+        log.log(level, "%s: %d bytes in %.2f s", said, wire.sent, time.monotonic() - began)
 
 
 def _do(ground: Ground, wire: Wire, peer: Peer, request: Request) -> None:

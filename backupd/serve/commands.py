@@ -5,12 +5,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from backupd.files.tree import components
 from backupd.files.wanted import ORIGINAL, Wanted, command_words
 from backupd.serve.arguments import FOLDER, HOST, checked
 from backupd.serve.requests import Asked
 from backupd.serve.verbs import VERBS
 from btrkeep.config import Config
 from btrkeep.serving.protocol import Refused
+from btrkeep.units import printable
+
+_FOLDERS = (Path("/var/lib/btrkeep"), Path("/var/lib/btrkeep-web"), Path("/etc/btrkeep"), Path("/run/btrkeep"))
 
 
 def command_of(asked: Asked, config: Config, program: Sequence[str]) -> tuple[str, ...]:
@@ -42,12 +46,30 @@ def wanted(arguments: Mapping[str, Any], config: Config, folder: str | None) -> 
     elif not known:
         raise Refused(f"{host} is not configured, so it has no address", "download the files instead", "missing")
     elif to == HOST:
+        if not known.address:
+            _see_not_ours(arguments["paths"], config)
         where = ORIGINAL
     elif not known.address:
         raise Refused(f"{host} is this machine, of which no folder is written", "choose the paths where they were", "refused")
     else:
         where = f"{known.address}:{to.partition(':')[2]}"
     return Wanted(host, arguments["backup"], arguments["paths"], where, arguments["overwrite"], parents=to == FOLDER)
+
+
+def _see_not_ours(paths: Sequence[bytes], config: Config) -> None:
+    """Of this machine nothing is put back that btrkeep lives on: not the pool, not its records, not who may log in, and no folder
+    that one of these is in. An old copy of them would take back what was forbidden since. Raises Refused.
+    """
+    ours = (config.pool.path, config.pool.state, config.file, config.file.with_suffix(".d"), *_FOLDERS)
+    kept = [components(os.fsencode(one)) for path in ours for one in (path.absolute(), os.path.realpath(path))]
+    for path in paths:
+        names = components(path)
+        if any(names[: len(one)] == one[: len(names)] for one in kept):
+            raise Refused(
+                f"{printable(path)} of this machine is one of btrkeep's own folders, or one of those is in it",
+                "choose narrower paths, or do it as root: backupd restore",
+                "refused",
+            )
 
 
 def folder_of(restore_to: Path | None, host: str, backup: str) -> str | None:

@@ -21,6 +21,8 @@ from btrkeep.units import format_time, parse_time
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
 PREVIEW = "preview"
 KEPT = timedelta(days=30)
+MOST = 1000
+"""Jobs that are kept, besides those at work: whoever asks for very many fills neither the disk nor a list."""
 _PREVIEWS_KEPT = timedelta(hours=1)
 _STARTS_WITHIN = timedelta(minutes=10)
 _ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
@@ -104,9 +106,10 @@ class Jobs:
         return lines[1 if size > _TAIL else 0 :][-count:]
 
     def thin(self, now: datetime) -> None:
-        """Forgets those that are over for longer than is told of."""
-        for job in self.all(now):
-            if job.over and now - parse_time(job.asked) > (_PREVIEWS_KEPT if job.verb == PREVIEW else KEPT):
+        """Forgets those that are over for longer than is told of, and the oldest of too many."""
+        for number, job in enumerate(self.all(now)):
+            old = now - parse_time(job.asked) > (_PREVIEWS_KEPT if job.verb == PREVIEW else KEPT)
+            if job.over and (old or number >= MOST):
                 self.forget(job.id)
 
     def forget(self, job_id: str) -> None:

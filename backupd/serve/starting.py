@@ -14,8 +14,11 @@ from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import Pool
 from btrkeep.process.programs import run
 from btrkeep.process.watched import ours, start_detached
+from btrkeep.serving.protocol import Refused
 from btrkeep.units import format_time
 
+PREVIEWS = 4
+"""At the same time: each keeps an rsync busy, here and on its host, also when nobody waits for it any more."""
 _one_at_a_time = threading.Lock()
 
 
@@ -30,7 +33,8 @@ def unit_of(verb: str, pool: str, job_id: str) -> str:
 
 
 def begin(ground: Ground, verb: str, host: str, who: str, arguments: Mapping[str, Any], folder: str | None = None) -> Job:
-    """Starts the work. Raises LockHeld, which says who is at work on the host already, OperatorError when it cannot be started."""
+    """Starts the work. Raises LockHeld, which says who is at work on the host already, Refused for too many
+    previews, OperatorError when it cannot be started."""
     now = ground.clock.now()
     with _one_at_a_time:
         pool = ground.pool()
@@ -65,8 +69,11 @@ def start_command(unit: str) -> tuple[str, ...]:
 
 
 def _see_free(pool: Pool, jobs: Jobs, verb: str, host: str, now: datetime) -> None:
-    for job in jobs.all(now):
-        if not job.over and (job.verb, job.host) == (verb, host) and verb != PREVIEW:
+    under_way = [job for job in jobs.all(now) if not job.over and job.verb == verb]
+    if verb == PREVIEW and len(under_way) >= PREVIEWS:
+        raise Refused(f"{PREVIEWS} previews are being worked out", "try again when one of them has ended", "busy")
+    for job in under_way:
+        if job.host == host and verb != PREVIEW:
             what = "is being backed up" if verb == "run" else "is being restored"
             raise LockHeld(f"{host} {what} already, for {job.who} since {job.asked}", "wait for the end of that")
     if verb == "run" and (holder := read_holder(pool.locks / f"host-{host}")) and holder.alive:

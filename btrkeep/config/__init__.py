@@ -4,6 +4,7 @@
 defaults and meanings are one table in :mod:`btrkeep.config.keys`, which docs/configuration.rst is made from too.
 """
 
+from btrkeep.config.elsewhere import point, state_of
 from btrkeep.config.model import (
     BackupSettings,
     BalanceSettings,
@@ -44,6 +45,8 @@ __all__ = [
     "example",
     "is_example",
     "load",
+    "point",
     "publish",
     "published",
+    "state_of",
 ]

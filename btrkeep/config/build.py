@@ -37,7 +37,8 @@ from btrkeep.config.policies import Policies, say_who_keeps_everything
 from btrkeep.config.problems import Problems, Refused, dotted, nearest, quoted, show
 from btrkeep.errors import ConfigError
 
-_STATE = Path("/var/lib/btrkeep")
+STATE = Path("/var/lib/btrkeep")
+"""Below it each pool has its state folder, unless its configuration has another."""
 _INHERITED = {key.name for key in LEGAL[HOST].values() if key.inherited}
 _NEEDS_ADDRESS = ("port", "rsync_path", "ssh_options")  # they say how a host is reached
 
@@ -73,7 +74,7 @@ def _pool(file: Path, name: str, given: Mapping[str, Any], problems: Problems) -
     if "path" not in given and not problems.unread:
         problems.add(file, "pool.path", 'missing: the folder that `backupd init` made, such as path = "/srv/backup"')
     try:
-        values = {"state": _STATE / name, "zone": default_zone(), **given}
+        values = {"state": STATE / name, "zone": default_zone(), **given}
     except Refused as refused:
         problems.add(file, "pool.zone", refused.reason)
         return dict(given)

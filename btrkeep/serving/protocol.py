@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, UsageError
+from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, Unfit, UsageError
 
 LONGEST_REQUEST = 64 << 10
 """Bytes of a request's line, its end included."""
@@ -25,13 +25,14 @@ LONGEST_FRAME = 1 << 20
 FAILED = 0xFFFFFFFF
 HEAD = struct.Struct(">I")
 KINDS = ("usage", "missing", "unusable", "locked", "refused", "busy", "failed")
-"""What a failure is: wrong words; no such host, backup or path; the pool is unusable; somebody else is at work; not allowed; too
-much is asked at once, later it would do; anything else.
+"""What a failure is: wrong words; no such host, backup or path; the pool is unusable; somebody else is at work; not allowed, or
+it does not fit how things are; too much is asked at once, later it would do; anything else.
 """
 _OF_ERRORS: tuple[tuple[type[OperatorError], str], ...] = (
     (LockHeld, "locked"),
     (PoolUnusable, "unusable"),
     (UsageError, "usage"),
+    (Unfit, "refused"),
     (ConfigError, "unusable"),
 )
 _EXITS = {"usage": Exit.USAGE, "missing": Exit.USAGE, "locked": Exit.LOCKED, "busy": Exit.LOCKED, "unusable": Exit.UNUSABLE}

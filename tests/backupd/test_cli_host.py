@@ -169,6 +169,18 @@ def test_a_host_over_ssh_is_added_tested_backed_up_and_removed_with_its_backups_
     assert nights.json("host", "list") == []
 
 
+@pytest.mark.btrfs
+@pytest.mark.root
+def test_the_dashboard_knows_every_host_also_after_one_of_them_was_tried(shared_btrfs: Path) -> None:
+    nights = Nights(shared_btrfs)
+    nights.host("one", nights.source)
+    nights.backupd("host", "add", "two", "--path", str(nights.source))
+    for words in (("check",), ("host", "test", "one"), ("host", "test", "two")):
+        nights.backupd(*words, check=False)
+        query = "select json_extract(value, '$.hosts') from about where name = 'published'"
+        assert set(json.loads(work("sqlite3", nights.state / "catalogue.sqlite", query).stdout)) == {"one", "two"}, words
+
+
 names = st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True)
 values = st.dictionaries(st.sampled_from(["address", "group"]), st.text(st.characters(codec="utf-8", exclude_characters="\x00")))
 

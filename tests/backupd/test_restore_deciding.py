@@ -30,9 +30,9 @@ from backupd.files.target import target_of
 from backupd.files.tarhead import member, sparse_member
 from backupd.files.tree import Entry
 from backupd.files.wanted import Wanted, command_words
-from backupd.rsync.giving import parse_item
+from backupd.rsync.giving import CONTENT, giving_command, parse_item
 from btrkeep.config import Config, HostConfig
-from btrkeep.config.model import PoolSettings
+from btrkeep.config.model import PoolSettings, SshSettings
 from btrkeep.errors import UsageError
 
 FILE = Entry(
@@ -144,6 +144,7 @@ def test_doubles_and_paths_below_others_are_dropped() -> None:
 @given(st.binary(min_size=1, max_size=40).filter(lambda name: not set(name) & {0, 47}))
 def test_a_zip_gets_text_whatever_a_name_is(name: bytes) -> None:
     zip_name(name).encode("utf-8")
+    assert "\\" not in zip_name(name)
 
 
 @given(
@@ -231,3 +232,10 @@ def test_the_words_of_a_wish_are_those_of_the_command() -> None:
         "--parents",
         "--compare=metadata",
     )
+
+
+def test_a_comparison_of_contents_waits_for_a_checksum_that_takes_hours() -> None:
+    """rsync 3.5 gave up after its --timeout: nothing goes over the line while it reads one large file. The last word counts."""
+    host = HostConfig("web1", address="root@web1", paths=())
+    words = giving_command(host, SshSettings(), Path("/b/data"), [b"/vm"], b"/", True, CONTENT)
+    assert [word for word in words if word.startswith("--timeout")] == ["--timeout=600", "--timeout=0"]

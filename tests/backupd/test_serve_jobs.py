@@ -24,9 +24,10 @@ from backupd.serve.jobs import Job, Jobs, is_id, job_object, new_id
 from backupd.serve.memory import Memory
 from backupd.serve.peer import allowed_users
 from backupd.serve.requests import Asked, leave, take
-from backupd.serve.starting import start_command, unit_of
+from backupd.serve.starting import PREVIEWS, _see_free, start_command, unit_of
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError
+from btrkeep.pool.marker import Pool
 from btrkeep.process.watched import Abandoned, run_watched
 from btrkeep.serving.protocol import Refused
 from tests.beds import TOP
@@ -265,6 +266,40 @@ def test_a_restore_goes_to_the_host_that_the_configuration_names(config: Config)
         with pytest.raises(Refused) as refused:
             command_of(asked("restore", **{**RESTORE, **changed}), config, PROGRAM)
         assert refused.value.kind == kind, changed
+
+
+def test_previews_are_few_at_a_time_whoever_waits_for_them(jobs: Jobs, tmp_path: Path) -> None:
+    pool = Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", False)
+    for _ in range(PREVIEWS):
+        _see_free(pool, jobs, "preview", "web1", NOW)
+        jobs.put(job(new_id(NOW), verb="preview", asked="2026-11-21T21:00:00Z"))
+    with pytest.raises(Refused) as refused:
+        _see_free(pool, jobs, "preview", "web2", NOW)
+    assert refused.value.kind == "busy"
+    _see_free(pool, jobs, "restore", "web1", NOW)
+    _see_free(pool, jobs, "preview", "web2", NOW + timedelta(minutes=11))  # they were never begun
+
+
+def test_the_oldest_of_too_many_jobs_are_forgotten(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backupd.serve.jobs.MOST", 3)
+    names = [new_id(NOW + timedelta(seconds=number)) for number in range(6)]
+    for name in names:
+        jobs.put(job(name, state="failed" if name != names[0] else "queued"))
+    jobs.thin(NOW)
+    assert sorted(path.stem for path in (tmp_path / "jobs").glob("*.json")) == [names[0], *names[3:]]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/srv", "/srv/backup", "/srv/backup/hosts/web1", "/var/lib", "/var/lib/btrkeep-web/main/users.sqlite", "/etc/btrkeep"],
+)
+def test_nothing_that_btrkeep_lives_on_is_put_back_on_this_machine(config: Config, path: str) -> None:
+    with pytest.raises(Refused) as refused:
+        command_of(asked("restore", **{**RESTORE, "host": "here", "paths": ["/etc/passwd", path]}), config, PROGRAM)
+    assert refused.value.kind == "refused"
+    for fine in ("/srv/backups", "/var/lib/btrkeeper", "/var/log"):
+        assert fine in command_of(asked("restore", **{**RESTORE, "host": "here", "paths": [fine]}), config, PROGRAM)
+    assert path in command_of(asked("restore", **{**RESTORE, "paths": [path]}), config, PROGRAM)  # another machine's
 
 
 def test_a_folder_for_restores_has_a_place_for_each_backup() -> None:

@@ -22,16 +22,22 @@ from tests.beds.lineage import make_lineage, read_only, writable
 from tests.beds.nights import Nights
 from tests.beds.opens import watched
 from tests.beds.terminal import at_a_terminal
+from tests.beds.within import Within
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(120)]
 LAST = moment("2026-11-20 22:00")
 HOSTILE = b"evil\n\x1b[31m\xff\xe2\x80\xae<b>"
 
 
+@pytest.fixture
+def nights(shared_btrfs: Path) -> Nights:
+    return Within(shared_btrfs)
+
+
 @pytest.fixture(scope="module")
 def pool(_shared_mount: Path) -> Iterator[Nights]:
     top = Path(tempfile.mkdtemp(prefix="browse-", dir=_shared_mount))
-    nights = Nights(top, "--rehearsal")
+    nights = Within(top, "--rehearsal")
     make_lineage(nights, "web1", [*every(1, 5, LAST), moment("2026-11-20 23:00")], life, states={4: "suspect", 5: "failed"})
     yield nights
     for path in btrfs.subvolumes_below(top, _shared_mount):

@@ -1,13 +1,10 @@
 """What `backupd restore` gives back to a folder is what the backup has, and nothing else there is touched."""
 
-import json
+import errno
 import os
-import signal
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +12,13 @@ import pytest
 
 from backupd.files import writing
 from backupd.files.destination import Occupied, put
-from backupd.files.restoration import Request
+from backupd.files.restoration import Progress, Request, Stopped
 from backupd.files.restoring import Restore, preview
-from backupd.files.tree import Tree, look
-from btrkeep.errors import OperatorError
+from backupd.files.tree import Descent, Tree, look
 from tests.beds import TOP, btrfs, differences, exclusive_bytes, manifest, work
 from tests.beds.everything import everything, write
 from tests.beds.nights import Nights
+from tests.beds.within import Within, restore
 
 pytestmark = [pytest.mark.root, pytest.mark.btrfs]
 
@@ -34,12 +31,17 @@ def backed_up(_shared_mount: Path) -> Iterator[Nights]:
     """A host web1 with everything that a tree can hold, backed up once. Tests of this module only read it."""
     top = Path(tempfile.mkdtemp(prefix="restore-", dir=_shared_mount)) / "top"
     work("btrfs", "-q", "subvolume", "create", top)
-    nights = Nights(top)
+    nights = Within(top)
     nights.host("web1", everything(nights.source / "srv"))
     assert nights.run("web1")["web1"]["outcome"] == "complete"
     yield nights
     btrfs.delete_subvolume(top, _shared_mount)
     top.parent.rmdir()
+
+
+@pytest.fixture
+def nights(shared_btrfs: Path) -> Nights:
+    return Within(shared_btrfs)
 
 
 @pytest.fixture
@@ -52,12 +54,6 @@ def out(backed_up: Nights) -> Path:
 def ext4(tmp_path: Path) -> Path:
     """A folder on a filesystem that shares nothing with the pool."""
     return tmp_path / "restored"
-
-
-def restore(nights: Nights, *words: str | Path, status: int = 0) -> dict[str, Any]:
-    done = nights.backupd("restore", "--json", *words, check=False)
-    assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
-    return dict(json.loads(done.stdout)) if done.stdout else {"stderr": done.stderr}
 
 
 def test_on_the_same_btrfs_all_comes_back_and_no_data_is_copied(backed_up: Nights, out: Path) -> None:
@@ -261,70 +257,29 @@ def test_what_comes_there_after_the_look_is_not_overwritten(backed_up: Nights, o
 # --- stopped, killed, full
 
 
-def big(nights: Nights, files: int = 40) -> Path:
-    top = nights.source / "big"
-    for number in range(files):
-        write(top / f"folder{number % 4}" / f"file{number}").write_bytes(os.urandom(1_000_000))
-    nights.host("web1", top)
-    nights.run("web1")
-    return top
-
-
-def test_killed_in_the_middle_it_goes_on_and_nothing_is_left_behind(
-    nights: Nights, tmp_path: Path, backupd_running: Callable[..., "subprocess.Popen[str]"]
-) -> None:
-    """Killed wherever it is, three times."""
-    top, out = big(nights), tmp_path / "out"
-    words = ("--config", nights.config, "restore", "web1", top, "--to", out)
-    for _ in range(3):
-        process = backupd_running(*words)
-        before = len(list(out.rglob("*"))) if out.exists() else 0
-        while process.poll() is None and (len(list(out.rglob("*"))) if out.exists() else 0) < before + 4:
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        for path in out.rglob("file*"):  # whatever has its name is whole
-            assert path.stat().st_size == 1_000_000
-    nights.backupd(*words[2:])
-    assert differences(manifest(top), manifest(out / "big")) == []
-
-
-def test_a_leftover_of_a_killed_run_is_taken_away_and_a_backed_up_name_like_it_stays(nights: Nights) -> None:
-    top, out = nights.source / "www", nights.top / "out"
-    write(top / ".btrkeep-restore-1234", "of the host")
-    nights.host("web1", top)
-    nights.run("web1")
-    write(out / "www" / ".btrkeep-restore-5678", "half")
-    restore(nights, "web1", top, "--to", out)
-    assert {path.name for path in (out / "www").iterdir()} == {".btrkeep-restore-1234"}
-    assert restore(nights, "web1", top, "--to", out)["new"]["count"] == 0
-
-
 def test_run_again_everything_is_passed_over(backed_up: Nights, out: Path) -> None:
     srv = backed_up.source / "srv"
     restore(backed_up, "web1", srv, "--to", out)
     before = manifest(out, blocks=True)
-    inodes = {path: path.lstat().st_ctime_ns for path in (out / "srv" / "contents").iterdir() if not path.is_dir()}
+    inodes = {path: path.lstat().st_ctime_ns for path in (out / "srv").rglob("*")}
     again = restore(backed_up, "web1", srv, "--to", out)
     assert differences(before, manifest(out, blocks=True)) == []
     assert {path: path.lstat().st_ctime_ns for path in inodes} == inodes
     assert (again["new"]["count"], again["overwritten"]["count"]) == (0, 0)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_ends_it_well(
-    nights: Nights, tmp_path: Path, number: int, status: int, backupd_running: Callable[..., "subprocess.Popen[str]"]
-) -> None:
-    top, out = big(nights), tmp_path / "out"
-    process = backupd_running("--config", nights.config, "restore", "web1", top, "--to", out)
-    while not out.exists() or not list(out.rglob("file*")):
-        assert process.poll() is None
-        time.sleep(0.002)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == status
-    assert "the same command goes on" in said
-    assert not list(out.rglob(".btrkeep-restore-*"))
+def test_the_folder_that_was_made_for_everything_looks_as_it_did_also_when_it_took_two_runs(backed_up: Nights, out: Path) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.phase == "writing" and progress.files > 20:
+            raise Stopped
+
+    with Tree(backed_up.backup("web1")) as tree:
+        request = Request((b"/",), out)
+        with pytest.raises(Stopped):
+            Restore(tree, request, preview(tree, request, reflinks=True), stop).run()
+    assert out.exists()
+    restore(backed_up, "web1", "/", "--to", out)
+    assert differences(manifest(backed_up.backup("web1") / "data"), manifest(out)) == []
 
 
 def test_too_little_room_is_seen_before_anything_is_written(backed_up: Nights, tmp_path: Path) -> None:
@@ -335,27 +290,6 @@ def test_too_little_room_is_seen_before_anything_is_written(backed_up: Nights, t
         assert list(tmp_path.iterdir()) == []
     finally:
         work("umount", tmp_path)
-
-
-def test_a_full_filesystem_ends_it_with_whole_files_only_and_it_can_go_on(nights: Nights, tmp_path: Path) -> None:
-    """A filesystem that says it has room and then has none: somebody else filled it."""
-    top, point = big(nights), tmp_path / "small"
-    point.mkdir()
-    work("mount", "-t", "tmpfs", "-o", "size=60M", "tmpfs", point)
-    try:
-        with Tree(nights.backup("web1")) as tree:
-            request = Request((os.fsencode(top),), point / "out")
-            doing = Restore(tree, request, preview(tree, request, reflinks=False))
-            (point / "filler").write_bytes(bytes(45_000_000))
-            with pytest.raises(OperatorError, match="No space left"):
-                doing.run()
-            assert {path.stat().st_size for path in (point / "out").rglob("*") if path.is_file()} == {1_000_000}
-            (point / "filler").unlink()
-            done = Restore(tree, request, preview(tree, request, reflinks=False)).run()
-        assert done.counts["same"].number > 3
-        assert differences(manifest(top), manifest(point / "out" / "big")) == []
-    finally:
-        work("umount", point)
 
 
 # --- where not to, what not from
@@ -408,6 +342,39 @@ def test_a_reflink_shares_every_extent_and_only_then_counts_as_the_same(backed_u
     os.utime(out / "binary", ns=(0, binary.stat().st_mtime_ns))
     again = restore(backed_up, "web1", binary, "--to", out, status=1)
     assert [one["why"] for one in again["differences"]["samples"]] == ["differs: content"]
+
+
+def test_a_folder_or_name_that_cannot_be_read_is_told_and_all_else_comes_back(
+    backed_up: Nights, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a broken disk."""
+    contents, real = backed_up.source / "srv" / "contents", Descent.enter
+
+    def enter(self: Descent, name: bytes) -> None:
+        if name == b"below":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(self, name)
+
+    look = Descent.look
+
+    def looked(self: Descent, name: bytes) -> Any:
+        if name == b"binary":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return look(self, name)
+
+    monkeypatch.setattr(Descent, "enter", enter)
+    monkeypatch.setattr(Descent, "look", looked)
+    with Tree(backed_up.backup("web1")) as tree:
+        request = Request((os.fsencode(contents),), out)
+        done = Restore(tree, request, preview(tree, request, reflinks=True)).run()
+    assert sorted(place for place, _ in done.problems.samples) == [f"{out}/contents/below", f"{out}/contents/binary"]
+    assert {why for _, why in done.problems.samples} == {"it cannot be read in the backup: Input/output error"}
+    wanted = manifest(contents)
+    for name in [name for name in wanted if name == b"binary" or name.startswith(b"below/")]:
+        wanted.pop(name)
+    found = manifest(out / "contents")
+    assert set(wanted) == set(found)
+    assert (done.good, done.differences.number) == (False, 0)
 
 
 # --- dry runs, tar, words

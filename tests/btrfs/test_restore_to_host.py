@@ -1,6 +1,5 @@
 """What `backupd restore --to-host` gives back over ssh, with a real sshd and the machine's own rsync."""
 
-import json
 import os
 import shutil
 import signal
@@ -8,13 +7,13 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.beds import differences, manifest, ssh, work
 from tests.beds.everything import everything, write
 from tests.beds.nights import Nights
+from tests.beds.within import restore
 
 pytestmark = [pytest.mark.root, pytest.mark.btrfs, pytest.mark.ssh]
 
@@ -27,15 +26,9 @@ def web1(nights: Nights, sshd: ssh.Sshd) -> Nights:
     return nights
 
 
-def restore(nights: Nights, *words: str | Path, status: int = 0) -> dict[str, Any]:
-    done = nights.backupd("restore", "--json", *words, check=False)
-    assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
-    return dict(json.loads(done.stdout)) if done.stdout else {"stderr": done.stderr}
-
-
 def test_all_comes_back_to_where_it_was(web1: Nights) -> None:
     srv = everything(web1.source / "srv")
-    web1.run("web1")
+    web1.night("web1")
     before = manifest(srv, blocks=True)
     shutil.rmtree(srv / "contents")
     shutil.rmtree(srv / "attributes")
@@ -55,7 +48,7 @@ def test_all_comes_back_to_where_it_was(web1: Nights) -> None:
 def test_another_machine_and_folder_get_a_path_by_its_last_name_or_whole(web1: Nights, sshd: ssh.Sshd, tmp_path: Path) -> None:
     srv = web1.source / "srv"
     write(srv / "www" / "index.html", "welcome")
-    web1.run("web1")
+    web1.night("web1")
     to = f"--to-host=root@localhost:{tmp_path}/new"
     known = sshd.known_hosts.read_text().replace("[127.0.0.1]", "[localhost]")
     (tmp_path / "known").write_text(known)
@@ -71,7 +64,7 @@ def test_another_machine_and_folder_get_a_path_by_its_last_name_or_whole(web1: N
 def test_the_whole_backup_goes_to_where_it_was_and_nowhere_else(web1: Nights) -> None:
     srv = web1.source / "srv"
     write(srv / "www" / "index.html", "welcome")
-    web1.run("web1")
+    web1.night("web1")
     before, everywhere = manifest(srv), {path.name for path in Path("/").iterdir()}
     shutil.rmtree(srv)
     restore(web1, "web1", "/", "--to-host")
@@ -83,7 +76,7 @@ def test_what_is_in_the_way_is_named_and_nothing_is_written(web1: Nights) -> Non
     srv = web1.source / "srv"
     for name in ("changed", "gone", "same"):
         write(srv / name, name)
-    web1.run("web1")
+    web1.night("web1")
     write(srv / "changed", "since then")
     (srv / "gone").unlink()
     before = manifest(srv)
@@ -103,7 +96,7 @@ def test_overwrite_says_which_of_the_two_stays(web1: Nights, overwrite: str, cha
     srv = web1.source / "srv"
     for name in ("changed", "older", "gone"):
         write(srv / name, name)
-    web1.run("web1")
+    web1.night("web1")
     write(srv / "changed", "since then")
     os.utime(write(srv / "older", "long ago"), ns=(0, 10**18))
     (srv / "gone").unlink()
@@ -113,7 +106,7 @@ def test_overwrite_says_which_of_the_two_stays(web1: Nights, overwrite: str, cha
     assert (done["overwritten"]["count"], done["kept"]["count"]) == wanted
 
 
-@pytest.mark.parametrize("overwrite", [(), ("--overwrite=all",), ("--overwrite=older",)])
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite=all",)])
 def test_what_is_of_another_kind_there_is_never_deleted_to_make_room(
     web1: Nights, tmp_path: Path, overwrite: tuple[str, ...]
 ) -> None:
@@ -121,7 +114,7 @@ def test_what_is_of_another_kind_there_is_never_deleted_to_make_room(
     srv = web1.source / "srv"
     write(srv / "folder" / "file", "of the backup")
     write(srv / "plain", "of the backup")
-    web1.run("web1")
+    web1.night("web1")
     shutil.move(srv / "folder", tmp_path / "elsewhere")
     (srv / "folder").symlink_to(tmp_path / "elsewhere")
     (srv / "plain").unlink()
@@ -150,7 +143,7 @@ def test_a_key_that_may_only_read_is_told_with_what_to_do(web1: Nights, sshd: ss
 
 def test_a_host_that_cannot_be_reached_is_told(web1: Nights, sshd: ssh.Sshd) -> None:
     write(web1.source / "srv" / "file")
-    web1.run("web1")
+    web1.night("web1")
     web1.host("web1", web1.source / "srv", address=sshd.address, port=9)
     said = restore(web1, "web1", "/", "--to-host", status=1)["stderr"]
     assert "refuses the connection" in said
@@ -159,7 +152,7 @@ def test_a_host_that_cannot_be_reached_is_told(web1: Nights, sshd: ssh.Sshd) -> 
 def test_a_full_disk_over_there_is_told_and_no_half_file_is_left(web1: Nights, sshd: ssh.Sshd, tmp_path: Path) -> None:
     srv = web1.source / "srv"
     write(srv / "large").write_bytes(os.urandom(3_000_000))
-    web1.run("web1")
+    web1.night("web1")
     work("mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", tmp_path)
     try:
         said = restore(web1, "web1", srv, f"--to-host={sshd.address}:{tmp_path}", status=1)["stderr"]
@@ -179,7 +172,7 @@ def test_stopped_it_leaves_no_process_and_no_half_file_and_goes_on(
     srv = web1.source / "srv"
     for number in range(30):
         write(srv / f"file{number:02}").write_bytes(os.urandom(1_000_000))
-    web1.run("web1")
+    web1.night("web1")
     words = ("restore", "web1", srv, f"--to-host={sshd.address}:{tmp_path}")
     process = backupd_running("--config", web1.config, *words)
     while not list(tmp_path.glob("srv/file*")):

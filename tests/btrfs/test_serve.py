@@ -201,8 +201,9 @@ def test_a_hold_is_in_the_notes_with_who_asked_and_ends_again(pool: Nights, serv
     assert told["until"] == "2099-01-01T00:00:00Z"
     service.agent().ask("release", host="web1", backup=name)
     assert "hold" not in json.loads(notes.read_text())["backups"].get(name, {})
-    with pytest.raises(Refused, match="not held"):
+    with pytest.raises(Refused, match="not held") as refused:
         service.agent().ask("release", host="web1", backup=name)
+    assert refused.value.kind == "refused"
     for host, backup in (("web1", "2001-01-01T000000Z"), ("web9", "latest")):
         with pytest.raises(Refused) as refused:
             service.agent().ask("hold", host=host, backup=backup)
@@ -223,8 +224,9 @@ def test_a_suspect_backup_is_accepted_and_a_complete_one_is_not(pool: Nights, se
     assert service.agent("bob").ask("accept", host="shrinking", backup="latest", why="cleaned up")["name"] == second
     notes = json.loads((pool.pool / "hosts/shrinking/notes.json").read_text())
     assert notes["backups"][second]["accepted"]["why"] == "cleaned up (bob)"
-    with pytest.raises(Refused, match="not suspect"):
+    with pytest.raises(Refused, match="not suspect") as refused:
         service.agent().ask("accept", host="shrinking", backup=first)
+    assert refused.value.kind == "refused"
 
 
 # --- what is looked up

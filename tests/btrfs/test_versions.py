@@ -23,16 +23,22 @@ from tests.beds.history import every, moment, write_down
 from tests.beds.lineage import make_lineage, read_only, writable
 from tests.beds.nights import Nights
 from tests.beds.opens import watched
+from tests.beds.within import Within
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(120)]
 LAST = moment("2026-11-20 22:00")
 BIG = 20_000  # not inline, so its extents can be compared
 
 
+@pytest.fixture
+def nights(shared_btrfs: Path) -> Nights:
+    return Within(shared_btrfs)
+
+
 @pytest.fixture(scope="module")
 def pool(_shared_mount: Path) -> Iterator[Nights]:
     top = Path(tempfile.mkdtemp(prefix="versions-", dir=_shared_mount))
-    nights = Nights(top, "--rehearsal")
+    nights = Within(top, "--rehearsal")
     make_lineage(nights, "web1", every(1, 12, LAST), life, states={4: "suspect"})
     yield nights
     for path in btrfs.subvolumes_below(top, _shared_mount):
@@ -277,6 +283,26 @@ def test_a_file_that_was_only_touched_has_the_same_content(nights: Nights) -> No
     first, second = nights.json("versions", "h1", "/f")["versions"]
     assert (second["changed"], second["same_content_as"]) == (["mtime"], first["first"])
     assert len(nights.json("versions", "h1", "/f", "--content")["versions"]) == 1
+
+
+@pytest.mark.parametrize(("path", "counts"), [("f", [2, 3, 1]), ("folder", [1, 3, 1])])
+def test_another_acl_or_attribute_alone_is_another_version(nights: Nights, path: str, counts: list[int]) -> None:
+    """What was touched, and has the same ones as before, is none."""
+    lineage(
+        nights,
+        lambda data: (data / "folder").mkdir(),
+        lambda data: work("setfacl", "-m", "u:1234:rX", data / path),
+        nothing,
+        lambda data: os.chown(data / path, 0, 0),
+        lambda data: os.setxattr(data / path, "user.why", b"because"),
+    )
+    told = nights.json("versions", "h1", f"/{path}")["versions"]
+    assert [(one["backups"], one["changed"], one["certain"]) for one in told] == [
+        (counts[0], [], True),
+        (counts[1], ["xattrs"], True),
+        (counts[2], ["xattrs"], True),
+    ]
+    assert len(nights.json("versions", "h1", f"/{path}", "--content")["versions"]) == 1
 
 
 def test_what_is_the_same_inode_untouched_is_not_opened(nights: Nights) -> None:

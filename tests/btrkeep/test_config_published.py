@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.config import Config, HostConfig, Published, load, publish, published
+from btrkeep.config import Config, HostConfig, Published, load, point, publish, published, state_of
 from btrkeep.config.published import _HOST, FACT
 
 TEXT = """
@@ -122,3 +122,41 @@ def test_every_setting_of_a_host_is_published_or_left_out_on_purpose() -> None:
     known = {"name", "window", "retention", "paths", "exclude"}
     secret = {"before", "after", "ssh_options", "rsync_path", "port", "left_out"}
     assert {one.name for one in fields(HostConfig)} == known | set(_HOST) | secret
+
+
+def config_at(folder: Path, name: str, text: str) -> Config:
+    (folder / f"{name}.toml").write_text(f'[pool]\npath = "/srv/backup"\n{text}')
+    return load(name, folder=folder)
+
+
+def test_a_state_folder_elsewhere_is_found_without_the_configuration_until_it_is_where_it_usually_is(tmp_path: Path) -> None:
+    etc, usual = tmp_path / "etc", tmp_path / "lib"
+    etc.mkdir()
+    config = config_at(etc, "main", 'state = "/srv/one"\n')
+    point(config, usual, etc)
+    assert not usual.exists()  # not installed here
+    usual.mkdir()
+    for words, found in (("/srv/one", "/srv/one"), ("/srv/two", "/srv/two"), (f"{usual}/main", f"{usual}/main")):
+        point(config_at(etc, "main", f'state = "{words}"\n'), usual, etc)
+        assert state_of("main", usual) == Path(found)
+        assert state_of("other", usual) == usual / "other"
+    assert list(usual.iterdir()) == []
+
+
+def test_only_a_pool_of_this_machine_is_pointed_to(tmp_path: Path) -> None:
+    usual, etc = tmp_path / "lib", tmp_path / "etc"
+    usual.mkdir()
+    (tmp_path / "main.toml").write_text('[pool]\npath = "/srv/backup"\nstate = "/srv/one"\n')
+    point(load(file=tmp_path / "main.toml"), usual, etc)
+    assert list(usual.iterdir()) == []
+
+
+def test_a_link_that_is_right_is_left_as_it_is(tmp_path: Path) -> None:
+    usual, etc = tmp_path / "lib", tmp_path / "etc"
+    for folder in (usual, etc):
+        folder.mkdir()
+    config = config_at(etc, "main", 'state = "/srv/one"\n')
+    point(config, usual, etc)
+    before = (usual / ".main").lstat().st_ino
+    point(config, usual, etc)
+    assert [(path.name, path.lstat().st_ino) for path in usual.iterdir()] == [(".main", before)]

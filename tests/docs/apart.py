@@ -20,7 +20,7 @@ WEB1 = "web1.example.org"
 _SET_UP = """\
 set -eu
 # Mounts of tests beside us must not live on in here when those are done.
-sed -nE 's|^([^ ]+ ){4}([^ ]*/btrkeep-test-[^ ]*) .*|\\2|p' /proc/self/mountinfo | grep -vxF "$POOL" | xargs -r umount -l
+sed -nE 's|^([^ ]+ ){4}([^ ]*/btrkeep-test-[^ ]*) .*|\\2|p' /proc/self/mountinfo | grep -vxF "$POOL" | xargs -r umount -l || true
 mount -t tmpfs tmpfs "$PLACE"
 cd "$PLACE"
 for folder in etc var/lib; do
@@ -94,5 +94,5 @@ def run_apart(steps: Sequence[str], pool: Path, place: Path) -> list[Done]:
         "NO_COLOR": "1",
     }
     walls = ("--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc")
-    done = work("unshare", *walls, "bash", "-c", _SET_UP, env=environment)
+    done = work("unshare", *walls, "bash", "-c", _SET_UP, env=environment, timeout=280)
     return [Done(*told) for told in json.loads(done.stdout)]

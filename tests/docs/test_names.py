@@ -44,7 +44,8 @@ def faults(call: str) -> list[str]:
     if words[0] not in COMMANDS:
         return [f"there is no command {words[0]}"]
     options = options_of(command_of(words[0]))
-    return [f"{words[0]} has no option {word}" for word in words[1:] if word.startswith("-") and word not in options]
+    given = [word.partition("=")[0] for word in words[1:] if word.startswith("-")]
+    return [f"{words[0]} has no option {word}" for word in given if word not in options]
 
 
 @pytest.mark.parametrize("name", OURS)

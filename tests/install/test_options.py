@@ -157,11 +157,13 @@ def test_a_version_at_work_stays_until_it_is_done_and_nothing_is_removed_under_i
 
 
 def test_uninstalled_nothing_of_it_is_left_but_data_and_configuration() -> None:
-    look = "find /opt /usr/local /etc /var/lib -xdev | sort"
+    look = "find /opt /usr/local /etc /var/lib /var/cache /run -xdev | sort"
     done = told(
         look,
         "./install.sh --no-packages && mkdir -p /var/lib/btrkeep/main && touch /var/lib/btrkeep/main/catalogue.sqlite",
-        f"touch /etc/btrkeep/id_ed25519; mkdir -p {WANTS}; ln -s /x {WANTS}/btrkeep-backup@main.timer",
+        f"touch /etc/btrkeep/id_ed25519; mkdir -p {WANTS}; ln -s /x {WANTS}/btrkeep-backup@main.timer; "
+        "mkdir -p /run/btrkeep/jobs/main /var/cache/btrkeep-web/main /var/lib/systemd/timers; "
+        "touch /var/lib/systemd/timers/stamp-btrkeep-backup@main.timer",
         "./install.sh --uninstall --dry-run",
         "./install.sh --uninstall",
         look,
@@ -169,7 +171,7 @@ def test_uninstalled_nothing_of_it_is_left_but_data_and_configuration() -> None:
     )
     assert outcomes(done) == [0, 0, 0, 0, 0, 0, 1], all_of(done)
     left = set(done["6"].out.splitlines()) - set(done["1"].out.splitlines())
-    ours = {path for path in left if "timers.target.wants" not in path and path != "/etc/systemd"}
+    ours = {path for path in left if "timers.target.wants" not in path and path not in ("/etc/systemd", "/var/lib/systemd/timers")}
     assert ours == {
         "/etc/btrkeep", "/etc/btrkeep/main.toml", "/etc/btrkeep/id_ed25519",
         "/var/lib/btrkeep", "/var/lib/btrkeep-web", "/var/lib/btrkeep/main", "/var/lib/btrkeep/main/catalogue.sqlite",
@@ -226,6 +228,26 @@ def test_timers_are_enabled_only_when_asked_and_only_for_a_pool_that_is_configur
     timers = sorted(path.name.replace("@", "@main") for path in (TOP / "systemd").glob("btrkeep-*@.timer"))
     assert timers
     assert [done[number].out.split() for number in ("3", "5", "7")] == [[], timers, []]
+
+
+@pytest.mark.skipif(not shutil.which("systemctl"), reason="systemctl is not installed")
+def test_the_dashboard_is_told_where_the_state_folder_is_and_what_is_configured_now() -> None:
+    ask = (
+        "sqlite3 /srv/state/catalogue.sqlite "
+        """"select json_extract(value, '$.web.listen') from about where name = 'published'" """
+    )
+    write = """mkdir -p /etc/btrkeep; printf '[pool]\\npath = "/srv/backup"\\nstate = "/srv/state"\\n[web]\\nlisten = "%s"\\n' """
+    done = told(
+        f"{write} 127.0.0.1:9000 >/etc/btrkeep/main.toml",
+        "./install.sh --no-packages; ! ls -A /srv/state",
+        "./install.sh --no-packages --web main",
+        f"readlink /var/lib/btrkeep/.main; {ask}",
+        f"{write} 127.0.0.1:9001 >/etc/btrkeep/main.toml; ./install.sh --no-packages; {ask}",
+    )
+    assert outcomes(done) == [0] * 5, all_of(done)
+    assert "The dashboard of main: http://127.0.0.1:9000" in done["3"].out
+    assert done["4"].out.split() == ["/srv/state", "127.0.0.1:9000"]
+    assert done["5"].out.splitlines()[-1] == "127.0.0.1:9001"
 
 
 def test_a_catalogue_is_migrated_and_what_it_was_is_kept() -> None:

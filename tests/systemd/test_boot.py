@@ -153,7 +153,7 @@ def served(no_leftovers: None) -> Iterator[Booted]:
 
 def test_the_dashboards_user_is_answered_and_others_are_not(served: Booted) -> None:
     assert served.read("socket").split() == ["660", "root", "btrkeep"]
-    assert [entry["name"] for entry in json.loads(served.read("browsed"))["entries"]] == ["file"]
+    assert [entry["name"] for entry in json.loads(served.read("browsed"))["entries"]] == ["hard", "file"]
     assert served.fields("while-answering")["ActiveState"] == "active"
     assert json.loads(served.read("by-nobody"))["kind"] == "absent"  # the kernel keeps him out of the socket
     assert json.loads(served.read("by-nobody-let-in"))["kind"] == "refused"
@@ -194,6 +194,7 @@ def test_every_request_is_in_the_journal(served: Booted) -> None:
     said = served.read("journal-serve")
     assert 'run {"host": "here"} for alice' in said
     assert "may not ask" in said
+    assert "job {" not in said  # which is asked again and again
     assert "Traceback" not in said
 
 
@@ -242,6 +243,14 @@ def test_the_dashboard_comes_back_after_a_kill_and_ends_at_once_when_it_is_stopp
     assert web.read("after-kill") == "/login 200\n"
     assert web.fields("stopped")["Result"] == "success"
     assert int(web.read("stop-took")) < 8000
+
+
+def test_a_second_pool_has_a_dashboard_too_wherever_its_state_folder_is_once_it_has_a_port_of_its_own(web: Booted) -> None:
+    said = web.read("journal-clash")
+    assert "127.0.0.1:8765 cannot be listened on: Address already in use" in said
+    assert "choose another port with `listen` in [web]" in said
+    pages = [line.split()[:2] for line in web.read("visited-other").splitlines()]
+    assert pages == [[page, "200"] for page in ("/login", "/", "/hosts", "/hosts/there")]
 
 
 def test_the_journal_says_who_logged_in_and_no_password(web: Booted) -> None:

@@ -195,7 +195,15 @@ def test_a_hold_is_written_into_the_pool(shop: Dashboard) -> None:
 
 @pytest.mark.parametrize(
     ("body", "kind"),
-    [("{", "application/json"), ("[]", "application/json"), ('{"whi": ""}', "application/json"), ("{}", "text/plain")],
+    [
+        ("{", "application/json"),
+        ("[]", "application/json"),
+        ('{"whi": ""}', "application/json"),
+        ('{"why": "a", "why": "b"}', "application/json"),
+        ('{"why": NaN}', "application/json"),
+        ('{"why": ' + "9" * 5000 + "}", "application/json"),
+        ("{}", "text/plain"),
+    ],
 )
 def test_a_body_that_does_not_fit_is_refused(shop: Dashboard, body: str, kind: str) -> None:
     assert shop.nights

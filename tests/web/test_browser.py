@@ -77,17 +77,33 @@ def test_text_of_hosts_is_only_text(site: Dashboard, browser: Browser) -> None:
         noticed.nothing()
 
 
-def test_every_page_fits_a_telephone(site: Dashboard, browser: Browser) -> None:
+def test_every_page_fits_a_telephone_a_small_one_and_a_laptop(site: Dashboard, browser: Browser) -> None:
+    """What is wider than the window, such as a table, scrolls by itself."""
     with visit(browser, site.url, viewport=PHONE, has_touch=True) as (page, noticed):
         enter(page, site.url, site.cookie)
         wide = {}
         for path in PAGES:
             page.goto(path)
-            width = page.evaluate("document.documentElement.scrollWidth")
-            if width > PHONE["width"]:
-                wide[path] = width
+            for width in (PHONE["width"], 320, 1024, 1280):
+                page.set_viewport_size({"width": width, "height": 800})
+                if (found := page.evaluate("document.documentElement.scrollWidth")) > width:
+                    wide[path, width] = found
         assert wide == {}
         noticed.nothing()
+
+
+def test_the_whole_navigation_is_on_a_telephone(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url, viewport=PHONE) as (page, _):
+        enter(page, site.url, site.cookie)
+        for width in (390, 320):
+            page.set_viewport_size({"width": width, "height": 800})
+            page.goto("/hosts")
+            for name in ("Overview", "Hosts", "Pool", "Jobs", "Log", "Doctor"):
+                box = page.get_by_role("navigation", name="Pages").get_by_role("link", name=name).bounding_box()
+                assert box
+                assert 0 <= box["x"] < box["x"] + box["width"] <= width, (name, width, box)
+            cut = page.evaluate("[...document.querySelectorAll('.hosts td')].filter(e => e.scrollWidth > e.clientWidth + 1).length")
+            assert cut == 0, width
 
 
 def test_what_runs_moves_without_a_reload(site: Dashboard, browser: Browser) -> None:

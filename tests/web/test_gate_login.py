@@ -3,8 +3,11 @@
 import logging
 import re
 import sqlite3
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ from hypothesis import strategies as st
 
 from tests.web.gate import CHEAP, PASSWORD, Gate, add_user, gate, made
 from web.auth import attempts, passwords
+from web.auth.model import Session
+from web.auth.sessions import digest
 from web.auth.store import Store
 from web.safe import is_within, within
 from web.settings import Settings
@@ -321,3 +326,67 @@ def _levels() -> Iterator[None]:
     logging.getLogger("btrkeep.audit").setLevel(logging.INFO)
     yield
     logging.getLogger("btrkeep.audit").setLevel(logging.NOTSET)
+
+
+def test_somebody_who_logs_in_over_and_over_keeps_his_newest_sessions_alone(here: Gate, settings: Settings) -> None:
+    store, now = Store(settings.data), datetime.now(UTC)
+    add_user(settings, "mallory")
+    mallory = store.user("mallory")
+    assert mallory
+    for number in range(60):
+        moment = now + timedelta(seconds=number)
+        assert store.add_session(Session(digest(str(number)), "mallory", moment, moment, "10.0.0.9", ""), mallory.hash)
+    assert len(store.sessions("mallory")) == 50
+    assert store.session(digest("59"))
+    assert not store.session(digest("9"))
+    here.log_in()
+    assert here.get("/account").status_code == 200
+
+
+@pytest.mark.parametrize("how", ["changed", "removed"])
+def test_a_login_during_a_change_of_the_password_does_not_outlive_it(
+    here: Gate, settings: Settings, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Who knows the old password and logs in over and over would else come through between the look and the session."""
+    store, right = Store(settings.data), passwords.is_right
+
+    def looked(text: str | None, password: str) -> bool:
+        found = right(text, password)
+        if how == "changed":
+            store.set_hash("alice", CHEAP.hash("another one, and long"), datetime.now(UTC))
+        else:
+            store.remove_user("alice")
+        return found
+
+    monkeypatch.setattr(passwords, "is_right", looked)
+    assert here.log_in().location == "/login"
+    assert store.sessions("alice") == []
+    assert here.get("/account").status_code == 303
+
+
+def test_a_flood_of_logins_takes_few_threads_and_the_rest_are_told_to_come_again(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = gate(settings)
+    visitors, begun, go = (
+        [Gate(one.app, REMOTE_ADDR=f"10.9.{number}.1") for number in range(12)],
+        threading.Semaphore(0),
+        threading.Event(),
+    )
+    for visitor in visitors:
+        visitor.get("/login")
+
+    def slow(_text: str | None, _password: str) -> bool:
+        begun.release()
+        return not go.wait(20)
+
+    monkeypatch.setattr(passwords, "is_right", slow)
+    with ThreadPoolExecutor(12) as pool:
+        answers = [pool.submit(visitor.log_in, f"name{number}") for number, visitor in enumerate(visitors)]
+        for _ in range(6):
+            assert begun.acquire(timeout=10)
+        refused = [found.result().status_code for found in islice(as_completed(answers, timeout=20), 6)]
+        assert refused == [503] * 6
+        go.set()
+        assert sorted(found.result().status_code for found in answers) == [401] * 6 + [503] * 6
+    assert one.log_in("name99").status_code == 401  # there are places again

@@ -233,7 +233,7 @@ KINDS = [
     (PoolUnusable("not mounted"), 503),
     (LockHeld("held by 7"), 409),
     (Refused("no such path", "near", "missing"), 404),
-    (Refused("not you", "", "refused"), 403),
+    (Refused("not held", "", "refused"), 409),
     (Refused("too many", "later", "busy"), 503),
     (Refused("it broke", "", "failed"), 502),
     (OperatorError("something else"), 500),

@@ -1,7 +1,5 @@
 """Pure parts of the dashboard's ground: paths that are bytes, moments in a zone with daylight saving, what is kept for a while."""
 
-import os
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
@@ -13,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from werkzeug.exceptions import BadRequest
 
-from btrkeep.catalogue import Catalogue
 from tests.web.gate import add_user, gate, made
 from web.paths import path_of_request, path_of_text, path_query, path_text, paths_of_form, paths_of_request
-from web.source import Kept
 from web.words import absolute, browser, comes_twice, exact, relative
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -151,42 +147,3 @@ def test_pages_show_times_in_the_pools_zone(tmp_path: Path) -> None:
     page = here.get("/account").text
     assert "Asia/Kathmandu (+0545, UTC+05:45)" in page
     assert 'datetime="20' in page
-
-
-def test_a_result_is_kept_until_the_catalogue_changes(tmp_path: Path) -> None:
-    with Catalogue.open(tmp_path) as catalogue:
-        catalogue.set_fact("a", "1")
-    time.sleep(0.1)
-    kept, file, made_of = Kept(), tmp_path / "catalogue.sqlite", iter(range(100))
-    assert [kept.get("key", lambda: next(made_of), file) for _ in range(3)] == [0, 0, 0]
-    assert kept.get("other", lambda: next(made_of), file) == 1
-    with Catalogue.open(tmp_path) as catalogue:
-        catalogue.set_fact("a", "2")
-        assert kept.get("key", lambda: next(made_of), file) == 2
-        assert kept.get("key", lambda: next(made_of), file) == 3  # too soon after a change to tell it from the next
-    time.sleep(0.1)
-    assert [kept.get("key", lambda: next(made_of), file) for _ in range(2)] == [4, 4]
-    os.utime(file, ns=(1, 1))
-    assert kept.get("key", lambda: next(made_of), file) == 5
-
-
-def test_a_result_gets_no_older_than_half_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Catalogue.open(tmp_path).close()
-    time.sleep(0.1)
-    clock, kept = [0.0], Kept()
-    monkeypatch.setattr("web.source.time.monotonic", lambda: clock[0])
-    numbers = iter(range(9))
-    found = []
-    for now in (0.0, 29.0, 30.5, 31.0):
-        clock[0] = now
-        found.append(kept.get("key", lambda: next(numbers), tmp_path / "catalogue.sqlite"))
-    assert found == [0, 0, 1, 1]
-
-
-def test_no_more_is_kept_than_there_is_room_for(tmp_path: Path) -> None:
-    Catalogue.open(tmp_path).close()
-    time.sleep(0.1)
-    kept = Kept()
-    for number in range(2000):
-        kept.get(number, lambda: 0, tmp_path / "catalogue.sqlite")
-    assert len(kept._results) <= 500

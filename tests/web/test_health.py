@@ -2,14 +2,20 @@
 
 import json
 import sqlite3
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from backupd.metrics import table
+from btrkeep.config import HostConfig
 from btrkeep.pool.allocation import ERRORS
 from tests.beds.dashboard import OPERATOR, VIEWER, Dashboard, own_folder, serving
 from tests.beds.made_catalogue import made_catalogue
+from tests.web.made import EVENING, backup, write
 from web.data import numbers
+from web.kept import Kept
+from web.settings import Settings
+from web.source import Source
 
 
 def samples(web: Dashboard, who: str = OPERATOR) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -85,3 +91,14 @@ def test_ill_health_is_503_and_names_no_place() -> None:
             stale = web.ask("GET", "/healthz")
     assert (lost.status, json.loads(lost.body)) == (503, {"ok": False, "catalogue": False, "sample": None})
     assert (stale.status, json.loads(stale.body)) == (503, {"ok": False, "catalogue": True, "sample": False})
+
+
+def test_a_label_may_have_anything_in_it(tmp_path: Path) -> None:
+    """As its own reader, prometheus_client's parser gets the group of a host back as it was."""
+    odd = 'a "b" \\n c\\\nd ü'
+    write(tmp_path, [HostConfig("web1", group=odd)], [backup("web1", EVENING)]).close()
+    source = Source(Settings("main", tmp_path, tmp_path, tmp_path), Kept())
+    families = {family.name: family for family in text_string_to_metric_families(numbers.text(source))}
+    source.close()
+    assert [sample.labels["group"] for sample in families["btrkeep_host_info"].samples] == [odd]
+    assert [sample.value for sample in families["btrkeep_host_last_success_files"].samples] == [1000]

@@ -17,8 +17,9 @@ from tests.web.made import client
 from web.access import Viewer
 from web.data.host import HostPage, host_page
 from web.data.hosts import Query, host_list
+from web.kept import Kept
 from web.settings import Settings
-from web.source import Kept, Source
+from web.source import Source
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
 LAST = moment("2026-11-19 22:00")

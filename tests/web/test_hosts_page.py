@@ -14,8 +14,9 @@ from btrkeep.config import HostConfig
 from tests.web.made import DAY, EVENING, NOW, backup, client, run, write
 from web.access import Viewer
 from web.data.hosts import Query, host_list
+from web.kept import Kept
 from web.settings import Settings
-from web.source import Kept, Source
+from web.source import Source
 
 STATES = {"ok1": "ok", "ok2": "ok", "late1": "late", "failing1": "failing", "suspect1": "suspect", "never1": "never"}
 
@@ -166,7 +167,8 @@ def test_three_thousand_hosts_are_listed_in_a_fifth_of_a_second(large: Path) -> 
     logged_in.get("/hosts")  # templates are compiled
     took = []
     for query in ("q=host1&sort=-size", "state=ok&page=9", "group=g3&sort=last", "sort=-backups&page=30"):
-        _touch(large)  # as in a night: what was kept of the answer before is of no use
+        _touch(large)  # as in a night: what was kept of the answer before is of no use, or only for a second
+        logged_in.application.extensions["btrkeep-kept"].drop()
         begun = time.thread_time()
         assert logged_in.get(f"/hosts?{query}").status_code == 200
         took.append(time.thread_time() - begun)

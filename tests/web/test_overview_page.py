@@ -15,8 +15,9 @@ from tests.web.made import DAY, EVENING, FILESYSTEM, ME, MY_START, NOW, backup, 
 from web.access import Viewer
 from web.data.hosts import Query, host_list
 from web.data.overview import overview
+from web.kept import Kept
 from web.settings import Settings
-from web.source import Kept, Source
+from web.source import Source
 
 WINDOW = parse_window("22:00-06:00")
 MARKUP = "<script>alert(1)</script>\x1b[2J\u202e"

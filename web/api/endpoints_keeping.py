@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from btrkeep.serving.client import Refused
 from web.agent import agent
 from web.api.table import SHOWN, Asked, Endpoint, Host, Moment, Name
 
@@ -79,30 +78,20 @@ class Accepted:
     why: str
 
 
-def _ask(verb: str, **arguments: Any) -> Any:
-    try:
-        return agent().ask(verb, **arguments)
-    except Refused as error:
-        if error.kind != "failed":
-            raise
-        # The service is well: what is asked does not fit how the backup is, such as to accept one that is complete.
-        raise Refused(error.message, error.hint, "locked") from None
-
-
 def hold(asked: Asked) -> Any:
     """Keep it."""
     until = {} if asked.body.until is None else {"until": asked.body.until}
-    return _ask("hold", host=asked.given.host, backup=asked.given.backup, why=asked.body.why, **until)
+    return agent().ask("hold", host=asked.given.host, backup=asked.given.backup, why=asked.body.why, **until)
 
 
 def release(asked: Asked) -> Any:
     """Let the rules decide again."""
-    return _ask("release", host=asked.given.host, backup=asked.given.backup)
+    return agent().ask("release", host=asked.given.host, backup=asked.given.backup)
 
 
 def accept(asked: Asked) -> Any:
     """A suspect one is right."""
-    return _ask("accept", host=asked.given.host, backup=asked.given.backup, why=asked.body.why)
+    return agent().ask("accept", host=asked.given.host, backup=asked.given.backup, why=asked.body.why)
 
 
 _AT = "/hosts/<host>/backups/<backup>"

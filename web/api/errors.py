@@ -10,7 +10,7 @@ from btrkeep.serving.client import Absent, Refused
 from btrkeep.units import printable
 from web.api.values import dumped
 
-_OF_KIND = {"usage": 400, "missing": 404, "locked": 409, "refused": 403, "busy": 429, "unusable": 503, "failed": 502}
+_OF_KIND = {"usage": 400, "missing": 404, "locked": 409, "refused": 409, "busy": 429, "unusable": 503, "failed": 502}
 _OF_ERROR: tuple[tuple[type[OperatorError], int], ...] = (
     (Absent, 503),
     (ConfigError, 503),
@@ -24,7 +24,7 @@ MEANINGS = {
     401: "Nobody is logged in, or the token is not known.",
     403: "The role or the limits of whoever asks do not allow it, or a write came without its CSRF token.",
     404: "There is no such thing, or whoever asks may not see it.",
-    409: "Something else is going on with it: a run, an expiry.",
+    409: "Something else is going on with it (a run, an expiry), or it does not fit how it is: to accept a complete backup.",
     413: "The body is too long.",
     426: "It needs HTTP/1.1.",
     429: "Too much at once: try again later.",

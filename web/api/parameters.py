@@ -1,6 +1,5 @@
 """From a request to the dataclass that an endpoint takes. What is unknown, said twice or out of its limits is an error in words."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
@@ -12,6 +11,7 @@ from urllib.parse import unquote_to_bytes
 from pydantic import TypeAdapter, ValidationError
 
 from btrkeep.errors import UsageError
+from btrkeep.serving.protocol import decoded
 from btrkeep.units import printable
 from web.paths import LONGEST
 
@@ -43,8 +43,8 @@ def of_body(kind: type, body: bytes, media: str) -> Any:
     if media != "application/json":
         raise UsageError("the body is no JSON", "send it with Content-Type: application/json")
     try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
+        document = decoded(body)
+    except ValueError:
         raise UsageError("the body is no JSON that can be read", _HINT) from None
     if not isinstance(document, dict):
         raise UsageError("the body is no JSON object", _HINT)

@@ -8,7 +8,7 @@ import hashlib
 import secrets
 from datetime import UTC, datetime, timedelta
 
-from flask import Flask, current_app, g, request, session
+from flask import Flask, abort, current_app, g, request, session
 from flask.sessions import SecureCookieSessionInterface
 
 from web.access import Role, Viewer
@@ -88,13 +88,17 @@ def _role(word: str) -> Role:
 
 
 def begin(user: User) -> None:
-    """Somebody has logged in: everything that the browser held before is forgotten, so that nobody has prepared it."""
+    """Somebody has logged in: everything that the browser held before is forgotten, so that nobody has prepared it.
+
+    Unauthorized when his password has become another since it was looked at: then all of his sessions have just ended.
+    """
     settings: Settings = current_app.extensions["btrkeep"]
     now = datetime.now(UTC)
     store().drop_old_sessions(now - timedelta(seconds=settings.longest), now - timedelta(seconds=settings.idle))
     end()
     word = secrets.token_urlsafe(32)
-    store().add_session(Session(digest(word), user.name, now, now, address(), _browser()))
+    if not store().add_session(Session(digest(word), user.name, now, now, address(), _browser()), user.hash):
+        abort(401)
     session[_ID] = word
     g.viewer, g.session_key = Viewer(user.name, _role(user.role), user.hosts), digest(word)
 

@@ -20,6 +20,8 @@ from web.auth.model import Session, Token, User
 FILE = "users.sqlite"
 VERSION = 1
 _PATIENCE = 10.0
+_SESSIONS = 50
+"""Of one user; the ones that were not used for longest end."""
 _SCHEMA = """
 CREATE TABLE user (
     name TEXT PRIMARY KEY, role TEXT NOT NULL, hosts TEXT, hash TEXT NOT NULL, created REAL NOT NULL, changed REAL NOT NULL
@@ -142,11 +144,19 @@ class Store:
 
     # --- sessions
 
-    def add_session(self, one: Session) -> None:
-        """Somebody logged in. An IntegrityError when the user has just been removed."""
-        values = (one.key, one.user, _number(one.created), _number(one.seen), one.address, one.browser)
+    def add_session(self, one: Session, text: str) -> bool:
+        """Somebody logged in with the password that `text` was made of; False when it is another one by now, or the user is gone.
+
+        Of many sessions of his those that were not used for longest end.
+        """
+        values = (one.key, _number(one.created), _number(one.seen), one.address, one.browser, one.user, text)
         with self.writing() as connection:
-            connection.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?)", values)
+            still = "SELECT ?, name, ?, ?, ?, ? FROM user WHERE name = ? AND hash = ?"
+            added = connection.execute(f"INSERT INTO session {still}", values).rowcount == 1
+            kept = "SELECT key FROM session WHERE user = ? ORDER BY seen DESC, created DESC LIMIT ?"
+            words = (one.user, one.user, _SESSIONS)
+            connection.execute(f"DELETE FROM session WHERE user = ? AND key NOT IN ({kept})", words)
+        return added
 
     def session(self, key: bytes) -> tuple[Session, User] | None:
         """A session and whose it is, however old it is."""
@@ -244,7 +254,8 @@ class Store:
         with self.writing() as connection:
             connection.execute("DELETE FROM attempt WHERE name = ? AND address = ?", (name, address))
             connection.execute("DELETE FROM known WHERE at < ?", (_number(now) - known_for,))
-            connection.execute("INSERT OR REPLACE INTO known VALUES (?, ?, ?)", (name, address, _number(now)))
+            known = "INSERT OR REPLACE INTO known SELECT name, ?, ? FROM user WHERE name = ?"  # who may have been removed
+            connection.execute(known, (address, _number(now), name))
 
     # --- secrets
 

@@ -1,12 +1,14 @@
 """Bars beside each other, each with its label below: how something is distributed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from web.charts.frame import Scale
 from web.charts.svg import FONT, Look, Sheet, width_of
 
 _HEIGHT, _TOP, _BOTTOM, _RIGHT = 190, 14, 24, 6
+_WIDEST = 90
+"""Pixels of a bar with what is beside it: a chart of three is narrower than one of thirty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +22,9 @@ class Bar:
 
 def bar_chart(title: str, bars: Sequence[Bar], scale: Scale, look: Look, colour: str = "blue") -> bytes:
     """The bars as SVG. Labels that have no room are left out."""
-    sheet = Sheet(look, _HEIGHT)
     left = max(width_of(scale.words(mark)) for mark in scale.marks()) + 8
+    look = replace(look, width=min(look.width, round(left) + _RIGHT + _WIDEST * max(len(bars), 2)))
+    sheet = Sheet(look, _HEIGHT)
     bottom, tall = _HEIGHT - _BOTTOM, _HEIGHT - _BOTTOM - _TOP
     for mark in scale.marks():
         y = bottom - mark / scale.top * tall

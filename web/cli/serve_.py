@@ -1,23 +1,29 @@
 """btrkeep-web serve: answers browsers until it is told to end."""
 
+import errno
 import logging
+import threading
 from pathlib import Path
 
 import click
-import waitress
 
 from btrkeep.catalogue import Catalogue
-from btrkeep.config import Listen, Published, published
+from btrkeep.config import Listen, Published, published, state_of
 from btrkeep.config.values import parse_listen
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.service import tell
 from btrkeep.serving.protocol import socket_of
 from web.app import create_app
 from web.cli import Chosen
-from web.settings import Settings, data_of, state_of
+from web.server import server_of
+from web.settings import Settings, data_of
+from web.warm import warm
 
 log = logging.getLogger("btrkeep.web")
-_CLEAN_UP = 30  # seconds between two looks for connections that are over
+_OCCUPIED = (
+    "another program is there (ss -ltnp), perhaps another pool's dashboard: choose another port with `listen` in [web], then "
+    "`backupd check`; or --listen"
+)
 
 
 @click.command
@@ -34,23 +40,12 @@ def serve(chosen: Chosen, listen: str | None) -> None:
     app = create_app(settings)
     where = Listen(settings.host, settings.port)
     try:
-        server = waitress.create_server(
-            app,
-            host=settings.host,
-            port=settings.port,
-            threads=settings.threads,
-            ident=None,
-            channel_timeout=120,
-            cleanup_interval=_CLEAN_UP,
-            connection_limit=200,
-            max_request_header_size=64 << 10,
-            max_request_body_size=2 << 20,
-            clear_untrusted_proxy_headers=False,  # web.proxies does it, by the address
-        )
+        server = server_of(app, settings)
     except OSError as error:
-        hint = "another program is there: ss -ltnp" if "in use" in str(error) else "see `listen` in [web], or --listen"
+        hint = _OCCUPIED if error.errno == errno.EADDRINUSE else "see `listen` in [web], or --listen"
         raise OperatorError(f"{where} cannot be listened on: {error.strerror}", hint) from error
     log.info("the dashboard of %s is at http://%s", settings.pool, where)
+    threading.Thread(target=warm, args=(app,), daemon=True).start()
     tell("READY=1")
     server.run()
 

@@ -16,17 +16,7 @@ RESTORABLE = ("complete", "suspect", "failed", "expired")
 SORTS = ("name", "kind", "size", "mode", "owner", "time")
 PAGE = 500
 """Names on one page of a folder."""
-MOST_SORTED = 100_000
-"""Names of a folder that are sorted by anything but name."""
-_AT_A_TIME = 5000
-_KEYS: Mapping[str, tuple[str, ...]] = {
-    "name": ("name",),
-    "kind": ("kind",),
-    "size": ("size",),
-    "mode": ("mode",),
-    "owner": ("uid", "gid"),
-    "time": ("mtime_ns",),
-}
+_VERBS_WORDS = {"time": "mtime"}
 
 
 class Asks(Protocol):
@@ -96,46 +86,22 @@ def bytes_of(text: str) -> bytes:
 def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, limit: int = PAGE, sort: str = "name") -> Listing:
     """What is at `path`. Raises what the agent raises.
 
-    The agent gives names in their order, folders first. For any other order all of them are asked for, unless there are more than
-    MOST_SORTED: then they come by name, and `sort` of the answer says so.
+    A folder with very many names comes by name, whatever was asked for: `sort` of the answer says so.
     """
-    asked = {"host": host, "backup": backup, "path": text_of(path)}
-    if sort == "name":
-        answer = asks.ask("browse", **asked, offset=offset, limit=limit)
-        chosen = answer["entries"]
-    else:
-        answer, everything = _all_of(asks, asked)
-        if everything is None:
-            return browse(asks, host, backup, path, offset, limit)
-        chosen = _in_order(everything, sort)[offset : offset + limit]
+    word, descending = sort.removeprefix("-"), sort.startswith("-")
+    order = {"sort": _VERBS_WORDS.get(word, word), "descending": descending} if sort != "name" else {}
+    answer = asks.ask("browse", host=host, backup=backup, path=text_of(path), offset=offset, limit=limit, **order)
+    as_asked = all(answer[name] == value for name, value in order.items())
     return Listing(
         host=host,
         backup=which_of(answer["backup"]),
         entry=file_of(answer["entry"]),
-        entries=tuple(file_of(one) for one in chosen),
+        entries=tuple(file_of(one) for one in answer["entries"]),
         total=answer["total"],
         offset=offset,
         limit=limit,
-        sort=sort,
+        sort=sort if as_asked else "name",
     )
-
-
-def _all_of(asks: Asks, asked: Mapping[str, str]) -> tuple[Mapping[str, Any], list[Mapping[str, Any]] | None]:
-    """The first answer, and all entries; None for too many. What is asked for later is asked of the same backup."""
-    first = answer = asks.ask("browse", **asked, offset=0, limit=_AT_A_TIME)
-    if first["total"] > MOST_SORTED:
-        return first, None
-    found = list(first["entries"])
-    while len(found) < first["total"] and answer["entries"]:
-        answer = asks.ask("browse", **{**asked, "backup": first["backup"]["name"]}, offset=len(found), limit=_AT_A_TIME)
-        found += answer["entries"]
-    return first, found
-
-
-def _in_order(entries: list[Mapping[str, Any]], sort: str) -> list[Mapping[str, Any]]:
-    """Entries that come by name stay so where they are equal."""
-    keys = _KEYS[sort.removeprefix("-")]
-    return sorted(entries, key=lambda one: [one[key] for key in keys], reverse=sort.startswith("-"))
 
 
 def which_of(told: Mapping[str, Any]) -> Which:
@@ -173,6 +139,15 @@ def choices(backups: Iterable[Backup]) -> tuple[Which, ...]:
     """Those of a host's backups that can be restored from, the newest first, as the catalogue has them."""
     found = [Which(one.name, one.state, one.started) for one in backups if one.name and one.state in RESTORABLE]
     return tuple(sorted(found, key=lambda one: one.started, reverse=True))
+
+
+def one_before(known: Sequence[Which], name: str) -> str:
+    """The backup before this one, which may be "latest"; the latest itself where there is none before. `known` as of `choices`."""
+    names = [one.name for one in known]
+    latest = next((one.name for one in known if one.state == "complete"), names[0] if names else name)
+    wanted = latest if name == "latest" else name
+    older = names[names.index(wanted) + 1 :] if wanted in names else []
+    return older[0] if older else name
 
 
 def nearest(known: Sequence[Which], name: str) -> Which | None:

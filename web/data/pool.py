@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from backupd.sampling.trend import metadata_share
-from btrkeep.catalogue import Catalogue, Sample
+from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
 
 ERRORS = ("writing", "reading", "flushing", "corruption", "generation")
 
@@ -74,10 +74,12 @@ class PoolNow:
 def pool_now(catalogue: Catalogue, filesystem: str) -> PoolNow | None:
     """None: nobody has taken a sample yet."""
     sample = catalogue.newest_sample(filesystem)
-    return _now(sample) if sample else None
+    return _now(sample, catalogue.newest_score(filesystem)) if sample else None
 
 
-def _now(sample: Sample) -> PoolNow:
+def _now(sample: Sample, scored: FreeSpaceScore | None) -> PoolNow:
+    """Free space may have been scored since the sample: by a balance."""
+    is_newer = scored and (sample.scored is None or scored.taken > sample.scored)
     return PoolNow(
         sample.taken,
         sample.size,
@@ -87,8 +89,8 @@ def _now(sample: Sample) -> PoolNow:
         tuple(Space(name, total, used, factor / 1000) for name, (total, used, factor) in sorted(sample.spaces.items())),
         tuple(_device(name, numbers) for name, numbers in sorted(sample.devices.items(), key=lambda pair: int(pair[0]))),
         sample.orphans,
-        sample.score,
-        sample.scored,
+        scored.score if scored and is_newer else sample.score,
+        scored.taken if scored and is_newer else sample.scored,
         sample.options,
         sample.activity,
     )

@@ -1,6 +1,6 @@
 """How allocated and used went over the months, and when the pool is full: as `backupd trend` and `backupd forecast` say. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -9,7 +9,7 @@ from backupd.sampling.trend import points, step_for
 from btrkeep.catalogue import Catalogue, Sample
 from btrkeep.catalogue.model_past import SampleMark
 
-SPANS = {7: "a week", 30: "a month", 90: "three months", 180: "half a year", 365: "a year", 3650: "all"}
+SPANS = {1: "a day", 7: "a week", 30: "a month", 90: "three months", 180: "half a year", 365: "a year", 3650: "all"}
 """Days that can be chosen, and their names."""
 USUAL = 180
 _DAY = timedelta(days=1)
@@ -63,6 +63,18 @@ def trend(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> Tr
     marks = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
     chosen = catalogue.samples_by_id(_last_of_each(marks, since, step))
     return Trend(since, now, days, _points(chosen, marks, since, step))
+
+
+def shortest_span(trend_of: Callable[[int], Trend]) -> int:
+    """Of SPANS the shortest that holds all of the history, at most USUAL. `trend_of` gives the trend of so many days."""
+    days = USUAL
+    for shorter in sorted((span for span in SPANS if span < USUAL), reverse=True):
+        found = trend_of(days)
+        step = step_for(timedelta(days=days))  # a point is the last sample within its step
+        if not found.points or found.until - found.points[0].taken + step > timedelta(days=shorter):
+            break
+        days = shorter
+    return days
 
 
 def _last_of_each(marks: Sequence[SampleMark], since: datetime, step: timedelta) -> list[int]:

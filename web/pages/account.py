@@ -1,6 +1,10 @@
 """Logging in and out, and what somebody may do to his own account."""
 
 import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from flask import Blueprint, abort, flash, g, redirect, render_template, request, url_for
@@ -15,6 +19,8 @@ from web.safe import within
 
 blueprint = Blueprint("account", __name__)
 audit = logging.getLogger("btrkeep.audit")
+_AT_ONCE = threading.BoundedSemaphore(6)
+"""Who log in at the same time, each on a thread of the server's."""
 _WRONG = "That name and password do not fit together."
 
 
@@ -31,6 +37,22 @@ def login() -> str | Response:
 @public
 def log_in() -> str | Response | tuple[str, int] | tuple[str, int, dict[str, str]]:
     """Name and password. The answer is the same, and takes as long, whether the name or the password is wrong."""
+    with _place():
+        return _logged_in()
+
+
+@contextmanager
+def _place() -> Iterator[None]:
+    """One of few: a password takes a tenth of a second to look at, and whoever has many addresses can send many."""
+    if not _AT_ONCE.acquire(blocking=False):
+        abort(503, "Many are logging in just now. Try again in a moment.")
+    try:
+        yield
+    finally:
+        _AT_ONCE.release()
+
+
+def _logged_in() -> str | Response | tuple[str, int] | tuple[str, int, dict[str, str]]:
     name, password = request.form.get("name", "").strip(), request.form.get("password", "")
     now = datetime.now(UTC)
     if wait := attempts.begin(sessions.store(), name, sessions.address(), now):
@@ -40,8 +62,8 @@ def log_in() -> str | Response | tuple[str, int] | tuple[str, int, dict[str, str
     user = _user_of(name, password)
     if user is None:
         return _form(_WRONG), 401
-    attempts.succeeded(sessions.store(), user.name, sessions.address(), now)
     sessions.begin(user)
+    attempts.succeeded(sessions.store(), user.name, sessions.address(), now)
     audit.info("login: %s from %s", user.name, sessions.address())
     return redirect(within(request.form.get("next")), 303)
 
@@ -55,7 +77,8 @@ def _user_of(name: str, password: str) -> User | None:
     user = sessions.store().user(name)
     if passwords.is_right(user.hash if user else None, password) and user:
         if passwords.is_outdated(user.hash):
-            sessions.store().set_hash(user.name, passwords.hashed(password), datetime.now(UTC), log_out=False)
+            user = replace(user, hash=passwords.hashed(password))
+            sessions.store().set_hash(user.name, user.hash, datetime.now(UTC), log_out=False)
         return user
     audit.warning("login failed: %s from %s", user.name if user else "a name that nobody has", sessions.address())
     return None
@@ -107,7 +130,7 @@ def change_password() -> Response | tuple[str, int]:
         return _account(f"{printable(error.message).capitalize()}: {error.hint}."), 400
     store.set_hash(name, text, datetime.now(UTC))
     attempts.succeeded(store, name, sessions.address(), datetime.now(UTC))
-    sessions.begin(user)
+    sessions.begin(replace(user, hash=text))
     audit.info("password changed: %s from %s", name, sessions.address())
     flash("Your password is another now, and every other browser is logged out.")
     return redirect(url_for("account.account"), 303)

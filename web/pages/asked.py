@@ -1,6 +1,8 @@
 """What was asked of the root service because somebody wanted it, and is kept until it is asked again: it takes seconds."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,10 +10,12 @@ from typing import Any
 from flask import current_app
 
 from btrkeep.errors import OperatorError
+from btrkeep.serving.client import Refused
 from web.agent import agent
 
 _FRESH = timedelta(seconds=20)
 _NAME = "btrkeep-answers"
+_AT_ONCE = 3  # who wait keep a thread each
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +35,29 @@ class Answers:
         self._found: dict[str, Answer] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
+        self._waiting = threading.BoundedSemaphore(_AT_ONCE)
 
     def last(self, verb: str) -> Answer | None:
         """None: nobody has asked since the dashboard was started."""
         return self._found.get(verb)
 
     def ask(self, verb: str) -> None:
-        """Ask anew, unless somebody just did. Who comes while it is being asked waits for that answer."""
+        """Ask anew, unless somebody just did. Who comes while it is being asked waits for that answer, unless many do: Refused."""
         with self._guard:
             lock = self._locks.setdefault(verb, threading.Lock())
-        with lock:
+        with self._place(), lock:
             known = self._found.get(verb)
             if known is None or known.problem or datetime.now(UTC) - known.at > _FRESH:
                 self._found[verb] = _asked(verb)
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        if not self._waiting.acquire(blocking=False):
+            raise Refused("that is being looked for already", "load the page in a moment: it is there then", "busy")
+        try:
+            yield
+        finally:
+            self._waiting.release()
 
 
 def answers() -> Answers:

@@ -4,9 +4,8 @@ from flask import Blueprint, render_template
 
 from web.access import whole_pool
 from web.data.expiry import expiries
-from web.data.trend import SPANS, USUAL, trend
-from web.pages.pool import filesystem
-from web.pages.words import number
+from web.data.trend import SPANS
+from web.pages.pool import days_asked, trend_of
 from web.source import source
 
 blueprint = Blueprint("expiry", __name__, url_prefix="/pool/expiry")
@@ -18,13 +17,11 @@ def index() -> str:
     """All runs, and a chart of what waited."""
     from web.charts.trend import has, words
 
-    here, of = source(), filesystem()
-    wanted = number("days", USUAL, 36500) or USUAL
-    days = min(SPANS, key=lambda one: abs(one - wanted))
+    here = source()
     return render_template(
         "pool/expiry.html",
         runs=here.cached("expiries", lambda: expiries(here.catalogue, here.now)),
-        trend=here.cached(("trend", of, days), lambda: trend(here.catalogue, of, here.now, days)),
+        trend=trend_of(days_asked()),
         spans=SPANS,
         words=words,
         has=has,

@@ -28,6 +28,8 @@ blueprint = Blueprint("files", __name__)
 add_filters(blueprint)
 add_handlers(blueprint)
 
+_TITLES = {"name": "Name", "kind": "Kind", "size": "Size", "mode": "Mode", "owner": "Owner", "time": "Changed"}
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -58,9 +60,10 @@ def browse(host: str) -> str | Answer:
         "around": around(past, listing.backup.name) if past else Around(None, None),
         "may_restore": viewer().operator,
         "history": past,
+        "unsorted": sort.removeprefix("-") if sort != listing.sort else "",
     }
     if listing.entry.kind == "folder":
-        return render_template("files/browse.html", **given, columns=_columns(sort), page_starts=_starts(listing))
+        return render_template("files/browse.html", **given, columns=_columns(listing.sort), page_starts=_starts(listing))
     return render_template("files/file.html", **given, text=_text(listing))
 
 
@@ -78,11 +81,12 @@ def versions(host: str) -> str:
 def compare(host: str) -> str | Answer:
     """What differs at a path between two backups."""
     see(host)
-    before, after = which_of_request("before") or "latest", which_of_request("after") or "latest"
+    known = data.choices(source().catalogue.backups(host))
+    after = which_of_request("after") or "latest"
+    before = which_of_request("before") or data.one_before(known, after)
     if "quoted" in request.args:
         path = data.text_of(path_of_text(request.args["quoted"]))
         return redirect(Links(host).compare(path, before, after), 303)
-    known = data.choices(source().catalogue.backups(host))
     limit = min(max(number_of_request("limit", LIMIT), 1), 5000)
     found = compare_at(agent(), host, path_of_request(), before, after, limit)
     return render_template("files/compare.html", at=Links(host, found.after), found=found, known=known, zone=source().site.zone)
@@ -114,8 +118,7 @@ def _sort(text: str) -> str:
 
 
 def _columns(sort: str) -> list[Column]:
-    titles = {"name": "Name", "kind": "Kind", "size": "Size", "mode": "Mode", "owner": "Owner", "time": "Changed"}
-    return [_column(title, name, sort) for name, title in titles.items()]
+    return [_column(title, name, sort) for name, title in _TITLES.items()]
 
 
 def _column(title: str, name: str, sort: str) -> Column:

@@ -10,6 +10,7 @@ from flask import Blueprint, url_for
 from btrkeep.units import parse_backup_name, printable
 from web.data.files import bytes_of
 from web.paths import path_query, path_text
+from web.words import comes_twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +76,15 @@ def is_escaped(text: str) -> bool:
 
 
 def backup_day(name: str, zone: ZoneInfo) -> str:
-    """When a backup began, from its name: 2026-11-20 22:00 in the pool's zone."""
+    """When a backup began, from its name: 2026-11-20 22:00:03 in the pool's zone."""
     started = parse_backup_name(name)
     return local_time(started, zone) if started else printable(name)
 
 
 def local_time(moment: datetime, zone: ZoneInfo) -> str:
-    """A moment in the pool's zone, to the minute."""
-    return moment.astimezone(zone).strftime("%Y-%m-%d %H:%M")
+    """A moment in the pool's zone. Two backups of the same minute do not look the same, nor two of the hour that comes twice."""
+    local = moment.astimezone(zone)
+    return f"{local:%Y-%m-%d %H:%M:%S}{f' {local:%Z}' if comes_twice(moment, zone) else ''}"
 
 
 _FIELDS = {"mtime": "time", "xattrs": "attributes"}

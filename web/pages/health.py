@@ -1,21 +1,19 @@
 """/healthz and /metrics, for whoever watches. The first is public and says nothing of the site; the second wants a token."""
 
 import time
-from collections.abc import Iterator
 
 from flask import Blueprint, Response, current_app, g, request
 from flask.blueprints import BlueprintSetupState
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
 
 from btrkeep.errors import OperatorError
 from web.access import public, somebody
 from web.api.errors import MEANINGS, answer
 from web.api.values import dumped
 from web.data.health import Health, health
-from web.data.numbers import Family, families
-from web.source import Source, source
+from web.data.numbers import text
+from web.source import source
 
 blueprint = Blueprint("health", __name__)
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0)
@@ -76,16 +74,6 @@ def healthz() -> Response:
     return Response(dumped(found), 200 if found.ok else 503, content_type="application/json")
 
 
-class _Told(Collector):
-    """The site's families, for prometheus_client's writer."""
-
-    def __init__(self, about: Source) -> None:
-        self._source = about
-
-    def collect(self) -> Iterator[Family]:
-        return families(self._source)
-
-
 @blueprint.get("/metrics")
 @public
 def metrics() -> Response:
@@ -97,12 +85,6 @@ def metrics() -> Response:
     if who is None or who.limited:
         return answer(401 if who is None else 403, MEANINGS[401 if who is None else 403], "a token: btrkeep-web token add")
     about = source()
-    site = about.cached("metrics", lambda: _text(about))
+    site = about.cached("metrics", lambda: text(about).encode("utf-8", "replace"))
     own = generate_latest(current_app.extensions[_OURS].registry)
     return Response(site + own, content_type=CONTENT_TYPE_LATEST)
-
-
-def _text(about: Source) -> bytes:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Told(about))
-    return generate_latest(registry)

@@ -39,7 +39,7 @@ def index() -> str:
         nights=found.nights,
         running=found.running,
         alarms=grouped(found.alarms),
-        chart=_chart(here) if found.pool else None,
+        chart=space_chart(here) if found.pool else None,
         picture=_picture(here) if found.pool else None,
     )
 
@@ -57,7 +57,8 @@ def now() -> str:
     return render_template("overview/running.html", running=running(source(), viewer()))
 
 
-def _chart(here: Source) -> PoolChart | None:
+def space_chart(here: Source) -> PoolChart | None:
+    """Allocated and used over three months; None where nothing says which filesystem it is."""
     filesystem = here.site.filesystem
     if filesystem is None:
         return None

@@ -11,7 +11,7 @@ from web.data.groups import distribution
 from web.data.heat import FOLDER, wish_of
 from web.data.pool import pool_now
 from web.data.score import Scores, scores
-from web.data.trend import SPANS, USUAL, Trend, TrendPoint, outlooks, trend
+from web.data.trend import SPANS, Trend, TrendPoint, outlooks, shortest_span, trend
 from web.pages.pictures import picture, svg
 from web.pages.words import number
 from web.source import source
@@ -40,12 +40,12 @@ def painter() -> Painter:
 def index() -> str:
     """Space: now, over months, and when it is full."""
     here, of = source(), filesystem()
-    days = _days()
+    days = days_asked()
     return render_template(
         "pool/space.html",
         now=here.cached(("pool-now", of), lambda: pool_now(here.catalogue, of)),
-        trend=_trend(days),
-        numbers=_some(_trend(days).points),
+        trend=trend_of(days),
+        numbers=_some(trend_of(days).points),
         outlooks=here.cached(("outlooks", of), lambda: outlooks(here.catalogue, of, here.now)),
         spans=SPANS,
         words=_chart_words,
@@ -53,12 +53,14 @@ def index() -> str:
     )
 
 
-def _days() -> int:
-    wanted = number("days", USUAL, 36500) or USUAL
-    return min(SPANS, key=lambda days: abs(days - wanted))
+def days_asked() -> int:
+    """How far back the address asks for; without that as far as the history goes, at most half a year."""
+    wanted = number("days", None, 36500)
+    return min(SPANS, key=lambda days: abs(days - wanted)) if wanted else shortest_span(trend_of)
 
 
-def _trend(days: int) -> Trend:
+def trend_of(days: int) -> Trend:
+    """Samples of so many days; kept between requests."""
     here, of = source(), filesystem()
     return here.cached(("trend", of, days), lambda: trend(here.catalogue, of, here.now, days))
 
@@ -89,7 +91,7 @@ def trend_picture(name: str) -> Response:
 
     if name not in NAMES:
         abort(404, "there is no such chart")
-    found, zone = _trend(_days()), source().site.zone
+    found, zone = trend_of(days_asked()), source().site.zone
     return svg(lambda look: trend_chart(name, found, zone, look))
 
 
@@ -138,7 +140,7 @@ def score() -> str:
     return render_template(
         "pool/score.html",
         scores=_scores(),
-        trend=_trend(_days()),
+        trend=trend_of(days_asked()),
         found=distribution(painter().state(newest)) if newest else None,
         newest=newest,
         class_words=class_words,
@@ -151,7 +153,7 @@ def score() -> str:
 
 
 def _scores() -> Scores:
-    here, of, days = source(), filesystem(), _days()
+    here, of, days = source(), filesystem(), days_asked()
     return here.cached(("scores", of, days), lambda: scores(here.catalogue, of, here.now, days))
 
 

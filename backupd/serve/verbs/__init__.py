@@ -62,7 +62,14 @@ _RESTORE = {
 VERBS: Mapping[str, Verb] = {
     "browse": Verb(
         "files",
-        {**_BACKUP, **_PATH, "offset": Argument(given.number(0, 10**9), 0), "limit": Argument(given.number(1, 5000), 1000)},
+        {
+            **_BACKUP,
+            **_PATH,
+            "offset": Argument(given.number(0, 10**9), 0),
+            "limit": Argument(given.number(1, 5000), 1000),
+            "sort": Argument(given.choice("name", "kind", "size", "mode", "owner", "mtime"), "name"),
+            "descending": Argument(given.flag, False),
+        },
     ),
     "versions": Verb("files", {**_HOST, **_PATH, "content": Argument(given.flag, False)}, _HEAVY),
     "compare": Verb(

@@ -73,13 +73,16 @@ def browse(call: Call) -> dict[str, Any]:
 
     with opened(call, call["backup"]) as [(found, tree)]:
         entry = _entry(call, found, tree)
-        inside = page(tree, call["path"], call["offset"], call["limit"]) if entry.kind == "folder" else Page((), 0)
+        order = (call["sort"], call["descending"])
+        inside = page(tree, call["path"], call["offset"], call["limit"], *order) if entry.kind == "folder" else Page((), 0, *order)
     return {
         "backup": backup_object(found),
         "path": os.fsdecode(entry.path),
         "entry": entry_object(entry),
         "entries": [entry_object(one) for one in inside.entries],
         "total": inside.total,
+        "sort": inside.sort,
+        "descending": inside.descending,
     }
 
 

@@ -61,7 +61,7 @@ RandomizedDelaySec=0
 AccuracySec=10ms
 T
 done
-sed -i 's/OnActiveSec=1s/OnActiveSec=1200ms/' /run/systemd/system/btrkeep-{expire,balance,heatmap}@.timer.d/test.conf
+sed -i 's/OnActiveSec=1s/OnActiveSec=1800ms/' /run/systemd/system/btrkeep-{expire,balance,heatmap}@.timer.d/test.conf
 systemctl daemon-reload
 echo two >/srv/source/file
 rm -f /srv/backup/hosts/here/latest # a convenience, which comes back

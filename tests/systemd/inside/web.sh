@@ -19,12 +19,12 @@ find /var/lib/btrkeep \( -name 'catalogue.sqlite*' -o -path '*/pictures*' -o -ty
 
 # visit ADDRESS...: logs in as alice and looks at each; a line for each with its status and how much came
 cat >visit.py <<'P'
-import re, sys
+import os, re, sys
 from http.cookiejar import CookieJar
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, build_opener
-TOP = "http://127.0.0.1:8765"
+TOP = os.environ.get("TOP", "http://127.0.0.1:8765")
 browser = build_opener(HTTPCookieProcessor(CookieJar()))
 def visit(address, form=None):
     try:
@@ -48,6 +48,20 @@ visit / /hosts /hosts/here /pool /jobs /log /doctor /account >visited
 systemctl start btrkeep-sample@main.service
 visit /hosts >visited-again
 find /var/lib/btrkeep-web -printf '%P %m %u\n' | sort >own-after
+
+# --- a second pool, whose state folder is elsewhere: at first with the port of the first one
+printf '[pool]\npath = "/srv/other"\nstate = "/srv/state/other"\n[host.there]\npaths = ["/srv/source"]\n' >/etc/btrkeep/other.toml
+backupd --pool other init /srv/other >/dev/null
+backupd --pool other run >/dev/null
+echo 'four words to remember' | btrkeep-web --pool other user add alice 2>/dev/null
+systemctl start btrkeep-web@other.service 2>/dev/null || true
+systemctl stop btrkeep-web@other.service
+journalctl --no-pager -o cat -u btrkeep-web@other.service >journal-clash
+printf '[web]\nlisten = "127.0.0.1:9001"\n' >>/etc/btrkeep/other.toml
+backupd --pool other check >/dev/null || true
+systemctl start btrkeep-web@other.service
+TOP=http://127.0.0.1:9001 visit / /hosts /hosts/there >visited-other
+systemctl stop btrkeep-web@other.service
 
 kill -9 "$(systemctl show -P MainPID btrkeep-web@main.service)"
 answers() { visit >after-kill 2>/dev/null; }

@@ -1,0 +1,141 @@
+"""`backupd restore` that is stopped, killed, runs into a full disk or is to write where it must not."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backupd.files.restoration import Progress, Request, Stopped
+from backupd.files.restoring import Restore, preview
+from backupd.files.tree import Tree
+from btrkeep.errors import OperatorError
+from tests.beds import differences, manifest, work
+from tests.beds.everything import write
+from tests.beds.nights import Nights
+from tests.beds.within import Within, restore
+
+pytestmark = [pytest.mark.root, pytest.mark.btrfs]
+
+
+@pytest.fixture
+def nights(shared_btrfs: Path) -> Nights:
+    return Within(shared_btrfs)
+
+
+def big(nights: Nights, files: int = 40) -> Path:
+    top = nights.source / "big"
+    for number in range(files):
+        write(top / f"folder{number % 4}" / f"file{number}").write_bytes(os.urandom(1_000_000))
+    nights.host("web1", top)
+    nights.run("web1")
+    return top
+
+
+def test_killed_in_the_middle_it_goes_on_and_nothing_is_left_behind(
+    nights: Nights, tmp_path: Path, backupd_running: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    """Killed wherever it is, three times."""
+    top, out = big(nights), tmp_path / "out"
+    words = ("--config", nights.config, "restore", "web1", top, "--to", out)
+    for _ in range(3):
+        process = backupd_running(*words)
+        before = len(list(out.rglob("*"))) if out.exists() else 0
+        while process.poll() is None and (len(list(out.rglob("*"))) if out.exists() else 0) < before + 4:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        for path in out.rglob("file*"):  # whatever has its name is whole
+            assert path.stat().st_size == 1_000_000
+    nights.backupd(*words[2:])
+    assert differences(manifest(top), manifest(out / "big")) == []
+
+
+def test_a_leftover_of_a_killed_run_is_taken_away_and_a_backed_up_name_like_it_stays(nights: Nights) -> None:
+    top, out = nights.source / "www", nights.top / "out"
+    write(top / ".btrkeep-restore-1234", "of the host")
+    nights.host("web1", top)
+    nights.run("web1")
+    write(out / "www" / ".btrkeep-restore-5678", "half")
+    restore(nights, "web1", top, "--to", out)
+    assert {path.name for path in (out / "www").iterdir()} == {".btrkeep-restore-1234"}
+    assert restore(nights, "web1", top, "--to", out)["new"]["count"] == 0
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_well(
+    nights: Nights, tmp_path: Path, number: int, status: int, backupd_running: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    top, out = big(nights), tmp_path / "out"
+    process = backupd_running("--config", nights.config, "restore", "web1", top, "--to", out)
+    while not out.exists() or not list(out.rglob("file*")):
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert "the same command goes on" in said
+    assert not list(out.rglob(".btrkeep-restore-*"))
+
+
+def test_a_full_filesystem_ends_it_with_whole_files_only_and_it_can_go_on(nights: Nights, tmp_path: Path) -> None:
+    """A filesystem that says it has room and then has none: somebody else filled it."""
+    top, point = big(nights), tmp_path / "small"
+    point.mkdir()
+    work("mount", "-t", "tmpfs", "-o", "size=60M", "tmpfs", point)
+    try:
+        with Tree(nights.backup("web1")) as tree:
+            request = Request((os.fsencode(top),), point / "out")
+            doing = Restore(tree, request, preview(tree, request, reflinks=False))
+            (point / "filler").write_bytes(bytes(45_000_000))
+            with pytest.raises(OperatorError, match="No space left"):
+                doing.run()
+            assert {path.stat().st_size for path in (point / "out").rglob("*") if path.is_file()} == {1_000_000}
+            (point / "filler").unlink()
+            done = Restore(tree, request, preview(tree, request, reflinks=False)).run()
+        assert done.counts["same"].number > 3
+        assert differences(manifest(top), manifest(point / "out" / "big")) == []
+    finally:
+        work("umount", point)
+
+
+def test_the_pool_beneath_the_destination_is_never_written_to_nor_dressed(nights: Nights) -> None:
+    """A backup of this machine, given back to where it was: the pool's mount point is in it."""
+    write(nights.source / "pool" / "hosts" / "web1" / "notes.json", "{}")
+    (nights.source / "empty" / "pool").mkdir(parents=True)
+    write(nights.source / "empty" / "beside")
+    nights.host("web1", nights.source)
+    nights.run("web1")
+    before = manifest(nights.pool / "hosts")
+    mode = nights.pool.stat().st_mode
+    said = restore(nights, "web1", nights.source / "pool", "--to", nights.top, "--overwrite=all", status=1)["stderr"]
+    assert "pool/hosts: it is in the pool" in said
+    done = restore(
+        nights, "web1", nights.source / "empty" / "pool", nights.source / "empty" / "beside", "--to", nights.top, "--overwrite=all"
+    )
+    assert [one["place"] for one in done["kept"]["samples"]] == [str(nights.pool)]
+    assert (nights.top / "beside").exists()
+    assert (nights.pool.stat().st_mode, differences(before, manifest(nights.pool / "hosts"))) == (mode, [])
+
+
+def test_the_comparison_of_one_large_file_says_how_far_it_is_and_can_be_stopped(nights: Nights, tmp_path: Path) -> None:
+    write(nights.source / "large").write_bytes(os.urandom(6_000_000))
+    nights.host("web1", nights.source)
+    nights.run("web1")
+    sizes: list[int] = []
+
+    def stop(progress: Progress) -> None:
+        if progress.phase == "comparing" and progress.size:
+            sizes.append(progress.size)
+            if len(sizes) > 2:
+                raise Stopped
+
+    with Tree(nights.backup("web1")) as tree:
+        request = Request((os.fsencode(nights.source / "large"),), tmp_path / "out")
+        with pytest.raises(Stopped):
+            Restore(tree, request, preview(tree, request, reflinks=False), stop).run()
+    assert sizes == [1 << 20, 2 << 20, 3 << 20]
+    assert (tmp_path / "out" / "large").stat().st_size == 6_000_000

@@ -1,0 +1,197 @@
+"""Small things that somebody who did not build the dashboard stumbled over."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from flask.testing import FlaskClient
+
+from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
+from btrkeep.config import HostConfig
+from tests.beds.made_catalogue import made_catalogue
+from tests.web.made import DAY, EVENING, FILESYSTEM, NOW, backup, client, run, write
+from web.access import Viewer
+from web.charts.bars import Bar, bar_chart
+from web.charts.frame import number_scale
+from web.charts.svg import Look
+from web.data.files import Which, one_before
+from web.data.host import host_page
+from web.data.hosts import every_row
+from web.data.pool import pool_now
+from web.data.trend import USUAL, Trend, shortest_span, trend
+from web.filters import page_of
+from web.kept import Kept
+from web.pages.files_links import backup_day, local_time
+from web.settings import Settings
+from web.source import Source
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("path", "page"),
+    [
+        ("/", "overview"),
+        ("/overview/night", "overview"),
+        ("/hosts/web1", "hosts"),
+        ("/files/web1/versions", "hosts"),
+        ("/restore/web1", "hosts"),
+        ("/pool/balance", "pool"),
+        ("/account", "account"),
+        ("/poolish", "poolish"),
+    ],
+)
+def test_every_page_belongs_to_one_entry_of_the_navigation(path: str, page: str) -> None:
+    assert page_of(path) == page
+
+
+def test_the_navigation_marks_where_one_is_on_pages_of_errors_too(tmp_path: Path) -> None:
+    write(tmp_path, [HostConfig("web1")], [backup("web1", EVENING)]).close()
+    visitor = client(tmp_path)
+    for path in ("/hosts", "/hosts/nobody", "/files/web1", "/restore/web1?path=/etc", "/files/nobody"):
+        entries = r'<a href="([^"]+)" aria-current="page">(?:Overview|Hosts|Pool|Jobs|Log|Doctor)<'
+        marked = re.findall(entries, visitor.get(path).text)
+        assert marked == ["/hosts"], path
+
+
+def test_while_the_root_service_is_away_a_page_says_so_and_can_be_tried_again(tmp_path: Path) -> None:
+    write(tmp_path, [HostConfig("web1")], [backup("web1", EVENING)]).close()
+    answer = client(tmp_path).get("/files/web1?path=%2Fcaf%E9")
+    assert answer.status_code == 503
+    assert '<a href="">Try again</a>' in answer.text  # the same address, whatever bytes are in it
+    assert '<a href="">' not in client(tmp_path).get("/nowhere").text
+
+
+def test_two_backups_of_a_minute_do_not_look_the_same() -> None:
+    assert backup_day("2026-11-20T220003Z", BERLIN) != backup_day("2026-11-20T220041Z", BERLIN)
+
+
+def test_two_backups_of_the_hour_that_comes_twice_do_not_look_the_same() -> None:
+    summer, winter = datetime(2026, 10, 25, 0, 30, tzinfo=UTC), datetime(2026, 10, 25, 1, 30, tzinfo=UTC)
+    assert [local_time(one, BERLIN) for one in (summer, winter)] == ["2026-10-25 02:30:00 CEST", "2026-10-25 02:30:00 CET"]
+    assert local_time(winter + timedelta(hours=2), BERLIN) == "2026-10-25 04:30:00"
+
+
+def test_two_backups_are_compared_when_nothing_else_is_said_the_last_with_the_one_before() -> None:
+    known = [Which(name, state, NOW) for name, state in (("c", "suspect"), ("b", "complete"), ("a", "complete"))]
+    assert [one_before(known, name) for name in ("latest", "c", "b", "a", "x")] == ["a", "b", "a", "a", "x"]
+    assert one_before([], "latest") == "latest"
+
+
+def sample(taken: datetime, **more: Any) -> Sample:
+    values = {"size": 10 << 40, "allocated": 8 << 40, "used": 6 << 40, "orphans": 3, "score": None, "scored": None}
+    rest = {"options": "", "activity": "", "seconds": 0.0, "read": 0, "written": 0}
+    peaks = {"peak_read": 0.0, "peak_written": 0.0, "pressure": {}}
+    return Sample(FILESYSTEM, taken, "raw", spaces={}, devices={}, **{**values, **rest, **peaks, **more})
+
+
+def add(catalogue: Catalogue, one: Sample) -> None:
+    catalogue.add_sample(FILESYSTEM, lambda _: one)
+
+
+@pytest.mark.parametrize(
+    ("history", "days"),
+    [
+        (timedelta(minutes=3), 1),
+        (timedelta(hours=30), 7),
+        (timedelta(days=6), 7),
+        (timedelta(days=20), 30),
+        (timedelta(days=100), 180),
+        (timedelta(days=900), 180),
+    ],
+)
+def test_charts_begin_with_the_shortest_span_that_holds_the_history(tmp_path: Path, history: timedelta, days: int) -> None:
+    with Catalogue.open(tmp_path) as catalogue:
+        for part in range(11):
+            add(catalogue, sample(NOW - history * part / 10))
+
+        def of(span: int) -> Trend:
+            return trend(catalogue, FILESYSTEM, NOW, span)
+
+        assert shortest_span(of) == days
+
+
+def test_without_any_history_the_span_is_the_usual_one(tmp_path: Path) -> None:
+    with Catalogue.open(tmp_path) as catalogue:
+        assert shortest_span(lambda days: trend(catalogue, FILESYSTEM, NOW, days)) == USUAL
+
+
+def test_a_chart_of_three_bars_is_narrow() -> None:
+    def width(count: int, look: Look) -> int:
+        drawn = bar_chart("x", [Bar("1", 1.0)] * count, number_scale(1), look).decode()
+        found = re.search(r'width="(\d+)"', drawn)
+        assert found
+        return int(found[1])
+
+    assert width(3, Look(1080)) < 320
+    assert width(30, Look(1080)) == 1080
+    assert width(3, Look(200)) == 200
+
+
+def test_the_score_of_the_pool_is_the_last_one_whoever_scored(tmp_path: Path) -> None:
+    with Catalogue.open(tmp_path) as catalogue:
+        catalogue.add_sample(FILESYSTEM, lambda _: sample(NOW, score=1139.0, scored=NOW - DAY))
+        found = pool_now(catalogue, FILESYSTEM)
+        assert found
+        assert found.score == 1139
+        catalogue.add_score(FreeSpaceScore(FILESYSTEM, NOW, 1, 100, 60, 5, 33, 22.0, 0, 9, 8, ()))
+        found = pool_now(catalogue, FILESYSTEM)
+        assert found
+        assert (found.score, found.scored) == (22, NOW)
+
+
+def test_what_has_expired_on_the_made_up_site_is_what_its_retention_lets_go(tmp_path: Path) -> None:
+    """Else every page of a host there, and every picture of one in the manual, would tell people to ask the pool."""
+    made = made_catalogue(tmp_path / "state", 12, hostile=False)
+    source = Source(Settings("main", made.state, made.state, made.state), Kept())
+    pages = [host_page(source, Viewer("a", "viewer"), row.host) for row in every_row(source)]
+    source.close()
+    assert sum(one.state == "expired" for page in pages if page for one in page.backups) > 0
+    assert [page.row.host for page in pages if page and page.in_doubt] == []
+
+
+def test_a_path_of_thousands_of_characters_does_not_push_the_others_off_the_page(tmp_path: Path) -> None:
+    made = made_catalogue(tmp_path / "state", 40)
+    with Catalogue.open(made.state) as catalogue:
+        first = catalogue.progress()[0]
+        catalogue.put_progress(_with(first, path="/srv/" + "x" * 3000, share=2.5))
+    text = client(made.state).get("/overview/running").text
+    assert "x" * 500 not in text
+    assert 'value="1.000"' in text
+    assert "100% of the names" in text
+
+
+def _with(one: Any, **changes: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(one, **changes)
+
+
+@pytest.fixture
+def visitor(tmp_path: Path) -> FlaskClient:
+    write(tmp_path, [HostConfig("web1", paths=("/x",))], [backup("web1", EVENING)], [run("web1", EVENING)]).close()
+    return client(tmp_path)
+
+
+class ByName:
+    """An agent whose folder is too large to be sorted."""
+
+    def ask(self, verb: str, **_: Any) -> Any:
+        numbers = dict.fromkeys(("size", "allocated", "uid", "gid", "mtime_ns", "inode", "links"), 0)
+        entry = {"path": "/x", "name": "x", "kind": "folder", "mode": "0755", "mtime": None, "target": None, **numbers}
+        which = {"name": "2026-11-20T210000Z", "state": "complete", "started": "2026-11-20T21:00:00Z"}
+        if verb == "versions":
+            return {"path": "/x", "by_content": False, "versions": [], "gone": [], "backups": []}
+        order = {"sort": "name", "descending": False}
+        return {"backup": which, "path": "/x", "entry": entry, "entries": [], "total": 10_000_000, **order}
+
+
+def test_a_table_that_could_not_be_sorted_says_so(visitor: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.pages.files.agent", ByName)
+    page = visitor.get("/files/web1?path=/x&sort=-time").text
+    assert "they are not sorted by time" in page
+    assert re.findall(r'aria-sort="(\w+)"[^>]*><a [^>]*>([A-Z]\w+)<', page) == [("ascending", "Name")]
+    assert "not sorted" not in visitor.get("/files/web1?path=/x").text

@@ -1,0 +1,194 @@
+"""What is kept between requests: for how long, who computes it, and what a change ends."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import HostConfig
+from btrkeep.errors import OperatorError
+from tests.web.made import EVENING, backup, client, run, write
+from web.kept import Kept
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time_ns = staticmethod(time.time_ns)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr("web.kept.time", found)
+    return found
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Of a catalogue that was written some time ago."""
+    touch(tmp_path, "0")
+    time.sleep(0.06)
+    return tmp_path / "catalogue.sqlite"
+
+
+def touch(state: Path, words: str) -> None:
+    with Catalogue.open(state) as catalogue:
+        catalogue.set_fact("a", words)
+
+
+def counting() -> Callable[[], int]:
+    numbers = iter(range(10_000))
+    return lambda: next(numbers)
+
+
+def test_a_result_stands_while_the_catalogue_does_and_half_a_minute_at_the_most(file: Path, clock: Clock) -> None:
+    kept, compute, found = Kept(), counting(), []
+    for now in (0.0, 29.0, 30.5, 31.0):
+        clock.now = 1000 + now
+        found.append(kept.get("key", compute, file))
+    assert found == [0, 0, 1, 1]
+    assert kept.get("other", compute, file) == 2
+
+
+def test_a_change_is_seen_after_a_second(file: Path, clock: Clock) -> None:
+    kept, compute = Kept(), counting()
+    assert kept.get("key", compute, file) == 0
+    touch(file.parent, "1")
+    clock.now += 0.9
+    assert kept.get("key", compute, file) == 0
+    clock.now += 0.2
+    assert kept.get("key", compute, file) == 1
+
+
+def test_what_is_computed_just_after_a_change_stands_for_a_second_only(file: Path, clock: Clock) -> None:
+    """The next change may come within the same tick of the filesystem's clock, and leave no trace in the file's times."""
+    kept, compute = Kept(), counting()
+    touch(file.parent, "1")
+    assert [kept.get("key", compute, file) for _ in range(2)] == [0, 0]
+    clock.now += 1.1
+    time.sleep(0.06)
+    assert [kept.get("key", compute, file) for _ in range(2)] == [1, 1]
+    clock.now += 20
+    assert kept.get("key", compute, file) == 1
+
+
+def test_what_is_made_of_older_results_is_no_younger_than_they(file: Path, clock: Clock) -> None:
+    """Else a list made of what was known a second ago would pass for half a minute as one of the catalogue as it is."""
+    kept, inner, outer = Kept(), counting(), counting()
+    both = lambda: (outer(), kept.get("inner", inner, file))  # noqa: E731
+    kept.get("inner", inner, file)
+    touch(file.parent, "1")
+    time.sleep(0.06)
+    clock.now += 0.9
+    assert kept.get("outer", both, file) == (0, 0)  # young enough
+    clock.now += 0.2
+    assert kept.get("outer", both, file) == (1, 1)
+
+
+def test_a_form_that_was_sent_ends_all_results_also_those_that_are_being_computed(file: Path) -> None:
+    kept, compute = Kept(), counting()
+
+    def slowly() -> int:
+        kept.drop()  # as another request does meanwhile
+        return compute()
+
+    assert kept.get("key", slowly, file) == 0
+    assert kept.get("key", compute, file) == 1
+    kept.drop()
+    assert kept.get("key", compute, file) == 2
+
+
+def together(count: int, ask: Callable[[], object]) -> list[object]:
+    """What so many threads got that ask at once; an OperatorError as its message."""
+    found: list[object] = []
+
+    def one() -> None:
+        try:
+            found.append(ask())
+        except OperatorError as error:
+            found.append(error.message)
+
+    threads = [threading.Thread(target=one) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return found
+
+
+def test_twenty_who_ask_at_once_have_it_computed_once(file: Path) -> None:
+    kept, compute, begun = Kept(), counting(), threading.Barrier(20)
+
+    def slowly() -> int:
+        time.sleep(0.3)
+        return compute()
+
+    def ask() -> int:
+        begun.wait(10)
+        return kept.get("key", slowly, file)
+
+    assert together(20, ask) == [0] * 20
+
+
+def test_who_asks_after_a_form_was_sent_does_not_wait_for_what_was_begun_before(file: Path) -> None:
+    kept, go_on, begun = Kept(), threading.Event(), threading.Event()
+
+    def before() -> str:
+        begun.set()
+        go_on.wait(10)
+        return "before"
+
+    slow = threading.Thread(target=kept.get, args=("key", before, file))
+    slow.start()
+    assert begun.wait(10)
+    kept.drop()
+    assert kept.get("key", lambda: "after", file) == "after"
+    go_on.set()
+    slow.join(10)
+    assert kept.get("key", lambda: "later", file) == "after"
+
+
+def test_all_who_waited_hear_why_there_is_none_and_the_next_one_tries_again(file: Path) -> None:
+    kept, begun = Kept(), threading.Barrier(5)
+
+    def fails() -> str:
+        time.sleep(0.3)
+        raise OperatorError("the catalogue is busy", "wait")
+
+    def ask() -> str:
+        begun.wait(10)
+        return kept.get("key", fails, file)
+
+    assert together(5, ask) == ["the catalogue is busy"] * 5
+    assert kept.get("key", lambda: "well", file) == "well"
+
+
+def test_no_more_is_kept_than_there_is_room_for(file: Path) -> None:
+    kept = Kept()
+    for number in range(2000):
+        kept.get(number, lambda: 0, file)
+    assert len(kept._results) <= 500
+    assert not kept._flights
+
+
+def test_a_page_after_a_form_shows_what_was_written_meanwhile(tmp_path: Path) -> None:
+    """A form of any kind: here that which logs out and in again."""
+    write(tmp_path, [HostConfig("web1")], [backup("web1", EVENING)], [run("web1", EVENING)]).close()
+    visitor = client(tmp_path)
+    assert ">web1</a>" in visitor.get("/hosts").text
+    with Catalogue.open(tmp_path) as catalogue:
+        catalogue.add_runs([run("web2", EVENING)])
+        catalogue.replace_backups("pool", [backup("web1", EVENING), backup("web2", EVENING)])
+    assert ">web2</a>" not in visitor.get("/hosts").text
+    visitor.post("/nowhere")
+    assert ">web2</a>" in visitor.get("/hosts").text

@@ -1,0 +1,159 @@
+"""waitress as the dashboard uses it: clients that take nothing, or give a byte at a time, or ask for too much; over sockets."""
+
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waitress import wasyncore
+
+from web import server as ours
+from web.settings import Settings
+
+HEAD = b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def little(_environ: object, start: Callable) -> list[bytes]:
+    start("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "1000000")])
+    return [b"x" * 1_000_000]
+
+
+def endless(_environ: object, start: Callable) -> Iterator[bytes]:
+    start("200 OK", [("Content-Type", "application/octet-stream")])
+    try:
+        while True:
+            yield b"x" * (1 << 20)
+    finally:
+        ended.set()
+
+
+ended = threading.Event()
+
+
+def app(environ: dict[str, Any], start: Callable) -> Iterable[bytes]:
+    if environ["PATH_INFO"] == "/healthz":
+        start("200 OK", [("Content-Length", "2")])
+        return [b"ok"]
+    return (endless if environ["PATH_INFO"] == "/endless" else little)(environ, start)
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Two threads, and little patience."""
+    for name, value in {"TAKING": 1.0, "ASKING": 1.0, "HURRY": 1.0, "CONNECTIONS": 20, "_LOOK": 0.2}.items():
+        monkeypatch.setattr(ours, name, value)
+    ended.clear()
+    found = ours.server_of(app, Settings("x", Path(), Path(), Path(), port=0, threads=2))
+    found.adj.cleanup_interval = 0.2
+    thread = threading.Thread(target=found.run)
+    thread.start()
+    yield int(found.effective_port)
+    # All in its own thread, which ends when it has no connections.
+    found.trigger.pull_trigger(lambda: [one.handle_close() for one in list(found.active_channels.values())])
+    found.task_dispatcher.shutdown()
+    found.trigger.pull_trigger(lambda: wasyncore.close_all(found._map))
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def healthy(port: int, timeout: float = 3.0) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request("GET", "/healthz", headers={"Host": "localhost"})
+        return connection.getresponse().read() == b"ok"
+    except TimeoutError:
+        return False
+    finally:
+        connection.close()
+
+
+def line(port: int, sent: bytes) -> socket.socket:
+    """A client that takes nothing: its own buffer is small."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    one.connect(("127.0.0.1", port))
+    one.sendall(sent)
+    return one
+
+
+def is_over(one: socket.socket, patience: float) -> bool:
+    one.settimeout(patience)
+    try:
+        while one.recv(1 << 16):
+            continue
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_who_takes_nothing_gives_its_thread_back(port: int) -> None:
+    stuck = [line(port, b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(2)]
+    assert not healthy(port, 0.5)
+    assert healthy(port, 10)
+    assert ended.wait(5)
+    for one in stuck:
+        one.close()
+
+
+def test_who_takes_slowly_but_steadily_is_let_be(port: int) -> None:
+    with line(port, b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n") as slow:
+        taken, end = 0, time.monotonic() + 3.5
+        while time.monotonic() < end:
+            taken += len(slow.recv(1 << 15))
+            time.sleep(0.05)
+        assert not ended.is_set()
+    assert taken > 3 * ours.LEAST
+
+
+def test_many_requests_in_one_breath_keep_no_thread(port: int) -> None:
+    stuck = [line(port, HEAD * 100) for _ in range(2)]
+    time.sleep(0.3)
+    assert healthy(port, 0.8)
+    for one in stuck:
+        one.close()
+
+
+def test_of_requests_in_one_breath_the_first_is_answered_and_the_connection_ends(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as one:
+        one.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
+        answer = b""
+        while piece := one.recv(4096):
+            answer += piece
+    assert answer.count(b"HTTP/1.1 200 OK") == 1
+    assert b"connection: close" in answer.lower()
+
+
+@pytest.mark.parametrize("beginning", [b"GET /healthz HTTP/1.1\r\nX: ", b"POST /x HTTP/1.1\r\nContent-Length: 5000\r\n\r\n"])
+def test_a_request_that_comes_byte_by_byte_is_given_up(port: int, beginning: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as one:
+        begun = time.monotonic()
+        one.sendall(beginning)
+        with suppress(ConnectionError):
+            while time.monotonic() < begun + 6:
+                one.sendall(b"a")
+                time.sleep(0.1)
+        assert 0.9 < time.monotonic() - begun < 4
+
+
+def test_a_connection_may_ask_again_long_after_its_first_request_began(port: int) -> None:
+    two = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    for _ in range(4):
+        two.request("GET", "/healthz")
+        assert two.getresponse().read() == b"ok"
+        time.sleep(0.5)
+    two.close()
+
+
+def test_strangers_who_hold_all_connections_and_ask_nothing_are_let_go(port: int) -> None:
+    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(30)]
+    assert healthy(port, 4)
+    assert sum(is_over(one, 2) for one in idle[:20]) == 20
+    for one in idle:
+        one.close()

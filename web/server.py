@@ -1,0 +1,128 @@
+"""waitress, with an end for whoever takes or gives nothing: a few slow browsers must not be all that it has time for.
+
+waitress itself ends connections on which nothing is asked. But a client that asks for much and takes none of it keeps a thread for
+ever; so does one that sends many requests in one breath and takes no answer; and one that sends a request byte by byte keeps one of
+the connections that there may be.
+"""
+
+import socket
+import struct
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from waitress import channel, server
+
+from web.settings import Settings
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
+IDLE = 75
+"""Seconds in which something must be asked on a connection; nginx closes its own after 60."""
+ASKING = 30.0
+"""Seconds in which a request must be there, however slowly it comes; for a body of some length so many more for each MiB."""
+TAKING = 120.0
+"""Seconds in which at least LEAST bytes of what waits for a client must be taken: somebody may be behind a slow line."""
+LEAST = 64 << 10
+CONNECTIONS = 200
+HURRY = 5.0
+"""Seconds in which something must be asked, and a request be there, while more than half of CONNECTIONS are open."""
+_LOOK = 5  # seconds between two looks
+_MEBIBYTE = 1 << 20
+_ACKED = struct.Struct("120xQ")  # tcpi_bytes_acked in struct tcp_info
+_AT_ONCE = struct.pack("ii", 1, 0)  # struct linger: what was not taken is dropped
+
+
+class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no types
+    """A connection that knows since when it waits for its client."""
+
+    begun: float | None = None
+    """When the request began that is coming in."""
+    mark: tuple[float, int] | None = None
+    """When it was seen that something waits for the client, and how many bytes it had taken then."""
+
+    def received(self, data: bytes) -> bool:
+        """Some of a request. The look at its beginning is forgotten when it is whole."""
+        found: bool = super().received(data)
+        self.begun = None if self.request is None else self.begun or time.monotonic()
+        return found
+
+    def service(self) -> None:
+        """One request, and none of those that came with it in one breath: their answers would pile up. Browsers send none."""
+        with self.requests_lock:
+            later = self.requests[1:]
+            del self.requests[1:]
+        if later:
+            self.requests[0].headers["CONNECTION"] = "close"
+            for request in later:
+                request.close()
+        super().service()
+
+    def is_stuck(self, crowded: bool) -> bool:
+        """Whether its client has had time enough. Where many are connected, who asks nothing has little."""
+        now = time.monotonic()
+        if self.begun is not None and not self.requests and now - self.begun > (HURRY if crowded else self._patience()):
+            return True
+        if crowded and not self.requests and not self.total_outbufs_len and time.time() - self.last_activity > HURRY:
+            return True
+        if not self.total_outbufs_len:
+            self.mark = None
+        elif self.mark is None or self._taken() - self.mark[1] >= LEAST:
+            self.mark = (now, self._taken())
+        return self.mark is not None and now - self.mark[0] > TAKING
+
+    def _taken(self) -> int:
+        """Bytes that have arrived at the client. What we could send says little: the kernel holds some MiB of it."""
+        try:
+            told = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED.size)
+        except OSError:
+            return 0
+        return int(_ACKED.unpack(told)[0])
+
+    def _patience(self) -> float:
+        body = getattr(self.request, "content_length", 0) or 0
+        return ASKING * (1 + body / _MEBIBYTE)
+
+    def end(self) -> None:
+        """The client is let go. Its socket is closed by waitress's own loop, which finds it broken."""
+        self.will_close = True
+        try:
+            # What it has not taken is not kept for it, and its connection is no more from now on.
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return
+
+
+def server_of(app: "WSGIApplication", settings: Settings) -> Any:
+    """Listens. Raises OSError when it cannot."""
+    connections: dict[int, Any] = {}
+    made = server.create_server(
+        app,
+        map=connections,
+        host=settings.host,
+        port=settings.port,
+        threads=settings.threads,
+        ident=None,
+        channel_timeout=IDLE,
+        cleanup_interval=_LOOK,
+        connection_limit=CONNECTIONS + 5,  # besides its own
+        max_request_header_size=64 << 10,
+        max_request_body_size=2 << 20,
+        clear_untrusted_proxy_headers=False,  # web.proxies does it, by the address
+    )
+    for one in connections.values():
+        if isinstance(one, server.BaseWSGIServer):  # one for each address
+            one.channel_class = Channel
+            one.maintenance = partial(_looked, one)
+    return made
+
+
+def _looked(listening: Any, now: float) -> None:
+    """waitress's own look for connections that are over, which it takes every few seconds; and ours."""
+    type(listening).maintenance(listening, now)
+    channels = list(listening.active_channels.values())
+    for one in channels:
+        if one.is_stuck(len(channels) > CONNECTIONS // 2):
+            one.end()

@@ -1,0 +1,27 @@
+"""What the first visitor would wait for otherwise: compiled templates, and what the overview tells of months."""
+
+import logging
+
+from flask import Flask
+
+from btrkeep.errors import OperatorError
+from web.access import Viewer
+from web.data.overview import overview
+from web.pages.overview import space_chart
+from web.source import Source
+
+log = logging.getLogger(__name__)
+
+
+def warm(app: Flask) -> None:
+    """Makes it, which takes about a second; beside the first requests. Without a catalogue there is nothing to tell yet."""
+    for name in app.jinja_env.list_templates():
+        app.jinja_env.get_template(name)
+    source = Source(app.extensions["btrkeep"], app.extensions["btrkeep-kept"])
+    try:
+        overview(source, Viewer("btrkeep-web", "viewer"))
+        space_chart(source)
+    except OperatorError as error:
+        log.debug("nothing is known before the first request: %s", error.message)
+    finally:
+        source.close()
