@@ -672,7 +672,7 @@ start_dashboard() {
         pid=$!
         for round in {1..150}; do
             kill -0 "$pid" 2>/dev/null || break
-            answers "$DASHBOARD" && return
+            grep -q 'the dashboard of' web.log && answers "$DASHBOARD" && return # not one of somebody else that has the port
             sleep 0.1
         done
         kill "$pid" 2>/dev/null || true

@@ -249,7 +249,7 @@ def test_a_catalogue_that_cannot_be_written_leaves_the_scores_shown(nights: Nigh
     nights.settings("pool", state=str(state))
     assert scored(nights).return_value == 0
     work("btrfs", "property", "set", "-ts", state, "ro", "true")
-    assert is_told_and_scored(scored(nights), "Read-only file system")
+    assert is_told_and_scored(scored(nights), "cannot be opened")
     assert balancer("history", nights.source, "--config", nights.config, check=False).returncode == 1
 
 

@@ -270,7 +270,7 @@ def test_an_acceptance_that_was_killed_before_its_row_can_be_given_again(crowd: 
         (source / str(number)).unlink()
     assert nights.run(host, status=1)[host]["outcome"] == "suspect"
     name = nights.names(host)[-1]
-    killed(nights, "after", "backupd.cli.accept_:write_notes", "accept", host, name, "--why", "moved")
+    killed(nights, "after", "backupd.accepting:write_notes", "accept", host, name, "--why", "moved")
     nights.backupd("accept", host, name)
     assert rows(nights, f"select state from backup where host = '{host}' order by name") == [("complete",), ("complete",)]
     assert "moved" in (nights.pool / "hosts" / host / "notes.json").read_text()

@@ -270,6 +270,7 @@ def compare(found: Mapping[str, str], wanted: Mapping[str, str], when: str) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.timeout(1500)
 def test_a_year_of_nights_leaves_exactly_what_the_golden_list_names(make_btrfs: Callable[..., Path]) -> None:
     golden = sections()
