@@ -71,7 +71,8 @@ def of_operator(error: OperatorError) -> Response:
     if request.path.startswith("/api/"):
         return api.of_operator(error)
     status = _status(error)
-    response = page(status, printable(error.message), printable(error.hint))
+    lines = [printable(line) for line in error.message.splitlines()]  # all that is wrong with a configuration
+    response = page(status, "; ".join(lines), printable(error.hint))
     if status == 503:
         response.headers["Retry-After"] = str(_RETRY)
     return response

@@ -253,6 +253,14 @@ def test_what_an_operator_can_act_on_is_said_with_its_hint(settings: Settings, e
     assert ("Retry-After" in answer.headers) is (status == 503)
 
 
+def test_an_error_of_several_lines_shows_no_escapes(settings: Settings) -> None:
+    def broken() -> str:
+        raise PoolUnusable("one is wrong\ntwo is wrong", "mend both")
+
+    answer = logged_in(settings, "/x/broken", broken).get("/x/broken")
+    assert "one is wrong; two is wrong" in answer.text
+
+
 def test_a_fault_of_ours_is_a_calm_page_and_its_traceback_is_in_the_log_alone(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
