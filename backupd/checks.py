@@ -52,10 +52,11 @@ def check_all(config: Config, host: HostConfig | None = None) -> Iterator[Findin
 
 def _tell(config: Config) -> None:
     """Of all hosts, whichever was looked at. What keeps it from being told is among the findings."""
-    with suppress(OperatorError), Catalogue.open(config.pool.state) as catalogue:
-        pool = open_pool(config.pool.path)
-        if catalogue.pool_id() in (None, pool.id):
-            tell_dashboard(config, pool, catalogue)
+    with suppress(OperatorError):
+        pool = open_pool(config.pool.path)  # first: where there is no pool, no catalogue is made
+        with Catalogue.open(config.pool.state) as catalogue:
+            if catalogue.pool_id() in (None, pool.id):
+                tell_dashboard(config, pool, catalogue)
 
 
 def _configuration(config: Config) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.beds import backupd_start, btrfs, leftout, session, ssh
+from tests.beds import backupd_start, btrfs, cli, leftout, session, ssh
 from tests.beds.badssh import FAKESSH
 
 HERE = Path(__file__).resolve().parent
@@ -104,6 +104,7 @@ def no_leftovers() -> Iterator[None]:
     The first fixture of all, so the last to end.
     """
     yield
+    cli.close()
     left = session.end_session(session.own_name(), patience=3)
     assert not left, "left behind by tests:\n" + "\n".join(left)
 

@@ -1,4 +1,9 @@
-"""Our own command as a process of its own, from the checkout that the tests are in."""
+"""Our own command as a process of its own, from the checkout that the tests are in.
+
+A command that is run to its end in the tests' own environment is forked from a process that has imported everything already, which
+saves a third of a second of processor time each (preloaded.py). What is started to be signalled, or given another environment, is
+started as an operator starts it.
+"""
 
 import os
 import subprocess
@@ -7,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from tests.beds.work import work
+from tests.beds import preloaded
+from tests.beds.work import explain, work
 
 TOP = Path(__file__).resolve().parents[2]
 BACKUPD = (sys.executable, "-m", "backupd")
@@ -21,7 +27,30 @@ def backupd(
     cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs `backupd WORDS` to its end; `check` expects exit status 0."""
-    return work(*BACKUPD, *words, check=check, env=_environment(env), timeout=timeout, cwd=cwd)
+    if env is not None:
+        return work(*BACKUPD, *words, check=check, env=_environment(env), timeout=timeout, cwd=cwd)
+    everything = {**os.environ, "LC_ALL": "C.UTF-8", **_environment(None)}
+    done = _forking().run([str(word) for word in words], everything, cwd or Path.cwd(), timeout)
+    if check:
+        assert done.returncode == 0, explain(done)
+    return done
+
+
+_from: list[preloaded.Preloaded] = []
+
+
+def _forking() -> preloaded.Preloaded:
+    if _from and not _from[0].is_alive:
+        _from.clear()
+    if not _from:
+        _from.append(preloaded.start())
+    return _from[0]
+
+
+def close() -> None:
+    """Nothing is left running to fork from; the next command begins it anew."""
+    while _from:
+        _from.pop().close()
 
 
 def backupd_start(

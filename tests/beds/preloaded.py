@@ -3,26 +3,29 @@
 A command's start-up is mostly imports; so a year of nights takes minutes, and each command still runs, holds locks, handles
 signals and ends as a process of its own. What is forked has done nothing but import.
 
-Run as a program it reads commands from standard input, one JSON list of words a line, and answers each with one line:
-[exit status, standard output, standard error].
+Run as a program it reads commands from standard input, one a line as JSON: [words, environment, folder]; and answers each with one
+line: [exit status, standard output, standard error].
 """
 
 import gc
 import json
 import os
 import pkgutil
+import select
+import subprocess
 import sys
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from subprocess import PIPE, CompletedProcess, Popen
 from typing import IO
 
-from tests.beds.cli import TOP
 from tests.beds.work import explain
 
+TOP = Path(__file__).resolve().parents[2]
 _MODULE = "tests.beds.preloaded"
 
 
@@ -34,26 +37,57 @@ class Preloaded:
 
     def __call__(self, *words: str | Path, status: int | None = 0) -> "CompletedProcess[str]":
         """Runs it to its end, and expects that exit status; None: any."""
-        assert self._server.stdin
-        assert self._server.stdout
-        self._server.stdin.write(json.dumps([str(word) for word in words]) + "\n")
-        self._server.stdin.flush()
-        done = CompletedProcess(["backupd", *words], *json.loads(self._server.stdout.readline()))
+        done = self.run([str(word) for word in words], {**os.environ, **_ENVIRONMENT}, Path.cwd(), 1000)
         assert status in (None, done.returncode), explain(done)
         assert "Traceback" not in done.stderr, explain(done)
         return done
 
+    def run(self, words: list[str], env: Mapping[str, str], cwd: Path, timeout: float) -> "CompletedProcess[str]":
+        """As subprocess.run. What keeps the answer from being read to its end ends the process that all is forked from."""
+        server = self._server
+        assert server.stdin
+        assert server.stdout
+        try:
+            server.stdin.write(json.dumps([words, dict(env), str(cwd)]) + "\n")
+            server.stdin.flush()
+            if not select.select([server.stdout], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(["backupd", *words], timeout)
+            return CompletedProcess(["backupd", *words], *json.loads(server.stdout.readline()))
+        except BaseException:
+            server.kill()
+            raise
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can fork."""
+        return self._server.poll() is None
+
+    def close(self) -> None:
+        """It ends."""
+        assert self._server.stdin
+        assert self._server.stdout
+        self._server.stdin.close()
+        self._server.wait()
+        self._server.stdout.close()
+
+
+_ENVIRONMENT = {"PYTHONPATH": str(TOP), "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
+
+
+def start() -> Preloaded:
+    """The process that everything is forked from; it ends when it is closed, or with us."""
+    env = {**os.environ, **_ENVIRONMENT}
+    return Preloaded(Popen([sys.executable, "-P", "-m", _MODULE], stdin=PIPE, stdout=PIPE, text=True, env=env))
+
 
 @contextmanager
 def preloaded() -> Iterator[Preloaded]:
-    """The process that everything is forked from; it ends with the block, or with us."""
-    env = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
-    with Popen([sys.executable, "-P", "-m", _MODULE], stdin=PIPE, stdout=PIPE, text=True, env=env) as server:
-        try:
-            yield Preloaded(server)
-        finally:
-            assert server.stdin
-            server.stdin.close()
+    """One for the block."""
+    server = start()
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 def _import_everything() -> None:
@@ -71,12 +105,13 @@ def _serve(commands: IO[str], answers: IO[str]) -> None:
         texts = [os.memfd_create("stdout"), os.memfd_create("stderr")]
         pid = os.fork()
         if pid == 0:
-            _become_backupd(json.loads(line), texts)
+            words, env, cwd = json.loads(line)
+            _become_backupd(words, env, cwd, texts)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         print(json.dumps([status, *map(_read, texts)]), file=answers, flush=True)
 
 
-def _become_backupd(words: list[str], texts: list[int]) -> None:
+def _become_backupd(words: list[str], env: dict[str, str], cwd: str, texts: list[int]) -> None:
     """Never returns: what a program's end does beyond that (flushing, waiting for threads) our commands have done by then."""
     status = 1
     try:
@@ -85,6 +120,10 @@ def _become_backupd(words: list[str], texts: list[int]) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number, text in enumerate(texts, 1):
             os.dup2(text, number)
+        os.environ.clear()
+        os.environ.update(env)
+        time.tzset()
+        os.chdir(cwd)
         sys.argv = ["backupd", *words]
         main()
     except SystemExit as end:
@@ -99,7 +138,7 @@ def _become_backupd(words: list[str], texts: list[int]) -> None:
 
 
 def _read(text: int) -> str:
-    with open(text, encoding="utf-8", errors="replace") as file:
+    with open(text, encoding="utf-8", errors="surrogateescape") as file:
         file.seek(0)
         return file.read()
 
