@@ -136,6 +136,7 @@ def test_a_file_is_replaced_in_one_step_and_a_link_goes_on_leading_to_it(main: P
 
 
 def test_tests_says_whether_this_machine_has_the_paths(main: Path) -> None:
+    main.write_text(MAIN.replace("[pool]", f'[pool]\nstate = "{main.parent}/state"', 1))  # it makes a catalogue
     host(main, "add", "here", "--path", "/etc")
     (found,) = json.loads(host(main, "test", "here", "--json").stdout)
     assert (found["level"], found["subject"]) == ("ok", "here")
