@@ -70,8 +70,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=leftout.reason(need.words, why)))
         if config.getoption("--fast") and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.skip(reason=leftout.reason("slow", "--fast")))
-    # Those that run alone come first, so that none of them has to wait for what takes minutes, and everybody with it. What takes minutes
-    # comes next: at the end the other workers would wait for it.
+    # Those that run alone come first, so that none of them, and everybody with it, has to wait for what takes minutes. That comes
+    # next: at the end the other workers would wait for it.
     items.sort(key=lambda item: (not item.get_closest_marker("alone"), not item.get_closest_marker("minutes")))
 
 
