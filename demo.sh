@@ -683,10 +683,10 @@ start_dashboard() {
 answers() { python -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1] + "/healthz", timeout=5)' "$1" 2>/dev/null; }
 
 look_at_pages() {
-    local newest
+    local newest top=${DEMO#/}
     newest=$(basename "$(readlink pool/hosts/shop/latest)")
     tell "Every page, with what happened here:"
-    python "$TOP/scripts/look_at_pages.py" "$DASHBOARD" demo shop "/hosts=shop" "/hosts/shop=$newest" "/files/shop=var" "/log=shop" \
+    python "$TOP/scripts/look_at_pages.py" "$DASHBOARD" demo shop "/hosts=shop" "/hosts/shop=$newest" "/files/shop=${top%%/*}/" "/log=shop" \
         "/pool/balance=block group" "/jobs=balance" <<<"$PASSWORD" ||
         fail "the dashboard does not show what it should:"$'\n'"$(tail -n 20 web.log serve.log)"
 }
