@@ -12,8 +12,8 @@ cd "$(dirname "$(readlink -f "$0")")"
 need_apt dev
 need_venv dev
 
-# One more than there are processors, for the tests often wait: for the kernel, for a second to pass. More than four at a time only
-# wait for the same disk. `-n0` among the arguments runs them one after the other.
+# Two for each processor, for the tests often wait: for the kernel, for a second to pass, for a lock. More than six at a time only wait
+# for the same disk. `-n0` among the arguments runs them one after the other.
 cores=$(nproc)
-export PYTEST_XDIST_AUTO_NUM_WORKERS=$((cores > 3 ? 4 : cores + 1))
+export PYTEST_XDIST_AUTO_NUM_WORKERS=$((cores > 3 ? 6 : cores * 2))
 exec "$VENV/bin/python" -m pytest -n auto --dist worksteal "$@"
