@@ -23,7 +23,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def lines(monkeypatch: pytest.MonkeyPatch, columns: int) -> list[str]:
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((columns, 24)))
     return table(ROWS, HEADERS, right=["AGE"], spare=["STARTED"]).splitlines()
 
 
