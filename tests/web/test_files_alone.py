@@ -97,7 +97,7 @@ def test_a_service_that_is_too_busy_for_the_history_lets_the_page_be_seen(agent:
 
 @pytest.mark.parametrize(
     ("kind", "status"),
-    [("usage", 400), ("missing", 404), ("refused", 403), ("locked", 409), ("busy", 503), ("unusable", 503), ("failed", 502)],
+    [("usage", 400), ("missing", 404), ("refused", 409), ("locked", 409), ("busy", 503), ("unusable", 503), ("failed", 502)],
 )
 def test_what_the_service_refuses_has_its_own_status_and_says_why(
     agent: Rigged, visitor: FlaskClient, kind: str, status: int
