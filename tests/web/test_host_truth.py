@@ -133,7 +133,7 @@ def test_the_calendar_has_the_letters_of_the_strip_on_a_terminal(pool: Nights, s
 def test_runs_are_as_log_says(pool: Nights, source: Source) -> None:
     (said,) = told(pool, "log", "web1")
     (shown,) = page_of(source, "web1").runs
-    assert (shown.outcome, shown.exit_code, shown.meaning, shown.error, shown.attempts, shown.new_bytes) == tuple(
+    assert (shown.outcome, shown.exit_code, shown.meaning, shown.error, shown.attempts, shown.literal_bytes) == tuple(
         said[key] for key in ("outcome", "exit_code", "meaning", "error", "attempts", "literal_bytes")
     )
     assert shown.backup == said["backup"]

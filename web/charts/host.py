@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.units import counted, format_duration, format_size
 from web.charts.plot import Frame, bars, frame, line, size_steps, size_words, time_steps, time_words
-from web.data.host import BackupRow, RunRow
+from web.data.host import BackupRow
+from web.data.log import LogRun
 
 _WIDEST, _THINNEST = 12.0, 1.5
 
@@ -75,17 +76,17 @@ _DURATION = _Scale("Duration of each run", time_steps, time_words, format_durati
 _NEW = _Scale("New data of each run", size_steps, size_words, lambda value: format_size(round(value)))
 
 
-def duration_chart(runs: Sequence[RunRow], zone: ZoneInfo) -> Chart | None:
+def duration_chart(runs: Sequence[LogRun], zone: ZoneInfo) -> Chart | None:
     """How long the runs took, the oldest first; None with fewer than two."""
     return _run_chart([(run, run.seconds) for run in runs if run.seconds is not None], zone, _DURATION)
 
 
-def new_chart(runs: Sequence[RunRow], zone: ZoneInfo) -> Chart | None:
+def new_chart(runs: Sequence[LogRun], zone: ZoneInfo) -> Chart | None:
     """How much new data the runs brought; None with fewer than two."""
-    return _run_chart([(run, float(run.new_bytes)) for run in runs if run.new_bytes is not None], zone, _NEW)
+    return _run_chart([(run, float(run.literal_bytes)) for run in runs if run.literal_bytes is not None], zone, _NEW)
 
 
-def _run_chart(found: Sequence[tuple[RunRow, float]], zone: ZoneInfo, scale: _Scale) -> Chart | None:
+def _run_chart(found: Sequence[tuple[LogRun, float]], zone: ZoneInfo, scale: _Scale) -> Chart | None:
     if len(found) <= 1:
         return None
     values = [value for _, value in found]

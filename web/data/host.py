@@ -7,7 +7,7 @@ service can be asked (`exact`).
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
@@ -24,6 +24,7 @@ from web.data import hosts
 from web.data.alarms import OpenAlarm, open_alarms
 from web.data.calendar import Calendar, Mark, calendar
 from web.data.hosts import UNCONFIGURED, HostRow
+from web.data.log import LogRun, as_shown
 from web.data.running import Transfer, alive_runs, running
 from web.source import Source
 
@@ -71,25 +72,6 @@ class BackupRow:
 
 
 @dataclass(frozen=True, slots=True)
-class RunRow:
-    """One run, as `backupd log` tells it. `outcome` may be running or killed too; `backup` is None once that is deleted."""
-
-    id: int
-    started: datetime
-    finished: datetime | None
-    seconds: float | None
-    outcome: str
-    backup: str | None
-    night: bool
-    attempts: int
-    exit_code: int | None
-    meaning: str | None
-    error: str | None
-    last_lines: tuple[str, ...]
-    new_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class HostSettings:
     """What is set for it. `every`, `deadline` are seconds, `bandwidth` bytes a second; `retention` is in words."""
 
@@ -124,8 +106,8 @@ class HostPage:
     retention: str
     in_doubt: bool
     calendar: Calendar
-    runs: tuple[RunRow, ...]
-    history: tuple[RunRow, ...]
+    runs: tuple[LogRun, ...]
+    history: tuple[LogRun, ...]
 
     @property
     def newest(self) -> str | None:
@@ -276,23 +258,10 @@ def _runs(source: Source, host: str) -> list[tuple[Run, bool]]:
     return [(run, run.id in alive) for run in source.catalogue.runs(host, _HISTORY)]
 
 
-def run_row(run: Run, names: set[str | None], alive: bool) -> RunRow:
-    """One run, newest first."""
-    return RunRow(
-        id=run.id,
-        started=run.started,
-        finished=run.finished,
-        seconds=(run.finished - run.started).total_seconds() if run.finished else None,
-        outcome=run.outcome or ("running" if alive else "killed"),
-        backup=run.backup if run.backup in names else None,
-        night=run.night,
-        attempts=run.attempts,
-        exit_code=run.exit_code,
-        meaning=run.meaning,
-        error=run.error,
-        last_lines=run.last_lines,
-        new_bytes=run.literal_bytes,
-    )
+def run_row(run: Run, names: set[str | None], alive: bool) -> LogRun:
+    """One run; its `backup` is None once that is deleted."""
+    shown = as_shown(run, alive)
+    return shown if shown.backup in names else replace(shown, backup=None)
 
 
 def settings_of(config: HostConfig) -> HostSettings:

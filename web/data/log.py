@@ -64,7 +64,11 @@ def wanted_runs(
 
 def log_run(run: Run, now: datetime) -> LogRun:
     """A run as it is shown."""
-    runs = run.finished is None and is_alive(run.pid, run.pid_started, run.started, now)
+    return as_shown(run, run.finished is None and is_alive(run.pid, run.pid_started, run.started, now))
+
+
+def as_shown(run: Run, runs: bool) -> LogRun:
+    """The same; `runs`: whether it goes on, when it has no outcome."""
     return LogRun(
         run.id,
         run.host,
