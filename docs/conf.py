@@ -18,5 +18,10 @@ highlight_language = "none"
 smartquotes = False  # options begin with two hyphens, and quotes are what is to be typed
 
 html_theme = "alabaster"
-html_theme_options = {"description": "A backup server on btrfs", "page_width": "1200px", "show_powered_by": False}
+html_theme_options = {
+    "description": "A backup server on btrfs",
+    "page_width": "1200px",
+    "body_max_width": "920px",  # a terminal's screen of 100 columns fits
+    "show_powered_by": False,
+}
 html_show_sourcelink = False
