@@ -26,6 +26,7 @@ from btrkeep.errors import LockHeld
 from btrkeep.pool.room import read_room
 from btrkeep.pool.subvolume import commit
 from btrkeep.pool.written import written_bytes
+from btrkeep.process.signals import ending
 from btrkeep.units import counted, format_duration, format_size
 
 _TICK = 0.1
@@ -33,7 +34,6 @@ _LOOK_FOR_OTHERS = 2.0
 _LOOK_AGAIN = 5.0
 _SHORTEST_QUIET, _LONGEST_QUIET, _QUIET = 0.3, 3.0, 0.05  # seconds, and the share of the step before
 _MOST_DROPPED = 50
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def ended_by_signals(balancing: "Balancing") -> Iterator[None]:
     def handle(number: int, _frame: FrameType | None) -> None:
         balancing.stop(number)
 
-    before = [(number, signal.signal(number, handle)) for number in _SIGNALS]
+    before = [(number, signal.signal(number, handle)) for number in ending()]
     try:
         yield
     finally:

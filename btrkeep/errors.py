@@ -27,7 +27,7 @@ EXIT_MEANING: dict[Exit, str] = {
     Exit.LOCKED: "a lock is held by another process, which is named",
     Exit.UNUSABLE: "the pool is unusable: not there, not the right one, read-only or full",
     Exit.INTERRUPTED: "interrupted from the terminal (SIGINT)",
-    Exit.TERMINATED: "ended by SIGTERM",
+    Exit.TERMINATED: "ended by SIGTERM, or the terminal went away (SIGHUP)",
 }
 
 

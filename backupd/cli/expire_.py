@@ -20,6 +20,7 @@ from btrkeep.errors import Exit, LockHeld
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.service import is_service
+from btrkeep.process.signals import ending
 from btrkeep.units import format_time, printable
 
 LOCK = "expire"
@@ -93,7 +94,7 @@ def _rehearse(site: ExpirySite, forced: Forced, limit: int | None, *, as_json: b
 
 
 def _expire(opened_site: Opened, site: ExpirySite, forced: Forced, limit: int | None, *, wait: bool, as_json: bool) -> int:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ending():
         signal.signal(number, lambda seen, _frame: site.stopper.stop(seen))
     with take_lock(opened_site.pool.locks / LOCK, "backupd expire", format_time(site.now)):
         for notice in opened_site.config.notices:

@@ -9,6 +9,7 @@ from rich.text import Text
 from backupd.cli.expiry_view import plan_notices, summary_lines
 from backupd.expire.plan import Plan
 from backupd.expire.report import Progress, Summary
+from btrkeep.cli.telling import terminal
 from btrkeep.units import counted, format_duration, printable
 
 _WIDEST_BAR = 40
@@ -18,7 +19,7 @@ class LiveWatcher:
     """A bar of deletions and one of the cleaner's queue; what is worth saying scrolls away above."""
 
     def __init__(self) -> None:
-        self.console = Console(highlight=False)
+        self.console = Console(file=terminal(), highlight=False)
         self._live: Live | None = None
 
     def begin(self, plan: Plan) -> None:

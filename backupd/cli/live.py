@@ -12,6 +12,7 @@ from rich.text import Text
 
 from backupd.cli.observers import COLOURS, result_line, summary_line
 from backupd.site import HostResult, Running
+from btrkeep.cli.telling import terminal
 from btrkeep.units import counted, format_duration, format_size, printable
 
 _PAUSE = 0.25
@@ -26,7 +27,7 @@ class LiveObserver:
     """One line per running transfer and a bar for all; what has ended scrolls away above."""
 
     def __init__(self) -> None:
-        self.console = Console(highlight=False)
+        self.console = Console(file=terminal(), highlight=False)
         self.results: list[HostResult] = []
         self.running: dict[str, Running] = {}
         self.hosts = 0

@@ -1,14 +1,11 @@
 """Who is told of a run when nobody watches a terminal: one line per event, or JSON at the end."""
 
-import os
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
 from backupd.site import HostResult, Running
+from btrkeep.cli.telling import say
 from btrkeep.units import counted, format_duration, format_size, printable
 
 COLOURS = {"complete": "green", "skipped": "cyan", "locked": "yellow", "partial": "yellow", "suspect": "yellow", "failed": "red"}
@@ -51,14 +48,6 @@ def as_json_object(result: HostResult) -> dict[str, Any]:
         "warnings": list(result.warnings),
         "error": result.error,
     }
-
-
-def say(text: str, *, err: bool = False) -> None:
-    """A line for whoever reads it. That its reader has gone (`backupd run | head`), or its disk is full, ends no backup."""
-    try:
-        click.echo(text, err=err)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
 
 
 class LineObserver:

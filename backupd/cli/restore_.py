@@ -12,7 +12,6 @@ import click
 
 from backupd.cli.context import clock_for, json_option, load_config, now_option
 from backupd.cli.inside import Looked, complete_path, complete_which, looked
-from backupd.cli.observers import say
 from backupd.cli.restore_view import Teller, say_backup, say_plan, say_result, say_stopped
 from backupd.files.archive import Archived
 from backupd.files.deciding import ALL, OVERWRITE
@@ -26,9 +25,11 @@ from backupd.files.which import parse_which
 from backupd.files.words import shown
 from backupd.reading import read
 from btrkeep.cli import echo_json
+from btrkeep.cli.telling import say
 from btrkeep.config import Config
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import open_pool
+from btrkeep.process.signals import ending
 from btrkeep.units import counted, format_size
 
 _ON_HOST = "\0"  # no value of an option can be that
@@ -201,7 +202,7 @@ def _say_tar(found: Looked, as_json: bool, fields: dict[str, object], words: str
 
 
 class _Watch:
-    """Says how far it is, and raises Stopped after SIGINT or SIGTERM, which end the context in good order."""
+    """Says how far it is, and raises Stopped after a signal, which ends the context in good order."""
 
     def __init__(self, teller: Teller) -> None:
         self._teller = teller
@@ -224,7 +225,7 @@ class _Watch:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Signals are only noted within."""
-        before = {number: signal.signal(number, self._noted) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, self._noted) for number in ending()}
         try:
             yield
         finally:

@@ -6,11 +6,11 @@ import time
 
 import click
 
-from backupd.cli.observers import say
 from backupd.files.deciding import ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
 from backupd.files.restoration import Count, Preview, Progress, Restored
 from backupd.files.wanted import Doing
 from backupd.files.words import shown
+from btrkeep.cli.telling import say
 from btrkeep.units import counted, format_duration, format_size
 
 _TERMINAL_EVERY = 0.2

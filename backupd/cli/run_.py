@@ -25,6 +25,7 @@ from btrkeep.pool.locks import take_lock
 from btrkeep.process.proc import become_reaper
 from btrkeep.process.programs import paste_line
 from btrkeep.process.service import is_service
+from btrkeep.process.signals import ending
 from btrkeep.units import format_time, printable
 
 _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
@@ -48,7 +49,8 @@ def command(
     A host is due when no complete backup of it started since its current period began (`every`, one day unless configured
     otherwise). Outside its window a due host waits. Hosts that are named run in any case.
 
-    Ctrl-C and SIGTERM stop cleanly and keep what has arrived, so that the next run goes on with it; a second one stops at once.
+    Ctrl-C, SIGTERM and the end of the terminal stop it cleanly and keep what has arrived, so that the next run goes on with it; a
+    second one stops at once.
 
     Exit status 0: all complete, or nothing due; 1: some host is partial, failed or suspect; 3: another run holds the lock.
     """
@@ -108,20 +110,20 @@ def exit_status(results: Sequence[HostResult], signalled: int) -> int:
 
 
 async def _with_signals(night: Night) -> tuple[list[HostResult], int]:
-    """Runs the night; the first SIGINT or SIGTERM stops it cleanly, a second one at once."""
+    """Runs the night; the first signal stops it cleanly, a second one at once."""
     seen: list[int] = []
 
     def signalled(number: int) -> None:
         seen.append(number)
         if len(seen) == 1:
             night.site.observer.notice("stopping: transfers end and keep what they have (once more stops at once)")
-            night.stop("stopped by SIGINT" if number == signal.SIGINT else "stopped by SIGTERM")
+            night.stop(f"stopped by {signal.Signals(number).name}")
             return
         night.kill()
         loop.call_later(_AT_ONCE, _leave, night, seen[0])
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ending():
         loop.add_signal_handler(number, signalled, number)
     results = await night.run()
     return results, seen[0] if seen else 0

@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from backupd.cli.context import json_option, load_config, see_writable
-from backupd.cli.observers import say
 from backupd.scrub import Scrubbed, State, Stopped, scrub
 from btrkeep.cli import echo_json
+from btrkeep.cli.telling import say
 from btrkeep.errors import Exit
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.service import Status
+from btrkeep.process.signals import ending
 from btrkeep.units import format_duration, format_share, format_size, printable
 
 
@@ -33,7 +34,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
     pool = open_pool(load_config(ctx).pool.path)
     see_writable(pool)
     stopped, status = Stopped(), Status()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ending():
         signal.signal(number, lambda seen, _frame: stopped.stop(seen))
     status.say("scrubbing")
     done = asyncio.run(scrub(pool.path, stopped, lambda now: status.say(progress_line(now))))

@@ -1,10 +1,8 @@
 """The live display of a balancing on a terminal."""
 
 import math
-import sys
 import time
 from dataclasses import dataclass
-from typing import IO, Any, cast
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -17,40 +15,16 @@ from balancer.blockmap import ASCII, HALVES, rows
 from balancer.cli.bars import has_blocks
 from balancer.cli.pace import Pace
 from balancer.cli.report import report_lines
-from balancer.cli.run_view import begin_line, hang_up, step_line, stopping_line
+from balancer.cli.run_view import begin_line, step_line, stopping_line
 from balancer.score import BAD
 from balancer.steps import INTENDED, Outcome, PoolNumbers, Progress, Report, Settings, StepDone, StepView
+from btrkeep.cli.telling import terminal
 from btrkeep.units import counted, format_duration, format_size, printable
 
 _WIDE, _SLIM = 64, 32
 _WIDEST_BAR, _BESIDE = 30, 46
 _PAPER = 100
 _COLOURS = {Outcome.NO_SPACE: "yellow", Outcome.FAILED: "red", Outcome.CANCELLED: "yellow", Outcome.GONE: "cyan"}
-
-
-class _Terminal:
-    """Standard output, which may go away: the window is closed, the connection breaks. What is written then is lost, no more."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """To the terminal, or nowhere."""
-        try:
-            return self._stream.write(text)
-        except OSError:
-            hang_up(self._stream)
-            return len(text)
-
-    def flush(self) -> None:
-        """The same."""
-        try:
-            self._stream.flush()
-        except OSError:
-            hang_up(self._stream)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 @dataclass(slots=True)
@@ -68,7 +42,7 @@ class LiveObserver:
     """The block group under way with its map, bars for it and for the budget; what is done scrolls away above."""
 
     def __init__(self) -> None:
-        self.console = Console(file=cast("IO[str]", _Terminal(sys.stdout)), highlight=False)
+        self.console = Console(file=terminal(), highlight=False)
         self._blocks = has_blocks()
         self._live: Live | None = None
         self._now = _Now()

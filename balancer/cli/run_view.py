@@ -1,29 +1,11 @@
 """What a run looks like where nobody watches a terminal: a line for each block group, or one JSON object at the end."""
 
-import os
-import sys
-from typing import IO
-
-import click
-
 from balancer.cli.report import end_line, report_lines
 from balancer.steps import INTENDED, Outcome, PoolNumbers, Progress, Report, Settings, StepDone, StepView
+from btrkeep.cli.telling import say
 from btrkeep.units import counted, format_duration, format_size, printable
 
 _RAW = {Outcome.GONE: "was gone before its turn came", Outcome.CANCELLED: "cancelled"}
-
-
-def say(text: str, *, err: bool = False) -> None:
-    """A line for whoever reads it. That its reader has gone, or its disk is full, ends no balancing in the middle."""
-    try:
-        click.echo(text, err=err)
-    except OSError:
-        hang_up(sys.stderr if err else sys.stdout)
-
-
-def hang_up(stream: IO[str]) -> None:
-    """From now on what is written to it goes nowhere: not even what it still holds at the end makes an error."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def stopping_line(why: str, vaddr: int | None) -> str:

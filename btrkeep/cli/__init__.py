@@ -11,11 +11,13 @@ import click
 import orjson
 
 from btrkeep.cli.tables import table
+from btrkeep.cli.telling import hang_up
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.units import printable
 
 __all__ = ["complain", "echo_json", "edge", "stream_json", "stream_object", "table"]
 
+_PRINTING = {__file__, click.utils.__file__}
 _AT_A_TIME = 500  # encoding many items with one call takes two thirds of the time; so many are some 200 kB
 
 
@@ -23,6 +25,7 @@ def edge(command: click.Command, name: str) -> int:
     """Runs a click command and gives the exit status. The only place where OperatorError is caught."""
     try:
         status = command.main(prog_name=name, standalone_mode=False, color=_colour())
+        sys.stdout.flush()
     except OperatorError as error:
         complain(error)
         return error.exit_code
@@ -38,9 +41,25 @@ def edge(command: click.Command, name: str) -> int:
     except SystemExit:  # from click, when the reader (head, less) has had enough, and after a completion
         if not _nobody_reads():
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        hang_up(sys.stdout)
         return Exit.OK
+    except OSError as error:
+        if not _raised_by_printing(error):
+            raise
+        hang_up(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            return Exit.OK
+        complain(OperatorError(f"standard output: {error.strerror}", "what was printed is not all there; see where it goes"))
+        return Exit.ATTENTION
     return int(status or 0)
+
+
+def _raised_by_printing(error: OSError) -> bool:
+    """Whether it is standard output that cannot be written, and not some file that a command works with."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_filename in _PRINTING
 
 
 def _nobody_reads() -> bool:

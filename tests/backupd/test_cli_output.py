@@ -176,6 +176,20 @@ def test_a_reader_that_has_had_enough_ends_a_command_quietly(site: Nights, words
     process.stderr.close()
 
 
+@pytest.mark.parametrize("words", [["list", "--json"], ["list", "--all"], ["status"], ["log"], ["--help"]], ids=" ".join)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_cannot_be_written_is_told_in_one_line(site: Nights, words: list[str], unbuffered: str) -> None:
+    """`backupd list >FILE` on a full disk: whoever reads FILE later must be able to know that it is not whole."""
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        process = backupd_start("--config", site.config, *words, stdout=full, env={"PYTHONUNBUFFERED": unbuffered})
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert said.splitlines() == [
+        "error: standard output: No space left on device",
+        "hint: what was printed is not all there; see where it goes",
+    ]
+
+
 def test_list_into_head_shows_the_first_line_and_nothing_else(site: Nights) -> None:
     line = f"{' '.join(BACKUPD)} --config {site.config} list --all | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = work("bash", "-c", line, env={"PYTHONPATH": str(TOP)})

@@ -54,16 +54,19 @@ def close() -> None:
 
 
 def backupd_start(
-    *words: str | Path, env: Mapping[str, str] | None = None, stderr: IO[str] | int = subprocess.PIPE
+    *words: str | Path,
+    env: Mapping[str, str] | None = None,
+    stdout: IO[str] | int = subprocess.PIPE,
+    stderr: IO[str] | int = subprocess.PIPE,
 ) -> subprocess.Popen[str]:
-    """Starts `backupd WORDS` in a session of its own and leaves it running: both texts are pipes.
+    """Starts `backupd WORDS` in a session of its own and leaves it running: both texts are pipes unless given.
 
     The fixture `backupd_running` does the same and ends what a test leaves.
     """
     return subprocess.Popen(
         [*BACKUPD, *words],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=stderr,
         text=True,
         env={**os.environ, **_environment(env)},

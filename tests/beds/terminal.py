@@ -59,6 +59,20 @@ class Terminal:
                 break
         return self.ends(5)
 
+    def goes_away(self) -> None:
+        """The window is closed: the session hears SIGHUP, and whatever is written from now on is an error."""
+        os.close(self._end)
+        self._end = -1
+        os.killpg(self.process.pid, signal.SIGHUP)
+
+    def close(self) -> None:
+        """Ends the command, if need be."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        if self._end >= 0:
+            os.close(self._end)
+
     def ends(self, seconds: float = 100) -> int:
         """Reads on to the command's end; its exit status."""
         deadline = time.monotonic() + seconds
@@ -81,19 +95,17 @@ class Terminal:
 
 
 @contextmanager
-def at_a_terminal(words: Sequence[str | Path], env: Mapping[str, str] | None = None) -> Iterator[Terminal]:
+def at_a_terminal(words: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Iterator[Terminal]:
     """Starts the command with a terminal of its own as all three files; killed at the end, if need be."""
     end, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _HEIGHT, _WIDTH, 0, 0))
     environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", **(env or {})}
     process = subprocess.Popen(
-        [*map(str, words)], stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+        [*map(str, words)], stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=cwd, start_new_session=True
     )
     os.close(theirs)
+    terminal = Terminal(process, end)
     try:
-        yield Terminal(process, end)
+        yield terminal
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
-        process.wait()
-        os.close(end)
+        terminal.close()

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first stops cleanly and keeps what has come, a second one stops at once; nothing is left running."""
+"""Ctrl-C, SIGTERM, a terminal that goes away: the first stops cleanly and keeps what came, a second one at once."""
 
 import os
 import signal
@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.beds.cli import BACKUPD
 from tests.beds.nights import Nights
+from tests.beds.terminal import at_a_terminal
 from tests.beds.watch import (
     disagreements,
     ended,
@@ -100,6 +102,35 @@ def test_the_first_signal_stops_four_transfers_within_seconds_and_keeps_what_the
         (literal,) = (path["numbers"]["literal"] for path in nights.record(host)["paths"])
         assert literal < SIZE * 0.6, "what had come was sent again"
     assert disagreements(nights) == []
+
+
+@pytest.mark.parametrize("shown", ["xterm", "dumb"], ids=["live", "lines"])
+def test_a_terminal_that_goes_away_stops_the_run_cleanly(nights: Nights, web: Path, shown: str) -> None:
+    """The ssh connection breaks in which somebody started the run: nothing that is said afterwards can be written any more."""
+    held = hold(nights, 2_000_000)
+    with at_a_terminal([*BACKUPD, "--config", nights.config, "run", "web"], {"TERM": shown}) as terminal:
+        wait_for(held.exists)
+        terminal.goes_away()
+        assert terminal.process.wait(SOON) == exit_status(signal.SIGTERM)
+    assert transferring(nights) == []
+    assert rows(nights, "select outcome, error from run") == [("partial", f"{web}: stopped by SIGHUP")]
+    assert is_writable(nights.backup("web", ".working"))
+    nights.ssh("")
+    nights.run("web")
+    assert nights.differences("web", web) == []
+    assert disagreements(nights) == []
+
+
+def test_a_run_that_is_to_outlive_its_terminal_does(nights: Nights, web: Path) -> None:
+    held = hold(nights, 2_000_000)
+    with at_a_terminal(["nohup", *BACKUPD, "--config", nights.config, "run", "web"], {"TERM": "xterm"}, cwd=nights.top) as terminal:
+        wait_for(held.exists)
+        terminal.goes_away()
+        time.sleep(0.5)
+        held.unlink()
+        assert terminal.process.wait(30) == 0
+    assert "web: complete" in (nights.top / "nohup.out").read_text()
+    assert nights.differences("web", web) == []
 
 
 def test_a_second_signal_does_not_wait_for_anybody(nights: Nights, web: Path, backupd_running: Start) -> None:

@@ -1,0 +1,53 @@
+"""Saying how far long work is, to somebody who may go away in the middle of it: the window is closed, the pager ended.
+
+What is written then, or to a disk that is full, is lost, and the work goes on.
+"""
+
+import os
+import sys
+from typing import IO, Any, cast
+
+import click
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """A line for whoever reads it."""
+    try:
+        click.echo(text, err=err)
+    except OSError:
+        hang_up(sys.stderr if err else sys.stdout)
+
+
+def hang_up(stream: IO[str]) -> None:
+    """From now on what is written to it goes nowhere: not even what it still holds at the end makes an error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def terminal() -> IO[str]:
+    """Standard output for a live display."""
+    return cast("IO[str]", _Terminal(sys.stdout))
+
+
+class _Terminal:
+    """A stream that is written to for as long as that works."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """To the terminal, or nowhere."""
+        try:
+            return self._stream.write(text)
+        except OSError:
+            hang_up(self._stream)
+            return len(text)
+
+    def flush(self) -> None:
+        """The same."""
+        try:
+            self._stream.flush()
+        except OSError:
+            hang_up(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
