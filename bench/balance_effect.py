@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from balancer.model import DEFAULT, Measured, Model, fit
-from balancer.planning import look
+from balancer.planning import Look, look
 from balancer.steps import PoolNumbers
 from balancer.survey import Cost, opened
 from bench import common
+from bench.bound import bound
 from bench.fragmented import POOLS, Builder, Shape
 from bench.images import Images, Mounted
 from bench.relocating import WAYS, Reached, Way, by_kernel, by_usage_filter, has_kernel_reclaim
@@ -48,9 +49,11 @@ def seed_of(options: argparse.Namespace, images: Images, seed: int) -> dict[str,
     found: dict[str, Any] = {"seed": seed, "steps": []}
     for way in (*WAYS, "btrfs -dusage", "kernel"):
         with images.copy(name, "noatime,nossd,nodiscard") as mounted:
-            before = numbers(mounted)
+            seen = seen_at(mounted)
+            before, groups = seen.numbers(), seen.survey.groups
             found.setdefault("before", asdict(before))
             budgets = [int(before.used * share) for share in BUDGETS]
+            found.setdefault("bound", [bound(groups.used, groups.score, budget) for budget in budgets])
             reached = [told(before, one, note) for note, one in _run(options, mounted, way, budgets, found["steps"])]
         found[way] = reached
         for share, one in zip(BUDGETS, reached, strict=False):
@@ -73,10 +76,10 @@ def _run(
         yield from ((f"N={share}", one) for share, one in by_usage_filter(mounted, budgets))
 
 
-def numbers(mounted: Mounted) -> PoolNumbers:
-    """What the pool is like."""
+def seen_at(mounted: Mounted) -> Look:
+    """The pool as it is now."""
     with opened(mounted.point) as fd:
-        return look(fd, mounted.point).numbers()
+        return look(fd, mounted.point)
 
 
 def told(before: PoolNumbers, reached: Reached, note: str) -> dict[str, Any]:
@@ -107,6 +110,11 @@ def summary(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                     key: statistics.median(other[key] for _, other in there) for key in there[0][1] if key != "note"
                 } | {"ours removes times as much": ratio([(ours["removed"], other["removed"]) for ours, other in there])}
     return found
+
+
+def bounds(seeds: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """By budget, for each seed: how many times as much as highest score first any choice could take at most."""
+    return {f"{share:.0%}": [round(seed["bound"][at]["at most times"], 3) for seed in seeds] for at, share in enumerate(BUDGETS)}
 
 
 def ratio(pairs: Sequence[tuple[float, float]]) -> float:
@@ -151,7 +159,14 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         seeds.append(seed_of(options, images, seed))
         images.original(f"seed{seed}").unlink()
     steps = [[Measured(*step[:5]) for step in seed["steps"]] for seed in seeds]
-    return {"pool": options.pool, "agreed at 5%": AGREED, "by budget": summary(seeds), "model": cost_model(steps), "seeds": seeds}
+    return {
+        "pool": options.pool,
+        "agreed at 5%": AGREED,
+        "by budget": summary(seeds),
+        "bounds": bounds(seeds),
+        "model": cost_model(steps),
+        "seeds": seeds,
+    }
 
 
 def show(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
@@ -164,6 +179,7 @@ def show(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
         sizes = one["moved"] / 2**30, one["written"] / 2**30
         rest = one["removed"], one["ours removes times as much"], one["large"] / 2**30, one["seconds"]
         print(f"{name:18} {sizes[0]:9.2f} {sizes[1]:8.2f} {rest[0]:8.0f} {rest[1]:8.2f} {rest[2]:10.2f} {rest[3]:8.1f}")
+    print("the best choice of all, against highest score first, at most times as much:", found["bounds"])
     print("cost model:", found["model"])
 
 

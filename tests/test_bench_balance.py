@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from balancer.model import Measured, Model, Rates
 from balancer.survey import Cost
 from bench.balance_effect import BUDGETS, goodness, ratio, summary
+from bench.bound import bound, in_order, most
 from bench.fragmented import MIXED, Shape, hosts, kept
 from bench.relocating import WAYS, highest_usage
 from tests.beds import TOP, session, work
@@ -26,6 +28,25 @@ def test_the_usage_filter_is_the_highest_that_the_budget_allows(some: list[tuple
     length, used = (np.array([row[at] for row in groups], np.uint64) for at in (0, 1))
     moves = [sum(its for size, its in groups if its / size < share / 100) for share in range(101)]
     assert highest_usage(used, length, budget) == max(share for share in range(101) if moves[share] <= budget)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 90)), max_size=8), st.integers(0, 200))
+def test_no_choice_has_more_score_than_the_bound_and_it_is_less_than_one_block_group_above_the_best(
+    groups: list[tuple[int, int]], budget: int
+) -> None:
+    used, score = (np.array([row[at] for row in groups], np.uint64) for at in (0, 1))
+    filled = [row for row in groups if row[0]]
+    choices = [some for count in range(len(filled) + 1) for some in combinations(filled, count)]
+    best = max(sum(score for _, score in some) for some in choices if sum(size for size, _ in some) <= budget)
+    said = most(used, score, budget)
+    assert best <= said + 1e-6
+    assert said <= best + max((score for _, score in filled), default=0) + 1e-6
+
+
+def test_an_order_passes_over_what_does_not_fit_and_what_is_empty() -> None:
+    used, score = np.array([50, 0, 60, 20], np.uint64), np.array([5.0, 9.0, 4.0, 1.0])
+    assert in_order(used, score, np.array([1, 0, 2, 3]), 75) == 6.0
+    assert bound(used, score, 75) == {"all": 19.0, "by highest score": 6.0, "at most": 5.0 + 25 / 60 * 4, "at most times": 10 / 9}
 
 
 def test_ten_days_are_kept_and_one_a_week_for_four_weeks_more() -> None:

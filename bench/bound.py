@@ -1,0 +1,41 @@
+"""How much better than another order the best choice of block groups can be at all.
+
+Counted is what the block groups themselves lose, as they are before anything moves: not what extents that move win or spoil
+elsewhere, which no choice foresees.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from balancer.score import Array
+
+
+def most(used: Array, score: Array, budget: int) -> float:
+    """No choice of block groups with at most `budget` bytes in them has more score than this; `used`, `score`: [n].
+
+    Block groups could be cut for it: the bound of the fractional knapsack (Dantzig 1957).
+    """
+    has_some = used > 0
+    size, worth = used[has_some].astype(np.float64), score[has_some].astype(np.float64)
+    best_first = np.argsort(-worth / size, kind="stable")
+    size, worth = size[best_first], worth[best_first]
+    share = np.clip((budget - (np.cumsum(size) - size)) / size, 0.0, 1.0)
+    return float((worth * share).sum())
+
+
+def in_order(used: Array, score: Array, order: Array, budget: int) -> float:
+    """The score of the block groups that are taken in that order, passing over what does not fit any more."""
+    taken, left = 0.0, budget
+    for index in order.tolist():
+        if 0 < used[index] <= left:
+            left -= int(used[index])
+            taken += float(score[index])
+    return taken
+
+
+def bound(used: Array, score: Array, budget: int) -> dict[str, Any]:
+    """What there is, what highest score first takes of it, and how many times as much any choice could take at most."""
+    first = in_order(used, score, np.argsort(-score, kind="stable"), budget)
+    best = most(used, score, budget)
+    return {"all": float(score.sum()), "by highest score": first, "at most": best, "at most times": best / first if first else float("inf")}
