@@ -38,4 +38,5 @@ def bound(used: Array, score: Array, budget: int) -> dict[str, Any]:
     """What there is, what highest score first takes of it, and how many times as much any choice could take at most."""
     first = in_order(used, score, np.argsort(-score, kind="stable"), budget)
     best = most(used, score, budget)
-    return {"all": float(score.sum()), "by highest score": first, "at most": best, "at most times": best / first if first else float("inf")}
+    times = best / first if first else float("inf")
+    return {"all": float(score.sum()), "by highest score": first, "at most": best, "at most times": times}
