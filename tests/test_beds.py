@@ -18,6 +18,7 @@ import pytest
 from tests.beds import TOP, differences, exclusive_bytes, leftout, manifest, session, shares, work
 from tests.beds import btrfs as beds
 from tests.beds.ssh import Sshd
+from tests.beds.walls import walled
 
 AWKWARD = (b"new\nline", b"no utf-8 \xff", b"back\\slash", b"a=b # file: x", b" space ", b"tab\tand \x01")
 
@@ -33,7 +34,7 @@ def test_a_bed_is_a_btrfs_of_the_size_and_devices_that_were_asked_for(make_btrfs
 def test_a_bed_can_be_unmounted_and_mounted_again_by_its_test(btrfs_mount: Path) -> None:
     (btrfs_mount / "file").write_text("kept", encoding="utf-8")
     [device] = beds.devices_of(btrfs_mount)
-    work("umount", btrfs_mount)
+    beds.unmount(btrfs_mount)
     assert not (btrfs_mount / "file").exists()
     work("mount", device, btrfs_mount)
     assert (btrfs_mount / "file").read_text(encoding="utf-8") == "kept"
@@ -339,3 +340,27 @@ def test_a_session_that_lives_is_nobodys_to_clear_away() -> None:
     assert session.is_alive(session.own_name())
     assert session.own_name() not in session.dead_sessions()
     assert not session.is_alive(f"{session.PREFIX}{os.getpid()}-1")
+
+
+def test_a_command_behind_walls_sees_its_own_beds_and_lets_go_of_those_of_other_workers(btrfs_mount: Path) -> None:
+    """As another worker it is started by a process of another name, with a bed of its own mounted."""
+    seen = work(*walled("cat", "/proc/self/mountinfo")).stdout
+    assert f" {btrfs_mount} " in seen
+    other = "print(work(*walled('cat', '/proc/self/mountinfo')).stdout)"
+    imports = "from tests.beds import work; from tests.beds.walls import walled"
+    seen = work(sys.executable, "-c", f"{imports}; {other}", cwd=TOP).stdout
+    assert f" {btrfs_mount} " not in seen
+    assert f" {btrfs_mount} " in Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+
+
+def test_unmounting_waits_for_a_copy_of_the_mount(btrfs_mount: Path) -> None:
+    uuid = work("findmnt", "-n", "-o", "UUID", btrfs_mount).stdout.strip()
+    [device] = beds.devices_of(btrfs_mount)
+    with subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 1"], stdout=-1) as copy:
+        assert copy.stdout is not None
+        copy.stdout.readline()
+        begun = time.monotonic()
+        beds.unmount(btrfs_mount)
+        assert time.monotonic() - begun > 0.5
+    assert not Path("/sys/fs/btrfs", uuid).exists()
+    work("mount", device, btrfs_mount)

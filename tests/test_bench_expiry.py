@@ -14,7 +14,7 @@ from bench.deletion import latencies
 from bench.holes import Holes, holes, parse
 from bench.images import Images, Mounted
 from bench.seeks import places, traced
-from tests.beds import TOP, session, work
+from tests.beds import TOP, btrfs, session, work
 
 SMALL = Shape(hosts=3, nights=9, keep=2, files=30, changed=10, smallest=300, largest=9000)
 TINY = ("--hosts", "3", "--nights", "8", "--keep", "3", "--files", "30", "--changed", "10")
@@ -108,7 +108,7 @@ def test_neighbouring_requests_of_a_queue_are_one_place_in_whatever_order_they_c
 @needs_btrfs
 def test_traced_writes_are_those_that_were_made(images: Images) -> None:
     with images.made("raw", 1 << 30, "noatime") as mounted:
-        work("umount", mounted.point)  # now nobody but dd writes to the device
+        btrfs.unmount(mounted.point)  # now nobody but dd writes to the device
         with traced(mounted.device, images.folder) as found:
             for block in (5, 50, 500):
                 words = ("bs=64k", f"seek={block}", "count=2", "oflag=direct", "conv=notrunc")

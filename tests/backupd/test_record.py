@@ -262,7 +262,7 @@ def test_notes_survive_a_power_cut_as_soon_as_they_are_written(btrfs_mount: Path
     [device] = beds.devices_of(btrfs_mount)
     image = btrfs_mount.parent / "disk0"
     work("cp", "--sparse=always", image, btrfs_mount.parent / "after the cut")
-    work("umount", btrfs_mount)
+    beds.unmount(btrfs_mount)
     work("losetup", "-d", device)
     (btrfs_mount.parent / "after the cut").rename(image)
     work("mount", "-o", "loop", image, btrfs_mount)

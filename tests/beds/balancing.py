@@ -67,7 +67,7 @@ def checked_bed() -> Iterator[Path]:
     yield point
     work("btrfs", "scrub", "start", "-B", point)
     device = btrfs.devices_of(point)[0]
-    work("umount", point)
+    btrfs.unmount(point)
     work("btrfs", "check", device)
     problems = session.remove(point.parent)
     assert not problems, "\n".join(problems)

@@ -4,6 +4,7 @@ import functools
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.beds import session
 from tests.beds.work import explain, work
 
 MOUNT_POINT = "mnt"
+_LONGEST_COPY = 60.0  # seconds
 
 
 @functools.cache
@@ -81,6 +83,20 @@ def delete_subvolume(top: Path, point: Path) -> None:
 def devices_of(point: Path) -> list[str]:
     """The loop devices of the bed mounted at `point`, for tests that unmount it and mount it again: `mount DEVICE POINT`."""
     return session.loops_below(point.parent)
+
+
+def unmount(point: Path) -> None:
+    """Unmounts the only mount of a filesystem, and returns when the kernel has let go of it: then it can be mounted in another way.
+
+    Another test's process may have a copy of the mount for a moment, in a namespace of its own.
+    """
+    shown = Path("/sys/fs/btrfs") / work("findmnt", "-n", "-o", "UUID", point).stdout.strip()
+    assert shown.is_dir()
+    work("umount", point)
+    deadline = time.monotonic() + _LONGEST_COPY
+    while shown.exists():
+        assert time.monotonic() < deadline, f"{point} is unmounted here, and still mounted elsewhere"
+        time.sleep(0.02)
 
 
 def remount(point: Path, options: str) -> None:

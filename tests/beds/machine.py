@@ -20,6 +20,7 @@ from pathlib import Path
 
 from btrkeep import __version__
 from tests.beds import TOP, session
+from tests.beds.walls import walled
 from tests.beds.work import explain, work
 
 CACHE = Path(f"/var/tmp/btrkeep-tests-{__version__}")
@@ -119,8 +120,8 @@ def _make_machine(debian: Path, path: Path) -> None:
             shutil.copyfile(known, path / known.relative_to("/"))
     kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.lower().endswith("_proxy")}
     binds = f'mkdir -p "$1/source"; mount --rbind "{TOP}" "$1/source"; mount --rbind /dev "$1/dev"; mount -t proc proc "$1/proc"'
-    words = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
-    done = work(*words, "bash", "-euc", f'{binds}; exec chroot "$1" bash -ec "$2"', "-", path, _INSTALL, env=kept, timeout=500)
+    words = ("bash", "-euc", f'{binds}; exec chroot "$1" bash -ec "$2"', "-", path, _INSTALL)
+    done = work(*walled(*words), env=kept, timeout=500)
     assert (path / "usr/local/sbin/backupd").is_symlink(), explain(done)
     shutil.rmtree(path / "etc/btrkeep")
 

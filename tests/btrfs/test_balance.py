@@ -176,7 +176,7 @@ def test_a_run_balances_what_is_worth_it_and_reports_what_python_btrfs_sees(make
     work("btrfs", "scrub", "start", "-B", point)
     for number in range(2):  # what moved belongs to the same files: they can all be deleted, and nothing is left
         work("btrfs", "-q", "subvolume", "delete", point / f"snapshot{number}")
-    work("umount", point)
+    btrfs.unmount(point)
     work("btrfs", "check", btrfs.devices_of(point)[0])
 
 
@@ -244,7 +244,7 @@ def test_a_degraded_filesystem_is_refused(make_btrfs: Callable[..., Path]) -> No
     assert balance(point).ending is Ending.DONE
     first, second = btrfs.devices_of(point)
     number = re.search(rf"devid\s+(\d+) .*path {second}$", work("btrfs", "filesystem", "show", point).stdout, re.MULTILINE)
-    work("umount", point)
+    btrfs.unmount(point)
     work("losetup", "-d", second)
     work("btrfs", "device", "scan", "--forget", second, check=False)
     work("mount", "-o", "degraded", first, point)

@@ -50,7 +50,7 @@ def superblock(point: Path) -> str:
 def again(point: Path, *, options: str = "", before: Callable[[str], Any] = lambda _: None) -> Path:
     """Unmounted and mounted again; `before` is called with each device in between."""
     loops = btrfs.devices_of(point)
-    work("umount", point)
+    btrfs.unmount(point)
     for loop in loops:
         before(loop)
     work("mount", *(["-o", options] if options else []), loops[0], point)
@@ -245,7 +245,7 @@ def test_a_filesystem_without_skinny_metadata_is_found(make_btrfs: Make) -> None
     assert "SKINNY_METADATA" not in superblock(point)
     assert further(point) == {"skinny-metadata"}
     loops = btrfs.devices_of(point)
-    work("umount", point)
+    btrfs.unmount(point)
     work("btrfstune", "-x", *loops)
     work("mount", *loops, point)
     assert further(point) == set()
@@ -298,7 +298,7 @@ def test_damage_on_one_mirror_a_missing_device_and_what_a_degraded_mount_wrote_a
     assert further(point) == set()
     (point / "a").write_bytes(os.urandom(20 * MIB))
     loops = btrfs.devices_of(point)
-    work("umount", point)
+    btrfs.unmount(point)
     with (point.parent / "disk1").open("r+b") as disk:
         for at in range(MIB + 65536, 500 * MIB, MIB):  # beside the copies of the superblock
             disk.seek(at)
@@ -318,7 +318,7 @@ def test_damage_on_one_mirror_a_missing_device_and_what_a_degraded_mount_wrote_a
     work("btrfs", "device", "stats", "--reset", point)
     assert further(point) == set()
 
-    work("umount", point)
+    btrfs.unmount(point)
     work("btrfs", "device", "scan", "--forget", loops[1])
     work("losetup", "--detach", loops[1])
     work("mount", "-o", "degraded", loops[0], point)

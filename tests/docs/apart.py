@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.beds.ssh import SSHD
+from tests.beds.walls import walled
 from tests.beds.work import work
 
 TOP = Path(__file__).resolve().parents[2]
@@ -93,6 +94,5 @@ def run_apart(steps: Sequence[str], pool: Path, place: Path) -> list[Done]:
         "STEPS": str(given),
         "NO_COLOR": "1",
     }
-    walls = ("--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc")
-    done = work("unshare", *walls, "bash", "-c", _SET_UP, env=environment, timeout=280)
+    done = work(*walled("bash", "-c", _SET_UP, proc=True), env=environment, timeout=280)
     return [Done(*told) for told in json.loads(done.stdout)]

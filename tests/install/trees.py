@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.beds import TOP, session
+from tests.beds.walls import walled
 from tests.beds.work import work
 from tests.test_structure import tracked_files
 
@@ -131,8 +132,7 @@ def _run(root: Path, place: Path, binds: list[tuple[str, str]], steps: Sequence[
         "steps": [f"cd /source\n{step}" for step in steps],
         "environment": env,
     }
-    walls = ("--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
-    done = work("unshare", *walls, sys.executable, "-I", "-c", _RUNNER, input=json.dumps(given), timeout=560)
+    done = work(*walled(sys.executable, "-I", "-c", _RUNNER), input=json.dumps(given), timeout=560)
     return [Done(*told) for told in json.loads(done.stdout)]
 
 
