@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from backupd.folders import names_of
 from backupd.notes import read_notes, write_notes
+from backupd.reading import unread
 from backupd.reconcile import row_of
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.problems import quoted
@@ -68,10 +69,25 @@ def rename(pool: Pool, catalogue: Catalogue, old: str, new: str) -> int:
         _clear_staged(pool, old)
         notes = read_notes(pool.host(old))
         write_notes(pool.host(old), replace(notes, was=tuple(dict.fromkeys((*notes.was, old)))))
-        pool.host(old).rename(pool.host(new))
+        with _nobody_reads(pool, old):
+            pool.host(old).rename(pool.host(new))
     commit(pool.hosts)
     _in_catalogue(pool, catalogue, old, new)
     return sum(1 for name in names_of(pool, new) if name[0] != ".")
+
+
+@contextmanager
+def _nobody_reads(pool: Pool, host: str) -> Iterator[None]:
+    """A restore to a host goes by the path of its backup. Raises OperatorError when there is one."""
+    with ExitStack() as held:
+        for name in sorted(names_of(pool, host)):
+            try:
+                is_unread = held.enter_context(unread(pool.host(host) / name))
+            except OSError:  # something that only has such a name
+                continue
+            if not is_unread:
+                raise OperatorError(f"{host}@{name} is being restored from", "wait until that has come to its end")
+        yield
 
 
 def _clear_staged(pool: Pool, old: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from backupd.reading import read
 from tests.beds import btrfs, differences, exclusive_bytes, manifest, work
 from tests.beds.history import notes_of, write_down
 from tests.beds.nights import Nights
@@ -278,6 +279,17 @@ def test_what_cannot_be_renamed_is_refused_and_nothing_changes(pool: Nights, old
     del pool.tables["host"]["fresh"]
     said = json.loads(pool.backupd("rename", old, new, "--yes", "--json").stdout)  # an empty folder is in nobody's way
     assert (said["host"], said["was"], said["backups"], len(said["todo"])) == (new, old, 1, 1)
+
+
+def test_a_host_that_is_restored_from_keeps_its_name_until_that_is_over(pool: Nights, old: str, new: str) -> None:
+    (name,) = pool.names(old)
+    before = subvolumes(pool)
+    with read(pool.backup(old, name)):
+        said = fails(pool, "rename", old, new, "--yes", status=1)
+    assert said == (f"{old}@{name} is being restored from", "wait until that has come to its end")
+    assert subvolumes(pool) == before
+    pool.backupd("rename", old, new, "--yes")
+    assert pool.names(new) == [name]
 
 
 def test_what_a_killed_run_left_outside_the_hosts_folder_goes(pool: Nights, old: str, new: str) -> None:
