@@ -1,6 +1,6 @@
 """What a balance of 5, 10 and 20 % of the data brings, by the order in which block groups are taken; and what each one costs.
 
-    python -m bench.balance_effect [--pool mixed|alike] [--seeds 1,2,3] [--scale 0.4] [--block-group 256MiB] [--json]
+    python -m bench.balance_effect [--pool mixed|alike|...] [--seeds 1,2,3] [--scale 0.4] [--block-group 256MiB] [--bounds-only]
 
 For each seed a pool is made (bench.fragmented), and each way of balancing gets a copy of its image, so all find the same. The
 orders are benefit (ours, with its floors), highest score first and least used first (without floors), through the code that
@@ -45,15 +45,17 @@ def seed_of(options: argparse.Namespace, images: Images, seed: int) -> dict[str,
         chunk_size = Path("/sys/fs/btrfs") / filesystem_uuid(mounted.point) / "allocation/data/chunk_size"
         chunk_size.write_text(str(options.block_group))
         Builder(mounted.point, shape).build()
+        seen = seen_at(mounted)
+    groups = seen.survey.groups
+    budgets = [int(groups.used.sum() * share) for share in BUDGETS]
+    limits = [bound(groups.used, groups.score, budget) for budget in budgets]
+    found: dict[str, Any] = {"seed": seed, "before": asdict(seen.numbers()), "bound": limits, "steps": []}
+    if options.bounds_only:
+        return found
     work("fallocate", "--dig-holes", images.original(name), timeout=600)
-    found: dict[str, Any] = {"seed": seed, "steps": []}
     for way in (*WAYS, "btrfs -dusage", "kernel"):
         with images.copy(name, "noatime,nossd,nodiscard") as mounted:
-            seen = seen_at(mounted)
-            before, groups = seen.numbers(), seen.survey.groups
-            found.setdefault("before", asdict(before))
-            budgets = [int(before.used * share) for share in BUDGETS]
-            found.setdefault("bound", [bound(groups.used, groups.score, budget) for budget in budgets])
+            before = seen_at(mounted).numbers()
             reached = [told(before, one, note) for note, one in _run(options, mounted, way, budgets, found["steps"])]
         found[way] = reached
         for share, one in zip(BUDGETS, reached, strict=False):
@@ -153,11 +155,13 @@ def cost_model(seeds: Sequence[Sequence[Measured]]) -> dict[str, Any]:
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All seeds."""
-    seeds = []
+    seeds: list[dict[str, Any]] = []
     for seed in options.seeds:
         images = Images(folder)
         seeds.append(seed_of(options, images, seed))
         images.original(f"seed{seed}").unlink()
+    if options.bounds_only:
+        return {"pool": options.pool, "bounds": bounds(seeds), "seeds": seeds}
     steps = [[Measured(*step[:5]) for step in seed["steps"]] for seed in seeds]
     return {
         "pool": options.pool,
@@ -174,12 +178,14 @@ def show(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
     if options.json:
         common.report(options, "balance in several orders", found)
         return
+    print(f"{options.pool}: the best choice of all, against highest score first, at most times as much: {found['bounds']}")
+    if options.bounds_only:
+        return
     print(f"{'budget, order':18} {'moved GiB':>9} {'written':>8} {'removed':>8} {'ours/it':>8} {'large GiB':>10} {'seconds':>8}")
     for name, one in found["by budget"].items():
         sizes = one["moved"] / 2**30, one["written"] / 2**30
         rest = one["removed"], one["ours removes times as much"], one["large"] / 2**30, one["seconds"]
         print(f"{name:18} {sizes[0]:9.2f} {sizes[1]:8.2f} {rest[0]:8.0f} {rest[1]:8.2f} {rest[2]:10.2f} {rest[3]:8.1f}")
-    print("the best choice of all, against highest score first, at most times as much:", found["bounds"])
     print("cost model:", found["model"])
 
 
@@ -201,6 +207,7 @@ def main() -> None:
     words.add_argument(
         "--patience-kernel", type=float, default=8.0, help="the kernel is done when it did nothing for so many seconds"
     )
+    words.add_argument("--bounds-only", action="store_true", help="balance nothing; how much any choice could win")
     options = words.parse_args()
     with common.own_folder(options) as folder:
         show(options, measure(options, folder))

@@ -11,7 +11,7 @@ others are only allocated. They move as those do, byte for byte, but have no che
 import os
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from btrkeep.pool.orphans import orphans, wait_for
@@ -46,7 +46,13 @@ MIXED = (
     Kind("documents", 20, 0.4, 1000, 32 * KIB, 2 * MIB, 0.05),
     Kind("dumps", 10, 0.4, 8, 16 * MIB, 96 * MIB, 0.12),
 )
-POOLS = {"mixed": MIXED, "alike": CHURN}
+LEAVING = (Kind("all", 75, 0.5, 300, 4 * KIB, 3 * MIB, 0.06),)
+"""The same, and half of them leave."""
+MAIL = (Kind("mail", 30, 0.5, 6000, 4 * KIB, 64 * KIB, 0.04),)
+"""Small files and no others, and half of the hosts leave."""
+MAIL_AND_DUMPS = (replace(MAIL[0], hosts=60), Kind("dumps", 10, 0.5, 8, 16 * MIB, 96 * MIB, 0.12))
+"""Small files and large ones, and half of the hosts leave."""
+POOLS = {"mixed": MIXED, "alike": CHURN, "leaving": LEAVING, "mail": MAIL, "mail-and-dumps": MAIL_AND_DUMPS}
 
 
 @dataclass(frozen=True, slots=True)
