@@ -26,7 +26,7 @@ from typing import IO
 from tests.beds.work import explain
 
 TOP = Path(__file__).resolve().parents[2]
-_MODULE = "tests.beds.preloaded"
+_PROGRAM = "from tests.beds.preloaded import main; main()"
 
 
 class Preloaded:
@@ -77,7 +77,7 @@ _ENVIRONMENT = {"PYTHONPATH": str(TOP), "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
 def start() -> Preloaded:
     """The process that everything is forked from; it ends when it is closed, or with us."""
     env = {**os.environ, **_ENVIRONMENT}
-    return Preloaded(Popen([sys.executable, "-P", "-m", _MODULE], stdin=PIPE, stdout=PIPE, text=True, env=env))
+    return Preloaded(Popen([sys.executable, "-P", "-c", _PROGRAM], stdin=PIPE, stdout=PIPE, text=True, env=env))
 
 
 @contextmanager
@@ -143,7 +143,8 @@ def _read(text: int) -> str:
         return file.read()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """What the process that is forked from does."""
     _import_everything()
     # Nobody else's output may come among the answers.
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
