@@ -1,10 +1,10 @@
 """The survey as JSON, written block group by block group."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
+import click
 import numpy as np
 import orjson
 
@@ -17,10 +17,9 @@ _COLUMNS = ("vaddr", "length", "used", "used_pct", "fragments", "largest_free", 
 
 def write_json(filesystem: str, survey: Survey, shown: Array, costs: Sequence[Cost] | None) -> None:
     """One document: the block groups `shown`, by index and in that order, and the histogram of all. `costs`, if any, are theirs."""
-    sys.stdout.write(f'{{"filesystem": {orjson.dumps(filesystem).decode()},\n"block_groups": ')
+    click.echo(f'{{"filesystem": {orjson.dumps(filesystem).decode()},\n"block_groups": ', nl=False)
     stream_json(block_groups(survey, shown, costs))
-    sys.stdout.write(f',"histogram": {orjson.dumps(histogram(survey)).decode()}}}\n')
-    sys.stdout.flush()
+    click.echo(f',"histogram": {orjson.dumps(histogram(survey)).decode()}}}')
 
 
 def block_groups(survey: Survey, shown: Array, costs: Sequence[Cost] | None) -> Iterator[dict[str, Any]]:

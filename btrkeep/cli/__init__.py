@@ -25,7 +25,6 @@ def edge(command: click.Command, name: str) -> int:
     """Runs a click command and gives the exit status. The only place where OperatorError is caught."""
     try:
         status = command.main(prog_name=name, standalone_mode=False, color=_colour())
-        sys.stdout.flush()
     except OperatorError as error:
         complain(error)
         return error.exit_code

@@ -39,6 +39,19 @@ def bed(no_leftovers: None) -> Iterator[Path]:
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.parametrize("words", [["score"], ["score", "--json"], ["plan"], ["plan", "--json"]], ids=" ".join)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_cannot_be_written_is_told_in_one_line(bed: Path, words: list[str], unbuffered: str) -> None:
+    line: list[str | Path] = [sys.executable, "-m", "balancer", *words, bed]
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            line, stdout=full, stderr=subprocess.PIPE, text=True, cwd=TOP, env={**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == "error: standard output: No space left on device"
+    assert len(done.stderr.splitlines()) == 2
+
+
 def superblock(point: Path, field: str) -> str:
     shown = work("btrfs", "inspect-internal", "dump-super", btrfs.devices_of(point)[0]).stdout
     return next(line.split()[1] for line in shown.splitlines() if line.startswith(field))

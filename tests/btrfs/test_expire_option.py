@@ -74,13 +74,13 @@ def test_the_cleaner_is_waited_for_before_it_is_put_back(pool: Expiries) -> None
     assert pool.expire(LATER)["still_waiting"] == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_puts_it_back(pool: Expiries, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_a_signal_puts_it_back(pool: Expiries, number: signal.Signals, status: int) -> None:
     before = options(pool)
     process, flag = slow_at(pool, 1, "backupd.expire.delete:delete", "expire", "--json", *at(LATER))
     wait_for(flag.exists)
     process.send_signal(number)
-    assert ended(process)[0] == 128 + number
+    assert ended(process)[0] == status
     assert options(pool) == before
     assert not record(pool).exists()
 

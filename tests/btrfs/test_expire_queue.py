@@ -142,7 +142,7 @@ def test_with_wait_it_stays_until_all_is_dropped(pool: Expiries) -> None:
     assert done["still_waiting"] == 0
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 def test_a_signal_stops_it_after_the_step_it_is_at_and_all_is_consistent(
     pool: Expiries, number: signal.Signals, status: int
 ) -> None:

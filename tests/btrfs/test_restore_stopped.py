@@ -65,7 +65,7 @@ def test_a_leftover_of_a_killed_run_is_taken_away_and_a_backed_up_name_like_it_s
     assert restore(nights, "web1", top, "--to", out)["new"]["count"] == 0
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
 def test_a_signal_ends_it_well(
     nights: Nights, tmp_path: Path, number: int, status: int, backupd_running: Callable[..., "subprocess.Popen[str]"]
 ) -> None:

@@ -73,7 +73,10 @@ def test_errors_are_told_and_fail_it_even_when_they_were_put_right(nights: Night
     assert nights.json("scrub")["errors"]["csum"] == 0
 
 
-def test_one_that_is_stopped_is_cancelled_and_taken_up_again(nights: Nights, backupd_running: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_one_that_is_stopped_is_cancelled_and_taken_up_again(
+    nights: Nights, backupd_running: Callable[..., Any], number: signal.Signals
+) -> None:
     noise = Path("/dev/urandom").open("rb").read(1 << 20)  # noqa: SIM115
     with (nights.source / "file").open("wb") as file:
         for _ in range(300):
@@ -86,7 +89,7 @@ def test_one_that_is_stopped_is_cancelled_and_taken_up_again(nights: Nights, bac
         time.sleep(0.05)
     refused = nights.backupd("scrub", check=False)
     assert (refused.returncode, "a scrub is under way" in refused.stderr) == (3, True)
-    running.send_signal(signal.SIGTERM)
+    running.send_signal(number)
     out, err = running.communicate(timeout=30)
     assert running.returncode == 143, err
     told = json.loads(out)
