@@ -356,7 +356,7 @@ def test_a_command_behind_walls_sees_its_own_beds_and_lets_go_of_those_of_other_
 def test_unmounting_waits_for_a_copy_of_the_mount(btrfs_mount: Path) -> None:
     uuid = work("findmnt", "-n", "-o", "UUID", btrfs_mount).stdout.strip()
     [device] = beds.devices_of(btrfs_mount)
-    with subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 1"], stdout=-1) as copy:
+    with subprocess.Popen(walled("sh", "-c", "echo; exec sleep 1"), stdout=subprocess.PIPE) as copy:
         assert copy.stdout is not None
         copy.stdout.readline()
         begun = time.monotonic()
