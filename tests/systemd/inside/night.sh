@@ -19,7 +19,7 @@ echo one >/srv/source/file
 configure '
 [host.here]
 paths = ["/srv/source"]
-before = ["/bin/sleep", "2"]
+before = ["/bin/sh", "-c", "until [ -e /srv/go ]; do sleep 0.1; done"]
 [retention]
 daily = 1
 min_keep = 1
@@ -42,38 +42,47 @@ ended() { ! is "btrkeep-$1@main.service" ExecMainExitTimestampMonotonic 0; }
 systemctl start btrkeep-backup@main.timer btrkeep-expire@main.timer
 until_true 20 is btrkeep-backup@main.service StatusText "0 of 1 host done, under way: here"
 show btrkeep-backup@main.service StatusText >status-meanwhile
+touch /srv/go
 until_true 20 ended backup
 show btrkeep-backup@main.service Result ExecMainStatus >missed
 show btrkeep-expire@main.service ExecMainStartTimestampMonotonic >not-missed
 ls /srv/backup/hosts/here | grep -c ^2 >made
 systemctl stop btrkeep-backup@main.timer btrkeep-expire@main.timer
 
-# --- a night: all timers go off in the same second, the latest job first, and nobody is in the way of another
+# --- a night: all jobs are due while the backup is still held, the latest job first, and nobody is in the way of another
+rm /srv/go
 systemctl reset-failed
 for job in heatmap balance expire backup sample; do
     mkdir -p "/run/systemd/system/btrkeep-$job@.timer.d"
     cat >"/run/systemd/system/btrkeep-$job@.timer.d/test.conf" <<'T'
 [Timer]
 OnCalendar=
-OnActiveSec=1s
+OnActiveSec=100ms
 Persistent=no
 RandomizedDelaySec=0
 AccuracySec=10ms
 T
 done
-sed -i 's/OnActiveSec=1s/OnActiveSec=1800ms/' /run/systemd/system/btrkeep-{expire,balance,heatmap}@.timer.d/test.conf
 systemctl daemon-reload
 echo two >/srv/source/file
 rm -f /srv/backup/hosts/here/latest # a convenience, which comes back
 sed -i 's/^before/every = "1s"\nbefore/' /etc/btrkeep/main.toml
 cut -d' ' -f1 /proc/uptime >night-began
-before=$(show btrkeep-backup@main.service ExecMainStartTimestampMonotonic)
-systemctl start btrkeep-{heatmap,balance,expire,backup,sample}@main.timer
-until_true 20 ended heatmap
+queued() { systemctl list-jobs | grep -q "btrkeep-$1@main.service .* waiting"; }
+systemctl start btrkeep-backup@main.timer
+until_true 20 is btrkeep-backup@main.service StatusText "0 of 1 host done, under way: here"
+for job in heatmap balance expire; do
+    systemctl start "btrkeep-$job@main.timer"
+    until_true 20 queued "$job"
+done
+systemctl start btrkeep-sample@main.timer
+until_true 20 ended sample
+systemctl list-jobs --no-legend >jobs-meanwhile
+touch /srv/go
+until_true 60 ended heatmap
 for job in backup expire balance heatmap sample; do
     show "btrkeep-$job@main.service" Result ExecMainStatus ExecMainStartTimestampMonotonic ExecMainExitTimestampMonotonic >"night-$job"
 done
-[ "$before" != "$(show btrkeep-backup@main.service ExecMainStartTimestampMonotonic)" ]
 systemctl stop btrkeep-{heatmap,balance,expire,backup,sample}@main.timer
 
 # --- a failure: a source path is gone
@@ -88,7 +97,7 @@ show "$unit" Result >notified
 
 # --- stopped in the middle: that is no failure, and what has arrived is kept
 mv /srv/kept /srv/source
-sed -i 's/"2"/"30"/' /etc/btrkeep/main.toml
+rm /srv/go
 mv told told-of-failure
 systemctl reset-failed
 systemctl start --no-block btrkeep-backup@main.service
@@ -97,5 +106,5 @@ systemctl stop btrkeep-backup@main.service
 show btrkeep-backup@main.service Result ExecMainStatus ActiveState >stopped
 journalctl --no-pager -o cat -u btrkeep-backup@main.service | tail -20 >journal
 [ ! -e told ] || mv told told-of-stop
-pgrep -a sleep >left-behind || true
+pgrep -af /srv/go >left-behind || true
 kill %1
