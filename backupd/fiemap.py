@@ -1,9 +1,10 @@
 """Where a file's data is on disk, by the FIEMAP ioctl (Documentation/filesystems/fiemap.rst of the kernel)."""
 
-import fcntl
 from collections.abc import Iterator
 from itertools import zip_longest
 from struct import Struct
+
+from btrkeep.ioctl import ioctl
 
 Run = tuple[int, int]  # from here, up to there: offsets in a file, bytes
 
@@ -33,7 +34,7 @@ def extents(fd: int) -> Iterator[tuple[int, int, int, int]]:
     position, flags = 0, 0
     while not flags & _LAST:
         _HEADER.pack_into(buffer, 0, position, 2**64 - 1 - position, _SYNC, 0, _BATCH, 0)
-        fcntl.ioctl(fd, _FIEMAP, buffer)
+        ioctl(fd, _FIEMAP, buffer)
         mapped = _HEADER.unpack_from(buffer)[3]
         if not mapped:
             return

@@ -4,12 +4,12 @@ A snapshot shares what was not changed since, so most of what is the same is the
 """
 
 import errno
-import fcntl
 import os
 from collections.abc import Iterator
 from struct import Struct
 
 from backupd.files.tree import Entry, Tree
+from btrkeep.ioctl import ioctl
 
 _FIEMAP = 0xC020660B
 _HEADER = Struct("=QQLLLL")  # start, length, flags, mapped extents, extent count, reserved
@@ -99,7 +99,7 @@ def extents_of(tree: Tree, path: bytes) -> Extents | None:
 def _extents(fd: int) -> Extents | None:
     buffer = bytearray(_HEADER.size + _MOST * _EXTENT.size)
     _HEADER.pack_into(buffer, 0, 0, 2**64 - 1, _SYNC, 0, _MOST, 0)
-    fcntl.ioctl(fd, _FIEMAP, buffer)
+    ioctl(fd, _FIEMAP, buffer)
     mapped = _HEADER.unpack_from(buffer)[3]
     found = [_EXTENT.unpack_from(buffer, _HEADER.size + number * _EXTENT.size) for number in range(mapped)]
     if any(flags & _UNSURE for *_, flags in found) or (found and not found[-1][3] & _LAST):

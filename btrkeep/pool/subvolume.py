@@ -4,16 +4,18 @@ python-btrfs has no calls for these; the layouts are those of include/uapi/linux
 inside an open folder and raises OSError as the kernel gives it.
 """
 
+import fcntl
 import os
 import struct
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fcntl import ioctl
 from pathlib import Path
 
 import btrfs
+
+from btrkeep.ioctl import ioctl
 
 _FIRST_FREE_OBJECTID = 256  # inode number of every subvolume's root folder
 _RDONLY = 1 << 1
@@ -84,8 +86,8 @@ def describe(path: Path) -> Subvolume | None:
         with opened(path) as fd:
             if os.fstat(fd).st_ino != _FIRST_FREE_OBJECTID:
                 return None
-            fields = _INFO.unpack(ioctl(fd, _GET_SUBVOL_INFO, bytes(_INFO.size)))
-            (flags,) = _FLAGS.unpack(ioctl(fd, _SUBVOL_GETFLAGS, bytes(8)))
+            fields = _INFO.unpack(fcntl.ioctl(fd, _GET_SUBVOL_INFO, bytes(_INFO.size)))
+            (flags,) = _FLAGS.unpack(fcntl.ioctl(fd, _SUBVOL_GETFLAGS, bytes(8)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -106,14 +108,14 @@ def describe(path: Path) -> Subvolume | None:
 def is_read_only(path: Path) -> bool:
     """Whether the subvolume at `path` is read-only."""
     with opened(path) as fd:
-        return bool(_FLAGS.unpack(ioctl(fd, _SUBVOL_GETFLAGS, bytes(8)))[0] & _RDONLY)
+        return bool(_FLAGS.unpack(fcntl.ioctl(fd, _SUBVOL_GETFLAGS, bytes(8)))[0] & _RDONLY)
 
 
 def set_read_only(path: Path) -> None:
     """Makes the subvolume read-only; the kernel commits that before this returns."""
     with opened(path) as fd:
-        (flags,) = _FLAGS.unpack(ioctl(fd, _SUBVOL_GETFLAGS, bytes(8)))
-        ioctl(fd, _SUBVOL_SETFLAGS, _FLAGS.pack(flags | _RDONLY))
+        (flags,) = _FLAGS.unpack(fcntl.ioctl(fd, _SUBVOL_GETFLAGS, bytes(8)))
+        fcntl.ioctl(fd, _SUBVOL_SETFLAGS, _FLAGS.pack(flags | _RDONLY))
 
 
 def delete(folder: Path, subvolume_id: int) -> None:

@@ -4,19 +4,21 @@ The kernel answers with items one behind the other: a header of 32 bytes (transi
 `len` bytes of payload. Layouts: the kernel's btrfs.h and btrfs_tree.h (struct btrfs_ioctl_search_header and the items' own).
 """
 
-import fcntl
 from struct import Struct
 
-from btrfs import ctree, ioctl
+from btrfs import ctree
+from btrfs import ioctl as numbers
+
+from btrkeep.ioctl import ioctl
 
 # Measured: from 64 KiB to 1 MiB there is no difference; far larger ones leave the processor's cache and are slower.
 BUFFER_SIZE = 256 * 1024
-TOP: int = ioctl.ULLONG_MAX
+TOP: int = numbers.ULLONG_MAX
 HEADER = Struct("=QQQLL")
 HEADER_SIZE = 32
 TYPE_AND_LEN_AT = 24
 
-_ARGS_SIZE: int = ioctl.ioctl_search_args_v2.size
+_ARGS_SIZE: int = numbers.ioctl_search_args_v2.size
 _BUFFER_SIZE_FIELD = Struct("=Q")
 
 Key = tuple[int, int, int]
@@ -60,11 +62,11 @@ class TreeSearch:
             return 0
         objectid, kind, offset = self._resume
         last_objectid, last_kind, last_offset = self._last
-        key = (self._tree, objectid, last_objectid, offset, last_offset, self._since, TOP, kind, last_kind, ioctl.ULONG_MAX)
-        ioctl.ioctl_search_key.pack_into(self.buffer, 0, *key)
-        _BUFFER_SIZE_FIELD.pack_into(self.buffer, ioctl.ioctl_search_key.size, self._buffer_size)
-        fcntl.ioctl(self._fd, ioctl.IOC_TREE_SEARCH_V2, self.buffer)
-        return int(ioctl.ioctl_search_key.unpack_from(self.buffer, 0)[9])
+        key = (self._tree, objectid, last_objectid, offset, last_offset, self._since, TOP, kind, last_kind, numbers.ULONG_MAX)
+        numbers.ioctl_search_key.pack_into(self.buffer, 0, *key)
+        _BUFFER_SIZE_FIELD.pack_into(self.buffer, numbers.ioctl_search_key.size, self._buffer_size)
+        ioctl(self._fd, numbers.IOC_TREE_SEARCH_V2, self.buffer)
+        return int(numbers.ioctl_search_key.unpack_from(self.buffer, 0)[9])
 
     def resume_after(self, header: int) -> None:
         """The next fill starts behind the item whose header is at `header`: the next key of (objectid, type, offset)."""

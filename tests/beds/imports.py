@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-BOTTOM = ("btrkeep.errors", "btrkeep.units")
+BOTTOM = ("btrkeep.errors", "btrkeep.ioctl", "btrkeep.units")
 GROUND = ("btrkeep.config", "btrkeep.process", "btrkeep.pool", "btrkeep.treescan", "btrkeep.catalogue", "btrkeep.serving")
 EDGE = ("btrkeep.cli",)  # what the programs' command lines share
 PROGRAMS = ("backupd", "heatmap", "balancer", "web")
