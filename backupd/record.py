@@ -4,7 +4,10 @@ It lies in the subvolume and is final with it; its promise is that every later v
 notes.json (notes.py).
 """
 
+import errno
 import json
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +23,9 @@ RECORD = "backup.json"
 DATA = "data"
 RUNNING, COMPLETE, SUSPECT, FAILED, PARTIAL = "running", "complete", "suspect", "failed", "partial"
 FINAL = (COMPLETE, SUSPECT, FAILED)
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo may lie there
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)  # missing; a symlink; a socket
 
 
 class UnreadableRecord(OperatorError):
@@ -104,10 +110,18 @@ def _path_result(entry: Mapping[str, Any]) -> PathResult:
 def read(subvolume: Path) -> Record | None:
     """The record in a subvolume, None when there is none. Raises UnreadableRecord. Never follows a symlink."""
     path = subvolume / RECORD
-    if path.is_symlink() or not path.is_file():
+    try:
+        fd = os.open(path, _READ)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            return None
+        raise UnreadableRecord(f"{path}: {error}", "nothing is done with this backup") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
         return None
     try:
-        return parse(path.read_text("utf-8"))
+        with os.fdopen(fd, "rb") as file:
+            return parse(file.read().decode("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UnreadableRecord(f"{path}: {error}", "nothing is done with this backup") from None
 
@@ -115,6 +129,11 @@ def read(subvolume: Path) -> Record | None:
 def write(subvolume: Path, record: Record) -> None:
     """Replaces the record of a writable subvolume. What makes it durable is the commit that follows."""
     temporary = subvolume / (RECORD + ".new")
-    temporary.unlink(missing_ok=True)
-    temporary.write_text(json.dumps(record.to_fields()) + "\n", "utf-8")
+    try:
+        file = temporary.open("xb")
+    except FileExistsError:  # left by a run that was killed here
+        temporary.unlink()
+        file = temporary.open("xb")
+    with file:
+        file.write(json.dumps(record.to_fields()).encode("utf-8") + b"\n")
     temporary.replace(subvolume / RECORD)

@@ -16,7 +16,7 @@ from typing import Any
 
 from backupd import record as records
 from backupd.hardlinks import STAGING, split
-from backupd.notes import effective_state, read_notes
+from backupd.notes import Notes, effective_state, read_notes
 from backupd.record import DATA, FINAL, Record
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
@@ -25,6 +25,10 @@ from btrkeep.pool.subvolume import Subvolume, commit, create, delete, describe, 
 from btrkeep.units import backup_name, parse_backup_name
 
 _CLOCK_TOLERANCE = timedelta(minutes=5)
+
+
+Base = tuple[Path, Subvolume, Record]
+"""The backup that a run grows from."""
 
 
 class NotOurs(OperatorError):
@@ -93,16 +97,19 @@ def final_backups(pool: Pool, host: str) -> Iterator[tuple[Path, Subvolume, Reco
                 yield path, *found
 
 
-def find_base(pool: Pool, host: str, now: datetime) -> tuple[Path, Record] | None:
+def find_base(pool: Pool, host: str, now: datetime) -> Base | None:
     """The newest complete backup, from the pool itself. One stamped in the future is a base only when there is no other."""
-    notes = read_notes(pool.host(host))
+    return _find_base(pool, host, now, read_notes(pool.host(host)))
+
+
+def _find_base(pool: Pool, host: str, now: datetime, notes: Notes) -> Base | None:
     future = None
-    for path, _, record in final_backups(pool, host):
+    for path, subvolume, record in final_backups(pool, host):
         if effective_state(record, notes) != records.COMPLETE:
             continue
         if record.started <= now + _CLOCK_TOLERANCE:
-            return path, record
-        future = future or (path, record)
+            return path, subvolume, record
+        future = future or (path, subvolume, record)
     return future
 
 
@@ -124,7 +131,7 @@ def recover(pool: Pool, host: str) -> Record | None:
 
 def _rename(path: Path, name: str) -> Path:
     final = path.with_name(name)
-    if final.exists() or final.is_symlink():
+    if os.path.lexists(final):
         raise NotOurs(f"{final} is there already, so {path} cannot take its name", "look at both, and move one of them away")
     path.rename(final)
     _point_latest(final)
@@ -152,20 +159,23 @@ def prepare(pool: Pool, host: HostConfig, now: datetime) -> Prepared:
 
     Raises Forgotten, NotOurs when a `.working` lies there that we did not make, OSError as the filesystem gives it.
     """
-    pool.host(host.name).mkdir(mode=0o700, exist_ok=True)
-    if read_notes(pool.host(host.name)).forgotten:
+    folder = pool.host(host.name)
+    _see_that_there_is(folder)
+    notes = read_notes(folder)
+    if notes.forgotten:
         raise Forgotten(
             f"{host.name} is forgotten, so all its backups go, new ones too: `backupd forget {host.name} --undo` takes it back"
         )
-    base = find_base(pool, host.name, now)
+    base = _find_base(pool, host.name, now, notes)
     path = pool.working(host.name)
-    fresh = not _continue(path, host, base)
-    if fresh:
-        _make(pool, host, base, now)
-    prepared = _described(path, base, fresh)
-    if not fresh:
+    continued = _continued(path, host, base)
+    fresh = continued is None
+    if continued is None:
+        prepared = _make(pool, host, base, now)
+    else:
+        prepared = _prepared(path, continued, base, fresh=False)
         records.write(path, first_record(prepared, host, now))
-    (path / DATA).mkdir(exist_ok=True)
+    _see_that_there_is(path / DATA, mode=0o777)
     drop_other_paths(path / DATA, host.paths)
     if not fresh:
         commit(path)  # the tree search that looks for hard links sees committed inodes only
@@ -174,35 +184,42 @@ def prepare(pool: Pool, host: HostConfig, now: datetime) -> Prepared:
     return prepared
 
 
-def _linked_since(base: tuple[Path, Record] | None) -> int:
+def _see_that_there_is(folder: Path, mode: int = 0o700) -> None:
+    if not folder.is_dir():
+        folder.mkdir(mode=mode, exist_ok=True)
+
+
+def _linked_since(base: Base | None) -> int:
     """The generation before which nothing that a snapshot of `base` holds can have been linked: a hundredth of the tree to search.
 
     Every run splits before its rsync, so the links in a backup were made after the snapshot that it grew in. One that does not say
     that its run did so (of another version, or made by hand) is searched as a whole; so is what has no base.
     """
-    subvolume = describe(base[0]) if base and base[1].split else None
-    return subvolume.created if subvolume else 0
+    return base[1].created if base and base[2].split else 0
 
 
-def _make(pool: Pool, host: HostConfig, base: tuple[Path, Record] | None, now: datetime) -> None:
+def _make(pool: Pool, host: HostConfig, base: Base | None, now: datetime) -> Prepared:
     """A new `.working`. It gets that name when it has its record, so one without its own record is somebody else's."""
-    staged = pool.staged(host.name)
-    for folder in (staged.parent.parent, staged.parent):
-        folder.mkdir(mode=0o700, exist_ok=True)
+    staged, path = pool.staged(host.name), pool.working(host.name)
+    if not staged.parent.is_dir():
+        staged.parent.parent.mkdir(mode=0o700, exist_ok=True)  # which other hosts' runs make too
+        staged.parent.mkdir(mode=0o700)
     if left := describe(staged):  # by a run that was killed here
         delete(staged.parent, left.id)
     if base:
         snapshot(base[0], staged)
     else:
         create(staged)
-    records.write(staged, first_record(_described(staged, base, fresh=True), host, now))
-    staged.rename(pool.working(host.name))
-
-
-def _described(path: Path, base: tuple[Path, Record] | None, fresh: bool) -> Prepared:
-    subvolume = describe(path)
+    subvolume = describe(staged)
     assert subvolume is not None
-    return Prepared(path, base[1] if base else None, fresh, subvolume.id, subvolume.uuid)
+    prepared = _prepared(path, subvolume, base, fresh=True)
+    records.write(staged, first_record(prepared, host, now))
+    staged.rename(path)
+    return prepared
+
+
+def _prepared(path: Path, subvolume: Subvolume, base: Base | None, fresh: bool) -> Prepared:
+    return Prepared(path, base[2] if base else None, fresh, subvolume.id, subvolume.uuid)
 
 
 def first_record(prepared: Prepared, host: HostConfig, now: datetime) -> Record:
@@ -219,15 +236,15 @@ def first_record(prepared: Prepared, host: HostConfig, now: datetime) -> Record:
     )
 
 
-def _continue(path: Path, host: HostConfig, base: tuple[Path, Record] | None) -> bool:
-    """Whether the `.working` that lies there can be continued. One that does not fit is discarded; a foreign one is an error."""
-    if not path.exists() and not path.is_symlink():
-        return False
+def _continued(path: Path, host: HostConfig, base: Base | None) -> Subvolume | None:
+    """The `.working` that lies there, if it can be continued. One that does not fit is discarded; a foreign one is an error."""
+    if not os.path.lexists(path):
+        return None
     subvolume = describe(path)
     if subvolume is None or subvolume.read_only:
         raise NotOurs(f"{path} is not ours", "move it away")
     if _fits(path, subvolume, host, base):
-        return True
+        return subvolume
     if not _made_by_us(path, subvolume, host.name):
         raise NotOurs(f"{path} is not ours", "move it away")
     try:
@@ -236,15 +253,15 @@ def _continue(path: Path, host: HostConfig, base: tuple[Path, Record] | None) ->
         if error.errno != errno.ENOTEMPTY:
             raise
         raise NotOurs(f"{path} holds a subvolume that is not ours, so it cannot be discarded", "move that away") from error
-    return False
+    return None
 
 
-def _fits(path: Path, subvolume: Subvolume, host: HostConfig, base: tuple[Path, Record] | None) -> bool:
+def _fits(path: Path, subvolume: Subvolume, host: HostConfig, base: Base | None) -> bool:
     try:
         record = records.read(path)
     except records.UnreadableRecord:
         return False
-    base_uuid = base[1].uuid if base else None
+    base_uuid = base[2].uuid if base else None
     return (
         record is not None
         and (record.uuid, record.base_uuid) == (subvolume.uuid, base_uuid)

@@ -1,6 +1,8 @@
 """backup.json and notes.json: what they promise to every later version, and what an unreadable one must never be taken for."""
 
 import json
+import os
+import socket
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -180,7 +182,7 @@ def test_a_time_without_a_zone_is_unreadable() -> None:
 # Files
 
 
-def test_a_subvolume_without_a_record_has_none_and_a_symlink_is_none(tmp_path: Path) -> None:
+def test_a_subvolume_without_a_record_has_none_and_what_is_no_file_is_none(tmp_path: Path) -> None:
     assert read(tmp_path) is None
     (tmp_path / "elsewhere").write_text(FORMAT_1, encoding="utf-8")
     (tmp_path / "backup.json").symlink_to("elsewhere")
@@ -188,6 +190,15 @@ def test_a_subvolume_without_a_record_has_none_and_a_symlink_is_none(tmp_path: P
     (tmp_path / "backup.json").unlink()
     (tmp_path / "backup.json").mkdir()
     assert read(tmp_path) is None
+    (tmp_path / "backup.json").rmdir()
+    os.mkfifo(tmp_path / "backup.json")  # which nobody will ever write into
+    assert read(tmp_path) is None
+    (tmp_path / "backup.json").unlink()
+    with socket.socket(socket.AF_UNIX) as there:
+        there.bind(str(tmp_path / "backup.json"))
+        assert read(tmp_path) is None
+    (tmp_path / "loop").symlink_to("loop")
+    assert read(tmp_path / "loop") is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"format": 1', b"[]", b"null"])
