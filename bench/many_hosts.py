@@ -5,7 +5,8 @@
 Each host's line is the bare one of bench.one_host. Both sides are whole processes. Our own CPU time is that of the backupd process
 itself, start-up included, without rsync and the other children. Its system part is mostly the kernel's committing of transactions
 (snapshot, sync, read-only), which in the shell's night the `btrfs` and `sync` processes do; so that the two can be compared, it is
-also told without these calls, and the CPU time of all processes together for both sides.
+also told without these calls, and the CPU time of all processes together for both sides. A third night each time is that of the
+least that a process can do (bench.least): these three calls and rsync, and nothing else.
 """
 
 import argparse
@@ -32,6 +33,7 @@ class ManyHosts:
     user: list[float] = field(default_factory=list)
     system: list[float] = field(default_factory=list)
     commits: list[float] = field(default_factory=list)
+    least: list[float] = field(default_factory=list)
 
     @property
     def bare(self) -> Path:
@@ -43,6 +45,7 @@ class ManyHosts:
         for host in self.hosts:
             (self.bare / host).mkdir(parents=True)
             work("btrfs", "subvolume", "snapshot", self.place.newest(host), self.bare / host / "newest")
+            work("btrfs", "subvolume", "snapshot", self.place.newest(host), self.bare / host / "least")
 
     def run_ours(self) -> Timed:
         """A night of ours."""
@@ -71,13 +74,33 @@ class ManyHosts:
         self.place.settle()
         done = timed(("sh", "-c", f"xargs -P{self.at_a_time} -n1 sh <{shlex.quote(str(names))} >/dev/null"))
         for host in self.hosts:
-            newest = self.bare / host / "newest"
-            if newest.is_symlink():
-                newest.unlink()
-            else:
-                newest.rename(newest.with_name("first"))
-            newest.symlink_to(f"night{self.night:03}")
+            _point(self.bare / host / "newest", f"night{self.night:03}")
         return done
+
+    def run_least(self) -> Timed:
+        """A night of the least program, whose own CPU time is noted."""
+        rsyncs = common.rsync_lines(self.place)
+        jobs = []
+        for host in self.hosts:
+            new, newest = self.bare / host / f"least{self.night:03}", self.bare / host / "least"
+            jobs.append((str(newest.resolve()), str(new), [*rsyncs[host][:-1], f"{new}/data/"]))
+        file, note = self.place.folder / "least.json", self.place.folder / "least"
+        file.write_text(json.dumps(jobs), encoding="utf-8")
+        self.place.settle()
+        done = timed((sys.executable, "-m", "bench.least", str(file), str(note), str(self.at_a_time)))
+        self.least.append(float(note.read_text()))
+        for host in self.hosts:
+            _point(self.bare / host / "least", f"least{self.night:03}")
+        return done
+
+
+def _point(link: Path, name: str) -> None:
+    """Makes `link` a symlink to that snapshot; what was there the first time stays beside it."""
+    if link.is_symlink():
+        link.unlink()
+    else:
+        link.rename(link.with_name(f"first-{link.name}"))
+    link.symlink_to(name)
 
 
 def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
@@ -95,15 +118,19 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
         place.settle()
         quiet = common.wait_for_quiet(options)
         mine, theirs = common.alternate(night, sides.run_ours, sides.run_bare)
+        sides.run_least()
         per_host = (sides.user[-1] + sides.system[-1]) / len(trees) * 1000
-        told = f"night {night}: ours {mine.seconds:.2f} s, {per_host:.1f} ms CPU a host, xargs {theirs.seconds:.2f} s"
+        least = sides.least[-1] / len(trees) * 1000
+        own = f"{per_host:.1f} ms CPU a host (the least {least:.1f})"
+        told = f"night {night}: ours {mine.seconds:.2f} s, {own}, xargs {theirs.seconds:.2f} s"
         common.say(f"{told}; {common.noise(quiet, mine, theirs)}")
         if night:
             whole.pairs.append((mine.seconds, theirs.seconds))
             cpu.pairs.append((mine.cpu, theirs.cpu))
             noisy += not quiet
     host = min(trees)
-    work("diff", "-r", "--no-dereference", place.newest(host) / "data", place.disk / "bare" / host / "newest" / "data")
+    for other in ("newest", "least"):
+        work("diff", "-r", "--no-dereference", place.newest(host) / "data", place.disk / "bare" / host / other / "data")
     user = [seconds / len(trees) * 1000 for seconds in sides.user[1:]]
     system = [seconds / len(trees) * 1000 for seconds in sides.system[1:]]
     commits = [seconds / len(trees) * 1000 for seconds in sides.commits[1:]]
@@ -116,6 +143,7 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
         "whole process": whole.summary(1.25),
         "own CPU, ms per host": {
             "user and system": {**common.spread(both), "limit": 10.0},
+            "the least that a process can take": common.spread([seconds / len(trees) * 1000 for seconds in sides.least[1:]]),
             "of it the kernel, in snapshot, sync and read-only": common.spread(commits),
             "without these three calls": common.spread(ours),
             "user": common.spread(user),
