@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
@@ -128,9 +129,12 @@ class Night:
     async def run(self) -> list[HostResult]:
         """The results, in the order in which hosts ended. Afterwards `unusable` says whether the pool ended it."""
         self.site.observer.begin([entry.host.name for entry in self.waiting])
+        at_a_time = max(1, min(self.site.config.backup.concurrency, len(self.waiting)))
+        # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(at_a_time, "host"))
         ticking = asyncio.create_task(self._tick())
         try:
-            await asyncio.gather(*(self._worker() for _ in range(min(self.site.config.backup.concurrency, len(self.waiting)))))
+            await asyncio.gather(*(self._worker() for _ in range(at_a_time)))
         finally:
             ticking.cancel()
             self.site.observer.end()

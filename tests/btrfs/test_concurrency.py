@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from backupd import hostrun, working
+from backupd.record import Record
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
@@ -116,6 +118,32 @@ def test_one_hosts_failure_stops_nobody_else(nights: Nights, tree: Path) -> None
     assert found.pop("skips") == "skipped"
     assert set(found.values()) == {"failed"}
     assert disagreements(nights) == []
+
+
+def test_hosts_in_a_long_step_do_not_keep_another_from_its_own(nights: Nights, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """asyncio's own threads are a few more than the machine has CPUs, however many hosts run at a time."""
+    slow = [f"slow{number:02}" for number in range(min(32, (os.cpu_count() or 1) + 4))]
+    for host in (*slow, "zz-quick"):
+        nights.host(host, tree)
+    nights.settings("backup", concurrency=len(slow) + 1)
+    quick_is_done, in_time = threading.Event(), []
+    prepare, finalise = working.recover_and_prepare, working.finalise
+
+    def prepared(pool: Pool, host: HostConfig, now: datetime) -> object:
+        if host.name in slow:
+            in_time.append(quick_is_done.wait(20))
+        return prepare(pool, host, now)
+
+    def finalised(pool: Pool, prepared: working.Prepared, record: Record) -> object:
+        done = finalise(pool, prepared, record)
+        if record.host == "zz-quick":
+            quick_is_done.set()
+        return done
+
+    monkeypatch.setattr(working, "recover_and_prepare", prepared)
+    monkeypatch.setattr(working, "finalise", finalised)
+    assert {result.outcome for result in nights.night()} == {"complete"}
+    assert in_time == [True] * len(slow)
 
 
 def test_a_bug_met_by_one_host_is_told_and_costs_the_others_nothing(
