@@ -71,7 +71,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Kernel], Kernel]:
     monkeypatch.setattr(ioctl, "get_features", answering(compat_ro_flags=0))
 
     def use(kernel: Kernel) -> Kernel:
-        monkeypatch.setattr("fcntl.ioctl", kernel.ioctl)
+        monkeypatch.setattr("btrkeep.treescan.search.ioctl", kernel.ioctl)
         return kernel
 
     return use
@@ -176,7 +176,7 @@ def test_what_was_taken_out_of_a_buffer_stays_when_the_buffer_is_filled_again() 
 def test_a_search_goes_on_behind_any_key(keys: list[tuple[int, int, int]], room: int) -> None:
     kernel = Kernel(tree2=[(key, b"12345678") for key in keys])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fcntl.ioctl", kernel.ioctl)
+        patch.setattr("btrkeep.treescan.search.ioctl", kernel.ioctl)
         tree, found = search.TreeSearch(0, 2, buffer_size=room), list[tuple[int, int, int]]()
         while count := tree.fill():
             at = positions(tree.buffer, tree.first_header, count)
@@ -223,7 +223,7 @@ def test_the_free_space_tree_is_read_as_it_was_written(
     items, expected, groups = tree
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ioctl, "fs_info", answering(sectorsize=SECTOR))
-        patch.setattr("fcntl.ioctl", Kernel(tree10=items).ioctl)
+        patch.setattr("btrkeep.treescan.search.ioctl", Kernel(tree10=items).ioctl)
         batches = list(free_space(0, buffer_size=room))
         assert [pair for batch in batches for pair in pairs(batch.vaddr, batch.length)] == expected
         assert [pair for batch in batches for pair in pairs(batch.group_vaddr, batch.group_length)] == groups
@@ -311,7 +311,7 @@ def test_no_byte_is_free_twice_when_the_tree_changes_under_the_scan(play: Any, m
         kernel.trees[10] = [((vaddr + taken, EXTENT, length - taken), b"") for (vaddr, _, length), _ in before]
         return answer(fd, number, buffer)
 
-    monkeypatch.setattr("fcntl.ioctl", changing)
+    monkeypatch.setattr("btrkeep.treescan.search.ioctl", changing)
     for batch in free_space(0, buffer_size=room):
         found += pairs(batch.vaddr, batch.length)
     see_that_they_are_apart(found)
@@ -353,7 +353,7 @@ def test_chunks_have_their_stripes_however_many(told: list[tuple[int, int]], roo
         items.append(chunk_item(*expected[-1]))
         vaddr += size * 65536
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fcntl.ioctl", Kernel(tree3=items).ioctl)
+        patch.setattr("btrkeep.treescan.search.ioctl", Kernel(tree3=items).ioctl)
         patch.setattr("btrkeep.treescan.chunks.TreeSearch", lambda *words: search.TreeSearch(*words, buffer_size=room))
         found = chunks(0)
     assert rows_of(found.vaddr, found.length, found.type) == [each[:3] for each in expected]
@@ -434,7 +434,7 @@ def test_extents_have_their_length_references_and_owner(names: list[str], room: 
         expected.append((vaddr, *told))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ioctl, "fs_info", answering(nodesize=16384))
-        patch.setattr("fcntl.ioctl", Kernel(tree2=items).ioctl)
+        patch.setattr("btrkeep.treescan.search.ioctl", Kernel(tree2=items).ioctl)
         found = [row for batch in extents(0, buffer_size=room) for row in extent_rows(batch)]
         assert found == expected
         middle = expected[len(expected) // 2 :]
@@ -468,7 +468,7 @@ def test_gaps_are_what_no_extent_covers(places: list[tuple[int, int]], edges: se
     vaddr, length = (np.array(column, "<u8") * SECTOR for column in zip(*groups, strict=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ioctl, "fs_info", answering(nodesize=16384))
-        patch.setattr("fcntl.ioctl", Kernel(tree2=items).ioctl)
+        patch.setattr("btrkeep.treescan.search.ioctl", Kernel(tree2=items).ioctl)
         found = [pair for batch in gaps(0, vaddr, length, buffer_size=room) for pair in pairs(*batch)]
     expected = []
     for begin, size in groups:
