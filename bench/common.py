@@ -22,11 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bench.slow_disk import slow_btrfs
 from btrkeep.units import parse_size
 from tests.beds import TOP, btrfs, session, ssh, work
 
 FAKESSH = TOP / "tests" / "fakessh"
 TRANSPORTS = ("fakessh", "ssh", "local")
+_MOUNT = "noatime"  # as `backupd check` advises
 _TICKS = os.sysconf("SC_CLK_TCK")
 _T = TypeVar("_T")
 
@@ -36,6 +38,7 @@ def parser(text: str, *, nights: int = 7) -> argparse.ArgumentParser:
     made = plain_parser(text)
     made.add_argument("--nights", type=int, default=nights, help="measured nights of each side; one more comes first, unmeasured")
     made.add_argument("--transport", choices=TRANSPORTS, default="fakessh", help="how rsync reaches the host, on both sides")
+    made.add_argument("--write-delay", metavar="TIME", help="each write to the pool's disk takes so long, say 5ms")
     return made
 
 
@@ -116,7 +119,11 @@ def bed(options: argparse.Namespace, pool_size: str, hosts_size: str) -> Iterato
         server = ssh.start(folder) if options.transport == "ssh" else None
         if server:
             stack.callback(server.stop)
-        pool, hosts = (btrfs.make(room, options="noatime") for room in (pool_size, hosts_size))  # as `backupd check` advises
+        hosts = btrfs.make(hosts_size, options=_MOUNT)
+        if delay := getattr(options, "write_delay", None):
+            pool = stack.enter_context(slow_btrfs(folder, pool_size, delay, _MOUNT))
+        else:
+            pool = btrfs.make(pool_size, options=_MOUNT)
         yield Bed(pool, hosts, folder, options.transport, server)
 
 
@@ -252,7 +259,7 @@ def alternate(number: int, first: Callable[[], _T], second: Callable[[], _T]) ->
 def machine(options: argparse.Namespace) -> dict[str, Any]:
     """What the figures were measured on."""
     place = work("stat", "-f", "-c", "%T", options.image_dir).stdout.strip()
-    transport = {"transport": options.transport} if "transport" in options else {}
+    transport = {name: getattr(options, name) for name in ("transport", "write_delay") if getattr(options, name, None)}
     return {
         "kernel": platform.release(),
         "cpus": os.cpu_count(),

@@ -48,6 +48,18 @@ def left(place: Path) -> list[str]:
 
 @pytest.mark.slow
 @needs_btrfs
+@pytest.mark.skipif(not shutil.which("nbdkit") or not shutil.which("nbdfuse"), reason="left out: a slow disk (no nbdkit)")
+def test_a_bench_on_a_slow_disk_leaves_nothing(place: Path) -> None:
+    told = json.loads(bench("one_host", "--write-delay", "1ms", place=place).stdout)
+    assert told["machine"]["write_delay"] == "1ms"
+    assert told["without our start-up"]["ratio"]["median"] > 0
+    assert left(place) == []
+    processes = work("ps", "-e", "-o", "args").stdout
+    assert str(place) not in "".join(line for line in processes.splitlines() if line.startswith(("nbdkit", "nbdfuse")))
+
+
+@pytest.mark.slow
+@needs_btrfs
 @pytest.mark.parametrize(("name", "transport"), [("one_host", "local"), ("one_host", "ssh"), ("many_hosts", "fakessh")])
 def test_a_bench_runs_through_and_leaves_nothing(name: str, transport: str, place: Path) -> None:
     told = json.loads(bench(name, "--transport", transport, place=place).stdout)
