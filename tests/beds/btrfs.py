@@ -1,5 +1,6 @@
 """Real btrfs on loop devices, on sparse images of the session's own."""
 
+import errno
 import functools
 import os
 import shutil
@@ -91,12 +92,23 @@ def unmount(point: Path) -> None:
     Another test's process may have a copy of the mount for a moment, in a namespace of its own.
     """
     shown = Path("/sys/fs/btrfs") / work("findmnt", "-n", "-o", "UUID", point).stdout.strip()
-    assert shown.is_dir()
+    devices = [Path("/dev") / device.name for device in (shown / "devices").iterdir()]
+    assert devices
     work("umount", point)
     deadline = time.monotonic() + _LONGEST_COPY
-    while shown.exists():
+    while shown.exists() or not all(map(_is_free, devices)):  # it disappears there first
         assert time.monotonic() < deadline, f"{point} is unmounted here, and still mounted elsewhere"
         time.sleep(0.02)
+
+
+def _is_free(device: Path) -> bool:
+    try:
+        os.close(os.open(device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return False
+        raise
+    return True
 
 
 def remount(point: Path, options: str) -> None:

@@ -70,13 +70,13 @@ def test_no_host_leads_out(olga: Visitor) -> None:
         "%ff",
         "lab%20",
         "SHOP",
-        "{{7*7}}",
+        "{{13579*24680}}",
         "%0a",
     ):
         for page in PAGES:
             answer = olga.get(f"/files/{host}{page}?path=/")
             assert answer.status in (301, 308, 400, 404), host
-            assert b"49" not in answer.body or b"{{" in answer.body
+            assert b"335129720" not in answer.body
 
 
 def test_a_path_of_two_meanings_is_refused_or_has_the_one_that_is_checked(olga: Visitor, shop: Dashboard) -> None:
