@@ -111,19 +111,27 @@ def read(subvolume: Path) -> Record | None:
     """The record in a subvolume, None when there is none. Raises UnreadableRecord. Never follows a symlink."""
     path = subvolume / RECORD
     try:
+        text = _text_of(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableRecord(f"{path}: {error}", "nothing is done with this backup") from None
+    return None if text is None else parse(text)
+
+
+def _text_of(path: Path) -> str | None:
+    """What the file holds; None when it is missing or no file."""
+    try:
         fd = os.open(path, _READ)
     except OSError as error:
         if error.errno in _NO_FILE:
             return None
-        raise UnreadableRecord(f"{path}: {error}", "nothing is done with this backup") from None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        return None
+        raise
     try:
-        with os.fdopen(fd, "rb") as file:
-            return parse(file.read().decode("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableRecord(f"{path}: {error}", "nothing is done with this backup") from None
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read().decode("utf-8")
+    finally:
+        os.close(fd)
 
 
 def write(subvolume: Path, record: Record) -> None:

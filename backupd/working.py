@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from backupd import record as records
 from backupd.hardlinks import STAGING, split
@@ -27,8 +27,12 @@ from btrkeep.units import backup_name, parse_backup_name
 _CLOCK_TOLERANCE = timedelta(minutes=5)
 
 
-Base = tuple[Path, Subvolume, Record]
-"""The backup that a run grows from."""
+class FinalBackup(NamedTuple):
+    """A final backup of ours, as it lies in the pool."""
+
+    path: Path
+    subvolume: Subvolume
+    record: Record
 
 
 class NotOurs(OperatorError):
@@ -83,7 +87,7 @@ def _is_named(name: str, host: str, folder: Path) -> bool:
     return name == host or name in read_notes(folder).was
 
 
-def final_backups(pool: Pool, host: str) -> Iterator[tuple[Path, Subvolume, Record]]:
+def final_backups(pool: Pool, host: str) -> Iterator[FinalBackup]:
     """The host's final backups, newest name first; what is not ours or cannot be read is passed over."""
     try:
         names = sorted((entry.name for entry in os.scandir(pool.host(host)) if parse_backup_name(entry.name)), reverse=True)
@@ -94,22 +98,22 @@ def final_backups(pool: Pool, host: str) -> Iterator[tuple[Path, Subvolume, Reco
         with contextlib.suppress(records.UnreadableRecord):
             found = ours(path, host)
             if found and found[0].read_only and found[1].state in FINAL:
-                yield path, *found
+                yield FinalBackup(path, *found)
 
 
-def find_base(pool: Pool, host: str, now: datetime) -> Base | None:
+def find_base(pool: Pool, host: str, now: datetime) -> FinalBackup | None:
     """The newest complete backup, from the pool itself. One stamped in the future is a base only when there is no other."""
     return _find_base(pool, host, now, read_notes(pool.host(host)))
 
 
-def _find_base(pool: Pool, host: str, now: datetime, notes: Notes) -> Base | None:
+def _find_base(pool: Pool, host: str, now: datetime, notes: Notes) -> FinalBackup | None:
     future = None
-    for path, subvolume, record in final_backups(pool, host):
-        if effective_state(record, notes) != records.COMPLETE:
+    for backup in final_backups(pool, host):
+        if effective_state(backup.record, notes) != records.COMPLETE:
             continue
-        if record.started <= now + _CLOCK_TOLERANCE:
-            return path, subvolume, record
-        future = future or (path, subvolume, record)
+        if backup.record.started <= now + _CLOCK_TOLERANCE:
+            return backup
+        future = future or backup
     return future
 
 
@@ -189,16 +193,16 @@ def _see_that_there_is(folder: Path, mode: int = 0o700) -> None:
         folder.mkdir(mode=mode, exist_ok=True)
 
 
-def _linked_since(base: Base | None) -> int:
+def _linked_since(base: FinalBackup | None) -> int:
     """The generation before which nothing that a snapshot of `base` holds can have been linked: a hundredth of the tree to search.
 
     Every run splits before its rsync, so the links in a backup were made after the snapshot that it grew in. One that does not say
     that its run did so (of another version, or made by hand) is searched as a whole; so is what has no base.
     """
-    return base[1].created if base and base[2].split else 0
+    return base.subvolume.created if base and base.record.split else 0
 
 
-def _make(pool: Pool, host: HostConfig, base: Base | None, now: datetime) -> Prepared:
+def _make(pool: Pool, host: HostConfig, base: FinalBackup | None, now: datetime) -> Prepared:
     """A new `.working`. It gets that name when it has its record, so one without its own record is somebody else's."""
     staged, path = pool.staged(host.name), pool.working(host.name)
     if not staged.parent.is_dir():
@@ -207,7 +211,7 @@ def _make(pool: Pool, host: HostConfig, base: Base | None, now: datetime) -> Pre
     if left := describe(staged):  # by a run that was killed here
         delete(staged.parent, left.id)
     if base:
-        snapshot(base[0], staged)
+        snapshot(base.path, staged)
     else:
         create(staged)
     subvolume = describe(staged)
@@ -218,8 +222,8 @@ def _make(pool: Pool, host: HostConfig, base: Base | None, now: datetime) -> Pre
     return prepared
 
 
-def _prepared(path: Path, subvolume: Subvolume, base: Base | None, fresh: bool) -> Prepared:
-    return Prepared(path, base[2] if base else None, fresh, subvolume.id, subvolume.uuid)
+def _prepared(path: Path, subvolume: Subvolume, base: FinalBackup | None, fresh: bool) -> Prepared:
+    return Prepared(path, base.record if base else None, fresh, subvolume.id, subvolume.uuid)
 
 
 def first_record(prepared: Prepared, host: HostConfig, now: datetime) -> Record:
@@ -236,7 +240,7 @@ def first_record(prepared: Prepared, host: HostConfig, now: datetime) -> Record:
     )
 
 
-def _continued(path: Path, host: HostConfig, base: Base | None) -> Subvolume | None:
+def _continued(path: Path, host: HostConfig, base: FinalBackup | None) -> Subvolume | None:
     """The `.working` that lies there, if it can be continued. One that does not fit is discarded; a foreign one is an error."""
     if not os.path.lexists(path):
         return None
@@ -256,12 +260,12 @@ def _continued(path: Path, host: HostConfig, base: Base | None) -> Subvolume | N
     return None
 
 
-def _fits(path: Path, subvolume: Subvolume, host: HostConfig, base: Base | None) -> bool:
+def _fits(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBackup | None) -> bool:
     try:
         record = records.read(path)
     except records.UnreadableRecord:
         return False
-    base_uuid = base[2].uuid if base else None
+    base_uuid = base.record.uuid if base else None
     return (
         record is not None
         and (record.uuid, record.base_uuid) == (subvolume.uuid, base_uuid)

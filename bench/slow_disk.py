@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from btrkeep.units import parse_size
-from tests.beds import work
+from tests.beds import btrfs, work
 
 _PROGRAMS = {"nbdkit": "nbdkit", "nbdfuse": "libnbd-bin", "fusermount3": "fuse3"}
 _PATIENCE = 10.0
@@ -30,12 +30,23 @@ def slow_btrfs(folder: Path, size: str, delay: str, options: str = "") -> Iterat
     disk.touch()
     point.mkdir()
     with ExitStack() as stack:
-        _start(stack, "nbdkit", "--foreground", "--unix", socket, "--filter=delay", "file", image, f"wdelay={delay}")
+        _start(
+            stack,
+            "nbdkit",
+            "--exit-with-parent",
+            "--foreground",
+            "--unix",
+            socket,
+            "--filter=delay",
+            "file",
+            image,
+            f"wdelay={delay}",
+        )
         _wait_for(socket.exists)
         _start(stack, "nbdfuse", disk, "--unix", socket)
         stack.callback(work, "fusermount3", "-u", disk)
         _wait_for(lambda: disk.stat().st_size > 0)
-        loop = work("losetup", "--find", "--show", disk).stdout.strip()
+        loop = btrfs.attach(disk)
         stack.callback(work, "losetup", "--detach", loop)
         work("mkfs.btrfs", "-q", loop)
         work("mount", "-t", "btrfs", *(("-o", options) if options else ()), loop, point)

@@ -42,7 +42,7 @@ def make(size: str = "2G", devices: int = 1, mkfs: Sequence[str] = (), options: 
     room = parse_size(size)
     bed = Path(tempfile.mkdtemp(prefix="btrfs-", dir=session.folder(room * devices)))
     try:
-        loops = [_attach(bed / f"disk{number}", room) for number in range(devices)]
+        loops = [attach(_sparse(bed / f"disk{number}", room)) for number in range(devices)]
         work("mkfs.btrfs", "-q", *mkfs, *loops)
         point = bed / MOUNT_POINT
         point.mkdir()
@@ -55,10 +55,14 @@ def make(size: str = "2G", devices: int = 1, mkfs: Sequence[str] = (), options: 
     return point
 
 
-def _attach(image: Path, size: int) -> str:
-    """A loop device on a new sparse image. Free ones are raced for, by parallel sessions too: the loser asks again."""
+def _sparse(image: Path, size: int) -> Path:
     with image.open("wb") as file:
         file.truncate(size)
+    return image
+
+
+def attach(image: Path) -> str:
+    """A loop device on an image. Free ones are raced for, by parallel sessions too: the loser asks again."""
     for _ in range(10):
         done = work("losetup", "--find", "--show", image, check=False)
         if done.returncode == 0:
