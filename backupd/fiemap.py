@@ -11,7 +11,7 @@ Run = tuple[int, int]  # from here, up to there: offsets in a file, bytes
 _FIEMAP = 0xC020660B
 _HEADER = Struct("=QQLLLL")  # start, length, flags, mapped extents, extent count, reserved
 _EXTENT = Struct("=QQQ16xL12x")  # logical, physical, length, flags
-_SYNC = 0x1  # what is not on disk yet has no extent
+_SYNC = 0x1  # what is not on disk yet has no extent, or that of the data it overwrites
 _BATCH = 512
 _LAST = 0x1
 _NO_PLACE = 0x2 | 0x4 | 0x200  # unknown, not written yet, inline
@@ -28,12 +28,15 @@ def private_extents(fd: int) -> Iterator[Run]:
             yield logical, logical + length
 
 
-def extents(fd: int) -> Iterator[tuple[int, int, int, int]]:
-    """All extents as the kernel has them: logical and physical place, length, flags. Flushes the file first. Raises OSError."""
-    buffer = bytearray(_HEADER.size + _BATCH * _EXTENT.size)
+def extents(fd: int, at_a_time: int = _BATCH) -> Iterator[tuple[int, int, int, int]]:
+    """All extents as the kernel has them: logical and physical place, length, flags. Flushes the file first. Raises OSError.
+
+    So many are asked for at a time: for each the kernel looks for all that refer to it.
+    """
+    buffer = bytearray(_HEADER.size + at_a_time * _EXTENT.size)
     position, flags = 0, 0
     while not flags & _LAST:
-        _HEADER.pack_into(buffer, 0, position, 2**64 - 1 - position, _SYNC, 0, _BATCH, 0)
+        _HEADER.pack_into(buffer, 0, position, 2**64 - 1 - position, _SYNC, 0, at_a_time, 0)
         ioctl(fd, _FIEMAP, buffer)
         mapped = _HEADER.unpack_from(buffer)[3]
         if not mapped:

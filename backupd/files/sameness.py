@@ -6,18 +6,14 @@ A snapshot shares what was not changed since, so most of what is the same is the
 import errno
 import os
 from collections.abc import Iterator
-from struct import Struct
+from itertools import islice
 
+from backupd.fiemap import extents
 from backupd.files.tree import Entry, Tree
-from btrkeep.ioctl import ioctl
 
-_FIEMAP = 0xC020660B
-_HEADER = Struct("=QQLLLL")  # start, length, flags, mapped extents, extent count, reserved
-_EXTENT = Struct("=QQQ16xL12x")  # logical, physical, length, flags
 # Who has more extents than that is read, if anybody wants to know: for each the kernel looks for all that refer to it.
 _MOST = 128
 _LAST, _SHARED = 0x1, 0x2000
-_SYNC = 0x1  # of data that overwrites other data and is not on disk yet the kernel tells where the old lies
 # unknown, delalloc, encoded, encrypted, not aligned, inline, tail: it is not said where the data is, or not of all of it. Of a
 # compressed extent FIEMAP tells the beginning, and not which part of it the file has.
 _UNSURE = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400
@@ -44,8 +40,8 @@ def same_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry) -> bool 
         return False
     if entry.size <= _INLINE:
         return read(tree, entry.path, _INLINE) == read(other_tree, other.path, _INLINE)
-    extents = extents_of(tree, entry.path)
-    return True if extents is not None and extents == extents_of(other_tree, other.path) else None
+    places = extents_of(tree, entry.path)
+    return True if places is not None and places == extents_of(other_tree, other.path) else None
 
 
 def equal_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry) -> bool:
@@ -97,11 +93,7 @@ def extents_of(tree: Tree, path: bytes) -> Extents | None:
 
 
 def _extents(fd: int) -> Extents | None:
-    buffer = bytearray(_HEADER.size + _MOST * _EXTENT.size)
-    _HEADER.pack_into(buffer, 0, 0, 2**64 - 1, _SYNC, 0, _MOST, 0)
-    ioctl(fd, _FIEMAP, buffer)
-    mapped = _HEADER.unpack_from(buffer)[3]
-    found = [_EXTENT.unpack_from(buffer, _HEADER.size + number * _EXTENT.size) for number in range(mapped)]
+    found = list(islice(extents(fd, at_a_time=_MOST), _MOST))  # one question to the kernel
     if any(flags & _UNSURE for *_, flags in found) or (found and not found[-1][3] & _LAST):
         return None
     return tuple((logical, physical, length, flags & ~(_LAST | _SHARED)) for logical, physical, length, flags in found)
