@@ -3,8 +3,10 @@
 from datetime import datetime
 
 from backupd import record as records
+from backupd.due import latest
 from backupd.notes import effective_state, read_notes, write_notes
 from backupd.reconcile import row_of
+from backupd.record import Record
 from backupd.working import final_backups
 from btrkeep.catalogue import Catalogue
 from btrkeep.errors import Unfit, UsageError
@@ -14,6 +16,11 @@ from btrkeep.units import format_time
 LATEST = "latest"
 
 
+def _newest_first(pool: Pool, host: str, now: datetime) -> list[Record]:
+    """Those that are stamped in the future come last."""
+    return sorted((one.record for one in final_backups(pool, host)), key=lambda record: record.started > latest(now))
+
+
 def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime) -> str:
     """Notes that the backup is right; gives its name, which for `latest` is that of the newest suspect one.
 
@@ -21,7 +28,7 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
     """
     folder = pool.host(host)
     notes = read_notes(folder)
-    found = {record.name: record for _, _, record in final_backups(pool, host)}
+    found = {record.name: record for record in _newest_first(pool, host, now)}
     suspect = [record.name for record in found.values() if effective_state(record, notes) == records.SUSPECT]
     if name == LATEST and suspect:
         name = str(suspect[0])

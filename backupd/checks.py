@@ -12,10 +12,11 @@ from pathlib import Path
 from shutil import which
 
 from backupd.alarms.send import service_of
-from backupd.night import too_little_room
 from backupd.published import tell_dashboard
 from backupd.rsync.command import probe_command
 from backupd.rsync.meaning import meaning
+from backupd.scarcity import too_little_room
+from backupd.unfinished import all_unfinished, more_room
 from backupd.version import OLDEST, SAFE, rsync_version
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, HostConfig
@@ -119,7 +120,7 @@ def _pool(config: Config) -> Iterator[Finding]:
     yield from _mount(path)
     room = read_room(path)
     if reason := too_little_room(room, config):
-        yield Finding("error", "room", reason, "expire backups, or give the pool more room", unusable=True)
+        yield Finding("error", "room", reason, more_room(all_unfinished(pool)), unusable=True)
     else:
         yield Finding("ok", "room", str(room))
 
@@ -216,8 +217,16 @@ def files_with_secrets(main: Path) -> Iterator[Path]:
 def _sources(config: Config) -> Iterator[Finding]:
     for host in config.hosts.values():
         for path in host.paths if not host.address else ():
-            if not Path(path).is_dir():
+            if not _is_folder(path):
                 yield Finding("error", host.name, f"{printable(path)} is no folder of this machine", "mend `paths`")
+
+
+def _is_folder(path: str) -> bool:
+    """Asked by another program, which can be given up: a source may lie on a mount that does not answer."""
+    try:
+        return run(("test", "-d", path), timeout=_PROBE_SECONDS, check=False).returncode == 0
+    except ProgramFailed:
+        return False
 
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (

@@ -17,6 +17,11 @@ LATE = 1.5  # times `every`: what `--catch-up` and the state "late" mean
 FUTURE = timedelta(minutes=5)  # a stamp further ahead than this is a wrong clock
 
 
+def latest(now: datetime) -> datetime:
+    """What is stamped later than this is in the future: a clock was wrong, and it counts for nothing."""
+    return now + FUTURE
+
+
 @dataclass(frozen=True, slots=True)
 class Due:
     """Whether a host is due now, since or until when, and why in words."""
@@ -30,7 +35,7 @@ def is_due(last_complete: datetime | None, every: float, window: Window | None, 
     """Due when no complete backup started since the current period began. A backup stamped in the future does not count."""
     if last_complete is None:
         return Due(True, now, "no complete backup yet")
-    if last_complete > now + FUTURE:
+    if last_complete > latest(now):
         return Due(True, now, f"the newest backup is stamped in the future ({format_time(last_complete)})")
     begin = period_start(every, window, zone, now)
     if begin is None:
@@ -108,5 +113,5 @@ def next_window(window: Window, zone: ZoneInfo, now: datetime) -> datetime:
 
 
 def is_late(last_complete: datetime | None, every: float, now: datetime) -> bool:
-    """Whether the newest complete backup is older than 1.5 times `every`."""
-    return last_complete is None or now - last_complete > timedelta(seconds=LATE * every)
+    """Whether the newest complete backup is older than 1.5 times `every`. One stamped in the future is none."""
+    return last_complete is None or last_complete > latest(now) or now - last_complete > timedelta(seconds=LATE * every)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from backupd.due import FUTURE
+from backupd.due import latest
 from backupd.expire.plan import HostFacts
 from backupd.guards import Forced, Guarded, Share, too_many
 from backupd.notes import DELETING, EXPIRED
@@ -113,4 +113,4 @@ def note_of(host: Explained, policy: Retention) -> str:
 
 def future_names(host: Explained, now: datetime) -> list[str]:
     """Backups that the strip cannot show, since a wrong clock stamped them."""
-    return [one.name for one in host.facts.candidates if one.started > now + FUTURE]
+    return [one.name for one in host.facts.candidates if one.started > latest(now)]

@@ -13,19 +13,17 @@ _HEADER = Struct("=QQLLLL")  # start, length, flags, mapped extents, extent coun
 _EXTENT = Struct("=QQQ16xL12x")  # logical, physical, length, flags
 _SYNC = 0x1  # what is not on disk yet has no extent, or that of the data it overwrites
 _BATCH = 512
-_LAST = 0x1
+_LAST, _ENCODED, _SHARED = 0x1, 0x8, 0x2000
 _NO_PLACE = 0x2 | 0x4 | 0x200  # unknown, not written yet, inline
 # unknown, delalloc, encoded (compressed), encrypted, not aligned, inline, tail, unwritten, shared
 _NOT_PRIVATE = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x2000
 
 
-def private_extents(fd: int) -> Iterator[Run]:
-    """The extents that only this file refers to, with plain data in them: not shared with a snapshot or a reflink, not compressed,
-    inline or preallocated. Neighbours on disk are one extent here. Flushes the file first. Raises OSError.
+def is_private(flags: int) -> bool:
+    """Whether only this file refers to an extent with these flags, and plain data is in it: it is not shared with a snapshot or a
+    reflink, not compressed, inline or preallocated.
     """
-    for logical, _, length, flags in extents(fd):
-        if not flags & _NOT_PRIVATE:
-            yield logical, logical + length
+    return not flags & _NOT_PRIVATE
 
 
 def extents(fd: int, at_a_time: int = _BATCH) -> Iterator[tuple[int, int, int, int]]:
@@ -48,9 +46,25 @@ def extents(fd: int, at_a_time: int = _BATCH) -> Iterator[tuple[int, int, int, i
 
 
 def share_all(fd: int, other: int) -> bool:
-    """Whether two files of one filesystem refer to the very same data on disk, place by place: a reflink that nobody wrote to.
+    """Whether two files of one btrfs refer to the very same data on disk, place by place: a reflink that nobody wrote to.
 
-    Data that is in the metadata (inline) has no place of its own, so such files do not count.
+    Data that is in the metadata (inline) has no place of its own, so such files do not count. Raises OSError.
     """
-    pairs = zip_longest(extents(fd), extents(other))
-    return all(ours and theirs and ours[:3] == theirs[:3] and not ours[3] & _NO_PLACE for ours, theirs in pairs)
+    compressed = False
+    for ours, theirs in zip_longest(extents(fd), extents(other)):
+        if not ours or not theirs or _place(ours) != _place(theirs) or ours[3] & _NO_PLACE:
+            return False
+        compressed = compressed or bool(ours[3] & _ENCODED)
+    return not compressed or _same_parts(fd, other)
+
+
+def _place(extent: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    return (*extent[:3], extent[3] & ~(_LAST | _SHARED))
+
+
+def _same_parts(fd: int, other: int) -> bool:
+    """FIEMAP tells where a compressed extent begins, and not which part of it a file has: the tree of the subvolume does."""
+    from btrkeep.treescan.file_extents import parts_of_file  # NumPy takes time to load
+
+    parts = parts_of_file(fd)
+    return parts is not None and parts == parts_of_file(other)

@@ -1,6 +1,7 @@
 """What there is in a pool by its names alone: hosts and backups as folders. Nothing is opened, and the catalogue not asked."""
 
 import os
+from collections.abc import Set as AbstractSet
 
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.units import parse_backup_name
@@ -11,9 +12,13 @@ def hosts_of(pool: Pool) -> list[str]:
     return sorted(entry.name for entry in os.scandir(pool.hosts) if entry.is_dir(follow_symlinks=False))
 
 
-def names_of(pool: Pool, host: str) -> set[str]:
-    """The names in a host's folder that may be backups, `.working` among them."""
+def names_of(pool: Pool, host: str, known: AbstractSet[str] = frozenset()) -> set[str]:
+    """The names in a host's folder that may be backups, `.working` among them.
+
+    Those that are `known` to be such are not taken apart, which is half of the time where there are many.
+    """
     try:
-        return {entry.name for entry in os.scandir(pool.host(host)) if entry.name == WORKING or parse_backup_name(entry.name)}
+        names = [entry.name for entry in os.scandir(pool.host(host))]
+        return {name for name in names if name in known or name == WORKING or parse_backup_name(name)}
     except FileNotFoundError:
         return set()

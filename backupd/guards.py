@@ -5,7 +5,7 @@ somebody mistyped is noticed here, before anything is marked.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from btrkeep.config.problems import nearest
@@ -17,6 +17,7 @@ POOL_SHARE, POOL_COUNT = 0.30, 100  # beyond both, nothing is done at all
 BACKWARDS = timedelta(minutes=5)  # what setting a clock right may take back
 FORWARDS = timedelta(minutes=10)  # what it may add while the machine runs: the boot clock goes on in suspend too
 SWITCHED_OFF = timedelta(hours=36)  # what may pass between two boots, which no clock of the machine's own measures
+STAYED = timedelta(hours=20)  # from one night's expiry to the next; several by hand in one hour prove nothing
 
 POOL, HOSTS, CLOCK = "pool", "hosts", "clock"
 WORDS = (POOL, HOSTS, CLOCK)
@@ -107,32 +108,83 @@ class ClockFact:
 
 @dataclass(frozen=True, slots=True)
 class ClockVerdict:
-    """`stop`: why nothing may be done. `wait`: why grace and hold ends wait for one more run. None: nothing against it."""
+    """`stop`: why nothing may be done. `wait`: why grace and hold ends wait for a night. None: nothing against it."""
 
     stop: str | None = None
     wait: str | None = None
 
 
-def clock_verdict(last: ClockFact | None, now: ClockFact, newest: datetime | None, rehearsal: bool) -> ClockVerdict:
-    """Whether the wall clock can be right, by what the last expiry saw and by the finish of the newest run, `newest`.
-
-    Whoever stops leaves the last fact as it is; whoever waits or goes on records `now`, so that one more run is enough.
-    A rehearsal's clock goes where it is told, but not back.
+@dataclass(frozen=True, slots=True)
+class ClockPast:
+    """What earlier expiries saw. `trusted`: the last with nothing odd. `doubted`: a later one that was too far ahead of that, or
+    before it; the first of those that go on from each other.
     """
-    known = max((moment for moment in (last.wall if last else None, newest) if moment), default=None)
+
+    trusted: ClockFact | None = None
+    doubted: ClockFact | None = None
+
+
+def clock_verdict(past: ClockPast, now: ClockFact, newest: datetime | None, rehearsal: bool) -> ClockVerdict:
+    """Whether the wall clock can be right, by what earlier expiries saw and by the finish of the newest run, `newest`.
+
+        against the trusted fact      against the doubted one                        verdict
+        -                             goes on from it, for a night                   believed: it has stayed so
+        before it                     the same, and a run has ended in that night    believed: it was the trusted one that was ahead
+        goes on from it, same boot    -                                              believed: the boot clock proves it
+        before it, or before a run    -                                              stop
+        too far ahead of it           -                                              wait, for a night
+        goes on from it               -                                              believed
+
+    Runs say nothing against the boot clock. So expiries or a night under a clock that was years ahead hold up nobody once the clock
+    is right again; when it was believed, one morning. A rehearsal's clock goes where it is told, but not back.
+    """
+    if not rehearsal and _has_stayed(past, now, newest):
+        return ClockVerdict()
+    trusted = past.trusted
+    if trusted and not rehearsal and trusted.boot_id == now.boot_id and _goes_on(trusted, now):
+        return ClockVerdict()
+    known = max((moment for moment in (trusted.wall if trusted else None, newest) if moment), default=None)
     if known and now.wall < known - BACKWARDS:
         gone = f"the clock went backwards: it says {format_time(now.wall)}, and it was {format_time(known)} already"
-        return ClockVerdict(stop=f"{gone}; if it is right now, say --force {CLOCK}")
-    if last is None or rehearsal:
+        return ClockVerdict(
+            stop=f"{gone}; if it is right now, the expiry after the next night's run goes on, or say --force {CLOCK}"
+        )
+    if trusted is None or rehearsal or _goes_on(trusted, now):
         return ClockVerdict()
-    passed, explained, slack = now.wall - last.wall, *_explained(last, now)
-    if passed <= explained + slack:
-        return ClockVerdict()
-    ahead = f"the clock went ahead by {_words(passed)} since {format_time(last.wall)}"
+    ahead = f"the clock went ahead by {_words(now.wall - trusted.wall)} since {format_time(trusted.wall)}"
     return ClockVerdict(
-        wait=f"{ahead}, of which this machine's boot clock explains {_words(explained)}: "
-        f"grace and hold ends wait one more run, or say --force {CLOCK}"
+        wait=f"{ahead}, of which this machine's boot clock explains {_words(_explained(trusted, now)[0])}: "
+        f"grace and hold ends wait for an expiry a night later, or say --force {CLOCK}"
     )
+
+
+def _has_stayed(past: ClockPast, now: ClockFact, newest: datetime | None) -> bool:
+    """Whether the clock has gone on for a night from one that was doubted. One that is behind needs a run's word besides."""
+    doubted, trusted = past.doubted, past.trusted
+    if doubted is None or not _goes_on(doubted, now) or _between(doubted, now) < STAYED:
+        return False
+    if newest and newest > now.wall + BACKWARDS:
+        return False
+    is_behind = trusted is None or now.wall < trusted.wall - BACKWARDS
+    return not is_behind or (newest is not None and newest >= doubted.wall - BACKWARDS)
+
+
+def _between(doubted: ClockFact, now: ClockFact) -> timedelta:
+    """By the boot clock; over a boot there is only the wall's word."""
+    return _explained(doubted, now)[0] if doubted.boot_id == now.boot_id else now.wall - doubted.wall
+
+
+def after(past: ClockPast, now: ClockFact, verdict: ClockVerdict) -> ClockPast:
+    """What the next expiry is held against. Of doubted ones that go on from each other the first is kept: its night has begun."""
+    if not verdict.stop and not verdict.wait:
+        return ClockPast(now)
+    return past if past.doubted and _goes_on(past.doubted, now) else replace(past, doubted=now)
+
+
+def _goes_on(last: ClockFact, now: ClockFact) -> bool:
+    """Whether the wall clock has gone on since as the boot clock lets it."""
+    explained, slack = _explained(last, now)
+    return -BACKWARDS <= now.wall - last.wall <= explained + slack
 
 
 def _explained(last: ClockFact, now: ClockFact) -> tuple[timedelta, timedelta]:

@@ -14,6 +14,7 @@ import errno
 import os
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,10 @@ _FOLDERS_OPEN = 64
 _POOL_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
+Stopped = Callable[[], bool]
+"""Asked before every name."""
+
+
 @dataclass(frozen=True, slots=True)
 class SplitResult:
     """What a split did: inodes that had several names, names that got an inode of their own, seconds it took."""
@@ -42,7 +47,7 @@ class SplitResult:
     seconds: float
 
 
-def split(subvolume: Path, under: str = "/", *, since: int = 0) -> SplitResult:
+def split(subvolume: Path, under: str = "/", *, since: int = 0, stopped: Stopped = lambda: False) -> SplitResult:
     """Leaves no file with more than one link in `subvolume`/data, each name with the content and attributes that it had.
 
     With `under`, only names below that source path: what another path's rsync has just linked stays linked.
@@ -54,13 +59,15 @@ def split(subvolume: Path, under: str = "/", *, since: int = 0) -> SplitResult:
     subvolume is writable, nobody else writes in it, and what was changed in it before is committed (a snapshot that was just made
     is; one that is continued needs the SYNC ioctl). Can be repeated, also after it was killed.
 
+    When it is `stopped` it returns what was done until then: some files still have several links, so no rsync may run then.
+
     Raises PoolUnusable when the pool is full or cannot be written, OperatorError when a name cannot be copied for another reason.
     """
     started = time.monotonic()
     root = os.open(subvolume, FOLDER)
     try:
         _remove_staging(root)
-        inodes, names = _split_all(root, (DATA, *(part for part in os.fsencode(under).split(b"/") if part)), since)
+        inodes, names = _split_all(root, (DATA, *(part for part in os.fsencode(under).split(b"/") if part)), since, stopped)
     except OSError as error:
         raise _for_the_operator(error, os.fsencode(subvolume)) from error
     finally:
@@ -70,11 +77,15 @@ def split(subvolume: Path, under: str = "/", *, since: int = 0) -> SplitResult:
     return SplitResult(inodes, names, time.monotonic() - started)
 
 
-def _split_all(root: int, top: tuple[bytes, ...], since: int) -> tuple[int, int]:
+def _split_all(root: int, top: tuple[bytes, ...], since: int, stopped: Stopped) -> tuple[int, int]:
     inodes = names = 0
     with _Folders(root, top) as folders:
         for inode in linked_inodes(root, since=since):
-            done = sum(_split_name(root, folders, inode, folder, name) for folder, name in inode.names)
+            done = 0
+            for folder, name in inode.names:
+                if stopped():
+                    return inodes + bool(done), names + done
+                done += _split_name(root, folders, inode, folder, name)
             inodes, names = inodes + bool(done), names + done
     return inodes, names
 

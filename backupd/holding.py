@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
 
+from backupd.due import latest
 from backupd.expire.look import hold_of
 from backupd.notes import DELETING, EXPIRED, HOLD, Notes, effective_state, read_notes, write_notes
 from backupd.reconcile import row_of
@@ -45,7 +46,7 @@ def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now:
 
     Raises UsageError for a name that is none, Unfit when it is being deleted or its host is forgotten.
     """
-    work = _Work(pool, catalogue, host)
+    work = _Work(pool, catalogue, host, now)
     chosen = work.choose(name, lambda record: effective_state(record, work.notes) == COMPLETE, "complete")
     return _set(work, chosen, new, now)
 
@@ -65,9 +66,9 @@ def _see_that_it_stays(work: "_Work", name: str) -> None:
         raise Unfit(f"{work.host} {name} is being deleted", "what is left of it cannot be kept any more")
 
 
-def release(pool: Pool, catalogue: Catalogue, host: str, name: str) -> Noted:
+def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetime) -> Noted:
     """Ends a backup's hold. `latest` is the newest one that is held. Raises UsageError, or Unfit when it is not held."""
-    work = _Work(pool, catalogue, host)
+    work = _Work(pool, catalogue, host, now)
     chosen = work.choose(name, lambda record: hold_of(work.notes, str(record.name)) is not None, "held")
     ended = hold_of(work.notes, chosen)
     if ended is None and not work.row_held(chosen):
@@ -81,7 +82,7 @@ def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, n
 
     Raises UsageError, or Unfit when it has not expired or is being deleted already.
     """
-    work = _Work(pool, catalogue, host)
+    work = _Work(pool, catalogue, host, now)
     chosen = work.choose(name, lambda record: work.notes.note(str(record.name), EXPIRED) is not None, EXPIRED)
     _see_that_it_stays(work, chosen)
     if not work.is_expired(chosen):
@@ -92,13 +93,14 @@ def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, n
 class _Work:
     """The host that is worked on: its notes, its backups, its rows."""
 
-    def __init__(self, pool: Pool, catalogue: Catalogue, host: str) -> None:
-        self.pool, self.catalogue, self.host = pool, catalogue, host
+    def __init__(self, pool: Pool, catalogue: Catalogue, host: str, now: datetime) -> None:
+        self.pool, self.catalogue, self.host, self.now = pool, catalogue, host, now
         self.notes = read_notes(pool.host(host))
         self.rows = {row.name: row for row in catalogue.backups(host)}
 
     def choose(self, name: str, fits: Callable[[Record], bool], kind: str) -> str:
-        found = {str(record.name): record for _, _, record in final_backups(self.pool, self.host)}  # the newest first
+        records = (record for _, _, record in final_backups(self.pool, self.host))  # the newest first
+        found = {str(one.name): one for one in sorted(records, key=lambda one: one.started > latest(self.now))}
         if name == LATEST:
             name = next((one for one, record in found.items() if fits(record)), "")
             if not name:

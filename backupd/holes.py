@@ -1,8 +1,9 @@
 """Gives back their holes to files that rsync wrote dense.
 
 `--sparse` together with a snapshot as base rewrites what is unchanged and so loses sharing; without it, a sparse file that is new
-arrives with its holes written as zeros. So after rsync, the files that it wrote are looked through: runs of zeros become holes, but
-only where the data belongs to this file alone. What it shares with another backup costs nothing and stays untouched.
+arrives with its holes written as zeros. So after rsync, the files that were written, which the filesystem knows by its generations,
+are looked through: runs of zeros become holes, but only where the data belongs to this file alone. What it shares with another
+backup costs nothing and stays untouched.
 
 A hole frees room only when nothing of its extent is left: btrfs keeps an extent as long as one block of it is in use. So where
 zeros were a good part of an extent, what remains of it is written anew, the same bytes in the same place.
@@ -10,9 +11,10 @@ zeros were a good part of an extent, what remains of it is written anew, the sam
 
 import errno
 import fcntl
+import logging
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +23,19 @@ from types import TracebackType
 from typing import Self
 
 from backupd.beneath import FILE, FOLDER, open_folder
-from backupd.fiemap import Run, private_extents
+from backupd.fiemap import Run, extents, is_private
 from backupd.reflink import NOCOW, inode_flags
 from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool.atomic import NO_ROOM
+from btrkeep.pool.subvolume import commit, describe
+from btrkeep.treescan import FolderPaths, written_files
 from btrkeep.units import printable
+
+log = logging.getLogger(__name__)
 
 DATA = b"data"
 PIECE = 1 << 20  # bytes read or written at a time
+WORTH_DIGGING = 1 << 16  # bytes of a file, and of what was written to it
 # The longest extent that btrfs makes. fiemap shows neighbours as one; so much is judged at a time.
 _WINDOW = 128 << 20
 # Shorter runs of zeros are common in programs and databases that were never sparse: a hole there costs an item and frees nothing.
@@ -52,27 +60,63 @@ class DugResult:
     bytes: int
 
 
-def dig(subvolume: Path, names: Iterable[bytes], at_least: int = 65536) -> DugResult:
+class _Stopped(Exception):
+    """Nobody waits for holes any more, or the pool is full."""
+
+
+Stopped = Callable[[], bool]
+"""Asked before every file and every piece of one."""
+
+
+def dig_written(subvolume: Path, stopped: Stopped, at_least: int = WORTH_DIGGING) -> DugResult:
+    """Makes holes of the zeros in all files that were given `at_least` bytes since the subvolume came to be, as `dig` does.
+
+    Commits first: only then the filesystem can be asked.
+    """
+    found = describe(subvolume)
+    if found is None:
+        raise OperatorError(f"{subvolume} is no subvolume")
+    commit(subvolume)
+    root = os.open(subvolume, FOLDER)
+    try:
+        return dig(subvolume, _names(root, found.created, at_least), at_least, stopped)
+    finally:
+        os.close(root)
+
+
+def _names(root: int, since: int, at_least: int) -> Iterator[bytes]:
+    paths = FolderPaths(root)
+    for ino in written_files(root, since, at_least):
+        with suppress(FileNotFoundError):  # deleted, and still open
+            top, *path = paths.of(ino)
+            if top == DATA:
+                yield b"/".join(path)
+
+
+def dig(subvolume: Path, names: Iterable[bytes], at_least: int = WORTH_DIGGING, stopped: Stopped = lambda: False) -> DugResult:
     """Makes holes of the zeros in those `names` that are regular files of `at_least` bytes.
 
-    Names are paths relative to `subvolume`/data, as rsync prints them (without its escapes). What is not there, is no regular file
-    or lies behind a symlink is left out. Content, owner, mode, times and file capabilities stay. The subvolume is writable and
-    nobody else writes in it. Raises PoolUnusable when the pool is full or cannot be written, OperatorError for other errors.
+    Names are paths relative to `subvolume`/data. What is not there, is no regular file or lies behind a symlink is left out.
+    Content, owner, mode, times and file capabilities stay. The subvolume is writable and nobody else writes in it. When it is
+    `stopped`, or the pool is full, it returns what was done until then. Raises PoolUnusable when the pool cannot be written, or is
+    too full for a file's times and capabilities to be put back, OperatorError for other errors.
     """
     files = total = 0
     root = os.open(subvolume, FOLDER)
     try:
         with _LastFolder(root) as folders:
             for name in names:
-                dug = _dig_name(folders, name, at_least)
+                dug = _dig_name(folders, name, at_least, stopped)
                 files, total = files + bool(dug), total + dug
+    except _Stopped:  # the file that it was at has some of its holes, and may not be counted
+        pass
     finally:
         os.close(root)
     return DugResult(files, total)
 
 
 class _LastFolder:
-    """The folder of the last name is kept open: rsync names one folder's files one after the other."""
+    """The folder of the last name is kept open: files of one folder often come one after the other."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -98,7 +142,7 @@ class _LastFolder:
         return self._fd
 
 
-def _dig_name(folders: _LastFolder, name: bytes, at_least: int) -> int:
+def _dig_name(folders: _LastFolder, name: bytes, at_least: int, stopped: Stopped) -> int:
     *path, last = [component for component in name.split(b"/") if component not in (b"", b".")] or [b""]
     if b".." in path:
         return 0
@@ -107,7 +151,7 @@ def _dig_name(folders: _LastFolder, name: bytes, at_least: int) -> int:
         if fd is None:
             return 0
         try:
-            return _dig_file(fd)
+            return _dig_file(fd, stopped)
         finally:
             os.close(fd)
     except OSError as error:
@@ -125,35 +169,50 @@ def _open_file(folder: int, name: bytes, at_least: int) -> int | None:
     return os.open(name, os.O_RDWR | FILE, dir_fd=folder)
 
 
-def _dig_file(fd: int) -> int:
+def _dig_file(fd: int, stopped: Stopped) -> int:
     """The bytes that are holes now and were not."""
     status = os.fstat(fd)
     block = status.st_blksize
-    if status.st_size <= PIECE and not _zero_runs(fd, (0, status.st_size), block):
+    if status.st_size <= PIECE and not _zero_runs(fd, (0, status.st_size), block, stopped):
         return 0  # reading what was just written costs less than the flush that fiemap needs
     dug, capability = 0, _capability(fd)
     try:
-        for window in _private_windows(fd, status.st_size):
-            runs = _zero_runs(fd, window, block)
+        for window in _private_windows(fd, status.st_size, stopped):
+            runs = _zero_runs(fd, window, block, stopped)
             dug += _length(runs)
             for run in runs:
                 _punch(fd, run)
             if _worth_rewriting(window, runs) and not inode_flags(fd) & NOCOW:
-                _rewrite(fd, _between(window, runs))
+                _rewrite(fd, _between(window, runs), stopped)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        log.warning("the pool is full: zeros in files that came dense stay allocated")
+        raise _Stopped from error  # it would have saved room, and is not worth the backup
     finally:
         if dug:
             _put_back(fd, status, capability)
     return dug
 
 
-def _private_windows(fd: int, size: int) -> Iterator[Run]:
-    """The extents on disk that nothing else refers to, not compressed, up to the end of the file; long ones in parts."""
-    for start, end in private_extents(fd):
-        for part in range(start, min(end, size), _WINDOW):
-            yield part, min(part + _WINDOW, end, size)
+def _see_that_it_goes_on(stopped: Stopped) -> None:
+    if stopped():
+        raise _Stopped
 
 
-def _zero_runs(fd: int, window: Run, block: int) -> list[Run]:
+def _private_windows(fd: int, size: int, stopped: Stopped) -> Iterator[Run]:
+    """The extents on disk that nothing else refers to, not compressed, up to the end of the file; long ones in parts.
+
+    Neighbours on disk are one extent here.
+    """
+    for start, _, length, flags in extents(fd):
+        _see_that_it_goes_on(stopped)
+        if is_private(flags):
+            for part in range(start, min(start + length, size), _WINDOW):
+                yield part, min(part + _WINDOW, start + length, size)
+
+
+def _zero_runs(fd: int, window: Run, block: int, stopped: Stopped) -> list[Run]:
     """The runs of whole blocks of zeros in `window`, which starts at a block; a file's last block may be short.
 
     Comparing block by block runs at 40 GB/s on data, where the first bytes differ, and at 25 GB/s on zeros.
@@ -161,6 +220,7 @@ def _zero_runs(fd: int, window: Run, block: int) -> list[Run]:
     start, end = window
     zeros, runs, last = bytes(block), [], -1
     for at in range(start, end, PIECE):
+        _see_that_it_goes_on(stopped)
         piece = os.pread(fd, min(PIECE, end - at), at)
         piece += bytes(-len(piece) % block)
         for offset in range(0, len(piece), block):
@@ -193,10 +253,11 @@ def _punch(fd: int, run: Run) -> None:
     fcntl.ioctl(fd, _UNRESVSP64, _SPACE_RESV.pack(0, os.SEEK_SET, run[0], run[1] - run[0], 0, 0))
 
 
-def _rewrite(fd: int, parts: Iterable[Run]) -> None:
+def _rewrite(fd: int, parts: Iterable[Run], stopped: Stopped) -> None:
     """The same bytes again, into new extents. Interrupted at any point the content is still the same."""
     for start, end in parts:
         for at in range(start, end, PIECE):
+            _see_that_it_goes_on(stopped)
             piece = memoryview(os.pread(fd, min(PIECE, end - at), at))
             while piece:
                 written = os.pwrite(fd, piece, at)

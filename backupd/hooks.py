@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from backupd.transfer import Stopper
 from btrkeep.config import HostConfig
 from btrkeep.pool.marker import Pool
-from btrkeep.process.group import Group
+from btrkeep.process.group import Group, Unending
 from btrkeep.process.programs import ProgramFailed
 from btrkeep.units import printable
 
@@ -30,7 +30,7 @@ def command_of(words: tuple[str, ...], host: HostConfig) -> tuple[str, ...]:
 
 
 async def run(which: str, host: HostConfig, pool: Pool, stopper: Stopper, *, state: str) -> Trouble | None:
-    """Runs the hook, if there is one; None when it succeeded. Its processes are gone when this returns."""
+    """Runs the hook, if there is one; None when it succeeded. Its processes are gone when this returns, or cannot be ended."""
     words = command_of(host.before if which == "before" else host.after, host)
     if not words:
         return None
@@ -55,6 +55,8 @@ async def run(which: str, host: HostConfig, pool: Pool, stopper: Stopper, *, sta
     stopper.group = group
     try:
         status = await group.wait()
+    except Unending as error:
+        return Trouble(f"{which}: {stopper.reason}; {error.message}" if stopper.reason else f"{which}: {error.message}", skip=False)
     except asyncio.CancelledError:  # as for a transfer: nothing that we started may outlive the loop
         group.signal(signal.SIGKILL)
         raise

@@ -8,12 +8,13 @@ import asyncio
 import logging
 import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from backupd import hooks, working
 from backupd import record as records
-from backupd.holes import dig
+from backupd.holes import WORTH_DIGGING, dig_written
 from backupd.leftovers import take_host_lock
 from backupd.paths import HostTransfer
 from backupd.record import Record
@@ -28,12 +29,11 @@ from btrkeep.config import HostConfig
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.room import mount_options
+from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_time
 
 log = logging.getLogger(__name__)
-
-_WORTH_DIGGING = 1 << 16
 
 
 class HostRun:
@@ -43,14 +43,19 @@ class HostRun:
         self.site = site
         self.host = host
         self.stopper = Stopper()
+        self.stopped_for: str | None = None  # what the record says of it (Record.stopped_for)
         self.closing = Stopper()  # of the hook `after`, which a first signal lets come to its end
-        self.started = site.clock.now().replace(microsecond=0)  # what names and backup.json can hold
-        self.begun = time.monotonic()
+        self.begin()
         self.seconds: dict[str, float] = {}
         self.run_id = 0
         self.transfer: HostTransfer | None = None
         self.row: Backup | None = None  # what the catalogue says of `.working` while this run works on it
         self.ended = False
+
+    def begin(self) -> None:
+        """Has it begin now: it may have waited since it was made."""
+        self.started = self.site.clock.now().replace(microsecond=0)  # what names and backup.json can hold
+        self.begun = time.monotonic()
 
     def kill(self) -> None:
         """Stops at once what runs for this host now."""
@@ -114,22 +119,36 @@ class HostRun:
         return result
 
     async def _backup(self, lock: Lock, running: Running) -> HostResult:
-        if self.stopper.reason:
-            self._finish_run("partial", self.stopper.reason)
-            return HostResult(self.host.name, "partial", self.stopper.reason)
-        prepared, first = await self._prepare(running)
-        self.transfer = HostTransfer(self.site, self.host, prepared, lock, self.stopper, running)
-        await self.transfer.run()
-        self.seconds |= self.transfer.seconds
-        verdict = decide(list(self.transfer.results.values()))
-        record = self._record(first, self.transfer, verdict)
-        if verdict.state is None:
-            return await self._leave_unfinished(prepared, record, verdict, self.transfer)
-        return await self._finalise(prepared, record, verdict, self.transfer)
+        if not self.stopper.reason:
+            with syncing(self.site.pool.path) as disk, suppress(working.StoppedEarly):  # from before anything is written until
+                return await self._written(lock, running, disk)  # all of it is on the disk
+        self._finish_run("partial", self.stopper.reason)
+        return HostResult(self.host.name, "partial", self.stopper.reason)
 
-    async def _prepare(self, running: Running) -> tuple[Prepared, Record]:
+    async def _written(self, lock: Lock, running: Running, disk: Syncfs) -> HostResult:
+        prepared, first = await self._prepare(running, disk)
+        transfer = self.transfer = HostTransfer(self.site, self.host, prepared, lock, self.stopper, running)
+        try:
+            await transfer.run()
+            self.seconds |= transfer.seconds
+            verdict = decide(list(transfer.results.values()))
+            record = self._record(first, transfer, verdict)
+            if verdict.state is not None:
+                return await self._finalise(prepared, record, verdict, transfer, disk)
+        except working.DataLost:
+            raise
+        except Exception as error:
+            if not transfer.writing:  # a process that was given up may still write, so nothing can be said of the files
+                left = replace(first, error=str(error))
+                await asyncio.to_thread(working.leave_after_error, prepared, left, disk)
+            raise
+        return await self._leave_unfinished(prepared, record, verdict, transfer, disk)
+
+    async def _prepare(self, running: Running, disk: Syncfs) -> tuple[Prepared, Record]:
         site, begun = self.site, time.monotonic()
-        recovered, prepared = await asyncio.to_thread(working.recover_and_prepare, site.pool, self.host, self.started)
+        recovered, prepared = await asyncio.to_thread(
+            working.recover_and_prepare, site.pool, self.host, self.started, disk, self.stopper.event.is_set
+        )
         self.seconds["prepare"] = round(time.monotonic() - begun, 3)
         if recovered:
             site.catalogue.drop_backup(self.host.name, None)
@@ -140,14 +159,17 @@ class HostRun:
         site.catalogue.put_backup(self.row)
         return prepared, first
 
-    async def _finalise(self, prepared: Prepared, record: Record, verdict: Verdict, transfer: HostTransfer) -> HostResult:
+    async def _finalise(
+        self, prepared: Prepared, record: Record, verdict: Verdict, transfer: HostTransfer, disk: Syncfs
+    ) -> HostResult:
         site = self.site
-        names = [name for name, length in transfer.written if length >= _WORTH_DIGGING]
-        if names and not transfer.sparse:
+        # The sum is the host's word. A lie costs a commit, or room for zeros that are the host's own.
+        written = not prepared.fresh or (record.total("literal") or 0) >= WORTH_DIGGING
+        if written and not transfer.sparse:
             begun = time.monotonic()
-            await asyncio.to_thread(dig, prepared.path, names)
+            await asyncio.to_thread(dig_written, prepared.path, self.stopper.event.is_set)
             self.seconds["holes"] = round(time.monotonic() - begun, 3)
-        _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record)
+        _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk)
         final = replace(final, duration=round(time.monotonic() - self.begun, 3))  # the row knows what the file could not yet
         row = backup_row(site.pool, final, final.state, prepared.id)
         fields: RunFields = {**self._run_fields(verdict.error), "finished": self._moment()}
@@ -171,16 +193,23 @@ class HostRun:
             protocol=transfer.protocol or self.site.rsync.protocol,
             seconds=self.seconds,
             version=__version__,
+            stopped_for=None if verdict.state else self.stopped_for,
         )
 
-    async def _leave_unfinished(self, prepared: Prepared, record: Record, verdict: Verdict, transfer: HostTransfer) -> HostResult:
+    async def _leave_unfinished(
+        self, prepared: Prepared, record: Record, verdict: Verdict, transfer: HostTransfer, disk: Syncfs
+    ) -> HostResult:
         """What arrived stays for the next run; a `.working` in which nothing arrived goes again."""
-        nothing = prepared.fresh and not transfer.anything_arrived
+        nothing, lost = prepared.fresh and not transfer.anything_arrived, False
         try:
             if nothing:
                 await asyncio.to_thread(working.discard, prepared.path, prepared.uuid)
             else:
-                await asyncio.to_thread(records.write, prepared.path, record)
+                await asyncio.to_thread(working.leave, prepared, record, disk)
+        except working.DataLost as error:
+            verdict = replace(verdict, outcome="failed", error=f"{verdict.error}; {error}")
+            record = replace(record, error=verdict.error)
+            nothing, lost = not os.path.lexists(prepared.path), True
         except OSError as error:  # the same fault once more; a writable `.working` is partial whatever its record says
             log.warning("%s: %s", prepared.path, error.strerror)
             nothing = False
@@ -188,13 +217,13 @@ class HostRun:
             self.site.catalogue.drop_backup(self.host.name, None)
         else:
             self.site.catalogue.put_backup(backup_row(self.site.pool, record, records.PARTIAL, prepared.id))
-        if self.host.optional and transfer.unreachable:
+        if self.host.optional and transfer.unreachable and not lost:
             outcome = "skipped"
         else:
             outcome = "failed" if nothing and not self.stopper.reason else verdict.outcome
         self._finish_run(outcome, verdict.error)
         self.row = None
-        if any(result.outcome is Outcome.FAULT for result in record.paths):
+        if lost or any(result.outcome is Outcome.FAULT for result in record.paths):
             self._see_that_the_pool_works()
         return self._result(outcome, record)
 
@@ -207,8 +236,10 @@ class HostRun:
 
     def _failed(self, error: str) -> HostResult:
         self._finish_run("failed", error)
-        if self.row:  # `.working` stays, and nobody works on it
+        if self.row and os.path.lexists(self.site.pool.working(self.host.name)):  # it stays, and nobody works on it
             self.site.catalogue.put_backup(replace(self.row, state=records.PARTIAL))
+        elif self.row:
+            self.site.catalogue.drop_backup(self.host.name, None)
         return HostResult(self.host.name, "failed", error, seconds=time.monotonic() - self.begun)
 
     def _finish_run(self, outcome: str, error: str | None) -> None:

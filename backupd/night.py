@@ -12,21 +12,26 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from backupd import record as records
 from backupd.due import is_due, is_late, next_window, window_end
 from backupd.hostrun import HostRun
+from backupd.scarcity import Scarcity, too_little_room
 from backupd.site import HostResult, Running, Site
+from backupd.slots import Places, slots_of
+from backupd.unfinished import Unfinished, all_unfinished, give_up, more_room, room_came_back
 from btrkeep.catalogue import HostFacts, Progress
 from btrkeep.config import Config, HostConfig
-from btrkeep.errors import OperatorError, PoolUnusable, UsageError
-from btrkeep.pool.room import Room, read_room
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.room import read_room
 from btrkeep.process.proc import start_time
-from btrkeep.units import format_time
+from btrkeep.units import counted, format_size, format_time
 
 log = logging.getLogger(__name__)
 
 _PROGRESS_PAUSE = 2.0
 _ROOM_PAUSE = 1.0
-_LEAST_METADATA = 32 << 20
+_TOO_MUCH = "leave some of it out (`exclude`), expire backups, or give the pool more room; a later run discards it for the others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,11 @@ def plan(
     return [_of_the_night(host, facts.get(host.name), config.pool.zone, now, catch_up) for host in hosts]
 
 
+def _run(transfers: int, whose: str = "") -> str:
+    """ "1 transfer runs", "2 transfers of the group dmz run"."""
+    return f"{counted(transfers, 'transfer')}{whose} {'runs' if transfers == 1 else 'run'}"
+
+
 def _named(config: Config, name: str) -> Planned:
     if name not in config.hosts:
         from difflib import get_close_matches
@@ -88,25 +98,21 @@ def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now
     )
 
 
-def too_little_room(room: Room, config: Config) -> str:
-    """Why no new transfer may start, or nothing. Free in block groups and unallocated count together, and are said apart."""
-    floor = config.pool.min_free.bytes_of(room.total)
-    if room.available < floor:
-        return f"the pool has too little room: {room}, below min_free = {config.pool.min_free}"
-    if room.unallocated < _LEAST_METADATA and room.metadata_free < _LEAST_METADATA:
-        return f"the pool has too little room for metadata: {room}"
-    return ""
-
-
 class NoRoom(PoolUnusable):
     """Too little room for another transfer; those that run may come to their end."""
 
 
 class Night:
-    """Runs the planned hosts. `stop` and `kill` may be called at any time (from a signal handler of the loop)."""
+    """Runs the planned hosts. `stop` and `kill` may be called at any time (from a signal handler of the loop).
 
-    def __init__(self, site: Site, planned: Sequence[Planned]) -> None:
+    `waits`: no host begins while other runs have all places of the pool or of its group.
+
+    A host that was stopped for want of room, in an earlier run, gives its room to the others when they need it, and goes last.
+    """
+
+    def __init__(self, site: Site, planned: Sequence[Planned], *, waits: bool = False) -> None:
         self.site = site
+        self.waits = waits
         self.waiting = [entry for entry in planned if entry.runs]
         self.runs: dict[str, HostRun] = {}
         self.results: list[HostResult] = []
@@ -114,6 +120,8 @@ class Night:
         self.unusable: PoolUnusable | None = None
         self._changed = asyncio.Condition()
         self._room_seen = 0.0
+        self._making_room = asyncio.Lock()
+        self._last: set[str] = set()
 
     def stop(self, reason: str) -> None:
         """Nothing new starts; what runs is stopped cleanly and keeps what it has."""
@@ -132,11 +140,13 @@ class Night:
         at_a_time = max(1, min(self.site.config.backup.concurrency, len(self.waiting)))
         # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(at_a_time, "host"))
-        ticking = asyncio.create_task(self._tick())
+        scarcity = Scarcity(self.site.pool.path, self.site.config, self._transfers, self._stop_for_room)
+        beside = [asyncio.create_task(self._tick()), asyncio.create_task(scarcity.run())]
         try:
             await asyncio.gather(*(self._worker() for _ in range(at_a_time)))
         finally:
-            ticking.cancel()
+            for task in beside:
+                task.cancel()
             self.site.observer.end()
         return self.results
 
@@ -145,25 +155,43 @@ class Night:
             try:
                 await self._one(entry)
             except NoRoom as error:
-                self.unusable = self.unusable or error
-                self.reason = self.reason or error.message
+                self._nothing_starts(error)
             except PoolUnusable as error:
                 self.unusable = self.unusable or error
                 self.stop(error.message)
             async with self._changed:
                 self._changed.notify_all()
 
+    def _nothing_starts(self, error: NoRoom) -> None:
+        self.unusable = self.unusable or error
+        self.reason = self.reason or error.message
+
+    def _transfers(self) -> dict[int, str]:
+        """The hosts that are being transferred, by the process group of that."""
+        runs = {host: run.stopper.group for host, run in self.runs.items() if run.transfer}
+        return {group.pid: host for host, group in runs.items() if group}
+
+    def _stop_for_room(self, host: str, why: str) -> None:
+        """The host's transfer keeps what it has, and nothing new starts."""
+        self._nothing_starts(NoRoom(f"{host} was stopped: {why}", _TOO_MUCH))
+        self.runs[host].stopped_for = records.ROOM
+        self.runs[host].stopper.stop(why)
+
     async def _next(self) -> Planned | None:
         """The first waiting host whose group has a place; waits for one while others run."""
         async with self._changed:
             while self.waiting and not self.reason:
-                entry = next((entry for entry in self.waiting if self._group_has_place(entry.host)), None)
-                if entry:
+                if entry := self._first_with_place():
                     self.waiting.remove(entry)
                     self.runs[entry.host.name] = HostRun(self.site, entry.host)
                     return entry
                 await self._changed.wait()
         return None
+
+    def _first_with_place(self) -> Planned | None:
+        """Those that go last do so when no other waits."""
+        first = [entry for entry in self.waiting if entry.host.name not in self._last] or self.waiting
+        return next((entry for entry in first if self._group_has_place(entry.host)), None)
 
     def _group_has_place(self, host: HostConfig) -> bool:
         group = self.site.config.groups.get(host.group or "")
@@ -185,27 +213,94 @@ class Night:
                 closing = asyncio.get_running_loop().call_later(
                     (end - now).total_seconds(), run.stopper.stop, f"the window {host.window} has closed"
                 )
-            self._see_that_there_is_room()
-            result = await self._guarded(run)
-            if not result.good:
-                self._room_seen = 0.0  # it may be the pool that is full now
-            self._tell(result)
+            with Places(self.site.pool.locks, f"backup of {host.name}", format_time(run.started)) as places:
+                if await self._has_place(run, places) and await self._has_room(entry, run):
+                    result = await self._guarded(run)
+                    if not result.good:
+                        self._room_seen = 0.0  # it may be the pool that is full now
+                    self._tell(result)
         finally:
             if closing:
                 closing.cancel()
             del self.runs[host.name]
 
-    def _see_that_there_is_room(self) -> None:
-        """Raises PoolUnusable. Asked before every transfer, but not of the kernel more often than once a second."""
+    async def _has_place(self, run: HostRun, places: Places) -> bool:
+        """Whether the host may begin now. A run that waits does so; another has it begin although too many run, and says so."""
+        wanted, name, said = slots_of(self.site.config, run.host), run.host.name, self.site.observer.notice
+        if not self.waits:
+            if missing := places.take(wanted):
+                said(f"{name} is one more than `concurrency`{missing.whose} allows: {_run(missing.count)} (--wait waits)")
+            return True
+        if await places.wait(
+            wanted,
+            run.stopper,
+            lambda: self.reason is not None,
+            lambda missing: said(f"{name} waits for its turn: {_run(missing.count, missing.whose)} already"),
+        ):
+            run.begin()
+            return True
+        if not self.reason:  # its window has closed
+            self._tell(HostResult(name, "skipped", run.stopper.reason))
+        return False
+
+    async def _has_room(self, entry: Planned, run: HostRun) -> bool:
+        """Whether the host may begin; when not, it goes last or was stopped. Raises NoRoom when there is none to be had."""
+        async with self._making_room:
+            while why := self._too_little_room():
+                if self.reason or run.stopper.reason:  # also while another host waited for room
+                    if not self.reason:  # its window has closed
+                        self._tell(HostResult(entry.host.name, "skipped", run.stopper.reason))
+                    return False
+                found = await asyncio.to_thread(all_unfinished, self.site.pool)
+                if entry.host.name in self._last or any(one.for_room and one.host == entry.host.name for one in found):
+                    self._go_last(entry, NoRoom(why, more_room(found)))
+                    return False
+                given_up = next((one for one in found if one.for_room and self._give_up(one)), None)
+                if given_up is None:
+                    raise NoRoom(why, more_room(found))
+                came_back = await room_came_back(self.site.pool, given_up, self._is_room, run.stopper.event.is_set)
+                if not came_back and not run.stopper.reason:
+                    raise NoRoom(why, f"what {given_up.host} had is deleted, but not gone yet: wait (`backupd progress`)")
+        return True
+
+    def _go_last(self, entry: Planned, error: NoRoom) -> None:
+        """A host that had too much itself takes no other's room. Raises that error when all others had their turn."""
+        self._last.add(entry.host.name)
+        if all(other.host.name in self._last for other in self.waiting):
+            raise error
+        self.waiting.append(entry)
+
+    def _give_up(self, one: Unfinished) -> bool:
+        """Whether it was discarded: not when somebody works on it, or when it is not what it was."""
+        try:
+            lock = take_lock(self.site.pool.locks / f"host-{one.host}", "discarding", format_time(self.site.clock.now()))
+        except LockHeld:
+            return False
+        with lock:
+            if not give_up(one):
+                return False
+            self.site.catalogue.drop_backup(one.host, None)
+        self._last.add(one.host)
+        self.site.observer.notice(
+            f"{one.host} was unfinished and took {format_size(one.size)}: discarded, so that others have room"
+        )
+        return True
+
+    def _is_room(self) -> bool:
+        return not self._too_little_room()
+
+    def _too_little_room(self) -> str:
+        """Why no transfer may start, or nothing. Raises PoolUnusable. The kernel is not asked more often than once a second."""
         if time.monotonic() - self._room_seen < _ROOM_PAUSE:
-            return
+            return ""
         try:
             room = read_room(self.site.pool.path)
         except OSError as error:
             raise PoolUnusable(f"{self.site.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)") from error
         if reason := too_little_room(room, self.site.config):
-            raise NoRoom(reason, "expire backups, or give the pool more room")
+            return reason
         self._room_seen = time.monotonic()
+        return ""
 
     async def _guarded(self, run: HostRun) -> HostResult:
         """A bug met by one host must not cost the others their night: it is logged with its traceback and counted as failed."""

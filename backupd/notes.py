@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.record import COMPLETE, SUSPECT, Record, UnreadableRecord
-from btrkeep.pool.atomic import write_atomically
+from backupd.record import COMPLETE, NOT_UNDERSTOOD, SUSPECT, Record, UnreadableRecord, text_of_file
+from btrkeep.pool.atomic import with_reserve, write_atomically
 from btrkeep.units import parse_time
 
 FORMAT = 1
@@ -70,10 +70,10 @@ def read_notes(folder: Path) -> Notes:
     """The notes in a host's folder. Raises UnreadableRecord when they are there and cannot be read."""
     path = folder / NOTES
     try:
-        return _parse(json.loads(path.read_text("utf-8")), path)
+        return _parse(json.loads(text_of_file(path)), path)
     except FileNotFoundError:
         return Notes()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, *NOT_UNDERSTOOD) as error:
         raise UnreadableRecord(
             f"{path} cannot be read: {error}", "mend or restore the file; until then nothing of this host is deleted"
         ) from None
@@ -94,8 +94,9 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
 
 
 def write_notes(folder: Path, notes: Notes) -> None:
-    """Replaces the notes as a whole, on disk before this returns."""
-    write_atomically(folder / NOTES, text_of(notes))
+    """Replaces the notes as a whole, on disk before this returns. On a full pool they take the reserve. Raises OSError."""
+    pool = folder.parent.parent
+    with_reserve(pool, lambda: write_atomically(folder / NOTES, text_of(notes)))
 
 
 def text_of(notes: Notes) -> str:

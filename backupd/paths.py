@@ -3,24 +3,31 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from backupd.hardlinks import split
+from backupd.hardlinks import Stopped, split
 from backupd.record import DATA
 from backupd.rsync.command import Pass, passes, rsync_command
 from backupd.rsync.meaning import Kind, Meaning, meaning
-from backupd.rsync.output import Output
+from backupd.rsync.output import Output, bounded
 from backupd.site import Running, Site
 from backupd.transfer import Ended, Stopper, transfer
-from backupd.verdict import Limits, Outcome, PathResult, judge
+from backupd.unlisted import files_below
+from backupd.verdict import Limits, Outcome, PathResult, enough_below, judge
 from backupd.working import Prepared, drop_other_paths
 from btrkeep.catalogue import RunFields
 from btrkeep.config import HostConfig
 from btrkeep.pool.locks import Lock
-from btrkeep.pool.subvolume import commit
+from btrkeep.pool.subvolume import commit, inodes_made
+from btrkeep.units import format_size
 
 _FLOWS = ("created", "deleted", "transferred", "transferred_bytes", "literal", "matched", "sent", "received")
 _LONGEST_PAUSE = 300.0
+MAY_SAY = 64 << 20
+"""Bytes that a host may have printed in a run, whatever it has."""
+_FOR_EACH_FILE = 256
+_LINE = 100  # bytes that take as long to read as a line takes beside its bytes
 
 
 class HostTransfer:
@@ -34,12 +41,14 @@ class HostTransfer:
         self.stopper = stopper
         self.running = running
         self.results: dict[str, PathResult] = {}
-        self.written: list[tuple[bytes, int]] = []
         self.seconds = {"rsync": 0.0}
         self.attempts = 0
         self.protocol: int | None = None
         self.sparse = prepared.base is None
         self._last: Ended | None = None
+        self._said_bytes = 0
+        self._may_say = MAY_SAY
+        self.writing = False  # whether an rsync was started of which nobody has seen that all its processes are gone
         self._said: dict[str, tuple[str, ...]] = {}
 
     async def run(self) -> None:
@@ -64,20 +73,21 @@ class HostTransfer:
         return [path for path in paths if self.results[path].outcome is Outcome.UNFINISHED]
 
     async def _path(self, path: str) -> PathResult:
-        """One source path through all its passes; it ends with the first that is not complete."""
+        """One source path through all its passes, or to the first that does not come to its end.
+
+        The last pass looks at everything, so what it says is all that there is to say.
+        """
         earlier = self.results.get(path)
         numbers = {key: count for key, count in earlier.numbers.items() if key in _FLOWS} if earlier else {}
-        begun, before = time.monotonic(), None
-        if earlier is not None:  # an rsync has made hard links here already, and the host may have broken one since
-            await asyncio.to_thread(_split_again, self.prepared, path)
+        begun, linked = time.monotonic(), earlier is not None
         for one_pass in passes(self.host.inplace, based=not self.sparse):
+            if linked:  # an rsync has made hard links here already, and the host may have broken one since
+                await asyncio.to_thread(_split_again, self.prepared, path, self.stopper.event.is_set)
             ended = await self._rsync(path, one_pass)
-            if before:
-                ended.take_in(before)
-            before = ended
+            linked = True
             _add(numbers, ended.output)
-            result = self._judge(path, ended, numbers, time.monotonic() - begun)
-            if result.outcome is not Outcome.COMPLETE:
+            result = await self._judge(path, ended, numbers, time.monotonic() - begun)
+            if result.outcome.rank > Outcome.SUSPECT.rank:
                 break
         self._said[path] = tuple(ended.messages.last)
         self.running.finish_path()
@@ -89,17 +99,41 @@ class HostTransfer:
         data = str(self.prepared.path / DATA)
         command = rsync_command(self.host, self.site.config.ssh, path, data, one_pass, self.site.buckets(self.host))
         self.running.path = path
-        ended = self._last = await transfer(command, self.lock, self.stopper, self.host.stall, self.running.take)
-        self.written += ended.output.written
+        self.writing = True
+        ended = self._last = await transfer(command, self.lock, self.stopper, self.host.stall, self.running.take, self._heard)
+        self.writing = False
         self.protocol = ended.output.protocol or self.protocol
         self.seconds["rsync"] = round(self.seconds["rsync"] + ended.seconds, 3)
         return ended
 
-    def _judge(self, path: str, ended: Ended, numbers: Mapping[str, int], seconds: float) -> PathResult:
+    def _heard(self, data: bytes) -> bool:
+        """Whether it shall be read. Stops a host that prints without end, as a sender can have anything printed.
+
+        rsync prints some 80 bytes for each file that it writes, and a line for each that cannot be read. So much more than that is
+        allowed for each file that the backup can have, which the filesystem knows.
+        """
+        self._said_bytes += len(data) + _LINE * data.count(b"\n")
+        if self._said_bytes > self._may_say:
+            with suppress(OSError):  # such as on a full pool
+                self._may_say = MAY_SAY + _FOR_EACH_FILE * self.attempts * inodes_made(self.prepared.path)
+        enough = self._said_bytes > self._may_say
+        if enough:
+            self.stopper.stop(f"the host prints without end: more than {format_size(self._may_say)}, which is not read any further")
+        return not enough
+
+    async def _judge(self, path: str, ended: Ended, numbers: Mapping[str, int], seconds: float) -> PathResult:
         based_on = self.prepared.base.path(path) if self.prepared.base else None
         limits = Limits(self.host.shrink_limit, self.host.unreadable_limit)
-        complete = numbers if ended.output.numbers else {}
-        result = judge(path, ended.exit_code, ended.messages, complete, based_on.numbers if based_on else None, limits, seconds)
+        complete, before = numbers if ended.output.numbers else {}, based_on.numbers if based_on else None
+        below = 0
+        if unlisted := ended.messages.unlisted:
+            enough = enough_below(ended.messages, complete, limits)
+            stopped = self.stopper.event.is_set
+            below, unknown = await asyncio.to_thread(files_below, self.prepared.path, path, unlisted, enough, stopped)
+            ended.messages.unlisted_beyond += unknown
+            if unknown and not ended.stopped:
+                ended = replace(ended, stopped=self.stopper.reason)  # if that was why
+        result = judge(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below)
         if ended.stopped:
             result = replace(result, outcome=Outcome.UNFINISHED, reason=f"{path}: {ended.stopped}")
         return replace(result, numbers=dict(numbers))
@@ -115,8 +149,10 @@ class HostTransfer:
 
     @property
     def anything_arrived(self) -> bool:
-        """Whether `.working` holds anything that this run brought."""
-        return bool(self.written) or any(result.numbers.get("received", 0) > 0 for result in self.results.values())
+        """Whether `.working`, which was new, may hold anything that this run brought."""
+        if any(result.numbers.get("received", 0) > 0 for result in self.results.values()):
+            return True
+        return self.protocol is not None and (not self.sparse or any((self.prepared.path / DATA).iterdir()))
 
     def _worth_another(self) -> bool:
         if self.stopper.reason or any(result.outcome is Outcome.FAULT for result in self.results.values()):
@@ -132,20 +168,20 @@ class HostTransfer:
             "exit_code": worst.exit_code if worst else None,
             "meaning": worst.meaning if worst else None,
             "last_lines": self._said.get(worst.path, ()) if worst else (),
-            "literal_bytes": sum(result.numbers.get("literal", 0) for result in results),
-            "matched_bytes": sum(result.numbers.get("matched", 0) for result in results),
-            "received_bytes": sum(result.numbers.get("received", 0) for result in results),
+            "literal_bytes": bounded(sum(result.numbers.get("literal", 0) for result in results)),
+            "matched_bytes": bounded(sum(result.numbers.get("matched", 0) for result in results)),
+            "received_bytes": bounded(sum(result.numbers.get("received", 0) for result in results)),
             "protocol": self.protocol,
         }
 
 
-def _split_again(prepared: Prepared, path: str) -> None:
+def _split_again(prepared: Prepared, path: str, stopped: Stopped) -> None:
     commit(prepared.path)  # the tree search sees committed inodes only
-    split(prepared.path, under=path)
+    split(prepared.path, under=path, stopped=stopped)
 
 
 def _add(numbers: dict[str, int], output: Output) -> None:
     """Flows add up over passes and attempts, the rest is as the last whole list had it. A killed rsync told only its progress."""
     found = output.numbers or {"literal": output.progress.bytes, "received": output.progress.bytes}
     for key, count in found.items():
-        numbers[key] = numbers.get(key, 0) + count if key in _FLOWS else max(numbers.get(key, 0), count)
+        numbers[key] = bounded(numbers.get(key, 0) + count) if key in _FLOWS else count

@@ -2,7 +2,7 @@
 
 import logging
 
-from btrkeep.catalogue import Catalogue, CatalogueBusy
+from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.config import Config, point, publish
 from btrkeep.pool.marker import Pool
 from btrkeep.units import printable
@@ -15,7 +15,7 @@ def tell_dashboard(config: Config, pool: Pool, catalogue: Catalogue) -> None:
     try:
         publish(config, catalogue, rehearsal=pool.rehearsal, filesystem=pool.filesystem)
         point(config)
-    except CatalogueBusy as error:
+    except (CatalogueBusy, CatalogueUnusable) as error:
         _log.info("%s", printable(error.message))
     except OSError as error:
         _log.info("the dashboard is not told where %s is: %s", printable(str(config.pool.state)), error.strerror)

@@ -1,22 +1,39 @@
 """The pool and the catalogue brought together: where they differ, the pool wins."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from backupd.folders import hosts_of, names_of
-from backupd.notes import effective_state, read_notes
-from backupd.record import FINAL, PARTIAL
-from backupd.rows import backup_row
+from backupd.hardlinks import STAGING
+from backupd.notes import Notes, effective_state, read_notes
+from backupd.record import DATA, FINAL, PARTIAL, RECORD, UnreadableRecord, read
+from backupd.rows import agrees, backup_row
 from backupd.working import ours, recover
-from btrkeep.catalogue import Backup, Catalogue, Run
+from btrkeep.catalogue import Backup, Catalogue, NotedState, Run
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import take_lock
-from btrkeep.pool.marker import WORKING, Pool
-from btrkeep.pool.subvolume import describe
+from btrkeep.pool.marker import MARKER, WORKING, Pool
+from btrkeep.pool.subvolume import delete, describe
 from btrkeep.process.proc import start_time
+from btrkeep.units import counted
+
+log = logging.getLogger(__name__)
 
 RECONCILING = "reconciling"
+_KILLED, _ADDED, _DROPPED, _AMENDED, _STAGED = "killed", "added", "dropped", "amended", "staged"
+_WORDS = {
+    _KILLED: ("killed run", "found"),
+    _ADDED: ("backup", "added"),
+    _DROPPED: ("row", "without a backup dropped"),
+    _AMENDED: ("row", "brought up to date with notes.json"),
+    _STAGED: ("beginning", "of a killed run removed"),
+}
 
 
 def row_of(pool: Pool, host: str, name: str) -> Backup | None:
@@ -37,52 +54,146 @@ def row_of(pool: Pool, host: str, name: str) -> Backup | None:
 def all_rows(pool: Pool, trouble: list[str]) -> Iterator[Backup]:
     """Every backup of the pool, for a rebuild. What cannot be read is told in `trouble` and passed over."""
     for host in hosts_of(pool):
-        for name in sorted(names_of(pool, host)):
-            try:
+        names: list[str] = []
+        with _told(trouble, host):
+            names = sorted(names_of(pool, host))
+        for name in names:
+            row = None
+            with _told(trouble, f"{host}/{name}"):
                 row = row_of(pool, host, name)
-            except OperatorError as error:
-                trouble.append(f"{host}/{name}: {error.message}")
-                continue
+                if row is None:
+                    trouble.append(f"{host}/{name}: not a backup of ours (its backup.json does not name it), left alone")
             if row:
                 yield row
-            else:
-                trouble.append(f"{host}/{name}: not a backup of ours (its backup.json does not name it), left alone")
 
 
-def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> str:
-    """Mends what a kill or a hand in the pool left different, cheaply: by names. What was done, in words, or nothing.
+@contextmanager
+def _told(trouble: list[str], where: str) -> Iterator[None]:
+    """What goes wrong with one host is said and costs the others nothing; a bug has its traceback in the log besides."""
+    try:
+        yield
+    except (LockHeld, PoolUnusable):
+        raise
+    except OperatorError as error:
+        trouble.append(f"{where}: {error.message}")
+    except OSError as error:
+        trouble.append(f"{where}: {error}")
+    except Exception as error:
+        log.exception("%s", where)
+        trouble.append(f"{where}: {error!r}")
+
+
+@dataclass(slots=True)
+class Reconciled:
+    """What was done: `counts`, by what it is. `locked`: hosts that differ, and that somebody works on. `trouble`: hosts that
+    are left as they are, and why.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    locked: list[str] = field(default_factory=list)
+    trouble: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        done = [f"{counted(self.counts[what], noun)} {rest}" for what, (noun, rest) in _WORDS.items() if self.counts[what]]
+        return ", ".join([*done, *(f"left as it is: {text}" for text in self.trouble)])
+
+    def in_the_pool(self) -> "Reconciled":
+        """The same without what was done to rows."""
+        return Reconciled(Counter({_STAGED: self.counts[_STAGED]} if self.counts[_STAGED] else {}), self.locked, self.trouble)
+
+    def __bool__(self) -> bool:
+        """Whether there is something to say."""
+        return bool(self.counts or self.trouble)
+
+
+def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> Reconciled:
+    """Mends what a kill or a hand in the pool left different, cheaply: by names, and by what the hosts' notes say.
 
     A host that is locked is left to whoever works on it. One whose folder holds something that is in the way is named in the
     answer and costs the others nothing.
     """
+    done = Reconciled()
     dead = [run for run in catalogue.unfinished_runs() if start_time(run.pid) != run.pid_started]
     killed = {run.host for run in dead}
-    done = {"runs that were killed": len(dead), "backups added": 0, "rows without a backup dropped": 0}
-    trouble = []
+    if dead:
+        done.counts[_KILLED] = len(dead)
     known: dict[str, set[str]] = {}
     for host, name in catalogue.names():
         known.setdefault(host, set()).add(name or WORKING)
+    noted: dict[str, list[NotedState]] = {}
+    for row in catalogue.noted_states():
+        noted.setdefault(row.host, []).append(row)
     for host in sorted({*hosts_of(pool), *known}):
-        try:
-            if host in killed or _differs(pool, host, known.get(host, set())):
-                with take_lock(pool.locks / f"host-{host}", RECONCILING, since):
-                    added, dropped = _mend(pool, catalogue, host, known.get(host, set()))
-                done["backups added"] += added
-                done["rows without a backup dropped"] += dropped
-        except PoolUnusable:
-            raise
-        except LockHeld:
-            continue
-        except (OperatorError, OSError) as error:
-            trouble.append(f"{host} is left as it is: {error}")
+        with _told(done.trouble, host):
+            if host in killed or _differs(pool, host, known.get(host, set()), noted.get(host, ())):
+                _mend_locked(pool, catalogue, host, since, done)
+    for host in _staged_hosts(pool):
+        with _told(done.trouble, f"{MARKER}/new/{host}"):
+            _drop_staged(pool, host, since, done)
     for run in dead:
         _end_dead_run(catalogue, run)
-    return ", ".join([*(f"{count} {words}" for words, count in done.items() if count), *trouble])
+    return done
 
 
-def _differs(pool: Pool, host: str, known: set[str]) -> bool:
-    there = names_of(pool, host)
-    return there != known or (WORKING in there and _is_finished(pool, host))
+def _differs(pool: Pool, host: str, known: set[str], noted: Sequence[NotedState]) -> bool:
+    there = names_of(pool, host, known)
+    if there != known or (WORKING in there and _is_finished(pool, host)):
+        return True
+    return bool(_stale(read_notes(pool.host(host)), known, noted))
+
+
+def _stale(notes: Notes, known: AbstractSet[str], noted: Sequence[NotedState]) -> set[str]:
+    """Names of rows that do not say what the host's notes say."""
+    rows = {row.name: row for row in noted if row.name}
+    return {name for name in known & (notes.backups.keys() | rows.keys()) if not agrees(rows.get(name), notes, name)}
+
+
+def _mend_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: Reconciled) -> None:
+    try:
+        lock = take_lock(pool.locks / f"host-{host}", RECONCILING, since)
+    except LockHeld:
+        done.locked.append(host)
+        return
+    with lock:
+        done.counts.update({what: count for what, count in _mend(pool, catalogue, host).items() if count})
+
+
+def _staged_hosts(pool: Pool) -> list[str]:
+    """Of which a killed run may have left something that it was making."""
+    try:
+        return sorted(entry.name for entry in os.scandir(pool.path / MARKER / "new") if entry.is_dir(follow_symlinks=False))
+    except FileNotFoundError:
+        return []
+
+
+def _drop_staged(pool: Pool, host: str, since: str, done: Reconciled) -> None:
+    """Deletes the subvolume that a run of the host was making when it was killed: before it had a record, or the name `.working`.
+
+    Runs hold the host's lock while they make one. What does not look like a run's is left alone.
+    """
+    path = pool.staged(host)
+    if describe(path) is None:
+        return
+    try:
+        lock = take_lock(pool.locks / f"host-{host}", RECONCILING, since)
+    except LockHeld:
+        return
+    with lock:
+        found = describe(path)
+        if found and not found.read_only and _is_runs(path, host, read_notes(pool.host(host)).was):
+            delete(path.parent, found.id)
+            done.counts[_STAGED] += 1
+
+
+def _is_runs(path: Path, host: str, was: Sequence[str]) -> bool:
+    """Whether it is empty, or a snapshot of one of the host's backups, of today's name or one that it `was`."""
+    if not {entry.name for entry in os.scandir(path)} <= {RECORD, RECORD + ".new", DATA, os.fsdecode(STAGING)}:
+        return False
+    try:
+        record = read(path)
+    except UnreadableRecord:
+        return True
+    return not os.path.lexists(path / DATA) if record is None else record.host in (host, *was)
 
 
 def _is_finished(pool: Pool, host: str) -> bool:
@@ -90,15 +201,24 @@ def _is_finished(pool: Pool, host: str) -> bool:
     return subvolume is not None and subvolume.read_only
 
 
-def _mend(pool: Pool, catalogue: Catalogue, host: str, known: set[str]) -> tuple[int, int]:
-    """How many rows were added and dropped. That of a `.working` is written anew: nobody works on it any more."""
+def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
+    """How much of what was done. All is looked at again, under the host's lock.
+
+    The row of a `.working` is written anew: nobody works on it any more.
+    """
     recover(pool, host)
-    there = names_of(pool, host)
-    for name in known - there:
+    there, rows = names_of(pool, host), {row.name or WORKING: row for row in catalogue.backups(host)}
+    for name in rows.keys() - there:
         catalogue.drop_backup(host, None if name == WORKING else name)
-    if WORKING in known & there:
+    if WORKING in rows.keys() & there:
         _add(pool, catalogue, host, WORKING)
-    return sum(_add(pool, catalogue, host, name) for name in there - known), len(known - there)
+    noted = [NotedState(host, one.name, one.state, one.outcome, one.held, one.expired) for one in rows.values() if one.name]
+    stale = _stale(read_notes(pool.host(host)), rows.keys() & there, noted)
+    return {
+        _ADDED: sum(_add(pool, catalogue, host, name) for name in there - rows.keys()),
+        _DROPPED: len(rows.keys() - there),
+        _AMENDED: sum(_add(pool, catalogue, host, name) for name in stale),
+    }
 
 
 def _add(pool: Pool, catalogue: Catalogue, host: str, name: str) -> bool:

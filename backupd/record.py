@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from backupd.rsync.output import bounded
 from backupd.verdict import Outcome, PathResult
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_time, parse_time
@@ -23,6 +24,12 @@ RECORD = "backup.json"
 DATA = "data"
 RUNNING, COMPLETE, SUSPECT, FAILED, PARTIAL = "running", "complete", "suspect", "failed", "partial"
 FINAL = (COMPLETE, SUSPECT, FAILED)
+ROOM = "room"
+"""What a run was stopped for: it grew fastest while the pool had too little of it."""
+
+LARGEST = 16 << 20
+"""Bytes of a backup.json or notes.json at the most; real ones have some thousands."""
+LARGEST_NUMBER = (1 << 63) - 1  # what a database's column takes
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo may lie there
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)  # missing; a symlink; a socket
@@ -32,11 +39,19 @@ class UnreadableRecord(OperatorError):
     """A backup.json or notes.json that cannot be understood; what it speaks of is neither used nor deleted."""
 
 
+NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What comes of JSON that is none, is nested without end, or means something else than it should."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One backup.json. `name` is None until the backup is final; `settings` are those that a continued run must share.
 
     `split`: before the run's rsync no file had more than one link (hardlinks.py), so its links are all younger than the subvolume.
+
+    `doubted`: files that have the time of doubt.py are not known to be on the disk. The file has it only when it is so.
+
+    `stopped_for`: ROOM in a partial one that was stopped for it, else None, and then not in the file.
     """
 
     host: str
@@ -58,11 +73,13 @@ class Record:
     seconds: Mapping[str, float] = field(default_factory=dict)
     version: str = ""
     split: bool = False
+    doubted: bool = False
+    stopped_for: str | None = None
 
     def total(self, key: str) -> int | None:
-        """The sum of one of rsync's numbers over all paths; None when no path has it."""
+        """The sum of one of rsync's numbers over all paths, bounded as they are; None when no path has it."""
         found = [result.numbers[key] for result in self.paths if key in result.numbers]
-        return sum(found) if found else None
+        return bounded(sum(found)) if found else None
 
     def path(self, name: str) -> PathResult | None:
         """The result of one source path."""
@@ -71,6 +88,10 @@ class Record:
     def to_fields(self) -> dict[str, Any]:
         """What the file holds, as JSON has it. (dataclasses.asdict copies deeply, which is half of a small host's CPU time.)"""
         fields: dict[str, Any] = {"format": FORMAT, **{name: getattr(self, name) for name in _FIELDS}}
+        if not self.doubted:
+            del fields["doubted"]
+        if self.stopped_for is None:
+            del fields["stopped_for"]
         fields["started"] = format_time(self.started)
         fields["finished"] = format_time(self.finished) if self.finished else None
         fields["paths"] = [{name: getattr(result, name) for name in _PATH_FIELDS} for result in self.paths]
@@ -95,15 +116,31 @@ def parse(text: str) -> Record:
         known["finished"] = parse_time(known["finished"]) if known.get("finished") else None
         known["paths"] = tuple(_path_result(entry) for entry in known.get("paths", ()))
         known["warnings"] = tuple(known.get("warnings", ()))
-        return Record(**known)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _checked(Record(**known))
+    except NOT_UNDERSTOOD as error:
         raise UnreadableRecord(f"backup.json cannot be understood: {error!r}", "nothing is done with this backup") from None
+
+
+def _checked(record: Record) -> Record:
+    """The record, if its fields are what a catalogue's row takes. Raises TypeError, ValueError."""
+    texts = (record.host, record.uuid, record.state, *record.warnings)
+    maybe = (record.name, record.base, record.base_uuid, record.error, record.rsync_version, record.stopped_for)
+    if not all(isinstance(text, str) for text in texts) or not all(text is None or isinstance(text, str) for text in maybe):
+        raise TypeError("a text is none")
+    numbers: list[Any] = [
+        record.duration or 0,
+        record.attempts,
+        *(number for path in record.paths for number in path.numbers.values()),
+    ]
+    if not all(isinstance(number, float) or (isinstance(number, int) and abs(number) <= LARGEST_NUMBER) for number in numbers):
+        raise ValueError("a number is none, or out of all bounds")
+    return record
 
 
 def _path_result(entry: Mapping[str, Any]) -> PathResult:
     known = {name: entry[name] for name in PathResult.__dataclass_fields__ if name in entry}
     lists = {name: tuple(known.get(name, ())) for name in ("warnings", "samples")}
-    numbers = {key: int(number) for key, number in known.get("numbers", {}).items()}
+    numbers = {key: bounded(int(number)) for key, number in known.get("numbers", {}).items()}  # once they could be any
     return PathResult(**{**known, **lists, "numbers": numbers, "outcome": Outcome(known["outcome"])})
 
 
@@ -112,7 +149,7 @@ def read(subvolume: Path) -> Record | None:
     path = subvolume / RECORD
     try:
         text = _text_of(path)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UnreadableRecord(f"{path}: {error}", "nothing is done with this backup") from None
     return None if text is None else parse(text)
 
@@ -126,16 +163,39 @@ def _text_of(path: Path) -> str | None:
             return None
         raise
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return None
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            return file.read().decode("utf-8")
+        return _content(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else None
     finally:
         os.close(fd)
 
 
-def write(subvolume: Path, record: Record) -> None:
-    """Replaces the record of a writable subvolume. What makes it durable is the commit that follows."""
+def _content(fd: int) -> str:
+    """The text of a regular file. Raises OSError; ValueError when it is none, or too large to be one of ours."""
+    with os.fdopen(fd, "rb", closefd=False) as file:
+        found = file.read(LARGEST + 1)
+    if len(found) > LARGEST:
+        raise ValueError(f"it has more than {LARGEST >> 20} MiB")
+    return found.decode("utf-8")
+
+
+def text_of_file(path: Path) -> str:
+    """The text of a regular file of ours; no symlink is followed, no pipe waited for.
+
+    Raises OSError when it is missing, or no file; ValueError when it is no text, or too large to be ours.
+    """
+    fd = os.open(path, _READ)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        return _content(fd)
+    finally:
+        os.close(fd)
+
+
+def write(subvolume: Path, record: Record, *, durable: bool = False) -> None:
+    """Replaces the record of a writable subvolume. What makes that durable is the sync that follows.
+
+    With `durable` the new one is on the disk before it has the name: a power cut leaves one of the two, never an empty file.
+    """
     temporary = subvolume / (RECORD + ".new")
     try:
         file = temporary.open("xb")
@@ -144,4 +204,7 @@ def write(subvolume: Path, record: Record) -> None:
         file = temporary.open("xb")
     with file:
         file.write(json.dumps(record.to_fields()).encode("utf-8") + b"\n")
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     temporary.replace(subvolume / RECORD)

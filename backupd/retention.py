@@ -1,8 +1,9 @@
 """Which backups of a host are kept, and why. Pure: plain data, an explicit `now`, reasons with every answer.
 
 The first complete backup of a day, ISO week, month and year, in the pool's zone, stands for it; of each kind the newest N that have
-one are kept. Nothing is measured from `now`, so a host that fell silent keeps what it has, and a wrong clock takes nothing away.
-A period's first backup stays its first, so it does not matter how often this is asked (docs/decisions/0008-retention.rst).
+one are kept. Suspect and failed ones go when two complete ones are newer; until then the same rules thin them. Nothing is measured
+from `now`, so a host that fell silent keeps what it has, and a wrong clock takes nothing away. A period's first backup stays its
+first, so it does not matter how often this is asked (docs/decisions/0008-retention.rst).
 """
 
 from bisect import bisect_left
@@ -10,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from backupd.due import FUTURE
+from backupd.due import latest
 from backupd.record import COMPLETE, FAILED, SUSPECT
 from btrkeep.config import Retention
 from btrkeep.config.keys import RETENTION, TABLE
@@ -21,6 +23,7 @@ from btrkeep.config.problems import Refused, nearest
 from btrkeep.units import format_time
 
 ENOUGH = 2  # so many newer complete backups make a suspect or failed one needless
+_KNOWN = (SUSPECT, FAILED)  # the states, besides complete, of which it is known what to do
 NO_POLICY = "no retention policy"
 STAMPED_IN_THE_FUTURE = "stamped in the future"
 
@@ -46,6 +49,10 @@ class Candidate:
     expired: datetime | None = None
     hold: Hold | None = None
     in_use: bool = False
+
+    def marked(self, now: datetime) -> datetime | None:
+        """When it was marked; None when it was not, or the mark is stamped in the future: then its grace would end in years."""
+        return None if self.expired and self.expired > latest(now) else self.expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +103,24 @@ def decide(
         for place, reason in _kept(backups, policy, zone, now, reasons):
             reasons[place].append(reason)
     grace = timedelta(seconds=policy.grace)
+    replaced = _replaced(backups, now)
     return [
         Decision(backup.name, True, tuple(why), None)
         if why
-        else Decision(backup.name, False, (_why_it_goes(backup, forgotten),), (backup.expired or now) + grace)
-        for backup, why in zip(backups, reasons, strict=True)
+        else Decision(backup.name, False, (_why_it_goes(backup, forgotten, place < replaced),), (backup.marked(now) or now) + grace)
+        for place, (backup, why) in enumerate(zip(backups, reasons, strict=True))
     ]
+
+
+def _replaced(backups: Sequence[Candidate], now: datetime) -> int:
+    """The place before which every backup has ENOUGH newer complete ones; 0 when there are not so many."""
+    end = latest(now)
+    newest = (place for place in reversed(range(len(backups))) if _counts(backups[place], end))
+    return next(islice(newest, ENOUGH - 1, None), 0)
+
+
+def _counts(backup: Candidate, end: datetime) -> bool:
+    return backup.state == COMPLETE and backup.started <= end
 
 
 def _kept(
@@ -116,14 +135,16 @@ def _kept(
         yield from ((place, NO_POLICY) for place in range(len(backups)))
         yield from _by_itself(backups, now)
         return
-    latest = now + FUTURE
-    counted = [place for place, backup in enumerate(backups) if backup.started <= latest]
+    end = latest(now)
+    counted = [place for place, backup in enumerate(backups) if backup.started <= end]
     complete = [place for place in counted if backups[place].state == COMPLETE]
     yield from _by_rules(backups, complete, policy, zone)
     yield from _newest(complete, policy.min_keep)
     yield from _by_itself(backups, now)
     unfinished = [place for place in counted if backups[place].state != COMPLETE]
-    yield from _not_yet_replaced(backups, unfinished, complete)
+    alone = [place for place in unfinished if not reasons[place]]  # held ones push no other out
+    for group, places in _not_yet_replaced(backups, alone, complete).items():
+        yield from _thinned(backups, places, group.state, policy, zone)
     # Last, for a suspect backup that goes needs no other to go back to.
     yield from _before_suspects(backups, [place for place in unfinished if reasons[place]], complete)
 
@@ -170,13 +191,13 @@ def _newest(complete: Sequence[int], min_keep: int) -> Iterator[tuple[int, str]]
 
 def _by_itself(backups: Sequence[Candidate], now: datetime) -> Iterator[tuple[int, str]]:
     """What keeps a backup whatever there is beside it."""
-    latest = now + FUTURE
+    end = latest(now)
     for place, backup in enumerate(backups):
         if backup.in_use:
             yield place, "base of the run in progress"
         if backup.hold and (backup.hold.until is None or now < backup.hold.until):
             yield place, _held(backup.hold)
-        if backup.started > latest:
+        if backup.started > end:
             yield place, STAMPED_IN_THE_FUTURE
 
 
@@ -185,16 +206,35 @@ def _held(hold: Hold) -> str:
     return f"{until}: {hold.why}" if hold.why else until
 
 
-def _not_yet_replaced(
-    backups: Sequence[Candidate], unfinished: Sequence[int], complete: Sequence[int]
-) -> Iterator[tuple[int, str]]:
-    """Suspect and failed ones: all that there may be of their day, until enough complete ones are newer."""
+class _Group(NamedTuple):
+    """Suspect or failed backups with the same complete ones around them: so many are newer."""
+
+    newer: int
+    state: str
+
+
+def _not_yet_replaced(backups: Sequence[Candidate], unfinished: Sequence[int], complete: Sequence[int]) -> dict[_Group, list[int]]:
+    """Suspect and failed ones of which too few complete ones are newer: all that there may be of their days."""
+    groups: dict[_Group, list[int]] = {}
     for place in unfinished:
-        state = backups[place].state
-        if state not in (SUSPECT, FAILED):  # a later version's; who does not know what it is does not delete it
-            yield place, f"unknown state {state}"
-        elif len(complete) - bisect_left(complete, place) < ENOUGH:
-            yield place, f"{state}: fewer than two newer complete backups"
+        newer = len(complete) - bisect_left(complete, place)
+        if newer < ENOUGH or backups[place].state not in _KNOWN:
+            groups.setdefault(_Group(newer, backups[place].state), []).append(place)
+    return groups
+
+
+def _thinned(
+    backups: Sequence[Candidate], places: Sequence[int], state: str, policy: Retention, zone: ZoneInfo
+) -> Iterator[tuple[int, str]]:
+    """Of one group what the policy would keep of complete ones. A group grows at its newer end only, and goes as a whole; so what
+    is kept of it does not depend on how often this is asked.
+    """
+    if state not in _KNOWN:  # a later version's; who does not know what it is does not delete it
+        yield from ((place, f"unknown state {state}") for place in places)
+        return
+    newest = zip(reversed(places), _numbered("newest", policy.min_keep, len(places)), strict=False)
+    for place, reason in (*_by_rules(backups, places, policy, zone), *newest):
+        yield place, f"{state}: {reason}"
 
 
 def _before_suspects(backups: Sequence[Candidate], kept: Sequence[int], complete: Sequence[int]) -> Iterator[tuple[int, str]]:
@@ -205,10 +245,12 @@ def _before_suspects(backups: Sequence[Candidate], kept: Sequence[int], complete
             yield complete[before - 1], f"last complete before the suspect {backups[place].name}"
 
 
-def _why_it_goes(backup: Candidate, forgotten: datetime | None) -> str:
+def _why_it_goes(backup: Candidate, forgotten: datetime | None, replaced: bool) -> str:
     if forgotten:
         return "host forgotten"
-    return "no rule keeps it" if backup.state == COMPLETE else f"{backup.state}: two newer complete backups"
+    if backup.state == COMPLETE:
+        return "no rule keeps it"
+    return f"{backup.state}: {'two newer complete backups' if replaced else 'no rule keeps it'}"
 
 
 _KINDS = {key.name: key.kind for key in TABLE if RETENTION in key.sections}

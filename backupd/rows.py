@@ -1,9 +1,9 @@
 """From a backup's record to its row in the catalogue."""
 
 from backupd import record as records
-from backupd.notes import HOLD, Notes, accepted_state
+from backupd.notes import DELETING, EXPIRED, HOLD, Notes, accepted_state
 from backupd.record import Record
-from btrkeep.catalogue import Backup
+from btrkeep.catalogue import Backup, NotedState
 from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time
 
@@ -26,9 +26,9 @@ def backup_row(pool: Pool, record: Record, state: str, subvolume_id: int | None 
         started=record.started,
         finished=record.finished,
         duration=record.duration,
-        files=record.total("files"),
-        bytes=record.total("bytes"),
-        new_bytes=record.total("literal"),
+        files=_column(record.total("files")),
+        bytes=_column(record.total("bytes")),
+        new_bytes=_column(record.total("literal")),
         error=record.error,
         warnings=record.warnings,
         base=record.base,
@@ -39,6 +39,26 @@ def backup_row(pool: Pool, record: Record, state: str, subvolume_id: int | None 
         expired=notes.expired_at(name) if name else None,
         detail={} if state == records.RUNNING else {key: value for key, value in record.to_fields().items() if key not in _COLUMNS},
     )
+
+
+def _column(number: int | None) -> int | None:
+    """The number, as far as a column of the catalogue takes it."""
+    return None if number is None else min(number, records.LARGEST_NUMBER)
+
+
+def agrees(row: NotedState | None, notes: Notes, name: str) -> bool:
+    """Whether the row of a backup says what the host's notes say; None: nothing is held, marked, going or suspect by the row.
+
+    A mark is compared to the second, which is what the notes have of it.
+    """
+    expired = notes.expired_at(name)
+    if row is None:
+        return expired is None and notes.note(name, HOLD) is None
+    marked = row.expired.replace(microsecond=0) if row.expired else None
+    is_going = row.state in (EXPIRED, DELETING)
+    is_open = row.outcome == records.SUSPECT and notes.accepted(name)  # the acceptance has not come here yet
+    same = (marked, row.held) == (expired, hold_words(notes, name))
+    return same and is_going == (expired is not None) and not is_open and (is_going or row.outcome in (None, row.state))
 
 
 def hold_words(notes: Notes, name: str) -> str | None:

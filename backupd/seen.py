@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from backupd.due import latest
 from backupd.status import HostStatus, host_status
 from btrkeep.catalogue import (
     Balance,
@@ -95,7 +96,7 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
 
     Raises OperatorError when the catalogue cannot be read.
     """
-    facts = catalogue.host_facts()
+    facts = catalogue.host_facts(latest(now))
     seen = Seen(
         config=config,
         now=now,
@@ -105,7 +106,7 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         expiry=next((one for one in catalogue.expiries(2) if _has_ended(one)), None),
         expiry_totals=catalogue.expiry_totals(),
         backups=catalogue.state_counts(),
-        day=tuple(catalogue.run_totals(now - DAY)),
+        day=tuple(catalogue.run_totals(now - DAY, latest(now))),
     )
     try:
         return _with_pool(seen, catalogue, live=live)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from backupd.bandwidth import Bucket, prepare
 from backupd.clock import Clock
+from backupd.ledger import Ledger
 from backupd.rsync.output import Output
 from backupd.version import Rsync
 from btrkeep.catalogue import Catalogue
@@ -106,11 +107,14 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class Site:
-    """Everything a run needs. `retry_pause` is the first pause in seconds between attempts; it triples."""
+    """Everything a run needs. `catalogue` is a Ledger where it must not cost a backup that it cannot be written.
+
+    `retry_pause` is the first pause in seconds between attempts; it triples.
+    """
 
     config: Config
     pool: Pool
-    catalogue: Catalogue
+    catalogue: Catalogue | Ledger
     clock: Clock
     rsync: Rsync
     observer: Observer

@@ -5,16 +5,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from backupd.due import FUTURE, is_due, is_late
+from backupd.due import is_due, is_late
 from btrkeep.catalogue import HostFacts
 from btrkeep.config import HostConfig
+from btrkeep.units import format_time
 
 STATES = ("ok", "late", "failing", "suspect", "never")
 
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """One line of `backupd status`. `age` is seconds since the newest complete backup started."""
+    """One line of `backupd status`. `age` is seconds since the newest complete backup started; what is stamped in the future is not
+    that, and a warning says that it is there.
+    """
 
     host: str
     state: str
@@ -28,11 +31,18 @@ class HostStatus:
 def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime) -> HostStatus:
     """What `status` says of a host. The first that fits: suspect, never, failing, late, ok; an absent optional host is not late."""
     last = facts.last_complete if facts else None
-    age = (now - last).total_seconds() if last else None
+    age = max(0.0, (now - last).total_seconds()) if last else None
     following = is_due(last, host.every, host.window, zone, now).when if host.enabled else None
-    return HostStatus(
-        host.name, _state(host, facts, now), last, age, following, _error(facts, last, now), facts.newest_warnings if facts else ()
-    )
+    return HostStatus(host.name, _state(host, facts, now), last, age, following, _error(facts), _warnings(facts))
+
+
+def _warnings(facts: HostFacts | None) -> tuple[str, ...]:
+    if facts is None:
+        return ()
+    if facts.ahead is None:
+        return facts.newest_warnings
+    words = f"a backup is stamped {format_time(facts.ahead)}, in the future, and counts for nothing: was a clock wrong?"
+    return (words, *facts.newest_warnings)
 
 
 def _state(host: HostConfig, facts: HostFacts | None, now: datetime) -> str:
@@ -53,11 +63,9 @@ def _newer_than_complete(facts: HostFacts) -> bool:
     return facts.last_run_started is not None and (facts.last_complete is None or facts.last_run_started >= facts.last_complete)
 
 
-def _error(facts: HostFacts | None, last: datetime | None, now: datetime) -> str | None:
+def _error(facts: HostFacts | None) -> str | None:
     if facts is None:
         return None
-    if last and last > now + FUTURE:
-        return "the newest complete backup is stamped in the future: was a clock wrong?"
     if facts.newest_state == "suspect":
         return facts.newest_error
     if facts.last_run_outcome in ("failed", "partial") and _newer_than_complete(facts):

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from backupd.rsync.meaning import worse_exit
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import Output
+from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import Lock
-from btrkeep.process.group import Group
+from btrkeep.process.group import Group, Unending
 from btrkeep.process.proc import members
 from btrkeep.units import format_duration
 
@@ -32,11 +32,6 @@ class Ended:
     messages: Messages
     seconds: float
     stopped: str | None
-
-    def take_in(self, earlier: "Ended") -> None:
-        """Makes what an earlier pass over the same path complained about count in this, the last one."""
-        self.exit_code = worse_exit(earlier.exit_code, self.exit_code)
-        self.messages.take_in(earlier.messages)
 
 
 class Stopper:
@@ -69,21 +64,35 @@ class Stopper:
 
 
 async def transfer(
-    command: Sequence[str], lock: Lock, stopper: Stopper, stall: float, on_output: Callable[[Output], None] = lambda _: None
+    command: Sequence[str],
+    lock: Lock,
+    stopper: Stopper,
+    stall: float,
+    on_output: Callable[[Output], None] = lambda _: None,
+    on_said: Callable[[bytes], bool] = lambda _: True,
 ) -> Ended:
-    """Runs rsync under the host's lock, which its processes inherit. Raises ProgramFailed when it cannot be started."""
+    """Runs rsync under the host's lock, which its processes inherit. Raises ProgramFailed when it cannot be started.
+
+    `on_said` is given all that is printed, and says whether it shall be read.
+
+    Raises OperatorError when one of its processes cannot be ended: that one has the lock from then on, and may still write.
+    """
     started = time.monotonic()
     output, messages = Output(), Messages()
-    watch = _Watch(stall)
+    watch = Watch(stall)
 
     def take_output(data: bytes) -> None:
-        output.feed(data)
-        watch.moved()
-        on_output(output)
+        if heard(data):
+            output.feed(data)
+            on_output(output)
 
     def take_messages(data: bytes) -> None:
-        messages.feed(data)
+        if heard(data):
+            messages.feed(data)
+
+    def heard(data: bytes) -> bool:
         watch.moved()
+        return on_said(data)
 
     if stopper.event.is_set():
         return Ended(20, output, messages, 0.0, stopper.reason)
@@ -93,7 +102,11 @@ async def transfer(
     try:
         lock.note_group(group.pid)
         exit_code = await group.wait()
-    except (asyncio.CancelledError, OSError):  # a bug elsewhere ends the loop, or a full pool: no receiver may outlive that
+    except Unending as error:
+        lock.leave()
+        why = stopper.reason or watch.verdict or "rsync has ended, but not all of its processes"
+        raise OperatorError(f"{why}; {error.message}, and keeps the lock of the host", error.hint) from error
+    except (asyncio.CancelledError, OSError):  # a bug elsewhere ends the loop, or a pool that broke: no receiver may outlive that
         group.signal(signal.SIGKILL)
         raise
     finally:
@@ -103,8 +116,8 @@ async def transfer(
     return Ended(exit_code, output, messages, time.monotonic() - started, stopper.reason or watch.verdict)
 
 
-class _Watch:
-    """Ends a group that has made no progress for `stall` seconds."""
+class Watch:
+    """Ends a group that has made no progress for `stall` seconds; `verdict` says so then."""
 
     def __init__(self, stall: float) -> None:
         self.stall = stall
@@ -117,6 +130,7 @@ class _Watch:
         self._since = time.monotonic()
 
     async def run(self, group: Group) -> None:
+        """Looks until the group has ended."""
         pause = min(10.0, self.stall / 4)
         while group.running:
             await asyncio.sleep(pause)

@@ -64,10 +64,14 @@ def judge(
     base: Mapping[str, int] | None,
     limits: Limits,
     seconds: float,
+    below: int = 0,
 ) -> PathResult:
-    """The result of one source path whose rsync has ended. `base` are the same path's numbers in the backup it grew from."""
+    """The result of one source path whose rsync has ended. `base` are the same path's numbers in the backup it grew from.
+
+    `below` are the files of that backup which were not looked at because a folder above them could not be (see `enough_below`).
+    """
     means = meaning(exit_code, messages.last)
-    outcome, reason = _outcome(path, exit_code, messages, numbers, base, limits)
+    outcome, reason = _outcome(path, exit_code, messages, numbers, base, limits, below)
     return PathResult(
         path=path,
         outcome=outcome,
@@ -76,19 +80,38 @@ def judge(
         meaning=means.words,
         numbers=dict(numbers),
         seconds=round(seconds, 3),
-        unreadable=messages.count(Class.UNREADABLE),
+        unreadable=messages.count(Class.UNREADABLE) + below,
         vanished=messages.count(Class.VANISHED),
         not_kept=messages.count(Class.NOT_KEPT),
         deletions_skipped=bool(messages.count(Class.DELETIONS_SKIPPED)),
-        warnings=tuple(_warnings(path, messages, numbers, base)),
+        warnings=tuple(_warnings(path, messages, numbers, base, below)),
         samples=tuple(
             line for kind in (Class.UNREADABLE, Class.NOT_KEPT, Class.VANISHED) for line in messages.samples.get(kind, [])
         ),
     )
 
 
+def enough_below(messages: Messages, numbers: Mapping[str, int], limits: Limits) -> int:
+    """So many files below folders that could not be read surely exceed the limit; counting more of them is of no use."""
+    allowed = limits.unreadable * numbers.get("files", 0) - _missed(messages)
+    return max(0, int(allowed / (1 - limits.unreadable))) + 2 if limits.unreadable < 1 else _ENOUGH
+
+
+_ENOUGH = 1_000_000  # where there is no limit to exceed
+
+
+def _missed(messages: Messages) -> int:
+    return messages.count(Class.UNREADABLE) + messages.count(Class.NOT_KEPT)
+
+
 def _outcome(
-    path: str, exit_code: int, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: Limits
+    path: str,
+    exit_code: int,
+    messages: Messages,
+    numbers: Mapping[str, int],
+    base: Mapping[str, int] | None,
+    limits: Limits,
+    below: int,
 ) -> tuple[Outcome, str]:
     means = meaning(exit_code, messages.last)
     if messages.count(Class.SERVER_FAULT):
@@ -103,7 +126,9 @@ def _outcome(
         return Outcome.BROKEN, f"rsync ended without its statistics (exit status {exit_code})"
     if broken := _broken_source(path, messages, numbers):
         return Outcome.BROKEN, f"the source is missing or cannot be entered: {broken}"
-    if reason := _lost_too_much(exit_code, messages, numbers, base, limits):
+    if reason := _missed_too_much(messages, numbers, base, limits, below) or _lost_too_much(
+        exit_code, messages, numbers, base, limits
+    ):
         return Outcome.SUSPECT, reason
     if exit_code == 23 and not any(messages.count(kind) for kind in (Class.UNREADABLE, Class.NOT_KEPT, Class.PATH_BROKEN)):
         return Outcome.SUSPECT, "rsync says that some files were not transferred, but not which"
@@ -122,16 +147,24 @@ def _broken_source(path: str, messages: Messages, numbers: Mapping[str, int]) ->
     return unread if "opendir" in unread and numbers.get("files", 0) <= max(1, path.rstrip("/").count("/")) else ""
 
 
+def _missed_too_much(
+    messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: Limits, below: int
+) -> str:
+    missed = _missed(messages)
+    if missed and missed >= numbers.get("regular", 0):
+        return f"nothing could be read: {messages.first(Class.UNREADABLE) or messages.first(Class.NOT_KEPT)}"
+    if base and (unknown := messages.unlisted_beyond):
+        return f"files below {unknown} paths that could not be read were not looked at, and cannot be counted"
+    missed, files = missed + below, numbers.get("files", 0) + below  # what is below is not in rsync's list
+    if missed / max(1, files) > limits.unreadable:  # as quotients, what is exactly at the limit compares equal
+        share, count = format_share(missed / max(1, files)), f"at least {missed}" if below else missed
+        return f"{count} of {files} files could not be read or kept ({share}, the limit is {format_share(limits.unreadable)})"
+    return ""
+
+
 def _lost_too_much(
     exit_code: int, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: Limits
 ) -> str:
-    files, regular = numbers.get("files", 0), numbers.get("regular", 0)
-    missed = messages.count(Class.UNREADABLE) + messages.count(Class.NOT_KEPT)
-    if missed and missed >= regular:
-        return f"nothing could be read: {messages.first(Class.UNREADABLE) or messages.first(Class.NOT_KEPT)}"
-    if missed / max(1, files) > limits.unreadable:  # as quotients, what is exactly at the limit compares equal
-        share = format_share(missed / max(1, files))
-        return f"{missed} of {files} files could not be read or kept ({share}, the limit is {format_share(limits.unreadable)})"
     if exit_code == 25 or messages.count(Class.DELETE_LIMIT):
         return "deletions stopped at a limit, so files that are gone are still there"
     return _shrunk(numbers, base, limits.shrink) if base else ""
@@ -158,9 +191,10 @@ _NAMES = 3
 _QUOTED = re.compile(r'"(.+)"')
 
 
-def _warnings(path: str, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None) -> list[str]:
+def _warnings(path: str, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, below: int) -> list[str]:
     """One sentence for the path, so that a table with one line for a host can show all of it; and whether it is empty."""
-    said = [f"{count} {words}" for kind, words in _MISSED.items() if (count := messages.count(kind))]
+    unread = {Class.UNREADABLE: below}
+    said = [f"{count} {words}" for kind, words in _MISSED.items() if (count := messages.count(kind) + unread.get(kind, 0))]
     if messages.count(Class.DELETIONS_SKIPPED):
         said.append("deletions were skipped because of that, so what is gone may still be there")
     lines = [line for kind in _MISSED for line in messages.samples.get(kind, [])]

@@ -6,8 +6,8 @@ Every function here is one small step that may be killed anywhere: what it leave
 
 import contextlib
 import errno
+import logging
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -15,14 +15,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from backupd import record as records
-from backupd.hardlinks import STAGING, split
+from backupd.doubt import doubt, drop_doubted
+from backupd.hardlinks import STAGING, Stopped, split
 from backupd.notes import Notes, effective_state, read_notes
 from backupd.record import DATA, FINAL, Record
+from backupd.synced import is_synced, mark_synced, take_mark
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
+from btrkeep.pool.atomic import with_reserve
 from btrkeep.pool.marker import Pool
-from btrkeep.pool.subvolume import Subvolume, commit, create, delete, describe, set_read_only, snapshot
-from btrkeep.units import backup_name, parse_backup_name
+from btrkeep.pool.subvolume import Subvolume, create, delete, describe, set_read_only, snapshot
+from btrkeep.pool.syncfs import Syncfs
+from btrkeep.process.programs import run
+from btrkeep.units import backup_name, counted, parse_backup_name, printable
+
+log = logging.getLogger(__name__)
 
 _CLOCK_TOLERANCE = timedelta(minutes=5)
 
@@ -43,11 +50,19 @@ class Forgotten(OperatorError):
     """The host was given up; it is not backed up before that is taken back."""
 
 
+class StoppedEarly(Exception):
+    """The run was stopped before all files of a `.working` were put in doubt. It has no mark, so the next run begins that again."""
+
+
+class DataLost(OSError):
+    """The disk did not take data of this run, so nothing of it is to be believed. It has one argument, a sentence."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A `.working` ready for rsync. `base` is the record it grew from; `fresh`: made by this run, so nothing in it is new.
 
-    `id` and `uuid` are the subvolume's, which it keeps when it is renamed.
+    `id` and `uuid` are the subvolume's, which it keeps when it is renamed. `doubted`: some of its files are (doubt.py).
     """
 
     path: Path
@@ -55,6 +70,7 @@ class Prepared:
     fresh: bool
     id: int
     uuid: str
+    doubted: bool = False
 
 
 def settings_of(host: HostConfig) -> dict[str, Any]:
@@ -120,11 +136,13 @@ def _find_base(pool: Pool, host: str, now: datetime, notes: Notes) -> FinalBacku
 def recover(pool: Pool, host: str) -> Record | None:
     """Finishes a `.working` that was final but for its name; the record of what it became, None when there was none.
 
-    A read-only `.working` was committed with its record before it became read-only, so what the record says is true.
+    A read-only `.working` was synced with its record before it became read-only, so what the record says is true. That of a
+    writable one is not even read here: a power cut may have left it empty.
     """
     path = pool.working(host)
-    found = ours(path, host)
-    if not found or not found[0].read_only:
+    there = describe(path)
+    found = ours(path, host) if there and there.read_only else None
+    if not found:
         return None
     record = found[1]
     if record.state not in FINAL or not record.name:
@@ -153,13 +171,23 @@ def _point_latest(final: Path) -> None:
             temporary.replace(latest)
 
 
-def recover_and_prepare(pool: Pool, host: HostConfig, now: datetime) -> tuple[Record | None, Prepared]:
+def _never() -> bool:
+    return False
+
+
+def recover_and_prepare(
+    pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, stopped: Stopped = _never
+) -> tuple[Record | None, Prepared]:
     """Both at once, for a run: one trip into a thread."""
-    return recover(pool, host.name), prepare(pool, host, now)
+    return recover(pool, host.name), prepare(pool, host, now, disk, stopped)
 
 
-def prepare(pool: Pool, host: HostConfig, now: datetime) -> Prepared:
+def prepare(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, stopped: Stopped = _never) -> Prepared:
     """A writable `.working` that fits: a continued one, a snapshot of the newest complete backup, or an empty subvolume.
+
+    One that is continued was marked as synced, or is a first copy, which has all of its files in doubt then. `disk` is the run's.
+
+    When it is `stopped` no rsync may run in it: files that share an inode may not all be split. Raises StoppedEarly.
 
     Raises Forgotten, NotOurs when a `.working` lies there that we did not make, OSError as the filesystem gives it.
     """
@@ -172,19 +200,21 @@ def prepare(pool: Pool, host: HostConfig, now: datetime) -> Prepared:
         )
     base = _find_base(pool, host.name, now, notes)
     path = pool.working(host.name)
-    continued = _continued(path, host, base)
-    fresh = continued is None
-    if continued is None:
-        prepared = _make(pool, host, base, now)
-    else:
-        prepared = _prepared(path, continued, base, fresh=False)
-        records.write(path, first_record(prepared, host, now))
-    _see_that_there_is(path / DATA, mode=0o777)
-    drop_other_paths(path / DATA, host.paths)
-    if not fresh:
-        commit(path)  # the tree search that looks for hard links sees committed inodes only
-    if base or not fresh:
-        split(path, since=_linked_since(base))
+    left = _left(path, host, base)
+    prepared = _continue(path, left, base, host, now, stopped) if left else _make(pool, host, base, now)
+    try:
+        _see_that_there_is(path / DATA, mode=0o777)
+        drop_other_paths(path / DATA, host.paths)
+        if not prepared.fresh:  # the mark is gone for good before anything is written; and a tree search sees committed inodes only
+            _sync(disk)
+        if base or not prepared.fresh:
+            split(path, since=_linked_since(base), stopped=stopped)
+    except DataLost:
+        raise
+    except Exception:
+        if not prepared.fresh:  # what earlier runs brought must not be lost with the mark
+            leave_after_error(prepared, first_record(prepared, host, now), disk)
+        raise
     return prepared
 
 
@@ -216,14 +246,24 @@ def _make(pool: Pool, host: HostConfig, base: FinalBackup | None, now: datetime)
         create(staged)
     subvolume = describe(staged)
     assert subvolume is not None
-    prepared = _prepared(path, subvolume, base, fresh=True)
+    prepared = _prepared(path, subvolume, base, fresh=True, doubted=False)
     records.write(staged, first_record(prepared, host, now))
     staged.rename(path)
     return prepared
 
 
-def _prepared(path: Path, subvolume: Subvolume, base: FinalBackup | None, fresh: bool) -> Prepared:
-    return Prepared(path, base.record if base else None, fresh, subvolume.id, subvolume.uuid)
+def _continue(path: Path, left: "_Left", base: FinalBackup | None, host: HostConfig, now: datetime, stopped: Stopped) -> Prepared:
+    """A `.working` that was left, for rsync to go by its files' times and sizes: those that cannot be relied on are made unlike."""
+    prepared = _prepared(path, left.subvolume, base, fresh=False, doubted=left.record.doubted or not left.synced)
+    records.write(path, first_record(prepared, host, now), durable=True)  # before the mark goes: it may fail on a full pool
+    take_mark(path)
+    if not left.synced and not doubt(path, stopped):
+        raise StoppedEarly
+    return prepared
+
+
+def _prepared(path: Path, subvolume: Subvolume, base: FinalBackup | None, *, fresh: bool, doubted: bool) -> Prepared:
+    return Prepared(path, base.record if base else None, fresh, subvolume.id, subvolume.uuid, doubted)
 
 
 def first_record(prepared: Prepared, host: HostConfig, now: datetime) -> Record:
@@ -237,19 +277,33 @@ def first_record(prepared: Prepared, host: HostConfig, now: datetime) -> Record:
         base=base.name if base else None,
         base_uuid=base.uuid if base else None,
         settings=settings_of(host),
+        doubted=prepared.doubted,
     )
 
 
-def _continued(path: Path, host: HostConfig, base: FinalBackup | None) -> Subvolume | None:
-    """The `.working` that lies there, if it can be continued. One that does not fit is discarded; a foreign one is an error."""
+class _Left(NamedTuple):
+    """A writable `.working` of an earlier run that fits this one."""
+
+    subvolume: Subvolume
+    record: Record
+    synced: bool
+
+
+def _left(path: Path, host: HostConfig, base: FinalBackup | None) -> _Left | None:
+    """The `.working` that lies there, if it is worth continuing; else it is discarded. A foreign one is an error.
+
+    Without the mark nobody knows which of its files are on the disk. One that grew from a base is then had again for nothing.
+    """
     if not os.path.lexists(path):
         return None
     subvolume = describe(path)
     if subvolume is None or subvolume.read_only:
         raise NotOurs(f"{path} is not ours", "move it away")
-    if _fits(path, subvolume, host, base):
-        return subvolume
-    if not _made_by_us(path, subvolume, host.name):
+    record = _fitting(path, subvolume, host, base)
+    synced = record is not None and is_synced(path, record)
+    if record and (synced or base is None):
+        return _Left(subvolume, record, synced)
+    if not record and not _made_by_us(path, subvolume, host.name):
         raise NotOurs(f"{path} is not ours", "move it away")
     try:
         delete(path.parent, subvolume.id)
@@ -260,18 +314,33 @@ def _continued(path: Path, host: HostConfig, base: FinalBackup | None) -> Subvol
     return None
 
 
-def _fits(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBackup | None) -> bool:
+def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBackup | None) -> Record | None:
+    """The record of a `.working` that can be continued by this host, as it is configured, from that base."""
     try:
         record = records.read(path)
     except records.UnreadableRecord:
-        return False
+        return None
     base_uuid = base.record.uuid if base else None
-    return (
+    fits = (
         record is not None
         and (record.uuid, record.base_uuid) == (subvolume.uuid, base_uuid)
         and _is_named(record.host, host.name, path.parent)
         and record.settings == settings_of(host)
     )
+    return record if fits else None
+
+
+def unfinished(path: Path, host: str) -> Subvolume | None:
+    """The `.working` at `path` if it is one of ours, in whatever state a run or a power cut has left it; else None.
+
+    Raises UnreadableRecord for a read-only one whose record cannot be read: that was finished, and is damaged.
+    """
+    subvolume = describe(path)
+    if subvolume is None:
+        return None
+    if subvolume.read_only:
+        return subvolume if ours(path, host) else None
+    return subvolume if _made_by_us(path, subvolume, host) else None
 
 
 def _made_by_us(path: Path, subvolume: Subvolume, host: str) -> bool:
@@ -320,24 +389,91 @@ def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
             if is_folder and describe(Path(entry.path)):
                 raise NotOurs(f"{entry.path} is a subvolume that is not ours", "move it away")
             if is_folder:
-                shutil.rmtree(entry.path)
+                _remove_tree(entry.path)
             else:
                 Path(entry.path).unlink()
         elif below:
             _prune(Path(entry.path), below)
 
 
-def finalise(pool: Pool, prepared: Prepared, record: Record) -> tuple[Path, Record]:
-    """Makes `.working` final under the name of its start; each line is safe to be killed after.
-
-    The record is written before the commit, so a read-only `.working` always has a true one; the name comes last.
+def _remove_tree(folder: str) -> None:
+    """Removes a folder with all in it, by rm: a host nests folders deeper than a function may call itself or a process may have
+    descriptors. It follows no symlink and enters neither a subvolume nor a mount; raises NotOurs when there is one.
     """
-    named = replace(record, name=_free_name(pool, record), split=True)
-    records.write(prepared.path, named)
-    commit(prepared.path)
+    done = run(("rm", "--recursive", "--force", "--one-file-system", "--", folder), timeout=None, check=False)
+    if done.returncode:
+        said = printable((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[0].removeprefix("rm: "))
+        raise NotOurs(f"{folder} cannot be removed: {said}", "move away what is not ours in it")
+
+
+def leave(prepared: Prepared, record: Record, disk: Syncfs) -> None:
+    """Leaves `.working` to the next run, which may go on with it. rsync's group is gone. Raises DataLost, OSError.
+
+    It is marked only when all is on the disk: a run that is killed before, or loses data, leaves it without.
+    """
+    try:
+        records.write(prepared.path, record)
+    except OSError as error:  # a full pool; a writable `.working` is partial whatever its record says
+        log.warning("%s: %s", prepared.path, error.strerror)
+    _sync_or_discard(prepared, disk)
+    mark_synced(prepared.path, record)
+
+
+def leave_after_error(prepared: Prepared, record: Record, disk: Syncfs) -> None:
+    """The same when something went wrong that says nothing against what arrived; the error is told by whoever met it.
+
+    One that is final but for its name stays as it is. Where the disk does not take data it is as when DataLost is raised.
+    """
+    try:
+        there = describe(prepared.path)
+        if there and there.uuid == prepared.uuid and not there.read_only:
+            leave(prepared, replace(record, state=records.PARTIAL), disk)
+    except OSError as error:
+        log.warning("%s: %s", prepared.path, error)
+
+
+def finalise(pool: Pool, prepared: Prepared, record: Record, disk: Syncfs) -> tuple[Path, Record]:
+    """Makes `.working` final under the name of its start; each line is safe to be killed after. Raises DataLost, OSError.
+
+    The record is written before the sync, so a read-only `.working` always has a true one; the name comes last. On a full pool the
+    record takes the reserve: all the rest is there by now.
+    """
+    named = replace(_without_doubt(prepared, record), name=_free_name(pool, record), split=True)
+    with_reserve(pool.path, lambda: records.write(prepared.path, named))
+    _sync_or_discard(prepared, disk)
     set_read_only(prepared.path)
     assert named.name is not None
     return _rename(prepared.path, named.name), named
+
+
+def _without_doubt(prepared: Prepared, record: Record) -> Record:
+    """The record of a backup without files in doubt. One that failed keeps them, to be restored: it is never a base."""
+    if not record.doubted or record.state == records.FAILED:
+        return record
+    dropped = drop_doubted(prepared.path)
+    said = (f"{counted(dropped, 'file')} of a run that broke off could not be fetched again and left out",) if dropped else ()
+    return replace(record, doubted=False, warnings=(*record.warnings, *said))
+
+
+def _sync_or_discard(prepared: Prepared, disk: Syncfs) -> None:
+    """Everything that this run wrote is on the disk. If not, what grew from a base is discarded; a first copy is doubted later."""
+    try:
+        _sync(disk)
+    except DataLost:
+        if prepared.base:
+            with contextlib.suppress(OSError):  # then it stays, without a mark
+                discard(prepared.path, prepared.uuid)
+        raise
+
+
+def _sync(disk: Syncfs) -> None:
+    try:
+        disk.sync()
+    except OSError as error:
+        raise DataLost(
+            f"the disk did not take what was written ({error.strerror}): look at the kernel's messages (dmesg) and "
+            "`btrfs device stats`"
+        ) from error
 
 
 def _free_name(pool: Pool, record: Record) -> str:

@@ -13,7 +13,7 @@ from btrkeep.pool.balance import exclusive_operation
 from btrkeep.pool.locks import BALANCE_LOCK, Holder, read_holder, take_lock
 from btrkeep.pool.marker import MARKER, is_on
 from btrkeep.pool.mounts import mounts
-from btrkeep.process.proc import has_open, members, start_time
+from btrkeep.process.proc import has_locked, members, start_time
 from btrkeep.units import format_time
 
 PRESSURE = Path("/proc/pressure/io")
@@ -82,7 +82,7 @@ def _works(holder: Holder, file: Path) -> bool:
     if holder.alive:
         return True
     with suppress(OSError):  # a receiver that outlived a killed run still writes
-        return bool(holder.group) and any(has_open(one.pid, file.stat()) for one in members(holder.group))
+        return bool(holder.group) and any(has_locked(one.pid, file.stat()) for one in members(holder.group))
     return False
 
 

@@ -17,8 +17,9 @@ from typing import Any
 
 from backupd import working
 from backupd.cli import main
+from btrkeep.pool.syncfs import Syncfs
 
-_COMMITTING = ("snapshot", "commit", "set_read_only")
+_COMMITTING = ((working, "snapshot"), (Syncfs, "sync"), (working, "set_read_only"))
 _spent: list[float] = []
 
 
@@ -40,7 +41,7 @@ def _note(file: Path) -> None:
 
 if __name__ == "__main__":
     atexit.register(_note, Path(sys.argv[1]))
-    for name in _COMMITTING:
-        setattr(working, name, _timed(getattr(working, name)))
+    for owner, name in _COMMITTING:
+        setattr(owner, name, _timed(getattr(owner, name)))
     sys.argv = ["backupd", *sys.argv[2:]]
     main()

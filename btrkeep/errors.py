@@ -59,7 +59,10 @@ class ConfigError(OperatorError):
 
 
 class Unfit(OperatorError):
-    """What is asked for does not fit how things are: to accept a complete backup, to release one that is not held."""
+    """What is asked for does not fit how things are: to accept a complete backup, to release one that is not held.
+
+    Its words are about that host alone: who may see no other reads them too.
+    """
 
 
 class LockHeld(OperatorError):

@@ -14,8 +14,8 @@ from flask import abort, g
 
 from web.source import source
 
-Role = Literal["viewer", "operator"]
-ROLES: tuple[Role, ...] = ("viewer", "operator")
+Role = Literal["viewer", "operator", "admin"]
+ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
 
 View = TypeVar("View", bound=Callable[..., Any])
 _PUBLIC, _WHOLE = "btrkeep_public", "btrkeep_whole_pool"
@@ -32,7 +32,12 @@ class Viewer:
     @property
     def operator(self) -> bool:
         """Whether he may change anything."""
-        return self.role == "operator"
+        return self.role in ("operator", "admin")
+
+    @property
+    def admin(self) -> bool:
+        """Whether he may have files written to other places of a host than their own, which makes him root there."""
+        return self.role == "admin"
 
     @property
     def limited(self) -> bool:
@@ -78,6 +83,12 @@ def operator_only(view: View) -> View:
         return view(*words, **named)
 
     return guarded  # type: ignore[return-value]  # the same arguments and the same answer
+
+
+def see_folder(folder: str | None) -> None:
+    """403 for whoever may not choose where on a host a restore goes; None is where the files were."""
+    if folder is not None and not viewer().admin:
+        abort(403, "only admins may restore into another folder of a host")
 
 
 def whole_pool(view: View) -> View:

@@ -1,29 +1,36 @@
 """What needs root: asked of `backupd serve`, in the name of who is logged in."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from flask import current_app
 
+from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Agent, Refused, Stream
+from web import telling
 from web.access import viewer
+from web.download import Places, TooMany
 
 AT_ONCE = 8
 """Questions under way. Some take a minute, and each keeps one of the server's threads: beside these and the downloads there must be
 threads left for the login and for the pages of the catalogue.
 """
-_PLACES = threading.BoundedSemaphore(AT_ONCE)
+OF_ONE = 5
+"""Of them, those of one viewer: a page asks one or two."""
+_PLACES = Places(AT_ONCE, OF_ONE)
 
 
 class Bounded(Agent):
-    """An agent that does not ask while much is being asked: it raises Refused of kind busy at once, and all that Agent raises."""
+    """An agent that does not ask while much is being asked: it raises Refused of kind busy at once, and all that Agent raises.
+
+    What it is told, and why it is told nothing, is as whoever is logged in may know it: see telling.
+    """
 
     def ask(self, verb: str, **arguments: Any) -> Any:
         """As Agent does."""
         with _place():
-            return super().ask(verb, **arguments)
+            return telling.answer(verb, super().ask(verb, **arguments))
 
     def stream(self, verb: str, **arguments: Any) -> Stream:
         """As Agent does; what is streamed then is the reader's to bound."""
@@ -33,12 +40,17 @@ class Bounded(Agent):
 
 @contextmanager
 def _place() -> Iterator[None]:
-    if not _PLACES.acquire(blocking=False):
-        raise Refused(f"{AT_ONCE} questions to the root service are under way", "try again in a moment", "busy")
+    who = viewer().name
+    try:
+        _PLACES.take(who)
+    except TooMany as error:
+        raise Refused("many questions to the root service are under way", "try again in a moment", "busy", own=True) from error
     try:
         yield
+    except OperatorError as error:
+        raise telling.told(error) from error
     finally:
-        _PLACES.release()
+        _PLACES.leave(who)
 
 
 def agent() -> Agent:

@@ -52,7 +52,7 @@ class TooMany(OperatorError):
 
 
 class Places:
-    """The downloads that run now, by viewer."""
+    """What runs now, by viewer: downloads, or questions to the root service."""
 
     def __init__(self, at_once: int = AT_ONCE, of_one: int = OF_ONE) -> None:
         self._at_once, self._of_one = at_once, of_one

@@ -10,6 +10,7 @@ from btrkeep.catalogue import CatalogueBusy, CatalogueUnready
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.serving.client import Absent, Refused
 from btrkeep.units import printable
+from web import telling
 from web.api import errors as api
 from web.safe import next_of_request
 
@@ -68,6 +69,7 @@ def of_operator(error: OperatorError) -> Response:
         log.info("%s %s: %s", request.method, printable(request.path), printable(error.message))
     else:
         log.warning("%s %s: %s", request.method, printable(request.path), printable(error.message))
+    error = telling.told(error)
     if request.path.startswith("/api/"):
         return api.of_operator(error)
     status = _status(error)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo
 
 from backupd.alarms.words import Message, harmless, section, sender
+from backupd.due import latest
 from backupd.seen import Seen
 from backupd.status import STATES
 from btrkeep.catalogue import RunTotals, StoredAlarm
@@ -16,7 +17,7 @@ def is_due(at: time | None, zone: ZoneInfo, last: datetime | None, now: datetime
     if at is None:
         return False
     today = datetime.combine(now.astimezone(zone).date(), at, zone).astimezone(UTC)
-    return today <= now and (last is None or last < today)
+    return today <= now and (last is None or last < today or last > latest(now))
 
 
 def of_day(pool: str, machine: str, seen: Seen, standing: Sequence[StoredAlarm]) -> Message:

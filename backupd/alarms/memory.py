@@ -108,6 +108,15 @@ def _patience(row: StoredAlarm) -> timedelta:
     return QUIET if came_back else timedelta()
 
 
-def by_key(rows: Iterable[StoredAlarm]) -> dict[Key, StoredAlarm]:
-    """The remembered alarms as `news` and `find` want them."""
-    return {row.key: row for row in rows}
+def by_key(rows: Iterable[StoredAlarm], now: datetime) -> dict[Key, StoredAlarm]:
+    """The remembered alarms as `news` and `find` want them. What a wrong clock stamped in the future happened by now."""
+    return {row.key: _by_now(row, now) for row in rows}
+
+
+def _by_now(row: StoredAlarm, now: datetime) -> StoredAlarm:
+    def by_now(moment: datetime | None) -> datetime | None:
+        return min(moment, now) if moment else None
+
+    return replace(
+        row, since=min(row.since, now), told=by_now(row.told), recovered=by_now(row.recovered), cleared=by_now(row.cleared)
+    )

@@ -4,6 +4,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from backupd.alarms.night import Verdict, judge
+from backupd.due import latest
 from backupd.site import Site
 from backupd.status import host_status
 from btrkeep.errors import OperatorError
@@ -55,7 +56,8 @@ class Reporting:
 
 def _judge(site: Site, early: str | None) -> Verdict:
     try:
-        facts, now = site.catalogue.host_facts(), site.clock.now()
+        now = site.clock.now()
+        facts = site.catalogue.host_facts(latest(now))
     except OperatorError as error:
         return Verdict(False, error.message)
     hosts = [host_status(host, facts.get(host.name), site.config.pool.zone, now) for host in site.config.hosts.values()]

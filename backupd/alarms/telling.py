@@ -65,7 +65,8 @@ def alone(config: Config, now: datetime) -> Iterator[None]:
 def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_digest: bool, dry_run: bool) -> Told:
     """Looks, and tells what is new; with the digest when it is wanted or due."""
     every = catalogue.alarms()
-    known = by_key(row for row in every if row.what != SERVICE)
+    stored = {row.key: row for row in every if row.what != SERVICE}
+    known = by_key(stored.values(), now)
     seen = look(config, catalogue, now, live=True)
     found = news(known, find(seen, known, _units(known)), config.notify.on, now)
     last = catalogue.get_fact(_DIGEST)
@@ -78,7 +79,7 @@ def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_diges
     if dry_run:
         return told
     told = replace(told, services=_deliver(config, catalogue, messages, every, now))
-    catalogue.put_alarms(found.changed(known, now, arrived=told.arrived), found.gone)
+    catalogue.put_alarms(found.changed(stored, now, arrived=told.arrived), found.gone)
     if with_digest and told.arrived:
         catalogue.set_fact(_DIGEST, format_time(now))
     return told
@@ -98,7 +99,7 @@ def tell_failure(config: Config, catalogue: Catalogue | None, failure: UnitFailu
     message = words.of_unit(config.name, _machine(), failure.unit, failure.result, failure.lines)
     alarm = unit_failed(failure.unit, f"{failure.unit} failed: {failure.result}", failure.status, now)
     every = catalogue.alarms() if catalogue else []
-    row = remembered(by_key(every).get(alarm.key), alarm)
+    row = remembered(by_key(every, now).get(alarm.key), alarm)
     before = row.grade
     if (row.known and alarm.grade <= row.grade) or FAILURE not in config.notify.on:
         if catalogue and not dry_run:

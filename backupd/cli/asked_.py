@@ -8,9 +8,9 @@ import click
 
 from backupd.cli.context import load_config
 from backupd.clock import Clock
-from backupd.serve.carrying import carry_out
+from backupd.serve.carrying import PREVIEW_TAKES, carry_out
 from backupd.serve.commands import command_of
-from backupd.serve.jobs import Jobs
+from backupd.serve.jobs import PREVIEW, Jobs
 from backupd.serve.requests import RUNTIME, take
 from btrkeep.config import load
 from btrkeep.errors import UsageError
@@ -41,7 +41,8 @@ def command(ctx: click.Context, name: str) -> int:
     if job.over:
         raise UsageError(f"the job {job_id} is over", "ask again")
     line = command_of(asked, config, (*ours("backupd"), *words))
-    return carry_out(job, jobs, line, clock, _say, speaks_json=asked.verb != "run")
+    within = PREVIEW_TAKES if asked.verb == PREVIEW else None
+    return carry_out(job, jobs, line, clock, _say, speaks_json=asked.verb != "run", within=within)
 
 
 def _say(data: bytes) -> None:

@@ -1,7 +1,7 @@
 """What every command needs first: the configuration, the pool, the catalogue and the clock."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -37,12 +37,13 @@ now_option = click.option("--now", type=TIME, metavar="TIME", help="Act as if it
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An opened site for one command."""
+    """An opened site for one command. `trouble`: why its catalogue is one in memory, for this command alone."""
 
     config: Config
     pool: Pool
     catalogue: "Catalogue"
     clock: Clock
+    trouble: OperatorError | None = None
 
 
 def complete_host(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -75,8 +76,11 @@ def clock_for(pool: Pool, now: datetime | None) -> Clock:
 
 
 @contextmanager
-def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = False) -> Iterator[Opened]:
-    """Everything opened and checked; with `writes`, also that the pool can be written. Raises OperatorError of every kind."""
+def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = False, stand_in: bool = False) -> Iterator[Opened]:
+    """Everything opened and checked; with `writes`, also that the pool can be written. Raises OperatorError of every kind.
+
+    With `stand_in` a catalogue that cannot be used is replaced by one in memory, and `trouble` says why.
+    """
     from btrkeep.catalogue import Catalogue
 
     config = load_config(ctx)
@@ -84,7 +88,14 @@ def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = Fa
     if writes:
         see_writable(pool)
     clock = clock_for(pool, now)
-    with Catalogue.open(config.pool.state) as catalogue:
+    with ExitStack() as held:
+        trouble = None
+        if stand_in:
+            from backupd.ledger import catalogue_or_stand_in
+
+            catalogue, trouble = held.enter_context(catalogue_or_stand_in(config.pool.state, pool.id))
+        else:
+            catalogue = held.enter_context(Catalogue.open(config.pool.state))
         known = catalogue.pool_id()
         if known is None:
             catalogue.set_pool_id(pool.id)
@@ -97,7 +108,7 @@ def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = Fa
             from backupd.published import tell_dashboard
 
             tell_dashboard(config, pool, catalogue)
-        yield Opened(config, pool, catalogue, clock)
+        yield Opened(config, pool, catalogue, clock, trouble)
 
 
 def see_host(config: Config, catalogue: "Catalogue", host: str) -> None:

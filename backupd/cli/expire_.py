@@ -35,7 +35,9 @@ LOCK = "expire"
     metavar="WHAT",
     help="Do it although a guard says no: `pool`, `hosts`, `clock`, or the name of a host. May be given several times.",
 )
-@click.option("--wait", is_flag=True, help="Stay until the kernel has dropped everything that was deleted.")
+@click.option(
+    "--wait", is_flag=True, help="Stay until the kernel has dropped everything that was deleted, but for what somebody has open."
+)
 @click.option("--yield-to-backups", is_flag=True, help="Pause while backups run, whatever [expiry] says.")
 @click.option(
     "--restore-mount-option", is_flag=True, help="Only put back a mount option that a killed run has left; for ExecStopPost=."

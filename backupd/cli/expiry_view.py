@@ -44,6 +44,8 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     """The whole in some lines; what was said in between is not repeated."""
     if summary.stop:
         yield f"nothing was done: {summary.stop}"
+    if summary.error:
+        yield f"ended before its time: {summary.error}"
     yield ", ".join(_counts(summary)) + f" in {format_duration(summary.seconds)}"
     if summary.busy:
         yield f"left to the next run, since somebody works on them: {names_in_words(summary.busy)}"

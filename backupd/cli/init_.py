@@ -7,10 +7,12 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import json_option
+from backupd.cli.setup_pool import powerless_hint
 from btrkeep.cli import echo_json
 from btrkeep.config import example, is_example
 from btrkeep.errors import UsageError
 from btrkeep.pool.marker import create_pool
+from btrkeep.pool.reserve import see_reserve
 
 
 @click.command("init")
@@ -31,6 +33,7 @@ def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> No
         place = Path.cwd() / place
     text = example(place, config.stem)
     pool = create_pool(place, rehearsal=rehearsal, now=datetime.now(UTC))
+    see_reserve(pool.path)
     written = _write_example(config, text)
     if as_json:
         echo_json(
@@ -45,6 +48,8 @@ def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> No
         )
         return
     click.echo(f"{pool.path} is a pool now")
+    if hint := powerless_hint(pool.path):
+        click.echo(hint)
     click.echo(
         f"{config} "
         + ("is an example: add your hosts to it, then run `backupd check`" if written else "was there already and is left as it is")

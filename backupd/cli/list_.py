@@ -9,6 +9,7 @@ import click
 
 from backupd.cli.context import Opened, json_option, now_option, opened
 from backupd.cli.names import complete_host_of_pool, see_host_or_folder
+from backupd.due import latest
 from backupd.expire.look import hold_of, policy_of
 from backupd.holding import hold_fields, is_held
 from backupd.notes import Notes, read_notes
@@ -45,7 +46,9 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
         if as_json:
             stream_json(_objects(site, site.catalogue.backups(host)))
             return 0
-        backups: Iterable[Backup] = site.catalogue.backups(host) if host or everything else site.catalogue.newest_backups()
+        every = host or everything
+        now_latest = latest(site.clock.now())
+        backups: Iterable[Backup] = site.catalogue.backups(host) if every else site.catalogue.newest_backups(now_latest)
         later = _Later(site)
         rows = [_row(backup, later) for backup in backups]
     click.echo(table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"], spare=["STARTED"]) if rows else "no backups yet")
@@ -122,8 +125,9 @@ def _row(backup: Backup, later: _Later) -> tuple[str, ...]:
 
 
 def _remark(backup: Backup, later: _Later) -> str:
-    """When it goes or how it is held, then what was wrong with it."""
+    """When it goes or how it is held, what is odd with its stamp, then what was wrong with it."""
     goes, warnings = later.goes(backup), backup.warnings
     wrong = backup.error or (f"{counted(len(warnings), 'warning')}: {warnings[0]}" if warnings else None)
-    found = [f"goes {format_time(goes)}" if goes else None, later.hold_words(backup) if backup.held else None, wrong]
+    ahead = "stamped in the future: a clock was wrong" if backup.started > latest(later.now) else None
+    found = [f"goes {format_time(goes)}" if goes else None, later.hold_words(backup) if backup.held else None, ahead, wrong]
     return "; ".join(words for words in found if words)

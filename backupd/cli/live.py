@@ -70,7 +70,7 @@ class LiveObserver:
         if self._live:
             self._live.stop()
             self._live = None
-        self.console.print(Text(summary_line(self.results, time.monotonic() - self.begun), style="bold"))
+        self.console.print(Text(summary_line(self.results, self.hosts, time.monotonic() - self.begun), style="bold"))
 
     def _picture(self) -> Group:
         rows = [_cells(running) for running in self.running.values()]

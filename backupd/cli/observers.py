@@ -26,10 +26,13 @@ def result_line(result: HostResult) -> str:
     return "; ".join(parts)
 
 
-def summary_line(results: Sequence[HostResult], seconds: float) -> str:
-    """The whole run in one line."""
+def summary_line(results: Sequence[HostResult], hosts: int, seconds: float) -> str:
+    """The whole run in one line; `hosts`: how many it was to back up, which are more than have a result when something ended it."""
+    if not hosts:
+        return "nothing was due"
     counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in COLOURS}
-    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count) or "nothing was due"
+    counts["not started"] = hosts - len(results)
+    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
     new = sum(result.new_bytes or 0 for result in results)
     return f"{told}; {format_size(new)} new in {format_duration(seconds)}"
 
@@ -55,6 +58,7 @@ class LineObserver:
 
     def __init__(self) -> None:
         self.results: list[HostResult] = []
+        self.hosts = 0
         self.begun = time.monotonic()
 
     def begin(self, hosts: Sequence[str]) -> None:
@@ -78,7 +82,7 @@ class LineObserver:
 
     def end(self) -> None:
         """The run is over."""
-        say(summary_line(self.results, time.monotonic() - self.begun) if self.results else "nothing was due")
+        say(summary_line(self.results, self.hosts, time.monotonic() - self.begun))
 
 
 class JsonObserver:

@@ -1,16 +1,17 @@
 """`backupd rebuild`: the catalogue made again from the pool."""
 
 from datetime import datetime
+from pathlib import Path
 
 import click
 
 from backupd.cli.context import clock_for, json_option, load_config, now_option, see_writable
-from backupd.reconcile import all_rows
-from btrkeep.catalogue import Catalogue
+from backupd.reconcile import all_rows, reconcile
+from btrkeep.catalogue import Catalogue, CatalogueDamaged
 from btrkeep.cli import echo_json
-from btrkeep.errors import Exit, OperatorError
+from btrkeep.errors import Exit
 from btrkeep.pool.locks import take_lock
-from btrkeep.pool.marker import open_pool
+from btrkeep.pool.marker import Pool, open_pool
 from btrkeep.units import counted, format_time, printable
 
 
@@ -21,7 +22,8 @@ from btrkeep.units import counted, format_time, printable
 def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
     """Make the catalogue again from the pool's own records.
 
-    No backup, acceptance or hold is lost with the catalogue; of a damaged one the history of runs is.
+    No backup, acceptance or hold is lost with the catalogue; of a damaged one the history of runs is. A damaged one is renamed
+    when the new one is complete.
     """
     config = load_config(ctx)
     pool = open_pool(config.pool.path)
@@ -29,20 +31,31 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
     since = format_time(clock_for(pool, now).now())
     trouble: list[str] = []
     with take_lock(pool.locks / "night", "backupd rebuild", since):
-        aside = None
+        aside: list[Path] = []
         try:
-            catalogue = Catalogue.open(config.pool.state)
-        except OperatorError:
-            aside = Catalogue.set_aside(config.pool.state)
-            catalogue = Catalogue.open(config.pool.state)
-        with catalogue:
-            count = catalogue.replace_backups(pool.id, all_rows(pool, trouble))
+            with Catalogue.open(config.pool.state) as catalogue:
+                catalogue.see_whole()
+                count, locked = _fill(pool, catalogue, since, trouble)
+        except CatalogueDamaged:
+            trouble.clear()
+            with Catalogue.made_anew(config.pool.state) as (catalogue, aside):
+                count, locked = _fill(pool, catalogue, since, trouble)
     if as_json:
-        echo_json({"backups": count, "trouble": trouble, "set_aside": str(aside) if aside else None})
+        echo_json({"backups": count, "trouble": trouble, "locked": locked, "set_aside": str(aside[0]) if aside else None})
     else:
         if aside:
-            click.echo(f"the old catalogue could not be used and is now {aside}")
+            click.echo(f"the old catalogue could not be used and is now {aside[0]}")
         for line in trouble:
             click.echo(f"left alone: {printable(line)}")
+        for host in locked:
+            click.echo(f"{printable(host)} is being worked on: the next run or expiry brings its rows up to date")
         click.echo(f"the catalogue has {counted(count, 'backup')} now")
     return Exit.ATTENTION if trouble else Exit.OK
+
+
+def _fill(pool: Pool, catalogue: Catalogue, since: str, trouble: list[str]) -> tuple[int, list[str]]:
+    """How many backups there are, and the hosts that are locked."""
+    count = catalogue.replace_backups(pool.id, all_rows(pool, trouble))
+    since_then = reconcile(pool, catalogue, since)  # a hold may have been set after its host was read
+    trouble += [text for text in since_then.trouble if text not in trouble]
+    return count, since_then.locked

@@ -22,7 +22,7 @@ def command(ctx: click.Context, host: str, name: str, as_json: bool, now: dateti
     The retention decides about it again from now on, like about all others. `latest` as NAME is the newest one that is held.
     """
     with locked_host(ctx, host, "release", now) as (site, _):
-        done = release(site.pool, site.catalogue, host, name)
+        done = release(site.pool, site.catalogue, host, name, site.clock.now())
     if as_json:
         echo_json({"host": host, "name": done.name, "state": done.state, "released": hold_fields(done.hold)})
     else:

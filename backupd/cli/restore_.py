@@ -26,7 +26,7 @@ from backupd.files.words import shown
 from backupd.reading import read
 from btrkeep.cli import echo_json
 from btrkeep.cli.telling import say
-from btrkeep.config import Config
+from btrkeep.config import Config, other_pools
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.signals import ending
@@ -48,7 +48,12 @@ _ON_HOST = "\0"  # no value of an option can be that
 )
 @click.option("--tar", type=click.Path(allow_dash=True), metavar="FILE|-", help="Into a tar file, or to standard output.")
 @click.option(
-    "--overwrite", type=click.Choice(OVERWRITE), help="What to do with files that are there and differ. [default: refuse]"
+    "--overwrite",
+    type=click.Choice(OVERWRITE),
+    help="What to do with files that are there and differ; all compares their contents too. [default: refuse]",
+)
+@click.option(
+    "--privileged", is_flag=True, help="With --to: setuid and setgid bits and capabilities of files and device nodes too."
 )
 @click.option("--parents", is_flag=True, help="Keep whole paths: /etc/passwd becomes DIR/etc/passwd, not DIR/passwd.")
 @click.option(
@@ -60,6 +65,14 @@ _ON_HOST = "\0"  # no value of an option can be that
 )
 @click.option(
     "--port", type=click.IntRange(1, 65535), metavar="NUMBER", help="Where ssh of a machine named with --to-host listens."
+)
+@click.option(
+    "--only-below",
+    multiple=True,
+    type=click.Path(),
+    metavar="DIR",
+    hidden=True,
+    help="For `backupd serve`: write nowhere else.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would happen; change nothing.")
 @click.option("--progress-lines", is_flag=True, help="Say how far it is every few seconds, on standard error, terminal or not.")
@@ -74,9 +87,11 @@ def command(
     to_host: str | None,
     tar: str | None,
     overwrite: str | None,
+    privileged: bool,
     parents: bool,
     compare: str,
     port: int | None,
+    only_below: tuple[str, ...],
     dry_run: bool,
     progress_lines: bool,
     as_json: bool,
@@ -85,12 +100,15 @@ def command(
     """Give back each PATH of a backup, with all that is below it.
 
     PATH is as the host has it: /etc/passwd, or / for everything. BACKUP is a backup's name or its beginning, such as a day; without
-    it the newest complete one is taken. Owners, modes, times, ACLs, attributes, hard links and holes come back.
+    it the newest complete one is taken. Owners, modes, times, ACLs, attributes, hard links and holes come back. Into a folder of
+    this machine setuid programs, capabilities and device nodes do not, unless --privileged says so: they would work here at once.
 
     /etc/nginx becomes DIR/nginx, as `cp -a` does it. What is in / goes into DIR itself. In a tar names are whole paths.
 
     Nothing is ever deleted at the destination. Something there that differs is named, and nothing at all is written, unless
-    --overwrite says: never (keep it, restore the rest), older (overwrite what is older than the backup's) or all.
+    --overwrite says: never (keep it, restore the rest), older (overwrite what is older than the backup's) or all. A file of the
+    same size, time, owner, mode and attributes counts as the same; all reads it before it passes it over. Without all the
+    comparison afterwards names it when its content is another one.
 
     Stopped, the same command goes on with the rest. Exit status 1: something could not be restored or is not as in the backup.
     """
@@ -98,13 +116,16 @@ def command(
     where = _one_of(to, to_host, tar)
     if not paths:
         raise UsageError("no path is named", f"`backupd browse {host}` shows what there is; / is all of it")
-    wanted = Wanted(name, which, tuple(map(path_given, paths)), where, overwrite, parents, content=compare == "content", port=port)
+    if privileged and to is None:
+        raise UsageError("--privileged is for --to: a machine and a tar get all that there is", "leave it out")
+    content = compare == "content"
+    wanted = Wanted(name, which, tuple(map(path_given, paths)), where, overwrite, parents, content, port, privileged, only_below)
     config = load_config(ctx)
     pool = open_pool(config.pool.path)
     clock_for(pool, now)
     watch = _Watch(Teller(progress_lines))
     try:
-        with looked(pool, name, which) as found, read(found.backup.path), watch.watching():
+        with looked(pool, name, which, now) as found, read(found.backup.path), watch.watching():
             if tar is not None:
                 return _tar(found, config, wanted, tar, dry_run, as_json, watch)
             doing = Doing(config, pool, found.backup, found.tree, wanted, watch)
@@ -148,13 +169,13 @@ def _look(doing: Doing, watch: "_Watch", as_json: bool) -> int:
 def _do(doing: Doing, watch: "_Watch", as_json: bool) -> int:
     if not as_json:
         say_backup(doing)
-    found = doing.preview()
+    found = doing.preview(content=False)
     done = doing.run(found)
     watch.clear()
     if as_json:
         echo_json(result_object(doing, found, done))
     else:
-        say_result(done)
+        say_result(done, doing.wanted.overwrite)
     return Exit.OK if done.good else Exit.ATTENTION
 
 
@@ -179,7 +200,7 @@ def _tar(
         done = write_stream(found.tree, wanted.paths, 1, tell)
         _left_out(done)
         return Exit.OK
-    see_destination(found.pool, config.pool.state, Path(tar).absolute().parent)
+    see_destination(found.pool, config.pool.state, Path(tar).absolute().parent, other_pools(config))
     done = write_file(found.tree, wanted.paths, Path(tar).absolute(), wanted.overwrite == ALL, tell)
     _left_out(done)
     fields = {"tar": tar, "entries": done.entries, "bytes": done.size}

@@ -6,8 +6,8 @@ import time
 
 import click
 
-from backupd.files.deciding import ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
-from backupd.files.restoration import Count, Preview, Progress, Restored
+from backupd.files.deciding import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
+from backupd.files.restoration import Count, Preview, Progress, Restored, Withheld
 from backupd.files.wanted import Doing
 from backupd.files.words import shown
 from btrkeep.cli.telling import say
@@ -54,10 +54,25 @@ def say_plan(doing: Doing, found: Preview) -> None:
             say(f"{count.number:>9,} {words}" + (f", {format_size(count.size)}" if count.size else ""))
             if what in (OVERWRITTEN, KEPT, REFUSED):
                 _samples(count)
+    _say_withheld(found.withheld)
     if found.reflinks:
         say("the data is shared with the backup (the same btrfs): no room is needed, and it is done at once")
     elif found.needed is not None and found.free is not None:
         say(f"{format_size(found.needed)} are needed, {format_size(found.free)} are free there")
+
+
+def _say_withheld(withheld: Withheld) -> None:
+    """What is not given back, and what gives it."""
+    for count, before, what in (
+        (withheld.devices, "left out: ", "device node"),
+        (withheld.setuid, "setuid or setgid bits taken from ", "file"),
+        (withheld.capabilities, "capabilities taken from ", "file"),
+    ):
+        if count.number:
+            say(f"{before}{counted(count.number, what)}")
+            _samples(count)
+    if withheld.number:
+        say("they would work on this machine at once; --privileged gives them back")
 
 
 def _samples(count: Count) -> None:
@@ -67,8 +82,8 @@ def _samples(count: Count) -> None:
         say(f"            and {count.number - _SHOWN:,} more")
 
 
-def say_result(done: Restored) -> None:
-    """What came of it: what was written, what was compared, what is wrong."""
+def say_result(done: Restored, overwrite: str | None) -> None:
+    """What came of it: what was written, what was compared, what is wrong and what mends it."""
     written, total = (
         done.counts[NEW].number + done.counts[OVERWRITTEN].number,
         done.counts[NEW].size + done.counts[OVERWRITTEN].size,
@@ -84,6 +99,9 @@ def say_result(done: Restored) -> None:
         if count.number:
             say(f"{counted(count.number, 'name')} {title}:")
             _samples(count)
+    _say_withheld(done.withheld)
+    if overwrite != ALL and any(why == "differs: content" for _, why in done.differences.samples):
+        say("size and time are the backup's there, the content is not: --overwrite=all compares contents and overwrites")
 
 
 class Teller:
@@ -120,7 +138,8 @@ class Teller:
 def progress_line(progress: Progress, now: float) -> str:
     """Files, bytes, rate and time left, as far as they are known."""
     if progress.phase == "looking":
-        return f"looking: {counted(progress.files, 'name')}"
+        read = f", {format_size(progress.size)} compared" if progress.size else ""
+        return f"looking: {counted(progress.files, 'name')}{read}"
     if progress.phase == "syncing":
         return "waiting until all of it is on the disk"
     spent = max(0.001, now - progress.begun)

@@ -13,15 +13,19 @@ import click
 from backupd.alarms.reporting import Reporting
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
 from backupd.cli.observers import JsonObserver, LineObserver, as_json_object
+from backupd.due import latest
+from backupd.ledger import Ledger
 from backupd.night import Night, Planned, plan
 from backupd.reconcile import reconcile
 from backupd.rsync.command import passes, rsync_command
 from backupd.site import HostResult, Observer, Site, buckets_of
 from backupd.version import rsync_version
 from backupd.working import find_base
+from btrkeep.catalogue import CatalogueUnusable
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.locks import take_lock
+from btrkeep.pool.reserve import see_reserve
 from btrkeep.process.proc import become_reaper
 from btrkeep.process.programs import paste_line
 from btrkeep.process.service import is_service
@@ -37,37 +41,51 @@ _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
 @click.option(
     "--catch-up", is_flag=True, help="Ignore the window for hosts whose newest complete backup is older than 1.5 times `every`."
 )
+@click.option(
+    "--wait", "waits", is_flag=True, help="Have hosts that are named wait while other runs have as many transfers as `concurrency`."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would run, and the exact rsync commands; change nothing.")
 @json_option
 @now_option
 @click.pass_context
 def command(
-    ctx: click.Context, hosts: tuple[str, ...], everything: bool, catch_up: bool, dry_run: bool, as_json: bool, now: datetime | None
+    ctx: click.Context,
+    hosts: tuple[str, ...],
+    everything: bool,
+    catch_up: bool,
+    waits: bool,
+    dry_run: bool,
+    as_json: bool,
+    now: datetime | None,
 ) -> int:
     """Back up the hosts that are due, or those that are named.
 
     A host is due when no complete backup of it started since its current period began (`every`, one day unless configured
-    otherwise). Outside its window a due host waits. Hosts that are named run in any case.
+    otherwise). Outside its window a due host waits. Hosts that are named run in any case, and beside whatever runs already; without
+    names, and with --wait, a host waits for a place among the `concurrency` transfers of the pool.
 
     Ctrl-C, SIGTERM and the end of the terminal stop it cleanly and keep what has arrived, so that the next run goes on with it; a
     second one stops at once.
 
-    Exit status 0: all complete, or nothing due; 1: some host is partial, failed or suspect; 3: another run holds the lock.
+    Exit status 0: all complete, or nothing due; 1: some host is partial, failed or suspect, or the catalogue could not be written;
+    2: wrong usage or configuration; 3: another run holds the lock, or somebody works on each of the hosts; 4: the pool is unusable,
+    or has too little room; 130 and 143: stopped by Ctrl-C or SIGTERM.
     """
     if hosts and everything:
         raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")
-    with opened(ctx, now, writes=not dry_run) as site:
+    with opened(ctx, now, writes=not dry_run, stand_in=not dry_run) as site:
 
         def planned() -> list[Planned]:
-            facts = site.catalogue.host_facts()
-            return plan(site.config, facts, site.clock.now(), names=hosts, everything=everything, catch_up=catch_up)
+            moment = site.clock.now()
+            facts = site.catalogue.host_facts(latest(moment))
+            return plan(site.config, facts, moment, names=hosts, everything=everything, catch_up=catch_up)
 
         if dry_run:
             return _say_plan(site, planned(), as_json)
-        return _run(site, planned, night=not hosts, as_json=as_json)
+        return _run(site, planned, night=not hosts, waits=waits or not hosts, as_json=as_json)
 
 
-def _run(opened_site: Opened, planned: Callable[[], list[Planned]], *, night: bool, as_json: bool) -> int:
+def _run(opened_site: Opened, planned: Callable[[], list[Planned]], *, night: bool, waits: bool, as_json: bool) -> int:
     """`planned` is asked under the night's lock and after the catalogue was mended: what is due follows from the pool."""
     observer = _told(_observer(as_json))
     with ExitStack() as held:
@@ -76,20 +94,30 @@ def _run(opened_site: Opened, planned: Callable[[], list[Planned]], *, night: bo
         if night:
             held.enter_context(take_lock(opened_site.pool.locks / "night", "backupd run", since))
         become_reaper()
-        if corrected := reconcile(opened_site.pool, opened_site.catalogue, since):
-            observer.notice(f"the catalogue was brought up to date with the pool: {corrected}")
+        see_reserve(opened_site.pool.path)
+        ledger = Ledger(opened_site.catalogue, observer.notice, opened_site.trouble)
+        try:
+            corrected = reconcile(opened_site.pool, opened_site.catalogue, since)
+            if opened_site.trouble:  # the rows are those of a catalogue in memory, which nobody sees again
+                corrected, what = corrected.in_the_pool(), "the pool was looked through"
+            else:
+                what = "the catalogue was brought up to date with the pool"
+            if corrected:
+                observer.notice(f"{what}: {corrected}")
+        except CatalogueUnusable as error:
+            ledger.note(error)
         for notice in opened_site.config.notices:
             observer.notice(notice)
         site = Site(
             config=opened_site.config,
             pool=opened_site.pool,
-            catalogue=opened_site.catalogue,
+            catalogue=ledger,
             clock=opened_site.clock,
             rsync=rsync_version(),
             observer=observer,
             night=night,
         )
-        night_run = Night(site, planned())
+        night_run = Night(site, planned(), waits=waits)
         report.begin(site)
         results, signalled = asyncio.run(_with_signals(night_run))
         report.end(site, night_run.reason)
@@ -97,7 +125,12 @@ def _run(opened_site: Opened, planned: Callable[[], list[Planned]], *, night: bo
         echo_json([as_json_object(result) for result in results])
     if night_run.unusable:
         raise night_run.unusable
-    return exit_status(results, signalled)
+    status = exit_status(results, signalled)
+    if ledger.trouble and status == Exit.OK:
+        status = Exit.ATTENTION
+    if ledger.trouble and not as_json:
+        observer.notice(f"exit status {int(status)}: {ledger.trouble.message}; the next run enters what was made")
+    return status
 
 
 def exit_status(results: Sequence[HostResult], signalled: int) -> int:

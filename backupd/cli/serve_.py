@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import signal
+import threading
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from backupd.serve.ground import Ground
 from backupd.serve.listening import bound, handed_over
 from backupd.serve.peer import allowed_users
 from backupd.serve.server import Server
+from backupd.serve.starting import keep_starting
 from btrkeep.errors import UsageError
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.service import tell
@@ -45,6 +47,14 @@ log = logging.getLogger("backupd.serve")
     metavar="DIR",
     help="The folder of this machine that restores may be asked for into; without it they go to hosts alone.",
 )
+@click.option("--restore-elsewhere", is_flag=True, help="Let restores go to other folders of their host, too.")
+@click.option(
+    "--restore-below",
+    multiple=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Let files of this machine be put back where they were, below DIR; repeatable. Without it none are.",
+)
 @click.option("--now", type=TIME, metavar="TIME", help="Act as if it were TIME; only on a pool made with --rehearsal.")
 @click.pass_context
 def command(
@@ -54,6 +64,8 @@ def command(
     idle: float | None,
     no_systemd: bool,
     restore_to: Path | None,
+    restore_elsewhere: bool,
+    restore_below: tuple[Path, ...],
     now: datetime | None,
 ) -> int:
     """Do for the dashboard what takes root: list and stream files, hold, release, start runs and restores.
@@ -64,7 +76,9 @@ def command(
     """
     chosen = ctx.find_root().obj
     file = Path(chosen["config"]).absolute() if chosen["config"] else None
-    ground = Ground(chosen["pool"], file, Clock(now), not no_systemd, restore_to.absolute() if restore_to else None)
+    # Resolved once, here: from now on no symlink on the way there is followed.
+    to, places = restore_to.resolve() if restore_to else None, tuple(folder.resolve() for folder in restore_below)
+    ground = Ground(chosen["pool"], file, Clock(now), not no_systemd, to, restore_elsewhere, places)
     log.setLevel(logging.INFO)
     os.chdir("/")  # a folder of the pool would keep it busy
     with ExitStack() as held:
@@ -82,6 +96,7 @@ def command(
         server = Server(ground, listening, allowed_users(allowed), idle, longest)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: server.stop())
+        threading.Thread(target=keep_starting, args=(ground,), daemon=True).start()
         gc.freeze()
         tell("READY=1")
         log.info("serving %s", file or ground.pool_name)

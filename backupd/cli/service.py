@@ -46,8 +46,7 @@ class ToldObserver:
 
     def end(self) -> None:
         """The run is over."""
-        if self._results:
-            self._status.say(summary_line(self._results, time.monotonic() - self._begun))
+        self._status.say(summary_line(self._results, self._hosts, time.monotonic() - self._begun))
         self._shown.end()
 
     def _line(self) -> str:

@@ -11,6 +11,7 @@ from backupd.cli.host_ import files_of, keys_of, show_findings, try_host
 from backupd.cli.questions import Talk, asked, see_nothing_missing, words
 from backupd.cli.reach import Reached, reach
 from backupd.cli.setup_pool import pool_is_set_up, set_up_pool
+from backupd.due import latest
 from backupd.hosts.files import Files, add_host
 from btrkeep.cli import echo_json
 from btrkeep.config import Config, HostConfig
@@ -113,7 +114,7 @@ def _first_host(ctx: click.Context, talk: Talk, files: Files, config: Config, gi
         return config, first
     if config.hosts and not given.host:
         with opened(ctx) as site:
-            facts = site.catalogue.host_facts()
+            facts = site.catalogue.host_facts(latest(site.clock.now()))
         done = {name for name, found in facts.items() if found.last_complete}
         without = [each for each in config.hosts.values() if each.enabled and each.name not in done]
         return config, without[0] if without else None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from backupd.cli.questions import Talk, asked
+from backupd.doctor.rules.mount import POWERLESS, powerless
 from backupd.explain import policy_words
 from backupd.hosts.edit import with_keys
 from backupd.hosts.files import Files
@@ -14,7 +15,9 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, Retention, example
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.marker import create_pool, open_pool, refuse_unfit
-from btrkeep.pool.mounts import mounts
+from btrkeep.pool.mounts import mount_of, mounts
+from btrkeep.pool.reserve import see_reserve
+from btrkeep.units import printable
 
 RULES = "daily=14,weekly=13,monthly=12"
 _COUNTERS = ("daily", "weekly", "monthly", "yearly")
@@ -87,8 +90,23 @@ def _made(talk: Talk, files: Files, path: str | None, rules: str | None) -> Conf
     if not _is_pool(place):
         new = not place.exists()
         create_pool(place, rehearsal=False, now=datetime.now(UTC))
+        see_reserve(place)
         talk.say(f"{place} is {'a new subvolume, and ' if new else ''}a pool now")
+        if hint := powerless_hint(place):
+            talk.say(hint)
     return files.change({files.main: text})
+
+
+def powerless_hint(pool: Path) -> str:
+    """What to type so that setuid programs and device nodes of hosts do nothing in the pool; "" when there is nothing to do."""
+    mount = mount_of(pool)
+    if not (step := powerless(mount.target, mount.mount_options)):
+        return ""
+    words = ",".join(POWERLESS)
+    return (
+        f"setuid programs and device nodes of hosts would work in it: `{printable(step.line)}`, "
+        f"and {words} among the options in /etc/fstab, keep them from that"
+    )
 
 
 def _place(text: str) -> Path:

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened, see_host
+from backupd.due import latest
 from backupd.status import STATES, HostStatus, host_status
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, table
@@ -43,7 +44,8 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
 
 
 def _statuses(site: Opened, host: str | None) -> list[HostStatus]:
-    facts, moment, zone = site.catalogue.host_facts(), site.clock.now(), site.config.pool.zone
+    moment, zone = site.clock.now(), site.config.pool.zone
+    facts = site.catalogue.host_facts(latest(moment))
     hosts = [config for config in site.config.hosts.values() if host in (None, config.name)]
     return [host_status(config, facts.get(config.name), zone, moment) for config in hosts]
 
@@ -98,12 +100,11 @@ def _show_all(found: list[HostStatus], running: list[Progress]) -> None:
 
 
 def _remark(status: HostStatus) -> str:
-    if status.error:
-        return printable(status.error)
+    said = [printable(status.error)] if status.error else []
     if status.warnings:
         more = f" (and {len(status.warnings) - 1} more)" if len(status.warnings) > 1 else ""
-        return f"warning: {printable(status.warnings[0])}{more}"
-    return ""
+        said.append(f"warning: {printable(status.warnings[0])}{more}")
+    return "; ".join(said)
 
 
 def _running_line(entry: Progress) -> str:

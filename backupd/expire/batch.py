@@ -1,7 +1,7 @@
-"""notes.json of many hosts at once: two commits of the filesystem for all of them, instead of two waits on the disk for each.
+"""notes.json of many hosts at once: two syncs of the filesystem for all of them, instead of two waits on the disk for each.
 
 A file whose name is replaced before its data is on disk may be empty after a power cut; then nobody knows any more what is held. So
-all are written beside the old ones, committed, renamed, and committed again.
+all are written beside the old ones, synced by a sync that tells of lost data, renamed, and synced again.
 """
 
 import os
@@ -9,23 +9,41 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from backupd.notes import NOTES, Notes, text_of
-from btrkeep.pool.subvolume import commit
+from btrkeep.errors import PoolUnusable
+from btrkeep.pool.atomic import with_reserve
+from btrkeep.pool.syncfs import Syncfs, syncing
 
 
 def write_many(pool: Path, notes: Mapping[Path, Notes], *, renamed_for_good: bool = True) -> None:
     """Replaces the notes in each folder; the hosts are locked. When this returns, all are on disk.
 
-    Without `renamed_for_good` the old ones may come back after a power cut, but never anything else. Raises OSError.
+    Without `renamed_for_good` the old ones may come back after a power cut, but never anything else. On a full pool they take the
+    reserve. Raises OSError; PoolUnusable when the disk did not take what was written, and then no notes were replaced by such.
     """
     if not notes:
         return
-    for folder, one in notes.items():
-        _stage(folder, one)
-    commit(pool)
-    for folder in notes:
-        _staged(folder).replace(folder / NOTES)
-    if renamed_for_good:
-        commit(pool)
+
+    def stage() -> None:
+        for folder, one in notes.items():
+            _stage(folder, one)
+
+    with syncing(pool) as disk:
+        with_reserve(pool, stage)
+        _sync(disk, pool)
+        for folder in notes:
+            _staged(folder).replace(folder / NOTES)
+        if renamed_for_good:
+            _sync(disk, pool)
+
+
+def _sync(disk: Syncfs, pool: Path) -> None:
+    try:
+        disk.sync()
+    except OSError as error:
+        raise PoolUnusable(
+            f"{pool}: the disk did not take what was written ({error.strerror})",
+            "look at the kernel's messages (dmesg) and `btrfs device stats`",
+        ) from error
 
 
 def _staged(folder: Path) -> Path:

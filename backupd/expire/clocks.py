@@ -2,10 +2,12 @@
 
 import json
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from backupd.guards import ClockFact, ClockVerdict, Forced, clock_verdict
+from backupd.guards import ClockFact, ClockPast, ClockVerdict, Forced, after, clock_verdict
 from btrkeep.catalogue import Catalogue
 from btrkeep.units import format_time, parse_time
 
@@ -23,24 +25,34 @@ def read_clocks(now: datetime) -> ClockFact:
     return ClockFact(now, time.clock_gettime(time.CLOCK_BOOTTIME), boot_id())
 
 
-def last_clocks(catalogue: Catalogue) -> ClockFact | None:
-    """Those of the last expiry; None when there was none, or what is kept of it cannot be understood."""
+def past_clocks(catalogue: Catalogue) -> ClockPast:
+    """What earlier expiries saw, nothing of what is kept of it and cannot be understood."""
     text = catalogue.get_fact(FACT)
     try:
         fields = json.loads(text) if text else {}
-        return ClockFact(parse_time(fields["wall"]), float(fields["boottime"]), str(fields["boot_id"])) if fields else None
-    except (ValueError, KeyError, TypeError):
-        return None
+        return ClockPast(_fact(fields if "wall" in fields else {}), _fact(fields.get("doubted") or {}))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ClockPast()
 
 
-def keep_clocks(catalogue: Catalogue, now: ClockFact) -> None:
+def _fact(fields: Mapping[str, Any]) -> ClockFact | None:
+    return ClockFact(parse_time(fields["wall"]), float(fields["boottime"]), str(fields["boot_id"])) if fields else None
+
+
+def keep_clocks(catalogue: Catalogue, past: ClockPast) -> None:
     """For the next expiry."""
-    fields = {"wall": format_time(now.wall), "boottime": now.boottime, "boot_id": now.boot_id}
+    fields = _fields(past.trusted) | ({"doubted": _fields(past.doubted)} if past.doubted else {})
     catalogue.set_fact(FACT, json.dumps(fields))
 
 
-def judge_clock(catalogue: Catalogue, now: ClockFact, forced: Forced, *, rehearsal: bool) -> ClockVerdict:
-    """Whether the clock can be right; nothing against it when it was forced."""
+def _fields(fact: ClockFact | None) -> dict[str, Any]:
+    return {"wall": format_time(fact.wall), "boottime": fact.boottime, "boot_id": fact.boot_id} if fact else {}
+
+
+def judge_clock(catalogue: Catalogue, now: ClockFact, forced: Forced, *, rehearsal: bool) -> tuple[ClockVerdict, ClockPast]:
+    """Whether the clock can be right, and what the next expiry is to know. Nothing is against a clock that was forced."""
     if forced.clock:
-        return ClockVerdict()
-    return clock_verdict(last_clocks(catalogue), now, catalogue.newest_finish(), rehearsal)
+        return ClockVerdict(), ClockPast(now)
+    past = past_clocks(catalogue)
+    verdict = clock_verdict(past, now, catalogue.newest_finish(), rehearsal)
+    return verdict, after(past, now, verdict)

@@ -15,6 +15,7 @@ from pathlib import Path
 from backupd.expire.look import Seen, is_still
 from backupd.expire.plan import HostPlan, Plan
 from backupd.expire.queue import Queue
+from backupd.expire.report import Deleted
 from backupd.expire.site import ExpirySite
 from backupd.notes import EXPIRED
 from backupd.reading import unread
@@ -36,7 +37,7 @@ class Deleter:
             (host, tuple(step.name for step in host.delete)) for host in plan.hosts if host.delete
         )
         self.busy = 0  # of hosts that somebody works on, or read by somebody who restores them
-        self.ids: set[int] = set()  # of all subvolumes that were deleted
+        self.deleted: dict[int, Deleted] = {}  # by the subvolume's id
         self.hosts: list[str] = []  # of which something was deleted
         self._gone: list[tuple[str, str]] = []  # deleted, and not durable yet
         self._settled = time.monotonic()
@@ -111,7 +112,6 @@ class Deleter:
                 break
             if self._delete_one(host, self.site.pool.host(host) / name, seen.subvolumes[name]):
                 self._gone.append((host, name))
-                self.ids.add(seen.subvolumes[name].id)
             else:
                 kept.append(name)
         if len(kept) + len(put_off) < len(names) and host not in self.hosts[-1:]:
@@ -127,6 +127,7 @@ class Deleter:
             with unread(path) as nobody_reads:
                 if nobody_reads:
                     delete(path.parent, subvolume.id)
+                    self.deleted[subvolume.id] = Deleted(host, path.name, str(path.resolve()))
         except OSError as error:
             if error.errno in _BROKEN:
                 raise PoolUnusable(

@@ -15,7 +15,7 @@ from backupd.expire.queue import Queue
 from backupd.expire.site import ExpirySite
 from backupd.folders import names_of
 from backupd.notes import NOTES, read_notes
-from backupd.working import ours
+from backupd.working import unfinished
 from btrkeep.pool.marker import MARKER, WORKING, Pool
 from btrkeep.pool.subvolume import delete
 from btrkeep.units import printable
@@ -65,8 +65,8 @@ def _delete_working(queue: Queue, folder: Path, names: set[str]) -> bool:
     """A run that was left unfinished goes last, if it is ours; whether its turn had come. We hold the lock: nobody continues it."""
     if names - {WORKING} or queue.full():
         return False
-    if found := ours(folder / WORKING, folder.name):
-        delete(folder, found[0].id)
+    if found := unfinished(folder / WORKING, folder.name):
+        delete(folder, found.id)
     return True
 
 

@@ -52,6 +52,8 @@ def _facts(pool: Pool, config: Config, host: str, rows: Mapping[str, BackupState
         ]
     except UnreadableRecord as error:
         return HostFacts(host, (), policy, configured=configured, trouble=error.message)
+    except OSError as error:
+        return HostFacts(host, (), policy, configured=configured, trouble=f"{folder} cannot be read: {error.strerror}")
     states = {name: row.state for name, row in rows.items()}
     stale = bool(notes.backups) and bool(gone_names(folder, notes))
     return HostFacts(host, candidates, policy, states, forgotten_at(notes), configured, stale=stale)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from backupd.expire.clocks import boot_id
-from btrkeep.pool.atomic import write_atomically
+from btrkeep.pool.atomic import with_reserve, write_atomically
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.mounts import allocator, mount_of, set_allocator
 from btrkeep.units import printable
@@ -112,4 +112,5 @@ class MountOption:
         return allocator(mount_of(self.pool.path))
 
     def _write(self, record: Switched) -> None:
-        write_atomically(record_path(self.pool), json.dumps(asdict(record)) + "\n")
+        text = json.dumps(asdict(record)) + "\n"
+        with_reserve(self.pool.path, lambda: write_atomically(record_path(self.pool), text))

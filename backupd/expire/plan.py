@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from backupd.due import latest
 from backupd.guards import Forced, Share, too_many
 from backupd.notes import DELETING, EXPIRED
 from backupd.record import COMPLETE
@@ -71,8 +72,13 @@ class HostPlan:
 
     @property
     def changes_notes(self) -> bool:
-        """Whether there is anything to write down before deletions."""
+        """Whether there is anything to write down."""
         return bool(self.mark or self.revive or self.amend)
+
+    @property
+    def goes_at_once(self) -> bool:
+        """Whether something is to be deleted that is not marked yet."""
+        return not {step.name for step in self.mark}.isdisjoint(step.name for step in self.delete)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +120,16 @@ def plan_host(facts: HostFacts, zone: ZoneInfo, now: datetime, *, clock_waits: b
             continue
         step = _step(decision)
         going += row not in _GOING_ALREADY
-        if one.expired is None:
+        if one.marked(now) is None:
             mark.append(step)
         over = decision.expires is not None and decision.expires <= now and not (clock_waits and row != DELETING)
         if over:
             delete.append(step)
-        elif one.expired:
+        elif one.marked(now):
             wait.append(step)
             if row != EXPIRED:
                 amend.append((one.name, EXPIRED))
-    lists = tuple(mark), tuple(revive), _without_the_last(facts, delete), tuple(wait), tuple(amend)
+    lists = tuple(mark), tuple(revive), _without_the_last(facts, delete, now), tuple(wait), tuple(amend)
     return HostPlan(facts.host, len(candidates), *lists, going, facts.forgotten is not None, facts.rows)
 
 
@@ -138,14 +144,14 @@ def _held_on(one: Candidate, now: datetime) -> Candidate:
     return replace(one, hold=replace(one.hold, until=None))
 
 
-def _without_the_last(facts: HostFacts, delete: Sequence[Step]) -> tuple[Step, ...]:
+def _without_the_last(facts: HostFacts, delete: Sequence[Step], now: datetime) -> tuple[Step, ...]:
     """The floor below all floors, held here once more, since what follows cannot be undone.
 
     Deletes nothing at all when no complete backup would be left of a host that has one and was not given up.
     """
     if facts.forgotten is None and delete:
         doomed = {step.name for step in delete}
-        complete = {one.name for one in facts.candidates if one.state == COMPLETE}
+        complete = {one.name for one in facts.candidates if one.state == COMPLETE and one.started <= latest(now)}
         if complete and complete <= doomed:
             return ()
     return tuple(delete)

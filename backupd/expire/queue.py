@@ -6,28 +6,38 @@ more. So no more than a limit wait at any time, and a stop leaves at most so man
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from backupd.expire.report import Stopper
+from backupd.expire.report import Deleted, Stopper
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool.orphans import orphan_items
+from btrkeep.pool.orphans import Drop, dead_roots, orphan_items
 from btrkeep.pool.subvolume import commit
+from btrkeep.process.proc import Standing, standing_in
 
 REFILL = 0.5  # of the limit: how many still wait when the queue is topped up
 _PAUSE = 0.03  # between two looks; the cleaner drops some thirty unchanged snapshots meanwhile, a look takes 0.2 ms
 _ASLEEP = 0.2  # nothing was dropped for so long: wake the cleaner, which may have found its list empty a moment too early
 _STUCK = 5.0  # nothing was dropped for so long: top up whatever room there is
 _LONGEST_STANDSTILL = 30.0
+_HOLDERS = 3.0  # seconds without a drop after which it is looked who stands in the way, and between two such looks
+PATIENCE = 300.0  # seconds
 _RATE_WINDOW = 60.0
 
 
 class Queue:
-    """Watches the queue of the filesystem of `path`; `most` may wait."""
+    """Watches the queue of the filesystem of `path`; `most` may wait.
 
-    def __init__(self, path: Path, most: int) -> None:
+    After `patience` seconds without any drop, or any progress of one, the cleaner has nothing that it can take.
+    """
+
+    def __init__(self, path: Path, most: int, patience: float = PATIENCE) -> None:
         self.path = path
         self.most = most
+        self.patience = patience
+        self.stuck = False
+        self._drops: frozenset[Drop] = frozenset()
+        self._looked_for_holders = 0.0
         self.most_waiting = 0
         self.dropped = 0
         self._ids: set[int] = set()
@@ -85,29 +95,63 @@ class Queue:
         return (self.dropped - before) / spent if spent > 1 and self.dropped > before else None
 
     def wait_for_room(self, most: int, low: int, stopper: Stopper, tick: Callable[[], None]) -> int:
-        """How many may be deleted, once at most `low` wait; 0 only when stopped. At most `most` are to wait.
+        """How many may be deleted, once at most `low` wait. At most `most` are to wait.
 
-        Those that the cleaner does not get, as a process has a file of theirs open, take their place but are not waited for.
+        Those that the cleaner does not get, as a process has a file of theirs open, take their place but are not waited for. 0 when
+        stopped, and when such ones take all places for longer than anybody's patience: then `stuck` is set.
         """
         most = min(most, self.most)
         while not stopper:
             room = most - self.look()
             if room > 0 and (self.moving() <= low or self._standing() > _STUCK):
                 return room
+            if self._gives_nothing():
+                self.stuck = True
+                break
             self._wake_if_asleep()
             tick()
             stopper.sleep(_PAUSE)
         return 0
 
-    def wait_until_dropped(self, ids: set[int], stopper: Stopper, tick: Callable[[], None], patience: float | None = None) -> None:
-        """Until the cleaner is through with all of `ids`, or stopped, or nothing has moved for `patience` seconds."""
+    def wait_until_dropped(
+        self, deleted: Mapping[int, Deleted], stopper: Stopper, tick: Callable[[], None], patience: float | None = None
+    ) -> dict[int, Standing | None]:
+        """Until the cleaner is through with all of these, or stopped, or nothing has moved for `patience` seconds.
+
+        Or only such ones are left as it cannot take, since somebody has a file or its working directory in them: they are what it
+        gives, by id, with who that is, None where no process is seen (a mount holds one too).
+        """
         while not stopper:
             self.look()
-            if not ids & self._ids or (patience is not None and self._standing() > patience):
-                return
+            left = {one: deleted[one] for one in deleted.keys() & self._ids}
+            if not left or (patience is not None and self._standing() > patience):
+                break
+            if held := self._held(left):
+                return held
             self._wake_if_asleep()
             tick()
             stopper.sleep(_PAUSE)
+        return {}
+
+    def _held(self, left: Mapping[int, Deleted]) -> dict[int, Standing | None]:
+        """Who holds them, if all are held; nothing as long as the cleaner may have one."""
+        now = time.monotonic()
+        if self._standing() < _HOLDERS or now - self._looked_for_holders < _HOLDERS:
+            return {}
+        self._looked_for_holders = now
+        holders = standing_in({one.path for one in left.values()})
+        found = {id_: holders.get(one.path) for id_, one in left.items()}
+        return found if all(found.values()) or self._gives_nothing() else {}
+
+    def _gives_nothing(self) -> bool:
+        """Whether nothing at all has moved for so long that the cleaner can have none: a large drop writes down how far it is."""
+        if self._standing() < self.patience:
+            return False
+        drops = frozenset(dead.drop for dead in dead_roots(self.path) if dead.drop)
+        if drops == self._drops:
+            return True
+        self._drops, self._changed = drops, time.monotonic()
+        return False
 
     def commit(self) -> None:
         """Makes the deletions so far durable, and wakes the cleaner. Raises PoolUnusable."""

@@ -1,11 +1,13 @@
 """What an expiry tells: how far it is, what came of it, and who is told."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from backupd.expire.plan import Plan
+from btrkeep.process.proc import Standing
+from btrkeep.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +32,10 @@ class Progress:
 class Summary:
     """What became of it. `left_out`: hosts and why; `busy`: hosts that were locked by somebody's work, left to the next run.
 
-    `problems`: what somebody must look at. `stop`: why nothing was done at all; `clock`: what is odd with the clock.
-    `waiting_for_grace`: backups that are marked and not due yet. `written_bytes`: by everybody, to all devices, meanwhile.
-    `still_waiting`: for the cleaner at the end. `ended_by`: a signal's number, 0 without one. `rest`: deletions that were due
-    and not made (a limit, a signal, a host that was busy, a backup that is restored from).
+    `problems`: what somebody must look at. `stop`: why nothing was done at all; `clock`: what is odd with the clock; `error`: what
+    ended it before its time. `waiting_for_grace`: backups that are marked and not due yet. `written_bytes`: by everybody, to all
+    devices, meanwhile. `still_waiting`: for the cleaner at the end. `ended_by`: a signal's number, 0 without one. `rest`: deletions
+    that were due and not made (a limit, a signal, a host that was busy, a backup that is restored from).
     """
 
     planned: int = 0
@@ -48,6 +50,7 @@ class Summary:
     hosts_gone: list[str] = field(default_factory=list)
     stop: str | None = None
     clock: str | None = None
+    error: str | None = None
     mount_option: str | None = None
     most_waiting: int = 0
     still_waiting: int | None = None
@@ -64,6 +67,8 @@ class Summary:
     @property
     def outcome(self) -> str:
         """As the catalogue has it (EXPIRY_OUTCOMES)."""
+        if self.error:
+            return "failed"
         if self.stop or self.ended_by:
             return "stopped"
         return "partial" if self.left_out or self.problems or self.rest else "complete"
@@ -72,6 +77,15 @@ class Summary:
     def written_each(self) -> int | None:
         """Bytes written per deleted subvolume; None when none was deleted or they were not counted."""
         return round(self.written_bytes / self.deleted) if self.written_bytes is not None and self.deleted else None
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A backup that was deleted; `path` is where it was, without symlinks."""
+
+    host: str
+    name: str
+    path: str
 
 
 class Watcher(Protocol):
@@ -108,3 +122,21 @@ def names_in_words(names: Sequence[str], most: int = 5) -> str:
     """ "a, b and 17 more"."""
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
+
+
+def held_words(deleted: Mapping[int, Deleted], held: Mapping[int, Standing | None]) -> str:
+    """Which deleted backups the cleaner cannot take, and who has a file open or stands in them."""
+    told = []
+    for id_, who in sorted(held.items()):
+        by = f"process {who.pid} ({who.name})" if who else "nobody who is seen (a mount?)"
+        told.append(f"{deleted[id_].host} {deleted[id_].name} by {by}")
+    count, inside = counted(len(held), "deleted backup"), "it" if len(held) == 1 else "them"
+    return f"{count} cannot be dropped as long as something in {inside} is open: {names_in_words(told)}"
+
+
+def stuck_words(waiting: int) -> str:
+    """Why nothing more is deleted when nothing leaves the queue."""
+    return (
+        f"nothing more is deleted: {counted(waiting, 'deleted subvolume')} fill the queue (max_orphans) and nothing moves; "
+        "somebody has files open in them, or stands in them"
+    )

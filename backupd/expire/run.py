@@ -1,13 +1,13 @@
 """An expiry from its lock to its end: the order of the steps, each in the module that does it.
 
 Put back a mount option that a killed run left; hold the clock against the last run's; finish deletions of a killed run; bring the
-catalogue up to date with the pool; look; plan; guards; mark; delete; drop notes of what is gone; put the mount option back. A
-signal stops it between any two small steps, and everything is consistent then.
+catalogue up to date with the pool; look; plan; guards; delete; mark; drop notes of what is gone; put the mount option back. A
+signal stops it between any two small steps, and everything is consistent then. What frees room comes before what takes some.
 """
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
@@ -20,14 +20,16 @@ from backupd.expire.option import MountOption
 from backupd.expire.pace import Governor, governor
 from backupd.expire.plan import Plan, make_plan
 from backupd.expire.queue import REFILL, Queue
-from backupd.expire.report import Progress, Summary
+from backupd.expire.report import Progress, Summary, held_words, stuck_words
 from backupd.expire.site import ExpirySite
 from backupd.guards import Forced
 from backupd.reconcile import reconcile
 from btrkeep.catalogue import Catalogue, ExpiryFields
 from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import BALANCE_LOCK, take_lock
 from btrkeep.pool.marker import MARKER
+from btrkeep.pool.reserve import see_reserve
 from btrkeep.pool.written import written_bytes
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_time
@@ -41,7 +43,7 @@ _LAST_DROPS = 300.0  # the same at the end, when the mount option waits to be pu
 
 def make_rehearsal(site: ExpirySite, forced: Forced) -> Plan:
     """What an expiry would do now, by the same looks and decisions; nothing is written, no lock is needed."""
-    verdict = judge_clock(site.catalogue, read_clocks(site.now), forced, rehearsal=site.pool.rehearsal)
+    verdict, _ = judge_clock(site.catalogue, read_clocks(site.now), forced, rehearsal=site.pool.rehearsal)
     site.summary.clock, site.summary.stop = verdict.wait or verdict.stop, verdict.stop
     site.clock_waits = verdict.wait is not None
     plan = make_plan(look(site.pool, site.catalogue, site.config), site.zone, site.now, forced, clock_waits=site.clock_waits)
@@ -71,6 +73,7 @@ class Expiry:
         site, summary = self.site, self.site.summary
         if done := self.option.put_back():
             site.watcher.notice(f"left by an expiry that was killed: {done}")
+        see_reserve(site.pool.path)
         self._begin_row()
         error: str | None = "internal error"
         try:
@@ -86,22 +89,22 @@ class Expiry:
 
     def _steps(self) -> None:
         site = self.site
-        clocks = read_clocks(site.now)
-        verdict = judge_clock(site.catalogue, clocks, self.forced, rehearsal=site.pool.rehearsal)
+        verdict, past = judge_clock(site.catalogue, read_clocks(site.now), self.forced, rehearsal=site.pool.rehearsal)
         site.summary.clock = verdict.wait
         if verdict.stop:
             site.summary.stop = verdict.stop
+            keep_clocks(site.catalogue, past)
             return
         site.clock_waits = verdict.wait is not None
         if verdict.wait:
             site.watcher.notice(verdict.wait)
         else:
-            keep_clocks(site.catalogue, clocks)
+            keep_clocks(site.catalogue, past)
         touched = self._finish_killed()
         self._reconcile()
         self._carry_out(touched)
         if verdict.wait and not site.stopper:  # one that was killed is not the run that had to be waited for
-            keep_clocks(site.catalogue, clocks)
+            keep_clocks(site.catalogue, past)
 
     def _finish_killed(self) -> list[str]:
         """Rows of a killed run's deletions go, once they are surely on disk. What it did not come to is planned like all else."""
@@ -130,13 +133,25 @@ class Expiry:
         summary.planned = plan.count("delete") if self.limit is None else min(self.limit, plan.count("delete"))
         site.watcher.begin(plan)
         if not plan.stop:
-            mark(site, plan.hosts)
-            summary.waiting_for_grace += summary.marked
+            at_once = [host for host in plan.hosts if host.goes_at_once]  # without any grace: marked first all the same
+            self._as_room_allows(lambda: mark(site, at_once))
             self._delete(plan)
-            drop_stale_notes(site, sorted({*touched, *plan.stale, *(self.deleter.hosts if self.deleter else ())}))
+            stale = sorted({*touched, *plan.stale, *(self.deleter.hosts if self.deleter else ())})
+            self._as_room_allows(lambda: mark(site, plan.hosts), lambda: drop_stale_notes(site, stale))
+            summary.waiting_for_grace += summary.marked
             remove_hosts(site, self.queue, [host.host for host in plan.hosts if host.forgotten])
         summary.still_waiting = self.queue.look()
         summary.most_waiting = self.queue.most_waiting
+
+    def _as_room_allows(self, *steps: Callable[[], None]) -> None:
+        """Notes for which there is no room, and no reserve, are the next run's: they must not cost the deletions."""
+        try:
+            for step in steps:
+                step()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self.site.problem("the pool is too full to note what has expired; the next expiry does that, when there is room")
 
     def _delete(self, plan: Plan) -> None:
         self.deleter = Deleter(self.site, self.queue, plan, self.limit)
@@ -149,12 +164,17 @@ class Expiry:
                 while not self.deleter.is_done() and not self.site.stopper:
                     self._yield_to_backups(self.deleter)
                     self._one_batch(self.deleter, pace)
+                    if self.queue.stuck:
+                        self.site.problem(stuck_words(self.queue.waiting))
+                        break
             finally:
                 self.deleter.settle()
         self.site.summary.rest = self.deleter.left + self.deleter.busy
         if self.wait or self.option.switched:
             patience = None if self.wait else _LAST_DROPS
-            self.queue.wait_until_dropped(self.deleter.ids, self.site.stopper, self._tick, patience)
+            held = self.queue.wait_until_dropped(self.deleter.deleted, self.site.stopper, self._tick, patience)
+            if held:
+                (self.site.problem if self.wait else self.site.watcher.notice)(held_words(self.deleter.deleted, held))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -184,7 +204,7 @@ class Expiry:
         if pace.paced or is_asleep:  # the cleaner sleeps until a commit
             deleter.settle()
         if pace.paced:
-            self.queue.wait_until_dropped(deleter.ids, self.site.stopper, self._tick, _DRAINED)
+            self.queue.wait_until_dropped(deleter.deleted, self.site.stopper, self._tick, _DRAINED)
             pace.judge(time.monotonic() - begun)
         self._tick()
         self.site.watcher.batch(self._progress())
@@ -263,10 +283,10 @@ class Expiry:
         """`error`: what ended it before its time, None when nothing did."""
         summary = self.site.summary
         summary.seconds, summary.ended_by = time.monotonic() - summary.begun, self.site.stopper.signal
+        summary.error = None if summary.stop else error
         fields = self._fields()
         summary.written_bytes = fields["written_bytes"]
-        outcome = "failed" if error and not summary.stop else summary.outcome
-        ended: ExpiryFields = {"finished": self._moment(), "outcome": outcome, "error": error, "eta": None, "paused": None}
+        ended: ExpiryFields = {"finished": self._moment(), "outcome": summary.outcome, "error": error, "eta": None, "paused": None}
         fields.update(ended)
         self.site.catalogue.update_expiry(self.row, **fields)
 

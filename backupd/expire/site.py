@@ -1,5 +1,6 @@
 """What all steps of an expiry work with, and what they share: how a host is locked, and what is told of trouble with one."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time, printable
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -66,10 +69,16 @@ class ExpirySite:
 
     @contextmanager
     def spared(self, host: str) -> Iterator[None]:
-        """What goes wrong with one host is said and costs the others nothing. A pool that is unusable ends everything."""
+        """What goes wrong with one host is said and costs the others nothing, a bug with its traceback in the log.
+
+        A pool that is unusable ends everything.
+        """
         try:
             yield
         except PoolUnusable:
             raise
         except (OperatorError, OSError) as error:
             self.problem(f"{host} is left as it is: {error}")
+        except Exception as error:
+            log.exception("%s", host)
+            self.problem(f"{host} is left as it is: {error!r}")

@@ -4,23 +4,22 @@ Names are the host's without the slash at the beginning: etc/passwd. So `tar -x 
 begin with the last name of what was asked for, as `cp` has it: the folder /srv/www becomes www.
 """
 
-import io
 import os
-import struct
-import time
-import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
+from backupd.files import ziphead
 from backupd.files.attributes import attributes
 from backupd.files.content import data_runs, pieces
+from backupd.files.spool import Links, Packed
 from backupd.files.tarhead import BLOCK, member, padding, sparse_member
 from backupd.files.tree import Entry, Tree, components, joined, open_plain
 from backupd.files.walking import Found, walk
 
 SAMPLES = 20
-_ZIP_KINDS = ("file", "folder", "symlink")
 _RECORD = 20 * BLOCK  # tar's own blocking: what it reads from a pipe is a multiple of it
 
 
@@ -50,9 +49,10 @@ class Archived:
 def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: Out, *, base: bool = False) -> Archived:
     """Writes all of `paths` and what is below them to `out`, in pieces of a megabyte at the most. `kind`: "tar" or "zip".
 
-    Memory: names of one folder; for a tar those files of which not all hard links have come yet; for a zip some 500 bytes for each
-    name, which its index at the end needs. Raises OSError as soon as anything cannot be read or written: half an archive must not
-    look like a whole one. UsageError's business, such as a path that is missing, is the caller's: see near.missing.
+    Memory: some thousand names on each level of folders, however many there are. What a zip's index at the end needs, and a tar's
+    first names of files of which not all hard links have come yet, lies in a file meanwhile: see spool. Raises OSError as soon as
+    anything cannot be read or written: half an archive must not look like a whole one. UsageError's business, such as a path that
+    is missing, is the caller's: see near.missing.
     """
     return _tar(tree, paths, out, base) if kind == "tar" else _zip(tree, paths, out, base)
 
@@ -77,22 +77,23 @@ def _found(tree: Tree, paths: Sequence[bytes], base: bool) -> Iterator[tuple[Fou
 
 
 def _tar(tree: Tree, paths: Sequence[bytes], out: Out, base: bool) -> Archived:
-    done, counted, links = Archived(), _Counted(out), _Links()
-    for found, name in _found(tree, paths, base):
-        if found.entry.kind == "socket":
-            done.leave_out(found.entry.path, "a tar holds no sockets; the program that listens makes it again")
-            continue
-        _tar_member(found, name, links, counted)
-        done.entries += 1
+    done, counted = Archived(), _Counted(out)
+    with closing(Links()) as links:
+        for found, name in _found(tree, paths, base):
+            if found.entry.kind == "socket":
+                done.leave_out(found.entry.path, "a tar holds no sockets; the program that listens makes it again")
+                continue
+            _tar_member(found, name, links, counted)
+            done.entries += 1
     counted.write(bytes(2 * BLOCK))
     counted.write(bytes(-counted.size % _RECORD))
     done.size = counted.size
     return done
 
 
-def _tar_member(found: Found, name: bytes, links: "_Links", out: Out) -> None:
+def _tar_member(found: Found, name: bytes, links: Links, out: Out) -> None:
     entry = found.entry
-    if (before := links.seen(entry, name)) is not None:
+    if entry.links > 1 and entry.kind != "folder" and (before := links.seen(entry.inode, entry.links, name)) is not None:
         out.write(member(entry, name, {}, link=before))
         return
     xattrs = attributes(found.folder, found.name)
@@ -113,22 +114,6 @@ def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out:
     out.write(padding(sum(end - start for start, end in runs)))
 
 
-class _Links:
-    """Which name of a file with several came first. A file is forgotten with the last of its names."""
-
-    def __init__(self) -> None:
-        self._first: dict[int, tuple[bytes, int]] = {}
-
-    def seen(self, entry: Entry, name: bytes) -> bytes | None:
-        """The first name of the same file, None when this is it."""
-        if entry.links < 2 or entry.kind == "folder":
-            return None
-        first, left = self._first.pop(entry.inode, (None, entry.links))
-        if left > 1:
-            self._first[entry.inode] = (first or name, left - 1)
-        return first
-
-
 class _Counted:
     def __init__(self, out: Out) -> None:
         self._out = out
@@ -144,69 +129,41 @@ class _Counted:
 
 def _zip(tree: Tree, paths: Sequence[bytes], out: Out, base: bool) -> Archived:
     done, counted = Archived(), _Counted(out)
-    with zipfile.ZipFile(_Stream(counted), "w") as archive:
+    with closing(Packed()) as index:
         for found, name in _found(tree, paths, base):
-            if found.entry.kind not in _ZIP_KINDS:
+            if found.entry.kind not in ziphead.KINDS:
                 done.leave_out(found.entry.path, f"a zip holds no {found.entry.kind}")
             elif name:
-                _zip_member(archive, found, name)
+                index.write(_zip_member(found, name, counted))
                 done.entries += 1
+        begun = counted.size
+        for piece in index.pieces():
+            counted.write(piece)
+    counted.write(ziphead.end(done.entries, begun, counted.size - begun))
     done.size = counted.size
     return done
 
 
-def _zip_member(archive: zipfile.ZipFile, found: Found, name: bytes) -> None:
-    entry, info = found.entry, _zip_info(found.entry, name)
-    if entry.kind == "folder":
-        info.CRC = 0  # which mkdir leaves to the caller up to Python 3.11
-        archive.mkdir(info)
-        return
-    with archive.open(info, "w", force_zip64=entry.size >= zipfile.ZIP64_LIMIT // 2) as to:
-        if entry.target is not None:
-            to.write(entry.target)
-            return
-        with os.fdopen(open_plain(found.name, found.folder), "rb", 0) as file:
-            for piece in pieces(file.fileno(), 0, entry.size):
-                to.write(piece)
+def _zip_member(found: Found, name: bytes, out: _Counted) -> bytes:
+    """Writes it; gives its record for the index."""
+    entry, one, offset = found.entry, ziphead.member(found.entry, name), out.size
+    if one.packed:
+        out.write(ziphead.header(one, ziphead.Sizes()))
+        sizes = _zip_file(found, out)
+        out.write(ziphead.trailer(one, sizes))
+    else:
+        data = entry.target or b""
+        sizes = ziphead.Sizes(zlib.crc32(data), len(data), len(data))
+        out.write(ziphead.header(one, sizes) + data)
+    return ziphead.record(one, sizes, offset)
 
 
-def _zip_info(entry: Entry, name: bytes) -> zipfile.ZipInfo:
-    """Name, time, owner and mode as Info-ZIP's zip has them. A zip's own time has no zone: it gets UTC."""
-    seconds = entry.mtime // 10**9
-    moment = time.gmtime(min(max(seconds, 315532800), 4354819198))  # 1980 to 2107 is what it can say
-    info = zipfile.ZipInfo(zip_name(name) + ("/" if entry.kind == "folder" else ""), moment[:6])
-    info.external_attr = (entry.mode | _FORMATS[entry.kind]) << 16 | (0x10 if entry.kind == "folder" else 0)
-    info.create_system = 3  # Unix, which is whose modes these are
-    info.compress_type = zipfile.ZIP_DEFLATED if entry.kind == "file" else zipfile.ZIP_STORED
-    info.file_size = len(entry.target) if entry.target is not None else 0 if entry.kind == "folder" else entry.size
-    if -(2**31) <= seconds < 2**31:
-        info.extra = struct.pack("<HHBl", 0x5455, 5, 1, seconds)
-    info.extra += struct.pack("<HHBBLBL", 0x7875, 11, 1, 4, entry.uid, 4, entry.gid)
-    return info
-
-
-_FORMATS = {"file": 0o100000, "folder": 0o040000, "symlink": 0o120000}
-
-
-def zip_name(name: bytes) -> str:
-    """A name as a zip can have it: bytes that are no UTF-8 become %FF, for a zip has only text; and a backslash %5C, which Windows
-    takes for a slash: a host that names a file ..\\x would else choose where it is extracted.
-    """
-    text = name.decode("utf-8", "surrogateescape").replace("\\", "%5C")
-    return "".join(f"%{ord(char) - 0xDC00:02X}" if 0xDC80 <= ord(char) <= 0xDCFF else char for char in text)
-
-
-class _Stream(io.RawIOBase):
-    """A file that can only be written: zipfile writes sizes after the data then."""
-
-    def __init__(self, out: Out) -> None:
-        super().__init__()
-        self._out = out
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        piece = bytes(data)
-        self._out.write(piece)
-        return len(piece)
+def _zip_file(found: Found, out: _Counted) -> ziphead.Sizes:
+    """The data of a plain file, deflated."""
+    crc, begun, packer = 0, out.size, zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    with os.fdopen(open_plain(found.name, found.folder), "rb", 0) as file:
+        for piece in pieces(file.fileno(), 0, found.entry.size):
+            crc = zlib.crc32(piece, crc)
+            out.write(packer.compress(piece))
+    out.write(packer.flush())
+    return ziphead.Sizes(crc, out.size - begun, found.entry.size)

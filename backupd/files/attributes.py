@@ -19,13 +19,17 @@ def by_descriptor(folder: int, name: bytes) -> bytes:
 def attributes(folder: int, name: bytes) -> dict[str, bytes]:
     """All extended attributes of a name, which is not followed; none where the filesystem has no such thing."""
     path = by_descriptor(folder, name)
+    return {attribute: os.getxattr(path, attribute, follow_symlinks=False) for attribute in attribute_names(folder, name)}
+
+
+def attribute_names(folder: int, name: bytes) -> list[str]:
+    """The names of all extended attributes of a name, as above."""
     try:
-        names = os.listxattr(path, follow_symlinks=False)
+        return os.listxattr(by_descriptor(folder, name), follow_symlinks=False)
     except OSError as error:
         if error.errno != 95:  # not supported
             raise
-        return {}
-    return {attribute: os.getxattr(path, attribute, follow_symlinks=False) for attribute in names}
+        return []
 
 
 def acl_text(value: bytes) -> str:

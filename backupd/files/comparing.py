@@ -13,7 +13,7 @@ from difflib import unified_diff
 
 from backupd.files.attributes import attributes
 from backupd.files.history import changed_fields
-from backupd.files.sameness import equal_data, read, untouched
+from backupd.files.sameness import Pulse, equal_data, read, steady, untouched
 from backupd.files.tree import Descent, Entry, Tree, names_in
 from backupd.files.walking import parent_of
 from btrkeep.errors import OperatorError
@@ -44,12 +44,17 @@ class NoText(OperatorError):
 
 
 def compare(
-    before: Tree, after: Tree, path: bytes, content: bool = False, progress: Callable[[bytes], None] = lambda _path: None
+    before: Tree,
+    after: Tree,
+    path: bytes,
+    content: bool = False,
+    progress: Callable[[bytes], None] = lambda _path: None,
+    pulse: Pulse = steady,
 ) -> Iterator[Difference]:
     """What differs at `path` and below, each folder before what is in it. What is below one that is only on one side comes too.
 
     Data count as the same when size and time are, as for rsync. With `content` they are read, unless that is not needed to know.
-    `progress` is told of each name that both sides have, before it is compared.
+    `progress` is told of each name that both sides have, before it is compared. Raises what `pulse` raises.
     Raises OSError as Tree does: when the path is on neither side, or cannot be read.
     """
     first, second = _maybe(before, path), _maybe(after, path)
@@ -57,14 +62,14 @@ def compare(
         after.stat(path)  # says why
     with ExitStack() as stack:
         at = [stack.enter_context(parent_of(tree, path)) if entry else None for tree, entry in ((before, first), (after, second))]
-        yield from _pair(_Side(before, first, at[0]), _Side(after, second, at[1]), content)
+        yield from _pair(_Side(before, first, at[0]), _Side(after, second, at[1]), content, pulse)
         stack.pop_all().close()
         if first and second and first.kind == second.kind == "folder":
             left, right = stack.enter_context(Descent(before, path)), stack.enter_context(Descent(after, path))
-            yield from _Merge(before, after, left, right, content, progress).run()
+            yield from _Merge(before, after, left, right, content, progress, pulse).run()
         else:
-            yield from _all_below(before, first, REMOVED)
-            yield from _all_below(after, second, ADDED)
+            yield from _all_below(before, first, REMOVED, pulse)
+            yield from _all_below(after, second, ADDED, pulse)
 
 
 def _maybe(tree: Tree, path: bytes) -> Entry | None:
@@ -84,6 +89,7 @@ class _Merge:
     right: Descent
     content: bool
     progress: Callable[[bytes], None]
+    pulse: Pulse
 
     def run(self) -> Iterator[Difference]:
         levels = [_merged(names_in(self.left.fd), names_in(self.right.fd))]
@@ -95,45 +101,46 @@ class _Merge:
                 self.right.leave()
                 continue
             name, is_left, is_right = pair
+            self.pulse()
             first = self.left.look(name) if is_left else None
             second = self.right.look(name) if is_right else None
             if first and second:
                 self.progress(first.path)
-            yield from _pair(
-                _Side(self.before, first, (self.left.fd, name)), _Side(self.after, second, (self.right.fd, name)), self.content
-            )
+            sides = _Side(self.before, first, (self.left.fd, name)), _Side(self.after, second, (self.right.fd, name))
+            yield from _pair(*sides, self.content, self.pulse)
             if first and second and first.kind == second.kind == "folder":
                 if self.before.owns(first.device) and self.after.owns(second.device):
                     self.left.enter(name)
                     self.right.enter(name)
                     levels.append(_merged(names_in(self.left.fd), names_in(self.right.fd)))
             else:
-                yield from _all_below(self.before, first, REMOVED)
-                yield from _all_below(self.after, second, ADDED)
+                yield from _all_below(self.before, first, REMOVED, self.pulse)
+                yield from _all_below(self.after, second, ADDED, self.pulse)
 
 
-def _merged(left: list[bytes], right: list[bytes]) -> Iterator[tuple[bytes, bool, bool]]:
+def _merged(left: Iterator[bytes], right: Iterator[bytes]) -> Iterator[tuple[bytes, bool, bool]]:
     """Each name of two ordered lists once, in order, with the lists that have it."""
-    one, two = 0, 0
-    while one < len(left) or two < len(right):
-        if two == len(right) or (one < len(left) and left[one] < right[two]):
-            yield left[one], True, False
-            one += 1
-        elif one == len(left) or right[two] < left[one]:
-            yield right[two], False, True
-            two += 1
+    one, two = next(left, None), next(right, None)
+    while one is not None or two is not None:
+        if two is None or (one is not None and one < two):
+            yield one or b"", True, False
+            one = next(left, None)
+        elif one is None or two < one:
+            yield two, False, True
+            two = next(right, None)
         else:
-            yield left[one], True, True
-            one, two = one + 1, two + 1
+            yield one, True, True
+            one, two = next(left, None), next(right, None)
 
 
-def _all_below(tree: Tree, entry: Entry | None, what: str) -> Iterator[Difference]:
+def _all_below(tree: Tree, entry: Entry | None, what: str, pulse: Pulse) -> Iterator[Difference]:
     """All that is in a folder that only one side has, without the folder."""
     if entry is None or entry.kind != "folder":
         return
     below = tree.walk(entry.path)
     next(below)
     for one in below:
+        pulse()
         yield Difference(one.path, what, one if what == REMOVED else None, one if what == ADDED else None)
 
 
@@ -146,25 +153,26 @@ class _Side:
     at: tuple[int, bytes] | None
 
 
-def _pair(before: _Side, after: _Side, content: bool) -> Iterator[Difference]:
+def _pair(before: _Side, after: _Side, content: bool, pulse: Pulse) -> Iterator[Difference]:
     first, second = before.entry, after.entry
     if first is None or second is None:
         if entry := first or second:
             yield Difference(entry.path, REMOVED if first else ADDED, first, second)
     elif first.kind != second.kind:
         yield Difference(first.path, KIND, first, second, ("kind",))
-    elif not untouched(first, second) and (fields := _fields(before, first, after, second, content)):
+    elif not untouched(first, second) and (fields := _fields(before, first, after, second, content, pulse)):
         yield Difference(first.path, CHANGED, first, second, fields)
 
 
-def _fields(before: _Side, first: Entry, after: _Side, second: Entry, content: bool) -> tuple[str, ...]:
+def _fields(before: _Side, first: Entry, after: _Side, second: Entry, content: bool, pulse: Pulse) -> tuple[str, ...]:
     found = changed_fields(first, second)
     if first.kind == "folder":
         found = tuple(name for name in found if name != "mtime")
     if _xattrs(before) != _xattrs(after):
         found = (*found, "xattrs")
-    if first.kind == "file" and (first.size != second.size or (content and not equal_data(after.tree, second, before.tree, first))):
-        found = (*found, "content")
+    if first.kind == "file":
+        same = first.size == second.size and (not content or equal_data(after.tree, second, before.tree, first, pulse))
+        found = found if same else (*found, "content")
     return found
 
 

@@ -11,8 +11,10 @@ from types import TracebackType
 from typing import Self
 
 from backupd.beneath import open_folder
+from backupd.files.disks import Disks
 from backupd.files.placing import Names
 from backupd.files.tree import Entry, entry_of, joined, look
+from backupd.files.walls import Walls, names_of
 from btrkeep.errors import LockHeld, OperatorError, UsageError
 from btrkeep.pool.marker import Pool
 
@@ -30,22 +32,29 @@ class Occupied(OSError):
 class Destination:
     """A folder, open and locked against a second restore. Made, for root alone, when it does not exist and `make` says so.
 
-    Without `make` a folder that does not exist is empty, and so is all below it. Folders in `spared` are not entered.
+    Without `make` a folder that does not exist is empty, and so is all below it. Folders in `spared` are not entered, nor with
+    `walls` what lies outside of them.
     """
 
-    def __init__(self, path: Path, *, make: bool, spared: Sequence[Path] = ()) -> None:
+    def __init__(self, path: Path, *, make: bool, spared: Sequence[Path] = (), walls: Walls | None = None) -> None:
         self.path = path
+        self._walls = walls
+        self._base = names_of(path.absolute()) if walls else ()
         self._spared = {_inode(found) for found in map(_stat, spared) if found}
         self.made = False
         self._root = self._opened(make)
+        self._disks = Disks()
         self._cached: tuple[Names, int] | None = None
 
     def _opened(self, make: bool) -> int | None:
         try:
-            if make and not self.path.exists():
-                self.path.mkdir(mode=0o700)
-                self.made = True
-            fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if self._walls:
+                fd, self.made = self._walls.open(self.path, make=make)
+            else:
+                if make and not self.path.exists():
+                    self.path.mkdir(mode=0o700)
+                    self.made = True
+                fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -63,6 +72,7 @@ class Destination:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._forget()
+        self._disks.close()
         if self._root is not None:
             os.close(self._root)
 
@@ -78,9 +88,15 @@ class Destination:
         if self._root is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         fd = open_folder(self._root, names)
-        if _inode(os.fstat(fd)) in self._spared:
+        try:
+            if _inode(os.fstat(fd)) in self._spared:
+                raise PermissionError(errno.EPERM, "it is in the pool, or beside the catalogue")
+            if self._walls:
+                self._walls.see(fd, (*self._base, *names))
+            self._disks.see(fd, self.path.joinpath(*map(os.fsdecode, names)))
+        except BaseException:
             os.close(fd)
-            raise PermissionError(errno.EPERM, "it is in the pool, or beside the catalogue")
+            raise
         self._forget()
         self._cached = (names, fd)
         return fd
@@ -101,10 +117,19 @@ class Destination:
         """Whether it is a folder that is left alone."""
         return (there.device, there.inode) in self._spared
 
+    def outside(self, place: Names) -> bool:
+        """Whether a place is outside of the walls."""
+        return self._walls is not None and self._walls.around((*self._base, *place)) is None
+
+    def enter(self, place: Names) -> None:
+        """Raises OSError when the folder at a place may not be written to."""
+        self.folder(place)
+
     def sync(self) -> None:
-        """What was written is on the disk when this returns."""
-        if self._root is not None and _libc.syncfs(self._root):
-            raise OSError(ctypes.get_errno(), "syncfs")
+        """What was written is on the disk when this returns, and on those that are mounted below. Raises OSError, with the folder,
+        when one did not take it.
+        """
+        self._disks.sync()
 
     def free(self) -> int | None:
         """Bytes that can be written; None on a filesystem that does not know, such as ramfs."""
@@ -153,11 +178,14 @@ def _rename_to_nothing(folder: int, temporary: bytes, name: bytes) -> None:
     raise Occupied(errno.EEXIST, "something has come to be there")
 
 
-def see_destination(pool: Pool, state: Path, to: Path) -> None:
-    """Raises UsageError when the folder must not be restored into (the pool, the catalogue's folder), or cannot be made."""
+def see_destination(pool: Pool, state: Path, to: Path, others: Sequence[Path] = ()) -> None:
+    """Raises UsageError when the folder must not be restored into (the pool, the catalogue's folder, `others` of further pools), or
+    cannot be made.
+    """
     real = Path(os.path.realpath(to))
     above = [real, *real.parents]
-    for forbidden, words in ((pool.path, "in the pool, among the backups"), (state, "in the catalogue's folder")):
+    of_others = ((other, "in another pool, or beside its catalogue") for other in others)
+    for forbidden, words in ((pool.path, "in the pool, among the backups"), (state, "in the catalogue's folder"), *of_others):
         if any(_is_same(folder, forbidden) for folder in above):
             raise UsageError(f"{to} is {words}", "restore to another place, such as /var/tmp/restored")
     if not to.exists() and not to.parent.is_dir():

@@ -85,6 +85,8 @@ class History:
     versions: tuple[Version, ...]
     gone: tuple[Gone, ...]
     backups: tuple[Seen, ...]
+    stopped: bool = False
+    """Whether time was over before all backups had been looked at: those after the last one here."""
 
 
 def has_data(entry: Entry) -> bool:

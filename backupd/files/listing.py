@@ -2,11 +2,13 @@
 
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
+from backupd.files.spool import ordered
 from backupd.files.tree import KINDS, Entry, Tree, components, joined, look
 
 MOST_SORTED = 100_000
@@ -54,13 +56,19 @@ def page(tree: Tree, path: bytes, offset: int = 0, limit: int = 1000, sort: str 
     above = joined(components(path)).rstrip(b"/")
     with tree.folder(path) as fd:
         with os.scandir(fd) as found:
-            names = [name for _, name in sorted((not one.is_dir(follow_symlinks=False), os.fsencode(one.name)) for one in found)]
-        if len(names) > MOST_SORTED:
+            total, names = ordered(_place(one) for one in found)
+        if total > MOST_SORTED:
             sort, descending = "name", False
+        plain: Iterator[bytes] = (name[1:] for name in names)
         if sort != "name" or descending:
-            names.sort(key=partial(_key, sort, fd), reverse=descending)
-        chosen = [look(fd, name, above + b"/" + name) for name in names[offset : offset + limit]]
-    return Page(tuple(chosen), len(names), sort, descending)
+            plain = iter(sorted(plain, key=partial(_key, sort, fd), reverse=descending))
+        chosen = [look(fd, name, above + b"/" + name) for name in islice(plain, offset, offset + limit)]
+    return Page(tuple(chosen), total, sort, descending)
+
+
+def _place(one: os.DirEntry[str]) -> bytes:
+    """What sorts folders first, then by name."""
+    return (b"0" if one.is_dir(follow_symlinks=False) else b"1") + os.fsencode(one.name)
 
 
 def _key(sort: str, folder: int, name: bytes) -> Any:

@@ -6,14 +6,18 @@ if the backup were the whole machine. It is only ever told: whoever wants it ask
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
+from itertools import chain, islice
 
-from backupd.files.tree import Entry, Tree, components, joined
+from backupd.beneath import FOLDER
+from backupd.files.tree import Entry, Tree, components, joined, look
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.units import printable
 
 _MANY = 1_000  # names; to compare one with that many takes 10 ms, and 400 where they are made to be alike
+_SHOWN = 5
 _HOPS = 40  # as the kernel
 _STEPS = 400  # components looked up; a symlink may hold two thousand
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EXDEV}
@@ -47,14 +51,14 @@ def near(tree: Tree, path: bytes) -> list[bytes]:
     missing; none when the path is there.
     """
     names = components(path)
-    last, depth = _deepest(tree, names)
+    last, depth = deepest(tree, names)
     if depth == len(names):
         return []
     if last.kind != "folder":
         return [last.path]
     rest = joined(names[depth + 1 :]).rstrip(b"/")
     above = last.path.rstrip(b"/")
-    alike = [above + b"/" + name for name in _alike(names[depth], tree.names(last.path))]
+    alike = [above + b"/" + name for name in _alike(names[depth], tree.each_name(last.path))]
     whole = [found + rest for found in alike if rest and _is_there(tree, found + rest)]
     return whole or alike or [last.path]
 
@@ -62,7 +66,7 @@ def near(tree: Tree, path: bytes) -> list[bytes]:
 def missing(tree: Tree, path: bytes, where: str) -> UsageError:
     """What to tell somebody who asked for a path that is not there."""
     names = components(path)
-    last, _ = _deepest(tree, names)
+    last, _ = deepest(tree, names)
     shown = printable(last.path)
     if last.kind == "symlink":
         end = resolved(tree, path)
@@ -79,24 +83,33 @@ def missing(tree: Tree, path: bytes, where: str) -> UsageError:
 def _hint(tree: Tree, last: Entry, found: Sequence[bytes]) -> str:
     if found and found != [last.path]:
         return f"did you mean {' or '.join(printable(path) for path in found)}?"
-    names = tree.names(last.path)
+    names = list(islice(tree.each_name(last.path), _SHOWN + 1))
     if not names:
         return f"{printable(last.path)} is empty"
-    some = ", ".join(printable(name) for name in names[:5]) + (", ..." if len(names) > 5 else "")
+    some = ", ".join(printable(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     return f"{printable(last.path)} has {some}"
 
 
-def _deepest(tree: Tree, names: Sequence[bytes]) -> tuple[Entry, int]:
-    """The last entry on the way that is there, and how many of the names lead to it."""
-    last = tree.stat(b"/")
-    for depth in range(len(names)):
-        try:
-            last = tree.stat(joined(list(names[: depth + 1])))
-        except OSError as error:
-            if error.errno not in _NOT_THERE:
-                raise
-            return last, depth
-    return last, len(names)
+def deepest(tree: Tree, names: Sequence[bytes]) -> tuple[Entry, int]:
+    """The last entry on the way that is there, and how many of the names lead to it. One walk down, however deep it is.
+
+    Raises OSError when what is there cannot be read.
+    """
+    last, depth, folder = tree.stat(b"/"), 0, tree.open_folder([])
+    try:
+        for name in names:
+            last, depth = look(folder, name, b""), depth + 1
+            if last.kind != "folder" or not tree.owns(last.device) or depth == len(names):
+                break
+            inner = os.open(name, FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+    except OSError as error:
+        if error.errno not in _NOT_THERE:
+            raise
+    finally:
+        os.close(folder)
+    return replace(last, path=joined(list(names[:depth]))), depth
 
 
 def _is_there(tree: Tree, path: bytes) -> bool:
@@ -107,13 +120,14 @@ def _is_there(tree: Tree, path: bytes) -> bool:
     return True
 
 
-def _alike(name: bytes, names: Sequence[bytes]) -> list[bytes]:
+def _alike(name: bytes, names: Iterator[bytes]) -> list[bytes]:
     """Up to three of the names that are like `name`; another case counts as hardly different."""
-    wanted = _plain(name)
-    if len(names) > _MANY:
-        names = [one for one in names if (text := _plain(one))[:2] == wanted[:2] or text[-3:] == wanted[-3:]][:_MANY]
+    wanted, some = _plain(name), list(islice(names, _MANY + 1))
+    if len(some) > _MANY:
+        likely = (one for one in chain(some, names) if (text := _plain(one))[:2] == wanted[:2] or text[-3:] == wanted[-3:])
+        some = list(islice(likely, _MANY))
     by_text: dict[str, list[bytes]] = {}
-    for one in names:
+    for one in some:
         by_text.setdefault(_plain(one), []).append(one)
     return [one for text in get_close_matches(wanted, by_text, 3, 0.6) for one in by_text[text]][:3]
 

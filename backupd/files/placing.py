@@ -35,7 +35,7 @@ class Root:
 class Visit:
     """An entry of the backup on its way: an open descriptor of its folder and its name there, and the place that it goes to.
 
-    With `left`, which only folders have, all that belongs below it was visited.
+    With `left`, which only folders have, all that belongs below it was visited. `privileged`: its place gets all that it has.
     """
 
     entry: Entry
@@ -43,6 +43,11 @@ class Visit:
     name: bytes
     place: Names
     left: bool
+    privileged: bool = True
+
+    def shown(self, to: str) -> str:
+        """Its place as people read it, below the destination's own name."""
+        return shown_place(to, self.place)
 
 
 def placed(paths: Sequence[bytes], parents: bool) -> list[Root]:

@@ -11,6 +11,7 @@ from backupd.files.destination import Destination
 from backupd.files.placing import Visit
 from backupd.files.tree import open_plain
 from backupd.files.writing import Moved
+from btrkeep.pool.marker import filesystem_of
 
 _NOTHING = bytes(PIECE)
 
@@ -18,7 +19,7 @@ _NOTHING = bytes(PIECE)
 class Comparison:
     """Compares files of a backup with those at their places. `read` counts the bytes that were read on both sides.
 
-    `reflinks`: both are on the same filesystem; else equal places on disk mean nothing.
+    `reflinks`: the destination is on the pool's btrfs. What is mounted below may not be: there equal places on disk mean nothing.
     """
 
     def __init__(self, to: Destination, reflinks: bool, moved: Moved) -> None:
@@ -41,7 +42,7 @@ class Comparison:
             os.close(ours)
 
     def _same(self, ours: int, theirs: int, size: int) -> bool:
-        if self.reflinks and size and share_all(ours, theirs):
+        if self.reflinks and size and filesystem_of(ours) == filesystem_of(theirs) and share_all(ours, theirs):
             self.moved(size)
             return True
         for fd in (ours, theirs):  # what is in memory says nothing of the disk

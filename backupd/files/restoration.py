@@ -17,7 +17,8 @@ class Request:
     """What somebody wants back. `overwrite`: None refuses, or one of deciding.OVERWRITE. `parents`: keep whole paths.
 
     `content`: read what was written once more, and compare it. `spared`: folders beneath `to` to which and in which
-    nothing is done: the pool and the catalogue's.
+    nothing is done: the pool and the catalogue's. `privileged`: setuid bits, capabilities and device nodes come back too, and the
+    destination itself may get owner and mode of the backup's root. `only_below`: folders outside of which nothing is written.
     """
 
     paths: tuple[bytes, ...]
@@ -26,6 +27,8 @@ class Request:
     parents: bool = False
     content: bool = True
     spared: tuple[Path, ...] = ()
+    privileged: bool = False
+    only_below: tuple[Path, ...] = ()
 
 
 @dataclass(slots=True)
@@ -45,6 +48,22 @@ class Count:
 
 
 @dataclass(slots=True)
+class Withheld:
+    """What is not given back because nobody asked for it: device nodes, setuid and setgid bits of files, and attributes of files
+    that give power, capabilities above all.
+    """
+
+    devices: Count = field(default_factory=Count)
+    setuid: Count = field(default_factory=Count)
+    capabilities: Count = field(default_factory=Count)
+
+    @property
+    def number(self) -> int:
+        """How many things."""
+        return self.devices.number + self.setuid.number + self.capabilities.number
+
+
+@dataclass(slots=True)
 class Preview:
     """What a restore would do. `counts` by deciding's words, folders that are there (ENTERED) among them. Sizes are bytes.
 
@@ -60,6 +79,7 @@ class Preview:
     needed: int | None = None
     free: int | None = None
     reflinks: bool = False
+    withheld: Withheld = field(default_factory=Withheld)
 
     def see(self, entry: Entry) -> None:
         """Counts a name of the backup by its kind."""
@@ -113,6 +133,7 @@ class Restored:
     copied: int = 0
     compared: int = 0
     seconds: float = 0.0
+    withheld: Withheld = field(default_factory=Withheld)
 
     @property
     def good(self) -> bool:

@@ -13,11 +13,13 @@ from pathlib import Path
 from backupd.files.attributes import attributes
 from backupd.files.deciding import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, Links, Step, decide, differing
 from backupd.files.destination import Destination
-from backupd.files.placing import Root, Visit, placed, shown_place, visits
+from backupd.files.placing import Visit, placed, shown_place, visits
 from backupd.files.rereading import Comparison
-from backupd.files.restoration import Preview, Progress, Request, Restored, Tell
+from backupd.files.restoration import Preview, Progress, Request, Restored, Tell, Withheld
 from backupd.files.tree import Entry, Tree
 from backupd.files.walking import Unreadable
+from backupd.files.walls import Walls
+from backupd.files.withholding import given_attributes, harmless
 from backupd.files.writing import Writer, comparable, leftovers, take_away
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_size, printable
@@ -26,12 +28,18 @@ _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class Looker:
-    """Decides name after name, with what it has seen of hard links."""
+    """Decides name after name, with what it has seen of hard links.
 
-    def __init__(self, to: Destination, overwrite: str | None) -> None:
+    With `content`, files of which nothing else differs are compared with it. `proven` are hashes of the places of those that were
+    read then, and hold the same.
+    """
+
+    def __init__(self, to: Destination, overwrite: str | None, content: Comparison | None = None) -> None:
         self.to = to
         self.overwrite = overwrite
+        self.content = content
         self.links = Links()
+        self.proven: set[int] = set()
 
     def step(self, visit: Visit) -> tuple[Step, Entry | None]:
         """What to do with a name, and what is in its place now."""
@@ -39,39 +47,66 @@ class Looker:
             there = self.to.look(visit.place)
             if there and self.to.spares(there):
                 return Step(KEPT, "it is the pool, or the catalogue's folder"), there
+            if self.to.outside(visit.place):
+                on_the_way = there and there.kind == visit.entry.kind == "folder"
+                return Step(KEPT if on_the_way else REFUSED, "it is outside of what may be restored into"), there
+            if there and there.kind == visit.entry.kind == "folder":
+                self.to.enter(visit.place)  # for what is mounted there may not be written to
             differs = self.differs(visit, there) if there else ()
         except OSError as error:
             return Step(REFUSED, error.strerror or str(error)), None
         return decide(visit.entry, there, differs, self.overwrite), there
 
     def differs(self, visit: Visit, there: Entry) -> Sequence[str]:
-        """In what the name that is there differs from the backup's, hard links and attributes included. Raises OSError."""
+        """In what the name that is there differs from the backup's, hard links and attributes included, and content where it is
+        compared: when nothing else differs. Raises OSError.
+        """
         found = list(differing(visit.entry, there))
         first = self.links.first(visit.entry)
         if first and first[1] != there.inode:
             found.append("hard link")
         if found and visit.entry.kind != "folder":
             return found
-        return found if self._same_attributes(visit) else [*found, "attributes"]
+        if not self._same_attributes(visit):
+            return [*found, "attributes"]
+        if visit.entry.kind == "file" and not first and not self._same_content(visit):  # a further name was found to be that file
+            return ["content"]
+        return found
+
+    def _same_content(self, visit: Visit) -> bool:
+        if not self.content:
+            return True
+        before = self.content.read
+        same = self.content.same(visit)
+        if same and self.content.read > before:
+            self.proven.add(hash(visit.place))
+        return same
 
     def _same_attributes(self, visit: Visit) -> bool:
         folder, name = self.to.parent(visit.place)
-        ours, theirs = attributes(visit.folder, visit.name), attributes(folder, name)
+        ours, theirs = given_attributes(visit), attributes(folder, name)
         return {name: value for name, value in ours.items() if comparable(name)} == {
             name: value for name, value in theirs.items() if comparable(name)
         }
 
 
-def preview(tree: Tree, request: Request, reflinks: bool, tell: Tell = lambda _: None) -> Preview:
+def preview(tree: Tree, request: Request, reflinks: bool, tell: Tell = lambda _: None, *, content: bool = True) -> Preview:
     """What the request would do; nothing is changed. `reflinks`: the destination is on the pool's own btrfs.
 
+    Without `content` a file that only differs in that counts as the same. The restore itself compares it before it passes it over.
     Raises UsageError for places that collide, OperatorError when the backup cannot be read.
     """
     found, progress = Preview(str(request.to), reflinks=reflinks), Progress()
-    with _reaching(request.to), Destination(request.to, make=False, spared=request.spared) as to:
-        looker = Looker(to, request.overwrite)
+
+    def read(size: int) -> None:
+        progress.size += size
+        tell(progress)
+
+    with _reaching(request.to), _destination(request, make=False) as to:
+        compares = content and request.overwrite == ALL
+        looker = Looker(to, request.overwrite, Comparison(to, reflinks, read) if compares else None)
         needed = largest = 0
-        for visit in _read(tree, placed(request.paths, request.parents)):
+        for visit in _read(tree, request, found.withheld):
             if visit.left:
                 continue
             progress.files, progress.place = progress.files + 1, shown_place(found.to, visit.place)
@@ -92,14 +127,21 @@ def preview(tree: Tree, request: Request, reflinks: bool, tell: Tell = lambda _:
     return found
 
 
-def _read(tree: Tree, roots: list[Root], unreadable: Unreadable = lambda _path, _error: None) -> Iterator[Visit]:
+def _read(tree: Tree, request: Request, withheld: Withheld, unreadable: Unreadable = lambda _path, _error: None) -> Iterator[Visit]:
+    """What is to be restored; what is not, because nobody asked for it, is counted in `withheld`."""
+    found = visits(tree, placed(request.paths, request.parents), unreadable)
     try:
-        yield from visits(tree, roots, unreadable)
+        yield from found if request.privileged else harmless(found, withheld, str(request.to))
     except OSError as error:
         raise OperatorError(
             f"the backup cannot be read: {error.strerror}" + (f" ({printable(str(error.filename))})" if error.filename else ""),
             "has it been deleted meanwhile? `backupd list` shows it; the kernel's messages (dmesg) tell of broken disks",
         ) from error
+
+
+def _destination(request: Request, *, make: bool) -> Destination:
+    walls = Walls(request.only_below) if request.only_below else None
+    return Destination(request.to, make=make, spared=request.spared, walls=walls)
 
 
 @contextmanager
@@ -110,6 +152,15 @@ def _reaching(to: Path) -> Iterator[None]:
     except OSError as error:
         hint = "look at its filesystem and the kernel's messages (dmesg); the same command goes on"
         raise OperatorError(f"{to}: {error.strerror or error}", hint) from error
+
+
+def _sync(to: Destination) -> None:
+    """Raises OperatorError when a disk did not take what was written; it may be one that is mounted below the destination."""
+    try:
+        to.sync()
+    except OSError as error:
+        hint = "look at its filesystem and the kernel's messages (dmesg); the same command then names what is not as in the backup"
+        raise OperatorError(f"{printable(str(error.filename))}: {error.strerror}", hint) from error
 
 
 def see_possible(found: Preview) -> None:
@@ -140,25 +191,28 @@ class Restore:
         self.progress = Progress()
         self.result = Restored()
         self.left_alone: set[int] = set()
+        self._proven: set[int] = set()
         self._tell = tell
         self._folders: list[str] = []
 
     def run(self) -> Restored:
         """Writes, and compares. Raises OperatorError when the destination is full or gone, and what `tell` raises."""
         begun = time.monotonic()
-        with _reaching(self.request.to), Destination(self.request.to, make=True, spared=self.request.spared) as to:
+        with _reaching(self.request.to), _destination(self.request, make=True) as to:
             self._write(to)
             self.progress.phase = "syncing"
             self._tell(self.progress)
-            to.sync()
+            _sync(to)
             self._compare(to)
         self.result.seconds = time.monotonic() - begun
         return self.result
 
     def _write(self, to: Destination) -> None:
-        looker, writer = Looker(to, self.request.overwrite), Writer(to, self._moved)
-        self.progress.turn_to("writing", self.found.names, self.found.to_write)
-        for visit in _read(self.tree, self.roots, self._unreadable):
+        looker, writer = Looker(to, self.request.overwrite, self._content(to)), Writer(to, self._moved)
+        self._proven = looker.proven
+        read = self.found.counts[SAME].size if looker.content else 0
+        self.progress.turn_to("writing", self.found.names, self.found.to_write + read)
+        for visit in _read(self.tree, self.request, self.result.withheld, self._unreadable):
             self.progress.place = shown_place(self.found.to, visit.place)
             try:
                 if visit.left:
@@ -172,6 +226,11 @@ class Restore:
                 if visit.entry.kind == "folder" and not visit.left:
                     self._folders.append(REFUSED)
             self.result.reflinked, self.result.copied = writer.reflinked, writer.copied
+        self.result.compared = looker.content.read if looker.content else 0
+
+    def _content(self, to: Destination) -> Comparison | None:
+        """With ALL a file is overwritten also when nothing but its content differs; else the comparison afterwards names it."""
+        return Comparison(to, self.found.reflinks, self._moved) if self.request.overwrite == ALL else None
 
     def _visit(self, visit: Visit, looker: Looker, writer: Writer) -> None:
         self.progress.files += 1
@@ -188,7 +247,8 @@ class Restore:
             self.left_alone.add(hash(visit.place))
         if step.what == ENTERED:
             self._tidy(visit, looker.to)
-            if looker.to.made and not visit.place:  # now, for whoever goes on with it cannot know any more that we made it
+            # Now, for whoever goes on with it cannot know any more that we made it.
+            if looker.to.made and self._gives(visit) and not visit.place:
                 writer.finish(visit, all_of_it=True)
         if visit.entry.kind == "folder":
             self._folders.append(step.what)
@@ -209,6 +269,9 @@ class Restore:
         what = self._folders.pop()
         if what in (REFUSED, KEPT):
             return
+        if not self._gives(visit):
+            self.left_alone.add(hash(visit.place))
+            return
         there = looker.to.look(visit.place) if what == ENTERED else None  # a new one has all but its time already
         differs = looker.differs(visit, there) if there else ()
         rest = [name for name in differs if name != "time"]
@@ -219,6 +282,12 @@ class Restore:
             return
         writer.finish(visit, all_of_it=bool(rest))
         self._lost(writer)
+
+    def _gives(self, visit: Visit) -> bool:
+        """Whether a folder gets what the backup's has. The destination itself does not by default: it was made for root alone, or
+        somebody has said whom it is for, and the host's / would open it to everybody.
+        """
+        return bool(visit.place) or self.request.privileged
 
     def _tidy(self, visit: Visit, to: Destination) -> None:
         """Takes away what a killed restore has left here; a file of the backup that is called so is none of that."""
@@ -260,14 +329,14 @@ class Restore:
         self.progress.turn_to("comparing", self.found.names, self.found.size if self.request.content else 0)
         looker = Looker(to, None)
         comparison = Comparison(to, self.found.reflinks, self._moved)
-        for visit in _read(self.tree, self.roots):
+        for visit in _read(self.tree, self.request, Withheld()):
             if visit.left or hash(visit.place) in self.left_alone:
                 continue
             self.progress.files, self.progress.place = self.progress.files + 1, shown_place(self.found.to, visit.place)
             self._tell(self.progress)
             if differs := self._differs(visit, looker, comparison):
                 self.result.differences.add(self.progress.place, "differs: " + ", ".join(differs))
-        self.result.compared = comparison.read
+        self.result.compared += comparison.read
 
     def _differs(self, visit: Visit, looker: Looker, comparison: Comparison) -> Sequence[str]:
         try:
@@ -279,6 +348,8 @@ class Restore:
             looker.links.placed(visit.entry, visit.place, there.inode)
             plain = visit.entry.kind == there.kind == "file" and visit.entry.size == there.size
             content = self.request.content and plain and (not first or "hard link" in differs)
-            return differs if not content or comparison.same(visit) else [*differs, "content"]
+            if not content or hash(visit.place) in self._proven or comparison.same(visit):
+                return differs
+            return [*differs, "content"]
         except OSError as error:
             return [error.strerror or str(error)]

@@ -5,7 +5,7 @@ A snapshot shares what was not changed since, so most of what is the same is the
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from backupd.fiemap import extents
@@ -21,6 +21,16 @@ _INLINE = 4096  # bytes; so little lies beside the inode, and is read as fast as
 _PIECE = 1 << 20
 
 Extents = tuple[tuple[int, int, int, int], ...]
+Pulse = Callable[[], None]
+"""Called before each name that is looked at and each mebibyte that is read. It may raise, best `Enough`, to end the work."""
+
+
+class Enough(Exception):
+    """Whoever asked has had as much of this server's time as he may: what was found until then stands. Nobody's error."""
+
+
+def steady() -> None:
+    """The pulse of whoever may take all the time that it takes."""
 
 
 def untouched(one: Entry, other: Entry) -> bool:
@@ -44,21 +54,21 @@ def same_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry) -> bool 
     return True if places is not None and places == extents_of(other_tree, other.path) else None
 
 
-def equal_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry) -> bool:
+def equal_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry, pulse: Pulse = steady) -> bool:
     """The same, read if need be."""
     known = same_data(tree, entry, other_tree, other)
     if known is not None:
         return known
-    pairs = zip(pieces(tree, entry.path), pieces(other_tree, other.path), strict=False)
+    pairs = zip(pieces(tree, entry.path, pulse), pieces(other_tree, other.path), strict=False)
     return all(one == two for one, two in pairs)
 
 
-def sha256(tree: Tree, path: bytes) -> str:
+def sha256(tree: Tree, path: bytes, pulse: Pulse = steady) -> str:
     """The checksum of a plain file, as `sha256sum` writes it."""
     from hashlib import sha256 as new  # only who reads contents needs it
 
     found = new()
-    for piece in pieces(tree, path):
+    for piece in pieces(tree, path, pulse):
         found.update(piece)
     return found.hexdigest()
 
@@ -72,10 +82,11 @@ def read(tree: Tree, path: bytes, limit: int) -> bytes:
         return found
 
 
-def pieces(tree: Tree, path: bytes) -> Iterator[bytes]:
+def pieces(tree: Tree, path: bytes, pulse: Pulse = steady) -> Iterator[bytes]:
     """The data of a plain file, a mebibyte at a time."""
     with os.fdopen(tree.open_file(path), "rb", buffering=0) as file:
         while piece := file.read(_PIECE):
+            pulse()
             yield piece
 
 

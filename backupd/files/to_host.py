@@ -5,31 +5,51 @@ the first calls new and the second does not mention is there as another kind of 
 """
 
 import asyncio
+import math
+import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from backupd.files.archive import outermost
 from backupd.files.deciding import ALL, ENTERED, KEPT, NEVER, NEW, OLDER, OVERWRITTEN, REFUSED, SAME
 from backupd.files.restoration import Preview, Progress, Restored, Stopped, Tell
 from backupd.files.target import Target
-from backupd.rsync.giving import CONTENT, EXACT, LOOK, NEWER_STAYS, ONLY_NEW, Item, giving_command, parse_item
+from backupd.files.tree import Tree, components
+from backupd.files.walking import walk
+from backupd.rsync.giving import ABOVE_STAYS, CONTENT, EXACT, LOOK, NEWER_STAYS, ONLY_NEW, Item, giving_command, parse_item
 from backupd.rsync.meaning import Kind, meaning
 from backupd.rsync.messages import Messages
-from backupd.rsync.output import Output
+from backupd.rsync.output import LONGEST_REST, Output
+from backupd.transfer import Watch
 from btrkeep.config import SshSettings
 from btrkeep.errors import OperatorError
 from btrkeep.process.group import Group
 from btrkeep.process.proc import become_reaper
-from btrkeep.units import printable
+from btrkeep.units import format_duration, printable
 
 _PATIENCE = 10.0
 _LOOK_EVERY = 0.2
 _HINT = "`backupd check --connect` tries a configured host; another needs its key in known_hosts, and ours in its authorized_keys"
 _FULL_HINT = "look at the room and the filesystem over there; the same command goes on with what is missing"
 _FILE_ERROR = 11
+_CONTENT_ALONE = ("content",)
+_MAY_SAY = 64 << 20
+"""Bytes that one rsync may print, however few names are restored; what is printed for a name comes on top."""
+_LINE = 100  # bytes that take as long to read as a line takes beside its bytes
+_FOR_EACH_NAME, _FOR_EACH_BYTE = 1024, 8  # an item, progress and a complaint; rsync may print four bytes for one of a name
 _RRSYNC_KNOWS_NOT = "invalid rsync-command syntax or options"
+
+
+class _Beyond(Exception):
+    """The host has had what one may have; `hint` says what to do."""
+
+    def __init__(self, why: str, hint: str) -> None:
+        super().__init__(why)
+        self.hint = hint
 
 
 @dataclass(slots=True)
@@ -61,30 +81,47 @@ class Giving:
         self.ssh = ssh
         self.overwrite = overwrite
         self.whole = parents or target.original
+        self._above = _above(paths) if self.whole else frozenset()
         self.content = content
         self.progress = Progress()
         self._tell = tell
         self._kept: set[int] = set()
+        self._other_content: set[int] = set()
         self._refused: set[bytes] = set()
         self._exact: tuple[str, ...] = EXACT
+        self._end = math.inf
 
-    def command(self, *options: str) -> tuple[str, ...]:
-        """The rsync command with some more options."""
-        target, all_options = self.target, (*self._exact, *options)
+    def command(self, *options: str, above: bool = False) -> tuple[str, ...]:
+        """The rsync command with some more options; with `above` it tells of the folders above what is restored, too."""
+        stays = ABOVE_STAYS if self.whole and not above else ()
+        target, all_options = self.target, (*stays, *self._exact, *options)
         return giving_command(target.host, self.ssh, self.data, self.paths, target.folder, self.whole, all_options)
 
-    def preview(self) -> Preview:
-        """What would happen. Raises OperatorError when the host cannot be reached or does not let us write."""
+    def preview(self, *, content: bool = True) -> Preview:
+        """What would happen. Without `content` a file that only differs in that counts as the same; `run` finds it.
+
+        Takes no longer than the host's deadline: it may be asked for by people who may restore nothing.
+        Raises OperatorError when the host cannot be reached or does not let us write.
+        """
+        self._end = time.monotonic() + self.target.host.deadline
+        try:
+            return self._preview(content)
+        finally:
+            self._end = math.inf
+
+    def _preview(self, content: bool) -> Preview:
         found, new, newer = Preview(str(self.target)), set[int](), set[int]()
-        looks = [self._run((*LOOK, *ONLY_NEW), lambda item: new.add(hash(item.name)))]
+        looks = [self._run((*LOOK, *ONLY_NEW), lambda item: new.add(hash(item.name)), above=True)]
         if self.overwrite == OLDER:
-            looks.append(self._run((*LOOK, *NEWER_STAYS), lambda item: newer.add(hash(item.name))))
-        ended = self._run(LOOK, lambda item: self._judge(item, found, new, newer))
+            looks.append(self._run((*LOOK, *NEWER_STAYS), lambda item: newer.add(hash(item.name)), above=True))
+        compares = CONTENT if content and self.overwrite == ALL else ()
+        ended = self._run((*LOOK, *compares), lambda item: self._judge(item, found, new, newer), above=True)
         for look in (*looks, ended):
             if look.exit_code and not found.counts[REFUSED].number:  # else it is what is in the way that it stumbled over
                 raise self._failed(look)
-        numbers = ended.output.numbers
-        total, found.files, found.folders = numbers.get("files", 0), numbers.get("regular", 0), ended.folders
+        numbers, above = ended.output.numbers, len(self._above)
+        total, found.files = numbers.get("files", 0) - above, numbers.get("regular", 0)
+        found.folders = ended.folders - above
         found.others, found.size = total - found.files - found.folders, numbers.get("bytes", 0)
         mentioned = sum(count.number for count in found.counts.values())
         found.counts[SAME].number = max(0, total - mentioned)
@@ -93,6 +130,8 @@ class Giving:
     def _judge(self, item: Item, found: Preview, new: set[int], older: set[int]) -> None:
         """`new` and `older` hold what rsync would write with --ignore-existing, and with --update."""
         what, why = NEW, ""
+        if item.name in self._above and (not item.new or hash(item.name) in new):
+            return  # it is there, or will be made
         if item.name.rpartition(b"/")[0] in self._refused:
             self._refused.add(item.name)
             found.counts[REFUSED].number += 1
@@ -102,6 +141,8 @@ class Giving:
             what, why = REFUSED, f"something else than a {item.kind} is there"
         elif not item.new:
             what, why = self._of_what_is_there(item, older), "differs: " + ", ".join(item.fields)
+        if item.fields == _CONTENT_ALONE:
+            self._other_content.add(hash(item.name))
         if what == KEPT:
             self._kept.add(hash(item.name))
         found.counts[what].add(self._place(item.name), why, item.size if item.kind == "file" else 0)
@@ -118,7 +159,8 @@ class Giving:
         begun, result = time.monotonic(), Restored()
         result.counts = {**found.counts, REFUSED: result.counts[REFUSED]}
         self.progress.turn_to("writing", found.names, found.to_write)
-        ended = self._run({ALL: (), OLDER: NEWER_STAYS}.get(self.overwrite or "", ONLY_NEW), lambda _: None)
+        options = {ALL: CONTENT, OLDER: NEWER_STAYS}.get(self.overwrite or "", ONLY_NEW)
+        ended = self._run(options, lambda item: self._count_content(item, result))
         result.copied = ended.output.progress.bytes
         self._count_problems(result, ended)
         self.progress.turn_to("comparing", found.names, found.size if self.content else 0)
@@ -128,6 +170,12 @@ class Giving:
         result.compared = found.size if self.content else 0
         result.seconds = time.monotonic() - begun
         return result
+
+    def _count_content(self, item: Item, result: Restored) -> None:
+        """A file that is overwritten for its content alone: a preview without contents took it for the same."""
+        if item.fields == _CONTENT_ALONE and hash(item.name) not in self._other_content:
+            result.counts[SAME].number -= 1
+            result.counts[OVERWRITTEN].add(self._place(item.name), "differs: content", item.size)
 
     def _differs(self, item: Item, result: Restored) -> None:
         if hash(item.name) not in self._kept:
@@ -144,18 +192,36 @@ class Giving:
         folder = self.target.folder.rstrip(b"/")
         return printable(folder if name in (b".", b"") else folder + b"/" + name) or "/"
 
-    def _run(self, options: Sequence[str], take: Callable[[Item], None]) -> _Ended:
+    def _run(self, options: Sequence[str], take: Callable[[Item], None], *, above: bool = False) -> _Ended:
         """One rsync to its end. It may have left names out: then its exit status is not 0. Raises OperatorError for all else."""
         become_reaper()  # an ssh that outlives its rsync would else be waited for until somebody else buries it
-        ended = asyncio.run(_run(self.command(*options), take, self._moved))
+        # While a host reads a file for its checksum nothing moves, and nothing is to be seen of it here.
+        watch = Watch(math.inf if set(CONTENT) <= set(options) else self.target.host.stall)
+        names = self._allowed()
+        try:
+            ended = asyncio.run(_run(self.command(*options, above=above), take, self._moved, watch, _Allowance(names)))
+        except _Beyond as beyond:
+            raise OperatorError(f"{self.target}: {beyond}", beyond.hint) from beyond
+        finally:
+            names.close()
         if self._exact and any(_RRSYNC_KNOWS_NOT in line for line in ended.messages.last):
             self._exact = ()
-            return self._run(options, take)
+            return self._run(options, take, above=above)
         if meaning(ended.exit_code).kind is Kind.FINISHED:
             return ended
         raise self._failed(ended)
 
+    def _allowed(self) -> Generator[int]:
+        """For each name that is restored, how many bytes may be printed because of it."""
+        with suppress(OSError), Tree(self.data.parent) as tree:
+            for path in self.paths:
+                for found in walk(tree, path, lambda _path, _error: None):
+                    yield 0 if found.left else _FOR_EACH_NAME + _FOR_EACH_BYTE * len(found.entry.path)
+
     def _moved(self, output: Output) -> None:
+        if time.monotonic() > self._end:
+            why = f"to look what is there takes longer than {format_duration(self.target.host.deadline)}"
+            raise _Beyond(why, "`deadline` of the host says how long that may take")
         progress = self.progress
         progress.size = max(progress.size, output.progress.bytes)
         progress.files = max(progress.files, output.progress.checked)
@@ -174,6 +240,15 @@ class Giving:
         return OperatorError(f"{self.target}: {words}" + (f": {line}" if line else ""), hint)
 
 
+_FOLDERS = re.compile(rb"Number of files: \d{1,18} \((?:[a-z]+: \d{1,18}, )*dir: (\d{1,18})")
+
+
+def _above(paths: Sequence[bytes]) -> frozenset[bytes]:
+    """The names, as rsync has them, of folders above paths that are not asked for themselves."""
+    asked = {tuple(components(path)) for path in outermost(paths)}
+    return frozenset(b"/".join(names[:depth]) for names in asked for depth in range(1, len(names)))
+
+
 @dataclass(slots=True)
 class _Reader:
     """Takes rsync's output: items one by one, progress and numbers by Output."""
@@ -185,28 +260,71 @@ class _Reader:
 
     def feed(self, data: bytes) -> None:
         self.output.feed(data)
-        self.output.written.clear()
-        *lines, self.rest = (self.rest + data).replace(b"\r", b"\n").split(b"\n")
+        *lines, rest = (self.rest + data).replace(b"\r", b"\n").split(b"\n")
+        self.rest = rest[-LONGEST_REST:]
         for line in lines:
             if item := parse_item(line):
                 self.take(item)
-            elif line.startswith(b"Number of files: "):
-                kinds = dict(part.split(b": ") for part in line.partition(b"(")[2].rstrip(b")").split(b", ") if b": " in part)
-                self.folders = int(kinds.get(b"dir", 0))
+            elif match := _FOLDERS.match(line):
+                self.folders = int(match[1])
 
 
-async def _run(command: Sequence[str], take: Callable[[Item], None], moved: Callable[[Output], None]) -> _Ended:
-    """Runs one rsync; when `moved` raises Stopped, which it may at any call, rsync is ended before that goes on."""
+class _Allowance:
+    """How much a host may have printed: it can have anything printed, without end, and items are remembered.
+
+    The names that make it grow are looked for only as more is said.
+    """
+
+    def __init__(self, names: Iterator[int]) -> None:
+        self._names = names
+        self._left = _MAY_SAY
+
+    def takes(self, data: bytes) -> bool:
+        """Whether so much more may be read."""
+        self._left -= len(data) + _LINE * data.count(b"\n")
+        while self._left < 0 and (more := next(self._names, None)) is not None:
+            self._left += more
+        return self._left >= 0
+
+
+async def _run(
+    command: Sequence[str], take: Callable[[Item], None], moved: Callable[[Output], None], watch: Watch, allowance: _Allowance
+) -> _Ended:
+    """Runs one rsync; when `moved` raises Stopped or _Beyond, which it may at any call, rsync is ended before that goes on.
+
+    Raises _Beyond also when nothing moves any more, and when more is printed than is allowed.
+    """
     reader, messages = _Reader(take), Messages()
-    group = Group.start(command, on_stdout=reader.feed, on_stderr=messages.feed)
-    waiting = asyncio.create_task(group.wait())
+    beyond = False
+
+    def heard(feed: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        def hear(data: bytes) -> None:
+            nonlocal beyond
+            watch.moved()
+            beyond = beyond or not allowance.takes(data)
+            if not beyond:
+                feed(data)
+
+        return hear
+
+    group = Group.start(command, on_stdout=heard(reader.feed), on_stderr=heard(messages.feed))
+    waiting, watching = asyncio.create_task(group.wait()), asyncio.create_task(watch.run(group))
     try:
         while not waiting.done():
             await asyncio.wait([waiting], timeout=_LOOK_EVERY)
             moved(reader.output)
-    except (Stopped, asyncio.CancelledError):
+            if beyond:
+                break
+    except (Stopped, _Beyond, asyncio.CancelledError):
         await _end(group, waiting)
         raise
+    finally:
+        watching.cancel()
+    if beyond:
+        await _end(group, waiting)
+        raise _Beyond("the host prints without end, which is not read any further", "look at what is called rsync there")
+    if watch.verdict:
+        raise _Beyond(watch.verdict, "`stall` of the host says how long that may be")
     messages.close(reader.output.complaints)
     return _Ended(waiting.result(), reader.output, messages, reader.folders)
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from backupd.beneath import FOLDER, open_folder
+from backupd.files.spool import ordered
 from backupd.record import DATA
 
 KINDS = {
@@ -139,6 +140,10 @@ class Tree:
 
     def names(self, path: bytes) -> list[bytes]:
         """The names in the folder at `path`, in the order of their bytes."""
+        return list(self.each_name(path))
+
+    def each_name(self, path: bytes) -> Iterator[bytes]:
+        """The same, of which not all lie in memory."""
         with self.folder(path) as fd:
             return names_in(fd)
 
@@ -159,15 +164,15 @@ class Tree:
     def walk(self, path: bytes, skip: Callable[[Entry], bool] = lambda _: False) -> Iterator[Entry]:
         """The entry at `path` and all below it, a folder before what is in it, names in the order of their bytes.
 
-        What `skip` says yes to is given, but not entered; neither is what is mounted in it. Memory: the names of one folder at a
-        time on each level, whatever the depth.
+        What `skip` says yes to is given, but not entered; neither is what is mounted in it. Memory: some thousand names of a
+        folder on each level, whatever the depth.
         """
         first = self.stat(path)
         yield first
         if first.kind != "folder" or skip(first):
             return
         with Descent(self, first.path) as down:
-            levels = [iter(names_in(down.fd))]
+            levels = [names_in(down.fd)]
             while levels:
                 name = next(levels[-1], None)
                 if name is None:
@@ -177,7 +182,7 @@ class Tree:
                 yield (entry := down.look(name))
                 if entry.kind == "folder" and self.owns(entry.device) and not skip(entry):
                     down.enter(name)
-                    levels.append(iter(names_in(down.fd)))
+                    levels.append(names_in(down.fd))
 
 
 _KEPT_OPEN, _EVERY = 64, 32
@@ -243,9 +248,10 @@ class Descent:
             os.close(fd)
 
 
-def names_in(folder: int) -> list[bytes]:
-    """The names in an open folder, in the order of their bytes."""
-    return sorted(os.fsencode(name) for name in os.listdir(folder))
+def names_in(folder: int) -> Iterator[bytes]:
+    """The names in an open folder, in the order of their bytes. It is read at once; of very many not all lie in memory."""
+    with os.scandir(folder) as found:
+        return ordered(os.fsencode(one.name) for one in found)[1]
 
 
 def _entries(fd: int, above: bytes) -> Iterator[Entry]:

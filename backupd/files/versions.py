@@ -13,7 +13,8 @@ content it is the list of all that is below: names, kinds, sizes and times of fi
 
 import errno
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from backupd.files.attributes import attributes
@@ -32,8 +33,9 @@ from backupd.files.history import (
     has_data,
     key_of,
 )
-from backupd.files.sameness import same_data, sha256, untouched
-from backupd.files.tree import Entry, Tree, components, joined
+from backupd.files.near import deepest
+from backupd.files.sameness import Enough, Pulse, same_data, sha256, steady, untouched
+from backupd.files.tree import Entry, Tree, components
 from backupd.files.walking import parent_of
 from backupd.files.which import Restorable
 from backupd.record import COMPLETE
@@ -68,6 +70,7 @@ class _Kept:
 @dataclass(slots=True)
 class _Collected:
     by_content: bool
+    pulse: Pulse
     kept: list[_Kept] = field(default_factory=list)
     current: _Kept | None = None
 
@@ -101,7 +104,7 @@ class _Collected:
     def _by_content(self, tree: Tree, entry: Entry) -> _Kept:
         key: tuple[object, ...]
         if not has_data(entry):
-            key = (entry.kind, content_of_folder(tree, entry) if entry.kind == "folder" else (entry.target, entry.rdev))
+            key = (entry.kind, content_of_folder(tree, entry, self.pulse) if entry.kind == "folder" else (entry.target, entry.rdev))
             return next(iter(self._newest_first(key)), None) or _Kept(key, [], differs=True)
         key = (entry.kind, entry.size)
         alike = list(self._newest_first(key))
@@ -110,9 +113,9 @@ class _Collected:
                 return one
         made = _Kept(key, [], differs=True)
         if alike:
-            made.digest = sha256(tree, entry.path)
+            made.digest = sha256(tree, entry.path, self.pulse)
             for one in alike:
-                if _digest(one) == made.digest:
+                if _digest(one, self.pulse) == made.digest:
                     return one
         return made
 
@@ -151,24 +154,25 @@ def _of_the_host(xattrs: dict[str, bytes]) -> dict[str, bytes]:
     return {name: value for name, value in xattrs.items() if not name.startswith("btrfs.")}
 
 
-def _digest(one: _Kept) -> str | None:
+def _digest(one: _Kept, pulse: Pulse) -> str | None:
     """The checksum of a version's data; None when the backup that has it went away."""
     backup, last = one.last
     if one.digest is None:
         try:
             with Tree(backup.path) as tree:
-                one.digest = sha256(tree, last.path)
+                one.digest = sha256(tree, last.path, pulse)
         except OSError:
             return None
     return one.digest
 
 
-def content_of_folder(tree: Tree, folder: Entry) -> str:
+def content_of_folder(tree: Tree, folder: Entry, pulse: Pulse = steady) -> str:
     """A checksum of the list of all that is below a folder."""
     from hashlib import sha256 as new
 
     found, above = new(), len(folder.path.rstrip(b"/"))
     for entry in tree.walk(folder.path):
+        pulse()
         time = entry.mtime if has_data(entry) else 0
         size = entry.size if has_data(entry) else 0
         words = (entry.kind, size, time, entry.target, entry.rdev) if entry.path != folder.path else entry.kind
@@ -181,19 +185,26 @@ def versions(
     path: bytes,
     by_content: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
+    pulse: Pulse = steady,
 ) -> History:
     """The history of `path` over those backups of one host, in whatever order they come.
 
-    A backup that is deleted meanwhile is passed over. `progress` is told how many backups are done, and of how many.
-    Raises ValueError for what is no path.
+    A backup that is deleted meanwhile is passed over. `progress` is told how many backups are done, and of how many. With Enough
+    from `pulse` it is the history over the oldest of them, up to the one in which that came. Raises ValueError for what is no path.
     """
-    collected, seen = _Collected(by_content), list[tuple[Restorable, str, int | None]]()
+    collected, seen, stopped = _Collected(by_content, pulse), list[tuple[Restorable, str, int | None]](), False
     ordered = sorted(backups, key=lambda one: one.name)
     for number, backup in enumerate(ordered):
         progress(number, len(ordered))
-        if (found := _look(collected, backup, path)) is not None:
+        try:
+            pulse()
+            found = _look(collected, backup, path)
+        except Enough:
+            stopped = True
+            break
+        if found is not None:
             seen.append((backup, *found))
-    return _history(path, by_content, collected.kept, seen)
+    return replace(_history(path, by_content, collected.kept, seen), stopped=stopped)
 
 
 def _look(collected: _Collected, backup: Restorable, path: bytes) -> tuple[str, int | None] | None:
@@ -213,12 +224,10 @@ def _look(collected: _Collected, backup: Restorable, path: bytes) -> tuple[str, 
 
 def _absence(tree: Tree, backup: Restorable, path: bytes) -> str:
     names = components(path)
-    for depth in range(1, len(names)):
-        try:
-            if tree.stat(joined(names[:depth])).kind == "symlink":
-                return LINKED
-        except OSError:
-            break
+    with suppress(OSError):
+        last, depth = deepest(tree, names)
+        if last.kind == "symlink" and depth < len(names):
+            return LINKED
     return absence(backup, path)
 
 

@@ -28,7 +28,7 @@ class Found:
 def walk(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Iterator[Found]:
     """The entry at `path` and all below it, a folder before what is in it and once more after that; names in the order of bytes.
 
-    What is mounted in the backup is given, but not entered. Memory: the names of one folder at a time on each level, whatever the
+    What is mounted in the backup is given, but not entered. Memory: some thousand names of a folder on each level, whatever the
     depth. Raises OSError. Not so with `unreadable`, which is told instead: a folder that cannot be read is as if it were empty
     then, and a name that cannot be looked at as if it were not there.
     """
@@ -44,7 +44,7 @@ def _below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> Iterator[
     with ExitStack() as stack:
         try:
             down = stack.enter_context(Descent(tree, first.path))
-            levels, entered = [iter(names_in(down.fd))], list[Entry]()
+            levels, entered = [names_in(down.fd)], list[Entry]()
         except OSError as error:
             _told(unreadable, first.path, error)
             return
@@ -60,7 +60,7 @@ def _below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> Iterator[
                 if names is None:
                     yield Found(entry, down.fd, name, left=True)
                 else:
-                    levels.append(iter(names))
+                    levels.append(names)
                     entered.append(entry)
                 continue
             levels.pop()
@@ -77,7 +77,7 @@ def _look(down: Descent, name: bytes, unreadable: Unreadable | None) -> Entry | 
         return None
 
 
-def _enter(down: Descent, name: bytes, unreadable: Unreadable | None) -> list[bytes] | None:
+def _enter(down: Descent, name: bytes, unreadable: Unreadable | None) -> Iterator[bytes] | None:
     """The names in the folder of that name, which is where the walk is then; None, and it stays where it was."""
     path, entered = down.path.rstrip(b"/") + b"/" + name, False
     try:

@@ -1,25 +1,25 @@
 """A restore that somebody wants, in the words of the command line, the dashboard and its root service; and what it would do.
 
-`preview_of` changes nothing. A preview to a host needs the network and the key, and takes as long as rsync does; where there is
-neither, as in the root service, `command_words` is what to start.
+A preview changes nothing. One to a host needs the network and the key, and takes as long as rsync does; where there is neither, as
+in the root service, `command_words` is what to start.
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from backupd.files.destination import see_destination
 from backupd.files.near import entry_at
 from backupd.files.placing import placed, shown_place
-from backupd.files.restoration import Count, Preview, Request, Restored, Tell
+from backupd.files.restoration import Count, Preview, Request, Restored, Tell, Withheld
 from backupd.files.restoring import Restore, preview, see_possible
 from backupd.files.target import Target, target_of
 from backupd.files.to_host import Giving
 from backupd.files.tree import Tree
-from backupd.files.which import Restorable, find
+from backupd.files.which import Restorable
 from backupd.record import DATA
-from btrkeep.config import Config
+from btrkeep.config import Config, other_pools
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, is_on
 
@@ -39,6 +39,10 @@ class Wanted:
     parents: bool = False
     content: bool = True
     port: int | None = None
+    privileged: bool = False
+    """For a folder of this machine: setuid bits, capabilities and device nodes too. Elsewhere they always come back."""
+    only_below: tuple[str, ...] = ()
+    """Folders of this machine outside of which nothing is written; () for root, who may write everywhere."""
 
 
 def command_words(wanted: Wanted, *, dry_run: bool = False) -> tuple[str, ...]:
@@ -49,6 +53,8 @@ def command_words(wanted: Wanted, *, dry_run: bool = False) -> tuple[str, ...]:
     words += ["--parents"] if wanted.parents else []
     words += ["--compare=metadata"] if not wanted.content else []
     words += [f"--port={wanted.port}"] if wanted.port else []
+    words += ["--privileged"] if wanted.privileged else []
+    words += [f"--only-below={folder}" for folder in wanted.only_below]
     # Without a value for the host itself; the -- behind it is no value.
     to_host = "--to-host" if wanted.to == ORIGINAL else f"--to-host={wanted.to}"
     words += [f"--to={wanted.to}" if wanted.to.startswith("/") else to_host]
@@ -79,10 +85,12 @@ class Doing:
             if target.host.address:
                 self.giving = self._giving(config, target)
                 return None
-            wanted = Wanted(wanted.host, wanted.which, wanted.paths, "/", wanted.overwrite, parents=True, content=wanted.content)
+            wanted = replace(wanted, to="/", parents=True, privileged=True)
         to = Path(wanted.to)
-        see_destination(pool, config.pool.state, to)
-        return Request(wanted.paths, to, wanted.overwrite, wanted.parents, wanted.content, (pool.path, config.pool.state))
+        others = other_pools(config)
+        see_destination(pool, config.pool.state, to, others)
+        spared, only_below = (pool.path, config.pool.state, *others), tuple(map(Path, wanted.only_below))
+        return Request(wanted.paths, to, wanted.overwrite, wanted.parents, wanted.content, spared, wanted.privileged, only_below)
 
     def _giving(self, config: Config, target: Target) -> Giving:
         return Giving(
@@ -96,12 +104,12 @@ class Doing:
             tell=self._tell,
         )
 
-    def preview(self) -> Preview:
-        """What would happen."""
+    def preview(self, *, content: bool = True) -> Preview:
+        """What would happen. Without `content`, for `run`, which compares it anyhow: contents of files are not read."""
         if self.giving:
-            return self.giving.preview()
+            return self.giving.preview(content=content)
         assert self.request
-        return preview(self._tree, self.request, self._reflinks, self._tell)
+        return preview(self._tree, self.request, self._reflinks, self._tell, content=content)
 
     def run(self, found: Preview) -> Restored:
         """Does it, unless the preview forbids it."""
@@ -128,14 +136,6 @@ def _is_on(to: Path, filesystem: str) -> bool:
     return is_on(to, filesystem)
 
 
-def preview_of(config: Config, pool: Pool, wanted: Wanted, tell: Tell = lambda _: None) -> dict[str, Any]:
-    """The preview as JSON has it. Raises OperatorError of every kind, OSError when the backup cannot be read."""
-    backup = find(pool, wanted.host, wanted.which)
-    with Tree(backup.path) as tree:
-        doing = Doing(config, pool, backup, tree, wanted, tell)
-        return preview_object(doing, doing.preview())
-
-
 def preview_object(doing: Doing, found: Preview) -> dict[str, Any]:
     """A preview for programs. `possible` is false when `restore` would refuse it: something in the way, or no room."""
     why = ""
@@ -155,6 +155,7 @@ def preview_object(doing: Doing, found: Preview) -> dict[str, Any]:
         "needed_bytes": found.needed,
         "free_bytes": found.free,
         "reflinks": found.reflinks,
+        "left_out": _left_out(found.withheld),
         "possible": not why,
         "why_not": why,
     }
@@ -171,6 +172,7 @@ def result_object(doing: Doing, found: Preview, done: Restored) -> dict[str, Any
         "reflinked_bytes": done.reflinked,
         "copied_bytes": done.copied,
         "compared_bytes": done.compared,
+        "left_out": _left_out(done.withheld),
         "seconds": round(done.seconds, 3),
         "good": done.good,
     }
@@ -183,6 +185,11 @@ def count_object(count: Count) -> dict[str, Any]:
         "bytes": count.size,
         "samples": [{"place": place, "why": why} for place, why in count.samples],
     }
+
+
+def _left_out(withheld: Withheld) -> dict[str, Any]:
+    found = {"devices": withheld.devices, "setuid": withheld.setuid, "capabilities": withheld.capabilities}
+    return {name: count_object(count) for name, count in found.items()}
 
 
 def _backup(backup: Restorable) -> dict[str, Any]:

@@ -7,10 +7,11 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 
+from backupd.due import latest
 from backupd.folders import hosts_of, names_of
 from backupd.notes import Notes, effective_state, read_notes
 from backupd.record import COMPLETE, FINAL, Record, UnreadableRecord
@@ -73,11 +74,13 @@ def find(pool: Pool, host: str, which: str = LATEST, at: datetime | None = None)
     """The backup that is meant: "latest" (the newest complete one, without one the newest), a name, or the beginning of names, of
     which the newest complete one counts: a day, a month. With `at` only those count that had begun by then.
 
+    One that is stamped in the future comes after every other complete one. (A rehearsal's clock is `at`, or it has none.)
     Raises UsageError, which names the nearest.
     """
     beginning = "" if which == LATEST else which
     backups = (one for one in restorable(pool, host, beginning) if at is None or one.started <= at)
-    if found := _best(backups, which):
+    end = at or (None if pool.rehearsal else latest(datetime.now(UTC)))
+    if found := _best(backups, which, end):
         return found
     names = sorted(names_of(pool, host) - {WORKING})
     if not names:
@@ -91,22 +94,30 @@ def find(pool: Pool, host: str, which: str = LATEST, at: datetime | None = None)
     raise UsageError(f"{host} has no backup {which}", f"the nearest is {near[0]}" if near else f"`backupd list {host}` shows them")
 
 
-def _best(backups: Iterable[Restorable], which: str) -> Restorable | None:
-    """The first that is complete, or is the one that was named; without one the first of all."""
-    other = None
+def _best(backups: Iterable[Restorable], which: str, end: datetime | None) -> Restorable | None:
+    """The one that was named; else the first that is complete, stamped after `end` only without another; else the first of all."""
+    ahead = other = None
     for one in backups:
-        if one.state == COMPLETE or one.name == which:
+        is_ahead = end is not None and one.started > end
+        if one.name == which or (one.state == COMPLETE and not is_ahead):
             return one
-        other = other or one
-    return other
+        if one.state == COMPLETE:
+            ahead = ahead or one
+        elif not is_ahead or other is None:
+            other = one if other is None or (end is not None and other.started > end) else other
+    return ahead or other
+
+
+class NoHost(UsageError):
+    """The pool has no such host; the hint may name another."""
 
 
 def see_host(pool: Pool, host: str) -> None:
-    """Raises UsageError when the pool has no folder of such a host; the name may come from anywhere."""
+    """Raises NoHost when the pool has no folder of such a host; the name may come from anywhere."""
     if _has_folder(pool, host):
         return
     near = get_close_matches(host, hosts_of(pool), 1)
-    raise UsageError(f"there is no host {host}", f"did you mean {near[0]}?" if near else "`backupd list` shows them")
+    raise NoHost(f"there is no host {host}", f"did you mean {near[0]}?" if near else "`backupd list` shows them")
 
 
 def _has_folder(pool: Pool, host: str) -> bool:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from backupd.files.attributes import attributes
 from backupd.files.content import data_runs, pieces
 from backupd.files.destination import PREFIX, Destination, put
 from backupd.files.placing import Names, Visit
 from backupd.files.tree import Entry, entry_of, names_in, open_plain
+from backupd.files.withholding import given_attributes
 
 _FICLONE = 0x40049409  # as on x86, arm, s390 and riscv
 _CANNOT_CLONE = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS)
@@ -146,12 +146,14 @@ class Writer:
         return True
 
     def _dress(self, visit: Visit, held: int) -> None:
-        """Owner, then mode, for a new owner takes setuid away; then capabilities, which both take away; the time last."""
+        """The owner first, for a new one takes setuid and capabilities away; an ACL before the mode, whose bits for the group would
+        be the group's own for a moment; the time last.
+        """
         entry, path = visit.entry, _path(held)
         self._attempt("owner", lambda: os.chown(path, entry.uid, entry.gid))
+        self._give_attributes(path, given_attributes(visit))
         if entry.kind != "symlink":
             self._attempt("mode", lambda: Path(path).chmod(entry.mode))
-        self._give_attributes(path, attributes(visit.folder, visit.name))
         self._attempt("time", lambda: os.utime(path, ns=(entry.mtime, entry.mtime)))
 
     def _give_attributes(self, path: str, wanted: dict[str, bytes]) -> None:

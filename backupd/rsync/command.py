@@ -13,8 +13,9 @@ Why these options (docs/how-a-backup-becomes-complete.rst tells it at length):
     compares nanoseconds: the default misses a file rewritten within the same second at the same size.
 ``--delete-delay --delete-excluded``
     deletes after the transfer, and what is newly excluded leaves the next backup.
-Never: ``--ignore-errors`` (deletes what could not be read), ``--max-delete`` (a backup with leftovers: the shrink limit looks
-afterwards instead), ``-s`` (rrsync refuses it), ``-z``, ``--trust-sender``, per-directory filters (they switch off rsync's check of
+Never: ``--out-format``, a line for each file (it would be the host's word; holes.py asks the filesystem what was written),
+``--ignore-errors`` (deletes what could not be read), ``--max-delete`` (a backup with leftovers: the shrink limit looks afterwards
+instead), ``-s`` (rrsync refuses it), ``-z``, ``--trust-sender``, per-directory filters (they switch off rsync's check of
 the sender's file list).
 """
 
@@ -41,7 +42,6 @@ _ALWAYS = (
     "--outbuf=L",
     "--info=progress2,stats2",
     "--debug=proto",  # says which protocol was agreed on
-    "--out-format=%i|%l|%n",
 )
 _IN_PLACE = ("--inplace", "--no-whole-file")
 _SSH_OPTIONS = (
@@ -55,9 +55,21 @@ _SSH_OPTIONS = (
     "ControlPath=none",
     "ForwardAgent=no",
     "ForwardX11=no",
+    "ClearAllForwardings=yes",
+    "Tunnel=no",
     "PermitLocalCommand=no",
+    "RemoteCommand=none",
+    "KnownHostsCommand=none",
+    "VerifyHostKeyDNS=no",
+    "NoHostAuthenticationForLocalhost=no",
+    "UpdateHostKeys=no",
+    "AddKeysToAgent=no",
+    "GSSAPIDelegateCredentials=no",
     "Compression=no",
 )
+"""What a configuration of ssh's may not change: a host gets one connection that carries rsync and nothing else, is known by the
+files of known hosts alone, and nothing of this machine is handed to it. OpenSSH knows all of them since 8.5.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +87,9 @@ def passes(inplace: str, *, based: bool) -> tuple[Pass, ...]:
         return (Pass(_IN_PLACE),)
     if inplace == "never":
         return (Pass(("--partial",)),)
-    # Large ones first: the other way round, a small file linked by the first run that the host makes large meanwhile would be
-    # written in place through its link. The second run writes no content in place, and leaves large files alone.
-    return (Pass((*_IN_PLACE, f"--min-size={LARGE}")), Pass(("--partial", f"--max-size={LARGE - 1}")))
+    # The last run has no limit: a file that crosses one between two runs would be of neither. What the first one wrote anew is the
+    # same by then. A hard link that the first one made must be split before the last one writes in place (HostTransfer does).
+    return (Pass(("--partial", f"--max-size={LARGE - 1}")), Pass(_IN_PLACE))
 
 
 def rsync_command(

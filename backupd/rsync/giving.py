@@ -2,7 +2,8 @@
 
 ``--ignore-existing`` is given whenever nothing may be overwritten: then rsync also leaves what is of another kind alone, which it
 would delete otherwise to make room for a folder. Never ``--delete`` or ``--force``. ``--no-implied-dirs``: folders above what is
-restored stay as they are on the host; missing ones are made.
+restored stay as they are on the host; missing ones are made. They are looked at before, for rsync up to 3.4 goes through a symlink
+that is in the place of one.
 """
 
 import re
@@ -34,6 +35,7 @@ EXACT = ("--modify-window=-1",)
 """Compares nanoseconds. An rrsync that may write takes it for a fault (rsync 3.5: its pattern knows no minus sign)."""
 NEWER_STAYS = ("--update", "--modify-window=1")
 """With a window of -1 a file that is a second newer would be overwritten too: what counts is times further apart than it."""
+ABOVE_STAYS = ("--no-implied-dirs",)
 _ITEM = re.compile(rb"([<>ch.][fdLDS][^|]{9})\|(\d{1,18})\|(.*)", re.DOTALL)
 _KINDS = {b"f": "file", b"d": "folder", b"L": "symlink", b"D": "device", b"S": "fifo or socket"}
 
@@ -77,7 +79,7 @@ def giving_command(
     return (
         "rsync",
         *_ALWAYS,
-        *(("--relative", "--no-implied-dirs") if whole else ()),
+        *(("--relative",) if whole else ()),
         *options,
         *remote_shell(host, ssh, ()),
         *(_source(data, path, whole) for path in paths),

@@ -67,6 +67,14 @@ _SHELL_SAYS: tuple[tuple[re.Pattern[str], Kind, str], ...] = (
     (re.compile(r"sudo: .*(?:password|terminal) is required"), Kind.HOST, "sudo asks for a password on the other side"),
     (re.compile(r"rrsync error: "), Kind.HOST, "rrsync on the other side refuses what was asked for"),
 )
+
+
+def every_meaning() -> frozenset[str]:
+    """The words of all rows."""
+    rows = (*MEANING.values(), *(row[1:] for row in (*_SSH_SAYS, *_SHELL_SAYS)))
+    return frozenset(words for _, words in rows)
+
+
 _CLOSED = re.compile(r"rsync: connection unexpectedly closed \((\d+) bytes received so far\)")
 
 
@@ -105,12 +113,6 @@ def _of_the_connection(exit_code: int, lines: tuple[str, ...]) -> Meaning:
         return Meaning(*found)
     unreachable = exit_code == 255 and not reached
     return Meaning(*MEANING[255 if unreachable else 12], unreachable)
-
-
-def worse_exit(earlier: int, last: int) -> int:
-    """One exit status for two passes: that of the last, unless that went through and an earlier one has more to say."""
-    finished = (23, 24, 25, 0)  # rsync's own precedence
-    return min(earlier, last, key=finished.index) if earlier in finished and last in finished else last
 
 
 def _first(table: Iterable[tuple[re.Pattern[str], Kind, str]], lines: Iterable[str]) -> tuple[Kind, str] | None:

@@ -11,12 +11,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from backupd.rsync.output import LONGEST_REST, unescape
 from btrkeep.units import printable
 
 SAMPLES = 5
+MOST_UNLISTED = 10_000
+"""Paths that are remembered of those that could not be listed, in one transfer; and their bytes."""
+MOST_UNLISTED_BYTES = 4 << 20
+LONGEST_PATH = 4096
+"""Bytes; Linux has no longer path."""
 LAST_LINES = 20
 _LONGEST_LINE = 1000  # of what is kept; the end matters as much as the beginning, for that is where the errno stands
-_LONGEST_REST = 1 << 16  # of a line that has not ended: rsync's own are shorter, with the longest name and every byte of it escaped
 _SERVER_ERRNOS = {
     "28": "no space left",
     "30": "read-only filesystem",
@@ -29,6 +34,9 @@ _ATTRIBUTE = re.compile(r"\w+: [lf]?setxattr\(|set_acl: ")
 _CONNECTION_ERRNOS = {"32", "104"}  # broken pipe, reset by peer: the other end went away, no file is to blame
 _ERROR = re.compile(r"rsync: (?:\[(?P<role>\w+)\] )?(?P<what>.*?)(?: \((?P<errno>\d+)\))?")
 _PROTOCOL = re.compile(r"\((?:Client|Server)\) Protocol versions: ")  # asked for by --debug=proto, no complaint
+# flist.c, acls.c and xattrs.c of rsync: what cannot be looked at or into is not listed, and neither is anything below it.
+_UNLISTED = re.compile(rb"rsync: (?:\[\w+\] )?(?:opendir |readdir\(|readlink|get_acl|get_xattr)")
+_AROUND_PATH = ((b'getxattr("', b'","'), (b'listxattr("', b'",'), (b"get_file(", b", ACL_TYPE_"), (b'"', b'"'))
 
 
 class Class(Enum):
@@ -68,6 +76,18 @@ def classify(line: str) -> Class:
     return Class.UNREADABLE
 
 
+def unlisted_path(line: bytes) -> bytes | None:
+    """The path that a line of standard error says could not be listed, as the sender calls it; None when it has none.
+
+    No regular expression: the line is the host's, up to 128 KiB of it, and one that backtracks takes seconds for each.
+    """
+    for before, behind in _AROUND_PATH:
+        start, end = line.find(before), line.rfind(behind)
+        if 0 <= start < end - len(before):
+            return unescape(line[start + len(before) : end])
+    return None
+
+
 def _shortened(line: bytes) -> bytes:
     half = _LONGEST_LINE // 2
     return line if len(line) <= _LONGEST_LINE else line[:half] + b" ... " + line[-half:]
@@ -75,17 +95,24 @@ def _shortened(line: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Messages:
-    """Everything read from one rsync's standard error, counted by class, with a few samples of each and the last lines."""
+    """What was read from one rsync's standard error, counted by class, with a few samples of each and the last lines.
+
+    `unlisted` are the paths that could not be looked at or into, as the sender calls them: what the backup has below them from
+    before was not looked at either. `unlisted_beyond`: so many more that are not remembered, or that a line did not name.
+    """
 
     counts: dict[Class, int] = field(default_factory=dict)
     samples: dict[Class, list[str]] = field(default_factory=dict)
     last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
+    unlisted: set[bytes] = field(default_factory=set)
+    unlisted_beyond: int = 0
     _rest: bytes = b""
+    _unlisted_bytes: int = 0
 
     def feed(self, data: bytes) -> None:
         """Takes the next bytes as they came."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > _LONGEST_REST:
+        if len(self._rest) > LONGEST_REST:
             self._rest = _shortened(self._rest)
         for line in lines:
             self._line(line)
@@ -103,16 +130,26 @@ class Messages:
         kind = classify(line)
         self.last.append(line)
         self.counts[kind] = self.counts.get(kind, 0) + 1
+        if kind is Class.UNREADABLE and _UNLISTED.match(raw):
+            self._remember(raw)
         samples = self.samples.setdefault(kind, [])
         if len(samples) < SAMPLES:
             samples.append(line)
 
-    def take_in(self, earlier: "Messages") -> None:
-        """Counts what an earlier pass over the same path said too. What both passes met, such as a folder, counts twice."""
-        for kind, count in earlier.counts.items():
-            self.counts[kind] = self.count(kind) + count
-            self.samples[kind] = [*earlier.samples[kind], *self.samples.get(kind, [])][:SAMPLES]
-        self.last = deque([*earlier.last, *self.last], maxlen=LAST_LINES)
+    def _remember(self, raw: bytes) -> None:
+        path = unlisted_path(raw)
+        if path in self.unlisted:
+            return
+        self._unlisted_bytes += len(path or b"")
+        if (
+            path is None
+            or len(path) > LONGEST_PATH
+            or len(self.unlisted) >= MOST_UNLISTED
+            or self._unlisted_bytes > MOST_UNLISTED_BYTES
+        ):
+            self.unlisted_beyond += 1
+        else:
+            self.unlisted.add(path)
 
     def count(self, kind: Class) -> int:
         """How many lines of that class came."""

@@ -77,7 +77,7 @@ def _do(ground: Ground, wire: Wire, peer: Peer, request: Request) -> None:
     if not request.who.strip() or len(request.who) > _LONGEST_WHO:
         raise Refused(f"who must be a name, of {_LONGEST_WHO} characters at most", kind="usage")
     call = Call(ground, wire, peer, printable(request.who), checked(request.arguments, verb.arguments))
-    with verb.place():
+    with verb.place(call.who):
         _carry_out(verb, request.verb, call)
 
 

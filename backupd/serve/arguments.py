@@ -36,19 +36,19 @@ def checked(given: Mapping[str, Any], allowed: Mapping[str, Argument]) -> dict[s
     """All arguments, those that were not given by their defaults. Raises Refused, of kind usage."""
     for name in given:
         if name not in allowed:
-            raise Refused(f"there is no argument {name[:40]}", f"there are: {', '.join(allowed) or 'none'}", "usage")
+            raise Refused(f"there is no argument {name[:40]}", f"there are: {', '.join(allowed) or 'none'}", "usage", own=True)
     return {name: _one(name, argument, given) for name, argument in allowed.items()}
 
 
 def _one(name: str, argument: Argument, given: Mapping[str, Any]) -> Any:
     if name not in given:
         if argument.default is REQUIRED:
-            raise Refused(f"the argument {name} is missing", kind="usage")
+            raise Refused(f"the argument {name} is missing", kind="usage", own=True)
         return argument.default
     try:
         return argument.check(given[name])
     except ValueError as error:
-        raise Refused(f"{name}: {error}", kind="usage") from None
+        raise Refused(f"{name}: {error}", kind="usage", own=True) from None
 
 
 def text(longest: int) -> Check:
@@ -80,6 +80,7 @@ def matching(shape: re.Pattern[str], what: str) -> Check:
 host = matching(_HOST, "the name of a host")
 which = matching(_WHICH, "a backup: its name, the beginning of names, or latest")
 name = matching(_NAME, "the name of a backup, or latest")
+whole_name = matching(re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z", re.ASCII), "the name of a backup")
 
 job = matching(re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII), "the name of a job")
 

@@ -16,10 +16,12 @@ from btrkeep.process.group import Group
 from btrkeep.process.proc import start_time
 from btrkeep.process.programs import environment
 from btrkeep.process.service import Status
-from btrkeep.units import format_time, printable
+from btrkeep.units import format_duration, format_time, printable
 
 LONGEST_LOG = 1 << 20
 LONGEST_RESULT = 4 << 20
+PREVIEW_TAKES = 600.0
+"""Seconds at the most: nobody looks at one that comes later, and a host may keep it waiting for good."""
 _STARTED_BY_HAND = ("PYTHONPATH",)
 
 
@@ -47,11 +49,20 @@ class Log:
 
 
 def carry_out(
-    job: Job, jobs: Jobs, command: Sequence[str], clock: Clock, say: Callable[[bytes], None], *, speaks_json: bool
+    job: Job,
+    jobs: Jobs,
+    command: Sequence[str],
+    clock: Clock,
+    say: Callable[[bytes], None],
+    *,
+    speaks_json: bool,
+    within: float | None = None,
+    grace: float = 30.0,
 ) -> int:
     """Runs the command to its end; gives its exit status. SIGTERM and SIGINT are passed on to it.
 
-    `speaks_json`: what it prints on standard output is its result. All else is what it says.
+    `speaks_json`: what it prints on standard output is its result. All else is what it says. `within`: seconds after which it is
+    ended, as by a stop; what is there still after `grace` seconds more is killed.
     """
     running = replace(job, state=RUNNING, started=format_time(clock.now()), pid=os.getpid(), pid_started=start_time(os.getpid()))
     jobs.put(running)
@@ -74,10 +85,12 @@ def carry_out(
             status.go_on(lambda: printable(last[0]))
 
     try:
-        code = asyncio.run(_run(command, printed, said))
+        code, late = asyncio.run(_run(command, printed, said, within, grace))
     finally:
         log.close()
     error = None if code == Exit.OK else _error(jobs, job, code)
+    if error and late:
+        error = f"it took longer than {format_duration(within)}, and was ended"
     ended = replace(running, state=FAILED if error else DONE, finished=format_time(clock.now()), exit=code, error=error)
     jobs.put(replace(ended, result=_json(result)))
     return code
@@ -91,14 +104,30 @@ def _json(said: bytes | bytearray) -> Any:
         return None
 
 
-async def _run(command: Sequence[str], printed: Callable[[bytes], None], said: Callable[[bytes], None]) -> int:
+async def _run(
+    command: Sequence[str],
+    printed: Callable[[bytes], None],
+    said: Callable[[bytes], None],
+    within: float | None,
+    grace: float,
+) -> tuple[int, bool]:
+    """Its exit status, and whether its time was up."""
     kept = {name: os.environ[name] for name in _STARTED_BY_HAND if name in os.environ}
     group = Group.start(command, on_stdout=printed, on_stderr=said, env=environment(kept))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _pass_on, group, number)
-    code = await group.wait()
-    return 128 - code if code < 0 else code
+    ending = [] if within is None else [loop.call_later(within, _pass_on, group, signal.SIGTERM)]
+    if within is not None:
+        ending.append(loop.call_later(within + grace, group.signal, signal.SIGKILL))
+    begun = loop.time()
+    try:
+        code = await group.wait()
+    finally:
+        for timer in ending:
+            timer.cancel()
+    late = within is not None and loop.time() - begun >= within
+    return 128 - code if code < 0 else code, late
 
 
 def _pass_on(group: Group, number: signal.Signals) -> None:

@@ -1,7 +1,9 @@
 """The command that does what a request asks for. Pure but for the configuration that it is given."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,57 +12,107 @@ from backupd.files.wanted import ORIGINAL, Wanted, command_words
 from backupd.serve.arguments import FOLDER, HOST, checked
 from backupd.serve.requests import Asked
 from backupd.serve.verbs import VERBS
-from btrkeep.config import Config
+from btrkeep.config import Config, other_pools
 from btrkeep.serving.protocol import Refused
 from btrkeep.units import printable
 
-_FOLDERS = (Path("/var/lib/btrkeep"), Path("/var/lib/btrkeep-web"), Path("/etc/btrkeep"), Path("/run/btrkeep"))
+_STATE = (Path("/var/lib/btrkeep"), Path("/var/lib/btrkeep-web"), Path("/etc/btrkeep"), Path("/run/btrkeep"))
+_FOLDERS = (*_STATE, Path("/opt/btrkeep"), Path(sys.prefix))  # the last two are the program
 
 
 def command_of(asked: Asked, config: Config, program: Sequence[str]) -> tuple[str, ...]:
     """`program` is how a command line of backupd begins that is about the pool. Raises Refused when the request is none."""
     arguments = checked(asked.arguments, VERBS[asked.verb].arguments)
     if asked.verb == "run":
-        words: tuple[str, ...] = ("run", "--", arguments["host"])
+        words: tuple[str, ...] = ("run", "--wait", "--", arguments["host"])
     else:
-        words = command_words(wanted(arguments, config, asked.folder), dry_run=asked.verb == "preview")
+        allowed = Allowed(asked.folder, asked.elsewhere, asked.in_place)
+        words = command_words(wanted(arguments, config, allowed), dry_run=asked.verb == "preview")
     return (*program, words[0], *(("--now", asked.now) if asked.now else ()), *words[1:])
 
 
-def wanted(arguments: Mapping[str, Any], config: Config, folder: str | None) -> Wanted:
-    """A restore, from checked arguments. `folder` is where it goes on this machine.
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What the administrator lets the service do besides restoring to a host where its files were.
 
-    It goes to the very host, and nowhere else: whoever has taken over the dashboard must not have root write one host's files to
-    another, or into a folder of this machine that he may choose. Raises Refused.
+    `folder`: where a restore into a folder of this machine goes. `elsewhere`: into other folders of its host. `in_place`: folders
+    of this machine, as absolute paths, below which the files of a host that is this machine may be put back.
+    """
+
+    folder: str | None = None
+    elsewhere: bool = False
+    in_place: tuple[str, ...] = ()
+
+
+def wanted(arguments: Mapping[str, Any], config: Config, allowed: Allowed) -> Wanted:
+    """A restore, from checked arguments.
+
+    It goes to the very host and to where its files were: a file that somebody has put anywhere on a host would else be what he
+    likes in a place that he likes, /etc/cron.d or /root/.ssh, written by root. Whoever has taken over the dashboard must not have
+    that either, nor have one host's files written to another, nor into a folder of this machine that he may choose. Raises Refused.
     """
     host, to = arguments["host"], arguments["to"]
-    known = config.hosts.get(host)
+    known, only_below = config.hosts.get(host), tuple[str, ...]()
     if to == FOLDER:
-        if not folder:
+        if not allowed.folder:
             raise Refused(
                 "this service restores into no folder of its machine",
                 "its administrator may name one: backupd serve --restore-to DIR; or download the files",
                 "refused",
+                own=True,
             )
-        where = folder
+        where, only_below = allowed.folder, (str(Path(allowed.folder).parent),)
     elif not known:
-        raise Refused(f"{host} is not configured, so it has no address", "download the files instead", "missing")
+        raise Refused(f"{host} is not configured, so it has no address", "download the files instead", "missing", own=True)
     elif to == HOST:
         if not known.address:
+            _see_in_place(arguments["paths"], allowed.in_place)
             _see_not_ours(arguments["paths"], config)
+            only_below = allowed.in_place
         where = ORIGINAL
     elif not known.address:
-        raise Refused(f"{host} is this machine, of which no folder is written", "choose the paths where they were", "refused")
+        raise Refused(
+            f"{host} is this machine, of which no folder is written", "choose the paths where they were", "refused", own=True
+        )
+    elif not allowed.elsewhere:
+        raise Refused(
+            "this service restores to where the files were, and to no other folder of a host",
+            "its administrator may allow it: backupd serve --restore-elsewhere; or download the files",
+            "refused",
+            own=True,
+        )
     else:
         where = f"{known.address}:{to.partition(':')[2]}"
-    return Wanted(host, arguments["backup"], arguments["paths"], where, arguments["overwrite"], parents=to == FOLDER)
+    return Wanted(
+        host,
+        arguments["backup"],
+        arguments["paths"],
+        where,
+        arguments["overwrite"],
+        parents=to == FOLDER,
+        only_below=only_below,
+    )
+
+
+def _see_in_place(paths: Sequence[bytes], in_place: Sequence[str]) -> None:
+    """Of this machine only that is put back which lies below folders that the administrator has named. Raises Refused."""
+    allowed = [components(os.fsencode(folder)) for folder in in_place]
+    for path in paths:
+        names = components(path)
+        if not any(names[: len(one)] == one for one in allowed):
+            raise Refused(
+                f"{printable(path)} is of this machine, and not below a folder that may be put back",
+                "its administrator may name one: backupd serve --restore-below DIR; or do it as root: backupd restore",
+                "refused",
+                own=True,
+            )
 
 
 def _see_not_ours(paths: Sequence[bytes], config: Config) -> None:
     """Of this machine nothing is put back that btrkeep lives on: not the pool, not its records, not who may log in, and no folder
     that one of these is in. An old copy of them would take back what was forbidden since. Raises Refused.
     """
-    ours = (config.pool.path, config.pool.state, config.file, config.file.with_suffix(".d"), *_FOLDERS)
+    ours = (config.pool.path, config.pool.state, config.file, config.file.with_suffix(".d"), *other_pools(config), *_FOLDERS)
     kept = [components(os.fsencode(one)) for path in ours for one in (path.absolute(), os.path.realpath(path))]
     for path in paths:
         names = components(path)
@@ -69,6 +121,7 @@ def _see_not_ours(paths: Sequence[bytes], config: Config) -> None:
                 f"{printable(path)} of this machine is one of btrkeep's own folders, or one of those is in it",
                 "choose narrower paths, or do it as root: backupd restore",
                 "refused",
+                own=True,
             )
 
 

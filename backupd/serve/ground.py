@@ -32,6 +32,15 @@ class Site:
 
 
 @dataclass(slots=True)
+class Queue:
+    """What is known of the jobs that wait: whether there are any, and whose end lets the next begin. `changed`: look again."""
+
+    waits: bool = False
+    before: tuple[str, ...] = ()
+    changed: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(slots=True)
 class Ground:
     """How the pool is named on command lines: by `pool` or, where it is not None, by the file `config_file`."""
 
@@ -42,7 +51,12 @@ class Ground:
     """Whether long work is started as units."""
     restore_to: Path | None = None
     """The folder of this machine below which may be restored."""
+    elsewhere: bool = False
+    """Whether a restore may go to another folder of its host than where the files were."""
+    in_place: tuple[Path, ...] = ()
+    """Folders of this machine below which its own files may be put back."""
     memory: Memory = field(default_factory=Memory)
+    queue: Queue = field(default_factory=Queue)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _loaded: tuple[Signature, Config] | None = None
     _untold: bool = False

@@ -19,12 +19,13 @@ from btrkeep.serving.protocol import Refused
 from btrkeep.units import format_time, parse_time
 
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
-PREVIEW = "preview"
+RUN, PREVIEW = "run", "preview"
 KEPT = timedelta(days=30)
 MOST = 1000
 """Jobs that are kept, besides those at work: whoever asks for very many fills neither the disk nor a list."""
 _PREVIEWS_KEPT = timedelta(hours=1)
 _STARTS_WITHIN = timedelta(minutes=10)
+_WAITS_FOR = timedelta(days=1)
 _ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
 _TAIL = 64 << 10
 
@@ -49,6 +50,15 @@ class Job:
     """What the command says in JSON, where it does."""
     pid: int | None = field(default=None)
     pid_started: str | None = None
+    since: str | None = None
+    """When it was asked for, to the microsecond: the order of those that wait."""
+    called: str | None = None
+    """When its process was started, to the microsecond; None: it waits for its turn."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether its turn has not come: no process of it exists."""
+        return self.state == QUEUED and self.called is None
 
     @property
     def over(self) -> bool:
@@ -81,8 +91,13 @@ class Jobs:
         """What is known of it now. Raises Refused, of kind missing."""
         found = self._read(job_id) if is_id(job_id) else None
         if not found:
-            raise Refused(f"there is no job {job_id}", "jobs are forgotten after 30 days", "missing")
+            raise Refused(f"there is no job {job_id}", "jobs are forgotten after 30 days", "missing", own=True)
         return as_it_is(found, now)
+
+    def is_over(self, job_id: str, now: datetime) -> bool:
+        """Whether it has ended, or nothing is known of it any more."""
+        found = self._read(job_id)
+        return found is None or as_it_is(found, now).over
 
     def all(self, now: datetime) -> Iterator[Job]:
         """All that are known, newest first. One whose file cannot be read is passed over."""
@@ -139,10 +154,12 @@ def read_job(found: Any) -> Job:
 
 
 def as_it_is(job: Job, now: datetime) -> Job:
-    """One that says it runs, and whose process is gone, has failed; so has one that was never begun."""
+    """One that says it runs, and whose process is gone, has failed; so has one that was never begun, or waited for too long."""
     if job.state == RUNNING and (job.pid is None or start_time(job.pid) != job.pid_started):
         return replace(job, state=FAILED, error="it was killed: its process is gone")
-    if job.state == QUEUED and now - parse_time(job.asked) > _STARTS_WITHIN:
+    if job.waits and now - parse_time(job.asked) > _WAITS_FOR:
+        return replace(job, state=FAILED, error="its turn did not come within a day")
+    if job.state == QUEUED and job.called and now - datetime.fromisoformat(job.called) > _STARTS_WITHIN:
         return replace(job, state=FAILED, error="it was never begun")
     return job
 
@@ -150,6 +167,6 @@ def as_it_is(job: Job, now: datetime) -> Job:
 def job_object(job: Job) -> dict[str, Any]:
     """A job as JSON has it for others."""
     told = asdict(job)
-    for name in ("pid", "pid_started"):
+    for name in ("pid", "pid_started", "since", "called"):
         del told[name]
     return {**told, "job": told.pop("id")}

@@ -71,12 +71,12 @@ def _clear_away(path: Path) -> None:
 
 def _give(path: Path, allowed: tuple[str, ...]) -> None:
     if allowed:
-        os.chown(path, user_number(allowed[0]), -1)
+        os.chown(path, user_number(allowed[0]), -1, follow_symlinks=False)
         return
     import grp
 
     try:
-        os.chown(path, -1, grp.getgrnam(WEB_USER).gr_gid)
+        os.chown(path, -1, grp.getgrnam(WEB_USER).gr_gid, follow_symlinks=False)
     except KeyError:  # no dashboard is installed: then root alone asks
         return
 

@@ -30,6 +30,10 @@ class Asked:
     arguments: Mapping[str, Any]
     folder: str | None = None
     """Where a restore to this machine goes: the service's own choice."""
+    elsewhere: bool = False
+    """Whether a restore may go to another folder of its host than where the files were."""
+    in_place: tuple[str, ...] = ()
+    """Folders of this machine below which files of its own may be put back."""
     now: str | None = None
     """The time that it is, on a rehearsal pool."""
 
@@ -45,6 +49,11 @@ def leave(folder: Path, asked: Asked) -> None:
 def withdraw(folder: Path, job_id: str) -> None:
     """As if it had not been left."""
     (folder / f"{job_id}.json").unlink(missing_ok=True)
+
+
+def is_left(folder: Path, job_id: str) -> bool:
+    """Whether it lies there: nobody has taken it, and the machine was not restarted."""
+    return (folder / f"{job_id}.json").exists()
 
 
 def take(folder: Path, job_id: str) -> Asked:
@@ -64,7 +73,7 @@ def take(folder: Path, job_id: str) -> Asked:
         found = json.loads(text)
         if found.pop("format") != FORMAT:
             raise ValueError("another format")
-        asked = Asked(**found)
+        asked = Asked(**{**found, "in_place": tuple(found.get("in_place", ()))})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise OperatorError(f"{path}: {error}", "was it left by another version? ask again") from None
     if asked.id != job_id or asked.verb not in VERBS or not isinstance(asked.arguments, dict):

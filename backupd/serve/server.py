@@ -21,7 +21,7 @@ _BUSY = error_line(Refused("too much is asked at once", "try again in a moment",
 
 class Server:
     """`idle` is seconds without a connection after which it ends, `longest` seconds after which it ends in the first
-    moment without one; None: never.
+    moment without one; None: never. As long as a backup waits for its turn it ends neither way.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Server:
     def _done(self) -> str:
         now = time.monotonic()
         with self._lock:
-            if self._under_way:
+            if self._under_way or self._ground.queue.waits:
                 return ""
             if self._idle is not None and now - self._last >= self._idle:
                 return f"nothing was asked for {self._idle:.0f} s"

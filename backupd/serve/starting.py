@@ -1,25 +1,38 @@
-"""Long or networked work is not done in the service: it is started, as a unit, or without systemd as a process of its own."""
+"""Long or networked work is not done in the service: it is started, as a unit, or without systemd as a process of its own.
 
+Of backups as many at a time as transfers run, `concurrency`; the others wait as files, in the order of backupd.serve.turns.
+docs/decisions/0022-runs-that-are-asked-for.rst says why.
+"""
+
+import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from backupd.serve.ground import Ground
-from backupd.serve.jobs import PREVIEW, Job, Jobs, new_id
-from backupd.serve.requests import RUNTIME, Asked, leave, withdraw
+from backupd.serve.jobs import FAILED, PREVIEW, RUN, Job, Jobs, new_id
+from backupd.serve.requests import RUNTIME, Asked, is_left, leave, withdraw
+from backupd.serve.turns import is_under_way, next_turns, see_that_it_may_wait
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import Pool
 from btrkeep.process.programs import run
 from btrkeep.process.watched import ours, start_detached
 from btrkeep.serving.protocol import Refused
-from btrkeep.units import format_time
+from btrkeep.units import format_time, printable
 
-PREVIEWS = 4
-"""At the same time: each keeps an rsync busy, here and on its host, also when nobody waits for it any more."""
+log = logging.getLogger("backupd.serve")
+
+PREVIEWS, PREVIEWS_OF_ONE = 4, 2
+"""At the same time, of all and of one asker; of a host there is one. Each keeps an rsync busy, here and there, also when nobody
+waits for it any more."""
 _one_at_a_time = threading.Lock()
+_LOOK = 0.5
+"""Seconds between two looks whether a backup has ended, while others wait."""
 
 
 def folder_of_requests(ground: Ground) -> Path:
@@ -29,38 +42,108 @@ def folder_of_requests(ground: Ground) -> Path:
 
 def unit_of(verb: str, pool: str, job_id: str) -> str:
     """The unit that carries out a job: made of a word of ours, the pool's name and the job's, and of nothing that was asked."""
-    return f"btrkeep-{'run' if verb == 'run' else 'restore'}@{pool}:{job_id}.service"
+    return f"btrkeep-{RUN if verb == RUN else 'restore'}@{pool}:{job_id}.service"
 
 
 def begin(ground: Ground, verb: str, host: str, who: str, arguments: Mapping[str, Any], folder: str | None = None) -> Job:
-    """Starts the work. Raises LockHeld, which says who is at work on the host already, Refused for too many
-    previews, OperatorError when it cannot be started."""
+    """Starts the work; a backup when its turn comes, which may be now. Raises LockHeld, which says who is at work on the host
+    already, Refused for too many previews or waiting backups, OperatorError when it cannot be started.
+    """
     now = ground.clock.now()
     with _one_at_a_time:
         pool = ground.pool()
         jobs = Jobs(ground.config().pool.state)
         jobs.thin(now)
-        _see_free(pool, jobs, verb, host, now)
+        _see_free(pool, jobs, verb, host, who, now)
         job_id = new_id(now)
         unit = unit_of(verb, ground.pool_name, job_id) if ground.systemd else None
-        job = Job(job_id, verb, host, who, format_time(now), dict(arguments), unit)
-        requests = folder_of_requests(ground)
+        job = Job(job_id, verb, host, who, format_time(now), dict(arguments), unit, since=_exactly(now))
         jobs.put(job)
-        leave(requests, Asked(job_id, verb, who, dict(arguments), folder, format_time(now) if ground.clock.start else None))
+        in_place = tuple(map(str, ground.in_place))
+        started = format_time(now) if ground.clock.start else None
+        asked = Asked(job_id, verb, who, dict(arguments), folder, ground.elsewhere, in_place, started)
+        leave(folder_of_requests(ground), asked)
         try:
-            _start(ground, job)
-        except OperatorError:
-            withdraw(requests, job_id)
+            if verb != RUN:
+                _call(ground, jobs, job)
+            elif error := _start_due(ground).get(job_id):
+                raise error
+        except (OperatorError, OSError):
+            withdraw(folder_of_requests(ground), job_id)
             jobs.forget(job_id)
             raise
         return job
 
 
-def _start(ground: Ground, job: Job) -> None:
+def start_due(ground: Ground) -> None:
+    """Starts the backups whose turn it is. Raises OperatorError when the pool's jobs cannot be looked at."""
+    with _one_at_a_time:
+        _start_due(ground)
+
+
+def _start_due(ground: Ground) -> dict[str, OperatorError]:
+    """Gives those that could not be started, and why."""
+    now, jobs, requests = ground.clock.now(), Jobs(ground.config().pool.state), folder_of_requests(ground)
+    known, failed = list(jobs.all(now)), dict[str, OperatorError]()
+    for job in known:
+        if job.over and job.called is None and job.started is None:
+            withdraw(requests, job.id)  # it has waited for too long
+    for job in next_turns(known, ground.config().backup.concurrency):
+        try:
+            if not is_left(requests, job.id):
+                raise OperatorError("the machine was restarted before its turn came", "ask again")
+            _call(ground, jobs, job)
+        except OperatorError as error:
+            log.warning("%s: %s", job.id, printable(error.message))
+            failed[job.id] = error
+            jobs.put(replace(job, state=FAILED, error=error.message))
+            withdraw(requests, job.id)
+    known = [job for job in jobs.all(now) if not job.over and job.verb == RUN]
+    ground.queue.before = tuple(job.id for job in known if is_under_way(job))
+    ground.queue.waits = any(job.waits for job in known)
+    ground.queue.changed.set()
+    return failed
+
+
+def _call(ground: Ground, jobs: Jobs, job: Job) -> None:
+    """Starts its process. It is written down before: the process may be faster than we are. Raises OperatorError."""
+    jobs.put(replace(job, called=_exactly(ground.clock.now())))
     if job.unit:
         run(start_command(job.unit))
     else:
         start_detached((*ground.words(ours("backupd")), "asked", job.id))
+
+
+def _exactly(now: datetime) -> str:
+    return now.isoformat(timespec="microseconds")
+
+
+def keep_starting(ground: Ground) -> NoReturn:
+    """Has those that wait begin when their turn comes, also those that an earlier service left; a thread's work for good.
+
+    Nothing is looked at while nothing waits. When it cannot be looked at (the pool is not mounted, say) the service may end, and
+    whoever asks next has it looked at again.
+    """
+    ground.queue.waits = True
+    while True:
+        ground.queue.changed.clear()
+        try:
+            if ground.queue.waits and _has_room(ground):
+                start_due(ground)
+        except (OperatorError, OSError) as error:
+            log.warning("backups that wait cannot begin: %s", printable(str(error)))
+            with _one_at_a_time:
+                ground.queue.waits = ground.queue.changed.is_set()  # by a request meanwhile
+        if ground.queue.waits:
+            time.sleep(_LOOK)
+        else:
+            ground.queue.changed.wait()
+
+
+def _has_room(ground: Ground) -> bool:
+    """Whether one has ended of those that were under way, or there was none."""
+    now, jobs, before = ground.clock.now(), Jobs(ground.config().pool.state), ground.queue.before
+    return not before or any(jobs.is_over(job_id, now) for job_id in before)
 
 
 def start_command(unit: str) -> tuple[str, ...]:
@@ -68,13 +151,28 @@ def start_command(unit: str) -> tuple[str, ...]:
     return ("systemctl", "start", "--no-block", "--no-ask-password", "--", unit)
 
 
-def _see_free(pool: Pool, jobs: Jobs, verb: str, host: str, now: datetime) -> None:
-    under_way = [job for job in jobs.all(now) if not job.over and job.verb == verb]
-    if verb == PREVIEW and len(under_way) >= PREVIEWS:
-        raise Refused(f"{PREVIEWS} previews are being worked out", "try again when one of them has ended", "busy")
-    for job in under_way:
+def _see_place(previews: Sequence[Job], host: str, who: str) -> None:
+    """Raises Refused, of kind busy, where one more preview would take the places of others."""
+    hint = "try again when one of them has ended"
+    if any(job.host == host for job in previews):
+        raise Refused(f"a preview of {host} is being worked out", "try again when it has ended", "busy", own=True)
+    if sum(job.who == who for job in previews) >= PREVIEWS_OF_ONE:
+        raise Refused(f"{PREVIEWS_OF_ONE} previews that {who} has asked for are being worked out", hint, "busy", own=True)
+    if len(previews) >= PREVIEWS:
+        raise Refused(f"{PREVIEWS} previews are being worked out", hint, "busy", own=True)
+
+
+def _see_free(pool: Pool, jobs: Jobs, verb: str, host: str, who: str, now: datetime) -> None:
+    known = [job for job in jobs.all(now) if not job.over and job.verb == verb]
+    if verb == PREVIEW:
+        _see_place(known, host, who)
+    for job in known:
         if job.host == host and verb != PREVIEW:
-            what = "is being backed up" if verb == "run" else "is being restored"
+            what = "waits for its turn to be backed up" if job.waits else "is being backed up"
+            what = what if verb == RUN else "is being restored"
             raise LockHeld(f"{host} {what} already, for {job.who} since {job.asked}", "wait for the end of that")
-    if verb == "run" and (holder := read_holder(pool.locks / f"host-{host}")) and holder.alive:
+    if verb != RUN:
+        return
+    if (holder := read_holder(pool.locks / f"host-{host}")) and holder.alive:
         raise LockHeld(f"{host} is locked by process {holder.pid} ({holder.what}) since {holder.since}", "wait for the end of that")
+    see_that_it_may_wait(known, who)

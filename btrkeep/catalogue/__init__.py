@@ -17,6 +17,7 @@ from btrkeep.catalogue.model import (
     Expiry,
     ExpiryFields,
     HostFacts,
+    NotedState,
     Progress,
     Run,
     RunFields,
@@ -27,7 +28,7 @@ from btrkeep.catalogue.model_past import Night, PastRuns
 from btrkeep.catalogue.model_sample import SPANS, Job, Sample
 from btrkeep.catalogue.model_tried import Fate, Tried
 from btrkeep.catalogue.readonly import CatalogueUnready, state_mark
-from btrkeep.catalogue.sqlite import CatalogueBusy
+from btrkeep.catalogue.sqlite import CatalogueBusy, CatalogueDamaged, CatalogueFull, CatalogueUnusable
 from btrkeep.catalogue.store import Catalogue
 
 __all__ = [
@@ -45,7 +46,10 @@ __all__ = [
     "BalanceTotals",
     "Catalogue",
     "CatalogueBusy",
+    "CatalogueDamaged",
+    "CatalogueFull",
     "CatalogueUnready",
+    "CatalogueUnusable",
     "Expiry",
     "ExpiryFields",
     "ExpiryTotals",
@@ -54,6 +58,7 @@ __all__ = [
     "HostFacts",
     "Job",
     "Night",
+    "NotedState",
     "PastRuns",
     "Progress",
     "Run",

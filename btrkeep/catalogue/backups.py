@@ -1,13 +1,15 @@
 """Rows of backups. Functions take a connection; whoever calls them has begun the transaction."""
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Connection, Result, and_, bindparam, delete, insert, or_, select
+from sqlalchemy import Connection, Result, Text, and_, bindparam, delete, func, insert, or_, select, type_coerce
 from sqlalchemy.exc import ResourceClosedError
 
 from btrkeep.catalogue import hosts
+from btrkeep.catalogue.columns import unescape
 from btrkeep.catalogue.model import Backup
 from btrkeep.catalogue.tables import backup, backup_detail, host
 
@@ -25,9 +27,19 @@ _DETAILED = _ORDERED.add_columns(backup_detail.c.detail).outerjoin_from(
 # An outer join although only hosts with a backup are wanted: an inner one lets SQLite begin with all backups instead of the hosts.
 _NEWEST = (
     select(backup)
-    .select_from(host.outerjoin(backup, and_(backup.c.host == host.c.name, backup.c.name == hosts.newest_name())))
+    .select_from(
+        host.outerjoin(
+            backup,
+            and_(
+                backup.c.host == host.c.name,
+                backup.c.name == func.coalesce(hosts.newest_name(), hosts.newest_name(any_stamp=True)),
+            ),
+        )
+    )
     .order_by(host.c.name)
 )
+# One row for each host, its names in lines: a backup's name has no line end, and 95,000 rows take three times as long.
+_NAMES = select(backup.c.host, func.aggregate_strings(type_coerce(backup.c.name, Text), "\n")).group_by(backup.c.host)
 _AT_A_TIME = 1000
 
 
@@ -97,10 +109,11 @@ def stream(connection: Connection, unread: set[Result[Any]], of_host: str | None
 
 def names(connection: Connection) -> Iterator[tuple[str, str | None]]:
     """Host and name of every backup."""
-    with connection.execution_options(yield_per=_AT_A_TIME).execute(select(backup.c.host, backup.c.name)) as rows:
-        yield from rows.tuples()
+    for host_name, found in connection.execution_options(yield_per=_AT_A_TIME).execute(_NAMES):
+        for name in found.split("\n"):
+            yield host_name, unescape(name) or None
 
 
-def newest(connection: Connection) -> list[Backup]:
-    """The newest backup of each host, whatever its state, by host."""
-    return [Backup(*row) for row in connection.execute(_NEWEST) if row.host is not None]
+def newest(connection: Connection, latest: datetime) -> list[Backup]:
+    """The newest backup of each host, whatever its state, by host: one stamped after `latest` when it has no other."""
+    return [Backup(*row) for row in connection.execute(_NEWEST, {"latest": latest}) if row.host is not None]

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Unpack
 
 from btrkeep.catalogue import expiries, facts, rename, runs, states
-from btrkeep.catalogue.model import BackupState, Expiry, ExpiryFields
+from btrkeep.catalogue.model import BackupState, Expiry, ExpiryFields, NotedState
 from btrkeep.catalogue.opened import OpenCatalogue
 
 
@@ -15,6 +15,10 @@ class ExpiringCatalogue(OpenCatalogue):
     def states(self) -> Iterator[BackupState]:
         """Every backup, by host and start, without what retention needs not know: 95,000 in a third of a second."""
         return states.stream(self._reader, self._unread)
+
+    def noted_states(self) -> list[NotedState]:
+        """Backups whose rows say that they are held, marked, going, or once were suspect."""
+        return states.noted(self._reader)
 
     def set_states(self, changes: Iterable[tuple[str, str | None, str, datetime | None]]) -> int:
         """(host, name, state, time of expiry) of backups that are there, others are passed over; how many were changed.
@@ -66,7 +70,7 @@ class ExpiringCatalogue(OpenCatalogue):
         return expiries.unfinished(self._reader)
 
     def newest_finish(self) -> datetime | None:
-        """When the run of a host that ended last did so, by the clock of that time; None when none has ended."""
+        """When the newest run of a host that has ended did so, by the clock of that time; None when none has ended."""
         return runs.newest_finish(self._reader)
 
     def get_fact(self, name: str) -> str | None:

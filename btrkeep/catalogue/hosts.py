@@ -1,9 +1,11 @@
 """The hosts that the catalogue knows, and what `status` and `due` ask about all of them at once."""
 
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, and_, bindparam, exists, insert, or_, select
 
+from btrkeep.catalogue.columns import Moment
 from btrkeep.catalogue.model import HostFacts
 from btrkeep.catalogue.tables import backup, host, run
 
@@ -33,10 +35,18 @@ def known(connection: Connection) -> list[str]:
     return [name for (name,) in connection.execute(_HOSTS)]
 
 
-def newest_name(state: str | None = None) -> ScalarSelect[str | None]:
-    """The name of the newest backup of `host`'s row: one index seek, then as many rows back as are not in `state`."""
+LATEST = bindparam("latest", type_=Moment)
+"""What is stamped later counts for nothing: a clock was wrong."""
+
+
+def newest_name(state: str | None = None, *, any_stamp: bool = False) -> ScalarSelect[str | None]:
+    """The name of the newest backup of `host`'s row that is not stamped after LATEST: one index seek, then as many rows back as are
+    not in `state`. With `any_stamp` the newest by its stamp, whatever that is.
+    """
     one = backup.alias()
     found = select(one.c.name).where(one.c.host == host.c.name)
+    if not any_stamp:
+        found = found.where(one.c.started <= LATEST)
     if state is not None:
         found = found.where(one.c.state == state)
     return found.order_by(one.c.started.desc(), one.c.name.desc()).limit(1).scalar_subquery()
@@ -48,7 +58,15 @@ def _newest_ended_run() -> ScalarSelect[int]:
     return ended.order_by(one.c.id.desc()).limit(1).scalar_subquery()
 
 
-_COMPLETE, _NEWEST, _ANY_RUN = backup.alias("complete"), backup.alias("newest"), run.alias("any")
+def _ahead() -> ScalarSelect[datetime | None]:
+    """The latest stamp of a backup of `host`'s row that lies after LATEST."""
+    one = backup.alias()
+    ahead = select(one.c.started).where(one.c.host == host.c.name, one.c.started > LATEST)
+    return ahead.order_by(one.c.started.desc()).limit(1).scalar_subquery()
+
+
+_COMPLETE, _NEWEST = backup.alias("complete"), backup.alias("newest")
+_ANY_BACKUP, _ANY_RUN = backup.alias("any_backup"), run.alias("any")
 _FACTS_COLUMNS: tuple[ColumnElement[Any], ...] = (  # in the order of HostFacts' fields, after the name
     host.c.name,
     _COMPLETE.c.started,
@@ -63,6 +81,7 @@ _FACTS_COLUMNS: tuple[ColumnElement[Any], ...] = (  # in the order of HostFacts'
     run.c.started,
     run.c.outcome,
     run.c.error,
+    _ahead().label("ahead"),
 )
 _FACTS = (
     select(*_FACTS_COLUMNS)
@@ -71,10 +90,13 @@ _FACTS = (
         .outerjoin(_NEWEST, and_(_NEWEST.c.host == host.c.name, _NEWEST.c.name == newest_name()))
         .outerjoin(run, run.c.id == _newest_ended_run())
     )
-    .where(or_(_NEWEST.c.host.is_not(None), exists().where(_ANY_RUN.c.host == host.c.name)))
+    .where(or_(exists().where(_ANY_BACKUP.c.host == host.c.name), exists().where(_ANY_RUN.c.host == host.c.name)))
 )
 
 
-def facts(connection: Connection) -> dict[str, HostFacts]:
-    """What is known of each host, by its name. A host that the catalogue has never met is not there."""
-    return {row[0]: HostFacts(*row[1:]) for row in connection.execute(_FACTS)}
+def facts(connection: Connection, latest: datetime) -> dict[str, HostFacts]:
+    """What is known of each host, by its name; of backups that are stamped after `latest` only that there are any.
+
+    A host that the catalogue has never met is not there.
+    """
+    return {row[0]: HostFacts(*row[1:]) for row in connection.execute(_FACTS, {"latest": latest})}

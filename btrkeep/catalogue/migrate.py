@@ -5,9 +5,11 @@ several programs that start at once one copies the old file and migrates it whil
 version and its record come together or not at all. The copy stays beside the new file.
 """
 
+import errno
 import fcntl
 import grp
 import os
+import shutil
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine
 
 from btrkeep.catalogue import tables
-from btrkeep.catalogue.sqlite import engine_of, for_writing, meaning_of
+from btrkeep.catalogue.sqlite import CatalogueUnusable, engine_of, for_writing, meaning_of, no_room
 from btrkeep.errors import OperatorError
 
 FILE = "catalogue.sqlite"
@@ -25,6 +27,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 READERS = "btrkeep"
 """The group that may read the catalogue: the dashboard's."""
 _LOCK = "catalogue.lock"
+_BESIDE = "rebuilding"
 
 
 def prepared_engine(state: Path) -> Engine:
@@ -42,23 +45,44 @@ def prepared_engine(state: Path) -> Engine:
                 _bring_up(engine, path)
         return engine
     except OSError as error:
-        raise OperatorError(f"the catalogue {path} cannot be opened: {error.strerror}", "see [pool] state, run as root") from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise no_room(path) from error
+        raise CatalogueUnusable(
+            f"the catalogue {path} cannot be opened: {error.strerror}", "see [pool] state, run as root"
+        ) from error
 
 
-def set_aside(state: Path) -> Path | None:
-    """Rename the catalogue and its journal out of the way, damaged or not; the new path, or None when there was none.
+@contextmanager
+def made_beside(state: Path) -> Iterator[Path]:
+    """A folder for a new catalogue on the same filesystem, gone at the end; what a killed `rebuild` left there goes first."""
+    folder = state / _BESIDE
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
-    For `rebuild`: a program that still has it open goes on writing to the renamed file, so nothing else may run.
+
+def put_in_place(made: Path, state: Path) -> Path | None:
+    """The catalogue of the folder `made`, which is closed, becomes that of `state`; where the old one is now, None without one.
+
+    For `rebuild`: a program that still has the old one open goes on writing to the renamed file, so nothing else may run.
     """
-    path = state / FILE
+    with _alone(state):
+        aside = _set_aside(state / FILE)
+        (made / FILE).rename(state / FILE)
+    return aside
+
+
+def _set_aside(path: Path) -> Path | None:
+    """Rename it and its journal out of the way, damaged or not."""
     if not path.exists():
         return None
-    with _alone(state):
-        aside = next(free for n in range(1, 10**6) if not (free := path.with_name(f"{FILE}.aside-{n}")).exists())
-        for suffix in ("-wal", "-shm", ""):  # the file last: until then it is found with what is left, and refused or recovered
-            part = path.with_name(FILE + suffix)
-            if part.exists():
-                part.rename(aside.with_name(aside.name + suffix))
+    aside = next(free for n in range(1, 10**6) if not (free := path.with_name(f"{FILE}.aside-{n}")).exists())
+    for suffix in ("-wal", "-shm", ""):  # the file last: until then it is found with what is left, and refused or recovered
+        part = path.with_name(FILE + suffix)
+        if part.exists():
+            part.rename(aside.with_name(aside.name + suffix))
     return aside
 
 

@@ -68,6 +68,17 @@ class BackupState(NamedTuple):
     """The base of a `.working`; None for all others, of which nobody needs it."""
 
 
+class NotedState(NamedTuple):
+    """What a backup's row has from its host's notes."""
+
+    host: str
+    name: str | None
+    state: str
+    outcome: str | None
+    held: str | None
+    expired: datetime | None
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One try to back up one host, with what rsync said. Runs are history: they stay when the backup is long gone."""
@@ -194,6 +205,7 @@ class ExpiryFields(TypedDict, total=False):
 class HostFacts:
     """What `status` and `due` need to know of a host.
 
+    Backups that are stamped in the future are left out, but for `ahead`: a clock was wrong, and nobody knows when they were made.
     `newest_*` is the newest backup in any state, `.working` too. `last_run_*` is the newest run that has ended: a run in progress,
     or one that was killed and not yet cleaned up, does not hide the outcome of the one before.
     """
@@ -212,3 +224,5 @@ class HostFacts:
     last_run_started: datetime | None
     last_run_outcome: str | None
     last_run_error: str | None
+    ahead: datetime | None = None
+    """The latest stamp that lies in the future; None when there is none."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 from sqlalchemy import Connection, Engine, Result
 
 from btrkeep.catalogue import migrate, readonly
-from btrkeep.catalogue.sqlite import for_writing, wait_at_most
+from btrkeep.catalogue.sqlite import for_writing, see_whole, wait_at_most
 
 
 class OpenCatalogue:
@@ -52,10 +52,24 @@ class OpenCatalogue:
         """From now on a method that writes raises CatalogueBusy when others keep it waiting for longer than that, not than 30 s."""
         wait_at_most(self._writer, seconds)
 
-    @staticmethod
-    def set_aside(state: Path) -> Path | None:
-        """Move a damaged catalogue out of the way, so that `open` makes a new one; where it is now, None when there was none."""
-        return migrate.set_aside(state)
+    @classmethod
+    @contextmanager
+    def made_anew(cls, state: Path) -> Iterator[tuple[Self, list[Path]]]:
+        """An empty catalogue that takes the place of a damaged one when it is closed, and a list that then tells where that is.
+
+        After an error the old one is where it was, as it was.
+        """
+        aside: list[Path] = []
+        with migrate.made_beside(state) as folder:
+            with cls.open(folder) as catalogue:
+                yield catalogue, aside
+            if old := migrate.put_in_place(folder, state):
+                aside.append(old)
+        cls.open(state).close()  # who may read it goes by the folder that it is in
+
+    def see_whole(self) -> None:
+        """Raises CatalogueDamaged when any part of the file is, also one that nobody has asked for yet."""
+        see_whole(self._reader, self._state / migrate.FILE)
 
     def close(self) -> None:
         """Close both connections. An iterator that is not at its end raises an error when it is asked on."""

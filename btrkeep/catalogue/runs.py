@@ -7,7 +7,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from btrkeep.catalogue import hosts
 from btrkeep.catalogue.model import Run, RunFields
@@ -20,7 +20,7 @@ _INSERT = insert(run)
 _UPDATE = update(run).where(run.c.id == bindparam("the_run"))
 _DROP_PROGRESS = delete(progress).where(progress.c.run_id == bindparam("the_run"))
 _NEWEST = select(run).order_by(run.c.id.desc())
-_NEWEST_FINISH = select(func.max(run.c.finished))
+_NEWEST_FINISH = select(run.c.finished).where(run.c.finished.is_not(None)).order_by(run.c.id.desc()).limit(1)
 _UNFINISHED = select(run).where(run.c.finished.is_(None)).order_by(run.c.id)
 
 
@@ -79,6 +79,9 @@ def unfinished(connection: Connection) -> list[Run]:
 
 
 def newest_finish(connection: Connection) -> datetime | None:
-    """When the run that ended last did so; None when none has ended."""
+    """When the newest run that has ended did so, by the clock of that time; None when none has ended.
+
+    The newest by its id: after a night with a wrong clock an older run may have a later end.
+    """
     found: datetime | None = connection.scalar(_NEWEST_FINISH)
     return found

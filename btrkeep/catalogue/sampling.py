@@ -42,7 +42,7 @@ class SamplingCatalogue(OpenCatalogue):
             return samples.replace(connection, ids, by)
 
     def newest_score(self, filesystem: str) -> FreeSpaceScore | None:
-        """The look at free space that was taken last; None when there is none."""
+        """The look at free space that was kept last; None when there is none."""
         return scores.newest(self._reader, filesystem)
 
     def jobs(self, filesystem: str, start: datetime, end: datetime) -> list[Job]:

@@ -1,4 +1,6 @@
-"""Rows of score: one look at the free space of a filesystem each. A clock that was set back does not change their order in time."""
+"""Rows of score: one look at the free space of a filesystem each. A wrong clock does not change which is the newest: the one kept
+last.
+"""
 
 from dataclasses import fields
 from datetime import datetime
@@ -20,7 +22,7 @@ _OF = (
 _NEWEST = (
     select(*(score.c[name] for name in _FIELDS))
     .where(score.c.filesystem == bindparam("the_filesystem"))
-    .order_by(score.c.taken.desc(), score.c.id.desc())
+    .order_by(score.c.id.desc())
     .limit(1)
 )
 
@@ -39,6 +41,6 @@ def of(connection: Connection, filesystem: str, since: datetime | None) -> list[
 
 
 def newest(connection: Connection, filesystem: str) -> FreeSpaceScore | None:
-    """The one that was taken last; None when there is none."""
+    """The one that was kept last; None when there is none."""
     row = connection.execute(_NEWEST, {"the_filesystem": filesystem}).first()
     return FreeSpaceScore(*row) if row else None

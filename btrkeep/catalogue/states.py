@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Result, Text, bindparam, case, delete, select, type_coerce, update
+from sqlalchemy import Connection, Executable, Result, Text, bindparam, case, delete, or_, select, type_coerce, update
 
-from btrkeep.catalogue.model import BackupState
+from btrkeep.catalogue.model import BackupState, NotedState
 from btrkeep.catalogue.tables import backup
 
 _HERE = (backup.c.host == bindparam("the_host"), backup.c.name == bindparam("the_name"))
@@ -23,6 +23,16 @@ _STATES = select(
     type_coerce(backup.c.uuid, Text),
     case((backup.c.name == bindparam("working", None, backup.c.name.type), backup.c.base)),
 ).order_by(backup.c.host, backup.c.started, backup.c.name)
+# A hold, a mark or a suspect outcome: what the host's notes have something to say of, or had.
+_NOTED = select(backup.c.host, backup.c.name, backup.c.state, backup.c.outcome, backup.c.held, backup.c.expired).where(
+    or_(
+        backup.c.held.is_not(None),
+        backup.c.expired.is_not(None),
+        backup.c.outcome == "suspect",
+        backup.c.state.in_(("expired", "deleting")),
+        backup.c.state != backup.c.outcome,
+    )
+)
 _SET = update(backup).where(*_HERE).values(state=bindparam("the_state"), expired=bindparam("the_time"))
 _MARK_DELETING = update(backup).where(*_HERE).values(state="deleting")
 _DROP = delete(backup).where(*_HERE)
@@ -40,6 +50,11 @@ def stream(connection: Connection, unread: set[Result[Any]]) -> Iterator[BackupS
                 yield from [make(BackupState, row) for row in some]  # closed meanwhile: the next partition raises, the last one too
         finally:
             unread.discard(rows)
+
+
+def noted(connection: Connection) -> list[NotedState]:
+    """What the rows have from the notes of hosts: those that are held, marked, going, or once were suspect."""
+    return [NotedState._make(row) for row in connection.execute(_NOTED)]
 
 
 def put_many(connection: Connection, changes: Iterable[tuple[str, str | None, str, datetime | None]]) -> int:

@@ -85,13 +85,16 @@ class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, Tellin
         """Host and name of every backup, without the rest; None for a `.working`."""
         return backups.names(self._reader)
 
-    def newest_backups(self) -> list[Backup]:
-        """The newest backup of each host, whatever its state, by host."""
-        return backups.newest(self._reader)
+    def newest_backups(self, latest: datetime) -> list[Backup]:
+        """The newest backup of each host, whatever its state, by host: one stamped after `latest` when it has no other."""
+        return backups.newest(self._reader, latest)
 
-    def host_facts(self) -> dict[str, HostFacts]:
-        """What `status` and `due` need to know of each host. A host without backup and run is not there."""
-        found = hosts.facts(self._reader)
+    def host_facts(self, latest: datetime) -> dict[str, HostFacts]:
+        """What `status` and `due` need to know of each host. A host without backup and run is not there.
+
+        What is stamped after `latest` is in the future: a clock was wrong.
+        """
+        found = hosts.facts(self._reader, latest)
         self._known.update(found)
         return found
 

@@ -21,9 +21,9 @@ class TellingCatalogue(OpenCatalogue):
         with self._writing() as connection:
             alarms.put(connection, changed, gone)
 
-    def run_totals(self, since: datetime) -> list[RunTotals]:
-        """Of the runs of hosts that ended at `since` or later, by outcome."""
-        return totals.runs(self._reader, since)
+    def run_totals(self, since: datetime, latest: datetime) -> list[RunTotals]:
+        """Of the runs of hosts that ended at `since` or later, and not after `latest`, by outcome."""
+        return totals.runs(self._reader, since, latest)
 
     def balance_totals(self, filesystem: str) -> BalanceTotals:
         """Of all runs of balance on a filesystem."""

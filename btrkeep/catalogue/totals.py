@@ -9,7 +9,7 @@ from btrkeep.catalogue.tables import backup, balance, expiry, run
 
 _RUNS = (
     select(run.c.outcome, func.count(), func.coalesce(func.sum(run.c.literal_bytes), 0))
-    .where(run.c.finished >= bindparam("since"), run.c.outcome.is_not(None))
+    .where(run.c.finished.between(bindparam("since"), bindparam("latest")), run.c.outcome.is_not(None))
     .group_by(run.c.outcome)
     .order_by(run.c.outcome)
 )
@@ -23,9 +23,9 @@ _EXPIRIES = select(func.count(), func.coalesce(func.sum(expiry.c.deleted), 0))
 _STATES = select(backup.c.state, func.count()).group_by(backup.c.state)
 
 
-def runs(connection: Connection, since: datetime) -> list[RunTotals]:
-    """Of the runs that ended at `since` or later, by outcome."""
-    return [RunTotals(*row) for row in connection.execute(_RUNS, {"since": since})]
+def runs(connection: Connection, since: datetime, latest: datetime) -> list[RunTotals]:
+    """Of the runs that ended at `since` or later, and not after `latest`, by outcome."""
+    return [RunTotals(*row) for row in connection.execute(_RUNS, {"since": since, "latest": latest})]
 
 
 def balances(connection: Connection, filesystem: str) -> BalanceTotals:

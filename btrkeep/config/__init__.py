@@ -19,7 +19,7 @@ from btrkeep.config.model import (
     WebSettings,
 )
 from btrkeep.config.published import Published, publish, published
-from btrkeep.config.reading import load
+from btrkeep.config.reading import load, other_pools
 from btrkeep.config.sample import example, is_example
 from btrkeep.config.secret import Url
 from btrkeep.config.values import Listen, MinFree, Pace, Window
@@ -45,6 +45,7 @@ __all__ = [
     "example",
     "is_example",
     "load",
+    "other_pools",
     "point",
     "publish",
     "published",

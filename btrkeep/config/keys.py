@@ -43,10 +43,11 @@ TABLE = (
     Key("zone", (POOL,), kinds.ZONE, "UTC", '"Europe/Berlin"',
         "The time zone in which windows, days and weeks are counted."),
     Key("min_free", (POOL,), kinds.FLOOR, "5%", '"20GiB"',
-        "Below this no new transfer starts: a share of the filesystem or a size, held against unallocated and free room."),
+        "Below this no new transfer starts, below a quarter of it one is stopped: a share of the filesystem or a size."),
 
     Key("concurrency", (BACKUP, GROUP), kinds.COUNT, 4, "8",
-        "How many transfers run at the same time. In a group: how many of the group's hosts, within the pool's number.", False),
+        "How many transfers run at the same time, of a night and of the dashboard together; a host that ``backupd run`` names runs "
+        "beside them, unless with ``--wait``. In a group: how many of the group's hosts, within the pool's number.", False),
     Key("bandwidth", _ALL, kinds.RATE, None, '"16MB"',
         "Bytes per second for all transfers together; in a group for the group's hosts together, in a host for that host. "
         "The caps apply on top of each other. Without it: no limit.", False),
@@ -66,7 +67,8 @@ TABLE = (
     Key("shrink_limit", _ALL, kinds.SHARE, "50%", '"20%"',
         "How much of a source path, in files or in bytes, may be gone since the backup before. Beyond it the backup is suspect."),
     Key("unreadable_limit", _ALL, kinds.SHARE, "1%", '"5%"',
-        "How many of a source path's files may be unreadable. Beyond it, or when nothing could be read, the backup is suspect."),
+        "How many of a source path's files may be unreadable; a folder counts for all that the backup before has below it. "
+        "Beyond it, or when nothing could be read, the backup is suspect."),
     Key("exclude", _ALL, kinds.PATTERNS,
         ["/proc/*", "/sys/*", "/dev/*", "/run/*", "/tmp/*", "/var/tmp/*", "lost+found"], '["/var/cache/apt/archives/*", "*.iso"]',
         "What is left out, see `Exclude patterns`_. In [backup] it takes the place of the default; in a group or a host it is "

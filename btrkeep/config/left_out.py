@@ -2,14 +2,22 @@
 
 Source paths are followed when they are symbolic links, links below them are not; so real locations are compared, and the answer is
 spelled as rsync will meet it: below the source path as it was written.
+
+Every command reads the configuration, so nothing is asked of a mount that may not answer, such as NFS or FUSE: what lies on one is
+taken as it is written.
 """
 
-import os.path
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from btrkeep.config.sources import literal_pattern
+
+# Filesystems whose data somebody else gives: fuse and fuse.sshfs, nfs and nfs4, ...
+_REMOTE = re.compile(rb"(fuse|nfs|cifs|smb|ceph|9p|afs|gluster|lustre|ocfs2|gfs2|autofs|virtiofs|ncpfs|coda|beegfs|orangefs)")
+_MOST_LINKS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +39,11 @@ class LeftOut:
 
 def left_out(sources: Iterable[str], kept: Iterable[Kept]) -> list[LeftOut]:
     """One piece for every source and folder that meet. Looks at the file system for symbolic links only."""
+    unsure = _may_not_answer()
     real = [(each.what, os.path.realpath(each.path)) for each in kept if each.path]
     found = []
     for source in sources:
-        real_source = os.path.realpath(source)
+        real_source = _real(source, unsure)
         for what, folder in real:
             if below(real_source, folder):
                 found.append(LeftOut(source, what, ""))
@@ -42,6 +51,39 @@ def left_out(sources: Iterable[str], kept: Iterable[Kept]) -> list[LeftOut]:
                 seen = source.rstrip("/") + folder[len(real_source.rstrip("/")) :]
                 found.append(LeftOut(source, what, literal_pattern(seen)))
     return found
+
+
+def _may_not_answer() -> frozenset[str]:
+    """Mount points of filesystems that are not this machine's own: behind each is a server, which may be gone."""
+    fields = [line.split(b" ") for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
+    found = (os.fsdecode(line[4].decode("unicode_escape").encode("latin-1")) for line in fields if _REMOTE.match(_type_of(line)))
+    return frozenset(found)
+
+
+def _type_of(fields: list[bytes]) -> bytes:
+    return fields[fields.index(b"-", 6) + 1]
+
+
+def _real(path: str, unsure: Collection[str], links: int = _MOST_LINKS) -> str:
+    """`path` without symbolic links, "." and "..", but for what lies on one of the mounts `unsure`."""
+    done, left = "/", [part for part in path.split("/") if part not in ("", ".")]
+    while left and done not in unsure:
+        part = left.pop(0)
+        step = os.fspath(Path(done).parent) if part == ".." else f"{done.rstrip('/')}/{part}"
+        target = _link(step) if step not in unsure and links else None
+        if target is None:
+            done = step
+        else:
+            links, left = links - 1, [*(one for one in target.split("/") if one not in ("", ".")), *left]
+            done = "/" if target.startswith("/") else done
+    return os.path.normpath(f"{done.rstrip('/')}/{'/'.join(left)}")
+
+
+def _link(path: str) -> str | None:
+    try:
+        return os.fspath(Path(path).readlink())
+    except OSError:  # no link, or not there
+        return None
 
 
 def below(path: str, folder: str) -> bool:

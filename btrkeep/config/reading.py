@@ -1,6 +1,7 @@
 """The way in: the configuration of a pool by its name or its file."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from btrkeep.config.build import build
@@ -12,6 +13,19 @@ from btrkeep.config.sources import name_fault
 from btrkeep.errors import ConfigError
 
 FOLDER = Path("/etc/btrkeep")
+
+
+def other_pools(config: Config, folder: Path = FOLDER) -> tuple[Path, ...]:
+    """The pools and the state folders of all other configurations beside this one and in /etc/btrkeep. One that is wrong, about
+    which every command of its own complains, is passed over.
+    """
+    files = {file for place in (config.file.parent, folder) for file in place.glob("*.toml")} - {config.file}
+    found: list[Path] = []
+    for file in sorted(files):
+        with suppress(ConfigError):
+            other = load(file=file)
+            found += [other.pool.path, other.pool.state]
+    return tuple(path for path in found if path not in (config.pool.path, config.pool.state))
 
 
 def load(

@@ -1,7 +1,11 @@
 """Files that are replaced as a whole. Apart from the rest, because whoever writes notes needs no btrfs for it."""
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -18,3 +22,16 @@ def write_atomically(path: Path, text: str) -> None:
         os.fsync(folder)  # without it a power cut brings the old file back
     finally:
         os.close(folder)
+
+
+def with_reserve(pool: Path, write: Callable[[], None]) -> None:
+    """Calls `write`, and once more with the pool's reserve given back when it finds no room. Raises OSError as `write` does."""
+    try:
+        write()
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        from btrkeep.pool.reserve import give_back
+
+        give_back(pool)
+        write()

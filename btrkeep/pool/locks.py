@@ -2,21 +2,31 @@
 
 The kernel frees a flock when the last process that has the file open is gone. A transfer's processes inherit the descriptor, so
 a host stays locked as long as any receiver lives, whatever became of the one that started it.
+
+The flock is the lock. The text is for people and for finding what a killed run left, so on a full pool, where it cannot be written,
+there is none, and the kernel is asked who holds the lock.
 """
 
 import contextlib
 import fcntl
 import json
+import logging
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from btrkeep.errors import LockHeld, PoolUnusable
-from btrkeep.process.proc import start_time
+from btrkeep.pool.atomic import NO_ROOM
+from btrkeep.process.proc import Member, flock_holders, has_locked, members, start_time
+
+log = logging.getLogger(__name__)
 
 BALANCE_LOCK = "balance"
 """Held while one block group is balanced, and while backups are deleted: both rewrite the same trees."""
+POOL_LOCKS = ("night", "expire", BALANCE_LOCK)
+"""Those of the pool itself. Their files are made while there is room: without room for metadata no file can be made any more."""
 _LENGTH = 1024
+_UNKNOWN = "another process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,11 @@ class Holder:
         """Whether the very process that took the lock still runs."""
         return start_time(self.pid) == self.started
 
+    @property
+    def unnamed(self) -> bool:
+        """Whether no text says what it does: on a full pool, and for a moment when a lock was taken or is given back."""
+        return self.what == _UNKNOWN
+
 
 class Lock:
     """A held lock. Its descriptor is inheritable by whom it is handed to, and closed for everybody else."""
@@ -48,13 +63,18 @@ class Lock:
         self.holder = Holder(self.holder.pid, self.holder.started, self.holder.since, self.holder.what, group)
         _write(self.fd, self.holder)
 
+    def leave(self) -> None:
+        """Lets go of it without giving it back: it stays with the processes that inherited it, and the text says so."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
     def release(self) -> None:
         """Gives the lock back."""
         if self.fd >= 0:
             with contextlib.suppress(OSError):  # a pool that broke: the text is for people, the flock goes with the descriptor
                 os.ftruncate(self.fd, 0)
-            os.close(self.fd)
-            self.fd = -1
+        self.leave()
 
     def __enter__(self) -> "Lock":
         return self
@@ -64,20 +84,65 @@ class Lock:
 
 
 def _write(fd: int, holder: Holder) -> None:
-    """Over whatever a killed holder left: blanks up to a length that no text reaches take the place of a truncation."""
-    os.pwrite(fd, json.dumps(asdict(holder)).encode().ljust(_LENGTH), 0)
+    """Over whatever a killed holder left: blanks up to a length that no text reaches take the place of a truncation.
+
+    Without room for it the text of somebody else must not stay.
+    """
+    try:
+        os.pwrite(fd, json.dumps(asdict(holder)).encode().ljust(_LENGTH), 0)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        log.info("who holds a lock is not written down: %s", error.strerror)
+        os.ftruncate(fd, 0)
 
 
 def read_holder(path: Path) -> Holder | None:
-    """What the lock file says, or None when it says nothing that can be read."""
+    """What the lock file says; where it says nothing that can be read, who holds it as the kernel knows, or None."""
     try:
         return Holder(**json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError):
+    except OSError:
         return None
+    except (ValueError, TypeError):
+        return _known_to_the_kernel(path)
+
+
+def _known_to_the_kernel(path: Path) -> Holder | None:
+    try:
+        found = [(pid, start_time(pid)) for pid in flock_holders(path.stat())]
+    except OSError:
+        return None
+    return next((Holder(pid, started, "", _UNKNOWN) for pid, started in found if started), None)
+
+
+def left_behind(path: Path, holder: Holder) -> list[Member]:
+    """The processes of a dead holder's group that hold the lock still."""
+    if holder.alive or not holder.group:
+        return []
+    file = path.stat()
+    return [member for member in members(holder.group) if has_locked(member.pid, file)]
+
+
+def held_by(path: Path) -> LockHeld:
+    """The error that says who holds the lock."""
+    holder = read_holder(path)
+    hint = "wait for it to end; `backupd status` shows what runs"
+    if holder is None:
+        who = _UNKNOWN
+    elif left := left_behind(path, holder):
+        who = f"process {left[0].pid} ({left[0].name}), left from the {holder.what} since {holder.since}"
+        if any(member.stuck for member in left):
+            who += "; it waits in the kernel (state D), where nothing ends it"
+            hint = "see what it waits for, such as a mount that does not answer; the lock is free when it ends"
+    elif holder.unnamed:
+        who = f"{holder.what} ({holder.pid})"
+    else:
+        who = f"process {holder.pid} ({holder.what}) since {holder.since}"
+    return LockHeld(f"{path.name}: the lock is held by {who}", hint)
 
 
 def take_lock(path: Path, what: str, since: str) -> Lock:
-    """Takes the lock at once. Raises LockHeld, which names the holder, and PoolUnusable when the file cannot be written."""
+    """Takes the lock at once, on a full pool too. Raises LockHeld, which names the holder, or PoolUnusable."""
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)  # without its parents: where they are missing there is no pool any more
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -87,9 +152,7 @@ def take_lock(path: Path, what: str, since: str) -> Lock:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
-        holder = read_holder(path)
-        who = f"process {holder.pid} ({holder.what}) since {holder.since}" if holder else "another process"
-        raise LockHeld(f"{path.name}: the lock is held by {who}", "wait for it to end; `backupd status` shows what runs") from None
+        raise held_by(path) from None
     holder = Holder(os.getpid(), start_time(os.getpid()) or "", since, what)
     try:
         _write(fd, holder)

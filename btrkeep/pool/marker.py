@@ -75,6 +75,14 @@ def filesystem_uuid(path: Path) -> str:
         return str(btrfs.ioctl.fs_info(fd).fsid)
 
 
+def filesystem_of(fd: int) -> str | int:
+    """What tells the filesystem of a descriptor from others: the UUID of a btrfs, whose subvolumes each have a device number."""
+    try:
+        return str(btrfs.ioctl.fs_info(fd).fsid)
+    except OSError:  # no btrfs
+        return os.fstat(fd).st_dev
+
+
 def is_on(path: Path, filesystem: str) -> bool:
     """Whether `path` lies on the btrfs of that UUID."""
     return statfs_type(path) == "btrfs" and filesystem_uuid(path) == filesystem

@@ -75,9 +75,14 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _mount_of_descriptor(fd: int, path: Path) -> Mount:
+def mount_id(fd: int) -> int:
+    """The number of the mount that a descriptor was opened through, as in mountinfo; -1 when the kernel does not tell."""
     match = re.search(r"^mnt_id:\s*(\d+)$", Path(f"/proc/self/fdinfo/{fd}").read_text(), re.MULTILINE)
-    number = int(match[1]) if match else -1
+    return int(match[1]) if match else -1
+
+
+def _mount_of_descriptor(fd: int, path: Path) -> Mount:
+    number = mount_id(fd)
     for mount in mounts():
         if mount.id == number:
             return mount

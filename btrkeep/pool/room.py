@@ -1,6 +1,8 @@
 """How much room a btrfs has, and how it is mounted."""
 
+import contextlib
 import os
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,13 +38,16 @@ def read_room(path: Path) -> Room:
     """The room of the btrfs that `path` is on. Raises OSError.
 
     What is available in all is the kernel's own estimate (statfs, which knows the profiles and goes to zero when metadata has no
-    room left); what of it is free in block groups comes from the space info.
+    room left), less what it counts with the next commit only, which may be gigabytes: what waits in memory, and what was written
+    since the last one. What of it is free in block groups comes from the space info.
     """
     with btrfs.FileSystem(str(path)) as filesystem:
         spaces = filesystem.space_info()
+        waiting = _waiting(filesystem.fsid)
     counted = os.statvfs(path)
-    available = counted.f_bavail * counted.f_frsize
+    available = max(0, counted.f_bavail * counted.f_frsize - waiting)
     free = sum(space.total_bytes - space.used_bytes for space in spaces if space.type & btrfs.BLOCK_GROUP_DATA)
+    free = max(0, free - waiting)
     metadata = sum(space.total_bytes - space.used_bytes for space in spaces if space.type == btrfs.BLOCK_GROUP_METADATA)
     reserve = sum(space.total_bytes for space in spaces if space.type & btrfs.SPACE_INFO_GLOBAL_RSV)
     return Room(
@@ -51,6 +56,17 @@ def read_room(path: Path) -> Room:
         unallocated=max(0, available - free),
         metadata_free=max(0, metadata - reserve),
     )
+
+
+def _waiting(filesystem: uuid.UUID) -> int:
+    """Bytes of data that were promised room (may_use) or given it (reserved) and are not committed.
+
+    0 where sysfs does not say: of mixed block groups it counts metadata along.
+    """
+    data = Path("/sys/fs/btrfs") / str(filesystem) / "allocation" / "data"
+    with contextlib.suppress(OSError):
+        return sum(int((data / f"bytes_{state}").read_text()) for state in ("may_use", "reserved"))
+    return 0
 
 
 def statfs_type(path: Path) -> str:

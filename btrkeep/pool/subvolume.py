@@ -124,6 +124,17 @@ def delete(folder: Path, subvolume_id: int) -> None:
         ioctl(fd, _SNAP_DESTROY_V2, bytearray(_ARGS_V2_BY_ID.pack(0, 0, _SPEC_BY_ID, subvolume_id)))
 
 
+def inodes_made(path: Path) -> int:
+    """How many inodes were made so far in the subvolume of the folder `path` and in those that it grew from: at least as many as it
+    has. btrfs numbers them one after the other. Raises OSError.
+    """
+    fd = os.open(path, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        return os.fstat(fd).st_ino - _FIRST_FREE_OBJECTID
+    finally:
+        os.close(fd)
+
+
 def commit(path: Path) -> None:
     """Writes everything of the filesystem out and commits the transaction; also wakes the cleaner."""
     with opened(path) as fd:

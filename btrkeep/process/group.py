@@ -12,13 +12,30 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from typing import NoReturn
 
-from btrkeep.process.programs import Finished, ProgramFailed, environment, paste_line
+from btrkeep.errors import OperatorError
+from btrkeep.process.proc import Member, members
+from btrkeep.process.programs import UNENDING, Finished, ProgramFailed, environment, paste_line
 
 log = logging.getLogger(__name__)
 
 _PIPE = 1 << 16
 _LOOK_AWAY = 0.02
+
+
+class Unending(OperatorError):
+    """A process that not even SIGKILL ends: it waits in the kernel, for a disk or a server that does not answer (state D).
+
+    It may go on at any time, and whatever it has open stays so until then.
+    """
+
+    def __init__(self, found: Sequence[Member], command: str) -> None:
+        who = f"process {found[0].pid} ({found[0].name})" if found else f"a process of {command}"
+        super().__init__(
+            f"{who} cannot be ended: it waits in the kernel (state D)",
+            "see what it waits for, such as a mount that does not answer",
+        )
 
 
 @lru_cache(64)
@@ -43,6 +60,8 @@ class Group:
         self._paused: dict[int, tuple[asyncio.TimerHandle, Callable[[bytes], None]]] = {}
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._quiet: asyncio.Future[None] = self._loop.create_future()
+        self._unending: asyncio.Future[None] = self._loop.create_future()
+        self._pidfd = -1
 
     @classmethod
     def start(
@@ -107,32 +126,47 @@ class Group:
         self._loop.add_reader(fd, self._read, fd, callback)
 
     def _watch_end(self) -> None:
-        pidfd = os.pidfd_open(self.pid)
+        self._pidfd = os.pidfd_open(self.pid)
 
         def ended() -> None:
-            self._loop.remove_reader(pidfd)
-            os.close(pidfd)
+            self._forget_pidfd()
             self._ended.set_result(self.process.wait())
             for fd, (timer, callback) in list(self._paused.items()):
                 timer.cancel()
                 self._resume(fd, callback)
 
-        self._loop.add_reader(pidfd, ended)
+        self._loop.add_reader(self._pidfd, ended)
+
+    def _forget_pidfd(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
 
     async def wait(self) -> int:
         """The leader's exit status (negative: the signal), when it has ended and its whole group is gone.
 
         Members that outlive the leader get two seconds, then SIGTERM, then SIGKILL: nothing may write into a backup afterwards.
+        Raises Unending when one is still there half a minute after a SIGKILL, whoever sent that; nothing waits for it any more.
         """
-        status = await asyncio.shield(self._ended)
+        await asyncio.wait((self._ended, self._unending), return_when=asyncio.FIRST_COMPLETED)
+        if self.running:
+            self._give_up()
+        status = self._ended.result()
         for patience, signal_number in ((2.0, signal.SIGTERM), (5.0, signal.SIGKILL)):
             if await self._gone_within(patience):
                 break
             self.signal(signal_number)
-        while not await self._gone_within(60):
-            log.error("process group %d does not end (a process in uninterruptible sleep?)", self.pid)
+        if not await self._gone_within(UNENDING):
+            self._give_up()
         await self._drain()
         return status
+
+    def _give_up(self) -> NoReturn:
+        if self.running:
+            self._forget_pidfd()
+        for timer, _ in self._paused.values():
+            timer.cancel()
+        self._close()
+        raise Unending(members(self.pid), self.command[0])
 
     async def _gone_within(self, seconds: float) -> bool:
         pause, waited = 0.005, 0.0
@@ -156,6 +190,9 @@ class Group:
     async def _drain(self) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._quiet), 5)
+        self._close()
+
+    def _close(self) -> None:
         for stream in (self.process.stdout, self.process.stderr):
             if stream is not None:
                 self._loop.remove_reader(stream.fileno())
@@ -165,6 +202,12 @@ class Group:
         """Sends a signal to every member; nothing happens when all are gone."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
+        if number == signal.SIGKILL:
+            self._loop.call_later(UNENDING, self._see_end)
+
+    def _see_end(self) -> None:
+        if not self._unending.done():
+            self._unending.set_result(None)
 
     @property
     def running(self) -> bool:

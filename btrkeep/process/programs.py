@@ -11,6 +11,8 @@ from btrkeep.errors import OperatorError
 
 log = logging.getLogger(__name__)
 
+UNENDING = 30.0
+"""Seconds from a SIGKILL until a process that is still there is given up: it waits in the kernel (state D), maybe for ever."""
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR")
 
 
@@ -48,10 +50,10 @@ def run(command: Sequence[str], *, timeout: float | None = 60, check: bool = Tru
     """Runs a program to its end. Raises ProgramFailed when it is missing, takes too long or (with `check`) fails."""
     log.debug("running %s", paste_line(command))
     try:
-        done = subprocess.run(
-            command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
+        process = subprocess.Popen(
+            command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
-        finished = Finished(tuple(command), done.returncode, _text(done.stdout), _text(done.stderr))
+        finished = _to_its_end(process, tuple(command), timeout)
     except FileNotFoundError:
         finished = Finished(tuple(command), 127, "", f"{command[0]} is not installed")
         check = True
@@ -64,6 +66,28 @@ def run(command: Sequence[str], *, timeout: float | None = 60, check: bool = Tru
     if check and finished.returncode:
         raise ProgramFailed(finished)
     return finished
+
+
+def _to_its_end(process: subprocess.Popen[bytes], command: tuple[str, ...], timeout: float | None) -> Finished:
+    """Raises TimeoutExpired. The program is ended then, and given up when it does not end: subprocess.run would wait for ever."""
+    try:
+        stdout, stderr = process.communicate(timeout=timeout)
+    except BaseException:  # Ctrl-C too
+        process.kill()
+        wait_for_end(process)
+        raise
+    return Finished(command, process.returncode, _text(stdout), _text(stderr))
+
+
+def wait_for_end(process: subprocess.Popen[bytes]) -> None:
+    """Waits for a program that was killed, but not for ever."""
+    try:
+        process.wait(UNENDING)
+    except subprocess.TimeoutExpired:
+        log.error("process %d (%s) cannot be ended: it waits in the kernel (state D)", process.pid, process.args)
+    for stream in (process.stdout, process.stderr):
+        if stream:
+            stream.close()
 
 
 def _text(data: bytes) -> str:

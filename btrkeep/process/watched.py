@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from btrkeep.errors import OperatorError
-from btrkeep.process.programs import Finished, ProgramFailed, environment, paste_line
+from btrkeep.process.programs import Finished, ProgramFailed, environment, paste_line, wait_for_end
 
 log = logging.getLogger(__name__)
 
@@ -92,4 +92,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        wait_for_end(process)

@@ -39,11 +39,14 @@ _EXITS = {"usage": Exit.USAGE, "missing": Exit.USAGE, "locked": Exit.LOCKED, "bu
 
 
 class Refused(OperatorError):
-    """The service said no, or could not. `kind` is one of KINDS."""
+    """The service said no, or could not. `kind` is one of KINDS.
 
-    def __init__(self, message: str, hint: str = "", kind: str = "failed") -> None:
+    `own`: its words are about the host that was asked for, and what was asked: they name no other host and no place of the machine.
+    """
+
+    def __init__(self, message: str, hint: str = "", kind: str = "failed", *, own: bool = False) -> None:
         super().__init__(message, hint)
-        self.kind = kind
+        self.kind, self.own = kind, own
 
     @property
     def exit_code(self) -> Exit:  # type: ignore[override]
@@ -138,7 +141,8 @@ def stream_line(stream: Streamed) -> bytes:
 
 def error_line(error: OperatorError) -> bytes:
     """The line of a failure."""
-    return encoded({"ok": False, "error": error.message, "hint": error.hint, "kind": kind_of(error)})
+    own = isinstance(error, Unfit) or (isinstance(error, Refused) and error.own)
+    return encoded({"ok": False, "error": error.message, "hint": error.hint, "kind": kind_of(error), "own": own})
 
 
 def kind_of(error: OperatorError) -> str:
@@ -153,7 +157,7 @@ def read_answer(line: bytes) -> Any:
     try:
         found = decoded(line)
         if not found["ok"]:
-            raise Refused(str(found["error"]), str(found["hint"]), str(found["kind"]))
+            raise Refused(str(found["error"]), str(found["hint"]), str(found["kind"]), own=found.get("own") is True)
         if "stream" in found:
             told = found["stream"]
             return Streamed(str(told["name"]), str(told["type"]), told["length"])

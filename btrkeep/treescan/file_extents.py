@@ -4,15 +4,21 @@ An EXTENT_DATA item (struct btrfs_file_extent_item) of a regular extent ends wit
 one has data instead, a hole the address 0.
 """
 
+import os
 from collections.abc import Iterator
+from struct import Struct
 
 import numpy as np
 from btrfs import ctree
 
 from btrkeep.treescan.items import U64, Array, gathered, headers, positions
-from btrkeep.treescan.search import BUFFER_SIZE, HEADER_SIZE, TreeSearch
+from btrkeep.treescan.search import BUFFER_SIZE, HEADER, HEADER_SIZE, TOP, TreeSearch
 
 _INLINE = 0
+_SMALL_BUFFER = 16 * 1024
+_TYPE_AT, _REST_AT = 20, 21
+_REST = Struct("=QQQQ")  # vaddr, length on disk, from here in what it decompresses to, so many bytes
+_COMPRESSION_AT = 16
 _ITEM = np.dtype([("generation", U64), ("ram_bytes", U64), ("encoding", "<u4"), ("type", "u1"), ("vaddr", U64), ("length", U64)])
 
 
@@ -38,3 +44,27 @@ def distinct_extents(fd: int) -> tuple[Array, Array]:
     vaddr, first = np.unique(np.concatenate([part[0] for part in parts]), return_index=True) if parts else (np.zeros(0, U64), ())
     length = np.concatenate([part[1] for part in parts])[first] if parts else np.zeros(0, U64)
     return vaddr, length
+
+
+def parts_of_file(fd: int) -> list[tuple[int, ...]] | None:
+    """What the file that `fd` is open on refers to, in order: (logical, type, compression, vaddr, length on disk, offset in what
+    that decompresses to, bytes) of each extent, holes with the vaddr 0. None when data is inline: then it has no place of its own.
+
+    What is not on disk yet is not in it: flush the file first. Needs CAP_SYS_ADMIN. Raises OSError.
+    """
+    inode, found = os.fstat(fd).st_ino, list[tuple[int, ...]]()
+    first, last = (inode, ctree.EXTENT_DATA_KEY, 0), (inode, ctree.EXTENT_DATA_KEY, TOP)
+    search = TreeSearch(fd, first=first, last=last, buffer_size=_SMALL_BUFFER)
+    while count := search.fill():
+        at = search.first_header
+        for number in range(count):
+            _, _, logical, _, size = HEADER.unpack_from(search.buffer, at)
+            item = at + HEADER_SIZE
+            if search.buffer[item + _TYPE_AT] == _INLINE:
+                return None
+            kind, compression = search.buffer[item + _TYPE_AT], search.buffer[item + _COMPRESSION_AT]
+            found.append((logical, kind, compression, *_REST.unpack_from(search.buffer, item + _REST_AT)))
+            if number < count - 1:
+                at += HEADER_SIZE + size
+        search.resume_after(at)
+    return found

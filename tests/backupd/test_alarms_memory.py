@@ -171,9 +171,19 @@ def test_nothing_is_remembered_for_ever() -> None:
     assert story.rows == {}
 
 
+def test_an_alarm_that_a_wrong_clock_told_of_in_the_future_is_over_when_it_is_over() -> None:
+    """It was seen gone in that night too, so its end was to be told in 2031."""
+    ahead = NOW + timedelta(days=1800)
+    row = StoredAlarm("failure", "host a", "it is bad", 1, ahead, 1, ahead, ahead + HOUR, None)
+    fresh = news(by_key([row], NOW), Found(()), EVENT_WORDS, NOW)
+    assert [one.subject for one in fresh.recoveries] == ["host a"]
+    (kept,) = fresh.changed({row.key: row}, NOW, arrived=True)
+    assert max(moment for moment in (kept.since, kept.told, kept.recovered, kept.cleared) if moment) == NOW
+
+
 def test_by_key_is_how_rows_are_found() -> None:
     row = StoredAlarm("room", "used", "", 0, NOW, 1, None, None, None)
-    assert by_key([row]) == {("room", "used"): row}
+    assert by_key([row], NOW) == {("room", "used"): row}
 
 
 def test_the_digest_is_due_once_a_day_at_its_time_in_the_pools_zone() -> None:
@@ -188,6 +198,7 @@ def test_the_digest_is_due_once_a_day_at_its_time_in_the_pools_zone() -> None:
     assert not is_due(at, zone, eight, eight + 10 * HOUR)
     assert is_due(at, zone, eight, eight + 24 * HOUR)
     assert not is_due(None, zone, None, eight)
+    assert is_due(at, zone, eight + 40000 * HOUR, eight)  # sent under a clock that was years ahead
     summer = datetime(2026, 10, 25, 8, 0, tzinfo=zone)  # that night the clock was put back
     assert not is_due(at, zone, summer - 24 * HOUR, datetime.fromisoformat("2026-10-25T06:59:59Z"))
     assert is_due(at, zone, summer - 24 * HOUR, datetime.fromisoformat("2026-10-25T07:00:00Z"))

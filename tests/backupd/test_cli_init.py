@@ -4,6 +4,7 @@ import json
 import re
 import stat
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.beds import backupd, work
@@ -23,6 +24,16 @@ def test_a_pool_is_a_new_subvolume_that_only_root_can_enter(shared_btrfs: Path, 
     assert (marker["filesystem"], marker["rehearsal"]) == (filesystem, False)
     assert tomllib.loads(config.read_text())["pool"] == {"path": str(pool)}
     usable(config, tmp_path)
+
+
+def test_what_makes_the_pool_harmless_is_proposed_and_works_as_printed(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
+    point = make_btrfs(size="300M")
+    said = backupd("--config", tmp_path / "one.toml", "init", point / "one").stdout
+    (line,) = re.findall(r"`(mount [^`]*)`", said)
+    assert "/etc/fstab" in said
+    work("sh", "-c", line)
+    assert {"nosuid", "nodev"} <= set(work("findmnt", "-no", "OPTIONS", point).stdout.strip().split(","))
+    assert "remount" not in backupd("--config", tmp_path / "two.toml", "init", point / "two").stdout
 
 
 def usable(config: Path, folder: Path, *words: str) -> None:
@@ -109,3 +120,16 @@ def test_a_folder_on_another_filesystem_is_refused(tmp_path: Path) -> None:
 def test_a_relative_path_is_that_of_the_current_folder(shared_btrfs: Path, tmp_path: Path) -> None:
     backupd("--config", tmp_path / "x.toml", "init", "pool", cwd=shared_btrfs)
     assert tomllib.loads((tmp_path / "x.toml").read_text())["pool"]["path"] == str(shared_btrfs / "pool")
+
+
+def test_a_new_pool_has_what_a_full_one_needs(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
+    """The reserve, and the files of the locks without which nothing is deleted: a full pool has room for neither."""
+    point = make_btrfs(size="400M")
+    backupd("--config", tmp_path / "x.toml", "init", point / "pool")
+    inside = point / "pool" / ".btrkeep"
+    assert (inside / "reserve").stat().st_blocks * 512 == 4 << 20
+    assert sorted((path.name, path.stat().st_size) for path in (inside / "locks").iterdir()) == [
+        ("balance", 0),
+        ("expire", 0),
+        ("night", 0),
+    ]

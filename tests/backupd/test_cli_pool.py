@@ -6,6 +6,7 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_a_pool_that_is_not_there_is_unusable_and_nothing_is_made_in_its_place(m
 
 @PATIENCE
 def test_a_marker_on_another_filesystem_makes_no_pool(nights: Nights, tmp_path: Path) -> None:
-    shutil.copytree(nights.pool / ".btrkeep", tmp_path / "pool" / ".btrkeep")
+    shutil.copytree(nights.pool / ".btrkeep", tmp_path / "pool" / ".btrkeep", ignore=shutil.ignore_patterns("reserve*"))
     nights.settings("pool", path=str(tmp_path / "pool"))
     for words in (*READERS, "run", "rebuild"):
         assert "its marker names" in fails(nights, words, status=4)
@@ -120,6 +121,33 @@ def test_a_damaged_catalogue_is_told_and_rebuilt_on_demand(nights: Nights) -> No
     assert rebuilt == listed
     assert abs(took[0] - took[1]) < 1  # the record is written before the last steps
     assert sqlite3.connect(catalogue).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_rebuild_finds_damage_in_tables_that_it_does_not_write(nights: Nights) -> None:
+    nights.host("here", nights.source, address=None)
+    nights.run("here")
+    catalogue = nights.state / "catalogue.sqlite"
+    with closing(sqlite3.connect(catalogue)) as connection:
+        ((page,),) = connection.execute("select rootpage from sqlite_master where name = 'run'")
+        ((size,),) = connection.execute("pragma page_size")
+    with catalogue.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xa5" * size)
+    assert "is damaged" in fails(nights, "log", status=1)
+    assert f"is now {catalogue}.aside-1" in nights.backupd("rebuild").stdout
+    assert nights.json("log") == []
+    assert [entry["host"] for entry in nights.json("list")] == ["here"]
+
+
+def test_a_rebuild_leaves_alone_what_is_no_damaged_catalogue(nights: Nights) -> None:
+    nights.backupd("status")
+    catalogue = nights.state / "catalogue.sqlite"
+    with closing(sqlite3.connect(catalogue)) as connection, connection:
+        connection.execute("update alembic_version set version_num = '9999'")
+    before = catalogue.read_bytes()
+    assert "a newer one migrated it" in fails(nights, "rebuild", status=1)
+    assert catalogue.read_bytes() == before
+    assert list(nights.state.glob("*aside*")) == []
 
 
 def test_a_catalogue_of_another_pool_is_refused(nights: Nights) -> None:

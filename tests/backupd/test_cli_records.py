@@ -95,7 +95,7 @@ def test_rebuild_brings_backups_and_acceptance_back_and_keeps_the_history(shrunk
         database.execute("DELETE FROM backup")
         database.commit()
     assert shrunk.json("list") == []
-    assert json.loads(shrunk.backupd("rebuild", "--json").stdout) == {"backups": 2, "trouble": [], "set_aside": None}
+    assert json.loads(shrunk.backupd("rebuild", "--json").stdout) == {"backups": 2, "trouble": [], "locked": [], "set_aside": None}
     for entry in (*before[0], *(after := shrunk.json("list"))):
         entry.pop("duration")
     assert after == before[0]

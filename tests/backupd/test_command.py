@@ -13,7 +13,7 @@ from backupd.bandwidth import Bucket, prepare
 from backupd.rsync import command
 from backupd.rsync.command import LARGE, passes, probe_command, rsync_command, ssh_command
 from btrkeep.config import HostConfig, SshSettings
-from tests.backupd.pulls import FAKESSH, Pulled, arrived, pull, restricted, run
+from tests.backupd.pulls import FAKESSH, arrived, pull, restricted, run
 from tests.beds import work
 from tests.beds.ssh import Sshd
 
@@ -293,12 +293,12 @@ def test_large_files_are_written_in_place_and_small_ones_anew_each_exactly_once(
     before = {name: (there / name).stat().st_ino for name in sizes}
     for name, size in sizes.items():
         (source / name).write_bytes(os.urandom(size))
-    pulls: list[Pulled] = []
+    written = []
     for one_pass in passes("large", based=True):
         host = HostConfig("web1", address="peer", paths=(str(source),), inplace="large")
-        pulls.append(run(rsync_command(host, SshSettings(command=str(FAKESSH)), str(source), str(backup), one_pass)))
-    written = [[name.rsplit(b"/")[-1] for name, _ in each.output.written] for each in pulls]
-    assert sorted(sorted(names) for names in written) == [[b"above", b"at"], [b"below", b"one"]]
+        ended = run(rsync_command(host, SshSettings(command=str(FAKESSH)), str(source), str(backup), one_pass))
+        written.append(ended.output.numbers["transferred"])
+    assert written == [2, 2]
     assert {name: (there / name).stat().st_ino == before[name] for name in sizes} == {
         "one": False, "below": False, "at": True, "above": True,
     }  # fmt: skip
@@ -351,6 +351,56 @@ def test_ssh_asks_nothing_trusts_no_new_host_and_notices_a_dead_line() -> None:
         "permitlocalcommand": "no",
         "port": "22",
     }.items() <= options.items()
+
+
+GENEROUS = """\
+LocalForward {folder}/forwarded 127.0.0.1:22
+RemoteForward {folder}/back {folder}/here
+DynamicForward 127.0.0.1:{port}
+ForwardAgent yes
+ForwardX11 yes
+Tunnel yes
+PermitLocalCommand yes
+LocalCommand touch {folder}/started
+RemoteCommand id
+ControlMaster auto
+ControlPath {folder}/master
+StrictHostKeyChecking no
+UserKnownHostsFile {folder}/known
+KnownHostsCommand /bin/true
+VerifyHostKeyDNS yes
+NoHostAuthenticationForLocalhost yes
+UpdateHostKeys yes
+AddKeysToAgent yes
+GSSAPIDelegateCredentials yes
+BatchMode no
+RequestTTY force
+"""
+"""A configuration of ssh's that lets hosts do what they like, and has ssh do more than to carry rsync."""
+
+
+def test_a_generous_configuration_of_ssh_changes_nothing_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(GENEROUS.format(folder=tmp_path, port=1), encoding="utf-8")
+    words = ssh_command(HostConfig("web1", address="web1"), SETTINGS)
+
+    def made_of(config: str) -> dict[str, str]:
+        said = work(words[0], "-F", config, *words[1:], "-G", "web1.example.org").stdout
+        return dict(line.partition(" ")[::2] for line in said.splitlines())
+
+    generous, without = made_of(str(tmp_path / "config")), made_of("none")
+    changed = {name for name in {*generous, *without} if generous.get(name) != without.get(name)}
+    assert changed <= {"localforward", "remoteforward", "dynamicforward", "localcommand"}
+    assert (generous["clearallforwardings"], generous["permitlocalcommand"]) == ("yes", "no")  # so these four are without effect
+
+
+def test_a_host_gets_nothing_but_rsync_whatever_ssh_is_configured_to_forward(sshd: Sshd, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(GENEROUS.format(folder=tmp_path, port=9), encoding="utf-8")
+    host = HostConfig("web1", address=sshd.address, port=sshd.port)
+    ssh = SshSettings(key=sshd.key, known_hosts=sshd.known_hosts, command=f"ssh -F {tmp_path}/config")
+    before = set(tmp_path.iterdir())
+    done = work(*ssh_command(host, ssh), sshd.address, f"ls -A {tmp_path}")
+    assert set(done.stdout.split()) == {path.name for path in before}  # neither socket, there or here, while it is connected
+    assert set(tmp_path.iterdir()) == before
 
 
 def test_a_hosts_own_port_and_options_win() -> None:

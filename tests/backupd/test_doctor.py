@@ -28,7 +28,7 @@ DISK = Device((Layer("sda", "sata", rotational=True),))
 FILESYSTEM = Filesystem(
     uuid="99bee88d-b5e5-478b-86f3-6f67e12ca5a1",
     target=Path("/srv/the pool"),
-    mount_options=frozenset({"rw", "noatime"}),
+    mount_options=frozenset({"rw", "noatime", "nosuid", "nodev"}),
     options=("rw", "compress=zstd:1", "space_cache=v2"),
     features=frozenset({"skinny_metadata", "free_space_tree", "no_holes"}),
     kernel_features=frozenset({"block_group_tree", "free_space_tree"}),
@@ -118,8 +118,10 @@ FOUND: list[tuple[str, str, Facts]] = [
     ("subvolumes", "note", fs(subvolumes=100_001)),
     ("subvolumes", "note", site(most_backups=("web1", 301))),
     ("read-only", "error", fs(options=("ro", "compress=zstd:1", "space_cache=v2"))),
-    ("atime", "warning", fs(mount_options=frozenset({"rw", "relatime"}))),
-    ("atime", "warning", fs(mount_options=frozenset({"rw"}))),
+    ("atime", "warning", fs(mount_options=frozenset({"rw", "relatime", "nosuid", "nodev"}))),
+    ("atime", "warning", fs(mount_options=frozenset({"rw", "nosuid", "nodev"}))),
+    ("nosuid", "note", fs(mount_options=frozenset({"rw", "noatime", "nosuid"}))),
+    ("nosuid", "note", fs(mount_options=frozenset({"rw", "noatime"}), target=Path("/"))),
     ("space-cache", "warning", fs(free_space_tree=False)),
     ("space-cache", "warning", fs(free_space_tree=False, options=("rw", "compress=zstd:1", "nospace_cache"))),
     ("compression", "note", fs(options=("rw", "space_cache=v2"))),
@@ -379,3 +381,9 @@ def test_a_rule_is_a_pure_function(monkeypatch: pytest.MonkeyPatch) -> None:
     checks: list[Callable[[Facts], Any]] = [rule.check for rule in RULES]
     assert [list(check(WELL)) for check in checks] == [[]] * len(RULES)
     assert isinstance(RULES[0], Rule)
+
+
+def test_what_the_system_itself_lies_on_is_not_remounted_without_its_setuid_programs() -> None:
+    (finding,) = judge(fs(mount_options=frozenset({"rw", "noatime"}), target=Path("/")))
+    assert (finding.name, finding.fixable) == ("nosuid", False)
+    assert [line for line in finding.lines if not line.startswith("#")] == []

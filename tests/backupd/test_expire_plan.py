@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backupd.expire.plan import HostFacts, HostPlan, Step, agreed, make_plan, plan_host
+from backupd.expire.plan import HostFacts, HostPlan, Step, _without_the_last, agreed, make_plan, plan_host
 from backupd.guards import Forced
 from backupd.retention import Candidate, Hold
 from btrkeep.config import Retention
@@ -64,10 +65,20 @@ def test_a_marked_one_goes_to_the_second_when_its_grace_is_over(marked: timedelt
     assert one.going == 0
 
 
-def test_a_mark_of_a_time_to_come_delays_the_deletion() -> None:
-    one = plan(*(backup(age) for age in range(3)), backup(3, marked=-DAY))
-    assert one.delete == ()
-    assert one.wait[0].expires == NOW + 2 * DAY
+def test_a_mark_that_a_wrong_clock_stamped_in_the_future_is_made_anew_and_its_grace_begins_now() -> None:
+    one = plan(*(backup(age) for age in range(3)), backup(3, marked=-2000 * DAY))
+    assert one.delete == one.wait == ()
+    assert [(step.name, step.expires) for step in one.mark] == [(backup(3).name, NOW + DAY)]
+    assert one.going == 0  # the guards have counted it
+    kept = plan(*(backup(age) for age in range(2)), backup(2, marked=-2000 * DAY))
+    assert ages(kept.revive) == [2]
+
+
+def test_a_complete_one_of_the_future_is_not_the_last_one_that_has_to_stay() -> None:
+    facts = HostFacts("web", [backup(1), replace(backup(0), started=NOW + 2000 * DAY)], THREE_DAYS)
+    step = Step(backup(1).name, "")
+    assert _without_the_last(facts, [step], NOW) == ()
+    assert _without_the_last(replace(facts, candidates=[*facts.candidates, backup(2)]), [step], NOW) == (step,)
 
 
 def test_a_marked_one_that_a_rule_keeps_again_is_taken_back_whatever_its_grace() -> None:

@@ -1,12 +1,17 @@
 """A path that is not there: what is said of it, and which paths are named that are there."""
 
 import os
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from backupd.files.near import entry_at, near, path_given, resolved
 from backupd.files.tree import Tree
+from backupd.files.versions import versions
+from backupd.files.which import Restorable
+from backupd.record import Record
 from btrkeep.errors import OperatorError, UsageError
 from tests.beds import work
 
@@ -139,3 +144,39 @@ def test_what_cannot_be_read_is_not_called_missing(data: Path) -> None:
 
     with Broken(data.parent) as tree, pytest.raises(OperatorError, match="cannot be read: Input/output error"):
         entry_at(tree, b"/etc", "web1@x")
+
+
+_counting: list[int] = []
+
+
+def _count(event: str, _arguments: object) -> None:
+    if event == "open" and _counting:
+        _counting[0] += 1
+
+
+sys.addaudithook(_count)  # there for good, and silent
+
+
+@pytest.mark.parametrize("missing", ["/zz/y", "/zz"])
+def test_what_is_missing_below_very_many_folders_is_found_in_so_many_steps(data: Path, missing: str) -> None:
+    """Not in the square of them: a host may make folders as deep as a path is long, and anybody who sees it may ask."""
+    depth, folder = 600, os.open(data, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("a", dir_fd=folder)
+        inner = os.open("a", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    path = b"/a" * depth + missing.encode()
+    now = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
+    backup = Restorable("web1", "x", data.parent, "complete", now, Record("web1", "", "complete", now))
+    _counting.append(0)
+    try:
+        with Tree(data.parent) as tree, pytest.raises(UsageError, match="has no /a/a"):
+            entry_at(tree, path, "web1@x")
+        assert _counting[0] < 20 * depth
+        _counting[0] = 0
+        assert versions([backup], path).versions == ()
+        assert _counting[0] < 20 * depth
+    finally:
+        _counting.clear()

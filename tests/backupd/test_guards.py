@@ -1,12 +1,15 @@
 """What stops an expiry: how much may go at once, which clocks can be right, and what `--force` names."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.guards import ClockFact, ClockVerdict, Forced, Share, clock_verdict, force_word, too_many
+from backupd.expire.clocks import keep_clocks, past_clocks
+from backupd.guards import ClockFact, ClockPast, ClockVerdict, Forced, Share, after, clock_verdict, force_word, too_many
+from btrkeep.catalogue import Catalogue
 from btrkeep.errors import UsageError
 
 NOTHING = Forced()
@@ -114,11 +117,11 @@ def verdict(
     wall: datetime, up: timedelta = DAY, boot: str = "one", newest: datetime | None = None, rehearsal: bool = False
 ) -> ClockVerdict:
     """After an expiry at noon, a day after boot."""
-    return clock_verdict(fact(NOON), fact(wall, up, boot), newest, rehearsal)
+    return clock_verdict(ClockPast(fact(NOON)), fact(wall, up, boot), newest, rehearsal)
 
 
 def test_without_anything_known_every_clock_is_believed() -> None:
-    assert clock_verdict(None, fact(NOON), None, rehearsal=False) == ClockVerdict(None, None)
+    assert clock_verdict(ClockPast(), fact(NOON), None, rehearsal=False) == ClockVerdict(None, None)
 
 
 @pytest.mark.parametrize("rehearsal", [False, True])
@@ -135,9 +138,9 @@ def test_a_clock_that_went_back_by_more_than_five_minutes_stops(boot: str, rehea
 
 
 def test_the_newest_run_counts_as_well_as_the_last_expiry() -> None:
-    assert verdict(NOON + HOUR, DAY + HOUR, newest=NOON + 2 * HOUR).stop
-    assert clock_verdict(None, fact(NOON), NOON + HOUR, rehearsal=False).stop
-    assert clock_verdict(None, fact(NOON), NOON + timedelta(minutes=5), rehearsal=False) == ClockVerdict()
+    assert verdict(NOON + HOUR, HOUR, "two", newest=NOON + 2 * HOUR).stop
+    assert clock_verdict(ClockPast(), fact(NOON), NOON + HOUR, rehearsal=False).stop
+    assert clock_verdict(ClockPast(), fact(NOON), NOON + timedelta(minutes=5), rehearsal=False) == ClockVerdict()
     assert verdict(NOON - HOUR, DAY, newest=NOON - DAY).stop  # the expiry is the later of the two
 
 
@@ -161,10 +164,122 @@ def test_after_a_boot_36_hours_and_the_time_since_boot_are_allowed(passed: timed
     assert (found.wait is not None) is waits
 
 
-def test_a_clock_that_was_wrong_waits_once_and_is_believed_when_it_stays() -> None:
-    first, ahead = fact(NOON), fact(NOON + 30 * DAY, DAY + HOUR)
-    assert clock_verdict(first, ahead, NOON, rehearsal=False).wait
-    assert clock_verdict(ahead, fact(NOON + 30 * DAY + HOUR, DAY + 2 * HOUR), NOON, rehearsal=False) == ClockVerdict()
+def test_a_clock_that_went_ahead_waits_and_is_believed_when_it_has_stayed_so_for_a_night() -> None:
+    """Somebody set it right by hand, after days behind."""
+    past, found = expiry(ClockPast(fact(NOON)), fact(NOON + 30 * DAY, DAY + HOUR))
+    assert found.wait
+    for later in (timedelta(seconds=1), HOUR, 19 * HOUR):  # an expiry in between does not make the night begin anew
+        past, found = expiry(past, fact(NOON + 30 * DAY + later, DAY + HOUR + later))
+        assert found.wait, later
+    past, found = expiry(past, fact(NOON + 31 * DAY, 2 * DAY + HOUR))
+    assert found == ClockVerdict()
+    assert past == ClockPast(fact(NOON + 31 * DAY, 2 * DAY + HOUR))
+
+
+def test_after_a_boot_a_clock_that_went_ahead_is_believed_a_night_later_too() -> None:
+    past, found = expiry(ClockPast(fact(NOON)), fact(NOON + 30 * DAY, HOUR, "two"))
+    assert found.wait
+    past, found = expiry(past, fact(NOON + 30 * DAY + HOUR, timedelta(minutes=5), "three"))
+    assert found.wait
+    past, found = expiry(past, fact(NOON + 31 * DAY, timedelta(minutes=5), "four"))
+    assert found == ClockVerdict()
+
+
+@given(
+    st.timedeltas(timedelta(minutes=20), 9000 * DAY),
+    st.lists(st.timedeltas(timedelta(seconds=1), HOUR), min_size=1, max_size=15),
+)
+def test_however_many_expiries_of_a_few_hours_see_a_wrong_clock_the_boot_clock_disproves_it(
+    ahead: timedelta, passed: list[timedelta]
+) -> None:
+    past, since = ClockPast(fact(NOON)), timedelta(0)
+    for step in passed:
+        since += step
+        past, found = expiry(past, fact(NOON + ahead + since, DAY + since), newest=NOON + ahead)
+        assert found.wait
+    for morning in range(1, 4):
+        right = NOON + morning * DAY
+        past, found = expiry(past, fact(right, DAY + morning * DAY), newest=right - 4 * HOUR)
+        assert found == ClockVerdict()
+
+
+@given(
+    st.timedeltas(2 * HOUR, 9000 * DAY),
+    st.sampled_from(("one", "two")),
+    st.timedeltas(timedelta(0), 12 * HOUR),
+)
+def test_a_clock_that_was_believed_too_far_ahead_is_overruled_by_a_night_under_the_right_one(
+    ahead: timedelta, boot: str, drift: timedelta
+) -> None:
+    """It stops on one morning; on the next a run has ended since, by the clock of now."""
+    past, morning = ClockPast(fact(NOON + ahead + drift)), NOON + timedelta(minutes=10)
+    past, found = expiry(past, fact(morning, DAY + HOUR, boot), newest=morning - 4 * HOUR)
+    assert found.stop
+    past, found = expiry(past, fact(morning + HOUR, DAY + 2 * HOUR, boot), newest=morning + timedelta(minutes=30))
+    assert found.stop  # too soon
+    without_a_run, found = expiry(past, fact(morning + DAY, 2 * DAY + HOUR, boot), newest=morning - 4 * HOUR)
+    assert found.stop or ahead + drift < DAY + HOUR
+    assert without_a_run == past or ahead + drift < DAY + HOUR
+    past, found = expiry(past, fact(morning + DAY, 2 * DAY + HOUR, boot), newest=morning + 20 * HOUR)
+    assert found == ClockVerdict()
+    past, found = expiry(past, fact(morning + 2 * DAY, 3 * DAY + HOUR, boot), newest=morning + 44 * HOUR)
+    assert found == ClockVerdict()
+
+
+def test_what_an_expiry_keeps_of_the_clocks_the_next_one_reads(tmp_path: Path) -> None:
+    with Catalogue.open(tmp_path) as catalogue:
+        assert past_clocks(catalogue) == ClockPast()
+        for past in (ClockPast(fact(NOON)), ClockPast(fact(NOON), fact(NOON + DAY)), ClockPast(None, fact(NOON + DAY))):
+            keep_clocks(catalogue, past)
+            assert past_clocks(catalogue) == past
+
+
+def test_a_run_that_a_wrong_clock_stamped_stops_until_there_is_a_newer_one() -> None:
+    """Nothing is known of the boot in which it ran, and a night without a run settles nothing."""
+    past, newest = ClockPast(fact(NOON)), NOON + 2000 * DAY
+    for morning in range(1, 4):
+        past, found = expiry(past, fact(NOON + morning * DAY, morning * DAY, "two"), newest)
+        assert found.stop
+    past, found = expiry(past, fact(NOON + 4 * DAY, 4 * DAY, "two"), newest=NOON + 4 * DAY - HOUR)
+    assert found == ClockVerdict()
+
+
+def expiry(past: ClockPast, now: ClockFact, newest: datetime | None = None) -> tuple[ClockPast, ClockVerdict]:
+    """What the next one is held against, and the verdict."""
+    found = clock_verdict(past, now, newest, rehearsal=False)
+    return after(past, now, found), found
+
+
+def test_the_boot_clock_is_believed_more_than_a_run_that_a_wrong_clock_stamped() -> None:
+    """The clock was years ahead for a night between two expiries of one boot."""
+    assert verdict(NOON + DAY, 2 * DAY, newest=NOON + 2000 * DAY) == ClockVerdict()
+    assert verdict(NOON + 2 * HOUR, HOUR, "two", newest=NOON + 2000 * DAY).stop  # nobody knows which of the two was right
+
+
+@given(
+    st.lists(st.tuples(st.timedeltas(timedelta(minutes=1), 30 * HOUR), st.booleans(), st.booleans()), min_size=1, max_size=20),
+    st.timedeltas(39 * HOUR, 3000 * DAY),
+)
+def test_one_expiry_under_a_clock_that_was_ahead_holds_up_no_other(
+    mornings: list[tuple[timedelta, bool, bool]], ahead: timedelta
+) -> None:
+    """Every morning the machine may have been started anew, and the clock may be ahead, but not twice in a row."""
+    past, right, up, boot, was_ahead = ClockPast(fact(NOON, boot="0")), NOON, DAY, 0, False
+    for passed, boots, wrong in mornings:
+        right, up, boot = right + passed, passed if boots else up + passed, boot + boots
+        is_ahead = wrong and not was_ahead
+        past, found = expiry(past, fact(right + is_ahead * ahead, up, str(boot)), newest=right)
+        assert found.stop is None
+        assert (found.wait is not None) is is_ahead
+        was_ahead = is_ahead
+
+
+@given(st.timedeltas(timedelta(minutes=6), 9000 * DAY), st.sampled_from(("one", "two")), st.booleans())
+def test_a_clock_that_is_behind_the_last_one_that_was_right_stops_again_and_again(back: timedelta, boot: str, doubt: bool) -> None:
+    past = ClockPast(fact(NOON), fact(NOON + 500 * DAY, DAY + HOUR) if doubt else None)
+    for later in range(3):
+        past, found = expiry(past, fact(NOON - back + later * timedelta(minutes=1), DAY + 2 * HOUR, boot), newest=NOON - DAY)
+        assert found.stop or later * timedelta(minutes=1) >= back - timedelta(minutes=5)
 
 
 def test_a_rehearsals_clock_may_go_ahead_as_it_likes() -> None:

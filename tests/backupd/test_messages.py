@@ -3,12 +3,13 @@
 import os
 import pickle
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from backupd.rsync.messages import LAST_LINES, SAMPLES, Class, Messages, classify
+from backupd.rsync.messages import LAST_LINES, MOST_UNLISTED, SAMPLES, Class, Messages, classify
 from tests.backupd.pulls import UNPRIVILEGED, Pulled, arrived, meanwhile, pull
 from tests.beds import btrfs, session, work
 
@@ -214,3 +215,58 @@ def test_a_host_that_never_stops_complaining_costs_no_memory() -> None:
     assert messages.count(Class.VANISHED) == 2000
     assert len(messages.samples[Class.VANISHED]) == SAMPLES
     assert list(messages.last) == [f"file has vanished: {number}" for number in range(2000 - LAST_LINES, 2000)]
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ('opendir "/srv/a" failed: Permission denied (13)', b"/srv/a"),
+        ('opendir "/srv/a" failed" b" failed: Permission denied (13)', b'/srv/a" failed" b'),
+        ('opendir "/srv/a\\#012b" failed: Permission denied (13)', b"/srv/a\nb"),
+        ('readdir("/srv/a b"): Input/output error (5)', b"/srv/a b"),
+        ('readlink_stat("/srv/a") failed: Transport endpoint is not connected (107)', b"/srv/a"),
+        ('get_xattr_names: llistxattr("/srv/a",1024) failed: Permission denied (13)', b"/srv/a"),
+        ('get_xattr_data: lgetxattr("/srv/a","user.x",0) failed: Input/output error (5)', b"/srv/a"),
+        ("get_acl: sys_acl_get_file(srv/a, ACL_TYPE_ACCESS): Input/output error (5)", b"srv/a"),
+        ('opendir "/srv/' + 1000 * "é" + '" failed: Permission denied (13)', b"/srv/" + 1000 * "é".encode()),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_whatever_keeps_a_folder_from_being_listed_is_remembered_by_its_path(words: str, path: bytes) -> None:
+    """The formats of flist.c, xattrs.c and acls.c; most of them need a filesystem that fails."""
+    found = read_all(f"rsync: [sender] {words}\n".encode())
+    assert (found.counts, found.unlisted, found.unlisted_beyond) == ({Class.UNREADABLE: 1}, {path}, 0)
+
+
+def test_a_path_that_no_linux_can_have_is_not_looked_for() -> None:
+    found = read_all(b'rsync: [sender] opendir "/' + 1000 * b"srv/" + b'srv" failed: Permission denied (13)\n')
+    assert (len(found.unlisted), found.unlisted_beyond) == (1, 0)
+    found = read_all(b'rsync: [sender] opendir "/' + 1024 * b"srv/" + b'srv" failed: Permission denied (13)\n')
+    assert (found.counts, found.unlisted, found.unlisted_beyond) == ({Class.UNREADABLE: 1}, set(), 1)
+
+
+def test_a_file_that_cannot_be_read_is_no_folder() -> None:
+    found = read_all(b'rsync: [sender] send_files failed to open "/srv/a": Permission denied (13)\n')
+    assert (found.counts, found.unlisted) == ({Class.UNREADABLE: 1}, set())
+
+
+def test_as_many_folders_as_a_host_names_cost_no_more_than_those_that_can_be_counted() -> None:
+    messages = Messages()
+    for number in range(200_000):
+        messages.feed(b'rsync: [sender] opendir "/srv/%09d" failed: Permission denied (13)\n' % number)
+    messages.feed(b"rsync: [sender] opendir without a name (13)\n")
+    assert len(messages.unlisted) == MOST_UNLISTED
+    assert messages.unlisted_beyond == 200_000 - MOST_UNLISTED + 1
+    assert len(pickle.dumps(messages)) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("often", "then"), [(b'getxattr("', b'","'), (b'listxattr("', b'",1'), (b"get_file(", b", ACL_TYPE_"), (b'"', b" ")]
+)
+def test_no_line_of_a_hosts_takes_long_to_be_understood(often: bytes, then: bytes) -> None:
+    line = b"rsync: opendir " + often * (40_000 // len(often)) + then * (20_000 // len(then)) + b" (13)\n"
+    messages, begun = Messages(), time.process_time()
+    for _ in range(20):
+        messages.feed(line)
+    assert time.process_time() - begun < 2  # one such line took a second: twenty of them stopped the night of all hosts
+    assert messages.count(Class.UNREADABLE) == 20

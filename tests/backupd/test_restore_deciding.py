@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.files.archive import outermost, zip_name
+from backupd.files.archive import outermost
 from backupd.files.attributes import acl_text
 from backupd.files.deciding import (
     ALL,
@@ -30,6 +30,7 @@ from backupd.files.target import target_of
 from backupd.files.tarhead import member, sparse_member
 from backupd.files.tree import Entry
 from backupd.files.wanted import Wanted, command_words
+from backupd.files.ziphead import zip_name
 from backupd.rsync.giving import CONTENT, giving_command, parse_item
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.model import PoolSettings, SshSettings

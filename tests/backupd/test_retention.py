@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -184,13 +185,49 @@ def test_min_keep_counts_complete_ones_only() -> None:
 @pytest.mark.parametrize("state", ["suspect", "failed"])
 def test_a_suspect_or_failed_one_goes_when_two_complete_ones_are_newer(state: str) -> None:
     bad, newer = backup("2026-11-17T22:00Z", state), [backup("2026-11-18T22:00Z"), backup("2026-11-19T22:00Z")]
-    stays = (f"{state}: fewer than two newer complete backups",)
+    stays = (f"{state}: daily 1 of 1", f"{state}: newest 1 of 1")
     assert reasons(bad)["17"] == stays
     assert reasons(bad, newer[0])["17"] == stays
     assert reasons(bad, newer[0], backup("2026-11-19T22:00Z", "suspect"), backup("2026-12-19T22:00Z"))["17"] == stays
     assert reasons(backup("2026-11-15T22:00Z"), backup("2026-11-16T22:00Z"), bad)["17"] == stays
     found = decisions(bad, *newer)["17"]
     assert (found.keep, found.reasons) == (False, (f"{state}: two newer complete backups",))
+
+
+TWO_YEARS = list(every(DAY, "2024-11-20T22:00Z", "2026-11-20T22:00Z"))
+
+
+@pytest.mark.parametrize("state", ["suspect", "failed"])
+def test_two_years_of_nights_of_which_none_is_complete_leave_as_many_as_complete_ones_would(state: str) -> None:
+    """731 nights of a source path that is missing, each of them with all the other paths."""
+    bad = [replace(one, state=state) for one in TWO_YEARS]
+    left = pruned_each_time(bad, POLICY, "UTC")
+    assert (len(bad), len(left)) == (731, 37)
+    assert names(left) == names(prune(TWO_YEARS, POLICY, "UTC", NOW))
+
+
+def test_after_a_complete_one_the_failed_and_the_suspect_are_thinned_each_for_themselves() -> None:
+    nights = [
+        replace(one, state=("complete", "failed")[number > 0] if number % 2 == 0 else "suspect")
+        for number, one in enumerate(TWO_YEARS)
+    ]
+    left = {one.name: one for one in pruned_each_time(nights, POLICY, "UTC")}
+    assert TWO_YEARS[0].name in left  # the last complete one, which is all that there is to go back to
+    assert {left[one.name].state for one in TWO_YEARS[-2:]} == {"suspect", "failed"}
+    assert 60 < len(left) < 80
+
+
+def test_one_that_goes_while_no_complete_one_is_newer_says_that_no_rule_keeps_it() -> None:
+    found = decisions(*(backup(f"2026-11-{day}T22:00Z", "failed") for day in (17, 18, 19, 20)), policy=Retention(daily=2))
+    assert found["17"].reasons == ("failed: no rule keeps it",)
+    assert found["18"].reasons == ("failed: newest 3 of 3",)
+    assert found["20"].reasons == ("failed: daily 1 of 2", "failed: newest 1 of 3")
+
+
+def test_a_suspect_one_that_is_held_pushes_no_other_out() -> None:
+    held = backup("2026-11-20T22:00Z", "suspect", hold=Hold())
+    found = reasons(backup("2026-11-19T22:00Z", "suspect"), held)
+    assert found == {"19": ("suspect: daily 1 of 1", "suspect: newest 1 of 1"), "20": ("held",)}
 
 
 def test_the_last_complete_one_before_a_suspect_one_stays_as_long_as_that_does() -> None:

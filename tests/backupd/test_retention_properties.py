@@ -81,6 +81,24 @@ def test_pruning_twice_is_pruning_once(backups: list[Candidate], policy: Retenti
     assert names(prune(once, policy, zone, now)) == names(once)
 
 
+def good_between(good: Sequence[Candidate], one: Candidate, other: Candidate) -> bool:
+    return any(one.started < between.started < other.started for between in good)
+
+
+@given(st.lists(st.sampled_from(("suspect", "failed")), min_size=1), histories(), POLICIES, ZONES)
+def test_however_many_are_suspect_or_failed_no_more_are_left_than_the_policy_has_places(
+    states: list[str], backups: list[Candidate], policy: Retention, zone: str
+) -> None:
+    """Of each state, for each of the two complete ones that may be newer; and those that are held."""
+    some = [replace(one, state=states[number % len(states)]) for number, one in enumerate(backups)]
+    left = [one for one in pruned_at(some, [True], policy, zone) if not one.hold]
+    places = policy.daily + policy.weekly + policy.monthly + policy.yearly + policy.min_keep
+    assert len(left) <= places * len(set(states))
+    assert not [one for one in some if not one.hold] or left  # never the last one
+    for state in {one.state for one in some if not one.hold}:
+        assert [one for one in some if one.state == state and not one.hold][-1] in left
+
+
 @given(ANYTHING, POLICIES, ZONES, NOWS)
 def test_floors_hold_for_any_backups(backups: list[Candidate], policy: Retention, zone: str, now: datetime) -> None:
     left = kept(backups, policy, zone, now)
@@ -92,8 +110,10 @@ def test_floors_hold_for_any_backups(backups: list[Candidate], policy: Retention
     for one in counted:
         if one.state == "suspect" and one.name in left:
             assert all(good.name in left for good in [good for good in newest if good.started < one.started][:1])
-        if one.state != "complete" and sum(good.started > one.started for good in newest) < 2:
-            assert one.name in left
+        newer = sum(good.started > one.started for good in newest)
+        if one.state != "complete" and newer < 2:
+            alike = [other for other in counted if other.state == one.state and other.started > one.started]
+            assert one.name in left or sum(not good_between(newest, one, other) for other in alike) >= policy.min_keep
 
 
 @given(ANYTHING, POLICIES, ZONES, NOWS)

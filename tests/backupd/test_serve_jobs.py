@@ -24,10 +24,10 @@ from backupd.serve.jobs import Job, Jobs, is_id, job_object, new_id
 from backupd.serve.memory import Memory
 from backupd.serve.peer import allowed_users
 from backupd.serve.requests import Asked, leave, take
-from backupd.serve.starting import PREVIEWS, _see_free, start_command, unit_of
+from backupd.serve.starting import start_command, unit_of
+from backupd.serve.turns import next_turns
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool.marker import Pool
 from btrkeep.process.watched import Abandoned, run_watched
 from btrkeep.serving.protocol import Refused
 from tests.beds import TOP
@@ -77,9 +77,15 @@ def test_one_whose_process_is_gone_has_failed(jobs: Jobs) -> None:
 
 
 def test_one_that_was_never_begun_has_failed_after_a_while(jobs: Jobs) -> None:
-    jobs.put(job())
+    jobs.put(job(called=NOW.isoformat()))
     assert jobs.get(ID, NOW + timedelta(minutes=5)).state == "queued"
     assert jobs.get(ID, NOW + timedelta(minutes=11)).state == "failed"
+
+
+def test_one_that_waits_does_so_for_a_day(jobs: Jobs) -> None:
+    jobs.put(job())
+    assert jobs.get(ID, NOW + timedelta(hours=23)).state == "queued"
+    assert "turn" in (jobs.get(ID, NOW + timedelta(hours=25)).error or "")
 
 
 def test_after_thirty_days_they_are_forgotten_but_not_those_at_work(jobs: Jobs, tmp_path: Path) -> None:
@@ -179,7 +185,7 @@ sys.exit(carry_out(job, Jobs(Path("{tmp_path}")), command, Clock(), lambda _: No
 
 def test_a_request_is_taken_once_and_only_root_could_have_left_it(tmp_path: Path) -> None:
     folder = tmp_path / "jobs" / "main"
-    asked = Asked(ID, "restore", "alice", {"paths": ["/\udcff"]})
+    asked = Asked(ID, "restore", "alice", {"paths": ["/\udcff"]}, elsewhere=True, in_place=("/srv/www",))
     leave(folder, asked)
     assert (folder.stat().st_mode & 0o777, (folder / f"{ID}.json").stat().st_mode & 0o777) == (0o700, 0o600)
     with pytest.raises(FileExistsError):
@@ -224,6 +230,8 @@ def config(tmp_path: Path) -> Config:
         f'[pool]\npath = "/srv/backup"\nstate = "{tmp_path}"\n[host.web1]\naddress = "root@web1"\npaths = ["/etc"]\n'
         '[host.here]\npaths = ["/etc"]\n'
     )
+    (tmp_path / "second.toml").write_text('[pool]\npath = "/srv/second/pool"\nstate = "/srv/second/state"\n')
+    (tmp_path / "broken.toml").write_text("no toml at all")
     return load("main", file)
 
 
@@ -237,12 +245,14 @@ RESTORE: dict[str, Any] = {
 }
 
 
-def asked(verb: str, folder: str | None = None, **arguments: Any) -> Asked:
-    return Asked(ID, verb, "alice", arguments, folder)
+def asked(
+    verb: str, folder: str | None = None, *, elsewhere: bool = False, in_place: tuple[str, ...] = (), **arguments: Any
+) -> Asked:
+    return Asked(ID, verb, "alice", arguments, folder, elsewhere, in_place)
 
 
 def test_what_was_asked_comes_behind_a_double_dash_and_never_is_an_option(config: Config) -> None:
-    assert command_of(asked("run", host="web1"), config, PROGRAM) == (*PROGRAM, "run", "--", "web1")
+    assert command_of(asked("run", host="web1"), config, PROGRAM) == (*PROGRAM, "run", "--wait", "--", "web1")
     line = command_of(asked("restore", **{**RESTORE, "paths": ["/--to=x", "/\udcff"]}), config, PROGRAM)
     end = line.index("--")
     assert line[end:] == ("--", "web1@2026-11-20T220003Z", "/--to=x", "/\udcff")
@@ -251,12 +261,14 @@ def test_what_was_asked_comes_behind_a_double_dash_and_never_is_an_option(config
 
 
 def test_a_restore_goes_to_the_host_that_the_configuration_names(config: Config) -> None:
-    line = command_of(asked("restore", **{**RESTORE, "to": "host:/new", "overwrite": "older"}), config, PROGRAM)
+    line = command_of(asked("restore", elsewhere=True, **{**RESTORE, "to": "host:/new", "overwrite": "older"}), config, PROGRAM)
     assert {"--to-host=root@web1:/new", "--overwrite=older"} <= set(line)
     line = command_of(asked("restore", folder="/srv/restored/x", **{**RESTORE, "to": "folder"}), config, PROGRAM)
-    assert {"--to=/srv/restored/x", "--parents"} <= set(line)
+    assert {"--to=/srv/restored/x", "--parents", "--only-below=/srv/restored"} <= set(line)
+    assert "--privileged" not in line
     for changed, kind in (
         ({"to": "folder"}, "refused"),
+        ({"to": "host:/new"}, "refused"),
         ({"host": "web2"}, "missing"),
         ({"host": "here", "to": "host:/x"}, "refused"),
         ({"to": "/etc"}, "usage"),
@@ -268,16 +280,45 @@ def test_a_restore_goes_to_the_host_that_the_configuration_names(config: Config)
         assert refused.value.kind == kind, changed
 
 
-def test_previews_are_few_at_a_time_whoever_waits_for_them(jobs: Jobs, tmp_path: Path) -> None:
-    pool = Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", False)
-    for _ in range(PREVIEWS):
-        _see_free(pool, jobs, "preview", "web1", NOW)
-        jobs.put(job(new_id(NOW), verb="preview", asked="2026-11-21T21:00:00Z"))
-    with pytest.raises(Refused) as refused:
-        _see_free(pool, jobs, "preview", "web2", NOW)
-    assert refused.value.kind == "busy"
-    _see_free(pool, jobs, "restore", "web1", NOW)
-    _see_free(pool, jobs, "preview", "web2", NOW + timedelta(minutes=11))  # they were never begun
+# --- whose turn it is
+
+
+def waiting(number: int, who: str = "alice", **changed: Any) -> Job:
+    moment = NOW + timedelta(milliseconds=number)
+    return job(
+        f"20261121T210000Z-{number:08x}", host=f"host{number}", who=who, since=moment.isoformat("T", "microseconds"), **changed
+    )
+
+
+def begun(number: int, who: str = "alice", state: str = "running") -> Job:
+    return waiting(number, who, state=state, called=(NOW + timedelta(seconds=number)).isoformat("T", "microseconds"))
+
+
+def turns(jobs: list[Job], at_once: int) -> list[str]:
+    return [one.host for one in next_turns(reversed(jobs), at_once)]
+
+
+def test_so_many_begin_that_the_pool_has_as_many_as_it_may_and_in_the_order_of_asking() -> None:
+    asked_for = [waiting(number) for number in range(9)]
+    assert turns(asked_for, 3) == ["host0", "host1", "host2"]
+    assert turns([begun(10), begun(11, state="queued"), *asked_for], 3) == ["host0"]
+    assert turns([begun(10, state="done"), begun(11, state="failed"), *asked_for], 1) == ["host0"]
+    assert turns([begun(number) for number in range(20, 24)] + asked_for, 3) == []
+
+
+def test_restores_and_previews_take_no_turn_of_a_backup_and_wait_for_none() -> None:
+    others = [begun(number) for number in range(20, 24)]
+    others = [replace(one, verb=verb) for one, verb in zip(others, ("restore", "preview") * 2, strict=True)]
+    assert turns([*others, waiting(1)], 1) == ["host1"]
+
+
+def test_one_host_of_somebody_does_not_wait_for_the_hundred_of_another() -> None:
+    hundred, one = [waiting(number) for number in range(100)], waiting(200, "bob")
+    assert turns([*hundred, one], 2) == ["host0", "host200"]
+    assert turns([begun(300), *hundred, one], 2) == ["host200"]
+    assert turns([begun(300, state="done"), *hundred, one], 1) == ["host200"]  # alice was served last
+    assert turns([begun(300, "bob", "done"), begun(299, state="done"), *hundred, one], 1) == ["host0"]
+    assert turns([*hundred, waiting(200, "bob"), waiting(201, "bob")], 5) == ["host0", "host200", "host1", "host201", "host2"]
 
 
 def test_the_oldest_of_too_many_jobs_are_forgotten(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,15 +332,39 @@ def test_the_oldest_of_too_many_jobs_are_forgotten(jobs: Jobs, tmp_path: Path, m
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/srv", "/srv/backup", "/srv/backup/hosts/web1", "/var/lib", "/var/lib/btrkeep-web/main/users.sqlite", "/etc/btrkeep"],
+    [
+        *(
+            "/",
+            "/srv",
+            "/srv/backup",
+            "/srv/backup/hosts/web1",
+            "/var/lib",
+            "/var/lib/btrkeep-web/main/users.sqlite",
+            "/etc/btrkeep",
+        ),
+        *("/opt", "/opt/btrkeep/bin/python", "/srv/second/pool/hosts", "/srv/second/state"),
+    ],
 )
 def test_nothing_that_btrkeep_lives_on_is_put_back_on_this_machine(config: Config, path: str) -> None:
+    everything = {**RESTORE, "host": "here", "in_place": ("/",)}
     with pytest.raises(Refused) as refused:
-        command_of(asked("restore", **{**RESTORE, "host": "here", "paths": ["/etc/passwd", path]}), config, PROGRAM)
+        command_of(asked("restore", **{**everything, "paths": ["/etc/passwd", path]}), config, PROGRAM)
     assert refused.value.kind == "refused"
     for fine in ("/srv/backups", "/var/lib/btrkeeper", "/var/log"):
-        assert fine in command_of(asked("restore", **{**RESTORE, "host": "here", "paths": [fine]}), config, PROGRAM)
+        assert fine in command_of(asked("restore", **{**everything, "paths": [fine]}), config, PROGRAM)
     assert path in command_of(asked("restore", **{**RESTORE, "paths": [path]}), config, PROGRAM)  # another machine's
+
+
+@pytest.mark.parametrize("path", ["/opt/x", "/usr/bin", "/etc/cron.d/x", "/var/spool/cron", "/root/.ssh", "/srv/wwwx", "/srv", "/"])
+def test_of_this_machine_only_that_is_put_back_which_the_administrator_has_named(config: Config, path: str) -> None:
+    for in_place in ((), ("/srv/www", "/home")):
+        wish = {**RESTORE, "host": "here", "paths": ["/srv/www/a", path]}
+        with pytest.raises(Refused, match="not below a folder") as refused:
+            command_of(asked("restore", in_place=in_place, **wish), config, PROGRAM)
+        assert refused.value.kind == "refused"
+    fine = {**RESTORE, "host": "here", "paths": ["/srv/www/a", "/home"]}
+    line = command_of(asked("restore", in_place=("/srv/www", "/home"), **fine), config, PROGRAM)
+    assert {"--to-host", "--only-below=/srv/www", "--only-below=/home"} <= set(line)
 
 
 def test_a_folder_for_restores_has_a_place_for_each_backup() -> None:

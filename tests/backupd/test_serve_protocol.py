@@ -69,7 +69,7 @@ def pieces(ours: socket.socket) -> Iterator[bytes]:
 def failure(found: bytes) -> dict:
     told = json.loads(found)
     assert found.count(b"\n") == 1
-    assert set(told) == {"ok", "error", "hint", "kind"}
+    assert set(told) == {"ok", "error", "hint", "kind", "own"}
     assert told["ok"] is False
     assert told["kind"] in KINDS
     return told

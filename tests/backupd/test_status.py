@@ -68,9 +68,17 @@ def test_age_and_next_due_are_counted_from_the_newest_complete_backup() -> None:
 
 
 def test_a_backup_from_the_future_is_said_to_be_one_and_its_host_is_due() -> None:
-    found = status(facts(complete=-48))
-    assert "future" in str(found.error)
-    assert found.next_due == NOW
+    only = status(facts(ahead=ago(-48)))
+    assert (only.state, only.age, only.next_due) == ("never", None, NOW)
+    assert "stamped 2026-11-22T23:10:00Z, in the future" in only.warnings[0]
+    others = status(facts(complete=100, run=1, outcome="failed", error="no way", ahead=ago(-50000)))
+    assert (others.state, others.age, others.error) == ("failing", 360000.0, "no way")
+    assert "in the future" in others.warnings[0]
+
+
+def test_no_age_is_below_zero() -> None:
+    """Clocks that differ by less than what counts as the future."""
+    assert status(facts(complete=-0.05)).age == 0.0
 
 
 def test_the_warnings_of_the_newest_backup_come_along() -> None:

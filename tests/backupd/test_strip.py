@@ -90,8 +90,16 @@ def test_of_a_days_backups_the_one_that_lasts_longest_is_shown() -> None:
         (True, ("held",), "suspect", HELD),
         (True, ("newest complete", "min_keep 1 of 3"), "complete", KEPT),
         (True, ("no retention policy",), "complete", KEPT),
-        (True, ("suspect: fewer than two newer complete backups",), "suspect", SUSPECT),
-        (True, ("failed: fewer than two newer complete backups",), "failed", SUSPECT),
+        (
+            True,
+            (
+                "suspect: daily 1 of 7",
+                "suspect: newest 1 of 3",
+            ),
+            "suspect",
+            SUSPECT,
+        ),
+        (True, ("failed: newest 1 of 3",), "failed", SUSPECT),
         (False, ("no rule keeps it",), "complete", GOES),
         (False, ("suspect: two newer complete backups",), "suspect", GOES),
     ],

@@ -1,5 +1,6 @@
 """Real btrfs on loop devices, on sparse images of the session's own."""
 
+import contextlib
 import errno
 import functools
 import os
@@ -14,6 +15,7 @@ from tests.beds import session
 from tests.beds.work import explain, work
 
 MOUNT_POINT = "mnt"
+MIB = 1 << 20
 _LONGEST_COPY = 60.0  # seconds
 
 
@@ -117,3 +119,67 @@ def _is_free(device: Path) -> bool:
 
 def remount(point: Path, options: str) -> None:
     work("mount", "-o", f"remount,{options}", point)
+
+
+def fill(point: Path, into: Path) -> None:
+    """Fills the filesystem from within a read-only subvolume, until there is no room for a file of one byte."""
+    work("btrfs", "property", "set", "-f", "-ts", into, "ro", "false")
+    with (into / "ballast").open("wb") as file:
+        for step in (16 * MIB, MIB, 4096):
+            with contextlib.suppress(OSError):
+                while True:
+                    os.posix_fallocate(file.fileno(), file.tell(), step)
+                    file.seek(step, os.SEEK_CUR)
+    work("btrfs", "filesystem", "sync", point)
+    for number in range(1000):
+        if not fits(into / f"crumb{number}"):
+            break
+    work("btrfs", "property", "set", "-ts", into, "ro", "true")
+    assert not fits(point / "byte")
+
+
+def fill_metadata(point: Path) -> None:
+    """Leaves no room for metadata, until no empty file can be made; all that is unallocated is given to data first."""
+    (point / "small").mkdir()
+    (point / "large").touch()
+    with (point / "ballast").open("wb") as file, contextlib.suppress(OSError):
+        while True:
+            os.posix_fallocate(file.fileno(), file.tell(), 16 * MIB)
+            file.seek(16 * MIB, os.SEEK_CUR)
+    os.truncate(point / "ballast", 16 * MIB)  # so that data have room
+    work("btrfs", "filesystem", "sync", point)
+    with contextlib.suppress(OSError):
+        for number in range(100_000):
+            os.setxattr(point / "large", f"user.{number}", bytes(16_000))  # a leaf of its own
+    for size in (2000, 0):
+        for number in range(100_000):
+            try:
+                (point / "small" / f"{size}-{number}").write_bytes(bytes(size))
+            except OSError:
+                work("btrfs", "filesystem", "sync", point)
+                if not makes(point / "empty"):
+                    break
+
+
+def makes(path: Path) -> bool:
+    """Whether an empty file could be made there. It goes again."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return False
+        raise
+    path.unlink()
+    return True
+
+
+def fits(path: Path) -> bool:
+    """Whether a new file of one byte could be written there. It stays."""
+    try:
+        path.write_bytes(b"x")
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        if error.errno == errno.ENOSPC:
+            return False
+        raise
+    return True

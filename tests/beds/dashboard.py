@@ -35,8 +35,8 @@ from web.auth.store import Store
 
 NOBODY = 65534
 PASSWORD = "correct horse battery"
-OPERATOR, VIEWER, CUSTOMER = "olga", "victor", "carol"
-"""An operator, a viewer, and a viewer who sees the hosts of some patterns alone."""
+OPERATOR, VIEWER, CUSTOMER, ADMIN = "olga", "victor", "carol", "ada"
+"""An operator, a viewer, a viewer who sees the hosts of some patterns alone, and an admin."""
 _CSRF = re.compile(r'name="csrf_token"[^>]*value="([^"]+)"')
 
 
@@ -184,7 +184,12 @@ def readable(state: Path, uid: int) -> None:
 def _people(data: Path, customer: tuple[str, ...]) -> dict[str, str]:
     """Everybody has the same password, and a token with the same rights."""
     store, now, password, tokens = Store(data), datetime.now(UTC), hashed(PASSWORD), {}
-    for name, role, hosts in ((OPERATOR, "operator", None), (VIEWER, "viewer", None), (CUSTOMER, "viewer", customer)):
+    for name, role, hosts in (
+        (OPERATOR, "operator", None),
+        (VIEWER, "viewer", None),
+        (CUSTOMER, "viewer", customer),
+        (ADMIN, "admin", None),
+    ):
         store.add_user(User(name, role, hosts, password, now, now))
         tokens[name] = f"btrkeep_{name}{'x' * 40}"
         store.add_token(Token(name, role, hosts, now, None), digest(tokens[name]))
@@ -257,7 +262,7 @@ def real_shop(top: Path) -> Iterator[Dashboard]:
         time.sleep(1.0 if night < 2 else 0)  # names of backups are whole seconds
     with (
         own_folder() as folder,
-        root_service(nights.config, "--allow", str(user_id())) as service,
+        root_service(nights.config, "--allow", str(user_id()), "--restore-elsewhere") as service,
         serving(folder, nights.state, service.socket, ("lab",)) as web,
     ):
         web.nights, web.service = nights, service

@@ -22,7 +22,7 @@ BELOW = {
 # A door leads to pure code (docs/decisions/0015-doors.rst).
 DOORS = {
     ("heatmap", "balancer.score"),  # to colour by fragmentation
-    ("btrkeep.pool", "btrkeep.process.proc.start_time"),  # a lock names its holder, beyond doubt
+    ("btrkeep.pool", "btrkeep.process.proc"),  # a lock names its holder beyond doubt, also one that left no text
     # The dashboard says what the commands say: the same decisions,
     ("web", "backupd.status"),
     ("web", "backupd.due"),
@@ -31,6 +31,7 @@ DOORS = {
     ("web", "backupd.strip"),
     ("web", "backupd.expire.plan"),
     ("web", "backupd.alarms.words"),
+    ("web", "backupd.rsync.meaning"),
     # the same sums and charts of samples,
     ("web", "backupd.sampling.trend"),
     ("web", "backupd.sampling.forecast"),
@@ -87,7 +88,8 @@ RESERVED = (
     # The throttle is a small program that rsync starts; it becomes the program that it stands before.
     Reserved(STARTERS, modules=("btrkeep.process", "backupd.throttle")),
     Reserved(("sqlalchemy", "alembic"), modules=("btrkeep.catalogue",)),
-    Reserved(("sqlite3",), modules=("btrkeep.catalogue", "web.auth.store")),  # users and sessions are the dashboard's own
+    # Users and sessions are the dashboard's own; a table of hard links that is too large for memory lasts as long as one archive.
+    Reserved(("sqlite3",), modules=("btrkeep.catalogue", "web.auth.store", "backupd.files.spool")),
     Reserved(("print",), parts=("cli", "__main__")),
     Reserved(("click", "rich"), parts=("cli", "display", "__main__")),
 )

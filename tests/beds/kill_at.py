@@ -2,13 +2,15 @@
 
 WHEN is `before` or `after`: when the function NAME of MODULE is called for the COUNTth time, or has returned from that. The step is
 named from outside, so the program itself knows nothing of being tested. A step that is never reached kills nothing, which the exit
-status shows. With `slow:SECONDS:FILE` it makes FILE and takes so much longer before the step (a function that is not awaited).
+status shows. With `slow:SECONDS:FILE` it makes FILE and takes so much longer before the step (a function that is not awaited); with
+`does:COMMAND` it runs that line of the shell to its end before the step.
 """
 
 import asyncio
 import functools
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -42,6 +44,8 @@ def deadly(function: Callable[..., Any], when: str, count: int) -> Callable[...,
             die()
         if it and when.startswith("slow:"):
             linger(*when.split(":", 2)[1:])
+        if it and when.startswith("does:"):
+            subprocess.run(when.partition(":")[2], shell=True, check=True)
         result = function(*args, **keys)
         if it and when == "after":
             die()

@@ -12,11 +12,13 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from backupd.cli.observers import JsonObserver
 from backupd.clock import Clock
+from backupd.due import latest
 from backupd.night import Night, plan
 from backupd.site import HostResult, Site
 from backupd.version import rsync_version
@@ -106,13 +108,14 @@ class Nights:
         assert "Traceback" not in done.stderr, done.stderr
         return {result["host"]: result for result in json.loads(done.stdout or "[]")}
 
-    def night(self, *names: str) -> list[HostResult]:
-        """The same within this process, without pauses between attempts."""
+    def night(self, *names: str, now: datetime | None = None) -> list[HostResult]:
+        """The same within this process, without pauses between attempts. `now`: what its clock says, right or wrong."""
         config = load("main", self.config)
         pool = open_pool(config.pool.path)
         with Catalogue.open(config.pool.state) as catalogue:
-            site = Site(config, pool, catalogue, Clock(None), rsync_version(), JsonObserver(), night=False, retry_pause=0.01)
-            planned = plan(config, catalogue.host_facts(), site.clock.now(), names=names, everything=not names)
+            site = Site(config, pool, catalogue, Clock(now), rsync_version(), JsonObserver(), night=False, retry_pause=0.01)
+            facts = catalogue.host_facts(latest(site.clock.now()))
+            planned = plan(config, facts, site.clock.now(), names=names, everything=not names)
             return asyncio.run(Night(site, planned).run())
 
     def json(self, *words: str) -> Any:

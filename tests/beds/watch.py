@@ -37,6 +37,12 @@ def killed(nights: Nights, when: str, step: str, *words: str, count: int = 1) ->
     assert done.returncode == KILLED, f"{when} {step} was never reached:\n{done.stdout}\n{done.stderr}"
 
 
+def does_at(nights: Nights, command: str, step: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Runs `backupd WORDS`, with that line of the shell before it comes to the step for the first time (see kill_at.py)."""
+    argv: list[str | Path] = [sys.executable, "-P", KILL_AT, f"does:{command}", step, "1", "--config", nights.config, *words]
+    return work(*argv, check=False, env={"PYTHONPATH": str(TOP), "NO_COLOR": "1"})
+
+
 def slow_at(nights: Nights, seconds: float, step: str, *words: str) -> tuple["subprocess.Popen[str]", Path]:
     """Starts `backupd WORDS`, which takes so much longer at that step; the file that is there as soon as it has come to it."""
     flag = nights.top / f"slow-{time.monotonic_ns()}"

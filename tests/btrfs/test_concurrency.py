@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from backupd import hostrun, working
+from backupd.hardlinks import Stopped
 from backupd.record import Record
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.syncfs import Syncfs
 from tests.beds.badssh import FAKESSH
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, ended, hold, is_locked, receivers, results, rows, wait_for
@@ -129,13 +131,13 @@ def test_hosts_in_a_long_step_do_not_keep_another_from_its_own(nights: Nights, t
     quick_is_done, in_time = threading.Event(), []
     prepare, finalise = working.recover_and_prepare, working.finalise
 
-    def prepared(pool: Pool, host: HostConfig, now: datetime) -> object:
+    def prepared(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, stopped: Stopped) -> object:
         if host.name in slow:
             in_time.append(quick_is_done.wait(20))
-        return prepare(pool, host, now)
+        return prepare(pool, host, now, disk, stopped)
 
-    def finalised(pool: Pool, prepared: working.Prepared, record: Record) -> object:
-        done = finalise(pool, prepared, record)
+    def finalised(pool: Pool, prepared: working.Prepared, record: Record, disk: Syncfs) -> object:
+        done = finalise(pool, prepared, record, disk)
         if record.host == "zz-quick":
             quick_is_done.set()
         return done
@@ -151,10 +153,10 @@ def test_a_bug_met_by_one_host_is_told_and_costs_the_others_nothing(
 ) -> None:
     real = working.recover_and_prepare
 
-    def buggy(pool: Pool, host: HostConfig, now: datetime) -> object:
+    def buggy(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, stopped: Stopped) -> object:
         if host.name == "unlucky":
             raise RuntimeError("a bug")
-        return real(pool, host, now)
+        return real(pool, host, now, disk, stopped)
 
     monkeypatch.setattr(working, "recover_and_prepare", buggy)
     for host in ("a", "unlucky", "z"):
@@ -179,7 +181,7 @@ def test_what_fails_after_the_transfer_leaves_a_partial_and_no_row_that_says_run
     nights.host("web", tree)
     nights.run("web")
     (tree / "file").write_bytes(os.urandom(200_000))
-    monkeypatch.setattr(hostrun, "dig", full)
+    monkeypatch.setattr(hostrun, "dig_written", full)
     (result,) = nights.night("web")
     assert (result.outcome, result.error) == ("failed", "no holes tonight")
     assert rows(nights, "select state from backup order by name") == [("partial",), ("complete",)]

@@ -1,5 +1,6 @@
 """What a killed run leaves running: it is ended before the next one begins, and nothing else ever is."""
 
+import asyncio
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from backupd.leftovers import take_host_lock
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, ended, group_of, hold, is_locked, killed, receivers, subvolumes, transferring, wait_for
 
@@ -107,6 +109,23 @@ def test_an_orphan_is_ended_that_no_lock_names_yet(nights: Nights, tree: Path, l
     assert nights.differences("web", tree) == []
 
 
+def test_an_orphan_is_ended_although_the_pool_was_too_full_for_the_text_of_the_lock(
+    nights: Nights, tree: Path, lock: Path, backupd_running: Start
+) -> None:
+    first = in_the_middle_of_a_run(nights, backupd_running)
+    lock.write_bytes(b"")
+    done = nights.backupd("run", "web", check=False)
+    assert done.returncode == 3
+    assert f"another process ({first.pid})" in done.stdout
+    orphans = receivers(nights)
+    first.kill()
+    first.wait()
+    assert set(orphans) <= set(receivers(nights))
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert not set(orphans) & set(receivers(nights))
+    assert nights.differences("web", tree) == []
+
+
 @pytest.mark.parametrize("which", [min, max], ids=["the leader", "the receiver"])
 def test_when_one_of_the_rsyncs_is_killed_the_rest_is_ended_before_anybody_goes_on(
     nights: Nights, tree: Path, backupd_running: Start, which: Callable[[list[int]], int]
@@ -158,6 +177,13 @@ def test_also_when_the_lock_is_held_by_a_third(
         assert done.returncode == 3
         assert third.poll() is None
         os.killpg(third.pid, signal.SIGKILL)
+
+
+def test_a_holder_that_has_not_said_yet_what_it_does_is_waited_for(nights: Nights, tree: Path, lock: Path) -> None:
+    """As whoever reconciles, between taking the lock and writing so."""
+    with asyncio.Runner() as runner, subprocess.Popen(["flock", lock, "sleep", "0.5"]):
+        wait_for(lambda: is_locked(lock))
+        runner.run(take_host_lock(lock, "backup of web", "2026-11-20T22:00:00Z")).release()
 
 
 def test_the_receivers_of_a_living_run_are_left_alone_whatever_the_lock_says(

@@ -57,8 +57,8 @@ STEPS = (
     Step("before", "backupd.site:Running.take"),  # rsync has said its first word
     Step("after", "backupd.paths:transfer"),
     Step("after", "backupd.paths:transfer", count=2),
-    Step("before", "backupd.hostrun:dig"),
-    Step("after", "backupd.hostrun:dig"),
+    Step("before", "backupd.hostrun:dig_written"),
+    Step("after", "backupd.hostrun:dig_written"),
     Step("before", "backupd.working:finalise"),
     Step("before", "backupd.record:write", count=2),
     Step("after", "backupd.record:write", count=2),

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import shutil
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +18,7 @@ from backupd.doctor.filesystem import read_filesystem
 from backupd.doctor.finding import Finding
 from backupd.doctor.rules import judge
 from backupd.doctor.scrub import FOLDER, read_scrub
-from tests.beds import btrfs, work
+from tests.beds import btrfs, differences, manifest, work
 from tests.beds.nights import Nights
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
@@ -24,7 +26,7 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 Make = Callable[..., Path]
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 # What is right to say of every filesystem of these tests: images in memory, mounted without a word.
-ALWAYS = {"atime", "compression", "ssd", "loop"}
+ALWAYS = {"atime", "compression", "ssd", "loop", "nosuid"}
 MIB = 1 << 20
 
 
@@ -365,15 +367,48 @@ def names_of(said: Any) -> set[str]:
 def test_the_command_says_what_is_wrong_and_mends_what_it_is_told_to(pool: Nights) -> None:
     about_here = {"clock", "schedule", "rsync", "ssh-key", "known-hosts"}  # as this machine is
     said = doctor(pool)
-    assert names_of(said) - about_here == ALWAYS
+    assert names_of(said) - about_here == ALWAYS - {"nosuid"}
     before = options_of(pool.top)
     doctor(pool, "--fix", "atime", "--dry-run", status=0)
     assert options_of(pool.top) == before
     assert doctor(pool, "--fix", "atime", status=0)["fixed"] is True
     assert options_of(pool.top) == before - {"relatime"} | {"noatime"}, "nosuid and nodev stay"
-    assert names_of(doctor(pool)) - about_here == ALWAYS - {"atime"}, "the pool of demo.sh is mounted so: loop, noatime"
+    assert names_of(doctor(pool)) - about_here == ALWAYS - {"atime", "nosuid"}, "the pool of demo.sh is mounted so: loop, noatime"
     again_said = doctor(pool, "--fix", "atime", status=0)
     assert (again_said["fixed"], again_said["findings"]) == (False, [])
+
+
+def works(path: Path) -> tuple[bool, bool]:
+    """Whether somebody without rights becomes root by a setuid program of the folder, and can open a device node of it."""
+    as_nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    uid = work(*as_nobody, path / "id", "-u").stdout.strip()
+    return uid == "0", work(*as_nobody, "head", "-c1", path / "zero", check=False).returncode == 0
+
+
+def test_nosuid_and_nodev_are_proposed_with_a_command_that_takes_the_power_from_what_is_there(make_btrfs: Make) -> None:
+    nights = Nights(make_btrfs(size="700M"))
+    nights.host("web1", nights.source)
+    nights.source.chmod(0o755)
+    nights.top.parent.chmod(0o755)
+    shutil.copy("/usr/bin/id", nights.source / "id")
+    (nights.source / "id").chmod(0o4755)
+    os.mknod(nights.source / "zero", stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    (nights.source / "zero").chmod(0o666)
+    before = manifest(nights.source)
+    assert works(nights.source) == (True, True)
+    finding = found(nights.top)["nosuid"]
+    options = options_of(nights.top)
+    assert finding.fixable
+    for line in finding.lines:
+        work("sh", "-c", line)
+    assert works(nights.source) == (False, False)
+    assert options_of(nights.top) == options | {"nosuid", "nodev"}
+    assert "nosuid" not in found(nights.top)
+    nights.night("web1")  # both are backed up all the same
+    assert differences(before, manifest(nights.backup("web1") / "data" / str(nights.source)[1:])) == []
+    shutil.rmtree(nights.source)
+    nights.backupd("restore", "web1", nights.source, "--to", nights.top, "--privileged")
+    assert differences(before, manifest(nights.source)) == []
 
 
 def test_qgroups_are_switched_off_when_that_is_asked_for_and_only_then(pool: Nights) -> None:

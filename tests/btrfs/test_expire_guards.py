@@ -85,12 +85,15 @@ def real(shared_btrfs: Path) -> Expiries:
 
 
 def age_the_clock(pool: Expiries, hours: float) -> None:
-    """The last expiry was so long ago by the wall clock, and a moment ago by the machine's own."""
+    """The last expiry was so long ago by the wall clock, and a moment ago by the machine's own. What was doubted is a day older."""
     with closing(sqlite3.connect(pool.state / "catalogue.sqlite")) as connection, connection:
         ((text,),) = connection.execute("select value from about where name = 'expiry_clock'")
         fields = json.loads(text)
         wall = datetime.fromisoformat(fields["wall"]) - timedelta(hours=hours)
         fields["wall"] = wall.strftime("%Y-%m-%dT%H:%M:%SZ")
+        if doubted := fields.get("doubted"):
+            doubted["wall"] = (datetime.fromisoformat(doubted["wall"]) - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            doubted["boottime"] -= 86400
         connection.execute("update about set value = ? where name = 'expiry_clock'", (json.dumps(fields),))
 
 
@@ -100,7 +103,7 @@ def run(pool: Expiries, *words: str) -> dict:
     return dict(json.loads(done.stdout))
 
 
-def test_a_clock_that_ran_ahead_ends_no_grace_in_this_run_and_does_in_the_next(real: Expiries) -> None:
+def test_a_clock_that_ran_ahead_ends_no_grace_in_this_run_and_does_a_night_later(real: Expiries) -> None:
     names = real.history("web", 5)
     assert run(real)["marked"] == 2
     time.sleep(1.1)
@@ -112,6 +115,22 @@ def test_a_clock_that_ran_ahead_ends_no_grace_in_this_run_and_does_in_the_next(r
     done = run(real)
     assert "ahead" in done["clock"]
     assert done["deleted"] == 0
+    assert run(real)["clock"]  # however often in one hour
     assert real.left("web") == names
+    age_the_clock(real, 24)
     assert run(real)["deleted"] == 2
     assert real.consistent() == []
+
+
+def test_a_wrong_clock_that_was_believed_costs_one_morning_once_it_is_right(real: Expiries) -> None:
+    real.host("web", real.source)
+    real.run("web")
+    assert run(real)["stop"] is None
+    age_the_clock(real, -120)
+    for _ in range(2):
+        done = real.backupd("expire", "--json", check=False)
+        assert (done.returncode, "backwards" in json.loads(done.stdout)["stop"]) == (1, True)
+    real.run("web")
+    age_the_clock(real, 24)
+    assert run(real)["stop"] is None
+    assert run(real)["stop"] is None

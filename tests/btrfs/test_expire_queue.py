@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from backupd.expire.queue import Queue
+from backupd.expire.report import Stopper
 from tests.beds import work
 from tests.beds.cli import BACKUPD, TOP
 from tests.beds.expiries import LAST, LATER, NOW, Expiries, at, sampled
@@ -99,6 +101,41 @@ def test_nothing_is_deleted_while_others_fill_the_queue_and_it_goes_on_when_they
         file.close()
     status, out, _ = ended(process)
     assert (status, json.loads(out)["deleted"]) == (0, 120)
+
+
+def test_who_waits_for_the_cleaner_waits_for_no_backup_in_which_somebody_stands_and_names_him(pool: Expiries) -> None:
+    names = pool.left("h0")[:3]
+    there = pool.backup("h0", names[0]) / "data"
+    process = subprocess.Popen(["sleep", "1000"], cwd=there)
+    try:
+        with (pool.backup("h0", names[1]) / "backup.json").open():
+            done = pool.expire(LATER, "--wait", status=1)
+    finally:
+        process.kill()
+        process.wait()
+    assert (done["deleted"], done["outcome"]) == (120, "partial")
+    (problem,) = done["problems"]
+    assert "2 deleted backups cannot be dropped" in problem
+    assert f"h0 {names[0]} by process {process.pid} (sleep)" in problem
+    assert f"h0 {names[1]} by process {os.getpid()}" in problem
+    again = pool.expire(LATER, "--wait")  # nothing is left to do, and nobody is waited for
+    assert (again["deleted"], again["problems"]) == (0, [])
+
+
+def test_a_queue_that_is_full_of_what_the_cleaner_cannot_take_is_given_up_after_some_patience(shared_btrfs: Path) -> None:
+    paths = [shared_btrfs / f"other{number}" for number in range(3)]
+    for path in paths:
+        work("btrfs", "-q", "subvolume", "create", path)
+        (path / "file").write_text("x")
+    files = [(path / "file").open() for path in paths]
+    try:
+        work("btrfs", "-q", "subvolume", "delete", *paths)
+        queue = Queue(shared_btrfs, 3, patience=1.0)
+        assert queue.wait_for_room(3, 1, Stopper(), lambda: None) == 0
+        assert queue.stuck
+    finally:
+        for file in files:
+            file.close()
 
 
 def test_those_that_the_cleaner_does_not_get_keep_no_other_from_going(pool: Expiries) -> None:

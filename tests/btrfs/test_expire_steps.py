@@ -42,8 +42,8 @@ STEPS = tuple(
         ("backupd.expire.run:reconcile", 1),
         ("backupd.expire.mark:_decide", 1),
         ("backupd.expire.batch:_stage", 1),
-        ("backupd.expire.batch:commit", 1),
-        ("backupd.expire.batch:commit", 2),
+        ("backupd.expire.batch:Syncfs.sync", 1),
+        ("backupd.expire.batch:Syncfs.sync", 2),
         (f"{CATALOGUE}.set_states", 1),
         (f"{CATALOGUE}.mark_deleting", 1),
         ("backupd.expire.delete:is_still", 2),
@@ -52,7 +52,7 @@ STEPS = tuple(
         ("backupd.expire.queue:commit", 1),
         (f"{CATALOGUE}.drop_backups", 1),
         ("backupd.expire.batch:_stage", 2),
-        ("backupd.expire.batch:commit", 3),
+        ("backupd.expire.batch:Syncfs.sync", 3),
         ("backupd.expire.run:Expiry._end_row", 1),
     )
     for when in ("before", "after")

@@ -349,3 +349,15 @@ def test_a_read_only_backup_is_an_unusable_pool_and_not_a_traceback(source: Path
     work("btrfs", "property", "set", "-ts", first, "ro", "true")
     with pytest.raises(PoolUnusable):
         split(first)
+
+
+def test_a_split_that_is_stopped_ends_at_the_next_name_and_can_be_repeated(fakessh: Path, source: Path) -> None:
+    working = snapshot(first_backup(fakessh, source))
+    before = unlinked(manifest(working / "data"))
+    asked = iter((False, False, True))
+    assert split(working, stopped=lambda: next(asked)).names == 1
+    assert not (working / ".split").exists()
+    linked = work("find", working / "data", "-type", "f", "-links", "+1").stdout.splitlines()
+    assert len(linked) == 6
+    split(working)
+    assert differences(before, manifest(working / "data")) == []

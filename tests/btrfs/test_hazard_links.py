@@ -189,7 +189,7 @@ def test_a_linked_file_that_grows_large_between_the_two_passes_over_a_path_harms
         (nights.top / name).write_bytes(os.urandom(size))
     harm = f"mv {nights.top}/a {tree}/a; mv {nights.top}/large {tree}/large"
     count = f"echo x >> {nights.top}/count; [ $(wc -l < {nights.top}/count) != 2 ] || {{ {harm}; }}"
-    env = nights.rsync(f'case " $* " in *" -"*V*" "*|*" --server "*);; *) {count};; esac\nexec $REAL "$@"')
+    env = nights.rsync(f'case " $* " in *" -VV "*|*" --version "*|*" --server "*);; *) {count};; esac\nexec $REAL "$@"')
     monkeypatch.setenv("PATH", env["PATH"])
     nights.night("web")
     assert (nights.top / "count").read_text() == "x\nx\n"

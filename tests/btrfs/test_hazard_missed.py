@@ -1,11 +1,13 @@
 """What could not be read and what vanished: complete with warnings within the limit, suspect beyond it, never a silent complete."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.beds import work
 from tests.beds.nights import Nights
 
 NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups rsync"
@@ -94,7 +96,7 @@ def test_a_path_of_which_nothing_could_be_read_is_suspect_whatever_the_limit(nig
 
 
 def test_a_folder_that_cannot_be_read_skips_deletions_and_that_is_said_everywhere(nights: Nights, tree: Path) -> None:
-    nights.host("web", tree, rsync_path=NOBODY, unreadable_limit="5%")
+    nights.host("web", tree, rsync_path=NOBODY, unreadable_limit="15%")
     nights.run("web")
     shut(tree / "folder3")
     gone = tree / "folder1" / "file11"
@@ -104,13 +106,113 @@ def test_a_folder_that_cannot_be_read_skips_deletions_and_that_is_said_everywher
     assert nights.data("web", gone).exists()
     assert nights.data("web", tree / "folder3" / "file33").exists()
     path = path_of(nights)
-    assert (path["unreadable"], path["deletions_skipped"]) == (1, True)
+    assert (path["unreadable"], path["deletions_skipped"]) == (1 + 10, True)  # the folder, and what the base has below it
     words = "deletions were skipped"
     assert any(words in warning for warning in result["warnings"])
     assert any(words in warning for warning in nights.status("web")["warnings"])
     assert any(words in warning for warning in nights.listed("web")[0]["warnings"])
     for command in (["status"], ["status", "web"], ["list"], ["list", "web"], ["run", "web"]):
         assert words in nights.backupd(*command).stdout, command
+
+
+def nested(tree: Path, count: int) -> Path:
+    """A folder with so many names below it, some of them deep down, of all kinds."""
+    top = tree / "deep"
+    (top / "er" / "still").mkdir(parents=True)
+    for number in range(count - 5):
+        (top / ("er" if number % 2 else "er/still") / f"file{number}").write_text(f"content of {number}\n")
+    (top / "link").symlink_to(tree)
+    (top / "er" / "link out").symlink_to("/")
+    os.mkfifo(top / "er" / "fifo")
+    assert len(work("find", top, "-mindepth", "1").stdout.splitlines()) == count
+    return top
+
+
+@pytest.mark.parametrize("inplace", ["always", "large"])
+def test_a_folder_that_cannot_be_read_counts_for_all_that_the_base_has_below_it(nights: Nights, tree: Path, inplace: str) -> None:
+    top = nested(tree, 80)
+    nights.host("web", tree, rsync_path=NOBODY, unreadable_limit="50%", inplace=inplace)
+    nights.run("web")
+    shut(top)
+    assert nights.run("web")["web"]["warnings"][0].startswith(f"{tree}: 81 could not be read")
+    nights.host("web", tree, rsync_path=NOBODY, unreadable_limit="30%", inplace=inplace)
+    result = nights.run("web", status=1)["web"]
+    assert result["outcome"] == nights.record("web")["state"] == "suspect"
+    assert re.search(r"at least \d\d of 1\d\d files could not be read or kept \(3\d", result["error"]), result["error"]
+
+
+def test_what_lies_below_two_folders_that_cannot_be_read_is_counted_once(nights: Nights, tree: Path) -> None:
+    """The inner one cannot be looked at by a real rsync; a host says so all the same."""
+    top = nested(tree, 80)
+    nights.host("web", tree, rsync_path=NOBODY, unreadable_limit="100%")
+    nights.run("web")
+    shut(top)
+    host = nights.top / "host"
+    line = f'rsync: [sender] opendir "{top}/er" failed: Permission denied (13)'
+    host.write_text(f"#!/bin/sh\nfor number in 1 2 3; do echo '{line}'; done >&2\nexec {NOBODY} \"$@\"\n".replace(" rsync", ""))
+    host.chmod(0o755)
+    nights.host("web", tree, rsync_path=f"{host} rsync", unreadable_limit="100%")
+    nights.run("web")
+    assert path_of(nights)["unreadable"] == 1 + 80 + 3
+
+
+@pytest.mark.parametrize("name", ["plain", "new\nline", 'quo"te', "Umlaut ä", "\\#012", "x" * 250])
+def test_a_folder_of_any_name_that_cannot_be_read_counts_for_what_is_below_it(nights: Nights, tree: Path, name: str) -> None:
+    top = nested(tree, 80).rename(tree / name)
+    nights.host("web", tree, rsync_path=NOBODY, unreadable_limit="100%")
+    nights.run("web")
+    shut(top)
+    nights.run("web")
+    assert path_of(nights)["unreadable"] == 81
+
+
+def test_a_folder_in_which_nothing_can_be_looked_at_counts_for_the_folders_in_it(nights: Nights, tree: Path) -> None:
+    """It may be listed, and not searched: rsync says a line for each name in it, a folder or not."""
+    top = nested(tree, 80)
+    nights.host("web", tree, rsync_path=NOBODY, unreadable_limit="100%")
+    nights.run("web")
+    top.chmod(0o744)
+    nights.run("web")
+    assert path_of(nights)["unreadable"] in (80, 81)  # a newer rsync cannot even open it
+
+
+def test_a_folder_that_is_new_and_cannot_be_read_counts_once(nights: Nights, tree: Path) -> None:
+    nights.host("web", tree, rsync_path=NOBODY, unreadable_limit="2%")
+    shut(nested(tree, 80))
+    for _ in range(2):
+        nights.run("web")
+        assert path_of(nights)["unreadable"] == 1
+
+
+def test_behind_a_restricted_key_a_folder_that_cannot_be_read_counts_for_what_is_below_it(nights: Nights, tree: Path) -> None:
+    """rrsync serves one folder as if it were all; rsync over there calls its files by their whole names."""
+    top = nested(tree, 80)
+    (tree / "ssh").write_text(
+        "#!/bin/sh\nwhile getopts ':B:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:' o; do :; done\nshift $OPTIND\n"
+        f'export SSH_ORIGINAL_COMMAND="$*"\nexec {NOBODY.removesuffix(" rsync")} rrsync -ro {tree.parent}\n'
+    )
+    (tree / "ssh").chmod(0o755)
+    nights.ssh(str(tree / "ssh"))
+    nights.host("web", f"/{tree.name}", unreadable_limit="100%")
+    nights.run("web")
+    shut(top)
+    nights.run("web")
+    assert path_of(nights)["unreadable"] == 81
+
+
+def test_more_folders_than_can_be_counted_make_a_backup_suspect(
+    nights: Nights, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backupd.rsync.messages.MOST_UNLISTED", 3)
+    nights.host("web", tree, rsync_path=NOBODY, unreadable_limit="99%")
+    nights.night("web")
+    shut(*(tree / f"folder{number}" for number in range(3)))
+    assert [result.outcome for result in nights.night("web")] == ["complete"]
+    shut(tree / "folder3")
+    (result,) = nights.night("web")
+    assert result.outcome == "suspect"
+    assert result.error is not None
+    assert "cannot be counted" in result.error
 
 
 MANY = 20

@@ -89,7 +89,11 @@ def test_after_a_full_pool_no_other_transfer_starts(make_btrfs: Make, source: Pa
     assert done.returncode == 4, done.stdout + done.stderr
     assert "too little room" in done.stderr
     assert [name for name in ("a", "b", "c") if f"{name}: started" in done.stdout] == ["a"]
-    assert {name: nights.json("log", name)[0]["outcome"] for name in ("a", "b")} == {"a": "failed", "b": "complete"}
+    assert nights.json("log", "a")[0]["outcome"] in (
+        "partial",
+        "failed",
+    )  # stopped before there is no room, or after, if that is quick
+    assert nights.json("log", "b")[0]["outcome"] == "complete"
 
 
 def test_below_min_free_no_transfer_starts(make_btrfs: Make, source: Path) -> None:
@@ -103,6 +107,8 @@ def test_below_min_free_no_transfer_starts(make_btrfs: Make, source: Path) -> No
     assert "unallocated" in done.stderr
     assert "free in data block groups" in done.stderr
     assert not (nights.pool / "hosts" / "web").exists()
+    assert "nothing was due" not in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("1 not started; ")
     nights.settings("pool", min_free="50MiB")
     nights.run("web")
 

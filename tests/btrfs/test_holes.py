@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.holes import dig
+from backupd.holes import dig, dig_written
 from btrkeep.errors import PoolUnusable
 from tests.beds import differences, exclusive_bytes, manifest, shares, work
 
@@ -305,3 +305,40 @@ def test_a_read_only_backup_is_an_unusable_pool_and_not_a_traceback(shared_btrfs
     work("btrfs", "property", "set", "-ts", shared_btrfs / "final", "ro", "true")
     with pytest.raises(PoolUnusable):
         dig(shared_btrfs / "final", [b"zeros"])
+
+
+def test_the_files_that_were_written_are_found_without_being_named(shared_btrfs: Path) -> None:
+    first = shared_btrfs / "first"
+    work("btrfs", "-q", "subvolume", "create", first)
+    (first / "data" / "folder").mkdir(parents=True)
+    for name in ("old", "folder/changed", "renamed"):
+        dense(first / "data" / name, bytes(4 * MIB))
+    working = snapshot(first)
+    data = working / "data"
+    with (data / "folder" / "changed").open("r+b") as file:
+        file.seek(MIB)
+        file.write(bytes(MIB))
+    for number in range(300):
+        (data / "folder" / f"new{number}\n").write_bytes(bytes(128 * KIB))
+    (data / "little").write_bytes(bytes(32 * KIB))
+    (data / "renamed").rename(data / "folder" / "other name")
+    (working / "beside").write_bytes(bytes(MIB))
+    before = manifest(working)
+    dug = dig_written(working, lambda: False)
+    assert (dug.files, dug.bytes) == (301, 300 * 128 * KIB + MIB)
+    assert differences(before, manifest(working)) == []
+    assert exclusive_bytes(working) == 32 * KIB + MIB
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 5, 9, 20])
+def test_digging_stops_between_pieces_and_leaves_every_file_as_it_was(shared_btrfs: Path, pieces: int) -> None:
+    data = shared_btrfs / "data"
+    data.mkdir()
+    for name in ("one", "two"):
+        dense(data / name, MIB, bytes(8 * MIB), MIB)
+        work("setcap", "cap_net_raw+ep", data / name)
+    before, asked = manifest(data), iter(range(pieces))
+    dig(shared_btrfs, [b"one", b"two"], stopped=lambda: next(asked, None) is None)
+    assert next(asked, None) is None
+    assert differences(before, manifest(data)) == []
+    assert allocated(data / "two") == 10 * MIB

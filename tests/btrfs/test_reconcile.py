@@ -53,7 +53,7 @@ def test_a_row_whose_subvolume_somebody_deleted_goes(nights: Nights, tree: Path)
     first, second = nights.names("web")
     delete(nights.backup("web", first))
     said = nights.backupd("run", "other").stdout
-    assert "1 rows without a backup dropped" in said
+    assert "1 row without a backup dropped" in said
     assert rows(nights, "select name from backup where host = 'web'") == [(second,)]
     assert disagreements(nights) == []
 
@@ -64,7 +64,7 @@ def test_a_subvolume_without_a_row_gets_one(nights: Nights, tree: Path) -> None:
         connection.execute("pragma foreign_keys = on")
         connection.execute("delete from backup where host = 'web'")
     said = nights.backupd("run").stdout
-    assert "1 backups added" in said
+    assert "1 backup added" in said
     assert backup_rows(nights) == before
     assert disagreements(nights) == []
 

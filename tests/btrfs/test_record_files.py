@@ -162,7 +162,7 @@ def test_what_several_attempts_brought_is_added_up(nights: Nights, tree: Path) -
 
 def test_a_partial_backup_is_listed_with_what_has_arrived_and_its_record_says_why(nights: Nights, tree: Path) -> None:
     (tree / "larger").write_bytes(os.urandom(8_000_000))
-    nights.host("web", tree)
+    nights.host("web", tree, bandwidth="2MB")  # rsync tells once a second how far it is
     nights.in_the_middle(5_000_000, end="dies")
     nights.run("web", status=1)
     listed = nights.listed("web")[0]

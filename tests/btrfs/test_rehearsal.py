@@ -111,3 +111,17 @@ def test_a_killed_run_is_not_repeated_when_its_backup_was_finished(nights: Night
     (nights.state / "catalogue.sqlite").unlink()
     run_at(nights, "2026-11-21T22:06:00Z")
     assert len(nights.names("web")) == 1
+
+
+@pytest.mark.parametrize("where", ["--to", "--tar"])
+def test_a_restore_of_a_replayed_day_takes_no_backup_of_a_later_one(nights: Nights, tree: Path, tmp_path: Path, where: str) -> None:
+    for day, content in (("2031-01-01", "of later"), ("2026-11-23", "of the day")):
+        (tree / "file").write_text(content)
+        os.utime(tree / "file", ns=(0, time.time_ns()))
+        run_at(nights, f"{day}T22:00:00Z", "web")
+    out = tmp_path / "out"
+    nights.backupd("restore", "web", tree / "file", where, out, "--now", "2026-11-24T08:00:00Z")
+    if where == "--tar":
+        work("tar", "-xf", out, "-C", tmp_path, "--strip-components", str(len(tree.parts) - 1))
+        out = tmp_path
+    assert (out / "file").read_text() == "of the day"

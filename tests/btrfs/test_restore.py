@@ -58,7 +58,7 @@ def ext4(tmp_path: Path) -> Path:
 
 def test_on_the_same_btrfs_all_comes_back_and_no_data_is_copied(backed_up: Nights, out: Path) -> None:
     srv = backed_up.source / "srv"
-    done = restore(backed_up, "web1", srv, "--to", out)
+    done = restore(backed_up, "web1", srv, "--to", out, "--privileged")
     assert differences(manifest(srv, blocks=True), manifest(out / "srv", blocks=True)) == []
     assert (done["good"], done["copied_bytes"], done["differences"]["count"]) == (True, 0, 0)
     assert done["reflinked_bytes"] > 20_000_000
@@ -67,7 +67,7 @@ def test_on_the_same_btrfs_all_comes_back_and_no_data_is_copied(backed_up: Night
 def test_on_another_filesystem_all_comes_back_and_is_compared(backed_up: Nights, ext4: Path) -> None:
     """What ext4 cannot hold, a time of 1901, is told: it is the one difference, and there is no other."""
     srv = backed_up.source / "srv"
-    done = restore(backed_up, "web1", srv, "--to", ext4, status=1)
+    done = restore(backed_up, "web1", srv, "--to", ext4, "--privileged", status=1)
     (line,) = differences(manifest(srv), manifest(ext4 / "srv"))
     assert line.startswith("b'times/1901': mtime")
     assert (ext4 / "srv" / "contents" / "sparse").stat().st_blocks * 512 < 200_000
@@ -109,7 +109,7 @@ def test_parents_keeps_whole_paths_and_the_folders_above_look_as_they_did(nights
 
 def test_what_is_in_the_root_goes_into_the_folder_itself(backed_up: Nights, out: Path) -> None:
     data = backed_up.backup("web1") / "data"
-    restore(backed_up, "web1", "/", "--to", out)
+    restore(backed_up, "web1", "/", "--to", out, "--privileged")
     assert differences(manifest(data), manifest(out)) == []
 
 
@@ -163,7 +163,7 @@ def test_older_overwrites_what_is_older_than_the_backups(backed_up: Nights, out:
 
 def test_all_makes_everything_as_it_was_and_deletes_nothing(backed_up: Nights, out: Path) -> None:
     srv = backed_up.source / "srv"
-    restore(backed_up, "web1", srv, "--to", out)
+    restore(backed_up, "web1", srv, "--to", out, "--privileged")
     write(out / "srv" / "contents" / "other", "not of the backup")
     write(out / "srv" / "contents" / "binary", "mine")
     (out / "srv" / "contents" / "again").unlink()
@@ -172,7 +172,7 @@ def test_all_makes_everything_as_it_was_and_deletes_nothing(backed_up: Nights, o
     (out / "srv" / "special" / "up").symlink_to("/etc")
     (out / "srv" / "owners_and_modes" / "closed").chmod(0o755)
     work("setfattr", "-x", "user.text", out / "srv" / "attributes" / "xattr")
-    done = restore(backed_up, "web1", srv, "--to", out, "--overwrite=all")
+    done = restore(backed_up, "web1", srv, "--to", out, "--overwrite=all", "--privileged")
     found = manifest(out / "srv")
     assert found.pop(b"contents/other").size == 17
     assert differences(manifest(srv), found) == []
@@ -274,11 +274,11 @@ def test_the_folder_that_was_made_for_everything_looks_as_it_did_also_when_it_to
             raise Stopped
 
     with Tree(backed_up.backup("web1")) as tree:
-        request = Request((b"/",), out)
+        request = Request((b"/",), out, privileged=True)
         with pytest.raises(Stopped):
             Restore(tree, request, preview(tree, request, reflinks=True), stop).run()
     assert out.exists()
-    restore(backed_up, "web1", "/", "--to", out)
+    restore(backed_up, "web1", "/", "--to", out, "--privileged")
     assert differences(manifest(backed_up.backup("web1") / "data"), manifest(out)) == []
 
 

@@ -1,19 +1,24 @@
 """What `backupd restore --to-host` gives back over ssh, with a real sshd and the machine's own rsync."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.beds import differences, manifest, ssh, work
+from backupd.files import to_host
+from tests.beds import TOP, differences, manifest, ssh, within, work
 from tests.beds.everything import everything, write
 from tests.beds.nights import Nights
 from tests.beds.within import restore
+
+SAYER = TOP / "tests" / "beds" / "sayer.py"
 
 pytestmark = [pytest.mark.root, pytest.mark.btrfs, pytest.mark.ssh]
 
@@ -200,3 +205,69 @@ def test_a_host_that_is_this_machine_is_restored_to_without_rsync(nights: Nights
     done = restore(nights, "here", srv, "--to-host")
     assert done["good"]
     assert differences(before, manifest(srv)) == []
+
+
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite=never",), ("--overwrite=all",)])
+def test_a_symlink_in_the_place_of_a_folder_above_leads_nowhere(web1: Nights, tmp_path: Path, overwrite: tuple[str, ...]) -> None:
+    """Somebody of the host makes it of his own folder, so that root puts his file into a place of his choice."""
+    srv = web1.source / "srv"
+    write(srv / "his" / "inner" / "passwd", "planted")
+    web1.night("web1")
+    write(tmp_path / "etc" / "kept", "of root")
+    shutil.rmtree(srv / "his" / "inner")
+    (srv / "his" / "inner").symlink_to(tmp_path / "etc")
+    before = manifest(tmp_path)
+    done = web1.backupd("restore", "web1", srv / "his" / "inner" / "passwd", *overwrite, "--to-host", check=False)
+    assert differences(before, manifest(tmp_path)) == []
+    assert (done.returncode, f"{srv}/his/inner: something else than a folder is there" in done.stderr) == (1, True), done.stderr
+
+
+def asked_for(nights: Nights, *words: str) -> str:
+    """What a preview of a restore to web1 says, which fails. One that goes on for a minute is ended."""
+    command = (sys.executable, "-m", "backupd", "--config", str(nights.config), "restore", "web1", str(nights.source), *words)
+    with subprocess.Popen((*command, "--to-host"), cwd=TOP, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            _, said = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            raise
+    assert (process.returncode, "Traceback" in said) == (1, False), said
+    return said
+
+
+def test_a_host_that_prints_items_without_end_is_not_listened_to_without_end(nights: Nights) -> None:
+    write(nights.source / "file")
+    nights.host("web1", nights.source)
+    nights.run("web1")
+    says = write(nights.top / "says", "".join(f">f+++++++++|1|invented{number}\n" for number in range(10_000)))
+    nights.host("web1", nights.source, rsync_path=shlex.join([sys.executable, str(SAYER), "0", str(says), "rsync"]))
+    assert "prints without end" in asked_for(nights, "--dry-run")
+    assert "prints without end" in asked_for(nights)
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [({"stall": "2s"}, "no progress for 2.0s"), ({"deadline": "2s"}, "to look what is there takes longer than 2.0s")],
+)
+def test_a_host_that_says_nothing_is_not_waited_for_without_end(nights: Nights, keys: dict[str, str], why: str) -> None:
+    write(nights.source / "file")
+    nights.host("web1", nights.source)
+    nights.run("web1")
+    silent = write(nights.top / "silent", "#!/bin/sh\nexec sleep 600\n")
+    silent.chmod(0o755)
+    nights.host("web1", nights.source, rsync_path=str(silent), **keys)
+    assert why in asked_for(nights, "--dry-run")
+
+
+def test_many_names_may_all_be_told_of(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than what is allowed whatever there is."""
+    monkeypatch.setattr(to_host, "_MAY_SAY", 1000)
+    for number in range(100):
+        write(nights.source / ("folder" * 20) / f"file{number}\n")
+    nights.host("web1", nights.source)
+    nights.run("web1")
+    before = manifest(nights.source)
+    shutil.rmtree(nights.source / ("folder" * 20))
+    done = within.within("--config", nights.config, "restore", "--json", "web1", nights.source, "--overwrite=all", "--to-host")
+    assert (done.returncode, '"good": true' in done.stdout) == (0, True), done.stdout + done.stderr
+    assert {name for name in before if b"file" in name} == {name for name in manifest(nights.source) if b"file" in name}

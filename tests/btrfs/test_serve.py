@@ -24,8 +24,7 @@ from tests.beds.ssh import Sshd
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
-GIB = 1 << 30
-STRANGE = (b"not\xffutf8", b"new\nline", b"<b>bold", b" ", b"-rf")
+GIB, STRANGE = 1 << 30, (b"not\xffutf8", b"new\nline", b"<b>bold", b" ", b"-rf")
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +235,8 @@ def test_what_commands_say_is_said_here_too(pool: Nights, service: Service) -> N
     agent = service.agent()
     path = f"{base(pool)}/file11"
     assert agent.ask("retention", host="web1") == pool.json("retention", "explain", "web1")
-    assert agent.ask("versions", host="web1", path=path) == pool.json("versions", "web1", path)
+    told = pool.json("versions", "web1", path)
+    assert agent.ask("versions", host="web1", path=path) == {**told, "of": len(pool.names("web1")), "next": None}
     assert set(agent.ask("doctor")) == {"filesystem", "devices", "checks", "findings"}
     assert "policy" in agent.ask("plan")
 
@@ -379,10 +379,11 @@ def outcome(service: Service, pool: Nights) -> str:
 
 def test_slow_downloads_leave_room_for_others(pool: Nights, service: Service) -> None:
     words = {"host": "web1", "backup": "latest", "path": f"{base(pool)}/sparse"}
-    held = [service.agent().stream("download", **words) for _ in range(10)]
-    with pytest.raises(Refused) as refused:
-        service.agent().stream("download", **words)
-    assert refused.value.kind == "busy"
+    held = [service.agent(who).stream("download", **words) for who in ("alice", "bob") for _ in range(5)]
+    for who in ("alice", "carol"):
+        with pytest.raises(Refused) as refused:
+            service.agent(who).stream("download", **words)
+        assert refused.value.kind == "busy"
     assert browse(service, base(pool))["total"]
     for one in held:
         one.close()
@@ -462,6 +463,8 @@ def test_a_restore_goes_to_its_own_host_or_where_the_administrator_says(pool: Ni
     before = service.agent().ask("jobs")
     for to, kind in (
         ("folder", "refused"),
+        ("host:/etc", "refused"),
+        ("host:/", "refused"),
         ("/etc", "usage"),
         ("folder:/etc", "usage"),
         ("root@elsewhere:/", "usage"),
@@ -486,7 +489,7 @@ def test_a_restore_to_the_host_itself_puts_files_back_where_they_were(shared_btr
     nights.run("web1")
     (folder / "letter").unlink()
     words = {"host": "web1", "backup": "latest", "paths": [str(folder / "letter")]}
-    with serving(nights.config) as found:
+    with serving(nights.config, "--restore-elsewhere") as found:
         seen = found.agent().ask("preview", **words)
         assert (seen["new"]["count"], seen["possible"]) == (1, True), seen
         done = finished(found, found.agent().ask("restore", **words)["job"])

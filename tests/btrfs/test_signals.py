@@ -145,7 +145,7 @@ def test_a_second_signal_does_not_wait_for_anybody(nights: Nights, web: Path, ba
     assert processes(f"{nights.top}/begun") == {}
 
 
-@pytest.mark.parametrize("step", ["backupd.working:split", "backupd.hostrun:dig", "backupd.working:commit"])
+@pytest.mark.parametrize("step", ["backupd.working:split", "backupd.hostrun:dig_written", "backupd.working:Syncfs.sync"])
 def test_a_second_signal_ends_a_step_that_takes_long_and_the_next_run_ends_what_it_began(
     nights: Nights, web: Path, step: str
 ) -> None:

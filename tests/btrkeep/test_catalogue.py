@@ -23,6 +23,7 @@ from btrkeep.catalogue.tables import backup as backup_table
 from btrkeep.catalogue.tables import run as run_table
 
 EVENING = datetime(2026, 11, 20, 22, 0, 3, 123456, tzinfo=UTC)
+FAR = EVENING + timedelta(days=3000)
 BACKUP = Backup(
     host="web1",
     name="2026-11-20T220003Z",
@@ -268,7 +269,7 @@ def test_backups_are_ordered_by_host_and_start_whatever_the_order_of_writing(cat
         (host, 20 + day) for host in "abc" for day in sorted(days)
     ]
     assert [each.started.day for each in catalogue.backups("b")] == [21, 22, 23]
-    assert [(each.host, each.started.day) for each in catalogue.newest_backups()] == [("a", 23), ("b", 23), ("c", 23)]
+    assert [(each.host, each.started.day) for each in catalogue.newest_backups(FAR)] == [("a", 23), ("b", 23), ("c", 23)]
 
 
 def test_a_list_can_be_read_while_rows_are_written(catalogue: Catalogue) -> None:
@@ -324,7 +325,7 @@ def test_names_that_are_no_utf8_are_kept_and_found_again(catalogue: Catalogue, s
     progress = Progress(odd, run_id, 1, odd, odd, 1, 1, 1, None, None, EVENING)
     catalogue.put_progress(progress)
     assert list(catalogue.backups(odd, with_detail=True)) == [backup]
-    assert (catalogue.progress(), catalogue.hosts(), list(catalogue.host_facts())) == ([progress], [odd], [odd])
+    assert (catalogue.progress(), catalogue.hosts(), list(catalogue.host_facts(FAR))) == ([progress], [odd], [odd])
     assert (catalogue.runs(odd)[0].last_lines, catalogue.runs(odd)[0].error) == ((odd,), odd)
     # What another program sees, and how it can undo it.
     text = one_row(sql, "backup")["error"]
@@ -378,8 +379,24 @@ def test_facts_of_hosts_agree_with_a_plain_walk_over_all_rows(catalogue: Catalog
     expected = {host: (*last_complete(sql, host), *newest(sql, host), *last_run(sql, host)) for host in catalogue.hosts()}
     assert len(expected) == 61
     assert {len(set(column)) > 1 for column in zip(*expected.values(), strict=True)} == {True}
-    facts = catalogue.host_facts()
-    assert {host: tuple(getattr(each, field.name) for field in fields(each)) for host, each in facts.items()} == expected
+    facts = catalogue.host_facts(FAR)
+    assert {host: tuple(getattr(each, field.name) for field in fields(each))[:-1] for host, each in facts.items()} == expected
+    assert {each.ahead for each in facts.values()} == {None}
+
+
+def test_what_is_stamped_in_the_future_is_no_newest_one_and_is_told_apart(catalogue: Catalogue) -> None:
+    """One host has three good ones and two from a night with a wrong clock, one has such a one only."""
+    ahead = [EVENING + timedelta(days=1500 + day) for day in range(2)]
+    for number, started in enumerate([EVENING, EVENING + timedelta(days=1), EVENING + timedelta(days=2), *ahead]):
+        catalogue.put_backup(replace(BACKUP, host="web1", name=f"n{number}", started=started))
+    catalogue.put_backup(replace(BACKUP, host="web2", name="only", started=ahead[0]))
+    now = EVENING + timedelta(days=2, hours=1)
+    facts = catalogue.host_facts(now)
+    assert (facts["web1"].last_complete, facts["web1"].ahead) == (EVENING + timedelta(days=2), ahead[1])
+    assert (facts["web2"].last_complete, facts["web2"].newest_state, facts["web2"].ahead) == (None, None, ahead[0])
+    assert [(one.host, one.name) for one in catalogue.newest_backups(now)] == [("web1", "n2"), ("web2", "only")]
+    later = catalogue.host_facts(ahead[0])
+    assert (later["web1"].last_complete, later["web1"].ahead) == (ahead[0], ahead[1])
 
 
 def moment(text: str | None) -> datetime | None:
@@ -403,3 +420,20 @@ def last_run(sql: sqlite3.Connection, host: str) -> tuple[Any, ...]:
     rows = sql.execute("SELECT id, started, outcome, error FROM run WHERE host = ? AND outcome NOTNULL", (host,))
     key, started, outcome, error = max(rows, default=(None,) * 4)
     return key, moment(started), outcome, error
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30])
+def test_a_number_that_sqlite_cannot_hold_is_kept_as_the_nearest_and_costs_no_other_row(
+    catalogue: Catalogue, sql: sqlite3.Connection, tmp_path: Path, number: int
+) -> None:
+    nearest = max(-(2**63) + 1, min(number, 2**63 - 1))
+    run_id = begin(catalogue)
+    catalogue.put_progress(Progress("web1", run_id, 4242, "99", "/srv", number, number, number, 4.5, 0.5, EVENING))
+    assert one_row(sql, "progress")["bytes"] == nearest
+    catalogue.finish_backup(replace(BACKUP, bytes=number), run_id, exit_code=24, literal_bytes=number)
+    assert one_row(sql, "backup")["bytes"] == one_row(sql, "run")["literal_bytes"] == nearest
+    many = [replace(BACKUP, host=f"host{each}", files=number, new_bytes=each) for each in range(3)]
+    assert catalogue.replace_backups("pool", many) == 3
+    assert sql.execute("SELECT files, new_bytes FROM backup ORDER BY new_bytes").fetchall() == [
+        (nearest, each) for each in range(3)
+    ]

@@ -41,13 +41,15 @@ def test_people_know_of_what_was_told_after_its_last_end(told: datetime | None, 
 
 def test_the_sums_are_those_of_the_rows(tmp_path: Path) -> None:
     with Catalogue.open(tmp_path) as catalogue:
-        assert catalogue.run_totals(NOW) == []
+        assert catalogue.run_totals(NOW, NOW + timedelta(hours=9)) == []
         assert (catalogue.balance_totals("u"), catalogue.expiry_totals()) == (BalanceTotals(0, 0, 0, 0), ExpiryTotals(0, 0))
         for number, (outcome, literal) in enumerate([("complete", 5), ("complete", 7), ("failed", None), ("complete", 100)]):
             run = catalogue.start_run(f"h{number}", NOW, 1, None, True)
             end = NOW + timedelta(hours=number) - (timedelta(days=2) if literal == 100 else timedelta())
             catalogue.finish_run(run, finished=end, outcome=outcome, literal_bytes=literal)
         catalogue.start_run("running", NOW, 1, None, True)
+        wrong = catalogue.start_run("clock", NOW, 1, None, True)
+        catalogue.finish_run(wrong, finished=NOW + timedelta(days=2000), outcome="complete", literal_bytes=1000)
         for moved, written, uuid in ((10, 15, "u"), (20, None, "u"), (40, 400, "other")):
             run = catalogue.start_balance(uuid, "/m", NOW, 1, None, policy="score", budget=None)
             catalogue.update_balance(run, moved=moved, written=written, block_groups=1)
@@ -55,7 +57,7 @@ def test_the_sums_are_those_of_the_rows(tmp_path: Path) -> None:
             catalogue.start_expiry(NOW, 1, None, deleted=deleted)
         for number, state in enumerate(("complete", "complete", "expired")):
             catalogue.put_backup(Backup("h0", f"n{number}", "/p", state, NOW, NOW, 1.0, 1, 1, 1, None))
-        runs = [(one.outcome, one.runs, one.literal_bytes) for one in catalogue.run_totals(NOW)]
+        runs = [(one.outcome, one.runs, one.literal_bytes) for one in catalogue.run_totals(NOW, NOW + timedelta(hours=9))]
         balances, expiries, states = catalogue.balance_totals("u"), catalogue.expiry_totals(), catalogue.state_counts()
     assert runs == [("complete", 2, 12), ("failed", 1, 0)]
     assert balances == BalanceTotals(2, 2, 30, 15)

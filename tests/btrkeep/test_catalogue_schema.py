@@ -29,6 +29,7 @@ from sqlalchemy.sql.expression import Executable
 from btrkeep.catalogue import (
     Backup,
     Catalogue,
+    CatalogueFull,
     alarms,
     backups,
     balances,
@@ -130,6 +131,7 @@ def test_statements_in_words_are_written_where_the_database_is_known_only() -> N
 
 FRESH = """
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from btrkeep.catalogue import Catalogue
 catalogue = Catalogue.open(Path(sys.argv[1]))
@@ -141,7 +143,7 @@ def fresh(code: str, state: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_alembic_and_the_orm_are_imported_only_to_migrate(tmp_path: Path) -> None:
-    code = "catalogue.host_facts(); print('alembic' in sys.modules, 'sqlalchemy.orm' in sys.modules)"
+    code = "catalogue.host_facts(datetime.now(UTC)); print('alembic' in sys.modules, 'sqlalchemy.orm' in sys.modules)"
     assert fresh(code, tmp_path).stdout.split()[0] == "True"
     assert fresh(code, tmp_path).stdout.split() == ["False", "False"]
 
@@ -392,15 +394,30 @@ def test_damage_inside_the_file_is_reported_with_the_way_out(tmp_path: Path, dam
     assert "backupd rebuild" in caught.value.hint
 
 
-def test_a_damaged_catalogue_is_set_aside_and_made_anew(tmp_path: Path) -> None:
-    assert Catalogue.set_aside(tmp_path / "nowhere") is None
+def test_a_damaged_catalogue_is_set_aside_when_the_new_one_is_made(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / "catalogue.sqlite").write_bytes(b"rubbish %d" % number * 100)
-        aside = Catalogue.set_aside(tmp_path)
-        assert aside == tmp_path / f"catalogue.sqlite.aside-{number}"
-        assert aside.read_bytes() == b"rubbish %d" % number * 100
+        with Catalogue.made_anew(tmp_path) as (catalogue, aside):
+            assert catalogue.replace_backups("p", [BACKUP]) == 1
+        assert aside == [tmp_path / f"catalogue.sqlite.aside-{number}"]
+        assert aside[0].read_bytes() == b"rubbish %d" % number * 100
     with Catalogue.open(tmp_path) as catalogue:
-        assert catalogue.replace_backups("p", [BACKUP]) == 1
+        assert [one.name for one in catalogue.backups()] == [BACKUP.name]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == []
+
+
+def test_a_damaged_catalogue_is_where_it_was_when_the_new_one_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "catalogue.sqlite").write_bytes(b"rubbish" * 100)
+
+    def make() -> None:
+        with Catalogue.made_anew(tmp_path) as (catalogue, _):
+            catalogue._writer.exec_driver_sql("PRAGMA max_page_count = 1")  # SQLite's own way to be full
+            catalogue._writer.commit()
+            catalogue.replace_backups("p", [replace(BACKUP, name=f"n{number}", path="/p" * 500) for number in range(500)])
+
+    with pytest.raises(CatalogueFull):
+        make()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"catalogue.sqlite": b"rubbish" * 100}
 
 
 def test_a_state_folder_that_cannot_be_made_is_an_error_for_the_operator(tmp_path: Path) -> None:

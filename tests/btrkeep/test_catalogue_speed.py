@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
 START = """
 import json, sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter, process_time
 from btrkeep.catalogue import Catalogue
@@ -29,7 +30,7 @@ def tell(**numbers):
     peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM:")).split()[1]
     print(json.dumps({**numbers, "memory": int(peak) * 1024}))
 """
-FACTS = "count = len(catalogue.host_facts()); tell(count=count, seconds=perf_counter() - started)"
+FACTS = "count = len(catalogue.host_facts(datetime.now(UTC))); tell(count=count, seconds=perf_counter() - started)"
 ONE_HOST = "count = len(list(catalogue.backups('host1500.example.org'))); tell(count=count, seconds=perf_counter() - started)"
 STATES = "began = process_time(); count = sum(1 for _ in catalogue.states()); tell(count=count, seconds=process_time() - began)"
 SET = """

@@ -448,3 +448,14 @@ def test_a_folder_whose_name_only_begins_like_a_mount_point_is_not_on_it(make_bt
     beside.mkdir()
     told = work("stat", "-f", "-c", "%T", beside).stdout.strip()
     assert statfs_type(beside) != "btrfs" or told == "btrfs"
+
+
+def test_the_room_is_without_what_waits_in_memory_or_for_a_commit(btrfs_mount: Path) -> None:
+    before = read_room(btrfs_mount).available
+    (btrfs_mount / "file").write_bytes(os.urandom(64 * MIB))
+    with (btrfs_mount / "other").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 64 * MIB)
+    assert before - read_room(btrfs_mount).available >= 128 * MIB
+    commit(btrfs_mount)
+    counted = os.statvfs(btrfs_mount)
+    assert read_room(btrfs_mount).available == counted.f_bavail * counted.f_frsize

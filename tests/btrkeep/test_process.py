@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from btrkeep.process.group import Group
-from btrkeep.process.proc import groups_of, has_open, members, start_time
+from btrkeep.process.proc import groups_of, has_locked, members, start_time
 from btrkeep.process.programs import Finished, ProgramFailed, environment, paste_line, run
 from tests.beds import TOP, work
 
@@ -302,30 +303,31 @@ def test_a_name_with_blanks_and_brackets_confuses_nobody(
     assert abs(boot + int(started) / os.sysconf("SC_CLK_TCK") - int(by_ps)) <= 2
 
 
-def test_who_has_a_file_open_is_told_by_the_file_not_by_its_name(
+def test_who_has_a_file_locked_is_told_by_the_file_not_by_its_name(
     sleeper: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     for name in ("lock", "other"):
         (tmp_path / name).touch()
     (tmp_path / "second name").hardlink_to(tmp_path / "lock")
-    with (tmp_path / "lock").open() as lock:
-        holder = sleeper("sleep", "60", pass_fds=(lock.fileno(),))
+    with (tmp_path / "lock").open() as lock, (tmp_path / "other").open() as unlocked:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        holder = sleeper("sleep", "60", pass_fds=(lock.fileno(), unlocked.fileno()))
     stranger = sleeper("sleep", "60")
     until(lambda: [member.name for pid in (holder.pid, stranger.pid) for member in members(pid)] == ["sleep", "sleep"])
-    assert has_open(holder.pid, (tmp_path / "lock").stat())
-    assert has_open(holder.pid, (tmp_path / "second name").stat())
-    assert not has_open(holder.pid, (tmp_path / "other").stat())
-    assert not has_open(stranger.pid, (tmp_path / "lock").stat())
+    assert has_locked(holder.pid, (tmp_path / "lock").stat())
+    assert has_locked(holder.pid, (tmp_path / "second name").stat())
+    assert not has_locked(holder.pid, (tmp_path / "other").stat())
+    assert not has_locked(stranger.pid, (tmp_path / "lock").stat())
     assert groups_of("sleep", (tmp_path / "lock").stat()) == {holder.pid}
     assert groups_of("rsync", (tmp_path / "lock").stat()) == set()
     status = (tmp_path / "lock").stat()
     (tmp_path / "lock").unlink()
     (tmp_path / "lock").touch()  # another file of that name
-    assert not has_open(holder.pid, (tmp_path / "lock").stat())
-    assert has_open(holder.pid, status)
+    assert not has_locked(holder.pid, (tmp_path / "lock").stat())
+    assert has_locked(holder.pid, status)
     holder.kill()
     holder.wait()
-    assert not has_open(holder.pid, status)
+    assert not has_locked(holder.pid, status)
 
 
 # Programs run to their end

@@ -9,7 +9,7 @@ from struct import Struct
 
 import pytest
 
-from btrkeep.treescan import BUFFER_SIZE, FolderPaths, LinkedInode, linked_inodes
+from btrkeep.treescan import BUFFER_SIZE, FolderPaths, LinkedInode, linked_inodes, written_bytes, written_files
 from tests.beds import work
 
 SMALLEST_BUFFER = 16384 + 32  # the largest item of a leaf, and its header
@@ -196,3 +196,33 @@ def subvolume_id(path: Path) -> str:
 
 def device(path: Path) -> str:
     return work("findmnt", "-n", "-o", "SOURCE", "--target", path).stdout.split("[")[0].strip()
+
+
+@pytest.mark.parametrize("buffer_size", [SMALLEST_BUFFER, BUFFER_SIZE])
+def test_the_files_that_were_written_since_a_snapshot_are_those_that_were_written(shared_btrfs: Path, buffer_size: int) -> None:
+    first, second = shared_btrfs / "first", shared_btrfs / "second"
+    work("btrfs", "-q", "subvolume", "create", first)
+    for number in range(600):
+        (first / f"file{number:03}").write_bytes(os.urandom(8192))
+    work("btrfs", "-q", "subvolume", "snapshot", first, second)
+    for number in range(0, 600, 7):
+        (second / f"file{number:03}").write_bytes(os.urandom(8192))
+    with (second / "file001").open("r+b") as file:
+        file.write(os.urandom(4096))
+    (second / "pieces").write_bytes(b"")
+    for place in range(0, 64, 2):
+        with (second / "pieces").open("r+b") as file:
+            file.seek(place * 4096)
+            file.write(os.urandom(4096))
+            os.fsync(file.fileno())
+    work("cp", "--reflink=always", second / "file002", second / "clone")
+    work("fallocate", "-l", "1M", second / "preallocated")
+    work("btrfs", "filesystem", "sync", shared_btrfs)
+    with opened(second) as fd:
+        since = created(second)
+        found = [(second / f"file{number:03}").stat().st_ino for number in range(0, 600, 7)]
+        assert list(written_files(fd, since, 8192, buffer_size=buffer_size)) == sorted([*found, (second / "pieces").stat().st_ino])
+        assert list(written_files(fd, since, 65536, buffer_size=buffer_size)) == [(second / "pieces").stat().st_ino]
+        assert written_bytes(fd, since, buffer_size=buffer_size) == len(found) * 8192 + 4096 + 32 * 4096
+    with opened(first) as fd:
+        assert written_bytes(fd, created(first) - 1, buffer_size=buffer_size) == 600 * 8192

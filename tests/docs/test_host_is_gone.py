@@ -93,7 +93,7 @@ def by_hand(gone: Page) -> dict[str, str]:
     newest = copy.splitlines()[0]
     fresh = "mkdir -p /srv/{0}; mount --bind /srv/{0} /mnt; {1}\n"
     return {
-        "no catalogue": "rm -r /var/lib/btrkeep; backupd restore web1 / --to /srv/plain",
+        "no catalogue": "rm -r /var/lib/btrkeep; mkdir /srv/plain; backupd restore web1 / --to /srv/plain --privileged",
         "copied": fresh.format("copied", copy) + "\numount /mnt",
         "write key again": authorized(WRITES),
         "rsynced": fresh.format("rsynced", newest)

@@ -8,7 +8,9 @@ import click
 import pytest
 
 from backupd.cli import COMMANDS, group
+from backupd.record import Record
 from backupd.status import STATES
+from backupd.synced import MARK
 from backupd.usage.model import METHODS
 from btrkeep.catalogue.model import BACKUP_STATES, EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.config.keys import TABLE
@@ -70,7 +72,7 @@ def test_a_wrong_call_is_found() -> None:
 
 
 # Words between double backticks that are no names of ours: programs, and what examples have.
-PROGRAMS = re.findall(r"\w+", "backupd rsync rrsync ssh sudo cp ls rm dmesg noatime btrkeep restrict")
+PROGRAMS = re.findall(r"\w+", "backupd rsync rrsync ssh sudo cp ls rm dmesg noatime nosuid nodev btrkeep restrict")
 FOREIGN = {*PROGRAMS, *"abZ*+-"}
 KEYS = {key.name for key in TABLE}
 
@@ -92,7 +94,7 @@ def own_words(pages: dict[str, Page]) -> set[str]:
         "error",
     }
     files = {"data", "latest", ".working", "night", ".btrkeep", "backup.json", "notes.json", "pool.json", "null"}
-    return KEYS | {*COMMANDS} | keys | states | files
+    return KEYS | {*COMMANDS} | keys | states | files | {*Record.__dataclass_fields__, MARK}
 
 
 @cache

@@ -186,9 +186,17 @@ def test_a_restore_that_is_asked_for_keeps_everything_through_its_hardened_unit(
     assert json.loads(served.read("previewed"))["new"]["count"] > 5
     there = served.read("hard").splitlines()
     assert served.read("hard-restored").splitlines() == there
+    assert (served.read("powerful"), served.read("in-folder") != "") == ("", True)
     assert any("./setuid f 4755 4242 4243  2 " in line for line in there)
     assert {"user:4243:rw-", 'trusted.note="kept"', "./zero 1:5"} <= set(there)
     assert any(line.startswith("security.capability=") for line in there)
+
+
+def test_of_many_that_are_asked_for_few_have_a_unit_and_the_others_begin_without_being_asked_again(served: Booted) -> None:
+    assert len(served.read("asked-for").splitlines()) == 3
+    assert served.read("under-way") == "start\n"
+    assert served.fields("while-waiting") == {"ActiveState": "active", "NRestarts": "1"}
+    assert served.read("requests-left") == ""
 
 
 def test_every_request_is_in_the_journal(served: Booted) -> None:

@@ -13,7 +13,7 @@ import jsonschema_rs
 import pytest
 
 from tests.beds import TOP
-from tests.beds.dashboard import CUSTOMER, LATIN1, OPERATOR, VIEWER, Answer, Dashboard, csrf_of
+from tests.beds.dashboard import ADMIN, CUSTOMER, LATIN1, OPERATOR, VIEWER, Answer, Dashboard, csrf_of
 from web.api import ENDPOINTS
 from web.api.document import path_of
 
@@ -290,13 +290,13 @@ def test_a_restore_is_previewed_and_done(shop: Dashboard) -> None:
     assert shop.nights
     source, first = shop.nights.source, shop.nights.names("shop")[0]
     wish = {"paths": [f"{source}/prices.txt"], "backup": first, "folder": f"{shop.nights.top}/restored"}
-    asked = post(shop, "/hosts/shop/restore/preview", wish)
+    asked = post(shop, "/hosts/shop/restore/preview", wish, ADMIN)
     assert asked.status == 200, asked.text
     see_schema(shop, "/hosts/{host}/restore/preview", json.loads(asked.body), "post")
     counts = json.loads(asked.body)["preview"]["counts"]
     assert counts["overwritten"]["number"] == 0
     assert not (shop.nights.top / "restored").exists()
-    done = post(shop, "/hosts/shop/restore", wish)
+    done = post(shop, "/hosts/shop/restore", wish, ADMIN)
     assert done.status == 200, done.text
     assert ended(shop, json.loads(done.body)["job"])["state"] == "done"
     [file] = (shop.nights.top / "restored").rglob("prices.txt")

@@ -28,15 +28,28 @@ class Rigged:
         self.names: list[bytes] = []
         self.asked: list[tuple[str, Mapping[str, Any]]] = []
         self.refuses: dict[str, Refused] = {}
+        self.more: dict[str, Any] = {}
 
     def ask(self, verb: str, **arguments: Any) -> Any:
         self.asked.append((verb, arguments))
         if verb in self.refuses:
             raise self.refuses[verb]
         which = {"name": "2026-11-20T210000Z", "state": "complete", "started": "2026-11-20T21:00:00Z"}
+        if verb == "compare":
+            sides = {"before": which, "after": which, "text": None, "note": None}
+            entry = self.entry(arguments["path"].encode() + b"/<b>\n", "file")
+            one = {"path": entry["path"], "what": "added", "fields": [], "before": None, "after": entry}
+            return {**sides, "differences": [one], "more": True, "over": True}
         if verb == "versions":
             seen = [{"name": which["name"], "started": which["started"], "state": "complete", "found": "there", "version": None}]
-            return {"path": arguments["path"], "by_content": False, "versions": [], "gone": [], "backups": seen}
+            return {
+                "path": arguments["path"],
+                "by_content": arguments["content"],
+                "versions": [],
+                "gone": [],
+                "backups": seen,
+                **self.more,
+            }
         is_folder = arguments["path"] == "/x"
         inside = [self.entry(b"/x/" + name, "file") for name in self.names] if is_folder else []
         entry = self.entry(bytes_of(arguments["path"]), "folder" if is_folder else "file")
@@ -116,3 +129,20 @@ def test_a_host_without_a_backup_says_that_there_is_none(agent: Rigged, tmp_path
     answer = client(tmp_path).get("/files/web1")
     assert answer.status_code == 404
     assert "There is none of this host" in answer.get_data(as_text=True)
+
+
+def test_versions_for_which_time_was_too_short_lead_on_to_the_others(agent: Rigged, visitor: FlaskClient) -> None:
+    agent.more = {"of": 34, "next": "2026-11-20T210000Z"}
+    page = visitor.get("/files/web1/versions?path=/x&content=1").get_data(as_text=True)
+    (link,) = (html.unescape(found) for found in re.findall(r'<a href="([^"]+)">Go on from there', page))
+    assert "1 backup of 34" in page
+    agent.more = {"of": 34, "next": None}
+    assert "Go on from there" not in visitor.get(link).get_data(as_text=True)
+    assert agent.asked[-1][1] == {"host": "web1", "path": "/x", "content": True, "since": "2026-11-20T210000Z"}
+
+
+def test_a_comparison_for_which_time_was_too_short_says_up_to_which_path_it_came(agent: Rigged, visitor: FlaskClient) -> None:
+    page = visitor.get("/files/web1/compare?path=/x&before=2026-11-20").get_data(as_text=True)
+    assert "longer than a question may" in page
+    assert "up to <code>/x/&lt;b&gt;\\n</code>" in page
+    assert "Nothing differs" not in page

@@ -9,15 +9,15 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.beds.browser import PHONE, Noticed, visit
-from tests.beds.dashboard import OPERATOR, Dashboard, own_folder
+from tests.beds.dashboard import ADMIN, OPERATOR, Dashboard, own_folder
 from tests.web.files_visit import files, source_of, visitor
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 
 @contextmanager
-def olga(browser: Browser, shop: Dashboard, **wishes: Any) -> Iterator[tuple[Page, Noticed]]:
-    name, _, value = visitor(shop, OPERATOR).cookie.partition("=")
+def olga(browser: Browser, shop: Dashboard, who: str = OPERATOR, **wishes: Any) -> Iterator[tuple[Page, Noticed]]:
+    name, _, value = visitor(shop, who).cookie.partition("=")
     with visit(browser, shop.url, **wishes) as (page, noticed):
         page.context.add_cookies([{"name": name, "value": value, "url": shop.url}])
         yield page, noticed
@@ -51,7 +51,7 @@ def test_a_browser_stores_a_download_under_the_name_that_it_has(browser: Browser
 
 
 def test_a_restore_takes_no_script_and_no_mouse(browser: Browser, shop: Dashboard) -> None:
-    with own_folder() as folder, olga(browser, shop, java_script_enabled=False, viewport=PHONE) as (page, _):
+    with own_folder() as folder, olga(browser, shop, ADMIN, java_script_enabled=False, viewport=PHONE) as (page, _):
         page.goto(files("shop", source_of(shop)))
         box = page.get_by_label("Restore prices.txt", exact=True)
         box.focus()

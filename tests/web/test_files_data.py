@@ -89,7 +89,7 @@ def test_the_nearest_backup_is_the_nearest_in_time() -> None:
 
 def history(*said: tuple[int, str, int | None]) -> History:
     seen = tuple(Seen(which(day).name, moment(day), "complete", found, version) for day, found, version in said)
-    return History("web1", "/etc", False, (), (), seen)
+    return History("web1", "/etc", False, (), (), seen, len(seen), None)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,8 @@ def test_only_backups_that_can_be_restored_from_are_offered() -> None:
         row("c", "suspect", 3),
         row("d", "expired", 4),
     ]
-    assert [one.name for one in choices(rows)] == ["d", "c", "a"]
+    assert [one.name for one in choices(rows, moment(4))] == ["d", "c", "a"]
+    assert [one.name for one in choices(rows, moment(3))] == ["c", "a", "d"]  # d is stamped in the future
 
 
 def test_a_name_is_marked_when_it_is_shown_otherwise_than_it_is() -> None:

@@ -7,13 +7,14 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import closing, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, replace
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -102,6 +103,22 @@ def test_what_is_wrong_is_said_in_a_line_and_with_a_hint(tmp_path: Path) -> None
     assert len(Store(settings.data).users()) == 1
 
 
+def test_nothing_that_was_written_into_the_folder_of_users_moves_a_terminal(tmp_path: Path) -> None:
+    """Whoever took over the dashboard can write there what he likes; root lists it."""
+    settings, evil = made(tmp_path), "joe\x1b]0;owned\x07\x1b[2J\nroot\u202e"
+    cli(settings, "user", "add", "joe", given=f"{PASSWORD}\n")
+    cli(settings, "token", "add", "joe")
+    with closing(sqlite3.connect(next(settings.data.glob("*.sqlite")))) as connection, connection:
+        for table in ("user", "token"):
+            connection.execute(f"UPDATE {table} SET name = ?, role = ?, hosts = ?", (evil, evil, json.dumps([evil])))
+    for words in (("user", "list"), ("token", "list"), ("user", "list", "--json"), ("user", "remove", "joe")):
+        done = cli(settings, *words, check=False)
+        said = done.stdout + done.stderr
+        assert "owned" in said or "joe" in said
+        assert all(char.isprintable() or char == "\n" for char in said), (words, said)
+        assert not any(line.startswith("root") for line in said.splitlines())
+
+
 def test_a_token_is_printed_once_and_only_its_digest_is_kept(tmp_path: Path) -> None:
     settings = made(tmp_path)
     word = cli(settings, "token", "add", "prometheus", "--hosts", "web*").stdout.strip()
@@ -113,18 +130,98 @@ def test_a_token_is_printed_once_and_only_its_digest_is_kept(tmp_path: Path) -> 
     assert json.loads(cli(settings, "token", "list", "--json").stdout) == []
 
 
-@needs_root
-def test_root_writes_nothing_of_its_own_into_the_dashboards_folder() -> None:
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder of root's that everybody may enter."""
     top = Path(tempfile.mkdtemp(prefix="btrkeep-web-", dir="/dev/shm"))
+    top.chmod(0o755)
+    yield top
+    shutil.rmtree(top)
+
+
+def of_stranger(path: Path) -> Path:
+    os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+    return path
+
+
+def as_root(data: Path, *words: str) -> str:
+    """What the command says, however it ends."""
+    return work(*WEB, "--data", data, *words, input=f"{PASSWORD}\n", cwd=ROOT, check=False).stderr
+
+
+@needs_root
+def test_root_writes_nothing_of_its_own_into_the_dashboards_folder(place: Path) -> None:
+    (data := place / "data").mkdir(mode=0o700)
+    of_stranger(data)
+    assert "alice may log in" in as_root(data, "user", "add", "alice")
+    assert {(path.stat().st_uid, path.stat().st_mode & 0o777) for path in data.iterdir()} == {(STRANGER, 0o600)}
+
+
+def _link(data: Path, secret: Path) -> None:
+    data.mkdir()
+    (data / "users.sqlite").symlink_to(secret / "users.sqlite")
+
+
+def _hard_link(data: Path, secret: Path) -> None:
+    data.mkdir()
+    os.link(secret / "users.sqlite", data / "users.sqlite")
+
+
+def _link_as_folder(data: Path, secret: Path) -> None:
+    data.symlink_to(secret)
+
+
+def _pipe(data: Path, _: Path) -> None:
+    data.mkdir()
+    os.mkfifo(data / "users.sqlite")
+
+
+@needs_root
+@pytest.mark.parametrize("plant", [_link, _hard_link, _link_as_folder, _pipe])
+def test_root_follows_nothing_that_the_dashboards_user_has_planted(place: Path, plant: Callable[[Path, Path], None]) -> None:
+    (own := place / "own").mkdir(mode=0o700)
+    (secret := place / "secret").mkdir(mode=0o700)
+    (secret / "users.sqlite").touch(mode=0o600)
+    plant(own / "main", secret)
+    for path in (own, own / "main"):
+        of_stranger(path)
+    for words in (("user", "add", "alice"), ("token", "add", "script"), ("user", "list")):
+        said = as_root(own / "main", *words)
+        assert "error: " in said
+        assert "Traceback" not in said
+    assert {path.name: path.read_bytes() for path in secret.iterdir()} == {"users.sqlite": b""}
+
+
+@needs_root
+def test_root_makes_no_folder_where_others_may_put_a_link_in_its_place(place: Path) -> None:
+    for mode in (0o777, 0o1777, 0o775):
+        (folder := place / f"{mode:o}").mkdir()
+        folder.chmod(mode)
+        assert "others than root may write" in as_root(folder / "new", "user", "add", "alice")
+        assert not list(folder.iterdir())
+    (place / "new").mkdir()
+    (link := place / "link").symlink_to(place / "new")  # root's own, where only root may put one
+    as_root(link / "below", "user", "add", "alice")
+    assert (place / "new/below/users.sqlite").stat().st_uid == 0
+
+
+@needs_root
+def test_a_dashboard_that_root_starts_is_the_user_whose_folder_it_has(place: Path, tmp_path: Path) -> None:
+    settings = made(tmp_path)
+    (data := place / "data").mkdir(mode=0o700)
+    of_stranger(data)
+    server = Server(replace(settings, data=data))
     try:
-        top.chmod(0o755)
-        data = top / "data"
-        data.mkdir(mode=0o700)
-        os.chown(data, STRANGER, STRANGER)
-        work(*WEB, "--data", data, "user", "add", "alice", input=f"{PASSWORD}\n", cwd=ROOT)
-        assert {(path.stat().st_uid, path.stat().st_mode & 0o777) for path in data.iterdir()} == {(STRANGER, 0o600)}
+        ids = re.search(
+            r"^Uid:\t(.*)\nGid:\t(.*)\n(?:.*\n)*?Groups:\t(.*)$",
+            Path(f"/proc/{server.process.pid}/status").read_text(),
+            re.MULTILINE,
+        )
+        assert ids
+        assert ids[1].split() == ids[2].split() == [str(STRANGER)] * 4
+        assert not ids[3].split()
     finally:
-        shutil.rmtree(top)
+        server.stop()
 
 
 def test_completion_and_help_are_there() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds.dashboard import NAMES, OPERATOR, Dashboard, own_folder
+from tests.beds.dashboard import ADMIN, NAMES, OPERATOR, Dashboard, own_folder
 from tests.beds.manifest import differences, manifest
 from tests.web.files_visit import Page, Visitor, files, source_of, visitor
 
@@ -18,6 +18,12 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 @pytest.fixture
 def olga(shop: Dashboard) -> Visitor:
     return visitor(shop, OPERATOR)
+
+
+@pytest.fixture
+def ada(shop: Dashboard) -> Visitor:
+    """Who may choose a folder of the host."""
+    return visitor(shop, ADMIN)
 
 
 @pytest.fixture
@@ -53,45 +59,45 @@ def wait(who: Visitor, job: str) -> dict[str, object]:
         time.sleep(0.1)
 
 
-def test_chosen_names_of_any_bytes_come_back_to_a_folder_on_the_host(olga: Visitor, shop: Dashboard, into: Path) -> None:
+def test_chosen_names_of_any_bytes_come_back_to_a_folder_on_the_host(ada: Visitor, shop: Dashboard, into: Path) -> None:
     assert shop.nights
-    folder = Page(olga.get(files("shop", source_of(shop) + b"/names")))
+    folder = Page(ada.get(files("shop", source_of(shop) + b"/names")))
     boxes = folder.values("path")
     assert len(boxes) == len(NAMES)
-    chosen = olga.post("/restore/shop", *[("path", box) for box in boxes], ("backup", folder.values("backup")[0]))
+    chosen = ada.post("/restore/shop", *[("path", box) for box in boxes], ("backup", folder.values("backup")[0]))
     assert chosen.status == 200
     asked = with_(form_of(Page(chosen)), place="folder", into=os.fspath(into), overwrite="never")
-    preview = olga.post("/restore/shop/preview", *asked)
+    preview = ada.post("/restore/shop/preview", *asked)
     assert preview.status == 200, Page(preview).text
     assert f"{len(NAMES)} names" in Page(preview).text
     assert "Nothing would be overwritten." in Page(preview).text
     assert not into.exists()
-    begun = olga.post("/restore/shop/start", *form_of(Page(preview)))
+    begun = ada.post("/restore/shop/start", *form_of(Page(preview)))
     assert begun.status == 303
     job = begun.headers["Location"].removeprefix("/jobs/")
-    told = wait(olga, job)
+    told = wait(ada, job)
     assert told["state"] == "done", told
-    assert told["who"] == OPERATOR
+    assert told["who"] == ADMIN
     back = {os.fsencode(path.name): path.read_bytes() for path in into.iterdir()}
     assert back == {name: b"content of " + name for name in NAMES}
-    assert olga.get(begun.headers["Location"]).status == 200
+    assert ada.get(begun.headers["Location"]).status == 200
 
 
-def test_a_preview_says_what_would_be_overwritten_and_does_nothing(olga: Visitor, shop: Dashboard, into: Path) -> None:
+def test_a_preview_says_what_would_be_overwritten_and_does_nothing(ada: Visitor, shop: Dashboard, into: Path) -> None:
     assert shop.nights
     first = shop.nights.names("shop")[0]
     into.mkdir()
     (into / "prices.txt").write_text("coffee")
-    page = Page(olga.get(f"/restore/shop?path={source_of(shop).decode()}/prices.txt&backup={first}"))
+    page = Page(ada.get(f"/restore/shop?path={source_of(shop).decode()}/prices.txt&backup={first}"))
     asked = with_(form_of(page), place="folder", into=os.fspath(into), overwrite="all")
-    text = Page(olga.post("/restore/shop/preview", *asked)).text
+    text = Page(ada.post("/restore/shop/preview", *asked)).text
     assert "1 name would be overwritten." in text
     assert f"{into}/prices.txt" in text
-    kept = Page(olga.post("/restore/shop/preview", *with_(asked, overwrite="never"))).text
+    kept = Page(ada.post("/restore/shop/preview", *with_(asked, overwrite="never"))).text
     assert "Nothing would be overwritten." in kept
     assert (into / "prices.txt").read_text() == "coffee"
-    begun = olga.post("/restore/shop/start", *asked)
-    assert wait(olga, begun.headers["Location"].removeprefix("/jobs/"))["state"] == "done"
+    begun = ada.post("/restore/shop/start", *asked)
+    assert wait(ada, begun.headers["Location"].removeprefix("/jobs/"))["state"] == "done"
     assert (into / "prices.txt").read_text() == "black tea 2.80\ngreen tea 3.20\n"
 
 
@@ -116,7 +122,7 @@ def test_a_deleted_file_comes_back_to_its_own_place(olga: Visitor, shop: Dashboa
             lost.write_bytes(content)
 
 
-def test_what_was_typed_stays_when_it_does_not_fit(olga: Visitor, shop: Dashboard) -> None:
+def test_what_was_typed_stays_when_it_does_not_fit(ada: Visitor, shop: Dashboard) -> None:
     asked = [
         ("path", source_of(shop).decode()),
         ("backup", "latest"),
@@ -124,7 +130,7 @@ def test_what_was_typed_stays_when_it_does_not_fit(olga: Visitor, shop: Dashboar
         ("into", "no/folder"),
         ("overwrite", "all"),
     ]
-    answer = olga.post("/restore/shop/preview", *asked)
+    answer = ada.post("/restore/shop/preview", *asked)
     assert answer.status == 400
     page = Page(answer)
     assert dict(form_of(page)) | {"backup": ""} == dict(asked) | {"backup": "", "path": source_of(shop).decode()}
@@ -143,9 +149,9 @@ def test_a_backup_that_is_gone_meanwhile_is_told_with_the_nearest(olga: Visitor,
     assert "no backup 2020-01-01T000000Z" in Page(answer).text
 
 
-def test_what_cannot_be_restored_says_why(olga: Visitor, shop: Dashboard, into: Path) -> None:
+def test_what_cannot_be_restored_says_why(ada: Visitor, shop: Dashboard, into: Path) -> None:
     fields = [("path", "/nowhere"), ("backup", "latest"), ("place", "folder"), ("into", os.fspath(into))]
-    answer = olga.post("/restore/shop/preview", *fields)
+    answer = ada.post("/restore/shop/preview", *fields)
     assert answer.status == 409
     assert "/nowhere" in Page(answer).text
     assert "Traceback" not in answer.text
@@ -157,3 +163,23 @@ def test_a_job_of_another_host_or_kind_is_no_preview(olga: Visitor, shop: Dashbo
     for job in (*known[:2], "20200101T000000Z-00000000", "..", "x"):
         assert olga.get(f"/restore/shop/preview/{job}").status in (400, 404)
     assert json.dumps(known)
+
+
+def test_an_operator_restores_to_where_the_files_were_and_nowhere_else(olga: Visitor, shop: Dashboard, into: Path) -> None:
+    """A file that is planted anywhere on a host and restored into /etc/cron.d would make him root there."""
+    assert shop.nights
+    path = f"{source_of(shop).decode()}/prices.txt"
+    form = Page(olga.get(f"/restore/shop?path={path}"))
+    assert form.values("place") == ["original"]
+    assert form.values("into") == []
+    assert Page(visitor(shop, ADMIN).get(f"/restore/shop?path={path}")).values("place") == ["original", "folder"]
+    before = olga.get("/api/v1/tasks").text
+    for address in ("/restore/shop", "/restore/shop/preview", "/restore/shop/start"):
+        fields = [("path", path), ("backup", "latest"), ("place", "folder"), ("into", os.fspath(into)), ("overwrite", "all")]
+        assert olga.post(address, *fields).status == 403, address
+    wish = json.dumps({"paths": [path], "folder": os.fspath(into)})
+    for verb, who, status in (("restore", OPERATOR, 403), ("restore/preview", OPERATOR, 403), ("restore/preview", ADMIN, 200)):
+        words = {"Authorization": f"Bearer {shop.tokens[who]}", "Content_Type": "application/json"}
+        assert shop.ask("POST", f"/api/v1/hosts/shop/{verb}", wish, **words).status == status, (verb, who)
+    assert olga.get("/api/v1/tasks").text == before
+    assert not into.exists()

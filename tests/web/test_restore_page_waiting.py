@@ -30,6 +30,8 @@ class Slow:
         self.state: dict[str, Any] = {"state": "running", "result": None, "error": None, "lines": ["looking: 7 names"]}
 
     def ask(self, verb: str, **arguments: Any) -> Any:
+        if verb == "hello":
+            return {"elsewhere": True}
         if verb == "browse":
             which = {"name": "2026-11-20T210000Z", "state": "complete", "started": "2026-11-20T21:00:00Z"}
             numbers = dict.fromkeys(("size", "allocated", "uid", "gid", "mtime_ns", "inode", "links"), 0)
@@ -52,7 +54,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Slow:
 def visitor(tmp_path: Path) -> FlaskClient:
     with write(tmp_path, [HostConfig("web1", paths=("/x",)), HostConfig("web2", paths=("/x",))], [backup("web1", NOW)]):
         pass
-    return client(tmp_path)
+    return client(tmp_path, "admin")
 
 
 def test_a_look_that_takes_long_has_a_page_that_waits_and_then_shows_it(agent: Slow, visitor: FlaskClient) -> None:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from web import download as downloads
 from web.agent import agent
-from web.api.table import Asked, Bytes, Endpoint, Host, Path, Which
+from web.api.table import Asked, Bytes, Endpoint, Host, Name, Path, Which
 from web.data import files
 from web.data.files import Listing
 from web.data.files_compare import LIMIT, Compared, compare_at
@@ -38,6 +38,7 @@ class VersionsAsked:
     host: Host
     path: Path
     content: Annotated[bool, Field(description="Tell versions apart by what is in them: every one is read.")] = False
+    since: Annotated[Name, Field(description="From this backup on: `next` of the answer before.")] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def browse(asked: Asked) -> Listing:
 
 def versions(asked: Asked) -> History:
     """Over all backups."""
-    return history(agent(), asked.given.host, asked.given.path, asked.given.content)
+    return history(agent(), asked.given.host, asked.given.path, asked.given.content, asked.given.since)
 
 
 def compare(asked: Asked) -> Compared:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from flask import abort
 from pydantic import Field
 
+from web.access import see_folder
 from web.agent import agent
 from web.api.table import Asked, Endpoint, Host, Which
 from web.data import restore as of_restore
@@ -31,7 +32,7 @@ class RestoreAsked:
 
     paths: Annotated[tuple[bytes, ...], Field(min_length=1, max_length=1000, description="Paths, each with all below it.")]
     backup: Which = "latest"
-    folder: Annotated[Folder, Field(description="A folder on the host; left out: where they were.")] | None = None
+    folder: Annotated[Folder, Field(description="A folder on the host, for admins only; left out: where they were.")] | None = None
     overwrite: Overwrite = "never"
 
 
@@ -60,7 +61,7 @@ class TasksAsked:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """It is started: `job` is its id, `unit` that of systemd, null where there is none."""
+    """It is started, a backup when its turn comes: `job` is its id, `unit` that of systemd, null where there is none."""
 
     job: str
     unit: str | None
@@ -68,7 +69,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One of them. `state`: queued, running, done, failed; `exit`: its exit status, null as long as there is none."""
+    """One of them. `state`: queued (it waits for its turn), running, done, failed; `exit`: its status, null before the end."""
 
     job: str
     verb: str
@@ -86,7 +87,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSaid(Task):
-    """The same, with what it said last."""
+    """The same, with what it said last; of that nothing for a viewer who is limited to some hosts."""
 
     lines: tuple[str, ...]
 
@@ -116,6 +117,7 @@ def preview(asked: Asked) -> PreviewSaid:
 
 def _wish(asked: Asked) -> Wish:
     body = asked.body
+    see_folder(body.folder)
     return Wish(asked.given.host, body.backup, body.paths, body.folder, body.overwrite)
 
 

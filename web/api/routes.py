@@ -6,6 +6,7 @@ from flask import Blueprint, Response, abort, request
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from btrkeep.errors import OperatorError
+from web import telling
 from web.access import see, viewer
 from web.api import errors
 from web.api.parameters import LONGEST_BODY, of_body, of_query
@@ -24,7 +25,7 @@ def _view(endpoint: Endpoint) -> Callable[..., Response]:
         try:
             return _answered(endpoint, in_path)
         except OperatorError as error:
-            return errors.of_operator(error)
+            return errors.of_operator(telling.told(error))
 
     return view
 

@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import sqlite3
+import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
@@ -61,6 +62,8 @@ class Store:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with suppress(FileExistsError):
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        if not stat.S_ISREG(self.path.lstat().st_mode):  # a pipe would be waited for, for ever
+            raise OperatorError(f"{self.path} is no file", "look who has put it there, and remove it")
         with self.writing() as connection:
             [version] = connection.execute("PRAGMA user_version").fetchone()
             if version == 0:

@@ -1,18 +1,27 @@
-"""The database of users for a command: opened as the user whom it belongs to, whoever runs the command."""
+"""The database of users for a command: opened as the user whom it belongs to, whoever runs the command.
+
+Whoever has taken over the dashboard can make anything of what lies in its folder: links to root's files, pipes. So root looks at
+nothing in there. It becomes that user at the first folder on the way that is not root's own.
+"""
 
 import os
 import pwd
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from btrkeep.catalogue.migrate import READERS
 from btrkeep.errors import OperatorError
-from web.auth.store import FILE, Store
+from web.auth.store import Store
 from web.cli import Chosen
-from web.settings import data_of
+from web.settings import DATA, data_of
+
+_MOST_LINKS = 40
+_OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_HINT = "give --data a folder in one that is root's alone, or the dashboard user's"
 
 
 @contextmanager
@@ -22,30 +31,76 @@ def opened(ctx: click.Context) -> Iterator[Store]:
     assert isinstance(chosen, Chosen)
     data = chosen.data or data_of(chosen.pool)
     if os.geteuid() == 0:
-        _become_owner(data, by_default=chosen.data is None)
+        become_owner(data)
     elif not os.access(data if data.exists() else data.parent, os.W_OK | os.X_OK):
         raise OperatorError(f"{data} is another user's", "run this as root")
     yield Store(data)
 
 
-def _become_owner(data: Path, *, by_default: bool) -> None:
-    """The folder is made for the user `btrkeep` where it is missing, in its usual place; elsewhere it is whose folder it is."""
-    if by_default and not data.exists():
-        _make(data)
-    with suppress(FileNotFoundError):
-        status = (data / FILE).stat() if (data / FILE).exists() else data.stat()
-        if status.st_uid != 0:
-            os.setgroups([])
-            os.setgid(status.st_gid)
-            os.setuid(status.st_uid)
+def become_owner(data: Path) -> None:
+    """Root becomes the user whose folder it is, for good; of a folder that only root can change it stays root.
+
+    The usual place is made for the user `btrkeep` where it is missing. Raises OperatorError when somebody else could put another
+    folder there meanwhile.
+    """
+    if data.parent == DATA and not os.path.lexists(DATA):
+        _make_usual_place()
+    uid, gid = _owner(data.absolute())
+    if uid:
+        os.setgroups([])
+        os.setgid(gid)
+        os.setuid(uid)
 
 
-def _make(data: Path) -> None:
+def _owner(path: Path) -> tuple[int, int]:
+    """User and group of the first on the way to `path` that is not root's; what is in it is his to change. Root's: 0, 0.
+
+    What root alone can change stays as it was seen. Raises OperatorError.
+    """
+    todo, seen, links = list(reversed(path.parts[1:])), Path("/"), 0
+    while todo:
+        found = seen.lstat()
+        name = todo.pop()
+        if name == "..":
+            seen = seen.parent
+            continue
+        try:
+            entry = (seen / name).lstat()
+        except FileNotFoundError:
+            if found.st_mode & _OPEN_TO_OTHERS:
+                raise OperatorError(f"others than root may write in {seen}", _HINT) from None
+            return 0, 0
+        if found.st_mode & _OPEN_TO_OTHERS and not found.st_mode & stat.S_ISVTX:
+            raise OperatorError(f"others than root may write in {seen}", _HINT)
+        if stat.S_ISLNK(entry.st_mode):
+            links += 1
+            if entry.st_uid or links > _MOST_LINKS:
+                raise OperatorError(f"{seen / name} is a link that is not root's", "give --data the folder itself")
+            target = (seen / name).readlink()
+            todo += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+            seen = Path("/") if target.is_absolute() else seen
+            continue
+        seen /= name
+        if entry.st_uid:
+            return entry.st_uid, _group(entry)
+    if seen.lstat().st_mode & _OPEN_TO_OTHERS:
+        raise OperatorError(f"others than root may write in {seen}", _HINT)
+    return 0, 0
+
+
+def _group(entry: os.stat_result) -> int:
+    """The user's own group; never root's, which a folder may be of."""
+    try:
+        return pwd.getpwuid(entry.st_uid).pw_gid
+    except KeyError:
+        return entry.st_gid or entry.st_uid
+
+
+def _make_usual_place() -> None:
+    """As systemd-tmpfiles does. Its folder is root's, so nobody puts something else in its place."""
     try:
         entry = pwd.getpwnam(READERS)
     except KeyError:
         raise OperatorError(f"there is no user {READERS} on this machine", "install.sh makes it; or give --data") from None
-    for folder in (data.parent, data):
-        if not folder.exists():
-            folder.mkdir(mode=0o700)
-            os.chown(folder, entry.pw_uid, entry.pw_gid)
+    DATA.mkdir(mode=0o700)
+    os.chown(DATA, entry.pw_uid, entry.pw_gid, follow_symlinks=False)

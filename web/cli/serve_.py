@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 import threading
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from btrkeep.process.service import tell
 from btrkeep.serving.protocol import socket_of
 from web.app import create_app
 from web.cli import Chosen
+from web.cli.own import become_owner
 from web.server import server_of
 from web.settings import Settings, data_of
 from web.warm import warm
@@ -35,8 +37,10 @@ def command(ctx: click.Context, listen: str | None) -> None:
 
 
 def serve(chosen: Chosen, listen: str | None) -> None:
-    """Until the process is told to end. Raises OperatorError when it cannot listen there."""
+    """Until the process is told to end; as the user whose folder `data` is. Raises OperatorError when it cannot listen there."""
     settings = _settings(chosen, listen)
+    if os.geteuid() == 0:
+        become_owner(settings.data)
     app = create_app(settings)
     where = Listen(settings.host, settings.port)
     try:

@@ -7,11 +7,11 @@ import click
 
 from btrkeep.cli import echo_json, table
 from btrkeep.errors import UsageError
-from btrkeep.units import format_time
+from btrkeep.units import format_time, printable
 from web.auth.model import Token, checked_name, parse_hosts
 from web.auth.sessions import TOKEN_PREFIX, digest
 from web.cli.own import opened
-from web.cli.user_ import hosts_option, json_option, role_option
+from web.cli.user_ import hosts_option, hosts_words, json_option, role_option
 
 
 @click.group
@@ -54,7 +54,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         tokens = store.tokens()
     if as_json:
         return echo_json([_object(token) for token in tokens])
-    rows = [[one.name, one.role, ", ".join(one.hosts) if one.hosts is not None else "all", _used(one)] for one in tokens]
+    rows = [[printable(one.name), printable(one.role), hosts_words(one.hosts, "all"), _used(one)] for one in tokens]
     if rows:
         click.echo(table(rows, ["TOKEN", "ROLE", "HOSTS", "LAST USED"]))
     return None

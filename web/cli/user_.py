@@ -7,14 +7,15 @@ import click
 
 from btrkeep.cli import echo_json, table
 from btrkeep.errors import UsageError
-from btrkeep.units import format_time
+from btrkeep.units import format_time, printable
 from web.access import ROLES
 from web.auth.model import User, checked_name, parse_hosts
 from web.auth.passwords import hashed
 from web.auth.store import Store
 from web.cli.own import opened
 
-role_option = click.option("--role", type=click.Choice(ROLES), help="viewer: may look; operator: may start, hold and restore too.")
+_ROLES_HELP = "viewer: may look; operator: may start, hold and restore too; admin: may restore into other folders of hosts too."
+role_option = click.option("--role", type=click.Choice(ROLES), help=_ROLES_HELP)
 hosts_option = click.option("--hosts", metavar="PATTERNS", help="Only these hosts, such as 'web*,db1'; \"all\" lifts the limit.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
@@ -95,7 +96,7 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     if not users:
         click.echo("nobody may log in yet: btrkeep-web user add NAME", err=True)
         return None
-    rows = [[user.name, user.role, ", ".join(user.hosts) if user.hosts is not None else "all"] for user in users]
+    rows = [[printable(user.name), printable(user.role), hosts_words(user.hosts, "all")] for user in users]
     click.echo(table(rows, ["USER", "ROLE", "HOSTS"]))
     return None
 
@@ -118,7 +119,10 @@ def _see(store: Store, name: str) -> User:
     from difflib import get_close_matches
 
     near = get_close_matches(name, [user.name for user in store.users()], 1)
-    raise UsageError(f"there is no user {name}", f"did you mean {near[0]}?" if near else "`btrkeep-web user list` has all of them")
+    raise UsageError(
+        f"there is no user {printable(name)}",
+        f"did you mean {printable(near[0])}?" if near else "`btrkeep-web user list` has all of them",
+    )
 
 
 def _password(name: str) -> str:
@@ -130,4 +134,9 @@ def _password(name: str) -> str:
 
 
 def _told(role: str, hosts: tuple[str, ...] | None) -> str:
-    return f"{role}, {'all hosts' if hosts is None else ', '.join(hosts)}"
+    return f"{printable(role)}, {hosts_words(hosts, 'all hosts')}"
+
+
+def hosts_words(hosts: tuple[str, ...] | None, everything: str) -> str:
+    """The patterns as they may be printed: whoever took over the dashboard may have written them."""
+    return everything if hosts is None else printable(", ".join(hosts))

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from btrkeep.catalogue import StoredAlarm
 from web.access import Viewer
 from web.source import Source
+from web.telling import host_alarm
 
 _HOST, _UNIT = "host ", "unit "  # how subjects begin, as in backupd.alarms.events
 _SERVICE = "service"
@@ -119,7 +120,7 @@ def _alarm(row: StoredAlarm) -> OpenAlarm:
         row.what,
         row.subject,
         host,
-        row.text,
+        row.text if host is None else host_alarm(row.text, host),
         _TONES.get(row.what, "warn"),
         row.since,
         row.times,

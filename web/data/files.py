@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from backupd.due import latest
 from btrkeep.catalogue.model import Backup
 from btrkeep.units import parse_backup_name, parse_time
 
@@ -135,10 +136,12 @@ def _moment(text: str | None) -> datetime | None:
         return None
 
 
-def choices(backups: Iterable[Backup]) -> tuple[Which, ...]:
-    """Those of a host's backups that can be restored from, the newest first, as the catalogue has them."""
+def choices(backups: Iterable[Backup], now: datetime) -> tuple[Which, ...]:
+    """Those of a host's backups that can be restored from, as the catalogue has them: the newest first, and after them those that
+    are stamped in the future.
+    """
     found = [Which(one.name, one.state, one.started) for one in backups if one.name and one.state in RESTORABLE]
-    return tuple(sorted(found, key=lambda one: one.started, reverse=True))
+    return tuple(sorted(found, key=lambda one: (one.started <= latest(now), one.started), reverse=True))
 
 
 def one_before(known: Sequence[Which], name: str) -> str:

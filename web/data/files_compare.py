@@ -34,7 +34,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What differs. `counts` are of the differences that are here; `more`: there are others. `text`: None where it is no text."""
+    """What differs. `counts` are of the differences that are here; `more`: there are or may be others, with `over` because there
+    was not the time to look at all. `text`: None where it is no text.
+    """
 
     host: str
     path: str
@@ -42,6 +44,7 @@ class Compared:
     after: str
     differences: tuple[Difference, ...]
     more: bool
+    over: bool
     limit: int
     counts: Mapping[str, int]
     text: tuple[Line, ...] | None
@@ -60,6 +63,7 @@ def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limi
         after=answer["after"]["name"],
         differences=found,
         more=answer["more"],
+        over=answer.get("over", False),
         limit=limit,
         counts=Counter(one.what for one in found),
         note=answer["note"],

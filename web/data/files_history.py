@@ -59,7 +59,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Versions, spans without it, and each backup, all oldest first."""
+    """Versions, spans without it, and each backup, all oldest first. `of`: how many backups there are in all; `next`: from which
+    one on to ask again, when there was not the time to look at all of them; None: there was.
+    """
 
     host: str
     path: str
@@ -67,6 +69,8 @@ class History:
     versions: tuple[Version, ...]
     gone: tuple[Gone, ...]
     backups: tuple[Seen, ...]
+    of: int
+    next: str | None
 
     def told(self) -> list[Version | Gone]:
         """Versions and the spans between, as they came to be, the newest first."""
@@ -81,9 +85,9 @@ class Around:
     after: str | None
 
 
-def history(asks: Asks, host: str, path: bytes, by_content: bool = False) -> History:
-    """Asks for it. Raises what the agent raises."""
-    answer = asks.ask("versions", host=host, path=text_of(path), content=by_content)
+def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since: str | None = None) -> History:
+    """Asks for it, from the backup `since` on. Raises what the agent raises."""
+    answer = asks.ask("versions", host=host, path=text_of(path), content=by_content, **({"since": since} if since else {}))
     versions = answer["versions"]
     before = [None, *(one["best"] for one in versions)]
     return History(
@@ -95,6 +99,8 @@ def history(asks: Asks, host: str, path: bytes, by_content: bool = False) -> His
         backups=tuple(
             Seen(one["name"], parse_time(one["started"]), one["state"], one["found"], one["version"]) for one in answer["backups"]
         ),
+        of=answer.get("of", len(answer["backups"])),
+        next=answer.get("next"),
     )
 
 

@@ -12,6 +12,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
+from backupd.due import latest
 from backupd.expire.plan import HostFacts
 from backupd.explain import explain, policy_words, words_of
 from backupd.retention import Candidate, Decision, Hold
@@ -27,6 +28,7 @@ from web.data.hosts import UNCONFIGURED, HostRow
 from web.data.log import LogRun, as_shown
 from web.data.running import Transfer, alive_runs, running
 from web.source import Source
+from web.telling import host_error, host_line
 
 RUNS = 20
 _HISTORY = 400
@@ -64,6 +66,8 @@ class BackupRow:
     may_hold: bool
     may_release: bool
     may_accept: bool
+    ahead: bool = False
+    """It is stamped in the future: a clock was wrong."""
 
     @property
     def restorable(self) -> bool:
@@ -112,9 +116,9 @@ class HostPage:
     @property
     def newest(self) -> str | None:
         """The newest backup out of which files can be got, a complete one if there is one."""
-        names = [one.name for one in self.backups if one.restorable and one.state == "complete"]
-        names += [one.name for one in self.backups if one.restorable]
-        return names[0] if names else None
+        found = [one for one in self.backups if one.restorable]
+        found.sort(key=lambda one: (one.ahead, one.state != "complete"))
+        return found[0].name if found else None
 
 
 def known_names(source: Source, viewer: Viewer) -> list[str]:
@@ -239,8 +243,8 @@ def backup_row(backup: Backup, decision: Decision | None, now: datetime) -> Back
         size=backup.bytes,
         new_bytes=backup.new_bytes,
         base=backup.base,
-        error=backup.error,
-        warnings=backup.warnings,
+        error=host_error(backup.error, backup.host),
+        warnings=tuple(host_line(line, backup.host) for line in backup.warnings),
         keep=decision.keep if decision else None,
         why=words_of(decision) if decision else "",
         goes=decision.expires if decision else None,
@@ -250,6 +254,7 @@ def backup_row(backup: Backup, decision: Decision | None, now: datetime) -> Back
         may_hold=stays and not held,
         may_release=stays and backup.held is not None,
         may_accept=backup.state == "suspect",
+        ahead=backup.started > latest(now),
     )
 
 

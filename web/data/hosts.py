@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from backupd.due import latest
 from backupd.status import STATES, HostStatus, host_status
 from btrkeep.catalogue import Catalogue, Fate, HostFacts, Tried
 from btrkeep.config import HostConfig, Window
@@ -18,6 +19,7 @@ from web.access import Viewer
 from web.data import nights, running
 from web.data.nights import Night
 from web.source import Source
+from web.telling import host_error, host_line
 
 PER_PAGE = 100
 UNCONFIGURED = "unconfigured"
@@ -91,7 +93,7 @@ def every_row(source: Source) -> tuple[HostRow, ...]:
 
 def every_facts(source: Source) -> Mapping[str, HostFacts]:
     """What `status` goes by, of all hosts; kept between requests."""
-    return source.cached("facts", source.catalogue.host_facts)
+    return source.cached("facts", lambda: source.catalogue.host_facts(latest(source.now)))
 
 
 def _rows(source: Source) -> tuple[HostRow, ...]:
@@ -141,7 +143,7 @@ def unconfigured(name: str, facts: HostFacts | None, backups: int, now: datetime
         enabled=False,
         optional=False,
         last_complete=last,
-        age=(now - last).total_seconds() if last else None,
+        age=max(0.0, (now - last).total_seconds()) if last else None,
         next_due=None,
         size=facts.last_complete_bytes if facts else None,
         files=facts.last_complete_files if facts else None,
@@ -213,10 +215,15 @@ def in_order(rows: Sequence[HostRow], sort: str) -> list[HostRow]:
 
 
 def with_strips(source: Source, rows: Sequence[HostRow], count: int = nights.COUNT) -> tuple[HostRow, ...]:
-    """The rows with their last nights; kept between requests."""
+    """The rows with their last nights, which are kept between requests, and with words as who asks may read them."""
     names = tuple(row.host for row in rows)
     found = source.cached(("strips", names, count), lambda: _strips(source, names, count))
-    return tuple(replace(row, nights=found[row.host], strip=nights.words(found[row.host])) for row in rows)
+    return tuple(replace(row, words=_as_told(row), nights=found[row.host], strip=nights.words(found[row.host])) for row in rows)
+
+
+def _as_told(row: HostRow) -> str:
+    """As who asks may read it: an error, or a warning, which is how many files of the host's, and names of some."""
+    return (host_error(row.words, row.host) or "") if row.tone == "error" else host_line(row.words, row.host)
 
 
 def _strips(source: Source, names: Sequence[str], count: int) -> Mapping[str, tuple[Night, ...]]:

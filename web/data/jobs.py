@@ -5,7 +5,7 @@ What was started from the dashboard as a unit of systemd the root service tells;
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -58,6 +58,15 @@ class NightView:
 
 
 @dataclass(frozen=True, slots=True)
+class Queue:
+    """What a backup waits for: so many of the places are taken, and so many others wait."""
+
+    places: int
+    taken: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """A job that the root service started, or will. `state`: queued, running, done or failed; `paths` and `to` are of a restore.
 
@@ -80,6 +89,8 @@ class Asked:
     lines: tuple[str, ...]
     exit: int | None
     error: str | None
+    queue: Queue | None = None
+    """Of one that waits, for who may know of others."""
 
     @property
     def is_over(self) -> bool:
@@ -231,7 +242,15 @@ def asked(said: Mapping[str, Any]) -> Asked:
         tuple(str(line) for line in _list(said.get("lines"))),
         said["exit"] if isinstance(said.get("exit"), int) else None,
         _text(said.get("error")),
+        _queue(said.get("queue")),
     )
+
+
+def _queue(value: object) -> Queue | None:
+    if not isinstance(value, Mapping):
+        return None
+    found = [one for one in map(value.get, ("places", "taken", "waiting")) if isinstance(one, int)]
+    return Queue(*found) if len(found) == len(fields(Queue)) else None
 
 
 def _text(value: object) -> str | None:

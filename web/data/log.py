@@ -6,6 +6,7 @@ from datetime import datetime
 
 from btrkeep.catalogue import RUN_OUTCOMES, Catalogue, PastRuns, Run
 from web.data.alive import is_alive
+from web.telling import host_error, host_line
 
 OUTCOMES = (*RUN_OUTCOMES, "unfinished")
 """That can be asked for; unfinished: those that run now, and those that were killed."""
@@ -81,8 +82,8 @@ def as_shown(run: Run, runs: bool) -> LogRun:
         run.attempts,
         run.exit_code,
         run.meaning,
-        run.error,
-        run.last_lines,
+        host_error(run.error, run.host),
+        tuple(host_line(line, run.host) for line in run.last_lines),
         run.literal_bytes,
         run.matched_bytes,
         run.received_bytes,

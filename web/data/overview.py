@@ -94,8 +94,8 @@ def _nights(source: Source, viewer: Viewer) -> tuple[NightSum, ...]:
 
 def _last_try(source: Source, viewer: Viewer) -> datetime | None:
     """When the last run of a host that the viewer may see began."""
-    facts = hosts.every_facts(source)
-    return max((one.last_run_started for name, one in facts.items() if one.last_run_started and viewer.may_see(name)), default=None)
+    mine = [one for name, one in hosts.every_facts(source).items() if one.last_run is not None and viewer.may_see(name)]
+    return max(mine, key=lambda one: one.last_run or 0).last_run_started if mine else None
 
 
 def pool_now(source: Source) -> PoolNow | None:

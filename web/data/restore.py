@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import Refused
 from web.data.files import Asks, bytes_of, text_of
 
 OVERWRITE = {
     "never": "Keep everything that is there, and add what is missing",
     "older": "Overwrite what is older than in the backup",
-    "all": "Overwrite everything that differs",
+    "all": "Overwrite everything that differs, also in its content alone: all of it is read",
 }
 """What `overwrite` may be, in words."""
 WHATS = ("new", "overwritten", "kept", "same", "entered", "refused")
@@ -43,6 +44,14 @@ class Wish:
         """Those of the verbs preview and restore."""
         to = "host" if self.folder is None else f"host:{self.folder}"
         return {"host": self.host, "backup": self.backup, "paths": list(self.shown), "to": to, "overwrite": self.overwrite}
+
+
+def may_go_elsewhere(agent: Asks) -> bool:
+    """Whether the root service restores to another folder of a host than where the files were. False when it does not tell."""
+    try:
+        return agent.ask("hello").get("elsewhere") is True
+    except OperatorError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Answers:
     @contextmanager
     def _place(self) -> Iterator[None]:
         if not self._waiting.acquire(blocking=False):
-            raise Refused("that is being looked for already", "load the page in a moment: it is there then", "busy")
+            raise Refused("that is being looked for already", "load the page in a moment: it is there then", "busy", own=True)
         try:
             yield
         finally:

@@ -50,7 +50,7 @@ def browse(host: str) -> str | Answer:
         return redirect(Links(host, which).browse(data.text_of(path_of_text(request.args["quoted"]))), 303)
     sort = _sort(request.args.get("sort", "name"))
     listing = data.browse(agent(), host, which, path_of_request(), offset=number_of_request("offset", 0), sort=sort)
-    known = data.choices(source().catalogue.backups(host))
+    known = data.choices(source().catalogue.backups(host), source().now)
     past = _past(listing)
     given = {
         "at": Links(host, listing.backup.name),
@@ -72,7 +72,7 @@ def versions(host: str) -> str:
     """Every version of a path over all backups."""
     see(host)
     path, by_content = path_of_request(), request.args.get("content") == "1"
-    past = history(agent(), host, path, by_content)
+    past = history(agent(), host, path, by_content, which_of_request("since"))
     given = {"at": Links(host, which_of_request("backup")), "history": past, "path": data.text_of(path)}
     return render_template("files/versions.html", **given, may_restore=viewer().operator, zone=source().site.zone)
 
@@ -81,7 +81,7 @@ def versions(host: str) -> str:
 def compare(host: str) -> str | Answer:
     """What differs at a path between two backups."""
     see(host)
-    known = data.choices(source().catalogue.backups(host))
+    known = data.choices(source().catalogue.backups(host), source().now)
     after = which_of_request("after") or "latest"
     before = which_of_request("before") or data.one_before(known, after)
     if "quoted" in request.args:

@@ -47,7 +47,7 @@ def refused(error: Refused) -> Response:
 
 
 def _gone(error: Refused, host: str, asked: str, path: str) -> Response:
-    known = data.choices(source().catalogue.backups(host))
+    known = data.choices(source().catalogue.backups(host), source().now)
     near = data.nearest([one for one in known if one.name != asked], asked)
     given = {"asked": asked, "near": near, "known": known, "zone": source().site.zone}
     return make_response(render_template("files/gone.html", at=Links(host), path=path, error=error, **given), 404)

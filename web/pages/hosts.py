@@ -19,6 +19,7 @@ from web.charts.host import duration_chart, new_chart, size_chart
 from web.charts.strip import shape, strip_paths, width
 from web.data.host import HostPage, backup_of, host_page, near_names
 from web.data.hosts import ALL_STATES, ORDERS, Query, host_list
+from web.data.jobs import Asked, asked
 from web.data.running import running
 from web.source import source
 
@@ -28,6 +29,7 @@ blueprint.add_app_template_filter(width, "strip_width")
 blueprint.add_app_template_filter(shape, "strip_shape")
 
 _LONGEST_WHY = 400
+_MOST_JOBS = 1000
 
 
 @blueprint.get("/hosts")
@@ -145,7 +147,18 @@ def ask(host: str, verb: str) -> str:
     action = ACTIONS[verb]
     page = host_page(source(), viewer(), host)
     backup = _backup(page, action, request.args.get("backup", "")) if action.may and page else None
-    return render_template("host/ask.html", page=page, action=action, backup=backup, host=host)
+    job = _not_over(host) if verb == "run" else None
+    return render_template("host/ask.html", page=page, action=action, backup=backup, host=host, job=job)
+
+
+def _not_over(host: str) -> Asked | None:
+    """The backup of it that was asked for and waits or runs; None too when the root service does not tell."""
+    try:
+        known = agent().ask("jobs", limit=_MOST_JOBS)
+    except OperatorError:
+        return None
+    found = (asked(one) for one in known if one.get("host") == host and one.get("verb") == "run")
+    return next((job for job in found if not job.is_over), None)
 
 
 @blueprint.post(f"/hosts/<host>/<{_ACTION}:verb>")

@@ -46,8 +46,7 @@ def _asked_for() -> tuple[tuple[Asked, ...], str]:
     try:
         said = agent().ask("jobs")
     except OperatorError as error:
-        # It names places of this machine, which are no business of a customer.
-        return (), "the root service does not answer" if viewer().limited else error.message
+        return (), error.message
     return tuple(asked(one) for one in _listed(said) if _is_seen(one)), ""
 
 

@@ -8,7 +8,7 @@ from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent
-from web.access import operator_only, see
+from web.access import operator_only, see, see_folder, viewer
 from web.agent import agent
 from web.data import files as data
 from web.data import restore
@@ -101,6 +101,7 @@ def _wish(host: str, paths: list[bytes]) -> Wish:
     if place not in ("original", "folder"):
         abort(400, "place is original or folder")
     folder = request.values.get("into", "").strip() if place == "folder" else None
+    see_folder(folder)
     backup = data.browse(agent(), host, which_of_request("backup") or "latest", b"/", limit=1).backup.name
     return Wish(host, backup, tuple(dict.fromkeys(paths)), folder, overwrite)
 
@@ -117,7 +118,8 @@ def _problem(folder: str | None) -> str:
 
 
 def _form(wish: Wish, problem: str = "", hint: str = "") -> str:
-    return render_template("restore/form.html", **_given(wish), problem=problem, hint=hint)
+    may_choose = viewer().admin and restore.may_go_elsewhere(agent())
+    return render_template("restore/form.html", **_given(wish), problem=problem, hint=hint, may_choose=may_choose)
 
 
 def _shown(found: restore.Look) -> str:
@@ -125,7 +127,7 @@ def _shown(found: restore.Look) -> str:
 
 
 def _given(wish: Wish) -> dict[str, object]:
-    known = data.choices(source().catalogue.backups(wish.host))
+    known = data.choices(source().catalogue.backups(wish.host), source().now)
     backup = next((one for one in known if one.name == wish.backup), None)
     words = {"overwrite_words": OVERWRITE, "zone": source().site.zone}
     return {"at": Links(wish.host, wish.backup), "wish": wish, "backup": backup, **words}

@@ -1,7 +1,8 @@
-"""Rules about how the filesystem is mounted. Options belong to the whole filesystem, but for that about access times."""
+"""Rules about how the filesystem is mounted. Options belong to the whole filesystem, but for nosuid, nodev and access times."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from pathlib import Path
 
 from backupd.doctor.facts import Facts, Filesystem
 from backupd.doctor.finding import Finding, Rule, Run
@@ -9,6 +10,8 @@ from backupd.doctor.finding import Finding, Rule, Run
 LONGEST_COMMIT = 300  # seconds; above it the kernel warns too
 SHORTEST_COMMIT = 10
 DEFAULT_COMMIT = 30
+POWERLESS = ("nosuid", "nodev")
+_ROOT = Path("/")
 _HIGH_LEVEL = 3  # of zstd: above it a core compresses less than a disk writes
 
 
@@ -36,6 +39,35 @@ def _atime(facts: Facts) -> Iterator[Finding]:
         "none known: hardly any program asks when a file was read last",
         (in_fstab("noatime"),),
         (remount(fs, "noatime"),),
+    )
+
+
+def powerless(target: Path, options: Collection[str]) -> Run | None:
+    """The step after which setuid programs, capabilities and device nodes of hosts do nothing below `target`; None when it is so
+    already, or when the system itself lies there, which needs its own.
+    """
+    if target == _ROOT or all(word in options for word in POWERLESS):
+        return None
+    return Run(("mount", "-o", f"remount,{','.join(POWERLESS)}", str(target)))
+
+
+def _powerful(facts: Facts) -> Iterator[Finding]:
+    fs = facts.filesystem
+    missing = [word for word in POWERLESS if word not in fs.mount_options]
+    if not missing:
+        return
+    step = powerless(fs.target, fs.mount_options)
+    words = ",".join(POWERLESS)
+    by_hand = in_fstab(words) if step else f"# the system lies here too: give the pool's subvolume a mount of its own, with {words}"
+    yield Finding(
+        "nosuid",
+        "note",
+        f"the pool is mounted without {' and '.join(missing)}",
+        "backups hold setuid programs and device nodes as the hosts had them, also one broken into; nothing but the closed "
+        "root of the pool keeps others on this machine from using them",
+        "none for backups and restores; programs that are run from this filesystem lose setuid bits and capabilities",
+        (by_hand,),
+        (step,) if step else (),
     )
 
 
@@ -184,6 +216,7 @@ def _device(fs: Filesystem) -> str:
 RULES = (
     Rule("read-only", ("error",), "the filesystem is read-only", _read_only),
     Rule("atime", ("warning",), "access times are kept (relatime, strictatime)", _atime, fixable=True),
+    Rule("nosuid", ("note",), "setuid programs and device nodes of hosts would work in the pool", _powerful, fixable=True),
     Rule("space-cache", ("warning",), "a space cache of version 1, or none, instead of a free space tree", _space_cache),
     Rule("compression", ("note",), "data is not compressed, or in a way that costs much", _compression, fixable=True),
     Rule(

@@ -1,8 +1,9 @@
 """All that can be asked, and what each argument has to be. The function of that name in the module named does it."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -15,42 +16,60 @@ Function = Callable[[Any], Any]
 """Of a call; gives what JSON can hold, or has made a stream."""
 
 
+class Places:
+    """How much of something may go on at once, and how much of that for one asker: one who asks much leaves places for others."""
+
+    def __init__(self, at_once: int, of_one: int) -> None:
+        self.at_once, self.of_one = at_once, of_one
+        self._taken: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def taken(self, who: str) -> Iterator[None]:
+        """A place. Raises Refused, of kind busy."""
+        with self._lock:
+            if self._taken[who] >= self.of_one or self._taken.total() >= self.at_once:
+                of = "of that is under way for you" if self._taken[who] >= self.of_one else "of that is under way"
+                raise Refused(f"too much {of}", "try again in a moment", "busy", own=True)
+            self._taken[who] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._taken[who] -= 1
+                self._taken += Counter()  # without those who have none
+
+
 @dataclass(frozen=True, slots=True)
 class Verb:
     """`module` is loaded when it is asked for the first time. `limit`: what of it may go on at once."""
 
     module: str
     arguments: Mapping[str, Argument]
-    limit: threading.Semaphore | None = field(default=None, compare=False)
+    limit: Places | None = field(default=None, compare=False)
 
     def function(self, name: str) -> Function:
         """What does it."""
         found: Function = getattr(import_module(f"backupd.serve.verbs.{self.module}"), name)
         return found
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
+    def place(self, who: str) -> AbstractContextManager[None]:
         """A place among those that are doing it. Raises Refused, of kind busy."""
-        if self.limit is None:
-            yield
-        elif self.limit.acquire(blocking=False):
-            try:
-                yield
-            finally:
-                self.limit.release()
-        else:
-            raise Refused("too much of that is under way", "try again in a moment", "busy")
+        return self.limit.taken(who) if self.limit else nullcontext()
 
 
-_STREAMS = threading.Semaphore(10)
+_STREAMS = Places(10, 5)
 """They last as long as the asker's line is slow, and must leave room for everybody else."""
-_HEAVY = threading.Semaphore(4)
-"""They read for as long as there is to read."""
+_HEAVY = Places(4, 2)
+"""They read for as long as they may."""
+_LISTS = Places(8, 4)
+"""A folder of a million names takes seconds to put in order."""
 _HOST = {"host": Argument(given.host)}
 _BACKUP = {**_HOST, "backup": Argument(given.which)}
 _NAMED = {**_HOST, "backup": Argument(given.name)}
 _PATH = {"path": Argument(given.path)}
 _UNTIL = {"until": Argument(given.moment, None)}
+_SECONDS = {"seconds": Argument(given.number(0, 60), 20)}
 _WHY = {"why": Argument(given.text(500), "")}
 _RESTORE = {
     **_BACKUP,
@@ -70,8 +89,19 @@ VERBS: Mapping[str, Verb] = {
             "sort": Argument(given.choice("name", "kind", "size", "mode", "owner", "mtime"), "name"),
             "descending": Argument(given.flag, False),
         },
+        _LISTS,
     ),
-    "versions": Verb("files", {**_HOST, **_PATH, "content": Argument(given.flag, False)}, _HEAVY),
+    "versions": Verb(
+        "files",
+        {
+            **_HOST,
+            **_PATH,
+            "content": Argument(given.flag, False),
+            "since": Argument(given.optional(given.whole_name), None),
+            **_SECONDS,
+        },
+        _HEAVY,
+    ),
     "compare": Verb(
         "files",
         {
@@ -81,6 +111,7 @@ VERBS: Mapping[str, Verb] = {
             "after": Argument(given.which, "latest"),
             "content": Argument(given.flag, False),
             "limit": Argument(given.number(1, 5000), 1000),
+            **_SECONDS,
         },
         _HEAVY,
     ),

@@ -5,32 +5,44 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backupd.files.near import entry_at
+from backupd.files.sameness import Enough
 from backupd.files.tree import Entry, Tree
-from backupd.files.which import LATEST, Restorable, find, restorable
+from backupd.files.which import LATEST, NoHost, Restorable, find, restorable
 from backupd.serve.call import Call, Gone
 from btrkeep.errors import UsageError
 from btrkeep.serving.protocol import Refused
 from btrkeep.units import format_time
 
+if TYPE_CHECKING:
+    from backupd.files.comparing import Difference
+    from backupd.files.history import History
+
 _PIECE = 256 << 10
 _LOOK = 0.25
+_LONGEST_PAGE = 9 << 20
+"""Bytes of names in one answer, which is JSON of up to six times that: the dashboard's 500 names with the longest path there is."""
+_LONGEST_NAME = 255
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EXDEV)
 
 
 class _Pulse:
-    """Called over and over by whoever works for a while: nobody works on for an asker that has left."""
+    """Called over and over by whoever works for a while: for no asker that has left, and for none longer than he may have."""
 
     def __init__(self, call: Call) -> None:
-        self._call, self._looked = call, time.monotonic()
+        self._call = call
+        self._looked = time.monotonic()
+        self._end = self._looked + call["seconds"]
 
-    def __call__(self, *_: object) -> None:
-        """Raises Gone."""
-        if time.monotonic() - self._looked > _LOOK:
-            self._looked = time.monotonic()
+    def __call__(self) -> None:
+        """Raises Gone and Enough."""
+        now = time.monotonic()
+        if now >= self._end:
+            raise Enough
+        if now - self._looked > _LOOK:
+            self._looked = now
             if self._call.gone():
                 raise Gone
 
@@ -41,10 +53,12 @@ def reading() -> Iterator[None]:
     try:
         yield
     except UsageError as error:  # no such host, backup or path
-        raise Refused(error.message, error.hint, "missing") from None
+        raise Refused(error.message, error.hint, "missing", own=not isinstance(error, NoHost)) from None
     except OSError as error:
         if error.errno in _MISSING:
-            raise Refused("there is no such path in this backup", "a symlink on the way is not followed", "missing") from None
+            raise Refused(
+                "there is no such path in this backup", "a symlink on the way is not followed", "missing", own=True
+            ) from None
         raise
 
 
@@ -71,6 +85,8 @@ def browse(call: Call) -> dict[str, Any]:
     from backupd.files.listing import Page, page
     from backupd.files.words import entry_object
 
+    if call["limit"] * (len(call["path"]) + _LONGEST_NAME) > _LONGEST_PAGE:
+        raise Refused("so many names with so long a path are too much for one answer", "ask for fewer at a time", "usage", own=True)
     with opened(call, call["backup"]) as [(found, tree)]:
         entry = _entry(call, found, tree)
         order = (call["sort"], call["descending"])
@@ -87,37 +103,69 @@ def browse(call: Call) -> dict[str, Any]:
 
 
 def versions(call: Call) -> dict[str, Any]:
-    """As `backupd versions --json`."""
+    """As `backupd versions --json`, over so many backups as there was time for."""
     from backupd.files.near import missing
     from backupd.files.objects import history_object
     from backupd.files.versions import versions as history_of
 
     with reading():
-        history = history_of([*restorable(call.ground.pool(), call["host"])], call["path"], call["content"], _Pulse(call))
-    if not history.versions:
+        every = sorted(restorable(call.ground.pool(), call["host"]), key=lambda one: one.name)
+        wanted = [one for one in every if not call["since"] or one.name >= call["since"]]
+        history = history_of(wanted, call["path"], call["content"], pulse=_Pulse(call))
+    if not history.versions and not history.stopped and not call["since"]:
         with opened(call, LATEST) as [(found, tree)]:
             raise missing(tree, call["path"], found.host)
-    return history_object(call["host"], history)
+    return {**history_object(call["host"], history), "of": len(every), "next": _next(call, history)}
+
+
+def _next(call: Call, history: "History") -> str | None:
+    """From which backup on to ask next, when time was over: the last that was looked at, so that nothing is missed between the two
+    answers. Raises Refused when that would lead nowhere.
+    """
+    if not history.stopped:
+        return None
+    if len(history.backups) < (2 if call["since"] else 1):
+        raise Refused(
+            f"to look at it in one backup takes longer than the {call['seconds']} s that a question may",
+            "choose a narrower path, or ask on the server: backupd versions --content",
+            "refused",
+            own=True,
+        )
+    return history.backups[-1].name
 
 
 def compare(call: Call) -> dict[str, Any]:
     """What differs at a path and below, so many differences at the most; of a text file also its lines."""
     from backupd.files.comparing import compare as differences_of
-    from backupd.files.objects import difference_object
 
     with opened(call, call["before"], call["after"]) as [(old, before), (new, after)]:
-        found = differences_of(before, after, call["path"], call["content"], _Pulse(call))
-        shown = [difference_object(one) for one in islice(found, call["limit"])]
-        more = next(found, None) is not None
+        shown, more, over = _some(call, differences_of(before, after, call["path"], call["content"], pulse=_Pulse(call)))
         lines, note = _text(before, after, call["path"])
     return {
         "before": backup_object(old),
         "after": backup_object(new),
         "differences": shown,
         "more": more,
+        "over": over,
         "text": lines,
         "note": note,
     }
+
+
+def _some(call: Call, found: "Iterator[Difference]") -> tuple[list[dict[str, Any]], bool, bool]:
+    """So many differences, whether there are or may be more, and whether that is because time was over."""
+    from backupd.files.objects import difference_object
+
+    shown, size = list[dict[str, Any]](), 0
+    try:
+        for one in found:
+            size += len(one.path) * 3 + sum(len(side.target or b"") for side in (one.before, one.after) if side)
+            if len(shown) == call["limit"] or (shown and size > _LONGEST_PAGE):
+                return shown, True, False
+            shown.append(difference_object(one))
+    except Enough:
+        return shown, True, True
+    return shown, False, False
 
 
 def _text(before: Tree, after: Tree, path: bytes) -> tuple[list[str] | None, str | None]:
@@ -151,7 +199,7 @@ def download(call: Call) -> None:
 
 def _file(call: Call, tree: Tree, entry: Entry) -> None:
     if entry.kind != "file":
-        raise Refused(f"that is a {entry.kind}, no plain file", "a folder is given as tar or zip", "usage")
+        raise Refused(f"that is a {entry.kind}, no plain file", "a folder is given as tar or zip", "usage", own=True)
     fd = tree.open_file(entry.path)
     try:
         size = os.fstat(fd).st_size

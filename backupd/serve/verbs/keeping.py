@@ -23,7 +23,7 @@ from btrkeep.units import format_time
 def see_host(site: Site, host: str) -> None:
     """Raises Refused, of kind missing, when nobody knows the host."""
     if host not in site.config.hosts and host not in hosts_of(site.pool) and host not in site.catalogue.hosts():
-        raise Refused(f"there is no host {host}", "the list of hosts has them all", "missing")
+        raise Refused(f"there is no host {host}", "the list of hosts has them all", "missing", own=True)
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def _locked(call: Call, what: str) -> Iterator[tuple[Site, datetime]]:
             try:
                 yield site, now
             except UsageError as error:  # of a name that no backup has
-                raise Refused(error.message, error.hint, "missing") from None
+                raise Refused(error.message, error.hint, "missing", own=True) from None
             except OSError as error:
                 raise PoolUnusable(
                     f"{site.pool.path} cannot be written: {error}", "look at the pool's room and at dmesg"
@@ -55,7 +55,7 @@ def hold(call: Call) -> dict[str, Any]:
     """As `backupd hold --json`."""
     with _locked(call, "hold") as (site, now):
         if call["until"] and call["until"] <= now:
-            raise Refused(f"{format_time(call['until'])} is past", "name a later time, or none", "usage")
+            raise Refused(f"{format_time(call['until'])} is past", "name a later time, or none", "usage", own=True)
         new = Hold(call["until"], _why(call))
         done = hold_it(site.pool, site.catalogue, call["host"], call["backup"], new, now)
     return {**_noted(call, done), "at": format_time(now), **(hold_fields(new) or {}), "unexpired": done.unexpired}
@@ -63,8 +63,8 @@ def hold(call: Call) -> dict[str, Any]:
 
 def release(call: Call) -> dict[str, Any]:
     """As `backupd release --json`."""
-    with _locked(call, "release") as (site, _):
-        done = release_it(site.pool, site.catalogue, call["host"], call["backup"])
+    with _locked(call, "release") as (site, now):
+        done = release_it(site.pool, site.catalogue, call["host"], call["backup"], now)
     return {**_noted(call, done), "released": hold_fields(done.hold)}
 
 

@@ -9,6 +9,7 @@ from backupd.expire.plan import HostFacts
 from backupd.explain import explain, objects
 from backupd.serve.call import Call
 from backupd.serve.verbs.keeping import see_host
+from btrkeep.errors import Exit
 from btrkeep.process.watched import Ended, ours, run_watched
 from btrkeep.serving.protocol import Refused
 from btrkeep.units import format_time, printable
@@ -55,9 +56,10 @@ def retention(call: Call) -> list[dict[str, Any]]:
 
 
 def hello(call: Call) -> dict[str, Any]:
-    """Whether it is there, and which pool it serves."""
-    pool = call.ground.pool()
-    return {"pool": call.ground.config().name, "id": pool.id, "now": format_time(call.ground.clock.now())}
+    """Whether it is there, which pool it serves, and which restores it allows besides those to the own place."""
+    ground = call.ground
+    told = {"pool": ground.config().name, "id": ground.pool().id, "now": format_time(ground.clock.now())}
+    return {**told, "elsewhere": ground.elsewhere, "folder": ground.restore_to is not None}
 
 
 def _kept(call: Call, kind: str, key: tuple[Any, ...], words: Sequence[str], read: Callable[[Ended], Any]) -> Any:
@@ -82,4 +84,6 @@ def _refused(kind: str, ended: Ended) -> Refused:
     errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
     hints = [line.removeprefix("hint: ") for line in said if line.startswith("hint: ")]
     message = errors[0] if errors else f"exit status {ended.returncode}"
-    return Refused(printable(f"{kind}: {message}"), printable(hints[0]) if hints else "", "failed")
+    # The words were ours, so wrong usage is a configuration that cannot be used.
+    what = "unusable" if ended.returncode in (Exit.USAGE, Exit.UNUSABLE) else "failed"
+    return Refused(printable(f"{kind}: {message}"), printable(hints[0]) if hints else "", what)

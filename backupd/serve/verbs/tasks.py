@@ -7,9 +7,10 @@ from typing import Any
 
 from backupd.files.which import find
 from backupd.serve.call import Call
-from backupd.serve.commands import folder_of, wanted
-from backupd.serve.jobs import PREVIEW, Job, Jobs, job_object
+from backupd.serve.commands import Allowed, folder_of, wanted
+from backupd.serve.jobs import PREVIEW, RUN, Job, Jobs, job_object
 from backupd.serve.starting import begin
+from backupd.serve.turns import is_under_way
 from backupd.serve.verbs.files import reading
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.room import mount_options
@@ -24,7 +25,7 @@ def run(call: Call) -> dict[str, Any]:
     """Starts a backup of a host, due or not."""
     host = call["host"]
     if host not in call.ground.config().hosts:
-        raise Refused(f"{host} is not configured", "only configured hosts can be backed up", "missing")
+        raise Refused(f"{host} is not configured", "only configured hosts can be backed up", "missing", own=True)
     if "ro" in mount_options(call.ground.pool().path):
         raise PoolUnusable("the pool is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
     job = begin(call.ground, "run", host, call.who, {"host": host})
@@ -42,7 +43,7 @@ def preview(call: Call) -> Any:
     started, jobs, end = _restore(call, PREVIEW), _jobs(call), time.monotonic() + _PATIENCE
     while not (found := jobs.get(started.id, call.ground.clock.now())).over:
         if call.gone() or time.monotonic() > end:
-            raise Refused("it takes longer than a person waits", f"the job {started.id} goes on", "busy")
+            raise Refused("it takes longer than a person waits", f"the job {started.id} goes on", "busy", own=True)
         time.sleep(_LOOK)
     if found.result is None:
         raise Refused(found.error or "there is no preview", "", "failed")
@@ -54,7 +55,8 @@ def _restore(call: Call, verb: str) -> Job:
     with reading():
         backup = find(ground.pool(), host, call["backup"]).name
     folder = folder_of(ground.restore_to, host, backup)
-    wanted(call.arguments, ground.config(), folder)  # refuses what is not allowed
+    allowed = Allowed(folder, ground.elsewhere, tuple(map(str, ground.in_place)))
+    wanted(call.arguments, ground.config(), allowed)  # refuses what is not allowed
     asked = {**call.arguments, "backup": backup, "paths": [os.fsdecode(path) for path in call["paths"]]}
     return begin(ground, verb, host, call.who, asked, folder)
 
@@ -63,7 +65,15 @@ def job(call: Call) -> dict[str, Any]:
     """How far a job is, and the last lines that it has said."""
     jobs = _jobs(call)
     found = jobs.get(call["job"], call.ground.clock.now())
-    return {**job_object(found), "lines": jobs.last_lines(found.id, call["lines"])}
+    told = {**job_object(found), "lines": jobs.last_lines(found.id, call["lines"])}
+    return {**told, "queue": _queue(call, jobs)} if found.waits else told
+
+
+def _queue(call: Call, jobs: Jobs) -> dict[str, int]:
+    """What a backup waits for: how many places there are, how many of them are taken, and how many others wait."""
+    runs = [one for one in jobs.all(call.ground.clock.now()) if one.verb == RUN and not one.over]
+    taken = sum(is_under_way(one) for one in runs)
+    return {"places": call.ground.config().backup.concurrency, "taken": taken, "waiting": max(0, len(runs) - taken - 1)}
 
 
 def jobs(call: Call) -> list[dict[str, Any]]:

@@ -65,26 +65,42 @@ def _table(backups: Sequence[Backup], zone: str) -> sqlite3.Connection:
 
 
 def _reasons(pool: sqlite3.Connection, policy: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    yield from _by_rules(pool, "good", policy)
+    newest = pool.execute("SELECT name FROM good ORDER BY epoch DESC").fetchall()
+    yield from ((name, "newest complete") for (name,) in newest[:1])
+    least = policy["min_keep"]
+    yield from ((name, f"min_keep {number} of {least}") for number, (name,) in enumerate(newest[:least], 1))
+    for newer in (0, 1):
+        for state in ("suspect", "failed"):
+            yield from _thinned(pool, policy, state, newer)
+
+
+def _by_rules(pool: sqlite3.Connection, source: str, policy: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     for rule, period in RULES.items():
         limit = policy.get(rule, 0)
         yield from pool.execute(
             f"""
             SELECT name, '{rule} ' || (later + 1) || ' of {limit}' FROM (
-                SELECT name, (SELECT count(DISTINCT {period}) FROM good AS other WHERE other.{period} > one.{period}) AS later
-                FROM good AS one
-                WHERE NOT EXISTS (SELECT * FROM good AS other WHERE other.{period} = one.{period} AND other.epoch < one.epoch)
+                SELECT name, (SELECT count(DISTINCT {period}) FROM {source} AS other WHERE other.{period} > one.{period}) AS later
+                FROM {source} AS one
+                WHERE NOT EXISTS (SELECT * FROM {source} AS other WHERE other.{period} = one.{period} AND other.epoch < one.epoch)
             ) WHERE later < {limit}"""
         )
-    newest = pool.execute("SELECT name FROM good ORDER BY epoch DESC").fetchall()
-    yield from ((name, "newest complete") for (name,) in newest[:1])
+
+
+def _thinned(pool: sqlite3.Connection, policy: Mapping[str, int], state: str, newer: int) -> Iterator[tuple[str, str]]:
+    """Of the suspect or failed ones that have exactly so many newer complete ones."""
+    pool.execute("DROP TABLE IF EXISTS bad")
+    count = "(SELECT count(*) FROM good AS other WHERE other.epoch > one.epoch)"
+    pool.execute(f"CREATE TABLE bad AS SELECT * FROM backup AS one WHERE state = '{state}' AND {count} = {newer}")
     least = policy["min_keep"]
-    yield from ((name, f"min_keep {number} of {least}") for number, (name,) in enumerate(newest[:least], 1))
-    few = "(SELECT count(*) FROM good AS other WHERE other.epoch > one.epoch) < 2"
-    for name, epoch, state in pool.execute(f"SELECT name, epoch, state FROM backup AS one WHERE state <> 'complete' AND {few}"):
-        yield name, f"{state}: fewer than two newer complete backups"
+    newest = pool.execute("SELECT name FROM bad ORDER BY epoch DESC LIMIT ?", (least,)).fetchall()
+    found = [*_by_rules(pool, "bad", policy), *((name, f"newest {number} of {least}") for number, (name,) in enumerate(newest, 1))]
+    for name, reason in found:
+        yield name, f"{state}: {reason}"
         if state == "suspect":
-            before = pool.execute("SELECT name FROM good WHERE epoch < ? ORDER BY epoch DESC LIMIT 1", (epoch,)).fetchall()
-            yield from ((good, f"last complete before the suspect {name}") for (good,) in before)
+            before = "SELECT name FROM good WHERE epoch < (SELECT epoch FROM bad WHERE name = ?) ORDER BY epoch DESC LIMIT 1"
+            yield from ((good, f"last complete before the suspect {name}") for (good,) in pool.execute(before, (name,)).fetchall())
 
 
 def scenarios() -> dict[str, Scenario]:

@@ -104,24 +104,36 @@ def reasons(kept: Kept, now: datetime) -> dict[str, list[str]]:
             keep(backup, "no retention policy")
         return found
     good = kept.good()
-    for column, rule in enumerate(RULES):
-        periods = sorted({LOCAL[backup.moment][column] for backup in good}, reverse=True)
-        for number, period in enumerate(periods[: kept.policy[rule]], 1):
-            first = next(backup for backup in good if LOCAL[backup.moment][column] == period)
-            keep(first, f"{rule} {number} of {kept.policy[rule]}")
+    for backup, why in stands(good, kept.policy):
+        keep(backup, why)
     if good:
         keep(good[-1], "newest complete")
     for number, backup in enumerate(good[::-1][: kept.policy["min_keep"]], 1):
         keep(backup, f"min_keep {number} of {kept.policy['min_keep']}")
+    bad: dict[tuple[str, int], list[Backup]] = {}
     for backup in kept.there:
         newer = [other for other in good if other.label > backup.label]
-        if backup.state != "complete" and len(newer) < 2:
-            keep(backup, f"{backup.state}: fewer than two newer complete backups")
+        if backup.state != "complete" and len(newer) < 2 and backup.label not in found:
+            bad.setdefault((backup.state, len(newer)), []).append(backup)
+    for (state, _), some in bad.items():
+        for backup, why in stands(some, kept.policy):
+            keep(backup, f"{state}: {why}")
+        for number, backup in enumerate(some[::-1][: kept.policy["min_keep"]], 1):
+            keep(backup, f"{state}: newest {number} of {kept.policy['min_keep']}")
     for suspect in kept.there:
         before = [other for other in good if other.label < suspect.label]
         if suspect.state == "suspect" and suspect.label in found and before:
             keep(before[-1], f"last complete before the suspect {suspect.label}")
     return found
+
+
+def stands(backups: list[Backup], policy: Mapping[str, int]) -> Iterator[tuple[Backup, str]]:
+    """The first of each of the newest days, weeks, months and years that have one; backups are oldest first."""
+    for column, rule in enumerate(RULES):
+        periods = sorted({LOCAL[backup.moment][column] for backup in backups}, reverse=True)
+        for number, period in enumerate(periods[: policy[rule]], 1):
+            first = next(backup for backup in backups if LOCAL[backup.moment][column] == period)
+            yield first, f"{rule} {number} of {policy[rule]}"
 
 
 def is_due(kept: Kept, moment: datetime) -> bool:

@@ -26,8 +26,9 @@ daily = 1
 min_keep = 1
 '
 backupd run here >/dev/null
+mkdir -p /etc/btrkeep/main.d
 mkdir -p /run/systemd/system/btrkeep-serve@.service.d
-printf '[Service]\nExecStart=\nExecStart=/usr/local/sbin/backupd --pool %%i serve --idle 3 --restore-to /srv/restored\n' >/run/systemd/system/btrkeep-serve@.service.d/test.conf
+printf '[Service]\nExecStart=\nExecStart=/usr/local/sbin/backupd --pool %%i serve --idle 3 --restore-to /srv/restored --restore-below /srv/source\n' >/run/systemd/system/btrkeep-serve@.service.d/test.conf
 systemctl daemon-reload
 
 # ask USER VERB [NAME=VALUE...]: what it answers, as the dashboard would get it
@@ -74,13 +75,18 @@ over() { ask btrkeep job "job=\"$job\"" >job && grep -qE '"state": "(done|failed
 until_true 20 over
 ls -d /srv/backup/hosts/here/2* | wc -l >made
 
-# --- a restore, by its unit
-ask btrkeep preview 'host="here"' 'backup="latest"' 'paths=["/srv/source/hard"]' 'to="folder"' >previewed
-ask btrkeep restore 'host="here"' 'backup="latest"' 'paths=["/srv/source/hard"]' 'to="folder"' >restoring
-restoring=$(sed 's/.*"job": "\([^"]*\)".*/\1/' restoring)
+# --- restores, by their unit: into a folder without what gives power, to its own place with all of it
 restored() { ask btrkeep job "job=\"$restoring\"" >restored && grep -qE '"state": "(done|failed)"' restored; }
-until_true 20 restored
-grep -q '"state": "done"' restored || { cat previewed restored; false; }
+mv /srv/source/hard /srv/lost
+for to in folder host; do
+    ask btrkeep preview 'host="here"' 'backup="latest"' 'paths=["/srv/source/hard"]' "to=\"$to\"" >previewed
+    ask btrkeep restore 'host="here"' 'backup="latest"' 'paths=["/srv/source/hard"]' "to=\"$to\"" >restoring
+    restoring=$(sed 's/.*"job": "\([^"]*\)".*/\1/' restoring)
+    until_true 20 restored
+    grep -q '"state": "done"' restored || { cat previewed restored; false; }
+done
+find /srv/restored/here-* \( -type f -perm /6000 -o -type b,c \) >powerful
+find /srv/restored/here-* -type f >in-folder
 what() {
     (
         cd "$1"
@@ -90,11 +96,41 @@ what() {
         getfacl -R -n -p . | sort
     )
 }
-what /srv/source/hard >hard
-what "$(echo /srv/restored/here-*)/srv/source/hard" >hard-restored
+what /srv/lost >hard
+what /srv/source/hard >hard-restored
 find /run/btrkeep /var/lib/btrkeep/main/jobs -printf '%P %m %U\n' | sort >left
 journalctl --no-pager -o cat -u btrkeep-serve@main.service >journal-serve
 journalctl --no-pager -o cat -u "btrkeep-run@main:$job.service" >journal-run
+
+# --- of three that are asked for one runs, and the service, which is killed meanwhile, starts the others
+cat >/etc/btrkeep/main.d/more.toml <<'T'
+[backup]
+concurrency = 1
+[host.one]
+paths = ["/srv/source/hard"]
+before = ["/bin/sh", "-c", "until [ -e /srv/gate ]; do sleep 0.1; done"]
+[host.two]
+paths = ["/srv/source/hard"]
+[host.three]
+paths = ["/srv/source/hard"]
+T
+for host in one two three; do ask btrkeep run "host=\"$host\"" >>asked-for; done
+under_way() { systemctl list-units --plain --no-legend 'btrkeep-run@main:*' | awk '{print $4}'; }
+begun() { [ "$(under_way)" = start ]; }
+until_true 20 begun
+systemctl kill --signal=KILL btrkeep-serve@main.service
+back() { [ "$(systemctl show btrkeep-serve@main.service -p NRestarts --value)" = 1 ] && is btrkeep-serve@main.service ActiveState active; }
+until_true 20 back
+sleep 4 # longer than it stays when nobody asks and nothing waits
+show btrkeep-serve@main.service ActiveState NRestarts >while-waiting
+under_way >under-way
+touch /srv/gate
+until_true 40 gone # by itself, when all have begun
+three() { ls -d /srv/backup/hosts/{one,two,three}/2* 2>/dev/null | wc -l; }
+all_made() { [ "$(three)" = 3 ]; }
+until_true 20 all_made
+find /run/btrkeep/jobs/main -type f >requests-left
+rm /etc/btrkeep/main.d/more.toml
 
 # --- a mistake in the configuration is answered, however often
 echo 'nonsense' >>/etc/btrkeep/main.toml

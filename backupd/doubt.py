@@ -1,0 +1,53 @@
+"""Files of which nobody knows whether their content came to the disk, marked so that rsync looks at all of them again.
+
+After a kill or a power cut a first copy has files whose time and size are the host's and whose data were lost. Nothing in the
+filesystem tells them apart. So each file gets a time that no host has, as if none had ever been looked at: rsync then compares the
+content, block by block, and sends what differs. One that it has been through has its own time again. So a large first copy gets
+through over as many nights as it takes, which it would not if every night had to read everything again (``--checksum``).
+
+What still has that time when the backup is to be final, the host did not give a second time: it cannot be read there any more.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from backupd.files.tree import Tree
+from backupd.files.walking import Found, walk
+
+DOUBTED = -11_676_096_000 * 10**9 + 1
+"""1600-01-01, and a nanosecond: before the epoch of every filesystem but such as count in 64 bits of seconds. Nanoseconds."""
+
+
+def doubt(subvolume: Path, stopped: Callable[[], bool] = lambda: False) -> bool:
+    """Gives every file of a writable subvolume that time; False when it was `stopped`, so that some do not have it.
+
+    Can be repeated, also after it was killed. Raises OSError.
+    """
+    for found in _files(subvolume):
+        if stopped():
+            return False
+        if found.entry.mtime != DOUBTED:
+            os.utime(found.name, ns=(DOUBTED, DOUBTED), dir_fd=found.folder, follow_symlinks=False)
+    return True
+
+
+def drop_doubted(subvolume: Path) -> int:
+    """Removes the files that still have that time; how many names. Folders keep their times. Raises OSError."""
+    dropped = 0
+    for found in _files(subvolume):
+        if found.entry.mtime == DOUBTED:
+            before = os.fstat(found.folder)
+            os.unlink(found.name, dir_fd=found.folder)
+            os.utime(found.folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+            dropped += 1
+    return dropped
+
+
+def _files(subvolume: Path) -> Iterator[Found]:
+    try:
+        tree = Tree(subvolume)
+    except FileNotFoundError:  # killed before there was a `data`
+        return
+    with tree:
+        yield from (found for found in walk(tree, b"/") if found.entry.kind == "file")

@@ -1,0 +1,123 @@
+"""What stands around a member's data in a zip: its header before it, sizes after it, its record in the index. Reads nothing.
+
+APPNOTE.TXT of PKWARE, with Info-ZIP's extra fields for times and owners. Python's zipfile keeps an object of a kilobyte or more for
+each name until the end, and a host may have millions: here the index is bytes, which its maker puts away.
+"""
+
+import errno
+import struct
+import time
+from dataclasses import dataclass
+
+from backupd.files.tree import Entry
+
+_FORMATS = {"file": 0o100000, "folder": 0o040000, "symlink": 0o120000}
+KINDS = tuple(_FORMATS)
+_FULL, _FULL_COUNT, _LONGEST = 0xFFFFFFFF, 0xFFFF, 0xFFFF
+_LARGE = 1 << 31
+_UTF8, _SIZES_AFTER = 0x800, 0x8
+_STORED, _DEFLATED = 0, 8
+_UNIX = 3 << 8
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One name. `name` is as it stands in the zip; with `packed` its data are deflated, and its sizes stand after them."""
+
+    entry: Entry
+    name: bytes
+    packed: bool
+
+    @property
+    def large(self) -> bool:
+        """Whether its sizes have eight bytes."""
+        return self.entry.size >= _LARGE
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of a member's data: their checksum, and bytes in the zip and out of it."""
+
+    crc: int = 0
+    packed: int = 0
+    size: int = 0
+
+
+def member(entry: Entry, name: bytes) -> Member:
+    """The member for an entry. Raises OSError for a path that is too long for a zip."""
+    shown = zip_name(name).encode() + (b"/" if entry.kind == "folder" else b"")
+    if len(shown) > _LONGEST:
+        raise OSError(errno.ENAMETOOLONG, "a path is too long for a zip")
+    return Member(entry, shown, entry.kind == "file" and entry.size > 0)
+
+
+def header(one: Member, sizes: Sizes) -> bytes:
+    """Before the data. `sizes` are not known yet of those that are packed."""
+    extra = _extra(one.entry)
+    shown = sizes
+    if one.packed and one.large:
+        extra, shown = struct.pack("<HHQQ", 1, 16, 0, 0) + extra, Sizes(0, _FULL, _FULL)
+    words = (0x04034B50, _version(one.large), *_how(one), *_when(one.entry), shown.crc, shown.packed, shown.size)
+    return struct.pack("<IHHHHHIIIHH", *words, len(one.name), len(extra)) + one.name + extra
+
+
+def trailer(one: Member, sizes: Sizes) -> bytes:
+    """After packed data."""
+    return struct.pack("<IIQQ" if one.large else "<IIII", 0x08074B50, sizes.crc, sizes.packed, sizes.size)
+
+
+def record(one: Member, sizes: Sizes, offset: int) -> bytes:
+    """In the index: `offset` is where the header stands."""
+    wide = [value for value in (sizes.size, sizes.packed, offset) if value >= _FULL]
+    extra = (struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b"") + _extra(one.entry)
+    size, packed, at = (min(value, _FULL) for value in (sizes.size, sizes.packed, offset))
+    version = _version(one.large or bool(wide))
+    mode = (one.entry.mode | _FORMATS[one.entry.kind]) << 16 | (0x10 if one.entry.kind == "folder" else 0)
+    words = (0x02014B50, _UNIX | version, version, *_how(one), *_when(one.entry), sizes.crc, packed, size)
+    return struct.pack("<IHHHHHHIIIHHHHHII", *words, len(one.name), len(extra), 0, 0, 0, mode, at) + one.name + extra
+
+
+def end(count: int, begun: int, length: int) -> bytes:
+    """After the index of `count` records and `length` bytes, which begins at `begun`."""
+    found = b""
+    if count >= _FULL_COUNT or begun >= _FULL or length >= _FULL:
+        found = struct.pack("<IQHHIIQQQQ", 0x06064B50, 44, _UNIX | 45, 45, 0, 0, count, count, length, begun)
+        found += struct.pack("<IIQI", 0x07064B50, 0, begun + length, 1)
+    few = min(count, _FULL_COUNT)
+    return found + struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, few, few, min(length, _FULL), min(begun, _FULL), 0)
+
+
+def zip_name(name: bytes) -> str:
+    """A name as a zip can have it: bytes that are no UTF-8 become %FF, for a zip has only text; and a backslash %5C, which Windows
+    takes for a slash: a host that names a file ..\\x would else choose where it is extracted.
+    """
+    text = name.decode("utf-8", "surrogateescape").replace("\\", "%5C")
+    return "".join(f"%{ord(char) - 0xDC00:02X}" if 0xDC80 <= ord(char) <= 0xDCFF else char for char in text)
+
+
+def _version(wide: bool) -> int:
+    return 45 if wide else 20
+
+
+def _how(one: Member) -> tuple[int, int]:
+    """Flags and method."""
+    return (0 if one.name.isascii() else _UTF8) | (_SIZES_AFTER if one.packed else 0), _DEFLATED if one.packed else _STORED
+
+
+def _when(entry: Entry) -> tuple[int, int]:
+    """Time and date. A zip's own have no zone: they get UTC. 1980 to 2107 is what they can say."""
+    moment = time.gmtime(min(max(_seconds(entry), 315532800), 4354819198))
+    clock = moment.tm_hour << 11 | moment.tm_min << 5 | moment.tm_sec // 2
+    return clock, (moment.tm_year - 1980) << 9 | moment.tm_mon << 5 | moment.tm_mday
+
+
+def _extra(entry: Entry) -> bytes:
+    """Time and owner as Info-ZIP's zip has them."""
+    found, seconds = b"", _seconds(entry)
+    if -(2**31) <= seconds < 2**31:
+        found = struct.pack("<HHBl", 0x5455, 5, 1, seconds)
+    return found + struct.pack("<HHBBLBL", 0x7875, 11, 1, 4, entry.uid, 4, entry.gid)
+
+
+def _seconds(entry: Entry) -> int:
+    return entry.mtime // 10**9

@@ -1,0 +1,128 @@
+"""What a run writes into the catalogue. That is a copy of what the pool says, so one that cannot be written costs no backup.
+
+What is missing in it afterwards the next run adds, from the pool.
+"""
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Unpack
+
+from btrkeep.catalogue import Backup, Catalogue, CatalogueUnusable, HostFacts, Progress, RunFields
+from btrkeep.errors import OperatorError
+from btrkeep.process.proc import start_time
+
+log = logging.getLogger(__name__)
+
+_MEMORY = Path("/dev/shm")
+_STAND_IN = "btrkeep-catalogue-"  # then the pid and start time of whoever has it, and what makes it unique
+_NONE = 0  # the id of a run that is not in the catalogue
+
+
+@contextmanager
+def catalogue_or_stand_in(state: Path, pool_id: str) -> Iterator[tuple[Catalogue, OperatorError | None]]:
+    """The catalogue in `state`; where it cannot be read or written an empty one in memory, and why.
+
+    An empty one is filled by the reconciling that every run begins with. Raises OperatorError for one of a newer version.
+    """
+    where = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
+    _clear_dead(where)
+    try:
+        catalogue = Catalogue.open(state)
+    except CatalogueUnusable as error:
+        trouble: OperatorError | None = error
+    else:
+        with catalogue:
+            trouble = _why_not(catalogue, pool_id)
+            if trouble is None:
+                yield catalogue, None
+                return
+    name = f"{_STAND_IN}{os.getpid()}-{start_time(os.getpid())}-"
+    with tempfile.TemporaryDirectory(prefix=name, dir=where) as folder, Catalogue.open(Path(folder)) as catalogue:
+        catalogue.set_pool_id(pool_id)
+        yield catalogue, trouble
+
+
+def _clear_dead(where: Path) -> None:
+    """Removes what killed runs left in memory."""
+    for folder in where.glob(f"{_STAND_IN}*"):
+        pid, _, rest = folder.name.removeprefix(_STAND_IN).partition("-")
+        if pid.isdecimal() and start_time(int(pid)) != rest.partition("-")[0]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _why_not(catalogue: Catalogue, pool_id: str) -> OperatorError | None:
+    """Why the catalogue cannot be written, found out by writing what is there already."""
+    try:
+        if catalogue.pool_id() in (None, pool_id):
+            catalogue.set_pool_id(pool_id)
+    except CatalogueUnusable as error:
+        return error
+    return None
+
+
+class Ledger:
+    """The catalogue as a run writes it. What cannot be written is passed over: `trouble` is the first reason, `say` hears it once.
+
+    Methods and their arguments are those of Catalogue.
+    """
+
+    def __init__(self, catalogue: Catalogue, say: Callable[[str], None], trouble: OperatorError | None = None) -> None:
+        self._catalogue = catalogue
+        self._say = say
+        self.trouble: OperatorError | None = None
+        if trouble:
+            self.note(trouble)
+
+    def note(self, error: OperatorError) -> None:
+        """The catalogue could not be written."""
+        log.info("%s", error.message)
+        if self.trouble is None:
+            self.trouble = error
+            self._say(f"{error.message}; backups are made all the same, and the next run enters them ({error.hint})")
+
+    def _try(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OperatorError as error:
+            self.note(error)
+
+    def host_facts(self, latest: datetime) -> dict[str, HostFacts]:
+        return self._catalogue.host_facts(latest)
+
+    def start_run(self, host: str, started: datetime, pid: int, pid_started: str | None, night: bool) -> int:
+        try:
+            return self._catalogue.start_run(host, started, pid, pid_started, night)
+        except OperatorError as error:
+            self.note(error)
+            return _NONE
+
+    def update_run(self, run_id: int, **fields: Unpack[RunFields]) -> None:
+        if run_id != _NONE:
+            self._try(lambda: self._catalogue.update_run(run_id, **fields))
+
+    def finish_run(self, run_id: int, **fields: Unpack[RunFields]) -> None:
+        if run_id != _NONE:
+            self._try(lambda: self._catalogue.finish_run(run_id, **fields))
+
+    def finish_backup(self, backup: Backup, /, run_id: int, **fields: Unpack[RunFields]) -> None:
+        if run_id != _NONE:
+            self._try(lambda: self._catalogue.finish_backup(backup, run_id, **fields))
+        else:
+            self._try(lambda: self._catalogue.drop_backup(backup.host, None))
+            self._try(lambda: self._catalogue.put_backup(backup))
+
+    def put_backup(self, backup: Backup) -> None:
+        self._try(lambda: self._catalogue.put_backup(backup))
+
+    def drop_backup(self, host: str, name: str | None) -> None:
+        self._try(lambda: self._catalogue.drop_backup(host, name))
+
+    def put_progress(self, progress_now: Progress) -> None:
+        if progress_now.run_id != _NONE:
+            self._try(lambda: self._catalogue.put_progress(progress_now))

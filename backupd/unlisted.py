@@ -1,0 +1,92 @@
+"""What a backup has below the folders that its rsync could not look into: it is from before, and nobody compared it tonight.
+
+rsync says one line for such a folder, lists nothing below it and deletes nothing. So whatever the backup that it grew from had
+there is still in `.working`, where it is counted. The paths are the host's words: all that they can do is to be counted, and
+looking for them is bounded: a host can name paths of which each start is one that it may mean.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from backupd.files.tree import Tree, components, joined
+
+MOST_LOOKS = 1_000_000
+"""Names on the way to all folders that are looked for after one rsync: some seconds of work. Honest paths take some ten each."""
+
+
+class _NoMoreLooks(Exception):
+    """The paths that are left are not looked for."""
+
+
+def files_below(
+    subvolume: Path, source: str, unlisted: Iterable[bytes], enough: int, stopped: Callable[[], bool] = lambda: False
+) -> tuple[int, int]:
+    """How many names of any kind the backup has below those paths, each once, but no more than `enough`; and for how many of the
+    paths nobody knows, since looking for them takes too long or was `stopped`. Raises OSError.
+
+    `source` is the source path, `unlisted` are paths as the sender calls them. What is not there counts nothing.
+    """
+    with Tree(subvolume) as tree:
+        folders, unknown = _Look(tree, source, stopped).folders(list(unlisted))
+        count, counted = 0, None
+        for number, names in enumerate(folders):
+            if counted is not None and names[: len(counted)] == counted:
+                continue
+            counted = names
+            entries = tree.walk(joined(list(names)))
+            next(entries, None)
+            for _ in entries:
+                if stopped():
+                    return count, unknown + len(folders) - number
+                count += 1
+                if count >= enough:
+                    return count, unknown
+    return count, unknown
+
+
+class _Look:
+    """Looks for folders of a backup, as long as it may."""
+
+    def __init__(self, tree: Tree, source: str, stopped: Callable[[], bool]) -> None:
+        self._tree = tree
+        self._source = source
+        self._stopped = stopped
+        self._left = MOST_LOOKS
+
+    def folders(self, paths: list[bytes]) -> tuple[list[tuple[bytes, ...]], int]:
+        """Those of the paths that the backup has as folders, in order, each once; and how many were not looked for."""
+        found = set[tuple[bytes, ...]]()
+        for number, path in enumerate(paths):
+            try:
+                if names := self._in_backup(path):
+                    found.add(tuple(names))
+            except _NoMoreLooks:
+                return sorted(found), len(paths) - number
+        return sorted(found), 0
+
+    def _in_backup(self, path: bytes) -> list[bytes] | None:
+        """Where the backup has a folder that the sender could not list; None when it has none.
+
+        A sender behind rrsync puts its own folder before. What is listed has its parents in the backup, so the first way to read
+        the path below which there is a parent is the right one.
+        """
+        try:
+            top = components(b"/" + self._source.encode("utf-8", "surrogateescape").strip(b"/"))
+            names = components(b"/" + path)
+        except ValueError:
+            return None
+        for start in range(len(names) - len(top) + 1):
+            found = names[start:]
+            if found and found[: len(top)] == top and self._is_folder(found[:-1]):
+                return found if self._is_folder(found) else None
+        return None
+
+    def _is_folder(self, names: list[bytes]) -> bool:
+        """Whether the backup has it. Raises _NoMoreLooks."""
+        self._left -= len(names) + 1
+        if self._left < 0 or self._stopped():
+            raise _NoMoreLooks
+        try:
+            return self._tree.stat(joined(names)).kind == "folder"
+        except OSError:  # not there, or behind a symlink or a file
+            return False

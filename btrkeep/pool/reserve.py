@@ -1,0 +1,86 @@
+"""A reserve of room in the pool, for what has to be written when the pool is full: the notes without which nothing may be deleted.
+
+It is a file whose blocks are allocated and never written, POOL/.btrkeep/reserve. To cut it to nothing takes metadata only, of
+which btrfs keeps some back for that; after the next commit its blocks are everybody's. Beside it, for metadata, lies an empty file
+with extended attributes that fill a leaf each: .btrkeep/reserve-metadata, which is deleted. See docs/decisions/0020.
+"""
+
+import logging
+import os
+from pathlib import Path
+
+from btrkeep.pool.locks import POOL_LOCKS
+from btrkeep.pool.marker import MARKER
+from btrkeep.pool.room import Room, read_room
+from btrkeep.pool.subvolume import commit
+
+log = logging.getLogger(__name__)
+
+RESERVE, FOR_METADATA = "reserve", "reserve-metadata"
+_MOST = 256 << 20
+_SHARE = 100
+_METADATA = 16 << 20  # to replace one file the kernel wants more than 6 MiB promised; what it writes is some leaves
+_METADATA_SHARE = 256
+_LEAF = 16_000  # bytes of an attribute that has a leaf of 16 KiB for itself
+
+
+def size_of(total: int) -> int:
+    """How large the reserve of a filesystem of `total` bytes is, in bytes: a hundredth of it, and 256 MiB at the most."""
+    return min(_MOST, total // _SHARE)
+
+
+def see_reserve(pool: Path) -> None:
+    """Makes the reserve if it is missing or too small, where it leaves as much room again, and the files of the pool's locks.
+
+    Never raises OSError. Without them all goes on as long as there is room, so that one cannot be made is for the log.
+    """
+    path = pool / MARKER / RESERVE
+    try:
+        for name in POOL_LOCKS:
+            (pool / MARKER / "locks" / name).touch(mode=0o600)
+        room = read_room(pool)
+        size = size_of(room.total)
+        if room.available >= 2 * size and not (path.exists() and path.stat().st_size >= size):
+            with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb") as file:
+                try:
+                    os.posix_fallocate(file.fileno(), 0, size)
+                except OSError:
+                    file.truncate(0)  # what it has got of it would be taken for the whole
+                    raise
+        _see_metadata(pool, room)
+    except OSError as error:
+        log.info("%s cannot be made: %s", path, error.strerror)
+
+
+def _see_metadata(pool: Path, room: Room) -> None:
+    """The same for metadata, in a pool of 4 GiB and more: it has its name when it is whole. Raises OSError."""
+    path = pool / MARKER / FOR_METADATA
+    if path.exists() or room.total < _METADATA_SHARE * _METADATA or room.metadata_free + room.unallocated < 4 * _METADATA:
+        return
+    making = path.with_name(path.name + ".new")
+    making.unlink(missing_ok=True)
+    making.touch(mode=0o600)
+    try:
+        for number in range(_METADATA // _LEAF):
+            os.setxattr(making, f"user.{number}", bytes(_LEAF))
+        making.replace(path)
+    except OSError:
+        making.unlink()
+        raise
+
+
+def give_back(pool: Path) -> None:
+    """Makes the reserve's room everybody's, and what was deleted lately. Raises OSError."""
+    path, metadata = pool / MARKER / RESERVE, pool / MARKER / FOR_METADATA
+    if metadata.exists():  # first: without room for metadata the other may not be cut
+        log.warning("the pool is full: the room in %s is used now, to write what frees more", metadata)
+        metadata.unlink()
+        commit(pool)
+    if path.exists() and path.stat().st_size:
+        log.warning("the pool is full: the room in %s is used now, to write what frees more", path)
+        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.ftruncate(fd, 0)
+        finally:
+            os.close(fd)
+    commit(pool)

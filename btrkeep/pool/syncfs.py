@@ -1,0 +1,68 @@
+"""syncfs(2) on a descriptor that was open before the first write: the only sync that tells of data that the disk did not take.
+
+BTRFS_IOC_SYNC and the kernel's own commits write data out as well, and succeed when that failed: with mirrored metadata the
+filesystem stays writable, and the files keep their new times and sizes over old content. The kernel notes each such failure on
+the filesystem (errseq_t, lib/errseq.c) and tells an open descriptor of it once, at its next syncfs. A failure that nobody was told
+of yet is told to descriptors that are opened later as well: an alarm too many, never one too few.
+
+On btrfs the ioctl comes first all the same. syncfs begins with the metadata that are dirty so far, which the commit then writes at
+other places once more: 24 small hosts, four at a time, on a disk with 5 ms a write took 12.0 s and 2,030 writes with syncfs alone,
+8.9 s and 1,600 with the ioctl alone, 9.8 s and 1,650 with both; commits 43, 49 and 51.
+"""
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import btrfs
+
+_syncfs = ctypes.CDLL(None, use_errno=True).syncfs  # CDLL, not PyDLL: other threads run meanwhile
+_syncfs.argtypes = (ctypes.c_int,)
+
+
+class Syncfs:
+    """Answers for what is written to the filesystem of `fd` from now on. The descriptor stays the caller's."""
+
+    def __init__(self, fd: int, *, on_btrfs: bool = False) -> None:
+        self._fd = fd
+        self._on_btrfs = on_btrfs
+        self._was_read_only = self._read_only
+        self._error = 0
+
+    @property
+    def _read_only(self) -> bool:
+        return bool(os.fstatvfs(self._fd).f_flag & os.ST_RDONLY)
+
+    def sync(self) -> None:
+        """When this returns, everything written since is on the disk: data, metadata, and the commit of them.
+
+        Raises OSError as the kernel has it when something was lost, and from then on: what is lost does not come back. A filesystem
+        that an error made read-only has nothing to sync and says nothing, so that is looked at as well.
+        """
+        self._error = self._error or self._failure()
+        if self._error:
+            raise OSError(self._error, os.strerror(self._error))
+
+    def _failure(self) -> int:
+        """The errno of what went wrong, 0 when nothing did."""
+        try:
+            if self._on_btrfs:
+                btrfs.ioctl.sync(self._fd)
+        except OSError as error:
+            return error.errno or errno.EIO
+        if _syncfs(self._fd):
+            return ctypes.get_errno()
+        return errno.EROFS if self._read_only and not self._was_read_only else 0
+
+
+@contextmanager
+def syncing(path: Path) -> Iterator[Syncfs]:
+    """One for the btrfs of a folder, for as long as the context lasts."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield Syncfs(fd, on_btrfs=True)
+    finally:
+        os.close(fd)

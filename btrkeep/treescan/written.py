@@ -1,0 +1,62 @@
+"""Which files of a subvolume were given data since a generation, from its tree. Without NumPy, as in links.py.
+
+Each EXTENT_DATA item (struct btrfs_file_extent_item) says in which generation its extent was written, and a search takes only the
+leaves that were written since. A clone keeps the generation of its origin. Data that is not on disk yet has no item, so callers
+commit first.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+
+from btrfs import ctree
+
+from btrkeep.treescan.search import BUFFER_SIZE, HEADER, TYPE_AND_LEN_AT, TreeSearch
+
+_TYPE_AND_LEN = Struct("=LL")
+_EXTENT = Struct("=Q8xB3xBQ16xQ")  # generation, compression, type, disk_bytenr, num_bytes
+_REGULAR = 1
+
+
+def written_files(fd: int, since: int, at_least: int, *, buffer_size: int = BUFFER_SIZE) -> Iterator[int]:
+    """The inode number of each file with `at_least` bytes of data written after generation `since`, of the subvolume `fd` is in.
+
+    In order, each once, as a stream: what the caller changes about the file that it was given disturbs nothing. Inline, compressed
+    and preallocated data, and holes, are not counted. Raises OSError (EPERM without CAP_SYS_ADMIN).
+    """
+    search = TreeSearch(fd, since=since, buffer_size=buffer_size)
+    buffer, type_and_len = search.buffer, _TYPE_AND_LEN.unpack_from
+    ino = given = size = total = 0
+    while count := search.fill():
+        type_at, found = search.first_header + TYPE_AND_LEN_AT, []
+        for _ in range(count):
+            kind, size = type_and_len(buffer, type_at)
+            if kind == ctree.EXTENT_DATA_KEY and size >= _EXTENT.size:
+                objectid = HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1]
+                if objectid != ino:
+                    ino, total = objectid, 0
+                generation, compression, extent, vaddr, length = _EXTENT.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
+                if generation > since and extent == _REGULAR and vaddr and not compression:
+                    total += length
+                    if total >= at_least and ino != given:
+                        given = ino
+                        found.append(ino)
+            type_at += size + HEADER.size
+        search.resume_after(type_at - size - HEADER.size - TYPE_AND_LEN_AT)
+        yield from found
+
+
+def written_bytes(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> int:
+    """Bytes of data written after generation `since` to the files of the subvolume that `fd` is in, before compression."""
+    search = TreeSearch(fd, since=since, buffer_size=buffer_size)
+    buffer, total = search.buffer, 0
+    while count := search.fill():
+        type_at = search.first_header + TYPE_AND_LEN_AT
+        for number in range(count):
+            kind, size = _TYPE_AND_LEN.unpack_from(buffer, type_at)
+            if kind == ctree.EXTENT_DATA_KEY and size >= _EXTENT.size:
+                generation, _, extent, vaddr, length = _EXTENT.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
+                total += length if generation > since and extent == _REGULAR and vaddr else 0
+            if number == count - 1:
+                search.resume_after(type_at - TYPE_AND_LEN_AT)
+            type_at += size + HEADER.size
+    return total

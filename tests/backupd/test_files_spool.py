@@ -1,0 +1,107 @@
+"""What lies in a file and not in memory is what went in; and the headers of a zip are what Python's zipfile and Info-ZIP read."""
+
+import io
+import os
+import zipfile
+from collections import deque
+from collections.abc import Iterable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backupd.files import spool, ziphead
+from backupd.files.spool import Links, Packed, ordered
+from backupd.files.tree import Entry
+from tests.beds import work
+
+FILE = Entry(b"/f", "file", 0, 0, 0o644, 4_000_000_000, 12, 1_500_000_000 * 10**9, 257, 1, 1)
+NAMES = st.lists(st.binary(min_size=1, max_size=9).map(lambda name: name.replace(b"\0", b"\n")), max_size=60)
+
+
+@given(NAMES, st.integers(1, 7))
+def test_names_come_in_the_order_of_their_bytes_however_many_fit_in_memory(names: list[bytes], fit: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spool, "IN_MEMORY", fit)
+        patch.setattr(spool, "_PIECE", 5)
+        count, found = ordered(iter(names))
+        assert (count, list(found)) == (len(names), sorted(names))
+
+
+def test_without_a_place_for_files_names_come_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [b"%d" % (number * 7919 % 1000) for number in range(1000)]
+    monkeypatch.setattr(spool, "IN_MEMORY", 10)
+    for full in ("/nowhere", "/dev/full"):
+        with monkeypatch.context() as patch:
+            patch.setenv("TMPDIR", "/nowhere")
+            if full == "/dev/full":  # a disk without room: what is written is refused
+                patch.setattr(spool, "_file", partial(Path(full).open, "r+b", buffering=0))
+            assert list(ordered(iter(names))[1]) == sorted(names)
+
+
+def test_a_file_of_many_links_is_told_its_first_name_until_the_last_has_come() -> None:
+    with closing(Links()) as links:
+        assert [links.seen(257, 3, name) for name in (b"a\xff\n", b"b", b"c")] == [None, b"a\xff\n", b"a\xff\n"]
+        assert links.seen(257, 3, b"d") is None  # it was forgotten
+        assert links.seen(2**62, 2, b"x" * 5000) is None
+        assert links.seen(2**62, 2, b"y") == b"x" * 5000
+
+
+def test_who_asks_for_too_many_names_fills_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "MOST", 1 << 20)
+    with closing(Links()) as links, pytest.raises(OSError, match="too many names"):
+        consumed(links.seen(number, 2, os.urandom(1000)) for number in range(10_000))
+    with closing(Packed()) as packed, pytest.raises(OSError, match="too many names"):
+        consumed(map(packed.write, (os.urandom(1000) for _ in range(10_000))))
+
+
+def consumed(every: Iterable[object]) -> None:
+    deque(every, maxlen=0)
+
+
+def test_what_is_packed_comes_out_as_it_was_and_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    written = [os.urandom(3000) * 20 for _ in range(60)]
+    with closing(Packed()) as packed:
+        for one in written:
+            packed.write(one)
+        assert list(tmp_path.iterdir()) == []
+        pieces = list(packed.pieces())
+    assert b"".join(pieces) == b"".join(written)
+    assert max(map(len, pieces)) <= 256 << 10
+
+
+def test_a_zip_with_more_names_than_sixteen_bits_count_is_read_by_others(tmp_path: Path) -> None:
+    out, index = io.BytesIO(), bytearray()
+    for number in range(70_000):
+        one = ziphead.member(FILE, b"%d" % number)
+        index += ziphead.record(one, ziphead.Sizes(), out.tell())
+        out.write(ziphead.header(one, ziphead.Sizes()))
+    begun = out.tell()
+    out.write(index + ziphead.end(70_000, begun, len(index)))
+    assert len(zipfile.ZipFile(out).namelist()) == 70_000
+    (tmp_path / "zip").write_bytes(out.getvalue())
+    assert len(work("unzip", "-Z1", tmp_path / "zip").stdout.splitlines()) == 70_000
+
+
+def test_sizes_and_places_beyond_four_gibibytes_stand_in_the_index_as_zipfile_reads_them() -> None:
+    one = ziphead.member(FILE, "\u00e4".encode())
+    sizes, offset = ziphead.Sizes(7, 5 << 32, 6 << 32), 9 << 32
+    index = ziphead.record(one, sizes, offset)
+    # A reader that finds the index where the file begins takes what stands before it for cut off, and counts from there.
+    found = zipfile.ZipFile(io.BytesIO(index + ziphead.end(1, 0, len(index)))).infolist()[0]
+    assert (found.filename, found.CRC, found.compress_size, found.file_size, found.header_offset) == (
+        "\u00e4",
+        7,
+        5 << 32,
+        6 << 32,
+        offset,
+    )
+
+
+def test_a_path_that_is_too_long_for_a_zip_is_no_broken_header() -> None:
+    with pytest.raises(OSError, match="too long for a zip"):
+        ziphead.member(FILE, b"x" * 70_000)

@@ -1,0 +1,31 @@
+"""What is said of one thing and of several."""
+
+from collections import Counter
+
+import pytest
+
+from backupd.expire.report import Deleted, held_words
+from backupd.reconcile import Reconciled
+
+
+@pytest.mark.parametrize(
+    ("what", "one", "several"),
+    [
+        ("killed", "1 killed run found", "2 killed runs found"),
+        ("added", "1 backup added", "2,000 backups added"),
+        ("dropped", "1 row without a backup dropped", "2 rows without a backup dropped"),
+        ("amended", "1 row brought up to date with notes.json", "2 rows brought up to date with notes.json"),
+        ("staged", "1 beginning of a killed run removed", "2 beginnings of a killed run removed"),
+    ],
+)
+def test_what_was_done_is_counted_as_one_says_it(what: str, one: str, several: str) -> None:
+    assert str(Reconciled(Counter({what: 1}))) == one
+    assert str(Reconciled(Counter({what: 2000 if "," in several else 2}))) == several
+
+
+def test_one_deleted_backup_that_is_held_has_something_in_it() -> None:
+    deleted = {number: Deleted("web", f"n{number}", f"/p/n{number}") for number in (1, 2)}
+    assert held_words(deleted, {1: None}).startswith("1 deleted backup cannot be dropped as long as something in it is open")
+    assert held_words(deleted, {1: None, 2: None}).startswith(
+        "2 deleted backups cannot be dropped as long as something in them is open"
+    )

@@ -1,0 +1,104 @@
+"""When a transfer is stopped for want of room, which one, and when the room is looked at again."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backupd.scarcity import Growth, Level, fastest, next_level, next_look, running_out
+from btrkeep.pool.room import Room
+
+GIB, MIB = 1 << 30, 1 << 20
+sizes = st.integers(0, 1 << 46)
+
+
+def room(free: int, unallocated: int = 0, metadata: int = GIB) -> Room:
+    return Room(1000 * GIB, free, unallocated, metadata)
+
+
+LEVEL = Level(10 * GIB, 8 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("found", "rate", "why"),
+    [
+        (room(11 * GIB), 0, ""),
+        (room(6 * GIB, 5 * GIB), 0, ""),
+        (room(9 * GIB), 0, "too little room: "),
+        (room(11 * GIB), 4 * GIB, "too little room: "),  # in the time that a stop takes it would be below
+        (room(50 * GIB, 0, MIB), 0, "for metadata"),
+        (room(50 * GIB, GIB, MIB), 0, ""),  # more can be allocated
+    ],
+)
+def test_a_transfer_is_stopped_when_less_is_left_than_the_level(found: Room, rate: float, why: str) -> None:
+    said = running_out(found, LEVEL, rate)
+    assert (why in said) if why else said == ""
+
+
+def test_a_stop_names_what_is_left_the_limit_and_when_it_would_come_too_late_the_speed() -> None:
+    level = Level(13 * MIB, 0)
+    assert running_out(room(12 * MIB), level) == (
+        "the pool has too little room: 12.0 MiB are left (0 B unallocated and 12.0 MiB free in data block groups), "
+        "13.0 MiB are kept (a quarter of min_free, or half of what an earlier stop left)"
+    )
+    fast = running_out(room(111 * MIB, 113 * MIB), level, 500 * MIB)
+    assert "224 MiB are left (113 MiB unallocated and 111 MiB free in data block groups) and become less by 500 MiB/s, " in fast
+    assert "13.0 MiB are kept" in fast
+    assert "32.0 MiB are kept" in running_out(room(50 * GIB, 0, MIB), Level(0, 32 * MIB))
+
+
+def test_a_pool_without_min_free_may_be_filled_to_the_brim() -> None:
+    assert running_out(room(1), Level(0, 8 * MIB), 9e9) == ""
+
+
+@given(free=sizes, unallocated=sizes, metadata=sizes)
+def test_after_a_stop_the_others_have_half_of_what_is_left(free: int, unallocated: int, metadata: int) -> None:
+    found = room(free, unallocated, metadata)
+    after = next_level(found, LEVEL)
+    assert after.data <= min(LEVEL.data, (free + unallocated) / 2)
+    assert after.metadata <= LEVEL.metadata
+    assert running_out(found, after) == "" or found.available == 0
+
+
+@given(left=sizes, rate=st.floats(0, 1e12))
+def test_the_next_look_comes_long_before_the_room_is_used_up_and_never_too_often(left: int, rate: float) -> None:
+    pause = next_look(room(LEVEL.data + left), LEVEL, rate)
+    assert 0.1 <= pause <= 5
+    assert pause == 0.1 or rate * pause < max(1, left)
+
+
+def test_the_host_that_wrote_most_is_the_one() -> None:
+    assert fastest({"a": 5, "b": 7, "c": 6}) == "b"
+    assert fastest({"b": 0, "a": 0}) == "a"
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A program of a group of its own that writes a mebibyte for each line that it is given, and says so."""
+    code = f"""
+import os, sys
+with open({str(tmp_path / "file")!r}, "wb", buffering=0) as file:
+    for line in sys.stdin:
+        file.write(os.urandom({MIB})); os.fsync(file.fileno()); print("written", flush=True)
+"""
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def test_what_a_transfer_writes_is_the_kernels_word(writer: "subprocess.Popen[str]") -> None:
+    assert writer.stdin
+    assert writer.stdout
+    growth, groups = Growth(), {writer.pid: "web"}
+    for second in range(3):
+        writer.stdin.write("more\n")
+        writer.stdin.flush()
+        writer.stdout.readline()
+        lately = growth.look(groups, 2.0 * second)
+        assert growth.total["web"] >= (second + 1) * MIB
+    assert lately["web"] < growth.total["web"]  # the first look is long ago

@@ -1,0 +1,53 @@
+"""Folders that a host says it cannot list: looking for them costs no more than it may, and ends when it is told to."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from backupd.unlisted import MOST_LOOKS, files_below
+
+DEEP = 900
+
+
+@pytest.fixture
+def deep(tmp_path: Path) -> Path:
+    """A backup of /srv whose folders are called srv, one in the other, with a file in the first."""
+    (tmp_path / "data" / "srv").mkdir(parents=True)
+    (tmp_path / "data" / "srv" / "file").touch()
+    fd = os.open(tmp_path / "data" / "srv", os.O_RDONLY)
+    for _ in range(DEEP):
+        os.mkdir("srv", dir_fd=fd)
+        inner = os.open("srv", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    return tmp_path
+
+
+def test_paths_that_take_long_to_look_for_are_told_apart_as_not_counted(deep: Path) -> None:
+    """Each start of such a path is one that the host may mean, and each takes a walk through all of it."""
+    hostile = [b"/srv" * DEEP + b"/x%d" % number for number in range(3000)]
+    asked = 0
+
+    def stopped() -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    count, unknown = files_below(deep, "/srv", hostile, 10**6, stopped)
+    assert count == 0
+    assert 0 < unknown < len(hostile)
+    assert asked <= MOST_LOOKS
+
+
+def test_what_can_be_found_is_counted(deep: Path) -> None:
+    assert files_below(deep, "/srv", [b"/srv", b"/srv/srv", b"/no"], 10**6) == (DEEP + 1, 0)
+
+
+def test_who_is_stopped_counts_no_further(deep: Path) -> None:
+    assert files_below(deep, "/srv", [b"/srv", b"/srv/srv"], 10**6, lambda: True) == (0, 2)
+    asked = iter([False] * 50 + [True] * 10)
+    count, unknown = files_below(deep, "/srv", [b"/srv"], 10**6, lambda: next(asked))
+    assert 0 < count < DEEP
+    assert unknown == 1

@@ -1,0 +1,79 @@
+"""What a disk does to a filesystem: it fails to write the data, or the power is cut. On loop devices, without a device mapper."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from btrkeep.units import parse_size
+from tests.beds import btrfs, leftout, nbd, session
+from tests.beds.work import work
+
+
+@dataclass(frozen=True, slots=True)
+class FailingDisk:
+    """A btrfs at `point` of two disks: metadata is on both, data on one. Writes to that fail while `flag` is there."""
+
+    point: Path
+    device: str
+    flag: Path
+
+    def fail(self) -> None:
+        """From now on. What was written before is on the disk."""
+        work("sync", "-f", self.point)
+        self.flag.touch()
+
+    def read_again(self) -> None:
+        """What is read from now on comes from the disk, not from memory: it is unmounted and mounted."""
+        btrfs.unmount(self.point)
+        work("mount", "-t", "btrfs", self.device, self.point)
+
+    def failed_writes(self) -> int:
+        """How many the filesystem has counted."""
+        lines = work("btrfs", "device", "stats", self.point).stdout.splitlines()
+        return sum(int(line.split()[-1]) for line in lines if "write_io_errs" in line)
+
+
+@contextmanager
+def failing_disk() -> Iterator[FailingDisk]:
+    """One that does not fail yet. Ends with the block."""
+    if why := nbd.why_not():
+        pytest.skip(leftout.reason("on a failing disk", why))
+    folder = Path(tempfile.mkdtemp(prefix="failing-", dir=session.folder(1 << 30)))
+    good, bad, flag, point = (folder / name for name in ("good", "bad", "fails", "mnt"))
+    for image, size in ((good, "400M"), (bad, "1200M")):
+        with image.open("wb") as file:
+            file.truncate(parse_size(size))
+    point.mkdir()
+    with ExitStack() as stack:
+        stack.callback(session.remove, folder)
+        rate = ("error-pwrite=EIO", "error-pwrite-rate=100%", "error-pread-rate=0", f"error-file={flag}")
+        disk = nbd.filtered(stack, bad, "error", *rate)
+        first, second = btrfs.attach(disk), btrfs.attach(good)  # mkfs puts the first data on the first, the kernel on the larger
+        stack.callback(work, "losetup", "--detach", first, second)
+        work("mkfs.btrfs", "-q", "-m", "raid1", "-d", "single", first, second)
+        stack.callback(work, "btrfs", "device", "scan", "--forget", first, second)
+        work("mount", "-t", "btrfs", "-o", f"device={second}", first, point)
+        stack.callback(work, "umount", point)
+        stack.callback(flag.unlink, missing_ok=True)
+        yield FailingDisk(point, first, flag)
+
+
+def cut(point: Path) -> Path:
+    """What a power cut would leave now of the filesystem at `point`, which is on one device: a copy of its image."""
+    image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", btrfs.devices_of(point)[0]).stdout.strip())
+    copy = image.with_name("cut")
+    work("cp", "--sparse=always", image, copy)
+    return copy
+
+
+def after_cut(point: Path, copy: Path) -> None:
+    """Puts that copy in the place of the filesystem at `point`; nobody has anything open there any more."""
+    (loop,) = btrfs.devices_of(point)
+    btrfs.unmount(point)
+    work("btrfs", "device", "scan", "--forget", loop)
+    work("losetup", "--detach", loop)
+    work("mount", "-t", "btrfs", btrfs.attach(copy), point)

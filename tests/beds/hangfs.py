@@ -1,0 +1,92 @@
+"""A filesystem that never answers when a folder is opened, as a dead NFS or FUSE server: who asks waits in the kernel (state D).
+
+    python hangfs.py FOLDER         mounts it there and says "mounted"
+    python hangfs.py FOLDER file    it has one file, and answers nothing any more once that is open
+
+`hanging(folder)` does that around a test and frees whoever hangs at its end. The layouts are those of include/uapi/linux/fuse.h.
+"""
+
+import ctypes
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_IN = struct.Struct("<IIQQ")  # len, opcode, unique, nodeid, ...
+_LOOKUP, _GETATTR, _OPEN, _STATFS, _RELEASE, _FLUSH, _INIT, _OPENDIR, _READDIR, _RELEASEDIR = 1, 3, 14, 17, 18, 25, 26, 27, 28, 29
+_FORGET, _INTERRUPT = (2, 42), 36
+_ROOT, _FILE = 1, 2  # inodes
+
+
+def _attributes(node: int) -> bytes:
+    mode, size = (0o40755, 0) if node == _ROOT else (0o100644, 5000)
+    return struct.pack("<QQQQQQIIIIIIIIII", node, size, 16, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
+
+
+@contextmanager
+def hanging(folder: Path, *, once_open: bool = False) -> Iterator[None]:
+    """Mounted at the folder, which is made, while this lasts. `once_open`: it has a file, and is dead when that is open."""
+    folder.mkdir()
+    words = [sys.executable, "-P", __file__, str(folder), *(["file"] if once_open else [])]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        assert server.stdout.readline() == "mounted\n"
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+            server.kill()  # nobody answers any more, so the kernel lets those go who wait
+
+
+def _serve(folder: str, *, once_open: bool) -> None:
+    channel = os.open("/dev/fuse", os.O_RDWR)
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"fd={channel},rootmode=40000,user_id=0,group_id=0"
+    if libc.mount(b"hang", os.fsencode(folder), b"fuse.hang", 0, options.encode()):
+        raise OSError(ctypes.get_errno(), "mount")
+    sys.stdout.write("mounted\n")
+    sys.stdout.flush()
+    alive = True
+    while True:
+        try:
+            request = os.read(channel, 1 << 20)
+            opcode = _IN.unpack_from(request)[1]
+            if alive and opcode not in (_INTERRUPT, *_FORGET):
+                _answer(channel, request, once_open=once_open)
+            alive = alive and opcode != _OPEN
+        except OSError:  # aborted
+            return
+
+
+def _answer(channel: int, request: bytes, *, once_open: bool) -> None:
+    _, opcode, unique, node = _IN.unpack_from(request)
+
+    def reply(data: bytes = b"", error: int = 0) -> None:
+        os.write(channel, struct.pack("<IiQ", 16 + len(data), error, unique) + data)
+
+    if opcode == _INIT:
+        reply(struct.pack("<IIIIHHIIHHI7I", 7, 31, 65536, 0, 12, 10, 1 << 16, 1, 1, 0, 0, *[0] * 7))
+    elif opcode == _GETATTR:
+        reply(struct.pack("<QII", 1, 0, 0) + _attributes(node))
+    elif opcode == _STATFS:
+        reply(struct.pack("<QQQQQIII I6I", 0, 0, 0, 0, 0, 4096, 255, 4096, 0, *[0] * 6))
+    elif opcode == _OPENDIR and not once_open:
+        return
+    elif opcode in (_OPENDIR, _OPEN) and once_open:
+        reply(struct.pack("<QII", 1, 0, 0))
+    elif opcode == _READDIR:
+        at_end = struct.unpack_from("<QQ", request, _IN.size + 16)[1]
+        reply(b"" if at_end else struct.pack("<QQII4s4x", _FILE, 1, 4, 8, b"file"))
+    elif opcode == _LOOKUP and once_open and request[_IN.size + 16 :] == b"file\0":
+        reply(struct.pack("<QQQQII", _FILE, 0, 60, 0, 0, 0) + _attributes(_FILE))
+    elif opcode in (_RELEASE, _RELEASEDIR, _FLUSH):
+        reply()
+    else:
+        reply(error=-2 if opcode == _LOOKUP else -38)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], once_open=sys.argv[2:] == ["file"])

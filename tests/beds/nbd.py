@@ -1,0 +1,48 @@
+"""A disk image behind a filter of nbdkit's: a file for a loop device whose reads or writes take time, or fail.
+
+nbdkit serves the image, nbdfuse shows it as a file again. Debian's packages: nbdkit, libnbd-bin, fuse3.
+"""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.beds.work import work
+
+_PROGRAMS = {"nbdkit": "nbdkit", "nbdfuse": "libnbd-bin", "fusermount3": "fuse3"}
+_PATIENCE = 10.0
+
+
+def why_not() -> str:
+    """Why this machine cannot do that, or ""."""
+    if missing := [package for name, package in _PROGRAMS.items() if not shutil.which(name)]:
+        return f"apt-get install {' '.join(missing)}"
+    return "" if Path("/dev/fuse").exists() else "no FUSE"
+
+
+def filtered(stack: ExitStack, image: Path, name: str, *settings: str) -> Path:
+    """A file beside `image` that shows it through nbdkit's filter `name` with those settings, until `stack` ends."""
+    socket, disk = image.with_name(f"{image.name}-socket"), image.with_name(f"{image.name}-disk")
+    disk.touch()
+    _start(stack, "nbdkit", "--exit-with-parent", "--foreground", "--unix", socket, f"--filter={name}", "file", image, *settings)
+    _wait_for(socket.exists)
+    _start(stack, "nbdfuse", disk, "--unix", socket)
+    stack.callback(work, "fusermount3", "-u", disk)
+    _wait_for(lambda: disk.stat().st_size > 0)
+    return disk
+
+
+def _start(stack: ExitStack, *words: str | Path) -> None:
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    stack.callback(process.wait)
+    stack.callback(process.terminate)
+
+
+def _wait_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not what():
+        assert time.monotonic() < deadline, "nbdkit or nbdfuse did not come up"
+        time.sleep(0.02)

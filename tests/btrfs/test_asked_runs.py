@@ -1,0 +1,227 @@
+"""Backups that many ask for at once: few are under way, the others wait their turn, also beside a night and through a restart."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from btrkeep.serving.client import Refused
+from tests.beds.badssh import FAKESSH
+from tests.beds.nights import Nights
+from tests.beds.serving import Service, serving
+from tests.beds.watch import wait_for
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+class Gated:
+    """Hosts whose transfers stand still until `open`. `log` has a line for each that begins (+) and that ends (-)."""
+
+    def __init__(self, nights: Nights) -> None:
+        self.nights, self.log, self._gate = nights, nights.top / "log", nights.top / "gate"
+        self.log.touch()
+        lines = [
+            "#!/bin/bash",
+            'while getopts ":i:o:p:l:" option; do :; done',
+            f'host="${{!OPTIND}}"; echo "+$host" >>{self.log}',
+            f"until [ -e {self._gate} ]; do sleep 0.05; done",
+            f'{FAKESSH} "$@"; status=$?',
+            f'echo "-$host" >>{self.log}; exit $status',
+        ]
+        script = nights.top / "gated-ssh"
+        script.write_text("\n".join(lines) + "\n")
+        script.chmod(0o755)
+        nights.settings("ssh", command=str(script))
+        (nights.source / "srv").mkdir()
+        (nights.source / "srv/file").write_text("content")
+        nights.backupd("list")  # there is a catalogue
+
+    def hosts(self, *names: str, **keys: Any) -> None:
+        for name in names:
+            self.nights.host(name, self.nights.source / "srv", **keys)
+
+    def open(self) -> None:
+        self._gate.touch()
+
+    @property
+    def begun(self) -> list[str]:
+        return [line[1:] for line in self.log.read_text().splitlines() if line[0] == "+"]
+
+    @property
+    def most(self) -> int:
+        """Transfers at the same time."""
+        running, most = 0, 0
+        for line in self.log.read_text().splitlines():
+            running += 1 if line[0] == "+" else -1
+            most = max(most, running)
+        return most
+
+    def processes(self, word: str) -> int:
+        """Those of our command with that word, on this pool."""
+        found = 0
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                try:
+                    words = (folder / "cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                found += {word.encode(), os.fsencode(self.nights.config)} <= set(words)
+        return found
+
+
+@pytest.fixture
+def gated(nights: Nights) -> Iterator[Gated]:
+    nights.settings("backup", concurrency=2)
+    found = Gated(nights)
+    yield found
+    found.open()
+
+
+def told(service: Service) -> dict[str, dict[str, Any]]:
+    """What is said of each host's job."""
+    return {job["host"]: job for job in service.agent().ask("jobs")}
+
+
+def over(service: Service) -> bool:
+    return all(job["state"] in ("done", "failed") for job in told(service).values())
+
+
+def test_of_many_that_are_asked_for_at_once_few_have_a_process_and_all_are_done(gated: Gated) -> None:
+    alices, bobs = [f"a{number}" for number in range(6)], ["b0", "b1"]
+    gated.hosts(*alices, *bobs)
+    most = 0
+    with serving(gated.nights.config) as service:
+        for host in alices:
+            service.agent("alice").ask("run", host=host)
+        for host in bobs:
+            service.agent("bob").ask("run", host=host)
+        wait_for(lambda: len(gated.begun) == 2)
+        with pytest.raises(Refused, match="waits for its turn to be backed up already, for alice") as refused:
+            service.agent("bob").ask("run", host="a5")
+        assert refused.value.kind == "locked"
+        assert gated.processes("asked") == gated.processes("run") == 2
+        assert [told(service)[host]["state"] for host in [*alices, *bobs]] == ["running"] * 2 + ["queued"] * 6
+        gated.open()
+        while not over(service):
+            most = max(most, gated.processes("asked"))
+            time.sleep(0.02)
+        assert {job["state"] for job in told(service).values()} == {"done"}
+    assert gated.most == 2
+    assert most <= 4  # one that has ended may be on its way out while the next begins
+    assert sorted(gated.begun) == [*alices, *bobs]
+    assert {gated.begun.index("b0"), gated.begun.index("b1")} < set(range(6))  # though all of alice's were asked for before
+
+
+def test_what_waits_outlives_the_service_and_the_next_one_stays_until_all_have_begun(gated: Gated) -> None:
+    hosts = [f"h{number}" for number in range(4)]
+    gated.hosts(*hosts)
+    with serving(gated.nights.config) as service:
+        for host in hosts:
+            service.agent().ask("run", host=host)
+        wait_for(lambda: len(gated.begun) == 2)
+    assert gated.processes("asked") == 2  # these go on
+    with serving(gated.nights.config, "--idle", "1") as service:
+        with pytest.raises(subprocess.TimeoutExpired):
+            service.process.wait(2)
+        gated.open()
+        assert service.process.wait(60) == 0  # nothing was asked of it
+    wait_for(lambda: not gated.processes("asked"))
+    assert {host: len(gated.nights.names(host)) for host in hosts} == dict.fromkeys(hosts, 1)
+    assert gated.most == 2
+
+
+def test_a_waiting_one_that_cannot_be_begun_any_more_is_told_as_failed_and_the_others_go_on(gated: Gated) -> None:
+    gated.hosts("h0", "h1", "h2", "h3")
+    with serving(gated.nights.config) as service:
+        jobs = [service.agent().ask("run", host=host)["job"] for host in ("h0", "h1", "h2", "h3")]
+        wait_for(lambda: len(gated.begun) == 2)
+        (gated.nights.state / "jobs/asked" / f"{jobs[2]}.json").unlink()  # as a restart of the machine does where there is systemd
+        gated.open()
+        wait_for(lambda: over(service))
+        assert {host: job["state"] for host, job in told(service).items()} == {
+            "h0": "done",
+            "h1": "done",
+            "h2": "failed",
+            "h3": "done",
+        }
+        assert "restarted" in told(service)["h2"]["error"]
+
+
+# --- beside a night
+
+
+def test_a_night_and_what_is_asked_for_meanwhile_have_the_places_of_the_pool_together(gated: Gated, backupd_running: Start) -> None:
+    nightly, asked_for = [f"n{number}" for number in range(5)], ["a0", "a1", "a2"]
+    gated.hosts(*nightly)
+    night = backupd_running("--config", gated.nights.config, "run")
+    wait_for(lambda: len(gated.begun) == 2)
+    gated.hosts(*asked_for)
+    with serving(gated.nights.config) as service:
+        for host in asked_for:
+            service.agent().ask("run", host=host)
+        wait_for(lambda: any("waits for its turn" in line for line in lines_of(service, "a0")))
+        gated.open()
+        wait_for(lambda: over(service))
+        assert {job["state"] for job in told(service).values()} == {"done"}
+    assert night.wait(60) == 0
+    assert gated.most == 2
+    assert sorted(gated.begun) == sorted([*nightly, *asked_for])
+
+
+def lines_of(service: Service, host: str) -> list[str]:
+    found: list[str] = service.agent().ask("job", job=told(service)[host]["job"])["lines"]
+    return found
+
+
+def test_the_cap_of_a_group_counts_hosts_of_other_runs(gated: Gated, backupd_running: Start) -> None:
+    gated.nights.tables["group.far"] = {"concurrency": 1}
+    gated.hosts("f0", "f1", group="far")
+    gated.hosts("near")
+    first = backupd_running("--config", gated.nights.config, "run", "f0")
+    wait_for(lambda: gated.begun == ["f0"])
+    second = backupd_running("--config", gated.nights.config, "run", "--wait", "f1", "near")
+    wait_for(lambda: sorted(gated.begun) == ["f0", "near"])
+    gated.open()
+    assert (first.wait(60), second.wait(60)) == (0, 0)
+    text = gated.log.read_text().splitlines()
+    assert text.index("-f0") < text.index("+f1")
+
+
+def test_who_names_a_host_in_a_shell_need_not_wait_and_is_told_that_it_is_one_more(gated: Gated, backupd_running: Start) -> None:
+    gated.hosts("n0", "n1", "urgent")
+    night = backupd_running("--config", gated.nights.config, "run", "n0", "n1")
+    wait_for(lambda: len(gated.begun) == 2)
+    urgent = backupd_running("--config", gated.nights.config, "run", "urgent")
+    wait_for(lambda: "urgent" in gated.begun)
+    gated.open()
+    assert (night.wait(60), urgent.wait(60)) == (0, 0)
+    assert "2 transfers run" in urgent.communicate()[0]
+
+
+def until_said(process: "subprocess.Popen[str]", words: str) -> None:
+    assert process.stdout
+    assert any(words in line for line in process.stdout)
+
+
+def test_a_run_that_waits_is_stopped_at_once_and_a_place_of_a_killed_run_is_free(gated: Gated, backupd_running: Start) -> None:
+    gated.hosts("n0", "n1", "n2", "n3")
+    first = backupd_running("--config", gated.nights.config, "run", "n0", "n1")
+    wait_for(lambda: len(gated.begun) == 2)
+    stopped = backupd_running("--config", gated.nights.config, "run", "--wait", "n2")
+    until_said(stopped, "n2 waits for its turn")
+    stopped.send_signal(signal.SIGTERM)
+    assert stopped.wait(20) == 143
+    other = backupd_running("--config", gated.nights.config, "run", "--wait", "n3")
+    until_said(other, "n3 waits for its turn")
+    first.kill()
+    wait_for(lambda: "n3" in gated.begun)
+    gated.open()
+    assert other.wait(60) == 0
+    assert not (gated.nights.pool / "hosts/n2").exists()

@@ -1,0 +1,213 @@
+"""What is left of a run that did not come to its end: what is gone on with, what is compared first, and what begins anew."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from backupd.working import StoppedEarly, recover_and_prepare
+from btrkeep.config import load
+from btrkeep.pool.marker import open_pool
+from btrkeep.pool.syncfs import syncing
+from tests.beds import work
+from tests.beds.expiries import LATER, Expiries
+from tests.beds.nights import Nights
+from tests.beds.watch import disagreements, hold, killed, receivers, rows, subvolumes, transferring, wait_for
+
+MIB = 1 << 20
+NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups rsync"
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Sources that lie on another filesystem than the pool."""
+    tree = tmp_path / "srv"
+    tree.mkdir()
+    return tree
+
+
+def numbers(nights: Nights) -> dict[str, int]:
+    (path,) = nights.record("web")["paths"]
+    return dict(path["numbers"])
+
+
+def broken_off(nights: Nights, count: int = 6 * MIB) -> None:
+    """A run whose connection breaks after so many bytes."""
+    nights.in_the_middle(count, end="dies")
+    assert nights.run("web", status=1)["web"]["outcome"] == "partial"
+    nights.ssh("")
+
+
+def killed_in_the_middle(nights: Nights, start: Start, count: int = 6 * MIB) -> None:
+    """A run that is killed, with all that it started, when so many bytes have come."""
+    flag = hold(nights, count)
+    process = start("--config", nights.config, "run", "web")
+    wait_for(flag.exists)
+    wait_for(lambda: len(receivers(nights)) == 2)
+    for pid in (process.pid, *receivers(nights)):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    flag.unlink()
+    wait_for(lambda: not transferring(nights))
+    nights.ssh("")
+
+
+@pytest.fixture
+def pair(nights: Nights, tree: Path) -> Nights:
+    """A host with two files, of which 6 MiB are the first and half of the second."""
+    renew(tree)
+    nights.host("web", tree)
+    return nights
+
+
+def renew(tree: Path) -> None:
+    for name in ("early", "later"):
+        (tree / name).write_bytes(os.urandom(4 * MIB))
+
+
+@pytest.mark.parametrize("based", [False, True], ids=["a first copy", "one with a base"])
+def test_what_broke_off_and_was_synced_goes_on_without_another_look_at_what_is_there(pair: Nights, tree: Path, based: bool) -> None:
+    if based:
+        pair.run("web")
+        renew(tree)
+    broken_off(pair)
+    kept = subvolumes(pair)["hosts/web/.working"]
+    assert pair.run("web")["web"]["outcome"] == "complete"
+    assert subvolumes(pair)[f"hosts/web/{pair.names('web')[-1]}"] == kept
+    assert numbers(pair)["transferred"] == 1, "the file that was there already was read again"
+    assert pair.differences("web", tree) == []
+
+
+def test_a_first_copy_that_was_killed_is_compared_and_not_sent_again(pair: Nights, tree: Path, backupd_running: Start) -> None:
+    killed_in_the_middle(pair, backupd_running)
+    kept = subvolumes(pair)["hosts/web/.working"]
+    pair.run("web")
+    assert subvolumes(pair)[f"hosts/web/{pair.names('web')[-1]}"] == kept
+    assert numbers(pair)["transferred"] == 2, "what nobody knows to be on the disk was believed"
+    assert numbers(pair)["matched"] >= 3.9 * MIB
+    assert numbers(pair)["literal"] < 4.1 * MIB, "what had come was sent again"
+    assert pair.differences("web", tree) == []
+
+
+def test_one_that_was_killed_is_compared_also_when_the_next_run_is_stopped_before_all_of_it_is_doubted(
+    pair: Nights, tree: Path, backupd_running: Start
+) -> None:
+    killed_in_the_middle(pair, backupd_running)
+    host = load("main", pair.config).hosts["web"]
+    with syncing(pair.pool) as disk, pytest.raises(StoppedEarly):
+        recover_and_prepare(open_pool(pair.pool), host, datetime.now(UTC).replace(microsecond=0), disk, lambda: True)
+    pair.run("web")
+    assert numbers(pair)["transferred"] == 2, "what nobody knows to be on the disk was believed"
+    assert pair.differences("web", tree) == []
+
+
+def test_what_has_been_compared_after_a_kill_is_not_compared_a_second_time(
+    pair: Nights, tree: Path, backupd_running: Start
+) -> None:
+    (tree / "last").write_bytes(os.urandom(4 * MIB))
+    killed_in_the_middle(pair, backupd_running, 10 * MIB)
+    broken_off(pair, 2 * MIB)  # `early` and `later` are compared by then, and `last` is coming
+    pair.run("web")
+    assert numbers(pair)["transferred"] == 1
+    assert pair.differences("web", tree) == []
+
+
+def test_one_with_a_base_that_was_killed_begins_again_from_the_base(pair: Nights, tree: Path, backupd_running: Start) -> None:
+    pair.run("web")
+    (base,) = pair.names("web")
+    renew(tree)
+    broken_off(pair)  # its mark is not there any more when the next run is killed
+    left = subvolumes(pair)["hosts/web/.working"]
+    killed_in_the_middle(pair, backupd_running, 1 * MIB)
+    assert pair.run("web")["web"]["outcome"] == "complete"
+    assert left not in subvolumes(pair).values()
+    assert pair.grew_from("web") == base
+    assert pair.differences("web", tree) == []
+    assert disagreements(pair) == []
+
+
+def test_what_a_version_that_knows_of_no_mark_went_on_with_is_not_gone_on_with(pair: Nights, tree: Path) -> None:
+    """It leaves the mark as it is, and writes a record of its own."""
+    pair.run("web")
+    renew(tree)
+    broken_off(pair)
+    left = subvolumes(pair)["hosts/web/.working"]
+    path = pair.backup("web", ".working") / "backup.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "started": "2026-11-20T22:00:00Z"}))
+    pair.run("web")
+    assert left not in subvolumes(pair).values()
+    assert pair.differences("web", tree) == []
+
+
+def test_what_the_host_does_not_give_a_second_time_is_not_in_a_first_copy_that_was_killed(
+    nights: Nights, public_folder: Path, backupd_running: Start
+) -> None:
+    """Nobody knows whether it is whole. As in any first copy, what cannot be read is not there, and is told."""
+    renew(public_folder)
+    nights.host("web", public_folder, unreadable_limit="100%", rsync_path=NOBODY)
+    killed_in_the_middle(nights, backupd_running)
+    arrived = [path.name for path in nights.working("web", public_folder).iterdir()]
+    assert "early" in arrived
+    (public_folder / "early").chmod(0)
+    result = nights.run("web")["web"]
+    assert result["outcome"] == "complete"
+    assert not nights.data("web", public_folder / "early").exists()
+    assert nights.data("web", public_folder / "later").read_bytes() == (public_folder / "later").read_bytes()
+    assert "could not be fetched again" in " ".join(result["warnings"])
+    assert "doubted" not in nights.record("web")
+    assert nights.data("web", public_folder).stat().st_mtime_ns == public_folder.stat().st_mtime_ns
+
+
+# --- a record that a power cut left empty
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format": 1}'])
+@pytest.mark.parametrize("based", [False, True], ids=["a first copy", "one with a base"])
+def test_a_working_whose_record_a_power_cut_left_empty_costs_its_host_nothing(
+    pair: Nights, tree: Path, based: bool, text: str
+) -> None:
+    if based:
+        pair.run("web")
+    broken_off_at_once(pair)
+    (pair.backup("web", ".working") / "backup.json").write_text(text)
+    for words in (["status"], ["list", "web"], ["check"]):
+        assert "Traceback" not in pair.backupd(*words, check=False).stderr
+    assert pair.run("web")["web"]["outcome"] == "complete"
+    assert pair.differences("web", tree) == []
+    assert len(pair.names("web")) == 1 + based
+    assert disagreements(pair) == []
+
+
+def broken_off_at_once(nights: Nights) -> None:
+    killed(nights, "after", "backupd.working:recover_and_prepare", "run", "web")
+
+
+def test_a_host_with_such_a_working_can_be_given_up(shared_btrfs: Path, tree: Path) -> None:
+    pool = Expiries(shared_btrfs)
+    renew(tree)
+    pool.host("web", tree)
+    broken_off_at_once(pool)
+    (pool.pool / "hosts/web/.working/backup.json").write_text("")
+    del pool.tables["host"]
+    pool.write()
+    pool.backupd("forget", "web", "--yes", "--now", LATER.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    done = pool.expire(LATER.replace(year=LATER.year + 1))
+    assert done["problems"] == []
+    assert not (pool.pool / "hosts" / "web").exists()
+    assert rows(pool, "select host from backup") == []
+
+
+def test_a_working_of_somebody_elses_with_an_empty_record_is_left_alone(pair: Nights) -> None:
+    path = pair.pool / "hosts" / "web" / ".working"
+    path.parent.mkdir()
+    work("btrfs", "-q", "subvolume", "create", path)
+    (path / "backup.json").touch()
+    (path / "mine").write_text("mine")
+    assert "not ours" in pair.run("web", status=1)["web"]["error"]
+    assert (path / "mine").read_text() == "mine"

@@ -1,0 +1,166 @@
+"""A pool without room for a single byte: what frees room works, and afterwards so does everything, with no hand in the pool."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from btrkeep.errors import LockHeld
+from btrkeep.pool.locks import take_lock
+from tests.beds.btrfs import MIB, fill, fill_metadata, makes
+from tests.beds.expiries import LATER, NOW, Expiries, at
+from tests.beds.nights import Nights
+from tests.beds.watch import is_locked
+
+RESERVE = 4 * MIB  # one percent of these pools
+
+
+@pytest.fixture
+def full(make_btrfs: Callable[..., Path], tmp_path: Path) -> Expiries:
+    """A pool that the oldest of five backups of `web` fills to the last byte. Of `db` there are five too, and one of a real run."""
+    pool = Expiries(make_btrfs(size="400M"))
+    pool.config = tmp_path / "main.toml"
+    pool.source = tmp_path / "srv"
+    pool.source.mkdir()
+    (pool.source / "file").write_bytes(os.urandom(MIB))
+    pool.history("web")
+    pool.history("db")
+    pool.run("db", *at(NOW))
+    fill(pool.top, into=pool.backup("web", pool.names("web")[0]))
+    return pool
+
+
+def reserve(pool: Expiries) -> int:
+    """The bytes that the reserve takes on the disk."""
+    path = pool.pool / ".btrkeep" / "reserve"
+    return path.stat().st_blocks * 512
+
+
+def test_a_run_makes_the_reserve_and_it_is_one_percent_of_the_pool(full: Expiries) -> None:
+    assert reserve(full) == pytest.approx(RESERVE, abs=4096)
+
+
+def test_expire_marks_and_deletes_on_a_full_pool_and_the_pool_takes_backups_again(full: Expiries) -> None:
+    full.settings("pool", min_free="5%")
+    done = full.backupd("run", "db", *at(NOW), check=False)
+    assert (done.returncode, "too little room" in done.stderr) == (4, True), done.stderr
+    before = full.left("web")
+    full.expire(NOW)
+    assert full.marked("web") == before[:2]
+    assert reserve(full) == 0
+    full.expire(LATER, "--wait")
+    assert full.left("web") == before[2:]
+    assert full.consistent() == []
+    full.run("web", *at(LATER))
+    assert full.differences("web", full.source) == []
+    assert reserve(full) == pytest.approx(RESERVE, abs=4096)
+
+
+def test_notes_of_all_kinds_can_be_written_on_a_full_pool(full: Expiries) -> None:
+    newest = full.left("web")[-1]
+    full.backupd("hold", "web", newest, "--why", "court", *at(NOW))
+    assert full.notes("web")["backups"][newest]["hold"]["why"] == "court"
+    full.backupd("release", "web", newest, *at(NOW))
+    assert full.notes("web")["backups"] == {}
+    del full.tables["host"]["web"]
+    full.write()
+    full.backupd("forget", "web", "--yes", *at(NOW))
+    assert full.notes("web")["forgotten"]
+    assert not is_locked(full.pool / ".btrkeep" / "locks" / "host-web")
+
+
+def test_notes_that_not_even_the_reserve_has_room_for_are_refused_in_one_line_and_the_old_ones_stay(full: Expiries) -> None:
+    newest = full.left("web")[-1]
+    full.backupd("hold", "web", newest, "--why", "court", *at(NOW))  # takes the reserve
+    fill(full.top, into=full.backup("db", full.left("db")[-1]))
+    for words in (("hold", "web", newest, "--why", "another"), ("release", "web", newest)):
+        done = full.backupd(*words, *at(NOW), check=False)
+        assert done.returncode == 4
+        assert "cannot be written: [Errno 28] No space left on device" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert full.notes("web")["backups"][newest]["hold"]["why"] == "court"
+
+
+def test_a_lock_on_a_full_pool_is_held_and_its_holder_is_known_although_no_text_says_so(full: Expiries) -> None:
+    path = full.pool / ".btrkeep" / "locks" / "host-new"
+    with take_lock(path, "a test", "2026-11-20T22:00:03Z"):
+        assert path.read_bytes() == b""
+        assert is_locked(path)
+        with pytest.raises(LockHeld, match=rf"another process \({os.getpid()}\)"):
+            take_lock(path, "another", "")
+    assert not is_locked(path)
+
+
+def test_without_a_reserve_what_is_marked_is_deleted_although_nothing_more_can_be_marked(full: Expiries) -> None:
+    """As in a pool of an older version: the deletions come first, and what they free lets the marks be written."""
+    full.expire(NOW)  # takes the reserve
+    before = full.left("web")
+    fill(full.top, into=full.backup("db", full.left("db")[-1]))
+    full.settings("retention", daily=2)  # so that there is something to mark too
+    done = full.backupd("expire", *at(LATER), check=False)
+    assert done.returncode in (0, 1), done.stdout + done.stderr  # the cleaner may have been quick
+    assert "Traceback" not in done.stderr
+    assert full.left("web") == before[2:]
+    full.expire(LATER)
+    assert full.marked("web") == before[2:3]
+    assert full.consistent() == []
+
+
+@pytest.fixture
+def no_metadata(make_btrfs: Callable[..., Path], tmp_path: Path) -> Expiries:
+    """A pool without room for metadata, in which some backups are marked and nothing was deleted so far."""
+    pool = Expiries(make_btrfs(size="300M", mkfs=("-m", "single")))
+    pool.history("web")
+    pool.expire(NOW)
+    fill_metadata(pool.top)
+    return pool
+
+
+def test_without_room_for_metadata_what_is_marked_is_deleted(no_metadata: Expiries) -> None:
+    before = no_metadata.left("web")
+    assert not makes(no_metadata.pool / "empty")
+    no_metadata.backupd("expire", "--wait", *at(LATER), check=False)
+    assert no_metadata.left("web") == before[2:]
+
+
+def test_a_pool_of_an_older_version_gets_the_files_of_its_locks_with_the_next_run(nights: Nights) -> None:
+    locks = nights.pool / ".btrkeep" / "locks"
+    for path in locks.iterdir():
+        path.unlink()
+    nights.host("web", nights.source)
+    nights.run("web")
+    assert {"balance", "expire", "night"} <= {path.name for path in locks.iterdir()}
+
+
+@pytest.fixture
+def no_metadata_at_all(make_btrfs: Callable[..., Path]) -> Expiries:
+    """A pool without room for metadata, in which nothing is marked."""
+    pool = Expiries(make_btrfs(size="4300M", mkfs=("-m", "single")))
+    pool.history("web")
+    pool.run("web", *at(NOW))
+    fill_metadata(pool.top)
+    assert not makes(pool.pool / "empty")
+    return pool
+
+
+def test_without_room_for_metadata_expire_marks_and_deletes(no_metadata_at_all: Expiries) -> None:
+    pool = no_metadata_at_all
+    before = pool.left("web")
+    pool.expire(NOW)
+    assert pool.marked("web") == before[:3]
+    pool.expire(LATER, "--wait")
+    assert pool.left("web") == before[3:]
+    assert pool.consistent() == []
+
+
+def test_without_room_for_metadata_notes_of_all_kinds_can_be_written(no_metadata_at_all: Expiries) -> None:
+    pool = no_metadata_at_all
+    newest = pool.left("web")[-1]
+    pool.backupd("hold", "web", newest, "--why", "court", *at(NOW))
+    assert pool.notes("web")["backups"][newest]["hold"]["why"] == "court"
+    pool.backupd("release", "web", newest, *at(NOW))
+    del pool.tables["host"]["web"]
+    pool.write()
+    pool.backupd("forget", "web", "--yes", *at(NOW))
+    assert pool.notes("web")["forgotten"]

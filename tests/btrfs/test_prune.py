@@ -1,0 +1,71 @@
+"""What no source path wants any more leaves the new backup, whatever a host has made of it, and nothing else goes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from backupd.working import NotOurs, drop_other_paths
+from tests.beds import work
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+
+LEVELS = 10_000  # of ten times the depth at which Python's calls end, and with a path of five times the longest
+
+
+def deepen(folder: Path, levels: int) -> None:
+    """Folders within folders, made by descriptors: no call takes a path of that length."""
+    inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=inner)
+        outer, inner = inner, os.open("d", os.O_RDONLY | os.O_DIRECTORY, dir_fd=inner)
+        os.close(outer)
+    os.close(os.open("bottom", os.O_CREAT | os.O_WRONLY, dir_fd=inner))
+    os.close(inner)
+
+
+@pytest.fixture
+def data(shared_btrfs: Path) -> Path:
+    (found := shared_btrfs / "data").mkdir()
+    for name in ("srv/www", "srv/old", "old"):
+        (found / name).mkdir(parents=True)
+    (found / "srv/www/kept").write_text("kept")
+    return found
+
+
+def test_a_folder_of_any_depth_goes(data: Path) -> None:
+    for folder in ("srv/old", "old"):
+        deepen(data / folder, LEVELS)
+    drop_other_paths(data, ("/srv/www",))
+    assert work("find", data, "-printf", "%P\\n").stdout.split() == ["srv", "srv/www", "srv/www/kept"]
+
+
+def test_what_a_link_leads_to_stays(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("stays")
+    (data / "old/link").symlink_to(tmp_path)
+    (data / "top").symlink_to(tmp_path)
+    (data / "old/- strange\n name").mkdir()
+    drop_other_paths(data, ("/srv/www",))
+    assert (tmp_path / "outside").read_text() == "stays"
+    assert [path.name for path in data.iterdir()] == ["srv"]
+
+
+def test_nothing_within_a_subvolume_or_a_mount_of_somebody_else_goes(data: Path) -> None:
+    subvolume, mounted = data / "old/inner/subvolume", data / "old/mounted"
+    (data / "old/inner").mkdir()
+    work("btrfs", "subvolume", "create", subvolume)
+    mounted.mkdir()
+    (data / "elsewhere").mkdir()
+    for folder in (subvolume, data / "elsewhere"):
+        (folder / "stays").write_text("stays")
+    work("mount", "-t", "tmpfs", "btrkeep-test", mounted)
+    try:
+        (mounted / "stays").write_text("stays")
+        with pytest.raises(NotOurs, match="old"):
+            drop_other_paths(data, ("/srv/www", "/elsewhere"))
+        assert (subvolume / "stays").read_text() == (mounted / "stays").read_text() == "stays"
+    finally:
+        work("umount", mounted)
+    work("btrfs", "subvolume", "delete", subvolume)
+    drop_other_paths(data, ("/srv/www", "/elsewhere"))
+    assert sorted(path.name for path in data.iterdir()) == ["elsewhere", "srv"]

@@ -1,0 +1,188 @@
+"""What `backupd restore` does with a file that has the size and the time of the backup's, and other content."""
+
+import fcntl
+import hashlib
+import os
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backupd.fiemap import share_all
+from tests.beds import differences, manifest, ssh, work
+from tests.beds.everything import write
+from tests.beds.nights import Nights
+from tests.beds.within import Within, restore
+
+pytestmark = [pytest.mark.root, pytest.mark.btrfs]
+
+SIZE = 300_000
+
+
+@pytest.fixture
+def nights(shared_btrfs: Path) -> Nights:
+    return Within(shared_btrfs)
+
+
+def backed_up(nights: Nights, **more: object) -> Path:
+    """The source of a host: a large file with two names, a small one, and one with holes."""
+    srv = nights.source / "srv"
+    write(srv / "large").write_bytes(os.urandom(SIZE))
+    (srv / "other-name").hardlink_to(srv / "large")
+    write(srv / "small", "of the backup")
+    write(srv / "sparse", "")
+    os.truncate(srv / "sparse", SIZE)
+    nights.host("web1", srv, **more)
+    assert nights.run("web1")["web1"]["outcome"] == "complete"
+    return srv
+
+
+def spoil(path: Path) -> None:
+    """Other content in the middle; size and time stay, as after a broken disk, a torn write, or of somebody who hides."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(before.st_size // 2)
+        byte = file.read(1)
+        file.seek(before.st_size // 2)
+        file.write(bytes([byte[0] ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+def sums(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+@pytest.fixture(params=["the pool's btrfs", "another filesystem"])
+def out(request: pytest.FixtureRequest, nights: Nights, tmp_path: Path) -> Path:
+    return (nights.top if "pool" in request.param else tmp_path) / "out"
+
+
+def test_all_mends_what_has_the_same_size_and_time_and_other_content(nights: Nights, out: Path) -> None:
+    srv = backed_up(nights)
+    restore(nights, "web1", srv, "--to", out)
+    for name in ("large", "small", "sparse"):
+        spoil(out / "srv" / name)
+    seen = restore(nights, "web1", srv, "--to", out, "--overwrite=all", "--dry-run")
+    assert seen["overwritten"]["count"] == 4  # two of them are names of one file
+    assert {one["why"] for one in seen["overwritten"]["samples"]} == {"differs: content", "differs: hard link"}
+    done = restore(nights, "web1", srv, "--to", out, "--overwrite=all")
+    assert sums(out / "srv") == sums(srv)
+    assert differences(manifest(srv), manifest(out / "srv")) == []
+    assert (done["good"], done["overwritten"]["count"]) == (True, 4)
+
+
+def test_all_leaves_alone_what_holds_the_same_and_reads_it_once(nights: Nights, tmp_path: Path) -> None:
+    srv, out = backed_up(nights), tmp_path / "out"
+    restore(nights, "web1", srv, "--to", out)
+    before = {path.name: (path.stat().st_ino, path.stat().st_ctime_ns) for path in (out / "srv").iterdir()}
+    done = restore(nights, "web1", srv, "--to", out, "--overwrite=all")
+    assert {path.name: (path.stat().st_ino, path.stat().st_ctime_ns) for path in (out / "srv").iterdir()} == before
+    assert (done["overwritten"]["count"], done["copied_bytes"]) == (0, 0)
+    assert done["compared_bytes"] == SIZE + len("of the backup")
+
+
+def test_without_all_it_is_named_afterwards_and_stays(nights: Nights, out: Path) -> None:
+    srv = backed_up(nights)
+    restore(nights, "web1", srv, "--to", out)
+    spoil(out / "srv" / "small")
+    before = manifest(out)
+    for words in ((), ("--overwrite=older",), ("--overwrite=never",)):
+        done = restore(nights, "web1", srv, "--to", out, *words, status=1)
+        assert done["differences"]["samples"] == [{"place": f"{out}/srv/small", "why": "differs: content"}]
+    assert differences(before, manifest(out)) == []
+    said = nights.backupd("restore", "web1", srv, "--to", out, check=False).stdout
+    assert "--overwrite=all" in said
+
+
+@pytest.fixture
+def over_ssh(nights: Nights, sshd: ssh.Sshd) -> Path:
+    nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
+    return backed_up(nights, address=sshd.address, port=sshd.port)
+
+
+@pytest.mark.ssh
+def test_all_mends_it_on_a_host_too(nights: Nights, over_ssh: Path) -> None:
+    wanted, before = sums(over_ssh), manifest(over_ssh)
+    for name in ("large", "small"):
+        spoil(over_ssh / name)
+    seen = restore(nights, "web1", over_ssh, "--overwrite=all", "--dry-run", "--to-host")
+    assert {(one["place"], one["why"]) for one in seen["overwritten"]["samples"]} == {
+        (str(over_ssh / name), "differs: content") for name in ("large", "small")
+    }
+    done = restore(nights, "web1", over_ssh, "--overwrite=all", "--to-host")
+    assert sums(over_ssh) == wanted
+    assert differences(before, manifest(over_ssh)) == []
+    assert (done["good"], done["overwritten"]["count"], seen["overwritten"]["count"]) == (True, 2, 2)
+
+
+@pytest.mark.ssh
+def test_on_a_host_it_is_named_afterwards_without_all(nights: Nights, over_ssh: Path) -> None:
+    spoil(over_ssh / "small")
+    before = manifest(over_ssh)
+    done = restore(nights, "web1", over_ssh, "--to-host", status=1)
+    assert done["differences"]["samples"] == [{"place": f"{over_ssh}/small", "why": "differs: content"}]
+    assert differences(before, manifest(over_ssh)) == []
+
+
+def clone_range(source: Path, start: int, size: int, to: Path) -> None:
+    """FICLONERANGE of linux/fs.h, to the beginning of a file."""
+    with source.open("rb") as ours, to.open("wb") as theirs:
+        fcntl.ioctl(theirs, 0x4020940D, struct.pack("=qQQQ", ours.fileno(), start, size, 0))
+
+
+def shared(one: Path, other: Path) -> bool:
+    with one.open("rb") as ours, other.open("rb") as theirs:
+        return share_all(ours.fileno(), theirs.fileno())
+
+
+def test_two_parts_of_one_compressed_extent_are_not_taken_for_the_same_data(shared_btrfs: Path) -> None:
+    """FIEMAP tells where a compressed extent begins, and not which part of it a file has."""
+    whole = shared_btrfs / "whole"
+    whole.touch()
+    work("btrfs", "property", "set", whole, "compression", "zstd")
+    whole.write_bytes(b"".join(bytes([65 + number]) * 4096 for number in range(16)))
+    work("sync", whole)
+    for name, start in (("first", 0), ("again", 0), ("second", 8192)):
+        clone_range(whole, start, 8192, shared_btrfs / name)
+    found = sums(shared_btrfs)
+    assert found["first"] == found["again"] != found["second"]
+    assert "encoded" in work("filefrag", "-v", shared_btrfs / "first").stdout
+    assert shared(shared_btrfs / "first", shared_btrfs / "again")
+    assert not shared(shared_btrfs / "first", shared_btrfs / "second")
+
+
+def begins(file: Path) -> int:
+    """The block where the only extent of a file is."""
+    work("sync", file)
+    (found,) = re.findall(r"^ +0: +0\.\. *\d+: +(\d+)\.\.", work("filefrag", "-v", file).stdout, re.MULTILINE)
+    return int(found)
+
+
+def test_equal_places_on_two_disks_are_not_taken_for_the_same_data(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
+    """The destination is on the pool's btrfs, and another btrfs is mounted below it."""
+    top, other = make_btrfs(size="600M"), make_btrfs(size="600M")
+    nights, srv = Within(top), tmp_path / "srv"
+    write(srv / "db").write_bytes(b"G" * 1_000_000)
+    nights.host("web1", srv)
+    nights.run("web1")
+    good, probe, there = nights.data("web1", srv) / "db", other / "probe", other / "srv" / "db"
+    probe.write_bytes(b"P" * 4096 * 256)
+    (other / "filler").write_bytes(b"F" * 4096 * (begins(good) - begins(probe) - 256))
+    work("sync", other / "filler")
+    write(there).write_bytes(b"B" * 1_000_000)
+    os.utime(there, ns=(0, (srv / "db").stat().st_mtime_ns))
+    assert begins(there) == begins(good)
+    out = top / "out"
+    (out / "srv").mkdir(parents=True)
+    work("mount", "--bind", there.parent, out / "srv")
+    try:
+        seen = restore(nights, "web1", srv, "--to", out, "--dry-run", "--overwrite=all")
+        assert [one["why"] for one in seen["overwritten"]["samples"]] == ["differs: content"]
+        restore(nights, "web1", srv, "--to", out, status=1)
+        restore(nights, "web1", srv, "--to", out, "--overwrite=all")
+        assert sums(out / "srv") == sums(srv)
+    finally:
+        work("umount", out / "srv")

@@ -1,0 +1,195 @@
+"""What the root service gives whoever asks is bounded, whatever a host has made of its files: the kernel says what it took."""
+
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from btrkeep.serving.client import Refused
+from tests.beds import btrfs, work
+from tests.beds.history import every, moment
+from tests.beds.lineage import make_lineage
+from tests.beds.nights import Nights
+from tests.beds.serving import Service, serving
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
+
+LAST = moment("2026-11-20 22:00")
+MANY, LINKED = 60_000, 20_000
+LONG = "x" * 180
+MIB = 1 << 20
+BACKUPS = 16
+NO_TEXT = b"\xff" * 240
+DEPTH, DEEP = 50, 1000
+
+
+def life(number: int, data: Path) -> None:
+    if number == BACKUPS - 1:
+        (data / "many" / f"{1:06}{LONG}").unlink()
+        (data / "linked" / "first" / f"{1:06}{LONG}").unlink()
+        deep(data)
+    if number:
+        return
+    (data / "many").mkdir()
+    (data / "many" / f"{0:06}{LONG}").symlink_to("nowhere")
+    for one in range(1, MANY):
+        os.close(os.open(f"{data}/many/{one:06}{LONG}", os.O_CREAT | os.O_WRONLY))
+    for folder in ("linked", "linked/first", "linked/second"):
+        (data / folder).mkdir()
+    for one in range(LINKED):
+        os.close(os.open(f"{data}/linked/first/{one:06}{LONG}", os.O_CREAT | os.O_WRONLY))
+        os.link(f"{data}/linked/first/{one:06}{LONG}", f"{data}/linked/second/{one:06}{LONG}")
+
+
+def deep(data: Path) -> None:
+    """Files whose path has twelve kilobytes, none of which is UTF-8."""
+    fd = os.open(data, os.O_RDONLY)
+    for _ in range(DEPTH):
+        os.mkdir(NO_TEXT, dir_fd=fd)
+        inner = os.open(NO_TEXT, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    for one in range(DEEP):
+        os.close(os.open(b"%d\n<b>" % one, os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    os.close(fd)
+
+
+@pytest.fixture(scope="module")
+def crowd(_shared_mount: Path) -> Iterator[Nights]:
+    top = Path(tempfile.mkdtemp(prefix="crowd-", dir=_shared_mount))
+    nights = Nights(top)
+    make_lineage(nights, "crowd", every(1, BACKUPS, LAST), life)
+    yield nights
+    for path in btrfs.subvolumes_below(top, _shared_mount):
+        btrfs.delete_subvolume(path, _shared_mount)
+    shutil.rmtree(top)
+
+
+@pytest.fixture
+def service(crowd: Nights) -> Iterator[Service]:
+    """A new one for each test: one that has had memory keeps it, and would hide what it takes again."""
+    with serving(crowd.config) as found:
+        found.agent().ask("browse", host="crowd", backup="latest", path="/")  # what it needs for anything is loaded
+        yield found
+
+
+def taken(service: Service, act: Callable[[], object]) -> int:
+    """Bytes of memory that the service needed meanwhile, besides those that it had."""
+    proc = Path(f"/proc/{service.process.pid}")
+    (proc / "clear_refs").write_text("5")  # the peak is that of now, see proc(5)
+    before = _status(proc, "VmRSS")
+    act()
+    return _status(proc, "VmHWM") - before
+
+
+def _status(proc: Path, name: str) -> int:
+    (line,) = (line for line in (proc / "status").read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1]) << 10
+
+
+def download(service: Service, path: str, kind: str, to: Path) -> None:
+    asked = {"host": "crowd", "backup": "2026-11-05", "path": path, "as": kind}
+    with service.agent(patience=120).stream("download", **asked) as stream, to.open("wb") as file:
+        for piece in stream:
+            file.write(piece)
+
+
+def test_a_zip_of_many_names_takes_no_memory_for_each_of_them(service: Service, tmp_path: Path) -> None:
+    assert taken(service, lambda: download(service, "/many", "zip", tmp_path / "zip")) < 32 * MIB
+    with zipfile.ZipFile(tmp_path / "zip") as found:  # Python's own reader, and Info-ZIP's
+        assert len(found.namelist()) == MANY + 1
+        assert found.read(f"many/{0:06}{LONG}") == b"nowhere"
+    assert work("unzip", "-tq", tmp_path / "zip").returncode == 0
+
+
+def test_a_tar_of_many_hard_links_takes_no_memory_for_each_of_them(service: Service, tmp_path: Path) -> None:
+    assert taken(service, lambda: download(service, "/linked", "tar", tmp_path / "tar")) < 18 * MIB
+    listed = work("tar", "-tvf", tmp_path / "tar").stdout.splitlines()
+    assert len(listed) == 2 * LINKED + 3
+    assert (
+        sum(
+            f" linked/second/{number:06}{LONG} link to linked/first/{number:06}{LONG}" in line
+            for number, line in enumerate(line for line in listed if " link to " in line)
+        )
+        == LINKED
+    )
+
+
+def test_a_page_of_a_crowded_folder_takes_memory_for_the_page(crowd: Nights, service: Service) -> None:
+    def look() -> None:
+        found = service.agent().ask("browse", host="crowd", backup="2026-11-05", path="/many", offset=MANY - 10, limit=100)
+        truth = sorted(one.name for one in crowd.data("crowd", "/many", crowd.names("crowd")[0]).iterdir())[-10:]
+        assert (found["total"], [one["name"] for one in found["entries"]]) == (MANY, truth)
+
+    assert taken(service, look) < 12 * MIB
+
+
+# --- questions that take as long as there is to read
+
+
+def test_versions_by_content_are_told_as_far_as_there_was_time_and_go_on_from_there(crowd: Nights, service: Service) -> None:
+    names, since, answers, seconds = crowd.names("crowd"), None, list[dict[str, Any]](), 1
+    while not answers or since:
+        asked = {
+            "host": "crowd",
+            "path": "/linked/first",
+            "content": True,
+            "seconds": seconds,
+            **({"since": since} if since else {}),
+        }
+        try:
+            answers.append(service.agent(patience=90).ask("versions", **asked))
+            since = answers[-1]["next"]
+        except Refused:  # one backup of so many names takes longer than that here
+            seconds *= 2
+    assert answers[0]["of"] == BACKUPS
+    assert answers[0]["backups"][-1]["name"] == answers[0]["next"] != names[-1]
+    assert {one["name"] for answer in answers for one in answer["backups"]} == set(names)
+    changes = [(one["first"], one["last"]) for one in answers[-1]["versions"]]
+    assert changes[-1] == (names[-1], names[-1])  # and the one before ends with the backup before
+    assert changes[-2][1] == names[-2]
+
+
+def test_what_takes_too_long_in_one_backup_is_refused_with_another_way(service: Service) -> None:
+    with pytest.raises(Refused, match="takes longer than the 0 s") as refused:
+        service.agent().ask("versions", host="crowd", path="/many", content=True, seconds=0)
+    assert "backupd versions" in refused.value.hint
+
+
+def test_a_comparison_says_when_it_had_not_the_time_for_all(crowd: Nights, service: Service) -> None:
+    asked = {"host": "crowd", "path": "/", "before": crowd.names("crowd")[0], "after": "latest", "limit": 5000}
+    found = service.agent().ask("compare", **asked, seconds=0)
+    assert (found["more"], found["over"], len(found["differences"])) == (True, True, 0)
+    whole = service.agent(patience=60).ask("compare", **{**asked, "path": "/many"}, seconds=60)
+    assert (whole["more"], whole["over"], [one["what"] for one in whole["differences"]]) == (False, False, ["removed"])
+
+
+def test_an_answer_with_names_of_many_kilobytes_stays_small(crowd: Nights, service: Service) -> None:
+    asked = {"host": "crowd", "path": os.fsdecode(b"/" + NO_TEXT), "before": crowd.names("crowd")[0], "limit": 5000, "seconds": 60}
+    found: dict[str, Any] = {}
+    assert taken(service, lambda: found.update(service.agent(patience=60).ask("compare", **asked))) < 160 * MIB
+    assert (found["more"], found["over"]) == (True, False)
+    assert 0 < len(found["differences"]) < DEPTH + DEEP
+    path = os.fsdecode((b"/" + NO_TEXT) * (DEPTH - 10))
+    with pytest.raises(Refused, match="too much for one answer"):
+        service.agent().ask("browse", host="crowd", backup="latest", path=path, limit=5000)
+    assert len(service.agent().ask("browse", host="crowd", backup="latest", path=path, limit=500)["entries"]) == 1
+
+
+def test_one_who_asks_much_leaves_places_for_others(service: Service) -> None:
+    def ask(who: str) -> None:
+        service.agent(who, patience=60).ask("versions", host="crowd", path="/many", content=True, seconds=5)
+
+    with ThreadPoolExecutor(3) as pool:
+        running = [pool.submit(ask, "alice") for _ in range(3)]
+        done, going = wait(running, return_when=FIRST_COMPLETED)
+        refused = [one.exception() for one in done]
+        assert [getattr(one, "kind", None) for one in refused] == ["busy"]
+        assert service.agent("bob").ask("versions", host="crowd", path="/linked")["versions"]
+        assert len(going) == 2

@@ -1,0 +1,151 @@
+"""A process that not even SIGKILL ends costs its own host the night, and nobody else; the next night too."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from btrkeep.process import programs
+from tests.beds.cli import TOP
+from tests.beds.hangfs import hanging
+from tests.beds.nights import Nights
+from tests.beds.watch import is_locked, processes, rows, wait_for
+
+IMPATIENT = TOP / "tests" / "beds" / "impatient.py"
+
+
+def impatient(nights: Nights, *words: str, seconds: float = 25) -> tuple[int, str, str]:
+    """Runs `backupd WORDS`, which gives up what cannot be ended after a second and not forty: exit status and both texts."""
+    done = subprocess.run(
+        [sys.executable, "-P", IMPATIENT, "--config", nights.config, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env={**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"},
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def state_of(pid: int) -> str:
+    """The letter that ps shows, as the kernel has it; "" when there is none of that number."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return ""
+
+
+def stuck(mount: Path) -> list[int]:
+    return [pid for pid, words in processes(mount).items() if Path(words[0]).name in ("rsync", "ls") and state_of(pid) == "D"]
+
+
+@pytest.fixture
+def mount(nights: Nights) -> Iterator[Path]:
+    """A source that never answers, of the host `stuck`; `well` is a host like others."""
+    mount, tree = nights.top / "hangs", nights.source / "srv"
+    tree.mkdir()
+    (tree / "file").write_bytes(os.urandom(5000))
+    nights.host("well", tree)
+    nights.host("stuck", mount, address=None, deadline="1s")
+    with hanging(mount):
+        yield mount
+    wait_for(lambda: not stuck(mount))
+
+
+def test_a_stuck_process_costs_its_host_the_night_and_nobody_else_and_the_night_ends(nights: Nights, mount: Path) -> None:
+    status, stdout, stderr = impatient(nights, "run", "--all", "--json")
+    found = {result["host"]: result for result in json.loads(stdout)}
+    assert status == 1, stderr
+    assert found["well"]["outcome"] == "complete"
+    assert found["stuck"]["outcome"] == "failed"
+    pids = stuck(mount)
+    assert pids
+    assert any(f"process {pid} (rsync) cannot be ended" in found["stuck"]["error"] for pid in pids)
+    assert "the deadline has passed" in found["stuck"]["error"]
+    assert is_locked(nights.pool / ".btrkeep" / "locks" / "host-stuck")
+    assert not is_locked(nights.pool / ".btrkeep" / "locks" / "host-well")
+    assert rows(nights, "select outcome from run where host = 'stuck'") == [("failed",)]
+
+
+def test_the_next_night_finds_the_lock_and_who_has_it_and_backs_up_all_others(nights: Nights, mount: Path) -> None:
+    impatient(nights, "run", "stuck")
+    working = nights.backup("stuck", ".working")
+    inode = working.stat().st_ino
+    written = (working / "backup.json").read_bytes()
+    status, stdout, stderr = impatient(nights, "run", "--all", "--json")
+    found = {result["host"]: result for result in json.loads(stdout)}
+    assert status == 1, stderr
+    assert found["well"]["outcome"] == "complete"
+    assert found["stuck"]["outcome"] == "locked"
+    assert f"process {stuck(mount)[0]} (rsync), left from the backup of stuck" in found["stuck"]["error"]
+    assert "state D" in found["stuck"]["error"]
+    assert (working.stat().st_ino, (working / "backup.json").read_bytes()) == (inode, written)
+
+
+def test_a_stuck_process_that_has_a_file_of_the_dead_mount_open_stops_nobody_who_looks_at_the_lock(nights: Nights) -> None:
+    mount, tree = nights.top / "hangs", nights.source / "srv"
+    tree.mkdir()
+    (tree / "file").write_bytes(os.urandom(5000))
+    nights.host("well", tree)
+    nights.host("stuck", mount, address=None, deadline="2s")
+    with hanging(mount, once_open=True):
+        impatient(nights, "run", "stuck")
+        pid = stuck(mount)[0]
+        assert str(mount / "file") in [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        status, stdout, _ = impatient(nights, "run", "--all", "--json")
+        found = {result["host"]: result for result in json.loads(stdout)}
+        assert (status, found["well"]["outcome"], found["stuck"]["outcome"]) == (1, "complete", "locked")
+        assert f"process {pid} (rsync)" in found["stuck"]["error"]
+        assert impatient(nights, "expire")[0] in (0, 1)
+    wait_for(lambda: not stuck(mount))
+
+
+def test_when_the_mount_answers_again_the_lock_is_free_and_the_host_is_backed_up(nights: Nights) -> None:
+    mount = nights.top / "hangs"
+    nights.host("stuck", mount, address=None, deadline="1s")
+    with hanging(mount):
+        impatient(nights, "run", "stuck")
+        assert is_locked(nights.pool / ".btrkeep" / "locks" / "host-stuck")
+    (mount / "file").write_text("there")
+    wait_for(lambda: not is_locked(nights.pool / ".btrkeep" / "locks" / "host-stuck"))
+    nights.host("stuck", mount, address=None)
+    nights.run("stuck")
+    assert nights.differences("stuck", mount) == []
+
+
+@pytest.mark.parametrize("which", ["before", "after"])
+def test_a_stuck_hook_costs_its_host_the_night_and_nobody_else(nights: Nights, mount: Path, which: str) -> None:
+    nights.host("stuck", nights.source / "srv", deadline="1s", **{which: ["/bin/ls", str(mount)]})
+    status, stdout, stderr = impatient(nights, "run", "--all", "--json")
+    found = {result["host"]: result for result in json.loads(stdout)}
+    assert status == 1, stderr
+    assert found["well"]["outcome"] == "complete"
+    assert found["stuck"]["outcome"] == "failed"
+    assert f"{which}: the deadline has passed; process {stuck(mount)[0]} (ls) cannot be ended" in found["stuck"]["error"]
+
+
+def test_a_signal_ends_a_night_with_a_stuck_process(nights: Nights, mount: Path) -> None:
+    nights.host("stuck", mount, address=None)
+    process = subprocess.Popen(
+        [sys.executable, "-P", IMPATIENT, "--config", nights.config, "run", "stuck"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(TOP)},
+    )
+    wait_for(lambda: processes(mount, "rsync"))
+    wait_for(lambda: [pid for pid, words in processes(mount).items() if words[0] == "rsync"])
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 143
+
+
+def test_a_program_that_looks_at_such_a_mount_is_given_up_too(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "UNENDING", 0.5)
+    with pytest.raises(programs.ProgramFailed, match="no end after"):
+        programs.run(("ls", str(mount)), timeout=0.5)
+    assert stuck(mount)

@@ -1,0 +1,92 @@
+"""One night under a clock that was years ahead; then it is right again, and what counts is what was made before and since."""
+
+import json
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.beds.expiries import Expiries
+from tests.beds.history import every, make_history
+from tests.beds.nights import Nights
+from tests.beds.work import work
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def pool(shared_btrfs: Path) -> Expiries:
+    """A pool whose clock is the machine's, with three good nights, an expiry, and a night stamped years ahead."""
+    pool = Expiries.__new__(Expiries)
+    Nights.__init__(pool, shared_btrfs)
+    pool.tables["retention"] = {"daily": 14, "min_keep": 1, "grace": "1s"}
+    pool.settings("pool", zone="UTC")
+    (pool.source / "file").write_text("it")
+    pool.host("web1", pool.source)
+    make_history(pool, "web1", every(1, 3, datetime.now(UTC).replace(microsecond=0) - DAY))
+    assert pool.backupd("expire").returncode == 0
+    (result,) = pool.night("web1", now=datetime.now(UTC) + 1800 * DAY)
+    assert result.outcome == "complete"
+    return pool
+
+
+def fails(pool: Expiries) -> None:
+    """A night with the right clock in which the source is not there."""
+    pool.host("web1", pool.source / "missing")
+    pool.run("web1", status=1)
+
+
+def test_status_and_alarms_go_by_the_nights_with_a_right_clock_and_name_the_other(pool: Expiries) -> None:
+    good, ahead = pool.names("web1")[2], pool.names("web1")[3]
+    fails(pool)
+    found = pool.status("web1")
+    stamp = datetime.strptime(good, "%Y-%m-%dT%H%M%SZ").replace(tzinfo=UTC)
+    assert found["state"] == "failing"
+    assert datetime.fromisoformat(found["last_complete"]) == stamp
+    assert 86400 <= found["age"] < 2 * 86400
+    assert f"stamped {ahead[:4]}" in found["warnings"][0]
+    (line,) = (line for line in pool.backupd("status").stdout.splitlines() if line.startswith("web1"))
+    assert found["error"] in line
+    assert found["warnings"][0] in line
+    told = json.loads(pool.backupd("notify", "--dry-run", "--json", check=False).stdout)
+    assert [one["subject"] for one in told["alarms"] if one["what"] == "failure"] == ["host web1"]
+    listed = pool.backupd("list", "web1").stdout.splitlines()
+    assert ["stamped in the future" in line for line in listed if ahead in line] == [True]
+    assert ahead not in pool.backupd("list").stdout
+
+
+def test_expiry_goes_on_every_morning_and_keeps_the_one_from_the_future(pool: Expiries) -> None:
+    ahead = pool.names("web1")[3]
+    for _ in range(2):
+        done = pool.backupd("expire", "--json", check=False)
+        assert (done.returncode, json.loads(done.stdout)["stop"]) == (0, None), done.stdout
+    assert ahead in pool.left("web1")
+    work("btrfs", "subvolume", "delete", pool.backup("web1", ahead))  # which is what docs/retention.rst says to do
+    assert pool.backupd("expire").returncode == 0
+    assert pool.status("web1")["warnings"] == []
+
+
+def test_what_is_restored_without_a_name_and_what_the_next_night_grows_from_is_the_newest_that_is_not_ahead(pool: Expiries) -> None:
+    good, ahead = pool.names("web1")[2], pool.names("web1")[3]
+
+    def browsed(which: str) -> str:
+        return str(json.loads(pool.backupd("browse", which, "/", "--json").stdout)["backup"]["name"])
+
+    assert browsed("web1") == good
+    assert browsed(f"web1@{ahead}") == ahead
+    pool.backupd("hold", "web1", "latest")
+    assert [name for name, note in pool.notes("web1")["backups"].items() if "hold" in note] == [good]
+    pool.run("web1")
+    newest = max(set(pool.names("web1")) - {ahead})
+    assert newest > good
+    assert pool.record("web1", newest)["base"] == good
+    assert browsed("web1") == newest
+
+
+def test_a_host_that_has_nothing_but_a_backup_from_the_future_is_restored_from_that(pool: Expiries) -> None:
+    *good, ahead = pool.names("web1")
+    for name in good:
+        work("btrfs", "subvolume", "delete", pool.backup("web1", name))
+    assert ahead in pool.backupd("browse", "web1", "/", "--json").stdout
+    assert subprocess.run(["test", "-e", pool.data("web1", pool.source, ahead) / "file"], check=False).returncode == 0

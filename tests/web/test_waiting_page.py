@@ -1,0 +1,86 @@
+"""Pages about what the root service does not do at once, or not at all: a backup that waits, and a restore that it refuses."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.beds.badssh import FAKESSH
+from tests.beds.dashboard import ADMIN, CUSTOMER, OPERATOR, Dashboard, own_folder, user_id
+from tests.beds.dashboard import serving as dashboard
+from tests.beds.nights import Nights
+from tests.beds.serving import Service, serving
+from tests.beds.watch import wait_for
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+
+
+@dataclass
+class Site:
+    """`busy` is being backed up on the pool's only place while a test lasts; `next`, which is carol's, and `last` wait."""
+
+    web: Dashboard
+    service: Service
+    jobs: dict[str, str]
+
+    def page(self, path: str, who: str = OPERATOR) -> str:
+        return self.web.ask("GET", path, Cookie=self.web.log_in(who)).text
+
+
+@pytest.fixture
+def site(shared_btrfs: Path) -> Iterator[Site]:
+    nights = Nights(shared_btrfs)
+    nights.state.parent.chmod(0o755)
+    nights.settings("backup", concurrency=1)
+    gate, log = nights.top / "gate", nights.top / "begun"
+    script = nights.top / "gated-ssh"
+    script.write_text(f'#!/bin/bash\ntouch {log}\nuntil [ -e {gate} ]; do sleep 0.05; done\nexec {FAKESSH} "$@"\n')
+    script.chmod(0o755)
+    (nights.source / "srv").mkdir()
+    (nights.source / "srv/file").write_text("content")
+    for host in ("busy", "next", "last"):
+        nights.host(host, nights.source / "srv")
+    gate.touch()
+    nights.run("next")
+    gate.unlink()
+    nights.settings("ssh", command=str(script))
+    with (
+        own_folder() as folder,
+        serving(nights.config, "--allow", str(user_id())) as service,
+        dashboard(folder, nights.state, service.socket, ("next",)) as web,
+    ):
+        try:
+            jobs = {host: service.agent().ask("run", host=host)["job"] for host in ("busy", "next", "last")}
+            wait_for(log.exists)
+            yield Site(web, service, jobs)
+        finally:
+            gate.touch()
+            wait_for(lambda: all(job["state"] in ("done", "failed") for job in service.agent().ask("jobs")))
+
+
+def test_the_page_of_a_backup_that_waits_says_for_what(site: Site) -> None:
+    page = site.page(f"/jobs/{site.jobs['next']}")
+    assert "It waits for a free place: 1 of 1 taken by backups that were asked for. Waiting besides: 1 other backup." in page
+    assert "Nothing yet" not in page
+    assert "It waits" not in site.page(f"/jobs/{site.jobs['busy']}")
+
+
+def test_who_sees_one_host_is_told_that_it_waits_and_of_no_others(site: Site) -> None:
+    page = site.page(f"/jobs/{site.jobs['next']}", CUSTOMER)
+    assert "It waits for a free place" in page
+    assert "Waiting besides" not in page
+
+
+def test_a_host_that_waits_is_not_offered_to_be_run_but_its_job_is_shown(site: Site) -> None:
+    for host in ("busy", "next"):
+        page = site.page(f"/hosts/{host}/run")
+        assert f'href="/jobs/{site.jobs[host]}"' in page
+        assert "<button>Run now</button>" not in page
+
+
+def test_no_folder_is_offered_where_the_service_restores_to_none(site: Site) -> None:
+    page = site.page("/restore/next?path=/", ADMIN)
+    assert 'value="original"' in page
+    assert 'value="folder"' not in page
+    assert "--restore-elsewhere" in page

@@ -1,0 +1,111 @@
+"""What leaves for whom: the one rule for every text that somebody who is limited to some hosts may read.
+
+Such a text is about a host of his and nothing else, and whoever made it says so (`Refused.own`, or that host itself said it, see
+web.sentences); or it is one of the general sentences here; or it is withheld, under a reference that is in the journal with
+the whole of it. Which names are in it decides nothing, or whoever can have a text made could ask which names there are.
+Errors of the root service, of the catalogue and of the configuration name other hosts and places of this machine, and what a
+job says is all that a command of root's printed: no list of words could tell what of it is harmless.
+Who is not logged in is told no more than that. Who sees all hosts is told everything.
+"""
+
+import logging
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flask import has_request_context
+
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
+from btrkeep.serving.client import Absent, Refused
+from web.access import Viewer, somebody
+from web.download import TooMany
+from web.sentences import of_alarm, of_error, of_host_itself
+from web.source import source
+
+log = logging.getLogger(__name__)
+
+_OF_KIND = {
+    "usage": "the root service does not take that",
+    "missing": "there is no such backup, path or job",
+    "unusable": "the pool or its configuration cannot be used now",
+    "locked": "somebody is at work on this host already",
+    "refused": "that is not allowed, or does not fit how things are",
+    "busy": "too much is asked at once",
+    "failed": "the root service could not do that",
+}
+_OF_EXIT = {
+    1: "it did not go well",
+    2: "what was asked for, or the configuration, is wrong",
+    3: "somebody was at work on this host already",
+    4: "the pool could not be used",
+}
+_ABSENT, _CATALOGUE = "the root service cannot be asked now", "the dashboard cannot tell anything now"
+_OF_JOBS = ("it was killed: its process is gone", "it was never begun")
+"""What the root service itself says of a job; all else are lines of a command."""
+_OURS = (UsageError, TooMany)
+"""Errors whose sentences are made here, of what was asked: nothing below the dashboard raises one while it is read."""
+
+
+def told(error: OperatorError) -> OperatorError:
+    """The error as it may be told to who asks: itself, or one of the same kind with a general sentence."""
+    if not _is_limited(somebody()) or isinstance(error, _OURS) or (isinstance(error, Refused) and error.own):
+        return error
+    if isinstance(error, Absent) and error.message == _ABSENT:  # it came by here already
+        return error
+    reference = secrets.token_hex(4)
+    log.warning("withheld as %s: %s (%s)", reference, " ".join(error.message.splitlines()), error.hint)
+    hint = f"try again in a moment, or ask the administrator for {reference}"
+    if isinstance(error, Refused):
+        return Refused(_OF_KIND.get(error.kind, _OF_KIND["failed"]), hint, error.kind, own=True)
+    if isinstance(error, Absent):
+        return Absent(_ABSENT, hint)
+    return LockHeld(_OF_KIND["locked"], hint) if isinstance(error, LockHeld) else PoolUnusable(_CATALOGUE, hint)
+
+
+def answer(verb: str, said: Any) -> Any:
+    """What the root service answers to a verb as it may be told: of a job not what its command printed, nor how many
+    others wait."""
+    if not _is_limited(somebody()):
+        return said
+    if verb == "job" and isinstance(said, Mapping):
+        return _job(said)
+    return [_job(one) if isinstance(one, Mapping) else one for one in said] if verb == "jobs" else said
+
+
+def host_line(line: str, host: str) -> str:
+    """What a host itself said, a line of rsync's, as who asks may read it. He sees the host."""
+    return of_host_itself(line, host, source().site.path) if _is_of_limited() else line
+
+
+def host_error(text: str | None, host: str) -> str | None:
+    """The error of a run or a backup of a host that who asks may see."""
+    return of_error(text, *_known(host)) if text is not None and _is_of_limited() else text
+
+
+def host_alarm(text: str, host: str) -> str:
+    """The text of an alarm about a host that who asks may see."""
+    return of_alarm(text, *_known(host)) if _is_of_limited() else text
+
+
+def _known(host: str) -> tuple[str, tuple[str, ...], Path | None]:
+    site = source().site
+    config = site.hosts.get(host)
+    return host, config.paths if config else (), site.path
+
+
+def _is_of_limited() -> bool:
+    """Whether who asks sees some hosts only. Nobody does where there is no request."""
+    who = somebody() if has_request_context() else None
+    return who is not None and who.limited
+
+
+def _job(said: Mapping[str, Any]) -> dict[str, Any]:
+    error = said.get("error")
+    if error is not None and error not in _OF_JOBS:
+        error = f"{_OF_EXIT.get(said.get('exit') or 0, 'it failed')}; the administrator can see why, in the job {said.get('job')}"
+    return {**{key: value for key, value in said.items() if key != "queue"}, "lines": [], "error": error}
+
+
+def _is_limited(who: Viewer | None) -> bool:
+    return who is None or who.limited
