@@ -1,6 +1,8 @@
 """What is told of months is computed by one, whoever else comes meanwhile."""
 
 import threading
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from tests.web.made import client, write
@@ -11,45 +13,46 @@ from web.source import Source
 from web.warm import warm
 
 
-def source_of(state: Path) -> Source:
-    return Source(Settings("main", state, state, state), Kept())
+def ask(state: Path, compute: Callable[[], str], *, years_on: int = 0) -> str:
+    """What a request gets that asks for it. Its catalogue is closed by the thread that opened it, as after a request."""
+    with closing(Source(Settings("main", state, state, state), Kept())) as source:
+        source.now = source.now.replace(year=source.now.year + years_on)
+        return by_the_hour(source, "key", compute)
 
 
 def test_who_comes_while_it_is_computed_anew_gets_the_one_before(tmp_path: Path) -> None:
     write(tmp_path).close()
-    here, begun, go_on = source_of(tmp_path), threading.Event(), threading.Event()
-    assert by_the_hour(here, "key", lambda: "first") == "first"
-    assert by_the_hour(here, "key", lambda: "second") == "first"
-    later = source_of(tmp_path)
-    later.now = here.now.replace(year=here.now.year + 1)  # another hour
+    begun, go_on = threading.Event(), threading.Event()
+    assert ask(tmp_path, lambda: "first") == "first"
+    assert ask(tmp_path, lambda: "second") == "first"
 
     def slowly() -> str:
         begun.set()
         go_on.wait(10)
         return "second"
 
-    slow = threading.Thread(target=by_the_hour, args=(later, "key", slowly))
+    slow = threading.Thread(target=lambda: ask(tmp_path, slowly, years_on=1))
     slow.start()
     assert begun.wait(10)
-    assert by_the_hour(later, "key", lambda: "third") == "first"
+    assert ask(tmp_path, lambda: "third", years_on=1) == "first"
     go_on.set()
     slow.join(10)
-    assert by_the_hour(later, "key", lambda: "third") == "second"
+    assert ask(tmp_path, lambda: "third", years_on=1) == "second"
 
 
 def test_who_comes_while_it_is_computed_for_the_first_time_waits_for_it(tmp_path: Path) -> None:
     write(tmp_path).close()
-    here, begun, go_on, found = source_of(tmp_path), threading.Event(), threading.Event(), []
+    begun, go_on, found = threading.Event(), threading.Event(), list[str]()
 
     def slowly() -> str:
         begun.set()
         go_on.wait(10)
         return "first"
 
-    one = threading.Thread(target=lambda: found.append(by_the_hour(here, "key", slowly)))
+    one = threading.Thread(target=lambda: found.append(ask(tmp_path, slowly)))
     one.start()
     assert begun.wait(10)
-    two = threading.Thread(target=lambda: found.append(by_the_hour(here, "key", lambda: "second")))
+    two = threading.Thread(target=lambda: found.append(ask(tmp_path, lambda: "second")))
     two.start()
     two.join(0.2)
     assert found == []
