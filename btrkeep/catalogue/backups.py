@@ -1,119 +1,85 @@
-"""Rows of backups. Functions take a connection; whoever calls them has begun the transaction."""
+"""Rows of backups. Functions take a session; whoever calls them has begun the transaction."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from operator import attrgetter
-from typing import Any
-
-from sqlalchemy import Connection, Result, Text, and_, bindparam, delete, func, insert, or_, select, type_coerce
-from sqlalchemy.exc import ResourceClosedError
 
 from btrkeep.catalogue import hosts
-from btrkeep.catalogue.columns import unescape
+from btrkeep.catalogue.columns import document_in
 from btrkeep.catalogue.model import Backup
-from btrkeep.catalogue.tables import backup, backup_detail, host
+from btrkeep.catalogue.sqlite import Session, Values
+from btrkeep.catalogue.tables import backup
 
-_FIELDS = tuple(column.name for column in backup.columns)
-_VALUES = attrgetter(*_FIELDS)
-_DROP = delete(backup).where(backup.c.host == bindparam("the_host"), backup.c.name == bindparam("the_name"))
-_DROP_WITH_WORKING = delete(backup).where(
-    backup.c.host == bindparam("the_host"), or_(backup.c.name == bindparam("the_name"), backup.c.name == bindparam("working", None))
-)
-_INSERT, _INSERT_DETAIL = insert(backup), insert(backup_detail)
-_ORDERED = select(backup).order_by(backup.c.host, backup.c.started, backup.c.name)
-_DETAILED = _ORDERED.add_columns(backup_detail.c.detail).outerjoin_from(
-    backup, backup_detail, and_(backup_detail.c.host == backup.c.host, backup_detail.c.name == backup.c.name)
-)
+_DROP = "DELETE FROM backup WHERE host = :host AND name = coalesce(:name, '')"
+_DROP_WITH_WORKING = "DELETE FROM backup WHERE host = :host AND name IN (:name, '')"
+_DROP_ALL = ("DELETE FROM backup_detail", "DELETE FROM backup")
+_INSERT = backup.insert()
+_INSERT_DETAIL = "INSERT INTO backup_detail (host, name, detail) VALUES (:host, coalesce(:name, ''), :detail)"
+_SELECT = f"SELECT {backup.select()} FROM backup"
+_DETAILED = f"""
+    SELECT {backup.select()}, coalesce(backup_detail.detail, '{{}}') AS "detail [document]"
+    FROM backup LEFT JOIN backup_detail ON backup_detail.host = backup.host AND backup_detail.name = backup.name"""
+_OF_HOST, _ORDER = " WHERE backup.host = :host", " ORDER BY backup.host, backup.started, backup.name"
 # An outer join although only hosts with a backup are wanted: an inner one lets SQLite begin with all backups instead of the hosts.
-_NEWEST = (
-    select(backup)
-    .select_from(
-        host.outerjoin(
-            backup,
-            and_(
-                backup.c.host == host.c.name,
-                backup.c.name == func.coalesce(hosts.newest_name(), hosts.newest_name(any_stamp=True)),
-            ),
-        )
-    )
-    .order_by(host.c.name)
-)
+_NEWEST = f"""
+    SELECT {backup.select()} FROM host LEFT JOIN backup
+    ON backup.host = host.name AND backup.name = coalesce(({hosts.NEWEST}), ({hosts.NEWEST_OF_ANY_STAMP})) ORDER BY host.name"""
 # One row for each host, its names in lines: a backup's name has no line end, and 95,000 rows take three times as long.
-_NAMES = select(backup.c.host, func.aggregate_strings(type_coerce(backup.c.name, Text), "\n")).group_by(backup.c.host)
-_AT_A_TIME = 1000
+_NAMES = """SELECT host, group_concat(name, char(10)) FROM backup GROUP BY host"""
 
 
-def put(connection: Connection, one: Backup, *, known: bool = False) -> None:
+def put(session: Session, one: Backup, *, known: bool = False) -> None:
     """Insert the row, or replace the one of the same host and name. `known`: the host has its row already."""
     if not known:
-        hosts.know(connection, one.host)
-    drop(connection, one.host, one.name)
-    _insert(connection, one)
+        hosts.know(session, one.host)
+    drop(session, one.host, one.name)
+    _insert(session, [one])
 
 
-def finish(connection: Connection, one: Backup) -> None:
+def finish(session: Session, one: Backup) -> None:
     """`put`, and the host's `.working` goes. The host is known, since a run of it has begun."""
-    connection.execute(_DROP_WITH_WORKING, {"the_host": one.host, "the_name": one.name})
-    _insert(connection, one)
+    session.run(_DROP_WITH_WORKING, {"host": one.host, "name": one.name})
+    _insert(session, [one])
 
 
-def _insert(connection: Connection, one: Backup) -> None:
-    connection.execute(_INSERT, row_of(one))
-    if one.detail:
-        connection.execute(_INSERT_DETAIL, _detail_row_of(one))
+def _insert(session: Session, many: Sequence[Backup]) -> None:
+    session.run_many(_INSERT, [backup.values(one) for one in many])
+    session.run_many(_INSERT_DETAIL, [_detail(one) for one in many if one.detail])
 
 
-def drop(connection: Connection, of_host: str, name: str | None) -> None:
+def _detail(one: Backup) -> Values:
+    return {"host": one.host, "name": one.name, "detail": document_in(one.detail)}
+
+
+def drop(session: Session, of_host: str, name: str | None) -> None:
     """Delete the row, if it is there; its detail goes by the foreign key."""
-    connection.execute(_DROP, {"the_host": of_host, "the_name": name})
+    session.run(_DROP, {"host": of_host, "name": name})
 
 
-def row_of(one: Backup) -> dict[str, Any]:
-    """The values of the `backup` table's columns."""
-    return dict(zip(_FIELDS, _VALUES(one), strict=True))
-
-
-def _detail_row_of(one: Backup) -> dict[str, Any]:
-    return {"host": one.host, "name": one.name, "detail": one.detail}
-
-
-def drop_all(connection: Connection) -> None:
+def drop_all(session: Session) -> None:
     """Delete every backup's row; hosts and runs stay."""
-    connection.execute(delete(backup_detail))
-    connection.execute(delete(backup))
+    for statement in _DROP_ALL:
+        session.run(statement)
 
 
-def put_many(connection: Connection, many: Sequence[Backup]) -> None:
+def put_many(session: Session, many: Sequence[Backup]) -> None:
     """Insert rows that are not there yet: at least one, some thousands at the most."""
-    hosts.know_all(connection, {one.host for one in many})
-    connection.execute(_INSERT, [row_of(one) for one in many])
-    if details := [_detail_row_of(one) for one in many if one.detail]:
-        connection.execute(_INSERT_DETAIL, details)
+    hosts.know_all(session, {one.host for one in many})
+    _insert(session, many)
 
 
-def stream(connection: Connection, unread: set[Result[Any]], of_host: str | None, with_detail: bool) -> Iterator[Backup]:
-    """Backups by host and start, read as they are asked for. The result is in `unread` until it has been read to its end."""
-    query = _DETAILED if with_detail else _ORDERED
-    if of_host is not None:
-        query = query.where(backup.c.host == of_host)
-    with connection.execution_options(yield_per=_AT_A_TIME).execute(query) as rows:
-        unread.add(rows)
-        try:
-            for row in rows:
-                yield Backup(*row)
-                if rows.closed:  # otherwise those that were fetched in advance would come, and look like all
-                    raise ResourceClosedError("the catalogue was closed before its backups were read to the end")
-        finally:
-            unread.discard(rows)
+def stream(session: Session, of_host: str | None, with_detail: bool) -> Iterator[Backup]:
+    """Backups by host and start, read as they are asked for."""
+    query = f"{_DETAILED if with_detail else _SELECT}{_OF_HOST if of_host is not None else ''}{_ORDER}"
+    return (Backup(*row) for row in session.stream(query, {"host": of_host}))
 
 
-def names(connection: Connection) -> Iterator[tuple[str, str | None]]:
+def names(session: Session) -> Iterator[tuple[str, str | None]]:
     """Host and name of every backup."""
-    for host_name, found in connection.execution_options(yield_per=_AT_A_TIME).execute(_NAMES):
+    for host_name, found in session.stream(_NAMES):
         for name in found.split("\n"):
-            yield host_name, unescape(name) or None
+            yield host_name, name or None
 
 
-def newest(connection: Connection, latest: datetime) -> list[Backup]:
+def newest(session: Session, latest: datetime) -> list[Backup]:
     """The newest backup of each host, whatever its state, by host: one stamped after `latest` when it has no other."""
-    return [Backup(*row) for row in connection.execute(_NEWEST, {"latest": latest}) if row.host is not None]
+    return [Backup(*row) for row in session.all(_NEWEST, {"latest": latest}) if row[0] is not None]

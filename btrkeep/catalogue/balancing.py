@@ -13,8 +13,8 @@ class BalancingCatalogue(OpenCatalogue):
 
     def add_score(self, score: FreeSpaceScore) -> int:
         """Keep one look at free space; its id."""
-        with self._writing() as connection:
-            return scores.add(connection, score)
+        with self._writing() as session:
+            return scores.add(session, score)
 
     def scores(self, filesystem: str, since: datetime | None = None) -> list[FreeSpaceScore]:
         """The looks at a filesystem, all or those taken at `since` or later, oldest first."""
@@ -34,24 +34,24 @@ class BalancingCatalogue(OpenCatalogue):
     ) -> int:
         """A run of balances begins; its id. All counts are 0 and all else unknown unless given."""
         given = {"filesystem": filesystem, "mountpoint": mountpoint, "policy": policy, "budget": budget}
-        with self._writing() as connection:
-            return balances.start(connection, {**given, "started": started, "pid": pid, "pid_started": pid_started}, fields)
+        with self._writing() as session:
+            return balances.start(session, {**given, "started": started, "pid": pid, "pid_started": pid_started}, fields)
 
     def update_balance(self, balance_id: int, /, **fields: Unpack[BalanceFields]) -> None:
         """Change fields of a run. Raises KeyError when there is none of that id."""
-        with self._writing() as connection:
-            balances.update_fields(connection, balance_id, fields)
+        with self._writing() as session:
+            balances.update_fields(session, balance_id, fields)
 
     def finish_balance(self, balance_id: int, /, **fields: Unpack[BalanceFields]) -> None:
         """The run ends: `finished` and `outcome` are needed, and nothing is `current` any more. Raises KeyError."""
-        with self._writing() as connection:
-            balances.finish(connection, balance_id, fields)
+        with self._writing() as session:
+            balances.finish(session, balance_id, fields)
 
     def add_step(self, step: BalanceStep, /, **fields: Unpack[BalanceFields]) -> None:
         """Keep one block group of a run, and change the run's fields (its sums, say) together with it."""
-        with self._writing() as connection:
-            balances.add_step(connection, step)
-            balances.update_fields(connection, step.balance, fields)
+        with self._writing() as session:
+            balances.add_step(session, step)
+            balances.update_fields(session, step.balance, fields)
 
     def balances(self, filesystem: str, limit: int | None = 20, since: datetime | None = None) -> list[Balance]:
         """The last `limit` runs on a filesystem, newest first; None: all. With `since` those that started then or later."""

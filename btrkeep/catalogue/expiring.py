@@ -14,7 +14,7 @@ class ExpiringCatalogue(OpenCatalogue):
 
     def states(self) -> Iterator[BackupState]:
         """Every backup, by host and start, without what retention needs not know: 95,000 in a third of a second."""
-        return states.stream(self._reader, self._unread)
+        return states.stream(self._reader)
 
     def noted_states(self) -> list[NotedState]:
         """Backups whose rows say that they are held, marked, going, or once were suspect."""
@@ -25,41 +25,41 @@ class ExpiringCatalogue(OpenCatalogue):
 
         The time is None for a backup that is kept. Its outcome stays.
         """
-        with self._writing() as connection:
-            return states.put_many(connection, changes)
+        with self._writing() as session:
+            return states.put_many(session, changes)
 
     def mark_deleting(self, which: Iterable[tuple[str, str | None]]) -> int:
         """These backups, by host and name, are about to be deleted; how many of them are there."""
-        with self._writing() as connection:
-            return states.mark_deleting(connection, which)
+        with self._writing() as session:
+            return states.mark_deleting(session, which)
 
     def drop_backups(self, which: Iterable[tuple[str, str | None]]) -> int:
         """Forget these backups, by host and name; how many were known."""
-        with self._writing() as connection:
-            return states.drop_many(connection, which)
+        with self._writing() as session:
+            return states.drop_many(session, which)
 
     def drop_host(self, name: str) -> int:
         """Forget all backups of a host, its `.working` too; how many there were. The history of its runs stays."""
-        with self._writing() as connection:
-            return states.drop_host(connection, name)
+        with self._writing() as session:
+            return states.drop_host(session, name)
 
     def rename_host(self, old: str, new: str) -> int:
         """Backups, runs and progress of `old` are those of `new` from now on, the paths of the backups too; how many backups.
 
         Raises OperatorError when there are backups or runs of `new` already: nothing is changed then.
         """
-        with self._writing() as connection:
-            return rename.rename(connection, old, new)
+        with self._writing() as session:
+            return rename.rename(session, old, new)
 
     def start_expiry(self, started: datetime, pid: int, pid_started: str | None, **fields: Unpack[ExpiryFields]) -> int:
         """A run of `expire` begins; its id. All counts are 0 and all else unknown unless given."""
-        with self._writing() as connection:
-            return expiries.start(connection, started, pid, pid_started, fields)
+        with self._writing() as session:
+            return expiries.start(session, started, pid, pid_started, fields)
 
     def update_expiry(self, expiry_id: int, /, **fields: Unpack[ExpiryFields]) -> None:
         """Change fields of a run of `expire`; `finished` and `outcome` end it. Raises KeyError when there is none of that id."""
-        with self._writing() as connection:
-            expiries.update_fields(connection, expiry_id, fields)
+        with self._writing() as session:
+            expiries.update_fields(session, expiry_id, fields)
 
     def expiries(self, limit: int = 20) -> list[Expiry]:
         """The last runs of `expire`, newest first."""
@@ -79,5 +79,5 @@ class ExpiringCatalogue(OpenCatalogue):
 
     def set_fact(self, name: str, value: str | None) -> None:
         """Keep one fact by its name, outliving `replace_backups`; None forgets it."""
-        with self._writing() as connection:
-            facts.put(connection, name, value)
+        with self._writing() as session:
+            facts.put(session, name, value)

@@ -1,21 +1,20 @@
 """Single facts by name, in the table `about`: whose catalogue this is, what the clock said."""
 
-from sqlalchemy import Connection, bindparam, delete, insert, select
+from btrkeep.catalogue.sqlite import Session
 
-from btrkeep.catalogue.tables import about
+_ONE = "SELECT value FROM about WHERE name = :name"
+_DROP = "DELETE FROM about WHERE name = :name"
+_PUT = "INSERT INTO about (name, value) VALUES (:name, :value)"
 
-_ONE = select(about.c.value).where(about.c.name == bindparam("the_name"))
-_DROP = delete(about).where(about.c.name == bindparam("the_name"))
 
-
-def get(connection: Connection, name: str) -> str | None:
+def get(session: Session, name: str) -> str | None:
     """The fact, None when there is none of that name."""
-    value: str | None = connection.scalar(_ONE, {"the_name": name})
+    value: str | None = session.value(_ONE, {"name": name})
     return value
 
 
-def put(connection: Connection, name: str, value: str | None) -> None:
+def put(session: Session, name: str, value: str | None) -> None:
     """Set the fact; None takes it away."""
-    connection.execute(_DROP, {"the_name": name})
+    session.run(_DROP, {"name": name})
     if value is not None:
-        connection.execute(insert(about), {"name": name, "value": value})
+        session.run(_PUT, {"name": name, "value": value})

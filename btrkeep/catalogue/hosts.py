@@ -1,102 +1,58 @@
 """The hosts that the catalogue knows, and what `status` and `due` ask about all of them at once."""
 
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, and_, bindparam, exists, insert, or_, select
-
-from btrkeep.catalogue.columns import Moment
 from btrkeep.catalogue.model import HostFacts
-from btrkeep.catalogue.tables import backup, host, run
+from btrkeep.catalogue.sqlite import Session
+from btrkeep.catalogue.tables import backup, run
 
-_KNOWN = select(host.c.name).where(host.c.name == bindparam("host"))
-_HOSTS = (
-    select(host.c.name)
-    .where(or_(exists().where(backup.c.host == host.c.name), exists().where(run.c.host == host.c.name)))
-    .order_by(host.c.name)
-)
+_KNOWN = "SELECT 1 FROM host WHERE name = :host"
+_KNOW = "INSERT INTO host (name) VALUES (:host)"
+_IS_MET = "(EXISTS (SELECT 1 FROM backup WHERE backup.host = host.name) OR EXISTS (SELECT 1 FROM run WHERE run.host = host.name))"
+_HOSTS = f"SELECT name FROM host WHERE {_IS_MET} ORDER BY host.name"
+
+# One index seek for each host, then as many rows back as do not fit. What is stamped after :latest counts for nothing: a clock was
+# wrong.
+_ONE = "SELECT one.name FROM backup AS one WHERE one.host = host.name"
+_BACK = "ORDER BY one.started DESC, one.name DESC LIMIT 1"
+NEWEST = f"{_ONE} AND one.started <= :latest {_BACK}"
+"""The name of the newest backup of `host`'s row, in any state."""
+NEWEST_OF_ANY_STAMP = f"{_ONE} {_BACK}"
+_NEWEST_COMPLETE = f"{_ONE} AND one.started <= :latest AND one.state = 'complete' {_BACK}"
+_NEWEST_ENDED_RUN = "SELECT id FROM run AS one WHERE one.host = host.name AND one.outcome IS NOT NULL ORDER BY one.id DESC LIMIT 1"
+_AHEAD = f"SELECT one.started FROM backup AS one WHERE one.host = host.name AND one.started > :latest {_BACK}"
+# The columns in the order of HostFacts' fields, after the name.
+_FACTS = f"""
+    SELECT host.name, {backup.select("started", "finished", "files", "bytes", "new_bytes", of="good")},
+        {backup.select("state", "error", "warnings", of="newest")}, {run.select("id", "started", "outcome", "error")},
+        ({_AHEAD}) AS "ahead [moment]"
+    FROM host
+    LEFT JOIN backup AS good ON good.host = host.name AND good.name = ({_NEWEST_COMPLETE})
+    LEFT JOIN backup AS newest ON newest.host = host.name AND newest.name = ({NEWEST})
+    LEFT JOIN run ON run.id = ({_NEWEST_ENDED_RUN})
+    WHERE {_IS_MET.replace("run.", "any_run.").replace("FROM run", "FROM run AS any_run")}"""
 
 
-def know(connection: Connection, name: str) -> None:
+def know(session: Session, name: str) -> None:
     """Make sure that `host` has its row, which the rows of backups and runs refer to."""
-    if connection.scalar(_KNOWN, {"host": name}) is None:
-        connection.execute(insert(host), {"name": name})
+    if session.first(_KNOWN, {"host": name}) is None:
+        session.run(_KNOW, {"host": name})
 
 
-def know_all(connection: Connection, names: set[str]) -> None:
-    """`know` for many at once; some thousands at the most, since a statement takes so many values."""
-    missing = names.difference(connection.scalars(select(host.c.name).where(host.c.name.in_(names))))
-    if missing:
-        connection.execute(insert(host), [{"name": name} for name in sorted(missing)])
+def know_all(session: Session, names: set[str]) -> None:
+    """`know` for many at once."""
+    for name in sorted(names):
+        know(session, name)
 
 
-def known(connection: Connection) -> list[str]:
+def known(session: Session) -> list[str]:
     """Every host with a backup or a run, in order."""
-    return [name for (name,) in connection.execute(_HOSTS)]
+    return [name for (name,) in session.all(_HOSTS)]
 
 
-LATEST = bindparam("latest", type_=Moment)
-"""What is stamped later counts for nothing: a clock was wrong."""
-
-
-def newest_name(state: str | None = None, *, any_stamp: bool = False) -> ScalarSelect[str | None]:
-    """The name of the newest backup of `host`'s row that is not stamped after LATEST: one index seek, then as many rows back as are
-    not in `state`. With `any_stamp` the newest by its stamp, whatever that is.
-    """
-    one = backup.alias()
-    found = select(one.c.name).where(one.c.host == host.c.name)
-    if not any_stamp:
-        found = found.where(one.c.started <= LATEST)
-    if state is not None:
-        found = found.where(one.c.state == state)
-    return found.order_by(one.c.started.desc(), one.c.name.desc()).limit(1).scalar_subquery()
-
-
-def _newest_ended_run() -> ScalarSelect[int]:
-    one = run.alias()
-    ended = select(one.c.id).where(one.c.host == host.c.name, one.c.outcome.is_not(None))
-    return ended.order_by(one.c.id.desc()).limit(1).scalar_subquery()
-
-
-def _ahead() -> ScalarSelect[datetime | None]:
-    """The latest stamp of a backup of `host`'s row that lies after LATEST."""
-    one = backup.alias()
-    ahead = select(one.c.started).where(one.c.host == host.c.name, one.c.started > LATEST)
-    return ahead.order_by(one.c.started.desc()).limit(1).scalar_subquery()
-
-
-_COMPLETE, _NEWEST = backup.alias("complete"), backup.alias("newest")
-_ANY_BACKUP, _ANY_RUN = backup.alias("any_backup"), run.alias("any")
-_FACTS_COLUMNS: tuple[ColumnElement[Any], ...] = (  # in the order of HostFacts' fields, after the name
-    host.c.name,
-    _COMPLETE.c.started,
-    _COMPLETE.c.finished,
-    _COMPLETE.c.files,
-    _COMPLETE.c.bytes,
-    _COMPLETE.c.new_bytes,
-    _NEWEST.c.state,
-    _NEWEST.c.error,
-    _NEWEST.c.warnings,
-    run.c.id,
-    run.c.started,
-    run.c.outcome,
-    run.c.error,
-    _ahead().label("ahead"),
-)
-_FACTS = (
-    select(*_FACTS_COLUMNS)
-    .select_from(
-        host.outerjoin(_COMPLETE, and_(_COMPLETE.c.host == host.c.name, _COMPLETE.c.name == newest_name("complete")))
-        .outerjoin(_NEWEST, and_(_NEWEST.c.host == host.c.name, _NEWEST.c.name == newest_name()))
-        .outerjoin(run, run.c.id == _newest_ended_run())
-    )
-    .where(or_(exists().where(_ANY_BACKUP.c.host == host.c.name), exists().where(_ANY_RUN.c.host == host.c.name)))
-)
-
-
-def facts(connection: Connection, latest: datetime) -> dict[str, HostFacts]:
+def facts(session: Session, latest: datetime) -> dict[str, HostFacts]:
     """What is known of each host, by its name; of backups that are stamped after `latest` only that there are any.
 
     A host that the catalogue has never met is not there.
     """
-    return {row[0]: HostFacts(*row[1:]) for row in connection.execute(_FACTS, {"latest": latest})}
+    return {row[0]: HostFacts(*row[1:]) for row in session.all(_FACTS, {"latest": latest})}

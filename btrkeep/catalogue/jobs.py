@@ -2,43 +2,25 @@
 
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, literal, null, or_, select, type_coerce
-
-from btrkeep.catalogue.columns import Moment
 from btrkeep.catalogue.model_sample import Job
-from btrkeep.catalogue.tables import balance, expiry, run
+from btrkeep.catalogue.sqlite import Session
+from btrkeep.catalogue.tables import Table, balance, expiry, run
 
-_NOBODY_SAYS = type_coerce(null(), Moment)
-_RUNS = select(
-    literal("backup"), run.c.started, run.c.finished, _NOBODY_SAYS, run.c.literal_bytes, run.c.pid, run.c.pid_started
-).where(
-    run.c.started < bindparam("the_end", type_=Moment),
-    or_(run.c.finished.is_(None), run.c.finished > bindparam("the_start", type_=Moment)),
-)
-_EXPIRIES = select(
-    literal("expire"), expiry.c.started, expiry.c.finished, expiry.c.updated, literal(0), expiry.c.pid, expiry.c.pid_started
-).where(
-    expiry.c.started < bindparam("the_end", type_=Moment),
-    or_(expiry.c.finished.is_(None), expiry.c.finished > bindparam("the_start", type_=Moment)),
-)
-_BALANCES = select(
-    literal("balance"),
-    balance.c.started,
-    balance.c.finished,
-    balance.c.updated,
-    balance.c.moved,
-    balance.c.pid,
-    balance.c.pid_started,
-).where(
-    balance.c.filesystem == bindparam("the_filesystem"),
-    balance.c.started < bindparam("the_end", type_=Moment),
-    or_(balance.c.finished.is_(None), balance.c.finished > bindparam("the_start", type_=Moment)),
+
+def _ran(kind: str, of: Table, updated: str, data: str, where: str = "TRUE") -> str:
+    return f"""
+        SELECT '{kind}', {of.select("started", "finished")}, {updated}, {data}, {of.select("pid", "pid_started")} FROM {of.name}
+        WHERE {where} AND started < :end AND (finished IS NULL OR finished > :start)"""
+
+
+_QUERIES = (
+    _ran("backup", run, "NULL", "literal_bytes"),
+    _ran("expire", expiry, expiry.select("updated"), "0"),
+    _ran("balance", balance, balance.select("updated"), "moved", "filesystem = :filesystem"),
 )
 
 
-def between(connection: Connection, filesystem: str, start: datetime, end: datetime) -> list[Job]:
+def between(session: Session, filesystem: str, start: datetime, end: datetime) -> list[Job]:
     """Those that ran at any time from `start` to `end`, oldest first. A run that was killed and never ended counts as running."""
-    when = {"the_start": start, "the_end": end}
-    found = [Job(*row) for query in (_RUNS, _EXPIRIES) for row in connection.execute(query, when)]
-    found += [Job(*row) for row in connection.execute(_BALANCES, {**when, "the_filesystem": filesystem})]
-    return sorted(found, key=lambda job: job.started)
+    values = {"start": start, "end": end, "filesystem": filesystem}
+    return sorted((Job(*row) for query in _QUERIES for row in session.all(query, values)), key=lambda job: job.started)

@@ -1,8 +1,8 @@
 """From no file, or an older one, to the schema that this code knows.
 
-A look at the version is one query. Only when the schema is missing or behind is Alembic imported (0.3 s): under a lock, so that of
-several programs that start at once one copies the old file and migrates it while the others wait; in one transaction, so that a
-version and its record come together or not at all. The copy stays beside the new file.
+A look at the version is one query. Only when the schema is missing or behind are Alembic and SQLAlchemy imported (0.5 s), by
+upgrade.py: under a lock, so that of several programs that start at once one copies the old file and migrates it while the others
+wait; in one transaction, so that a version and its record come together or not at all. The copy stays beside the new file.
 """
 
 import errno
@@ -16,10 +16,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine
-
 from btrkeep.catalogue import tables
-from btrkeep.catalogue.sqlite import CatalogueUnusable, engine_of, for_writing, meaning_of, no_room
+from btrkeep.catalogue.sqlite import CatalogueUnusable, Session, meaning_of, no_room, opened
 from btrkeep.errors import OperatorError
 
 FILE = "catalogue.sqlite"
@@ -30,8 +28,8 @@ _LOCK = "catalogue.lock"
 _BESIDE = "rebuilding"
 
 
-def prepared_engine(state: Path) -> Engine:
-    """An engine for the catalogue in `state`, which is made or migrated when it has to be.
+def prepared(state: Path) -> Path:
+    """The catalogue in `state`, which is made or migrated when it has to be.
 
     Raises OperatorError when the file is no catalogue, damaged, newer than this code, or cannot be written.
     """
@@ -39,11 +37,12 @@ def prepared_engine(state: Path) -> Engine:
     try:
         _make_file(path)
         _let_read(path)
-        engine = engine_of(path)
-        if not _is_current(engine, path):
+        with closing(opened(path)) as session:
+            current = _is_current(session)
+        if not current:
             with _alone(state):
-                _bring_up(engine, path)
-        return engine
+                _bring_up(path)
+        return path
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise no_room(path) from error
@@ -141,18 +140,18 @@ def _alone(state: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _is_current(engine: Engine, path: Path) -> bool:
-    with engine.connect() as connection:
-        in_wal_mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
-        return version_of(connection, path) == tables.SCHEMA_VERSION and in_wal_mode
+def _is_current(session: Session) -> bool:
+    in_wal_mode = session.value("PRAGMA journal_mode") == "wal"
+    return version_of(session) == tables.SCHEMA_VERSION and in_wal_mode
 
 
-def version_of(connection: Connection, path: Path) -> str | None:
+def version_of(session: Session) -> str | None:
     """The schema's version, None of an empty file. Raises OperatorError for what this code must not touch."""
-    names = set(connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars())
+    names = {name for (name,) in session.all("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not names:
         return None
-    version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() if "alembic_version" in names else None
+    path = session.path
+    version = session.value("SELECT version_num FROM alembic_version") if "alembic_version" in names else None
     if not isinstance(version, str) or not version.isdecimal() or len(version) != len(tables.SCHEMA_VERSION):
         raise OperatorError(f"{path} is a database, but no catalogue", "see [pool] state, or move it away and run: backupd rebuild")
     if version > tables.SCHEMA_VERSION:
@@ -163,24 +162,18 @@ def version_of(connection: Connection, path: Path) -> str | None:
     return version
 
 
-def _bring_up(engine: Engine, path: Path) -> None:
+def _bring_up(path: Path) -> None:
     """Migrate, unless somebody else has done so while we waited for the lock."""
-    with engine.connect() as connection:
-        connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-        version = version_of(connection, path)
+    with closing(opened(path)) as session:
+        session.run("PRAGMA journal_mode = WAL")
+        version = version_of(session)
     if version == tables.SCHEMA_VERSION:
         return
     if version is not None:
         _copy(path, path.with_name(f"{FILE}.before-{tables.SCHEMA_VERSION}"))
-    with engine.connect() as connection:
-        # A migration may have to build a table anew; with foreign keys on, dropping the old one would delete what refers to it.
-        # This has no effect within a transaction, so it comes before.
-        connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
-        connection.commit()
-        with for_writing(connection).begin():
-            _upgrade(connection)
-            if broken := connection.exec_driver_sql("PRAGMA foreign_key_check").first():
-                raise RuntimeError(f"the migration to {tables.SCHEMA_VERSION} left a row of {broken[0]} that refers to nothing")
+    from btrkeep.catalogue.upgrade import upgrade
+
+    upgrade(path, MIGRATIONS)
 
 
 def _copy(path: Path, copy: Path) -> None:
@@ -197,13 +190,3 @@ def _copy(path: Path, copy: Path) -> None:
     finally:
         os.close(descriptor)
     unfinished.rename(copy)
-
-
-def _upgrade(connection: Connection) -> None:
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")

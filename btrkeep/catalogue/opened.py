@@ -1,26 +1,22 @@
 """One open catalogue file: its two connections, and how it is closed."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from sqlalchemy import Connection, Engine, Result
-
-from btrkeep.catalogue import migrate, readonly
-from btrkeep.catalogue.sqlite import for_writing, see_whole, wait_at_most
+from btrkeep.catalogue import migrate, readonly, sqlite
+from btrkeep.catalogue.sqlite import Session
 
 
 class OpenCatalogue:
     """A connection for reading, and one for writing, so that a list can be read while rows are written."""
 
-    def __init__(self, engine: Engine, state: Path, *, writes: bool = True) -> None:
+    def __init__(self, state: Path, reader: Session, writer: Session | None) -> None:
         self._state = state
-        self._reader = engine.connect()
-        self._writes = writes
-        self._writer = for_writing(engine.connect()) if writes else self._reader
-        self._unread: set[Result[Any]] = set()
+        self._reader = reader
+        self._writer = writer
 
     @classmethod
     def open(cls, state: Path) -> Self:
@@ -29,7 +25,8 @@ class OpenCatalogue:
         Raises OperatorError when the file is damaged or no catalogue (then its hint says how to rebuild it), or when its schema is
         newer than this code.
         """
-        return cls(migrate.prepared_engine(state), state)
+        path = migrate.prepared(state)
+        return cls(state, sqlite.opened(path), sqlite.opened(path))
 
     @classmethod
     def open_readonly(cls, state: Path) -> Self:
@@ -40,9 +37,9 @@ class OpenCatalogue:
         """
         path = state / migrate.FILE
         readonly.see_there(path)
-        opened = cls(readonly.read_only_engine(path), state, writes=False)
+        opened = cls(state, readonly.ReadOnlySession(path), None)
         try:
-            readonly.see_schema(opened._reader, path)
+            readonly.see_schema(opened._reader)
         except BaseException:
             opened.close()
             raise
@@ -50,7 +47,8 @@ class OpenCatalogue:
 
     def wait_at_most(self, seconds: float) -> None:
         """From now on a method that writes raises CatalogueBusy when others keep it waiting for longer than that, not than 30 s."""
-        wait_at_most(self._writer, seconds)
+        if self._writer:
+            self._writer.wait_at_most(seconds)
 
     @classmethod
     @contextmanager
@@ -69,14 +67,13 @@ class OpenCatalogue:
 
     def see_whole(self) -> None:
         """Raises CatalogueDamaged when any part of the file is, also one that nobody has asked for yet."""
-        see_whole(self._reader, self._state / migrate.FILE)
+        sqlite.see_whole(self._reader)
 
     def close(self) -> None:
         """Close both connections. An iterator that is not at its end raises an error when it is asked on."""
-        for rows in list(self._unread):  # a list may be left half way, by BrokenPipeError say
-            rows.close()
         self._reader.close()
-        self._writer.close()
+        if self._writer:
+            self._writer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -84,9 +81,7 @@ class OpenCatalogue:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        if not self._writes:
+    def _writing(self) -> AbstractContextManager[Session]:
+        if self._writer is None:
             raise TypeError("the catalogue is open for reading")
-        with self._writer.begin():
-            yield self._writer
+        return self._writer.transaction()

@@ -1,76 +1,72 @@
 """What ran: runs of hosts by many things at once, and the nights that they make up. A later id is a later run."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, Text, bindparam, false, func, or_, select, type_coerce
-
+from btrkeep.catalogue.columns import Json
 from btrkeep.catalogue.model import Expiry, Run
 from btrkeep.catalogue.model_balance import Balance, BalanceStep
 from btrkeep.catalogue.model_past import Night, PastRuns, SampleMark
 from btrkeep.catalogue.model_sample import Sample
+from btrkeep.catalogue.sqlite import Session
 from btrkeep.catalogue.tables import balance, balance_step, expiry, run, sample
+from btrkeep.catalogue.tried import among
 
 _APART = timedelta(hours=12)
 """Two runs of one process number that are further apart are of two nights: numbers come again, after a boot start times too."""
-_HOUR = func.substr(type_coerce(run.c.started, Text), 1, len("2026-11-20T22"))
-_NIGHTS = (
-    select(
-        run.c.pid,
-        run.c.pid_started,
-        func.coalesce(run.c.outcome, "").label("outcome"),
-        func.count().label("runs"),
-        func.min(run.c.id).label("first"),
-        func.max(run.c.id).label("last"),
-        func.min(run.c.started).label("started"),
-        func.max(run.c.finished).label("finished"),
-        func.coalesce(func.sum(run.c.literal_bytes), 0).label("literal_bytes"),
-    )
-    .where(run.c.night, run.c.id.between(bindparam("lowest"), bindparam("highest")))
-    .group_by(run.c.pid, run.c.pid_started, _HOUR, run.c.outcome)
-    .order_by(func.min(run.c.id))
-)
+_NIGHTS = f"""
+    SELECT {run.select("pid", "pid_started")}, coalesce(outcome, ''), count(*), min(id), max(id),
+        min(started) AS "started [moment]", max(finished) AS "finished [moment]", coalesce(sum(literal_bytes), 0)
+    FROM run WHERE night AND id BETWEEN :lowest AND :highest
+    GROUP BY pid, pid_started, substr(started, 1, length('2026-11-20T22')), outcome ORDER BY min(id)"""
 _LONGEST = 50_000  # runs of a night, with those of others between them
-_NIGHT_BEFORE = select(func.max(run.c.id)).where(run.c.night, run.c.id < bindparam("the_id"))
-_AT_A_TIME = 1000
-_SAMPLES = select(sample)
-_MARKS = (
-    select(sample.c.id, sample.c.taken, sample.c.orphans, sample.c.activity)
-    .where(
-        sample.c.filesystem == bindparam("the_filesystem"),
-        sample.c.taken >= bindparam("the_start"),
-        sample.c.taken < bindparam("the_end"),
-    )
-    .order_by(sample.c.taken, sample.c.id)
-)
-_ONE_EXPIRY = select(expiry).where(expiry.c.id == bindparam("the_id"))
-_MOVES = (
-    select(balance_step)
-    .join(balance, balance.c.id == balance_step.c.balance)
-    .where(balance.c.filesystem == bindparam("the_filesystem"), balance_step.c.vaddr == bindparam("the_vaddr"))
-    .order_by(balance.c.id.desc(), balance_step.c.number.desc())
-)
-_ONE_BALANCE = select(balance).where(balance.c.id == bindparam("the_id"))
+_NEWEST = "SELECT max(id) FROM run"
+_NIGHT_BEFORE = "SELECT max(id) FROM run WHERE night AND id < :id"
+_SAMPLES = f"SELECT {sample.select()} FROM sample WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY taken, id"
+_MARKS = f"""
+    SELECT {sample.select(*SampleMark._fields)} FROM sample
+    WHERE filesystem = :filesystem AND taken >= :since AND taken < :until ORDER BY taken, id"""
+_ONE_EXPIRY = f"SELECT {expiry.select()} FROM expiry WHERE id = :id"
+_ONE_BALANCE = f"SELECT {balance.select()} FROM balance WHERE id = :id"
+_MOVES = f"""
+    SELECT {balance_step.select()} FROM balance_step JOIN balance ON balance.id = balance_step.balance
+    WHERE balance.filesystem = :filesystem AND balance_step.vaddr = :vaddr
+    ORDER BY balance.id DESC, balance_step.number DESC LIMIT :most"""
 
 
-def nights(connection: Connection, among: int) -> list[Night]:
+class _Piece(NamedTuple):
+    """Runs of one process that began within one hour and ended alike."""
+
+    pid: int
+    pid_started: str | None
+    outcome: str
+    runs: int
+    first: int
+    last: int
+    started: datetime
+    finished: datetime | None
+    literal_bytes: int
+
+
+def nights(session: Session, among: int) -> list[Night]:
     """The nights among so many of the last runs, newest first; without one that may have begun before these."""
-    newest = connection.scalar(select(func.max(run.c.id))) or 0
-    found = _nights(connection, newest - among + 1, newest)
+    newest = session.value(_NEWEST) or 0
+    found = _nights(session, newest - among + 1, newest)
     return found if newest <= among else found[:-1]
 
 
-def night(connection: Connection, first_run: int) -> Night | None:
+def night(session: Session, first_run: int) -> Night | None:
     """The night that began with this run, None when it began none; of what came long after it nothing is read."""
-    before = connection.scalar(_NIGHT_BEFORE, {"the_id": first_run})
-    found = _nights(connection, first_run if before is None else before, first_run + _LONGEST)
+    before = session.value(_NIGHT_BEFORE, {"id": first_run})
+    found = _nights(session, first_run if before is None else before, first_run + _LONGEST)
     return next((one for one in found if one.first_run == first_run), None)
 
 
-def _nights(connection: Connection, lowest: int, highest: int) -> list[Night]:
-    pieces: dict[tuple[int, str | None], list[list[Row[Any]]]] = {}
-    for row in connection.execute(_NIGHTS, {"lowest": lowest, "highest": highest}):
+def _nights(session: Session, lowest: int, highest: int) -> list[Night]:
+    pieces: dict[tuple[int, str | None], list[list[_Piece]]] = {}
+    for row in map(_Piece._make, session.all(_NIGHTS, {"lowest": lowest, "highest": highest})):
         found = pieces.setdefault((row.pid, row.pid_started), [])
         if found and row.started - (found[-1][-1].finished or found[-1][-1].started) <= _APART:
             found[-1].append(row)
@@ -80,7 +76,7 @@ def _nights(connection: Connection, lowest: int, highest: int) -> list[Night]:
     return sorted(made, key=lambda night: night.first_run, reverse=True)
 
 
-def _night(rows: list[Row[Any]]) -> Night:
+def _night(rows: list[_Piece]) -> Night:
     ends = [row.finished for row in rows if row.finished]
     is_over = all(row.outcome for row in rows)
     return Night(
@@ -102,68 +98,79 @@ def _added(pairs: Iterable[tuple[str, int]]) -> Mapping[str, int]:
     return found
 
 
-def sample_marks(connection: Connection, filesystem: str, since: datetime, until: datetime) -> list[SampleMark]:
+def sample_marks(session: Session, filesystem: str, since: datetime, until: datetime) -> list[SampleMark]:
     """Of all samples from `since` on and before `until`, oldest first."""
-    when = {"the_filesystem": filesystem, "the_start": since, "the_end": until}
-    return [SampleMark(*row) for row in connection.execute(_MARKS, when)]
+    when = {"filesystem": filesystem, "since": since, "until": until}
+    return [SampleMark._make(row) for row in session.all(_MARKS, when)]
 
 
-def samples_by_id(connection: Connection, ids: Sequence[int]) -> list[Sample]:
+def samples_by_id(session: Session, ids: Sequence[int]) -> list[Sample]:
     """Those of these ids, oldest first."""
-    found: list[Sample] = []
-    for first in range(0, len(ids), _AT_A_TIME):
-        rows = connection.execute(_SAMPLES.where(sample.c.id.in_(ids[first : first + _AT_A_TIME])))
-        found += [Sample(*row) for row in rows]
-    return sorted(found, key=lambda one: (one.taken, one.id))
+    return [Sample(*row) for row in session.all(_SAMPLES, {"ids": Json(json.dumps(list(ids)))})]
 
 
-def of(connection: Connection, wanted: PastRuns, limit: int) -> list[Run]:
+def of(session: Session, wanted: PastRuns, limit: int) -> list[Run]:
     """The last `limit` of those that are wanted, newest first."""
-    query = select(run).where(*_conditions(wanted)).order_by(run.c.id.desc()).limit(limit)
-    return [Run(*row) for row in connection.execute(query)]
+    conditions = " AND ".join(_conditions(wanted)) or "TRUE"
+    first, last = wanted.ids or (None, None)
+    pid, pid_started = wanted.process or (None, None)
+    values = {
+        "host": next(iter(wanted.hosts or ()), None),
+        "hosts": among(wanted.hosts or ()),
+        "outcomes": among(wanted.outcomes),
+        "since": wanted.since,
+        "night": wanted.night,
+        "pid": pid,
+        "pid_started": pid_started,
+        "first": first,
+        "last": last,
+        "before": wanted.before,
+        "most": limit,
+    }
+    query = f"SELECT {run.select()} FROM run WHERE {conditions} ORDER BY id DESC LIMIT :most"
+    return [Run(*row) for row in session.all(query, values)]
 
 
-def _conditions(wanted: PastRuns) -> Iterator[ColumnElement[bool]]:
-    if wanted.hosts is not None:
-        names = sorted(wanted.hosts)
-        yield run.c.host == names[0] if len(names) == 1 else run.c.host.in_(names) if names else false()
+def _conditions(wanted: PastRuns) -> Iterator[str]:
+    if wanted.hosts is not None and len(wanted.hosts) == 1:
+        yield "host = :host"  # read from the newest back, not all of them
+    elif wanted.hosts is not None:
+        yield "host IN (SELECT value FROM json_each(:hosts))"
     if wanted.outcomes:
-        ended = sorted(set(wanted.outcomes) - {""})
-        yield or_(run.c.outcome.in_(ended), run.c.outcome.is_(None) if "" in wanted.outcomes else false())
+        yield "coalesce(outcome, '') IN (SELECT value FROM json_each(:outcomes))"
     if wanted.since is not None:
-        yield run.c.started >= wanted.since
+        yield "started >= :since"
     if wanted.night is not None:
-        yield run.c.night.is_(wanted.night)
+        yield "night = :night"
     if wanted.process is not None:
-        yield run.c.pid == wanted.process[0]
-        yield run.c.pid_started.is_not_distinct_from(wanted.process[1])
+        yield "pid = :pid AND pid_started IS NOT DISTINCT FROM :pid_started"
     if wanted.ids is not None:
-        yield run.c.id.between(*wanted.ids)
+        yield "id BETWEEN :first AND :last"
     if wanted.before is not None:
-        yield run.c.id < wanted.before
+        yield "id < :before"
 
 
-def one_run(connection: Connection, run_id: int) -> Run | None:
+def one_run(session: Session, run_id: int) -> Run | None:
     """The run of that id, None when there is none."""
-    found = of(connection, PastRuns(ids=(run_id, run_id)), 1)
+    found = of(session, PastRuns(ids=(run_id, run_id)), 1)
     return found[0] if found else None
 
 
-def one_expiry(connection: Connection, expiry_id: int) -> Expiry | None:
+def one_expiry(session: Session, expiry_id: int) -> Expiry | None:
     """The run of `expire` of that id, None when there is none."""
-    row = connection.execute(_ONE_EXPIRY, {"the_id": expiry_id}).first()
+    row = session.first(_ONE_EXPIRY, {"id": expiry_id})
     return Expiry(*row) if row else None
 
 
-def one_balance(connection: Connection, balance_id: int) -> Balance | None:
+def one_balance(session: Session, balance_id: int) -> Balance | None:
     """The run of balance of that id, None when there is none."""
-    row = connection.execute(_ONE_BALANCE, {"the_id": balance_id}).first()
+    row = session.first(_ONE_BALANCE, {"id": balance_id})
     return Balance(*row) if row else None
 
 
-def moves_of(connection: Connection, filesystem: str, vaddr: int, limit: int) -> list[BalanceStep]:
+def moves_of(session: Session, filesystem: str, vaddr: int, limit: int) -> list[BalanceStep]:
     """The last steps of balances that were about the block group at this address, newest first."""
     if vaddr >= 1 << 63:  # a database's numbers end there, and no filesystem comes near
         return []
-    rows = connection.execute(_MOVES.limit(limit), {"the_filesystem": filesystem, "the_vaddr": vaddr})
+    rows = session.all(_MOVES, {"filesystem": filesystem, "vaddr": vaddr, "most": limit})
     return [BalanceStep(*row) for row in rows]

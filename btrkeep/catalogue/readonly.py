@@ -15,16 +15,13 @@ Nobody but SQLite opens the file here: closing it would drop the locks of this p
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
-from sqlalchemy.pool import NullPool
-
 from btrkeep.catalogue import migrate, tables
-from btrkeep.catalogue.sqlite import meaning_of
+from btrkeep.catalogue.columns import text_out
+from btrkeep.catalogue.sqlite import Answer, Row, Session, Values
 from btrkeep.errors import OperatorError
 
 PATIENCE = 5.0
@@ -49,40 +46,19 @@ class CatalogueUnready(OperatorError):
 Mark = tuple[int, int, int, int]
 
 
-class ReadOnlyConnection:
-    """As much of a DBAPI connection as SQLAlchemy asks of one that only reads. Each query sees one state of the catalogue."""
+class ReadOnlySession(Session):
+    """One that only reads. Each query sees one state of the catalogue."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._open: sqlite3.Connection | None = None
+        super().__init__(path)
         self._mark: Mark | None = None  # of the file that is read as one that never changes
-        self._functions: list[tuple[Any, ...]] = []
 
-    def cursor(self) -> "ReadOnlyCursor":
-        """A cursor for one query after the other."""
-        return ReadOnlyCursor(self)
-
-    def create_function(self, *words: Any, **named: Any) -> None:
-        """Nothing: SQLAlchemy would add a function for regular expressions, which no query here uses."""
-
-    def commit(self) -> None:
-        """Nothing is to be committed."""
-
-    def rollback(self) -> None:
-        """Nothing is to be rolled back."""
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._open:
-            self._open.close()
-        self._open = self._mark = None
-
-    def run(self, statement: str, values: Any) -> "tuple[sqlite3.Cursor, list[Any] | None]":
-        """The cursor of the query and its rows; the rows are None where SQLite itself sees to it that they stay the same."""
+    def _answer(self, query: str, values: Values) -> Answer:
+        """Tried until the catalogue stands still for as long as that takes."""
         deadline = time.monotonic() + PATIENCE
-        while True:
+        while not self._closed:
             try:
-                if answer := self._try(statement, values):
+                if answer := self._try(query, values):
                     return answer
             except sqlite3.DatabaseError as error:
                 if not _is_passing(error.sqlite_errorcode) or time.monotonic() > deadline:
@@ -90,81 +66,59 @@ class ReadOnlyConnection:
             else:
                 if time.monotonic() > deadline:
                     raise sqlite3.OperationalError("database is locked: it changed whenever it was read")
-            self.close()
+            self._let_go()
             time.sleep(_PAUSE)
+        raise sqlite3.ProgrammingError("the catalogue is closed")
 
-    def _try(self, statement: str, values: Any) -> "tuple[sqlite3.Cursor, list[Any] | None] | None":
+    def _try(self, query: str, values: Values) -> Answer | None:
         """None when the file changed meanwhile."""
-        connection = self._connection()
+        connection = self._settled()
         if connection is None:
             return None
         if self._mark is None:
-            return connection.execute(statement, values), None
+            return connection.execute(query, values)
         try:
-            cursor = connection.execute(statement, values)
-            rows = cursor.fetchall()
+            rows = connection.execute(query, values).fetchall()
         except sqlite3.DatabaseError:
-            if self._mark == _mark(self._path):
+            if self._mark == _mark(self.path):
                 raise
             return None  # half of the file was new: whatever the error says, it is no news of the catalogue
-        return (cursor, rows) if self._mark == _mark(self._path) else None
+        return _Fetched(rows) if self._mark == _mark(self.path) else None
 
-    def _connection(self) -> sqlite3.Connection | None:
+    def _settled(self) -> sqlite3.Connection | None:
         """The open file; None when it was written a moment ago, which is too near to tell one state from the next."""
-        if self._open and self._mark and self._mark != _mark(self._path):
-            self.close()
-        if self._open is None:
-            mark = _mark(self._path)
+        if self._connection and self._mark and self._mark != _mark(self.path):
+            self._let_go()
+        if self._connection is None:
+            mark = _mark(self.path)
             if mark and abs(time.time_ns() - max(mark[2:])) < _SETTLED:
                 return None
-            self._open, self._mark = _opened(self._path, immutable=mark is not None), mark
-        return self._open
+            self._connection, self._mark = _connected(self.path, immutable=mark is not None), mark
+        return self._connection
+
+    def _let_go(self) -> None:
+        if self._connection:
+            self._connection.close()
+        self._connection = self._mark = None
+
+    def _meaning(self, error: sqlite3.Error) -> OperatorError | None:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+        if code & 0xFF == sqlite3.SQLITE_CANTOPEN or (code & 0xFF == sqlite3.SQLITE_READONLY and _is_passing(code)):
+            return CatalogueUnready(
+                f"the catalogue {self.path} cannot be opened for reading",
+                f"its folder and its files have to be readable for this user: ls -la {self.path.parent}",
+            )
+        return super()._meaning(error)
 
 
-class ReadOnlyCursor:
-    """A cursor of PEP 249, as far as it reads."""
+class _Fetched:
+    """Rows that were read to their end."""
 
-    arraysize = 1
-    rowcount = -1
-    lastrowid = None
+    def __init__(self, rows: list[Row]) -> None:
+        self._rows = iter(rows)
 
-    def __init__(self, connection: ReadOnlyConnection) -> None:
-        self._connection = connection
-        self._cursor: sqlite3.Cursor | None = None
-        self._rows: Iterator[Any] = iter(())
-
-    @property
-    def description(self) -> Any:
-        """The columns of the result; None before there is one."""
-        return self._cursor.description if self._cursor else None
-
-    def execute(self, statement: str, values: Any = ()) -> "ReadOnlyCursor":
-        """Run one query."""
-        self._cursor, rows = self._connection.run(statement, values)
-        self._rows = iter(self._cursor if rows is None else rows)
-        return self
-
-    def executemany(self, _statement: str, _values: Sequence[Any]) -> None:
-        """Refused: only what writes is run many times."""
-        raise sqlite3.NotSupportedError("the catalogue is open for reading")
-
-    def fetchone(self) -> Any:
-        """The next row, None at the end."""
-        return next(self._rows, None)
-
-    def fetchmany(self, size: int | None = None) -> list[Any]:
-        """So many rows, or what is left."""
-        return [row for _, row in zip(range(size or self.arraysize), self._rows, strict=False)]
-
-    def fetchall(self) -> list[Any]:
-        """All rows that are left."""
-        return list(self._rows)
-
-    def close(self) -> None:
-        """Give up the rest of the result."""
-        if self._cursor:
-            self._cursor.close()
-        self._rows = iter(())
+    def fetchmany(self, size: int) -> list[Row]:
+        return list(islice(self._rows, size))
 
 
 def state_mark(path: Path) -> tuple[Mark | None, Mark | None]:
@@ -196,31 +150,14 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def read_only_engine(path: Path) -> Engine:
-    """An engine that reads the file, as each query finds it. Its errors are OperatorErrors of what can be done."""
-    engine = create_engine("sqlite://", creator=lambda: ReadOnlyConnection(path), poolclass=NullPool)
-
-    @event.listens_for(engine, "handle_error")
-    def explain(context: ExceptionContext) -> BaseException | None:
-        code = getattr(context.original_exception, "sqlite_errorcode", sqlite3.SQLITE_OK)
-        if code & 0xFF == sqlite3.SQLITE_CANTOPEN or (code & 0xFF == sqlite3.SQLITE_READONLY and _is_passing(code)):
-            return CatalogueUnready(
-                f"the catalogue {path} cannot be opened for reading",
-                f"its folder and its files have to be readable for this user: ls -la {path.parent}",
-            )
-        return meaning_of(context.original_exception, path)
-
-    return engine
-
-
-def see_schema(connection: Connection, path: Path) -> None:
+def see_schema(session: Session) -> None:
     """Raises CatalogueUnready when the schema is another than this code knows: who only reads cannot migrate it."""
-    version = migrate.version_of(connection, path)
+    version = migrate.version_of(session)
     if version is None:
-        raise CatalogueUnready(f"the catalogue {path} is empty so far", "`backupd check` makes it")
+        raise CatalogueUnready(f"the catalogue {session.path} is empty so far", "`backupd check` makes it")
     if version != tables.SCHEMA_VERSION:
         raise CatalogueUnready(
-            f"the catalogue {path} has the older schema {version}, this btrkeep reads {tables.SCHEMA_VERSION}",
+            f"the catalogue {session.path} has the older schema {version}, this btrkeep reads {tables.SCHEMA_VERSION}",
             "any command of this version migrates it, such as: backupd status",
         )
 
@@ -235,8 +172,10 @@ def see_there(path: Path) -> None:
         raise CatalogueUnready(f"the catalogue {path} cannot be read: {error.strerror}", f"ls -la {path.parent}") from error
 
 
-def _opened(path: Path, *, immutable: bool) -> sqlite3.Connection:
-    how = "mode=ro&immutable=1" if immutable else "mode=ro"
-    connection = sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=PATIENCE, isolation_level=None)
+def _connected(path: Path, *, immutable: bool) -> sqlite3.Connection:
+    file = f"file:{quote(str(path))}?mode=ro{'&immutable=1' if immutable else ''}"
+    kinds = sqlite3.PARSE_COLNAMES
+    connection = sqlite3.connect(file, uri=True, timeout=PATIENCE, isolation_level=None, detect_types=kinds)
+    connection.text_factory = text_out
     connection.execute("PRAGMA query_only = ON")
     return connection

@@ -7,37 +7,28 @@ backup by host and name all the time. The old host's own row stays: programs tha
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from sqlalchemy import BindParameter, Connection, bindparam, delete, insert, select, update
-
 from btrkeep.catalogue import hosts
-from btrkeep.catalogue.backups import row_of
 from btrkeep.catalogue.model import Backup
-from btrkeep.catalogue.tables import backup, backup_detail, progress, run
+from btrkeep.catalogue.sqlite import Session
+from btrkeep.catalogue.tables import backup
 from btrkeep.errors import OperatorError
 
-_OLD: BindParameter[str] = bindparam("old")
-_NEW: BindParameter[str] = bindparam("new")
-_BACKUPS = select(backup).where(backup.c.host == _OLD)
-_MOVE_DETAILS, _MOVE_RUNS, _MOVE_PROGRESS = (
-    update(table).where(table.c.host == _OLD).values(host=_NEW) for table in (backup_detail, run, progress)
-)
-_DROP = delete(backup).where(backup.c.host == _OLD)
-_RUN = select(run.c.id).where(run.c.host == _NEW).limit(1)
-_BACKUP = select(backup.c.name).where(backup.c.host == _NEW).limit(1)
+_BACKUPS = f"SELECT {backup.select()} FROM backup WHERE host = :old"
+_MOVES = tuple(f"UPDATE {table} SET host = :new WHERE host = :old" for table in ("backup_detail", "run", "progress"))
+_DROP = "DELETE FROM backup WHERE host = :old"
+_KNOWN = "SELECT 1 FROM run WHERE host = :new UNION ALL SELECT 1 FROM backup WHERE host = :new LIMIT 1"
 
 
-def rename(connection: Connection, old: str, new: str) -> int:
+def rename(session: Session, old: str, new: str) -> int:
     """How many backups were moved. Raises OperatorError when there are backups or runs under the new name already."""
     names = {"old": old, "new": new}
-    if any(connection.execute(query, {"new": new}).first() for query in (_RUN, _BACKUP)):
+    if session.first(_KNOWN, names):
         raise OperatorError(f"the catalogue has backups or runs of {new} already", "choose a name that no host ever had")
-    hosts.know(connection, new)
-    moved = [_moved(Backup(*row), new) for row in connection.execute(_BACKUPS, {"old": old})]
-    if moved:
-        connection.execute(insert(backup), [row_of(one) for one in moved])
-    for statement in (_MOVE_DETAILS, _MOVE_RUNS, _MOVE_PROGRESS):
-        connection.execute(statement, names)
-    connection.execute(_DROP, {"old": old})
+    hosts.know(session, new)
+    moved = [_moved(Backup(*row), new) for row in session.all(_BACKUPS, names)]
+    session.run_many(backup.insert(), [backup.values(one) for one in moved])
+    for statement in (*_MOVES, _DROP):
+        session.run(statement, names)
     return len(moved)
 
 

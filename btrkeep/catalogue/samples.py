@@ -1,66 +1,48 @@
 """Rows of sample: how a filesystem was. A clock that was set back does not change which is the newest: the one kept last."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from datetime import datetime
-from operator import attrgetter
-from typing import Any
-
-from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
 from btrkeep.catalogue.model_sample import Sample
+from btrkeep.catalogue.sqlite import Session
 from btrkeep.catalogue.tables import sample
 
-_FIELDS = tuple(field.name for field in fields(Sample) if field.name != "id")
-_VALUES = attrgetter(*_FIELDS)
-_INSERT = insert(sample)
-_OF = select(sample).where(sample.c.filesystem == bindparam("the_filesystem"))
-_BY_TIME = _OF.order_by(sample.c.taken, sample.c.id)
+_INSERT = sample.insert(but="id")
 # Not what was made of older ones: it was put in later than they were.
-_NEWEST = _OF.where(sample.c.span == "raw").order_by(sample.c.id.desc()).limit(1)
-_OLDEST = select(func.min(sample.c.taken)).where(
-    sample.c.filesystem == bindparam("the_filesystem"), sample.c.span == bindparam("the_span")
-)
-_DROP = delete(sample).where(sample.c.id == bindparam("the_id"))
+_NEWEST = f"SELECT {sample.select()} FROM sample WHERE filesystem = :filesystem AND span = 'raw' ORDER BY id DESC LIMIT 1"
+_OLDEST = 'SELECT min(taken) AS "taken [moment]" FROM sample WHERE filesystem = :filesystem AND span = :span'
+_DROP = "DELETE FROM sample WHERE id = :id"
 
 
-def add(connection: Connection, one: Sample) -> int:
+def add(session: Session, one: Sample) -> int:
     """Insert it; its id."""
-    key = connection.execute(_INSERT, _row_of(one)).inserted_primary_key
-    assert key is not None  # one row was inserted, so the dialect says which
-    return int(key[0])
+    return session.run(_INSERT, sample.values(one)).lastrowid or 0
 
 
-def _row_of(one: Sample) -> dict[str, Any]:
-    return dict(zip(_FIELDS, _VALUES(one), strict=True))
-
-
-def newest(connection: Connection, filesystem: str) -> Sample | None:
+def newest(session: Session, filesystem: str) -> Sample | None:
     """The one that was kept last."""
-    row = connection.execute(_NEWEST, {"the_filesystem": filesystem}).first()
+    row = session.first(_NEWEST, {"filesystem": filesystem})
     return Sample(*row) if row else None
 
 
-def oldest(connection: Connection, filesystem: str, span: str) -> datetime | None:
+def oldest(session: Session, filesystem: str, span: str) -> datetime | None:
     """When the oldest one of that span was taken; None when there is none."""
-    moment: datetime | None = connection.execute(_OLDEST, {"the_filesystem": filesystem, "the_span": span}).scalar()
+    moment: datetime | None = session.value(_OLDEST, {"filesystem": filesystem, "span": span})
     return moment
 
 
-def of(connection: Connection, filesystem: str, since: datetime | None, until: datetime | None, span: str | None) -> list[Sample]:
+def of(session: Session, filesystem: str, since: datetime | None, until: datetime | None, span: str | None) -> list[Sample]:
     """Those of a filesystem from `since` on and before `until`, oldest first; with `span` only those of it."""
-    query = _BY_TIME
-    if since is not None:
-        query = query.where(sample.c.taken >= since)
-    if until is not None:
-        query = query.where(sample.c.taken < until)
-    if span is not None:
-        query = query.where(sample.c.span == span)
-    return [Sample(*row) for row in connection.execute(query, {"the_filesystem": filesystem})]
+    wanted = ["filesystem = :filesystem"]
+    wanted += ["taken >= :since"] if since else []
+    wanted += ["taken < :until"] if until else []
+    wanted += ["span = :span"] if span else []
+    query = f"SELECT {sample.select()} FROM sample WHERE {' AND '.join(wanted)} ORDER BY taken, id"
+    values = {"filesystem": filesystem, "since": since, "until": until, "span": span}
+    return [Sample(*row) for row in session.all(query, values)]
 
 
-def replace(connection: Connection, ids: Sequence[int], by: Iterable[Sample]) -> int:
+def replace(session: Session, ids: Sequence[int], by: Iterable[Sample]) -> int:
     """Delete these and insert those; how many were deleted."""
-    if rows := [_row_of(one) for one in by]:
-        connection.execute(_INSERT, rows)
-    return connection.execute(_DROP, [{"the_id": id_} for id_ in ids]).rowcount if ids else 0
+    session.run_many(_INSERT, [sample.values(one) for one in by])
+    return session.run_many(_DROP, [{"id": id_} for id_ in ids])

@@ -17,9 +17,9 @@ class SamplingCatalogue(OpenCatalogue):
 
         Within one transaction: of two that sample at the same time one sees the sample of the other, and no write counts twice.
         """
-        with self._writing() as connection:
-            one = make(samples.newest(connection, filesystem))
-            samples.add(connection, one)
+        with self._writing() as session:
+            one = make(samples.newest(session, filesystem))
+            samples.add(session, one)
         return one
 
     def newest_sample(self, filesystem: str) -> Sample | None:
@@ -38,8 +38,8 @@ class SamplingCatalogue(OpenCatalogue):
 
     def replace_samples(self, ids: Sequence[int], by: Iterable[Sample]) -> int:
         """Put these in the place of those, by id; how many of those there were."""
-        with self._writing() as connection:
-            return samples.replace(connection, ids, by)
+        with self._writing() as session:
+            return samples.replace(session, ids, by)
 
     def newest_score(self, filesystem: str) -> FreeSpaceScore | None:
         """The look at free space that was kept last; None when there is none."""

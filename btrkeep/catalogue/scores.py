@@ -2,45 +2,28 @@
 last.
 """
 
-from dataclasses import fields
 from datetime import datetime
-from operator import attrgetter
-
-from sqlalchemy import Connection, bindparam, insert, select
 
 from btrkeep.catalogue.model_balance import FreeSpaceScore
+from btrkeep.catalogue.sqlite import Session
 from btrkeep.catalogue.tables import score
 
-_FIELDS = tuple(field.name for field in fields(FreeSpaceScore))
-_VALUES = attrgetter(*_FIELDS)
-_OF = (
-    select(*(score.c[name] for name in _FIELDS))
-    .where(score.c.filesystem == bindparam("the_filesystem"))
-    .order_by(score.c.taken, score.c.id)
-)
-
-_NEWEST = (
-    select(*(score.c[name] for name in _FIELDS))
-    .where(score.c.filesystem == bindparam("the_filesystem"))
-    .order_by(score.c.id.desc())
-    .limit(1)
-)
+_SELECT = f"SELECT {score.select()} FROM score WHERE filesystem = :filesystem"
+_BY_TIME = f"{_SELECT} AND (:since IS NULL OR taken >= :since) ORDER BY taken, id"
+_NEWEST = f"{_SELECT} ORDER BY id DESC LIMIT 1"
 
 
-def add(connection: Connection, one: FreeSpaceScore) -> int:
+def add(session: Session, one: FreeSpaceScore) -> int:
     """Insert it; its id."""
-    key = connection.execute(insert(score), dict(zip(_FIELDS, _VALUES(one), strict=True))).inserted_primary_key
-    assert key is not None  # one row was inserted, so the dialect says which
-    return int(key[0])
+    return session.run(score.insert(), score.values(one)).lastrowid or 0
 
 
-def of(connection: Connection, filesystem: str, since: datetime | None) -> list[FreeSpaceScore]:
+def of(session: Session, filesystem: str, since: datetime | None) -> list[FreeSpaceScore]:
     """Those of a filesystem, taken at `since` or later if it is given, oldest first."""
-    query = _OF if since is None else _OF.where(score.c.taken >= since)
-    return [FreeSpaceScore(*row) for row in connection.execute(query, {"the_filesystem": filesystem})]
+    return [FreeSpaceScore(*row) for row in session.all(_BY_TIME, {"filesystem": filesystem, "since": since})]
 
 
-def newest(connection: Connection, filesystem: str) -> FreeSpaceScore | None:
+def newest(session: Session, filesystem: str) -> FreeSpaceScore | None:
     """The one that was kept last; None when there is none."""
-    row = connection.execute(_NEWEST, {"the_filesystem": filesystem}).first()
+    row = session.first(_NEWEST, {"filesystem": filesystem})
     return FreeSpaceScore(*row) if row else None

@@ -1,29 +1,30 @@
-"""SQLite: how a connection is set up, what its errors mean. With migrate.py and readonly.py the only modules that know which
-database it is.
+"""SQLite: how a connection is set up and asked, what its errors mean. With migrate.py and readonly.py the only modules that know
+which database it is.
 
 Python's own transaction handling (begin before the first INSERT, and none for a SELECT) is switched off. A connection is in
-autocommit, each query its own read transaction, unless it was made for writing: then each transaction is a BEGIN IMMEDIATE.
-A deferred one that reads first and then writes fails at once with "database is locked" when another process has written in
-between; an immediate one waits its turn, up to BUSY_TIMEOUT. See https://www.sqlite.org/lang_transaction.html.
+autocommit, each query its own read transaction; what writes is within a BEGIN IMMEDIATE. A deferred transaction that reads first
+and then writes fails at once with "database is locked" when another process has written in between; an immediate one waits its
+turn, up to BUSY_TIMEOUT. See https://www.sqlite.org/lang_transaction.html.
 """
 
 import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from sqlite3 import Connection as SqliteConnection
-from typing import Any
+from typing import Any, Protocol
 
-from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.pool import ConnectionPoolEntry, NullPool
-
+from btrkeep.catalogue.columns import bound, text_out
 from btrkeep.errors import OperatorError
 
 BUSY_TIMEOUT = 30.0
 """How long a writer waits for the others, in seconds."""
 PAGE_CACHE = 16 << 20
 """Bytes. SQLite's 2 MB make a list of 96,000 backups read most pages many times."""
-_WRITING = "btrkeep_writing"
-_HIGHEST = (1 << 63) - 1
+_AT_A_TIME = 1000  # rows
+
+Values = Mapping[str, Any]
+Row = tuple[Any, ...]
 
 
 class CatalogueBusy(OperatorError):
@@ -44,18 +45,19 @@ class CatalogueFull(CatalogueUnusable):
 
 _REBUILD = "make it anew from the pool: backupd rebuild"
 _READ_ONLY = "run this as root, and see that its filesystem is not read-only"
-_DAMAGED = (CatalogueDamaged, "the catalogue {path} is damaged: {error}", _REBUILD)
-_FULL = (
+_Meaning = tuple[type[OperatorError], str, str]
+_DAMAGED: _Meaning = (CatalogueDamaged, "the catalogue {path} is damaged: {error}", _REBUILD)
+_FULL: _Meaning = (
     CatalogueFull,
     "there is no room for the catalogue {path}",
     "make room on the filesystem of {path}; nothing is lost",
 )
-_BROKEN = (
+_BROKEN: _Meaning = (
     CatalogueDamaged,
     "the catalogue {path} cannot be read or written: {error}",
     f"look for disk errors (dmesg), then {_REBUILD}",
 )
-_MEANINGS: tuple[tuple[str, tuple[type[OperatorError], str, str]], ...] = (
+_MEANINGS: tuple[tuple[str, _Meaning], ...] = (
     ("not a database", _DAMAGED),
     ("malformed", _DAMAGED),
     ("could not decode", _DAMAGED),
@@ -69,64 +71,134 @@ _NEEDED = 64 << 10
 """Bytes: the index of a journal takes 32 KB at once, and when there is no room for it SQLite says "disk I/O error"."""
 
 
-def engine_of(path: Path) -> Engine:
-    """An engine for the file. Nothing is opened yet; no connection outlives its use, and each serves one thread."""
-    arguments = {"timeout": BUSY_TIMEOUT, "check_same_thread": True}
-    engine = create_engine(URL.create("sqlite", database=str(path)), poolclass=NullPool, connect_args=arguments)
-    event.listen(engine, "connect", _set_up)
-    event.listen(engine, "begin", _begin)
-    event.listen(engine, "before_cursor_execute", _keep_within, retval=True)
+class Answer(Protocol):
+    """What a query found, as a cursor gives it."""
 
-    @event.listens_for(engine, "handle_error")
-    def explain(context: ExceptionContext) -> BaseException | None:
-        if isinstance(context.original_exception, (ValueError, TypeError)):  # a column's type refused a value of the caller's
-            return context.original_exception
-        return meaning_of(context.original_exception, path)
-
-    return engine
+    def fetchmany(self, size: int) -> list[Row]:
+        """So many rows, or what is left."""
 
 
-def _keep_within(
-    _connection: Connection, _cursor: object, statement: str, parameters: Any, _context: object, many: bool
-) -> tuple[str, Any]:
-    """Every number that is on its way into the catalogue, as one that SQLite can hold: the nearest.
+class Session:
+    """One connection to the catalogue, and all that is done by it: queries with named values, in Python's own types.
 
-    The engine bounds what it reads of a host, and a record that an earlier version wrote. This is for what is overlooked there: one
-    number too large is an error for the whole transaction, and rows of other hosts are in it.
+    Raises OperatorError of what can be done about an error, else sqlite3's own. Used by the thread that opened it.
     """
-    if many:
-        return statement, [_within(row) for row in parameters]
-    return statement, _within(parameters)
+
+    def __init__(self, path: Path, connection: sqlite3.Connection | None = None) -> None:
+        self.path = path
+        self._connection = connection
+        self._closed = False
+
+    def all(self, query: str, values: Values = {}) -> list[Row]:  # noqa: B006  nobody changes it
+        """All rows of the answer."""
+        return [row for some in self._parts(query, values) for row in some]
+
+    def first(self, query: str, values: Values = {}) -> Row | None:  # noqa: B006
+        """The first row of the answer; None when there is none."""
+        return next(iter(next(self._parts(query, values), ())), None)
+
+    def value(self, query: str, values: Values = {}) -> Any:  # noqa: B006
+        """The first value of the first row; None when there is none."""
+        row = self.first(query, values)
+        return row[0] if row else None
+
+    def stream(self, query: str, values: Values = {}) -> Iterator[Row]:  # noqa: B006
+        """The rows as they are asked for, as they were when the first was. Closed meanwhile it raises sqlite3.ProgrammingError."""
+        for some in self._parts(query, values):
+            for row in some:
+                yield row
+                if self._closed:  # otherwise those that were fetched in advance would come, and look like all
+                    raise sqlite3.ProgrammingError("the catalogue was closed before its rows were read to the end")
+
+    def run(self, statement: str, values: Values = {}) -> sqlite3.Cursor:  # noqa: B006
+        """A statement that changes rows: `rowcount` says how many, `lastrowid` the key of a new one."""
+        with self._explained():
+            return self._open().execute(statement, _bound(values))
+
+    def run_many(self, statement: str, rows: Sequence[Values]) -> int:
+        """The same for each of the rows; how many rows were changed."""
+        with self._explained():
+            return self._open().executemany(statement, map(_bound, rows)).rowcount if rows else 0
+
+    @contextmanager
+    def transaction(self) -> Iterator["Session"]:
+        """All or nothing of what the block does. Others that write wait meanwhile."""
+        self.run("BEGIN IMMEDIATE")
+        try:
+            yield self
+            self.run("COMMIT")
+        except BaseException:
+            if self._open().in_transaction:  # a full disk has ended it already
+                self._open().rollback()
+            raise
+
+    def wait_at_most(self, seconds: float) -> None:
+        """From now on this connection waits no longer than that for other writers."""
+        self.run(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._closed = True
+        if self._connection:
+            self._connection.close()
+
+    def _parts(self, query: str, values: Values) -> Iterator[list[Row]]:
+        given = _bound(values)
+        with self._explained():
+            cursor = self._answer(query, given)
+            try:
+                while some := cursor.fetchmany(_AT_A_TIME):
+                    yield some
+            except ValueError as error:  # a value that nobody here has written
+                raise _error(_DAMAGED, self.path, error) from error
+
+    def _answer(self, query: str, values: Values) -> "Answer":
+        return self._open().execute(query, values)
+
+    def _open(self) -> sqlite3.Connection:
+        assert self._connection
+        return self._connection
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            if meaning := self._meaning(error):
+                raise meaning from error
+            raise
+
+    def _meaning(self, error: sqlite3.Error) -> OperatorError | None:
+        return meaning_of(error, self.path)
 
 
-def _within(row: Any) -> Any:
-    """The row itself as long as there is nothing to change."""
-    if isinstance(row, tuple) and any(type(value) is int and not -_HIGHEST <= value <= _HIGHEST for value in row):
-        return tuple(max(-_HIGHEST, min(value, _HIGHEST)) if type(value) is int else value for value in row)
-    return row
+def _bound(values: Values) -> Values:
+    return {name: bound(value) for name, value in values.items()}
 
 
-def for_writing(connection: Connection) -> Connection:
-    """The same connection; from now on its transactions are BEGIN IMMEDIATE."""
-    return connection.execution_options(**{_WRITING: True})
+def opened(path: Path) -> Session:
+    """A session on the file, to read and to write. Raises OperatorError."""
+    try:
+        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None, detect_types=sqlite3.PARSE_COLNAMES)
+    except sqlite3.Error as error:
+        raise (meaning_of(error, path) or error) from error
+    connection.text_factory = text_out
+    session = Session(path, connection)
+    for setting in ("foreign_keys = ON", "synchronous = NORMAL", f"cache_size = -{PAGE_CACHE // 1024}"):
+        session.run(f"PRAGMA {setting}")
+    return session
 
 
-def wait_at_most(connection: Connection, seconds: float) -> None:
-    """From now on this connection waits no longer than that for other writers."""
-    raw = connection.connection.driver_connection  # by SQLAlchemy's own it would begin a transaction, and so wait
-    assert isinstance(raw, SqliteConnection)
-    raw.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
-
-
-def meaning_of(error: BaseException, path: Path) -> OperatorError | None:
+def meaning_of(error: sqlite3.Error, path: Path) -> OperatorError | None:
     """What the operator can do about an error of SQLite; None when it is no error of hers but ours."""
-    text = str(error)
-    for words, meaning in _MEANINGS:
-        if words in text.lower():
-            kind, message, hint = _FULL if meaning is _BROKEN and _is_full(path.parent) else meaning
-            facts = {"path": path, "error": text}
-            return kind(message.format(**facts), hint.format(**facts))
-    return None
+    text = str(error).lower()
+    return next((_error(meaning, path, error) for words, meaning in _MEANINGS if words in text), None)
+
+
+def _error(meaning: _Meaning, path: Path, error: Exception) -> OperatorError:
+    kind, message, hint = _FULL if meaning is _BROKEN and _is_full(path.parent) else meaning
+    facts = {"path": path, "error": error}
+    return kind(message.format(**facts), hint.format(**facts))
 
 
 def no_room(path: Path) -> CatalogueFull:
@@ -143,21 +215,8 @@ def _is_full(folder: Path) -> bool:
     return room.f_bavail * room.f_frsize < _NEEDED
 
 
-def see_whole(connection: Connection, path: Path) -> None:
-    """Raises CatalogueDamaged when any of its pages is not as SQLite left it; reads all of the file."""
-    found = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
+def see_whole(session: Session) -> None:
+    """Raises CatalogueDamaged when any page of the file is not as SQLite left it; reads all of it."""
+    found = session.value("PRAGMA integrity_check(1)")
     if found != "ok":
-        raise CatalogueDamaged(f"the catalogue {path} is damaged: {str(found).splitlines()[-1]}", _REBUILD)
-
-
-def _set_up(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
-    assert isinstance(connection, SqliteConnection)
-    connection.isolation_level = None
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute(f"PRAGMA cache_size = -{PAGE_CACHE // 1024}")
-
-
-def _begin(connection: Connection) -> None:
-    if connection.get_execution_options().get(_WRITING):
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        raise CatalogueDamaged(f"the catalogue {session.path} is damaged: {str(found).splitlines()[-1]}", _REBUILD)

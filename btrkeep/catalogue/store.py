@@ -10,8 +10,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Unpack
 
-from sqlalchemy import Engine
-
 from btrkeep.catalogue import backups, facts, hosts, progress, runs
 from btrkeep.catalogue.balancing import BalancingCatalogue
 from btrkeep.catalogue.expiring import ExpiringCatalogue
@@ -19,6 +17,7 @@ from btrkeep.catalogue.looking_back import PastCatalogue
 from btrkeep.catalogue.model import RUN_OUTCOMES, Backup, HostFacts, Progress, Run, RunFields
 from btrkeep.catalogue.sampling import SamplingCatalogue
 from btrkeep.catalogue.spool import spooled
+from btrkeep.catalogue.sqlite import Session
 from btrkeep.catalogue.telling import TellingCatalogue
 
 _POOL_ID = "pool_id"
@@ -27,8 +26,8 @@ _POOL_ID = "pool_id"
 class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, TellingCatalogue, PastCatalogue):
     """One open catalogue."""
 
-    def __init__(self, engine: Engine, state: Path, *, writes: bool = True) -> None:
-        super().__init__(engine, state, writes=writes)
+    def __init__(self, state: Path, reader: Session, writer: Session | None) -> None:
+        super().__init__(state, reader, writer)
         self._known: set[str] = set()  # hosts that have their row, which is never deleted
         self._unseen: set[int] = set()  # runs that began here and of which no progress was told yet
 
@@ -42,14 +41,14 @@ class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, Tellin
 
     def put_backup(self, backup: Backup) -> None:
         """Insert the backup, or replace the one of the same host and name; with no name, the host's `.working`."""
-        with self._writing() as connection:
-            backups.put(connection, backup, known=backup.host in self._known)
+        with self._writing() as session:
+            backups.put(session, backup, known=backup.host in self._known)
         self._known.add(backup.host)
 
     def drop_backup(self, host: str, name: str | None) -> None:
         """Forget the backup, if it is known; with no name, the host's `.working`."""
-        with self._writing() as connection:
-            backups.drop(connection, host, name)
+        with self._writing() as session:
+            backups.drop(session, host, name)
 
     def finish_backup(self, backup: Backup, /, run_id: int, **fields: Unpack[RunFields]) -> None:
         """In one transaction: the host's `.working` goes, `backup` comes, the run ends and its progress goes.
@@ -59,9 +58,9 @@ class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, Tellin
         outcome = backup.state if backup.state in RUN_OUTCOMES else None
         ended: RunFields = {"finished": backup.finished, "outcome": outcome, "backup": backup.name, **fields}
         _see_that_it_ends(ended)
-        with self._writing() as connection:
-            backups.finish(connection, backup)
-            runs.finish(connection, run_id, ended, shown=run_id not in self._unseen)
+        with self._writing() as session:
+            backups.finish(session, backup)
+            runs.finish(session, run_id, ended, shown=run_id not in self._unseen)
 
     def replace_backups(self, pool_id: str, found: Iterable[Backup]) -> int:
         """All backups anew, in one transaction; how many. The history of runs stays.
@@ -69,17 +68,17 @@ class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, Tellin
         `found` is read to its end before anything is locked or changed. Two of one host and name are an error: nothing changes.
         """
         count = 0
-        with spooled(found, self._state) as lists, self._writing() as connection:
-            facts.put(connection, _POOL_ID, pool_id)
-            backups.drop_all(connection)
+        with spooled(found, self._state) as lists, self._writing() as session:
+            facts.put(session, _POOL_ID, pool_id)
+            backups.drop_all(session)
             for some in lists:
-                backups.put_many(connection, some)
+                backups.put_many(session, some)
                 count += len(some)
         return count
 
     def backups(self, host: str | None = None, with_detail: bool = False) -> Iterator[Backup]:
         """Backups of one host or of all, by host and start, read as they are asked for: as they were when the first was."""
-        return backups.stream(self._reader, self._unread, host, with_detail)
+        return backups.stream(self._reader, host, with_detail)
 
     def names(self) -> Iterator[tuple[str, str | None]]:
         """Host and name of every backup, without the rest; None for a `.working`."""
@@ -104,27 +103,27 @@ class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, Tellin
 
     def start_run(self, host: str, started: datetime, pid: int, pid_started: str | None, night: bool) -> int:
         """A run begins; its id. `pid` and `pid_started` say which process does it, `night` that it is one of a whole night."""
-        with self._writing() as connection:
-            run_id = runs.start(connection, host, started, pid, pid_started, night, known=host in self._known)
+        with self._writing() as session:
+            run_id = runs.start(session, host, started, pid, pid_started, night, known=host in self._known)
         self._known.add(host)
         self._unseen.add(run_id)
         return run_id
 
     def update_run(self, run_id: int, **fields: Unpack[RunFields]) -> None:
         """Change fields of a run. Raises KeyError when there is none of that id."""
-        with self._writing() as connection:
-            runs.update_fields(connection, run_id, fields)
+        with self._writing() as session:
+            runs.update_fields(session, run_id, fields)
 
     def finish_run(self, run_id: int, **fields: Unpack[RunFields]) -> None:
         """The run ends, `finished` and `outcome` are needed; its progress goes. Raises KeyError when there is none of that id."""
         _see_that_it_ends(fields)
-        with self._writing() as connection:
-            runs.finish(connection, run_id, fields, shown=run_id not in self._unseen)
+        with self._writing() as session:
+            runs.finish(session, run_id, fields, shown=run_id not in self._unseen)
 
     def add_runs(self, history: Iterable[Run]) -> int:
         """Past runs from elsewhere, in the order given, under new ids; how many."""
-        with self._writing() as connection:
-            return runs.put_many(connection, history)
+        with self._writing() as session:
+            return runs.put_many(session, history)
 
     def runs(self, host: str | None = None, limit: int = 20) -> list[Run]:
         """The last runs, of one host or of all, newest first."""
@@ -136,14 +135,14 @@ class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, Tellin
 
     def put_progress(self, progress_now: Progress) -> None:
         """Say how far a host's transfer is."""
-        with self._writing() as connection:
-            progress.put(connection, progress_now)
+        with self._writing() as session:
+            progress.put(session, progress_now)
         self._unseen.discard(progress_now.run_id)
 
     def drop_progress(self, host: str) -> None:
         """Nothing of this host is running any more."""
-        with self._writing() as connection:
-            progress.drop(connection, host)
+        with self._writing() as session:
+            progress.drop(session, host)
 
     def progress(self) -> list[Progress]:
         """What runs now, by host."""

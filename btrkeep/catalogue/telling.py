@@ -18,8 +18,8 @@ class TellingCatalogue(OpenCatalogue):
 
     def put_alarms(self, changed: Iterable[StoredAlarm], gone: Iterable[tuple[str, str]] = ()) -> None:
         """In one transaction: insert or replace the ones, forget the others, by event and subject."""
-        with self._writing() as connection:
-            alarms.put(connection, changed, gone)
+        with self._writing() as session:
+            alarms.put(session, changed, gone)
 
     def run_totals(self, since: datetime, latest: datetime) -> list[RunTotals]:
         """Of the runs of hosts that ended at `since` or later, and not after `latest`, by outcome."""

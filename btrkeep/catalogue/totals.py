@@ -2,42 +2,36 @@
 
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, func, select
-
 from btrkeep.catalogue.model_alarm import BalanceTotals, ExpiryTotals, RunTotals
-from btrkeep.catalogue.tables import backup, balance, expiry, run
+from btrkeep.catalogue.sqlite import Session
 
-_RUNS = (
-    select(run.c.outcome, func.count(), func.coalesce(func.sum(run.c.literal_bytes), 0))
-    .where(run.c.finished.between(bindparam("since"), bindparam("latest")), run.c.outcome.is_not(None))
-    .group_by(run.c.outcome)
-    .order_by(run.c.outcome)
-)
-_BALANCES = select(
-    func.count(),
-    func.coalesce(func.sum(balance.c.block_groups), 0),
-    func.coalesce(func.sum(balance.c.moved), 0),
-    func.coalesce(func.sum(balance.c.written), 0),
-).where(balance.c.filesystem == bindparam("the_filesystem"))
-_EXPIRIES = select(func.count(), func.coalesce(func.sum(expiry.c.deleted), 0))
-_STATES = select(backup.c.state, func.count()).group_by(backup.c.state)
+_RUNS = """
+    SELECT outcome, count(*), coalesce(sum(literal_bytes), 0) FROM run
+    WHERE finished BETWEEN :since AND :latest AND outcome IS NOT NULL GROUP BY outcome ORDER BY outcome"""
+_BALANCES = """
+    SELECT count(*), coalesce(sum(block_groups), 0), coalesce(sum(moved), 0), coalesce(sum(written), 0) FROM balance
+    WHERE filesystem = :filesystem"""
+_EXPIRIES = "SELECT count(*), coalesce(sum(deleted), 0) FROM expiry"
+_STATES = "SELECT state, count(*) FROM backup GROUP BY state"
 
 
-def runs(connection: Connection, since: datetime, latest: datetime) -> list[RunTotals]:
+def runs(session: Session, since: datetime, latest: datetime) -> list[RunTotals]:
     """Of the runs that ended at `since` or later, and not after `latest`, by outcome."""
-    return [RunTotals(*row) for row in connection.execute(_RUNS, {"since": since, "latest": latest})]
+    return [RunTotals(*row) for row in session.all(_RUNS, {"since": since, "latest": latest})]
 
 
-def balances(connection: Connection, filesystem: str) -> BalanceTotals:
+def balances(session: Session, filesystem: str) -> BalanceTotals:
     """Of all runs on a filesystem."""
-    return BalanceTotals(*connection.execute(_BALANCES, {"the_filesystem": filesystem}).one())
+    (row,) = session.all(_BALANCES, {"filesystem": filesystem})
+    return BalanceTotals(*row)
 
 
-def expiries(connection: Connection) -> ExpiryTotals:
+def expiries(session: Session) -> ExpiryTotals:
     """Of all runs of `expire`."""
-    return ExpiryTotals(*connection.execute(_EXPIRIES).one())
+    (row,) = session.all(_EXPIRIES)
+    return ExpiryTotals(*row)
 
 
-def states(connection: Connection) -> dict[str, int]:
+def states(session: Session) -> dict[str, int]:
     """How many backups there are in each state; a state without any is not there."""
-    return {row[0]: row[1] for row in connection.execute(_STATES)}
+    return dict(session.all(_STATES))

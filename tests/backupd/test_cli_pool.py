@@ -169,7 +169,7 @@ def test_a_catalogue_of_another_pool_is_refused(nights: Nights) -> None:
 AS_NOBODY = """
 import os, sys
 import backupd.cli, backupd.cli.status_, backupd.cli.list_, backupd.cli.run_, backupd.cli.check_, btrkeep.catalogue.migrate
-import backupd.cli.log_, sqlalchemy.dialects.sqlite.pysqlite, encodings.idna, difflib
+import backupd.cli.log_, encodings.idna, difflib
 os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
 sys.argv[0] = "backupd"
 backupd.cli.main()

@@ -87,7 +87,7 @@ RESERVED = (
     Reserved(("btrfs",), modules=("btrkeep.pool", "btrkeep.treescan")),
     # The throttle is a small program that rsync starts; it becomes the program that it stands before.
     Reserved(STARTERS, modules=("btrkeep.process", "backupd.throttle")),
-    Reserved(("sqlalchemy", "alembic"), modules=("btrkeep.catalogue",)),
+    Reserved(("sqlalchemy", "alembic"), modules=("btrkeep.catalogue.upgrade", "btrkeep.catalogue.migrations")),
     # Users and sessions are the dashboard's own; a table of hard links that is too large for memory lasts as long as one archive.
     Reserved(("sqlite3",), modules=("btrkeep.catalogue", "web.auth.store", "backupd.files.spool")),
     Reserved(("print",), parts=("cli", "__main__")),

@@ -96,7 +96,6 @@ def _import_everything() -> None:
         for module in pkgutil.walk_packages(path, f"{package}."):
             if not module.name.endswith("__main__") and ".migrations" not in module.name:
                 import_module(module.name)
-    import_module("sqlalchemy.dialects.sqlite")
     gc.freeze()  # so that no child copies pages only to look for garbage in them
 
 

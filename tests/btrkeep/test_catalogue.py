@@ -9,18 +9,16 @@ from contextlib import closing
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from sqlite3 import IntegrityError, ProgrammingError
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy.exc import IntegrityError, ProgrammingError, ResourceClosedError
 
 from bench import make_catalogue
 from btrkeep.catalogue import Backup, Catalogue, Progress, Run
 from btrkeep.catalogue.columns import escape, unescape
-from btrkeep.catalogue.tables import backup as backup_table
-from btrkeep.catalogue.tables import run as run_table
 
 EVENING = datetime(2026, 11, 20, 22, 0, 3, 123456, tzinfo=UTC)
 FAR = EVENING + timedelta(days=3000)
@@ -96,12 +94,6 @@ def test_a_row_that_sqlite3_wrote_is_read(catalogue: Catalogue, sql: sqlite3.Con
     assert list(catalogue.backups("db")) == [
         Backup("db", None, "/x\\y", "failed", EVENING, None, None, None, None, None, "bad \udcff")
     ]
-
-
-def test_columns_and_fields_have_the_same_order() -> None:
-    names = [field.name for field in fields(Backup)]
-    assert [*backup_table.c.keys(), "detail"] == names
-    assert run_table.c.keys() == [field.name for field in fields(Run)]
 
 
 def test_putting_a_backup_again_replaces_the_row_of_that_host_and_name_only(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
@@ -289,7 +281,7 @@ def test_a_list_that_is_left_half_way_is_closed_without_a_word(tmp_path: Path, c
         never, half = catalogue.backups(), catalogue.backups()
         next(half)
     for left in (never, half):
-        with pytest.raises(ResourceClosedError):
+        with pytest.raises(ProgrammingError):
             list(left)
     del left, half
     gc.collect()
@@ -336,7 +328,6 @@ def test_names_that_are_no_utf8_are_kept_and_found_again(catalogue: Catalogue, s
 @given(st.text(st.characters(codec=None)))
 def test_any_text_can_be_kept_and_undone(text: str) -> None:
     kept = escape(text)
-    assert kept is not None
     kept.encode("utf-8")
     assert "\x00" not in kept
     assert unescape(kept) == text

@@ -3,16 +3,15 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from sqlite3 import IntegrityError, ProgrammingError
 from typing import Any
 
 import pytest
-from sqlalchemy.exc import IntegrityError, ResourceClosedError
 
 from btrkeep.catalogue import EXPIRY_OUTCOMES, Backup, BackupState, Catalogue, Expiry, Progress
-from btrkeep.catalogue.tables import expiry as expiry_table
 from btrkeep.errors import OperatorError
 
 EVENING = datetime(2026, 11, 20, 22, 0, 3, 123456, tzinfo=UTC)
@@ -106,7 +105,7 @@ def test_states_that_are_left_half_way_do_not_look_like_all(tmp_path: Path) -> N
             next(before_the_last)
         next(half)
     for left in (before_the_last, half, never):
-        with pytest.raises(ResourceClosedError):
+        with pytest.raises(ProgrammingError):
             list(left)
 
 
@@ -206,10 +205,6 @@ def test_a_host_is_not_renamed_onto_another_one(catalogue: Catalogue, sql: sqlit
     assert everything(sql) == before
 
 
-def test_columns_and_fields_of_an_expiry_have_the_same_order() -> None:
-    assert expiry_table.c.keys() == [field.name for field in fields(Expiry)]
-
-
 def test_an_expiry_is_told_while_it_goes_on_and_when_it_ends(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
     later = EVENING + timedelta(minutes=5)
     first = catalogue.start_expiry(EVENING, 4242, "99", planned=10)
@@ -219,7 +214,8 @@ def test_an_expiry_is_told_while_it_goes_on_and_when_it_ends(catalogue: Catalogu
     catalogue.update_expiry(
         first, deleted=4, waiting=100, most_waiting=100, rate=0.5, eta=12.5, paused="backups run", updated=later
     )
-    row = dict(zip(expiry_table.c.keys(), sql.execute("SELECT * FROM expiry").fetchone(), strict=True))
+    found = sql.execute("SELECT * FROM expiry")
+    row = dict(zip((column[0] for column in found.description), found.fetchone(), strict=True))
     assert {name: value for name, value in row.items() if value} == {
         "id": first, "started": "2026-11-20T22:00:03.123456Z", "pid": 4242, "pid_started": "99", "planned": 10, "deleted": 4,
         "waiting": 100, "most_waiting": 100, "rate": 0.5, "eta": 12.5, "paused": "backups run",

@@ -39,12 +39,12 @@ for number in range(100):
 catalogue.finish_run(run, finished=one.started, outcome="complete")
 """
 HALF_WAY = """
-with catalogue._writing() as connection:
-    connection.exec_driver_sql("PRAGMA cache_spill = 5")
-    connection.exec_driver_sql("PRAGMA cache_size = 5")
-    backups.drop_all(connection)
+with catalogue._writing() as session:
+    session.run("PRAGMA cache_spill = 5")
+    session.run("PRAGMA cache_size = 5")
+    backups.drop_all(session)
     for number in range(20):
-        backups.put_many(connection, [replace(one, name=f"{number} {each}", path="/p" * 200) for each in range(100)])
+        backups.put_many(session, [replace(one, name=f"{number} {each}", path="/p" * 200) for each in range(100)])
     print("half way", flush=True)
     sys.stdin.readline()
 """
@@ -132,7 +132,7 @@ def test_a_catalogue_that_stays_locked_is_an_error_that_says_so(tmp_path: Path, 
 
 def test_writers_wait_for_half_a_minute(tmp_path: Path) -> None:
     with Catalogue.open(tmp_path) as catalogue:
-        for connection in (catalogue._reader, catalogue._writer):
+        for session in (catalogue._reader, catalogue._writer):
             names = ("busy_timeout", "foreign_keys", "synchronous")
-            assert [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names] == [30000, 1, 1]
-            connection.commit()
+            assert session is not None
+            assert [session.value(f"PRAGMA {name}") for name in names] == [30000, 1, 1]

@@ -212,12 +212,12 @@ def test_a_long_list_that_is_being_read_stays_as_it_was(state: Path) -> None:
                 writer.close()
                 settled(state)
             with Catalogue.open_readonly(state) as reader:
-                rows = reader._reader.exec_driver_sql("SELECT value FROM about WHERE name LIKE 'fact%' ORDER BY name")
-                first = rows.fetchone()
+                rows = reader._reader.stream("SELECT value FROM about WHERE name LIKE 'fact%' ORDER BY name")
+                first = next(rows)
                 with Catalogue.open(state) as other:
                     for name, value in some(2):
                         other.set_fact(name, value)
-                assert {row[0] for row in [first, *rows.fetchall()] if row} == {"1"}
+                assert {row[0] for row in [first, *rows]} == {"1"}
 
 
 @needs_root
@@ -275,7 +275,7 @@ def test_what_writes_is_refused(state: Path) -> None:
         with pytest.raises(TypeError, match="open for reading"):
             catalogue.set_fact("a", "1")
         with pytest.raises(OperatorError):
-            catalogue._reader.exec_driver_sql("DELETE FROM about")
+            catalogue._reader.all("DELETE FROM about")
 
 
 def test_a_catalogue_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
