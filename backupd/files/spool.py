@@ -8,7 +8,6 @@ import errno
 import heapq
 import os
 import sqlite3
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import IO
@@ -21,6 +20,8 @@ _PIECE = 16 << 10
 
 
 def _file() -> IO[bytes]:
+    import tempfile  # it takes as long as the rest of this package, and few commands need a file
+
     try:
         return tempfile.TemporaryFile(dir=os.environ.get("TMPDIR", "/var/tmp"), prefix="btrkeep-")
     except OSError:  # wherever there is a place, then

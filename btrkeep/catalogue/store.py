@@ -16,7 +16,6 @@ from btrkeep.catalogue.expiring import ExpiringCatalogue
 from btrkeep.catalogue.looking_back import PastCatalogue
 from btrkeep.catalogue.model import RUN_OUTCOMES, Backup, HostFacts, Progress, Run, RunFields
 from btrkeep.catalogue.sampling import SamplingCatalogue
-from btrkeep.catalogue.spool import spooled
 from btrkeep.catalogue.sqlite import Session
 from btrkeep.catalogue.telling import TellingCatalogue
 
@@ -67,6 +66,8 @@ class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, Tellin
 
         `found` is read to its end before anything is locked or changed. Two of one host and name are an error: nothing changes.
         """
+        from btrkeep.catalogue.spool import spooled  # only `rebuild` needs it, and it brings tempfile and pickle
+
         count = 0
         with spooled(found, self._state) as lists, self._writing() as session:
             facts.put(session, _POOL_ID, pool_id)

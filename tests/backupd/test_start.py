@@ -1,0 +1,30 @@
+"""What a command brings with it before it does anything: start-up is part of every command's time."""
+
+import sys
+
+import pytest
+
+from backupd.cli import COMMANDS
+from tests.beds import TOP, work
+
+HEAVY = {"sqlalchemy", "alembic", "numpy", "matplotlib", "PIL", "flask", "apprise", "requests", "prometheus_client", "pydantic"}
+RARE = {"serve", "setup", "init", "doctor"}  # which run for long, ask a person, or look at the whole filesystem
+
+
+def loaded(*modules: str) -> set[str]:
+    look = (
+        "import sys\n"
+        + "".join(f"import {module}\n" for module in modules)
+        + "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    return set(work(sys.executable, "-c", look, cwd=TOP).stdout.split())
+
+
+def test_no_command_of_backupd_begins_with_a_large_library() -> None:
+    """All in one process: what one of them brings, one of them brings."""
+    assert loaded(*(f"backupd.cli.{name}_" for name in COMMANDS if name not in RARE)) & HEAVY == set()
+
+
+@pytest.mark.parametrize("module", ["backupd.cli.status_", "backupd.cli.log_", "backupd.cli.progress_", "backupd.cli.list_"])
+def test_what_only_reads_begins_without_a_loop_of_events(module: str) -> None:
+    assert loaded(module) & {"asyncio", "rich", "ssl", "tempfile", "multiprocessing"} == set()
