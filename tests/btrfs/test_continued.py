@@ -164,6 +164,36 @@ def test_what_the_host_does_not_give_a_second_time_is_not_in_a_first_copy_that_w
     assert nights.data("web", public_folder).stat().st_mtime_ns == public_folder.stat().st_mtime_ns
 
 
+def marked(nights: Nights) -> bool:
+    """Whether the unfinished backup has the mark, as getfattr sees it."""
+    return "user.btrkeep.synced" in work("getfattr", nights.backup("web", ".working")).stdout
+
+
+def test_a_run_that_goes_on_with_another_is_killed_at_each_of_its_steps_and_the_mark_is_there_when_all_is_on_disk(
+    pair: Nights, tree: Path
+) -> None:
+    def killed_at(when: str, step: str) -> bool:
+        killed(pair, when, f"backupd.working:{step}", "run", "web")
+        return marked(pair)
+
+    broken_off(pair)
+    kept = subvolumes(pair)["hosts/web/.working"]
+    assert marked(pair)
+    assert killed_at("before", "take_mark")
+    assert not killed_at("after", "take_mark")
+    assert not killed_at("after", "doubt")
+    assert not killed_at("after", "Syncfs.sync")
+    pair.in_the_middle(2 * MIB, end="dies")
+    assert not killed_at("before", "mark_synced")
+    assert killed_at("after", "mark_synced")
+    pair.ssh("")
+    assert not killed_at("after", "drop_doubted")
+    assert pair.run("web")["web"]["outcome"] == "complete"
+    assert subvolumes(pair)[f"hosts/web/{pair.names('web')[-1]}"] == kept
+    assert pair.differences("web", tree) == []
+    assert disagreements(pair) == []
+
+
 # --- a record that a power cut left empty
 
 
