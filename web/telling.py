@@ -41,8 +41,6 @@ _OF_EXIT = {
     4: "the pool could not be used",
 }
 _ABSENT, _CATALOGUE = "the root service cannot be asked now", "the dashboard cannot tell anything now"
-_OF_JOBS = ("it was killed: its process is gone", "it was never begun")
-"""What the root service itself says of a job; all else are lines of a command."""
 _OURS = (UsageError, TooMany)
 """Errors whose sentences are made here, of what was asked: nothing below the dashboard raises one while it is read."""
 
@@ -102,7 +100,7 @@ def _is_of_limited() -> bool:
 
 def _job(said: Mapping[str, Any]) -> dict[str, Any]:
     error = said.get("error")
-    if error is not None and error not in _OF_JOBS:
+    if error is not None and said.get("own") is not True:  # lines of a command
         error = f"{_OF_EXIT.get(said.get('exit') or 0, 'it failed')}; the administrator can see why, in the job {said.get('job')}"
     return {**{key: value for key, value in said.items() if key != "queue"}, "lines": [], "error": error}
 

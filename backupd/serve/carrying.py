@@ -92,7 +92,7 @@ def carry_out(
     if error and late:
         error = f"it took longer than {format_duration(within)}, and was ended"
     ended = replace(running, state=FAILED if error else DONE, finished=format_time(clock.now()), exit=code, error=error)
-    jobs.put(replace(ended, result=_json(result)))
+    jobs.put(replace(ended, own=bool(error and late), result=_json(result)))
     return code
 
 

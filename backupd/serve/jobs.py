@@ -54,6 +54,8 @@ class Job:
     """When it was asked for, to the microsecond: the order of those that wait."""
     called: str | None = None
     """When its process was started, to the microsecond; None: it waits for its turn."""
+    own: bool = False
+    """Whether `error` are the service's words, about this job alone, and not its command's, which may name anything."""
 
     @property
     def waits(self) -> bool:
@@ -156,11 +158,11 @@ def read_job(found: Any) -> Job:
 def as_it_is(job: Job, now: datetime) -> Job:
     """One that says it runs, and whose process is gone, has failed; so has one that was never begun, or waited for too long."""
     if job.state == RUNNING and (job.pid is None or start_time(job.pid) != job.pid_started):
-        return replace(job, state=FAILED, error="it was killed: its process is gone")
+        return replace(job, state=FAILED, error="it was killed: its process is gone", own=True)
     if job.waits and now - parse_time(job.asked) > _WAITS_FOR:
-        return replace(job, state=FAILED, error="its turn did not come within a day")
+        return replace(job, state=FAILED, error="its turn did not come within a day", own=True)
     if job.state == QUEUED and job.called and now - datetime.fromisoformat(job.called) > _STARTS_WITHIN:
-        return replace(job, state=FAILED, error="it was never begun")
+        return replace(job, state=FAILED, error="it was never begun", own=True)
     return job
 
 

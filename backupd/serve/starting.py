@@ -91,12 +91,12 @@ def _start_due(ground: Ground) -> dict[str, OperatorError]:
     for job in next_turns(known, ground.config().backup.concurrency):
         try:
             if not is_left(requests, job.id):
-                raise OperatorError("the machine was restarted before its turn came", "ask again")
+                raise Refused("the machine was restarted before its turn came", "ask again", own=True)
             _call(ground, jobs, job)
         except OperatorError as error:
             log.warning("%s: %s", job.id, printable(error.message))
             failed[job.id] = error
-            jobs.put(replace(job, state=FAILED, error=error.message))
+            jobs.put(replace(job, state=FAILED, error=error.message, own=isinstance(error, Refused) and error.own))
             withdraw(requests, job.id)
     known = [job for job in jobs.all(now) if not job.over and job.verb == RUN]
     ground.queue.before = tuple(job.id for job in known if is_under_way(job))

@@ -1,12 +1,18 @@
 """What of a run is told to whoever sees some hosts only: by whose words they are, whatever names are in them."""
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from flask import Flask, g
 
 from backupd.alarms.events import FAILURE, HOST, Alarm
 from backupd.rsync.messages import Messages
+from backupd.serve.jobs import FAILED, RUNNING, Job, as_it_is, job_object
 from backupd.verdict import Limits, judge
+from web import telling
+from web.access import Viewer
 from web.sentences import WITHHELD, of_alarm, of_error, of_host_itself
 
 PATHS = ("/srv", "/srv/data")
@@ -80,3 +86,17 @@ def test_a_path_below_the_hosts_folder_is_told_from_there_on(pool: str) -> None:
 def test_silence_is_told() -> None:
     for text in ("lab: no complete backup for 3d 2h", "lab: no complete backup ever, 4d after it was first looked for"):
         assert of_alarm(text, "lab", PATHS) == text
+
+
+def test_what_the_root_service_says_of_a_job_is_told_and_what_its_command_said_is_withheld() -> None:
+    asked, moment = datetime(2026, 11, 20, 22, 0, tzinfo=UTC), "2026-11-20T22:00:00+00:00"
+    job = Job("20261120T220000Z-00000000", "run", "lab", "carol", "2026-11-20T22:00:00Z", {})
+    ended = [as_it_is(one, asked + timedelta(hours=25)) for one in (job, replace(job, called=moment), replace(job, state=RUNNING))]
+    said = [job_object(one) for one in ended]
+    with Flask(__name__).app_context():
+        g.viewer = Viewer("carol", "viewer", ("lab",))
+        assert [telling.answer("job", one)["error"] for one in said] == [one["error"] for one in said]
+        assert [one["error"] for one in telling.answer("jobs", said)] == [one["error"] for one in said]
+        for name in NAMES:
+            told = telling.answer("job", job_object(replace(job, state=FAILED, exit=4, error=f"{name} is not there")))
+            assert told["error"].startswith("the pool could not be used; the administrator can see why")
