@@ -15,7 +15,7 @@ from backupd import record as records
 from backupd import working
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import left_behind, read_holder
-from btrkeep.pool.marker import Pool
+from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.orphans import wait_for
 from btrkeep.pool.subvolume import Subvolume, commit, opened
 from btrkeep.treescan import written_bytes
@@ -47,7 +47,7 @@ def all_unfinished(pool: Pool) -> list[Unfinished]:
 
 
 def _each(pool: Pool) -> Iterator[Unfinished]:
-    for path in sorted(pool.hosts.glob("*/.working")):
+    for path in sorted(pool.hosts.glob(f"*/{WORKING}")):
         try:
             if not _is_busy(pool, path.parent.name) and (one := _look(path, path.parent.name)):
                 yield one

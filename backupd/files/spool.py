@@ -69,7 +69,8 @@ class Links:
         try:
             return self._seen(self._table or self._made(), inode, links, name)
         except sqlite3.Error as error:  # it is bounded by `max_page_count`: for SQLite that is a full disk
-            raise (_too_many() if "full" in str(error) else OSError(errno.EIO, f"the table of links: {error}")) from error
+            is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL  # our own misuse of sqlite3 has no code
+            raise (_too_many() if is_full else OSError(errno.EIO, f"the table of links: {error}")) from error
 
     def close(self) -> None:
         """Forgets them all."""
