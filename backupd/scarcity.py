@@ -136,13 +136,15 @@ class Scarcity:
         self._seen: tuple[float, int] | None = None
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Until it is cancelled. A bug is logged with its traceback, and does not end it: nobody waits for it who would notice."""
         while True:
+            pause = _LONGEST
             try:
                 pause = await self._look()
             except OSError as error:  # who starts the next transfer looks too, and says what is wrong with the pool
                 log.warning("%s: its room cannot be seen: %s", self.pool, error.strerror)
-                pause = _LONGEST
+            except Exception:
+                log.exception("%s: its room cannot be seen", self.pool)
             await asyncio.sleep(pause)
 
     async def _look(self) -> float:

@@ -1,5 +1,7 @@
 """When a transfer is stopped for want of room, which one, and when the room is looked at again."""
 
+import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.scarcity import Growth, Level, fastest, next_level, next_look, running_out
+from backupd import scarcity
+from backupd.scarcity import Growth, Level, Scarcity, fastest, next_level, next_look, running_out
+from btrkeep.config import load
 from btrkeep.pool.room import Room
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -102,3 +106,25 @@ def test_what_a_transfer_writes_is_the_kernels_word(writer: "subprocess.Popen[st
         lately = growth.look(groups, 2.0 * second)
         assert growth.total["web"] >= (second + 1) * MIB
     assert lately["web"] < growth.total["web"]  # the first look is long ago
+
+
+def test_a_look_that_a_bug_ends_is_not_the_last(shared_btrfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "main.toml").write_text(f'[pool]\npath = "{shared_btrfs}"\nstate = "{tmp_path}"\nmin_free = "1000TiB"\n')
+    monkeypatch.setattr(scarcity, "_LONGEST", 0.1)
+    looks, stopped = iter((KeyError("a bug"), {os.getpgrp(): "web"})), list[str]()
+
+    def groups() -> dict[int, str]:
+        found = next(looks, dict[int, str]())
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def watch() -> None:
+        watching = asyncio.create_task(
+            Scarcity(shared_btrfs, load(file=tmp_path / "main.toml"), groups, lambda host, _: stopped.append(host)).run()
+        )
+        await asyncio.wait([watching], timeout=1.0)
+        assert watching.cancel()
+
+    asyncio.run(watch())
+    assert stopped == ["web"]
