@@ -145,23 +145,35 @@ def test_what_a_version_that_knows_of_no_mark_went_on_with_is_not_gone_on_with(p
     assert pair.differences("web", tree) == []
 
 
-def test_what_the_host_does_not_give_a_second_time_is_not_in_a_first_copy_that_was_killed(
-    nights: Nights, public_folder: Path, backupd_running: Start
+@pytest.mark.parametrize("state", ["complete", "failed"])
+def test_what_the_host_does_not_give_a_second_time_is_not_in_a_first_copy_that_was_killed_unless_that_failed(
+    nights: Nights, public_folder: Path, backupd_running: Start, state: str
 ) -> None:
-    """Nobody knows whether it is whole. As in any first copy, what cannot be read is not there, and is told."""
-    renew(public_folder)
-    nights.host("web", public_folder, unreadable_limit="100%", rsync_path=NOBODY)
+    """Nobody knows whether it is whole. As in any first copy, what cannot be read is not there, and is told. One that failed is for
+    restoring what there is, and is never a base.
+    """
+    tree, other = public_folder / "tree", public_folder / "other"
+    for folder in (tree, other):
+        folder.mkdir()
+    renew(tree)
+    nights.host("web", tree, other, unreadable_limit="100%", rsync_path=NOBODY)
     killed_in_the_middle(nights, backupd_running)
-    arrived = [path.name for path in nights.working("web", public_folder).iterdir()]
+    arrived = [path.name for path in nights.working("web", tree).iterdir()]
     assert "early" in arrived
-    (public_folder / "early").chmod(0)
-    result = nights.run("web")["web"]
-    assert result["outcome"] == "complete"
-    assert not nights.data("web", public_folder / "early").exists()
-    assert nights.data("web", public_folder / "later").read_bytes() == (public_folder / "later").read_bytes()
-    assert "could not be fetched again" in " ".join(result["warnings"])
-    assert "doubted" not in nights.record("web")
-    assert nights.data("web", public_folder).stat().st_mtime_ns == public_folder.stat().st_mtime_ns
+    (tree / "early").chmod(0)
+    if state == "failed":
+        other.rmdir()
+    result = nights.run("web", status=int(state == "failed"))["web"]
+    assert result["outcome"] == state
+    assert nights.data("web", tree / "early").exists() == (state == "failed")
+    assert nights.data("web", tree / "later").read_bytes() == (tree / "later").read_bytes()
+    assert ("could not be fetched again" in " ".join(result["warnings"])) == (state == "complete")
+    assert ("doubted" in nights.record("web")) == (state == "failed")
+    assert nights.data("web", tree).stat().st_mtime_ns == tree.stat().st_mtime_ns
+    if state == "failed":
+        other.mkdir()
+        nights.run("web")
+        assert nights.grew_from("web") is None
 
 
 def marked(nights: Nights) -> bool:
