@@ -174,8 +174,10 @@ class Night:
     def _stop_for_room(self, host: str, why: str) -> None:
         """The host's transfer keeps what it has, and nothing new starts."""
         self._nothing_starts(NoRoom(f"{host} was stopped: {why}", _TOO_MUCH))
-        self.runs[host].stopped_for = records.ROOM
-        self.runs[host].stopper.stop(why)
+        run = self.runs[host]
+        if not run.stopper.reason:  # one that is being stopped for another reason must not be discarded for this one
+            run.stopped_for = records.ROOM
+        run.stopper.stop(why)
 
     async def _next(self) -> Planned | None:
         """The first waiting host whose group has a place; waits for one while others run."""

@@ -12,8 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd import scarcity
+from backupd.cli.observers import JsonObserver
+from backupd.clock import Clock
+from backupd.hostrun import HostRun
+from backupd.night import Night
 from backupd.scarcity import Growth, Level, Scarcity, fastest, next_level, next_look, running_out
-from btrkeep.config import load
+from backupd.site import Site
+from backupd.version import rsync_version
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import HostConfig, load
+from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import Room
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -128,3 +136,18 @@ def test_a_look_that_a_bug_ends_is_not_the_last(shared_btrfs: Path, tmp_path: Pa
 
     asyncio.run(watch())
     assert stopped == ["web"]
+
+
+@pytest.mark.parametrize(("before", "why"), [(None, "room"), ("stopped by SIGTERM", None)])
+def test_only_what_was_stopped_for_want_of_room_is_noted_as_such(tmp_path: Path, before: str | None, why: str | None) -> None:
+    """A later night discards what was. One that is being stopped already still writes, and may be the fastest."""
+    (tmp_path / "main.toml").write_text(f'[pool]\npath = "{tmp_path}"\nstate = "{tmp_path}"\n')
+    config, pool = load(file=tmp_path / "main.toml"), Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", False)
+    with Catalogue.open(tmp_path) as catalogue:
+        night = Night(Site(config, pool, catalogue, Clock(None), rsync_version(), JsonObserver(), night=False), [])
+        night.runs["web"] = run = HostRun(night.site, HostConfig("web", paths=("/srv",)))
+        if before:
+            night.stop(before)
+        night._stop_for_room("web", "the pool has too little room")
+        assert run.stopped_for == why
+        assert run.stopper.reason == (before or "the pool has too little room")
