@@ -1,20 +1,25 @@
 """Backups that many ask for at once: few are under way, the others wait their turn, also beside a night and through a restart."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backupd.slots import Places, Slots
+from backupd.transfer import Stopper
+from btrkeep.pool.locks import take_lock
 from btrkeep.serving.client import Refused
 from tests.beds.badssh import FAKESSH
 from tests.beds.nights import Nights
 from tests.beds.serving import Service, serving
-from tests.beds.watch import wait_for
+from tests.beds.watch import is_locked, wait_for
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
@@ -225,3 +230,17 @@ def test_a_run_that_waits_is_stopped_at_once_and_a_place_of_a_killed_run_is_free
     gated.open()
     assert other.wait(60) == 0
     assert not (gated.nights.pool / "hosts/n2").exists()
+
+
+def test_who_has_the_turn_and_goes_no_further_holds_up_the_others_for_a_while_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was stopped with Ctrl-Z."""
+    monkeypatch.setattr("backupd.slots._LOOK", 0.01)
+    monkeypatch.setattr("backupd.slots._PATIENCE", 5)
+    said, looks = list[Slots](), count()
+    with take_lock(tmp_path / "slot-turn", "a run", "now"), Places(tmp_path, "another", "now") as places:
+        assert asyncio.run(places.wait([Slots("slot", 1, "")], Stopper(), lambda: next(looks) > 50, said.append))
+        assert is_locked(tmp_path / "slot-0")
+    assert len(said) == 1
+    assert not is_locked(tmp_path / "slot-0")
