@@ -378,8 +378,7 @@ def outcome(service: Service, pool: Nights) -> str:
 
 
 def test_slow_downloads_leave_room_for_others(pool: Nights, service: Service) -> None:
-    words = {"host": "web1", "backup": "latest", "path": f"{base(pool)}/sparse"}
-    held = []
+    words, held = {"host": "web1", "backup": "latest", "path": f"{base(pool)}/sparse"}, []
     for who, next_one in (("alice", "alice"), ("bob", "carol")):  # so many of one, and then so many of all
         held += [service.agent(who).stream("download", **words) for _ in range(5)]
         with pytest.raises(Refused) as refused:
