@@ -296,7 +296,7 @@ def test_the_flag_of_a_partition_is_that_of_its_disk() -> None:
 def test_a_missing_device_is_replaced_and_what_a_degraded_mount_wrote_is_converted_back() -> None:
     found = judge(fs(missing=(2,), devices=(DISK,), profiles={"data": ("raid1", "single"), "metadata": ("raid1",)}))
     missing = next(finding for finding in found if finding.name == "missing-device")
-    assert missing.commands[0].startswith("btrfs replace start 2 ")
+    assert missing.commands[0].startswith("btrfs replace start -B 2 ")
     assert "-dconvert=raid1,soft -mconvert=raid1,soft" in missing.commands[1]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from backupd.doctor.facts import Device, Facts, Filesystem
 from backupd.doctor.finding import Finding, Rule
+from backupd.doctor.rules.commands import balance, filters, safest
 from btrkeep.units import format_size
 
 MANY_BLOCK_GROUPS = 4 << 40
@@ -29,13 +30,12 @@ def _skinny_metadata(facts: Facts) -> Iterator[Finding]:
         "each tree block takes 18 bytes more in the extent tree, of 58 without; all that changes it is slower: snapshots, expiry, "
         "balance",
         "low; new tree blocks are stored so, old ones as they are rewritten. Linux before 3.10 cannot mount it then",
-        (*_unmounted(fs, "btrfstune -x"), _metadata_anew(facts)),
+        (
+            *_unmounted(fs, "btrfstune -x"),
+            f"{balance(facts, filters(fs, 'metadata'))}   # at leisure: rewrites what is there",
+        ),
         unmounted=True,
     )
-
-
-def _metadata_anew(facts: Facts) -> str:
-    return f"btrfs balance start -m {shlex.quote(str(facts.site.pool))}   # at leisure: rewrites what is there"
 
 
 def _unmounted(fs: Filesystem, command: str) -> tuple[str, ...]:
@@ -82,13 +82,18 @@ def _metadata_profile(facts: Facts) -> Iterator[Finding]:
         "warning",
         what,
         why,
-        "low; metadata is rewritten, which takes hours when there is much of it, and needs unallocated space",
-        (f"btrfs balance start -mconvert={better} {shlex.quote(str(facts.site.pool))}",),
+        f"low; {_rewritten(fs)}, which takes hours when there is much of it, and needs unallocated space",
+        (balance(facts, filters(fs, "metadata", f"convert={better}")),),
     )
 
 
 def _redundant(device: Device) -> bool:
     return any(layer.redundant for layer in device.layers)
+
+
+def _rewritten(fs: Filesystem) -> str:
+    """What a conversion of metadata rewrites."""
+    return "data and metadata share block groups, so all is rewritten" if "mixed" in fs.profiles else "metadata is rewritten"
 
 
 def _dup_metadata(facts: Facts) -> Iterator[Finding]:
@@ -108,13 +113,16 @@ def _dup_metadata(facts: Facts) -> Iterator[Finding]:
         "work",
         "btrfs then has no second copy: what the storage below damages without noticing, it can find but not mend. Keep DUP if the "
         "storage is not trusted, or not redundant",
-        (f"btrfs balance start -f -mconvert=single {shlex.quote(str(facts.site.pool))}",),
+        (balance(facts, "-f", filters(fs, "metadata", "convert=single")),),
     )
 
 
 def _mixed_profiles(facts: Facts) -> Iterator[Finding]:
-    for kind, found in facts.filesystem.profiles.items():
+    fs = facts.filesystem
+    for kind, found in fs.profiles.items():
         if len(found) > 1:
+            best = safest(found)
+            others = " or ".join(profile for profile in found if profile != best)
             yield Finding(
                 "profiles",
                 "warning",
@@ -122,21 +130,23 @@ def _mixed_profiles(facts: Facts) -> Iterator[Finding]:
                 "a conversion was broken off, or the pool was written to while a device was missing: part of it has not the "
                 "redundancy that the rest has",
                 "low; what is left over is rewritten",
-                (f"btrfs balance start -f -{kind[0]}convert=PROFILE,soft {shlex.quote(str(facts.site.pool))}   # one of these",),
+                (f"{balance(facts, '-f', filters(fs, kind, f'convert={best},soft'))}   # or {others}, if all is to become that",),
             )
 
 
 def _raid56(facts: Facts) -> Iterator[Finding]:
-    found = [profile for profile in _of(facts.filesystem, "metadata") if profile in _PARITY]
+    fs = facts.filesystem
+    found = [profile for profile in _of(fs, "metadata") if profile in _PARITY]
     if not found:
         return
+    better = "raid1" if found[0] == "raid5" else "raid1c3"
     yield Finding(
         "raid56",
         "warning",
         f"metadata is {found[0]}",
         "a power cut can leave parity that does not fit (the write hole); with a dead disk later the whole filesystem may be lost",
-        "low; metadata is rewritten, and takes more room",
-        (f"btrfs balance start -mconvert={'raid1' if found[0] == 'raid5' else 'raid1c3'} {shlex.quote(str(facts.site.pool))}",),
+        f"low; {_rewritten(fs)}, and takes more room",
+        (balance(facts, filters(fs, "metadata", f"convert={better}")),),
     )
 
 
@@ -152,7 +162,7 @@ def _checksum(facts: Facts) -> Iterator[Finding]:
         "it",
         "a new filesystem: the algorithm is chosen by mkfs.btrfs. A processor with the instructions for it, or the kernel module "
         "that uses them, needs none",
-        ("grep -A1 'name *: crc32c' /proc/crypto   # does this kernel have a faster driver?",),
+        (f"grep -A1 'name *: {fs.checksum}' /proc/crypto   # does this kernel have a faster driver?",),
     )
 
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from backupd.doctor.facts import Facts
 from backupd.doctor.finding import Finding, Rule, Run, Write
+from backupd.doctor.rules.commands import backupd, balance, filters
 from btrkeep.units import counted, format_duration, format_size
 
 SCRUB_EVERY = timedelta(days=35)
@@ -29,8 +30,8 @@ def _unallocated(facts: Facts) -> Iterator[Finding]:
         "room; balance needs unallocated space too",
         "low; data that is in sparsely used block groups is moved together",
         (
-            "backupd expire",
-            f"btrfs balance start -dusage=10 {shlex.quote(str(facts.site.pool))}   # then 20, 30 ... as long as it helps",
+            backupd(facts.site, "expire"),
+            f"{balance(facts, filters(fs, 'data', 'usage=10'))}   # then 20, 30 ... as long as it helps",
         ),
     )
 
@@ -81,7 +82,7 @@ def _balance(facts: Facts) -> Iterator[Finding]:
         "a balance is paused",
         "until it goes on or is cancelled no other balance can run, no device be added, removed or replaced",
         "none; what it has moved stays moved",
-        (f"btrfs balance resume {pool}   # or", f"btrfs balance cancel {pool}"),
+        (f"btrfs balance resume {pool}", f"# or: btrfs balance cancel {pool}"),
     )
 
 
@@ -130,7 +131,7 @@ def _subvolumes(facts: Facts) -> Iterator[Finding]:
         "balance looks up every reference to what it moves, so it slows down with the snapshots that share an extent; the root "
         "tree is read as a whole by many programs",
         "a shorter retention deletes backups; look first with --dry-run",
-        ("backupd retention explain", "backupd expire --dry-run"),
+        (backupd(facts.site, "retention explain"), backupd(facts.site, "expire --dry-run")),
     )
 
 

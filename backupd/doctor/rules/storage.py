@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from backupd.doctor.facts import Facts, Layer
 from backupd.doctor.finding import Finding, Rule
+from backupd.doctor.rules.commands import balance, filters, safest
 from btrkeep.units import counted, printable
 
 _ONE_COPY = ("single", "raid0")
@@ -23,19 +24,16 @@ def _missing(facts: Facts) -> Iterator[Finding]:
         f"{numbers}",
         "what is stored twice has one copy left; with the next fault it is lost",
         "low for replace, which only writes to the new device; as long as it runs, one more dead disk can end the filesystem",
-        (f"btrfs replace start {fs.missing[0]} /dev/NEW {pool}", _convert_back(facts)),
+        (*(f"btrfs replace start -B {devid} /dev/NEW {pool}" for devid in fs.missing), _convert_back(facts)),
     )
 
 
 def _convert_back(facts: Facts) -> str:
-    how = " ".join(f"-{kind[0]}convert={_kept(facts, kind)},soft" for kind in ("data", "metadata"))
-    return f"btrfs balance start {how} {shlex.quote(str(facts.site.pool))}   # what was written meanwhile"
-
-
-def _kept(facts: Facts, kind: str) -> str:
-    """The best of the profiles that there are: a degraded mount adds a worse one."""
-    found = facts.filesystem.profiles.get(kind, ("raid1",))
-    return next((profile for profile in found if profile not in ("single", "dup")), found[0])
+    """To the best of the profiles that there are: a degraded mount adds a worse one."""
+    found = facts.filesystem.profiles
+    kinds = [kind for kind in ("data", "metadata", "mixed") if kind in found]
+    how = (filters(facts.filesystem, kind, f"convert={safest(found[kind])},soft") for kind in kinds)
+    return f"{balance(facts, *how)}   # what was written meanwhile"
 
 
 def _errors(facts: Facts) -> Iterator[Finding]:
