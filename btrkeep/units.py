@@ -4,7 +4,9 @@ Sizes are bytes as int, durations are seconds as float, shares are fractions of 
 """
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 _SIZE_UNITS = {
     "": 1, "B": 1,
@@ -12,9 +14,12 @@ _SIZE_UNITS = {
     "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50,
     "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "PIB": 2**50,
 }  # fmt: skip
+_WRITTEN_UNITS = [(f"{letter}{end}", base**power) for base, end in ((1 << 10, "iB"), (1000, "B"))
+                  for power, letter in enumerate("KMGTP", 1)]  # fmt: skip
 _DURATION_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 _NUMBER_AND_LETTERS = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.ASCII)
+_NO_UTF8 = re.compile(r"[\udc80-\udcff]")
 _STAMP = "%Y-%m-%dT%H%M%SZ"
 _STAMP_SHAPE = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d)(\d\d)(\d\d)Z", re.ASCII)
 
@@ -54,6 +59,19 @@ def format_size(size: int | None) -> str:
         return f"{size} B"
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return f"{value:.{digits}f} {units[0]}"
+
+
+def format_given(size: int) -> str:
+    """A size that somebody wrote, in the unit that it was written in: 16,000,000 is "16 MB", 20 << 30 is "20 GiB".
+
+    It is the one that needs the fewest digits, of two the binary; what no unit has in three decimals is as `format_size` has it.
+    """
+    exact = [
+        f"{size / each:.3f}".rstrip("0").rstrip(".") + f" {unit}"
+        for unit, each in _WRITTEN_UNITS
+        if each <= size < 10_000 * each and size * 1000 % each == 0
+    ]
+    return min(exact, key=lambda text: len(text.split()[0]), default=format_size(size))
 
 
 def format_duration(seconds: float | None) -> str:
@@ -130,3 +148,27 @@ def _escape(char: str) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8
         return f"\\x{code - 0xDC00:02x}"
     return char.encode("unicode_escape").decode("ascii")
+
+
+def percent_encoded(name: str | bytes) -> str:
+    """The bytes of a name or path in ASCII, as an address has them: "/srv/caf%E9"."""
+    from urllib.parse import quote_from_bytes
+
+    return quote_from_bytes(name.encode("utf-8", "surrogateescape") if isinstance(name, str) else name, safe="/")
+
+
+def with_encoded(value: Any) -> Any:
+    """What JSON is made of; beside each text NAME in it that has bytes which are no UTF-8 there is NAME_encoded with all its bytes.
+
+    Few parsers give back the lone surrogates that stand for such bytes in the text.
+    """
+    if isinstance(value, list | tuple):
+        return [with_encoded(one) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    found: dict[str, Any] = {}
+    for name, one in value.items():
+        found[name] = with_encoded(one)
+        if isinstance(one, str) and _NO_UTF8.search(one):
+            found[f"{name}_encoded"] = percent_encoded(one)
+    return found

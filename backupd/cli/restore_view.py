@@ -43,7 +43,7 @@ def say_plan(doing: Doing, found: Preview) -> None:
     """What would happen."""
     places = doing.places()
     for path, place in places[:_PLACES]:
-        say(f"{shown(path)} -> {place}")
+        say(f"{shown(path)} -> {shown(place)}")
     if len(places) > _PLACES:
         say(f"and {counted(len(places) - _PLACES, 'path')} more")
     kinds = f"{counted(found.files, 'file')}, {counted(found.folders, 'folder')}, {counted(found.others, 'other')}"
@@ -77,7 +77,7 @@ def _say_withheld(withheld: Withheld) -> None:
 
 def _samples(count: Count) -> None:
     for place, why in count.samples[:_SHOWN]:
-        say(f"            {place}: {why}")
+        say(f"            {shown(place)}: {why}")
     if count.number > _SHOWN:
         say(f"            and {count.number - _SHOWN:,} more")
 

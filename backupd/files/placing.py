@@ -45,9 +45,9 @@ class Visit:
     left: bool
     privileged: bool = True
 
-    def shown(self, to: str) -> str:
-        """Its place as people read it, below the destination's own name."""
-        return shown_place(to, self.place)
+    def at(self, to: str) -> bytes:
+        """Its place, below the destination's own name."""
+        return place_path(to, self.place)
 
 
 def placed(paths: Sequence[bytes], parents: bool) -> list[Root]:
@@ -65,9 +65,9 @@ def placed(paths: Sequence[bytes], parents: bool) -> list[Root]:
     return [Root(path, place) for place, path in found.items()]
 
 
-def shown_place(to: str, place: Names) -> str:
-    """A place as people read it, below the destination's own name."""
-    return printable(os.fsencode(to).rstrip(b"/") + joined(list(place))) if place else printable(to)
+def place_path(to: str, place: Names) -> bytes:
+    """The path of a place, below the destination's own name."""
+    return os.fsencode(to).rstrip(b"/") + joined(list(place)) if place else os.fsencode(to)
 
 
 def visits(tree: Tree, roots: Sequence[Root], unreadable: Unreadable | None = None) -> Iterator[Visit]:

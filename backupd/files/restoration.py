@@ -33,13 +33,13 @@ class Request:
 
 @dataclass(slots=True)
 class Count:
-    """How many names, the bytes of those that are files, and up to SAMPLES of them with a reason each."""
+    """How many names, the bytes of those that are files, and up to SAMPLES of their places with a reason each."""
 
     number: int = 0
     size: int = 0
-    samples: list[tuple[str, str]] = field(default_factory=list)
+    samples: list[tuple[bytes, str]] = field(default_factory=list)
 
-    def add(self, place: str, why: str = "", size: int = 0) -> None:
+    def add(self, place: bytes, why: str = "", size: int = 0) -> None:
         """One more."""
         self.number += 1
         self.size += size
@@ -111,7 +111,7 @@ class Progress:
     size: int = 0
     all_files: int = 0
     all_size: int = 0
-    place: str = ""
+    place: bytes = b""
     begun: float = field(default_factory=time.monotonic)
 
     def turn_to(self, phase: str, files: int, size: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from backupd.files.attributes import attributes
 from backupd.files.deciding import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, Links, Step, decide, differing
 from backupd.files.destination import Destination
-from backupd.files.placing import Visit, placed, shown_place, visits
+from backupd.files.placing import Visit, place_path, placed, visits
 from backupd.files.rereading import Comparison
 from backupd.files.restoration import Preview, Progress, Request, Restored, Tell, Withheld
 from backupd.files.tree import Entry, Tree
@@ -109,7 +109,7 @@ def preview(tree: Tree, request: Request, reflinks: bool, tell: Tell = lambda _:
         for visit in _read(tree, request, found.withheld):
             if visit.left:
                 continue
-            progress.files, progress.place = progress.files + 1, shown_place(found.to, visit.place)
+            progress.files, progress.place = progress.files + 1, place_path(found.to, visit.place)
             tell(progress)
             step, there = looker.step(visit)
             found.see(visit.entry)
@@ -167,7 +167,7 @@ def see_possible(found: Preview) -> None:
     """Raises OperatorError when the request would overwrite without leave, or when there is not enough room."""
     refused = found.counts[REFUSED]
     if refused.number:
-        some = "\n".join(f"{place}: {why}" for place, why in refused.samples[:5])
+        some = "\n".join(f"{printable(place)}: {why}" for place, why in refused.samples[:5])
         more = f"\nand {refused.number - 5:,} more" if refused.number > 5 else ""
         raise OperatorError(
             f"{counted(refused.number, 'name')} would be in the way, so nothing was written\n{some}{more}",
@@ -213,7 +213,7 @@ class Restore:
         read = self.found.counts[SAME].size if looker.content else 0
         self.progress.turn_to("writing", self.found.names, self.found.to_write + read)
         for visit in _read(self.tree, self.request, self.result.withheld, self._unreadable):
-            self.progress.place = shown_place(self.found.to, visit.place)
+            self.progress.place = place_path(self.found.to, visit.place)
             try:
                 if visit.left:
                     self._leave(visit, looker, writer)
@@ -311,7 +311,7 @@ class Restore:
         """A folder, or a name in one, of the backup: the rest is worth having all the same."""
         root = next(root for root in self.roots if root.holds(path))
         why = f"it cannot be read in the backup: {error.strerror or error}"
-        self.result.problems.add(shown_place(self.found.to, root.place(path)), why)
+        self.result.problems.add(place_path(self.found.to, root.place(path)), why)
 
     def _moved(self, size: int) -> None:
         self.progress.size += size
@@ -321,7 +321,7 @@ class Restore:
         done = self.result.counts[NEW].number + self.result.counts[OVERWRITTEN].number
         hint = "make it writable" if error.errno == errno.EROFS else "make room"
         return OperatorError(
-            f"{self.progress.place}: {error.strerror}; {counted(done, 'name')} had been restored",
+            f"{printable(self.progress.place)}: {error.strerror}; {counted(done, 'name')} had been restored",
             f"{hint} and run the same command again: what is there already is passed over",
         )
 
@@ -332,7 +332,7 @@ class Restore:
         for visit in _read(self.tree, self.request, Withheld()):
             if visit.left or hash(visit.place) in self.left_alone:
                 continue
-            self.progress.files, self.progress.place = self.progress.files + 1, shown_place(self.found.to, visit.place)
+            self.progress.files, self.progress.place = self.progress.files + 1, place_path(self.found.to, visit.place)
             self._tell(self.progress)
             if differs := self._differs(visit, looker, comparison):
                 self.result.differences.add(self.progress.place, "differs: " + ", ".join(differs))

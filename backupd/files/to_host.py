@@ -6,6 +6,7 @@ the first calls new and the second does not mention is there as another kind of 
 
 import asyncio
 import math
+import os
 import re
 import signal
 import time
@@ -29,7 +30,7 @@ from btrkeep.config import SshSettings
 from btrkeep.errors import OperatorError
 from btrkeep.process.group import Group
 from btrkeep.process.proc import become_reaper
-from btrkeep.units import format_duration, printable
+from btrkeep.units import format_duration
 
 _PATIENCE = 10.0
 _LOOK_EVERY = 0.2
@@ -186,11 +187,11 @@ class Giving:
         if ended.exit_code:
             lines = list(ended.messages.last)
             for line in [line for line in lines if not line.startswith("rsync error:")] or lines:
-                result.problems.add(str(self.target), line)
+                result.problems.add(os.fsencode(str(self.target)), line)
 
-    def _place(self, name: bytes) -> str:
+    def _place(self, name: bytes) -> bytes:
         folder = self.target.folder.rstrip(b"/")
-        return printable(folder if name in (b".", b"") else folder + b"/" + name) or "/"
+        return (folder if name in (b".", b"") else folder + b"/" + name) or b"/"
 
     def _run(self, options: Sequence[str], take: Callable[[Item], None], *, above: bool = False) -> _Ended:
         """One rsync to its end. It may have left names out: then its exit status is not 0. Raises OperatorError for all else."""

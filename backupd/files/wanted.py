@@ -11,17 +11,19 @@ from typing import Any
 
 from backupd.files.destination import see_destination
 from backupd.files.near import entry_at
-from backupd.files.placing import placed, shown_place
+from backupd.files.placing import place_path, placed
 from backupd.files.restoration import Count, Preview, Request, Restored, Tell, Withheld
 from backupd.files.restoring import Restore, preview, see_possible
 from backupd.files.target import Target, target_of
 from backupd.files.to_host import Giving
 from backupd.files.tree import Tree
 from backupd.files.which import Restorable
+from backupd.files.words import shown
 from backupd.record import DATA
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, is_on
+from btrkeep.units import percent_encoded
 
 ORIGINAL = ""
 """As `to`: the host itself, each path where it was."""
@@ -119,14 +121,14 @@ class Doing:
         assert self.request
         return Restore(self._tree, self.request, found, self._tell).run()
 
-    def places(self) -> list[tuple[bytes, str]]:
+    def places(self) -> list[tuple[bytes, bytes]]:
         """Each path that was asked for, with the place that it goes to."""
         if self.giving:
             to, whole = os.fsdecode(self.giving.target.folder), self.giving.whole
         else:
             assert self.request
             to, whole = str(self.request.to), self.request.parents
-        return [(root.path, shown_place(to, root.names)) for root in placed(self.wanted.paths, whole)]
+        return [(root.path, place_path(to, root.names)) for root in placed(self.wanted.paths, whole)]
 
 
 def _is_on(to: Path, filesystem: str) -> bool:
@@ -146,7 +148,7 @@ def preview_object(doing: Doing, found: Preview) -> dict[str, Any]:
     return {
         **_backup(doing.backup),
         "to": found.to,
-        "places": [{"path": os.fsdecode(path), "place": place} for path, place in doing.places()],
+        "places": [{"path": os.fsdecode(path), **_place_object(place)} for path, place in doing.places()],
         "files": found.files,
         "folders": found.folders,
         "others": found.others,
@@ -183,8 +185,14 @@ def count_object(count: Count) -> dict[str, Any]:
     return {
         "count": count.number,
         "bytes": count.size,
-        "samples": [{"place": place, "why": why} for place, why in count.samples],
+        "samples": [{**_place_object(place), "why": why} for place, why in count.samples],
     }
+
+
+def _place_object(place: bytes) -> dict[str, str]:
+    """A place that is safe to show; where that is not the name itself, it is there once more with all its bytes."""
+    text = shown(place)
+    return {"place": text} if text.encode() == place else {"place": text, "place_encoded": percent_encoded(place)}
 
 
 def _left_out(withheld: Withheld) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def harmless(visits: Iterable[Visit], withheld: Withheld, to: str) -> Iterator[V
     for visit in visits:
         entry = visit.entry
         if entry.kind.endswith("device"):
-            withheld.devices.add(visit.shown(to), f"it is a {entry.kind}")
+            withheld.devices.add(visit.at(to), f"it is a {entry.kind}")
             continue
         if entry.kind == "file":
             _count(visit, withheld, to)
@@ -32,13 +32,13 @@ def harmless(visits: Iterable[Visit], withheld: Withheld, to: str) -> Iterator[V
 
 def _count(visit: Visit, withheld: Withheld, to: str) -> None:
     if visit.entry.mode & _SETS:
-        withheld.setuid.add(visit.shown(to), f"its mode is {visit.entry.mode:04o}", visit.entry.size)
+        withheld.setuid.add(visit.at(to), f"its mode is {visit.entry.mode:04o}", visit.entry.size)
     try:
         powers = [name for name in attribute_names(visit.folder, visit.name) if _is_power(name) and name != _LABEL]
     except OSError:  # whoever is to give it to its place meets the same, and names it
         return
     if powers:
-        withheld.capabilities.add(visit.shown(to), ", ".join(sorted(powers)), visit.entry.size)
+        withheld.capabilities.add(visit.at(to), ", ".join(sorted(powers)), visit.entry.size)
 
 
 def _without_sets(entry: Entry) -> Entry:

@@ -14,7 +14,7 @@ import orjson
 from btrkeep.cli.tables import table
 from btrkeep.cli.telling import hang_up
 from btrkeep.errors import Exit, OperatorError
-from btrkeep.units import printable
+from btrkeep.units import printable, with_encoded
 
 __all__ = ["complain", "echo_json", "edge", "stream_json", "stream_object", "table"]
 
@@ -114,7 +114,7 @@ def echo_json(value: object) -> None:
     """One JSON document."""
     import json  # here and below: only where it is needed, for a scan of 42 TiB takes no longer than a hundred imports
 
-    click.echo(json.dumps(value, indent=2))
+    click.echo(json.dumps(with_encoded(value), indent=2))
 
 
 def stream_json(items: Iterable[Mapping[str, Any]]) -> None:
@@ -133,7 +133,7 @@ def stream_object(
     """One JSON object: `head`, then `items` under `key`, as `stream_json` writes them, then what `tail` gives when they are out."""
     import json
 
-    sys.stdout.write(f"{json.dumps(head)[:-1]}, {json.dumps(key)}:\n")
+    sys.stdout.write(f"{json.dumps(with_encoded(head))[:-1]}, {json.dumps(key)}:\n")
     stream_json(items)
     end = json.dumps(tail())[1:-1]
     sys.stdout.write(f", {end}}}\n" if end else "}\n")
@@ -150,4 +150,4 @@ def _encoded(items: Sequence[Mapping[str, Any]]) -> str:
         pass
     import json
 
-    return json.dumps(items)
+    return json.dumps(with_encoded(items))

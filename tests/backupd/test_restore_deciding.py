@@ -25,7 +25,7 @@ from backupd.files.deciding import (
     differing,
     same_time,
 )
-from backupd.files.placing import placed, shown_place
+from backupd.files.placing import place_path, placed
 from backupd.files.target import target_of
 from backupd.files.tarhead import member, sparse_member
 from backupd.files.tree import Entry
@@ -134,8 +134,8 @@ def test_what_is_below_a_root_has_its_place_below_it() -> None:
     assert root.place(b"/srv/www/a/b") == (b"www", b"a", b"b")
     (all_of_it,) = placed([b"/"], parents=False)
     assert all_of_it.place(b"/srv/www") == (b"srv", b"www")
-    assert shown_place("/mnt", (b"a", b"\n")) == "/mnt/a/\\n"
-    assert shown_place("/", (b"a",)) == "/a"
+    assert place_path("/mnt", (b"a", b"\n")) == b"/mnt/a/\n"
+    assert place_path("/", (b"a",)) == b"/a"
 
 
 def test_doubles_and_paths_below_others_are_dropped() -> None:

@@ -12,6 +12,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import pytest
 
@@ -94,6 +96,27 @@ def test_a_listing_has_every_name_that_find_has_folders_first(pool: Nights) -> N
         kinds = [one["kind"] == "folder" for one in told["entries"]]
         assert kinds == sorted(kinds, reverse=True)
         assert (told["path"], told["entry"]["kind"], told["backup"]["name"]) == (path, "folder", name)
+
+
+def test_json_has_all_bytes_of_names_that_are_no_utf_8_and_the_commands_take_them_back(pool: Nights, tmp_path: Path) -> None:
+    def bytes_in(told: Any, name: str = "path") -> bytes:
+        return unquote_to_bytes(told[f"{name}_encoded"])
+
+    entries = pool.json("browse", "web1", "/srv")["entries"]
+    (odd,) = [entry for entry in entries if "path_encoded" in entry]
+    assert (bytes_in(odd), bytes_in(odd, "name")) == (b"/srv/" + HOSTILE, HOSTILE)
+    path = os.fsdecode(bytes_in(odd))
+    for words in (("browse", "web1", path), ("versions", "web1", path), ("compare", "web1", path, pool.names("web1")[0])):
+        assert bytes_in(pool.json(*words)) == b"/srv/" + HOSTILE, words
+    assert bytes_in(pool.json("browse", "web1", path)["entry"]) == b"/srv/" + HOSTILE
+    assert bytes_in(pool.json("versions", "web1", path)["versions"][0]["entry"]) == b"/srv/" + HOSTILE
+    (place,) = pool.json("restore", "web1", path, "--to", str(tmp_path), "--dry-run")["places"]
+    assert (bytes_in(place), bytes_in(place, "place")) == (b"/srv/" + HOSTILE, os.fsencode(tmp_path) + b"/" + HOSTILE)
+    (sample,) = pool.json("restore", "web1", path, "--to", str(tmp_path))["new"]["samples"]
+    assert [bytes_in(sample, "place")] == [os.fsencode(file) for file in tmp_path.iterdir()]
+    assert sample["place"].isprintable()
+    (plain,) = pool.json("restore", "web1", "/etc/passwd", "--to", str(tmp_path))["new"]["samples"]
+    assert plain == {"place": f"{tmp_path}/passwd", "why": ""}
 
 
 def test_the_terminals_list_is_like_that_of_ls(pool: Nights) -> None:

@@ -220,7 +220,7 @@ def test_a_symlink_that_is_swapped_in_while_it_restores_leads_nowhere(backed_up:
         done = doing.run()
     assert list(outside.iterdir()) == []
     assert not done.good
-    assert any("below" in place for place, _ in done.problems.samples)
+    assert any(b"below" in place for place, _ in done.problems.samples)
 
 
 def test_a_name_is_given_only_where_nothing_is_or_what_was_looked_at(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_what_comes_there_after_the_look_is_not_overwritten(backed_up: Nights, o
         write(out / "contents" / "binary", "came meanwhile")
         done = doing.run()
     assert (out / "contents" / "binary").read_text() == "came meanwhile"
-    assert [place for place, _ in done.problems.samples] == [f"{out}/contents/binary"]
+    assert [place for place, _ in done.problems.samples] == [os.fsencode(out / "contents" / "binary")]
 
 
 # --- stopped, killed, full
@@ -367,7 +367,7 @@ def test_a_folder_or_name_that_cannot_be_read_is_told_and_all_else_comes_back(
     with Tree(backed_up.backup("web1")) as tree:
         request = Request((os.fsencode(contents),), out)
         done = Restore(tree, request, preview(tree, request, reflinks=True)).run()
-    assert sorted(place for place, _ in done.problems.samples) == [f"{out}/contents/below", f"{out}/contents/binary"]
+    assert sorted(os.fsdecode(place) for place, _ in done.problems.samples) == [f"{out}/contents/below", f"{out}/contents/binary"]
     assert {why for _, why in done.problems.samples} == {"it cannot be read in the backup: Input/output error"}
     wanted = manifest(contents)
     for name in [name for name in wanted if name == b"binary" or name.startswith(b"below/")]:

@@ -4,6 +4,7 @@ import random
 import re
 import unicodedata
 from datetime import UTC, datetime, timedelta, timezone
+from urllib.parse import unquote_to_bytes
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -14,6 +15,7 @@ from btrkeep.units import (
     backup_name,
     counted,
     format_duration,
+    format_given,
     format_share,
     format_size,
     format_time,
@@ -22,7 +24,9 @@ from btrkeep.units import (
     parse_share,
     parse_size,
     parse_time,
+    percent_encoded,
     printable,
+    with_encoded,
 )
 from tests.beds import work
 
@@ -243,3 +247,27 @@ def test_what_cannot_be_shown_is_escaped_and_the_rest_stays(given_: str | bytes,
 
 def test_nouns_are_counted() -> None:
     assert [counted(number, "host") for number in (0, 1, 2, 2000)] == ["0 hosts", "1 host", "2 hosts", "2,000 hosts"]
+
+
+@pytest.mark.parametrize(
+    "text", ["16 MB", "20 GiB", "100 MiB", "1.5 GB", "512 B", "1 KiB", "999 KB", "0.5 GiB", "2.5 MiB", "4 TiB", "1 PB", "10 GB"]
+)
+def test_a_size_is_shown_in_the_unit_that_it_was_written_in(text: str) -> None:
+    shown = format_given(parse_size(text))
+    assert parse_size(shown) == parse_size(text), "nothing is rounded"
+    assert shown == text.replace("0.5 GiB", "512 MiB")
+
+
+def test_a_size_that_nobody_would_write_is_shown_as_others_are() -> None:
+    assert format_given(1_234_567_891) == format_size(1_234_567_891)
+
+
+def test_only_names_that_are_no_utf_8_are_there_once_more() -> None:
+    value = {"name": "caf\udce9 %", "inner": [{"path": "/\u4e2d", "target": "\udcff"}], "count": 1}
+    assert with_encoded(value) == {
+        "name": "caf\udce9 %",
+        "name_encoded": "caf%E9%20%25",
+        "inner": [{"path": "/\u4e2d", "target": "\udcff", "target_encoded": "%FF"}],
+        "count": 1,
+    }
+    assert unquote_to_bytes(percent_encoded(bytes(range(1, 256)))) == bytes(range(1, 256))

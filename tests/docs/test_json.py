@@ -1,7 +1,10 @@
 """Every example of JSON on the page has the keys and kinds of values that the real output has."""
 
 import json
+import os
 import re
+import shlex
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -11,8 +14,9 @@ from typing import Any
 import pytest
 
 from backupd.cli import COMMANDS
-from tests.beds import work
+from tests.beds import TOP, work
 from tests.beds.badssh import FAKESSH
+from tests.beds.cli import BACKUPD
 from tests.beds.history import write_down
 from tests.beds.nights import Nights
 from tests.docs.pages import Page
@@ -152,6 +156,23 @@ def test_every_example_is_of_the_shape_of_real_output(page: Read, told: dict[str
         section = page("json").section(title)
         example = json.loads(section.blocks("json")[0])
         assert agree(shape(example), shape(real)), (what, shape(example), shape(real))
+
+
+def test_the_script_hands_back_names_whatever_is_in_them(page: Read, shared_btrfs: Path) -> None:
+    if not shutil.which("jq"):
+        pytest.skip("there is no jq")
+    nights = Nights(shared_btrfs)
+    for name in (b"caf\xe9 \\x41", b"100%25\n", "\u4e2d'".encode()):
+        Path(os.fsdecode(os.fsencode(nights.source) + b"/" + name)).write_bytes(name)
+    nights.host("web1", nights.source)
+    nights.run("web1")
+    (script,) = page("json").blocks("bash")
+    here = f'backupd() {{ {shlex.join(BACKUPD)} --config {nights.config} "$@"; }}\n{script}'
+    out = nights.top / "restored"
+    work("bash", "-e", "-c", here.replace("/srv", str(nights.source)).replace("/var/tmp/restored", str(out)), cwd=TOP)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == {
+        file.name: file.read_bytes() for file in nights.source.iterdir()
+    }
 
 
 def test_every_command_that_speaks_json_has_its_section(page: Read) -> None:

@@ -25,8 +25,8 @@ _OF_AGENT = (409, 429, 502, 503)
 _OF_BODY = (413,)
 _INTRODUCTION = """What the dashboard shows, for programs. Times are RFC 3339 in UTC ending in `Z`, sizes bytes, durations and
 ages seconds, rates bytes per second, shares fractions of one. `null` stands for what is not known or not there. A byte of a host
-that is no UTF-8 is a lone surrogate in a string (`\\udcXX`), and `%XX` in a query. A later version may add keys; those that are
-here stay."""
+that is no UTF-8 is a lone surrogate in a string (`\\udcXX`), and `%XX` in a query; beside such a string NAME is NAME_encoded, as
+a query takes it. A later version may add keys; those that are here stay."""
 
 
 def path_of(endpoint: Endpoint) -> str:
@@ -73,7 +73,7 @@ def _schemas(endpoints: Iterable[Endpoint]) -> tuple[dict[str, Any], dict[str, A
 
 
 def _mended(schema: Any) -> Any:
-    """Answers are complete; titles that only repeat a name go."""
+    """Answers are complete, and have further keys only beside names that are no UTF-8; titles that only repeat a name go."""
     if isinstance(schema, list):
         return [_mended(one) for one in schema]
     if not isinstance(schema, Mapping):
@@ -83,6 +83,7 @@ def _mended(schema: Any) -> Any:
     if "properties" in schema:
         mended["properties"] = {name: _mended(one) for name, one in schema["properties"].items()}
         mended["required"] = sorted(schema["properties"])
+        mended["patternProperties"] = {"_encoded$": {"type": "string"}}
     if mended.get("format") == "binary":
         del mended["format"]
     return mended

@@ -1,6 +1,7 @@
 """From frozen dataclasses to JSON, as everywhere in btrkeep: times in RFC 3339 with Z, sizes in bytes, durations in seconds.
 
-A byte of a host that is no UTF-8 is a lone surrogate, which JSON in ASCII writes as an escape (\\udcXX).
+A byte of a host that is no UTF-8 is a lone surrogate, which JSON in ASCII writes as an escape (\\udcXX); beside a text NAME that
+has one is NAME_encoded, percent-encoded as in an address.
 """
 
 import json
@@ -13,12 +14,12 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
-from btrkeep.units import format_time
+from btrkeep.units import format_time, with_encoded
 
 
 def dumped(value: object) -> bytes:
     """One JSON document in ASCII, with a line end."""
-    return json.dumps(plain(value), separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+    return json.dumps(with_encoded(plain(value)), separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
 
 def plain(value: object) -> Any:
