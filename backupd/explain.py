@@ -10,7 +10,7 @@ from backupd.due import latest
 from backupd.expire.plan import HostFacts
 from backupd.guards import Forced, Guarded, Share, too_many
 from backupd.notes import DELETING, EXPIRED
-from backupd.retention import Decision, decide
+from backupd.retention import Decision, decide, goes_words
 from backupd.strip import Shown, kind_of
 from btrkeep.config import Retention
 from btrkeep.units import format_duration, format_time
@@ -78,10 +78,10 @@ def objects(host: Explained) -> Iterator[dict[str, Any]]:
         }
 
 
-def words_of(decision: Decision) -> str:
+def words_of(decision: Decision, now: datetime) -> str:
     """Why it is kept, or when it goes and why."""
     why = ", ".join(decision.reasons)
-    return f"expires {format_time(decision.expires)}: {why}" if decision.expires else why
+    return f"{goes_words(decision.expires, now)}: {why}" if decision.expires else why
 
 
 def policy_words(policy: Retention) -> str:

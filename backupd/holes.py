@@ -28,7 +28,7 @@ from backupd.reflink import NOCOW, inode_flags
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.subvolume import commit, describe
-from btrkeep.treescan import FolderPaths, written_files
+from btrkeep.treescan import FolderPaths, written_bytes, written_files
 from btrkeep.units import printable
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 DATA = b"data"
 PIECE = 1 << 20  # bytes read or written at a time
 WORTH_DIGGING = 1 << 16  # bytes of a file, and of what was written to it
+WORTH_COUNTING = 1 << 20  # bytes that came in a first copy: of fewer it makes no difference how many became holes
 # The longest extent that btrfs makes. fiemap shows neighbours as one; so much is judged at a time.
 _WINDOW = 128 << 20
 # Shorter runs of zeros are common in programs and databases that were never sparse: a hole there costs an item and frees nothing.
@@ -80,6 +81,19 @@ def dig_written(subvolume: Path, stopped: Stopped, at_least: int = WORTH_DIGGING
     root = os.open(subvolume, FOLDER)
     try:
         return dig(subvolume, _names(root, found.created, at_least), at_least, stopped)
+    finally:
+        os.close(root)
+
+
+def data_written(subvolume: Path) -> int:
+    """Bytes of data that its files were given since the subvolume came to be, before compression; holes are none. Commits first."""
+    found = describe(subvolume)
+    if found is None:
+        raise OperatorError(f"{subvolume} is no subvolume")
+    commit(subvolume)
+    root = os.open(subvolume, FOLDER)
+    try:
+        return written_bytes(root, found.created - 1, inline=True)
     finally:
         os.close(root)
 

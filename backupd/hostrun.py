@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from backupd import hooks, working
 from backupd import record as records
-from backupd.holes import WORTH_DIGGING, dig_written
+from backupd.holes import WORTH_COUNTING, WORTH_DIGGING, data_written, dig_written
 from backupd.leftovers import take_host_lock
 from backupd.paths import HostTransfer
 from backupd.record import Record
@@ -164,15 +164,19 @@ class HostRun:
     ) -> HostResult:
         site = self.site
         # The sum is the host's word. A lie costs a commit, or room for zeros that are the host's own.
-        written = not prepared.fresh or (record.total("literal") or 0) >= WORTH_DIGGING
+        literal = record.total("literal") or 0
+        written = not prepared.fresh or literal >= WORTH_DIGGING
+        with_holes = transfer.sparse and literal >= WORTH_COUNTING
         if written and not transfer.sparse:
             begun = time.monotonic()
-            await asyncio.to_thread(dig_written, prepared.path, self.stopper.event.is_set)
+            with_holes = (await asyncio.to_thread(dig_written, prepared.path, self.stopper.event.is_set)).bytes > 0
             self.seconds["holes"] = round(time.monotonic() - begun, 3)
+        if with_holes and (data := await asyncio.to_thread(data_written, prepared.path)) < literal:
+            record = replace(record, written=data)
         _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk)
         final = replace(final, duration=round(time.monotonic() - self.begun, 3))  # the row knows what the file could not yet
         row = backup_row(site.pool, final, final.state, prepared.id)
-        fields: RunFields = {**self._run_fields(verdict.error), "finished": self._moment()}
+        fields: RunFields = {**self._run_fields(verdict.error), "finished": self._moment(), "literal_bytes": final.new_bytes or 0}
         site.catalogue.finish_backup(row, self.run_id, **fields)
         self.ended = True
         return self._result(verdict.outcome, final)
@@ -263,9 +267,9 @@ class HostRun:
             outcome,
             record.error,
             record.name,
-            record.total("files"),
+            record.files,
             record.total("bytes"),
-            record.total("literal"),
+            record.new_bytes,
             time.monotonic() - self.begun,
             record.attempts,
             record.warnings,

@@ -52,6 +52,8 @@ class Record:
     `doubted`: files that have the time of doubt.py are not known to be on the disk. The file has it only when it is so.
 
     `stopped_for`: ROOM in a partial one that was stopped for it, else None, and then not in the file.
+
+    `written`: of what rsync wrote, bytes that are data on the disk, where others became holes; else None, and not in the file.
     """
 
     host: str
@@ -75,11 +77,24 @@ class Record:
     split: bool = False
     doubted: bool = False
     stopped_for: str | None = None
+    written: int | None = None
 
     def total(self, key: str) -> int | None:
         """The sum of one of rsync's numbers over all paths, bounded as they are; None when no path has it."""
         found = [result.numbers[key] for result in self.paths if key in result.numbers]
         return bounded(sum(found)) if found else None
+
+    @property
+    def new_bytes(self) -> int | None:
+        """What rsync wrote of data, without what became holes."""
+        literal = self.total("literal")
+        return literal if self.written is None or literal is None else min(literal, self.written)
+
+    @property
+    def files(self) -> int | None:
+        """Regular files. rsync tells no kinds of a list that is empty."""
+        regular = self.total("regular")
+        return self.total("files") if regular is None else regular
 
     def path(self, name: str) -> PathResult | None:
         """The result of one source path."""
@@ -90,8 +105,9 @@ class Record:
         fields: dict[str, Any] = {"format": FORMAT, **{name: getattr(self, name) for name in _FIELDS}}
         if not self.doubted:
             del fields["doubted"]
-        if self.stopped_for is None:
-            del fields["stopped_for"]
+        for name in ("stopped_for", "written"):
+            if fields[name] is None:
+                del fields[name]
         fields["started"] = format_time(self.started)
         fields["finished"] = format_time(self.finished) if self.finished else None
         fields["paths"] = [{name: getattr(result, name) for name in _PATH_FIELDS} for result in self.paths]
@@ -130,6 +146,7 @@ def _checked(record: Record) -> Record:
     numbers: list[Any] = [
         record.duration or 0,
         record.attempts,
+        record.written or 0,
         *(number for path in record.paths for number in path.numbers.values()),
     ]
     if not all(isinstance(number, float) or (isinstance(number, int) and abs(number) <= LARGEST_NUMBER) for number in numbers):

@@ -279,3 +279,8 @@ def _policy_value(name: str, text: str) -> Any:
         return _KINDS[name](int(text) if text.isascii() and text.isdecimal() else text)
     except Refused as refused:
         raise ValueError(f"{name}={text}: {str(refused).removesuffix(', without quotes')}") from None
+
+
+def goes_words(expires: datetime, now: datetime) -> str:
+    """When a backup goes that may be deleted from `expires` on: the next expiry takes it, once that is past."""
+    return f"to be deleted since {format_time(expires)}" if expires <= now else f"expires {format_time(expires)}"

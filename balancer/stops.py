@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from balancer.steps import BUSY, SWAP, Ending, Outcome, Settings, StepDone
-from btrkeep.units import counted, format_duration, format_share, format_size
+from btrkeep.units import counted, format_duration, format_given, format_share, format_size
 
 _MOST_WITHOUT_SPACE = 5
 _MOST_WITHOUT_GAIN = 3
@@ -59,7 +59,7 @@ def floor_reached(settings: Settings, facts: Facts) -> Stop | None:
     least = settings.min_unallocated.of(facts.total)
     if facts.unallocated >= least:
         return None
-    return Stop(Ending.UNALLOCATED, f"{format_size(facts.unallocated)} are unallocated, and {format_size(least)} have to be left")
+    return Stop(Ending.UNALLOCATED, f"{format_size(facts.unallocated)} are unallocated, and {format_given(least)} have to be left")
 
 
 def others_work(settings: Settings, facts: Facts) -> Stop | None:

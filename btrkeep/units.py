@@ -6,7 +6,6 @@ Sizes are bytes as int, durations are seconds as float, shares are fractions of 
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 _SIZE_UNITS = {
     "": 1, "B": 1,
@@ -157,7 +156,7 @@ def percent_encoded(name: str | bytes) -> str:
     return quote_from_bytes(name.encode("utf-8", "surrogateescape") if isinstance(name, str) else name, safe="/")
 
 
-def with_encoded(value: Any) -> Any:
+def with_encoded(value: object) -> object:
     """What JSON is made of; beside each text NAME in it that has bytes which are no UTF-8 there is NAME_encoded with all its bytes.
 
     Few parsers give back the lone surrogates that stand for such bytes in the text.
@@ -166,7 +165,7 @@ def with_encoded(value: Any) -> Any:
         return [with_encoded(one) for one in value]
     if not isinstance(value, Mapping):
         return value
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, one in value.items():
         found[name] = with_encoded(one)
         if isinstance(one, str) and _NO_UTF8.search(one):

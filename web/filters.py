@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from btrkeep import __version__
 from btrkeep.errors import OperatorError
-from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
+from btrkeep.units import counted, format_duration, format_given, format_share, format_size, format_time, printable
 from web.access import somebody
 from web.paths import path_query, path_text
 from web.source import source
@@ -33,6 +33,7 @@ def register(app: Flask) -> None:
     """Filters, tests and names of all templates."""
     app.jinja_env.filters.update(
         size=format_size,
+        given=format_given,
         duration=format_duration,
         share=format_share,
         counted=counted,

@@ -14,6 +14,7 @@ from backupd.expire.look import hold_of, policy_of
 from backupd.holding import hold_fields, is_held
 from backupd.notes import Notes, read_notes
 from backupd.record import UnreadableRecord
+from backupd.retention import goes_words
 from backupd.rows import NO_NOTES, hold_words
 from btrkeep.catalogue import Backup
 from btrkeep.cli import stream_json, table
@@ -33,12 +34,13 @@ _HEADERS = ["HOST", "NAME", "STATE", "STARTED", "TOOK", "FILES", "SIZE", "NEW", 
 def command(ctx: click.Context, host: str | None, everything: bool, as_json: bool, now: datetime | None) -> int:
     """The backups of HOST, or the newest of each host.
 
-    NAME is when the backup started, in UTC; it is also its folder: POOL/hosts/HOST/NAME/data. NEW is what it added: the data that
-    rsync wrote. (.working) is a backup that still runs or was interrupted; the next run goes on with it. JSON has every backup.
+    NAME is when the backup started, in UTC; it is also its folder: POOL/hosts/HOST/NAME/data. FILES counts regular files. NEW is
+    what it added: the data that rsync wrote, without what became holes. (.working) is a backup that still runs or was interrupted;
+    the next run goes on with it. JSON has every backup.
 
     States: complete; suspect (lost or missed too much, see `backupd accept`); failed (a source path is missing or broken, the rest
-    is there); partial and running; expired (the retention does not keep it; it goes at the time shown, see `backupd unexpire`) and
-    deleting. A backup that is held (`backupd hold`) does not expire.
+    is there); partial and running; expired (the retention does not keep it; from the time shown on an expiry deletes it, see
+    `backupd unexpire`) and deleting. A backup that is held (`backupd hold`) does not expire.
     """
     with opened(ctx, now) as site:
         if host:
@@ -129,5 +131,5 @@ def _remark(backup: Backup, later: _Later) -> str:
     goes, warnings = later.goes(backup), backup.warnings
     wrong = backup.error or (f"{counted(len(warnings), 'warning')}: {warnings[0]}" if warnings else None)
     ahead = "stamped in the future: a clock was wrong" if backup.started > latest(later.now) else None
-    found = [f"goes {format_time(goes)}" if goes else None, later.hold_words(backup) if backup.held else None, ahead, wrong]
+    found = [goes_words(goes, later.now) if goes else None, later.hold_words(backup) if backup.held else None, ahead, wrong]
     return "; ".join(words for words in found if words)

@@ -114,7 +114,7 @@ def _cells(running: Running) -> tuple[str, ...]:
     return (
         printable(running.host),
         printable(running.path),
-        counted(running.files, "file"),
+        counted(running.files, "name"),
         format_size(running.bytes),
         f"{format_size(round(running.rate))}/s",
         f"{share:.0%}" if share is not None else _FIRST,

@@ -30,6 +30,7 @@ _LONGEST_PAUSE = 0.5  # between looks: the seldomer, the more come and go unseen
 _LOOKS_PER_INTERVAL = 10
 _EASE = 20  # looking takes a twentieth of the time at most: a look at 10,000 takes more than 0.1 s
 _UNKNOWN = "unknown"
+_NOTHING = "no deleted subvolume waits for the cleaner"
 _LABEL = 12  # columns
 _NARROWEST = 8
 
@@ -101,6 +102,9 @@ def _show(seen: Seen, *, as_json: bool) -> None:
     if as_json:
         echo_json(as_json_object(seen))
         return
+    if _nothing(seen):
+        click.echo(_NOTHING)
+        return
     for label, value in rows(seen):
         click.echo(f"{label:<{_LABEL}}{value}")
 
@@ -126,8 +130,10 @@ def _dropping_as_json(dropping: Dropping) -> dict[str, Any]:
 
 
 def rows(seen: Seen) -> list[tuple[str, str]]:
-    """What is shown on a terminal, as labels and values."""
+    """What is shown on a terminal, as labels and values; one line when nothing waits and nothing went lately."""
     dropping = seen.dropping
+    if _nothing(seen):
+        return [("waiting", _NOTHING)]
     return [
         ("waiting", waiting_text(seen)),
         ("dropping", dropping_text(seen)),
@@ -140,12 +146,18 @@ def rows(seen: Seen) -> list[tuple[str, str]]:
 
 def line(seen: Seen) -> str:
     """The same in one line."""
+    if _nothing(seen):
+        return _NOTHING
     parts = [waiting_text(seen)]
     if seen.waiting:
         parts.append(f"dropping: {dropping_text(seen)}")
     if seen.dropping:
         parts.append(f"at {at_text(seen.dropping)}; done of it: {share_text(seen.dropping)}")
     return "; ".join([*parts, f"rate: {rate_text(seen.rate)}", f"time left: {left_text(seen.left)}"])
+
+
+def _nothing(seen: Seen) -> bool:
+    return not seen.waiting and not seen.dropping and not (seen.rate and seen.rate.per_minute)
 
 
 def waiting_text(seen: Seen) -> str:

@@ -134,7 +134,11 @@ def _show_one(asked: _Asked, found: Explained, policy: Retention) -> None:
         click.echo(line)
     states = {one.name: "expired" if one.expired else one.state for one in found.facts.candidates}
     rows = [
-        (decision.name, click.style(state := states[decision.name], fg=_COLOURS.get(state)), printable(words_of(decision)))
+        (
+            decision.name,
+            click.style(state := states[decision.name], fg=_COLOURS.get(state)),
+            printable(words_of(decision, asked.now)),
+        )
         for decision in found.decisions
     ]
     click.echo("\n" + table(rows, ["NAME", "STATE", "KEPT FOR, OR GOES"]) + "\n")

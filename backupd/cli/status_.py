@@ -32,14 +32,16 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
     with opened(ctx, now) as site:
         if host:
             see_host(site.config, site.catalogue, host)
-        found = _statuses(site, host)
+        found, moment = _statuses(site, host), site.clock.now()
         running = [entry for entry in site.catalogue.progress() if _alive(entry) and host in (None, entry.host)]
     if as_json:
         echo_json({"hosts": [_as_json(status) for status in found], "running": [_progress_as_json(entry) for entry in running]})
     elif host:
-        _show_one(found[0], running) if found else click.echo(f"{printable(host)} has backups but is not configured any more")
+        _show_one(found[0], running, moment) if found else click.echo(
+            f"{printable(host)} has backups but is not configured any more"
+        )
     else:
-        _show_all(found, running)
+        _show_all(found, running, moment)
     return 0
 
 
@@ -80,13 +82,13 @@ def _progress_as_json(entry: Progress) -> dict[str, Any]:
     }
 
 
-def _show_all(found: list[HostStatus], running: list[Progress]) -> None:
+def _show_all(found: list[HostStatus], running: list[Progress], now: datetime) -> None:
     rows = [
         (
             printable(status.host),
             click.style(status.state, fg=_COLOURS[status.state]),
             format_duration(status.age),
-            format_time(status.next_due) if status.next_due else "-",
+            _due(status.next_due, now),
             _remark(status),
         )
         for status in found
@@ -99,6 +101,13 @@ def _show_all(found: list[HostStatus], running: list[Progress]) -> None:
     click.echo(f"{counted(len(found), 'host')}: {', '.join(states)}" if found else "no host is configured")
 
 
+def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str:
+    """When it is due; now, and at length since when, once it is."""
+    if due is None or due > now:
+        return format_time(due) if due else "-"
+    return f"now, since {format_time(due)}" if at_length else "now"
+
+
 def _remark(status: HostStatus) -> str:
     said = [printable(status.error)] if status.error else []
     if status.warnings:
@@ -109,10 +118,11 @@ def _remark(status: HostStatus) -> str:
 
 def _running_line(entry: Progress) -> str:
     share = f", {format_share(entry.share)} of the names" if entry.share is not None else ""
-    return f"running: {printable(entry.host)} {printable(entry.path)}: {entry.files_done} files, {format_size(entry.bytes)}{share}"
+    names, size = counted(entry.files_done, "name"), format_size(entry.bytes)
+    return f"running: {printable(entry.host)} {printable(entry.path)}: {names}, {size}{share}"
 
 
-def _show_one(status: HostStatus, running: list[Progress]) -> None:
+def _show_one(status: HostStatus, running: list[Progress], now: datetime) -> None:
     rows = [
         ("host", printable(status.host)),
         ("state", click.style(status.state, fg=_COLOURS[status.state])),
@@ -120,7 +130,7 @@ def _show_one(status: HostStatus, running: list[Progress]) -> None:
             "last complete",
             f"{format_time(status.last_complete)} ({format_duration(status.age)} ago)" if status.last_complete else "never",
         ),
-        ("next due", format_time(status.next_due) if status.next_due else "-"),
+        ("next due", _due(status.next_due, now, at_length=True)),
         ("error", printable(status.error) if status.error else "-"),
         *(("warning", printable(warning)) for warning in status.warnings),
     ]

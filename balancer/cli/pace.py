@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from balancer.steps import Progress, Settings, StepDone, StepView
-from btrkeep.units import counted, format_duration, format_size
+from btrkeep.units import counted, format_duration, format_given, format_size
 
 _LEAST = 5.0
 """Seconds of balancing before a rate of this run says more than nothing."""
@@ -62,7 +62,7 @@ class Pace:
         """How far the run is, from 0 to 1, and what that is in words. `moved`: bytes so far."""
         shares = []
         if budget := self._settings.budget:
-            shares.append((moved / budget, f"{format_size(moved)} of {format_size(budget)}"))
+            shares.append((moved / budget, f"{format_size(moved)} of {format_given(budget)}"))
         if self._seconds:
             spent = now - self._begun
             shares.append((spent / self._seconds, f"{format_duration(spent)} of {format_duration(self._seconds)}"))

@@ -10,7 +10,7 @@ import click
 from balancer.cli.score_view import benefit_words, score_words
 from balancer.steps import Planned, PoolNumbers, Settings
 from btrkeep.cli import table
-from btrkeep.units import counted, format_duration, format_share, format_size
+from btrkeep.units import counted, format_duration, format_given, format_share, format_size
 
 _PAPER = 80
 _HEADERS = ("VADDR", "USED", "FRAGS", "SCORE", "BENEFIT", "EXTENTS", "REFS", "METADATA", "TIME", "TOTAL")
@@ -30,7 +30,7 @@ class Cut:
 def cut_of(planned: Sequence[Planned], settings: Settings, now: datetime) -> Cut:
     """Where budget, time or window would end it. Times are estimates, so these cut off about there."""
     number = next((at for at, one in enumerate(planned) if not one.is_within), len(planned))
-    words = f"the budget of {format_size(settings.budget)} ends here" if number < len(planned) else ""
+    words = f"the budget of {format_given(settings.budget or 0)} ends here" if number < len(planned) else ""
     for limit, what in _limits(settings, now):
         until = _within(planned, limit)
         if until < number:

@@ -3,7 +3,7 @@
 from balancer.cli.report import end_line, report_lines
 from balancer.steps import INTENDED, Outcome, PoolNumbers, Progress, Report, Settings, StepDone, StepView
 from btrkeep.cli.telling import say
-from btrkeep.units import counted, format_duration, format_size, printable
+from btrkeep.units import counted, format_duration, format_given, format_size, printable
 
 _RAW = {Outcome.GONE: "was gone before its turn came", Outcome.CANCELLED: "cancelled"}
 
@@ -18,7 +18,7 @@ def begin_line(numbers: PoolNumbers, settings: Settings) -> str:
     """What is there, and what limits the run."""
     groups = counted(numbers.block_groups, "data block group")
     limits = [
-        f"at most {format_size(settings.budget)}" if settings.budget is not None else "",
+        f"at most {format_given(settings.budget)}" if settings.budget is not None else "",
         f"for {format_duration(settings.time)} at most" if settings.time is not None else "",
         f"until {settings.until:%Y-%m-%d %H:%M %Z}" if settings.until is not None else "",
     ]

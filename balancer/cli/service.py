@@ -3,7 +3,7 @@
 from balancer.cli.report import end_line
 from balancer.steps import PoolNumbers, Progress, Report, Settings, StepDone, StepView
 from btrkeep.process.service import Status
-from btrkeep.units import format_share, format_size
+from btrkeep.units import format_given, format_share, format_size
 
 
 class StatusObserver:
@@ -35,7 +35,7 @@ class StatusObserver:
         if progress is None:
             return line
         share = (view.used - progress.left) / view.used if view.used else 1.0
-        of_budget = f" of {format_size(self._budget)}" if self._budget is not None else ""
+        of_budget = f" of {format_given(self._budget)}" if self._budget is not None else ""
         total = f"{format_size(progress.total_moved)}{of_budget} moved"
         return f"{line}, {format_share(max(0.0, share))} done; {total}, {format_size(progress.total_written)} written"
 

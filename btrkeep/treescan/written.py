@@ -14,7 +14,8 @@ from btrkeep.treescan.search import BUFFER_SIZE, HEADER, TYPE_AND_LEN_AT, TreeSe
 
 _TYPE_AND_LEN = Struct("=LL")
 _EXTENT = Struct("=Q8xB3xBQ16xQ")  # generation, compression, type, disk_bytenr, num_bytes
-_REGULAR = 1
+_INLINE_EXTENT = Struct("=QQ4xB")  # generation, ram_bytes, type; the data follow
+_INLINE, _REGULAR = 0, 1
 
 
 def written_files(fd: int, since: int, at_least: int, *, buffer_size: int = BUFFER_SIZE) -> Iterator[int]:
@@ -45,8 +46,11 @@ def written_files(fd: int, since: int, at_least: int, *, buffer_size: int = BUFF
         yield from found
 
 
-def written_bytes(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> int:
-    """Bytes of data written after generation `since` to the files of the subvolume that `fd` is in, before compression."""
+def written_bytes(fd: int, since: int, *, inline: bool = False, buffer_size: int = BUFFER_SIZE) -> int:
+    """Bytes of data written after generation `since` to the files of the subvolume that `fd` is in, before compression.
+
+    Holes are not counted; what lies inline among the metadata is with `inline`.
+    """
     search = TreeSearch(fd, since=since, buffer_size=buffer_size)
     buffer, total = search.buffer, 0
     while count := search.fill():
@@ -56,6 +60,9 @@ def written_bytes(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> int
             if kind == ctree.EXTENT_DATA_KEY and size >= _EXTENT.size:
                 generation, _, extent, vaddr, length = _EXTENT.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
                 total += length if generation > since and extent == _REGULAR and vaddr else 0
+            if inline and kind == ctree.EXTENT_DATA_KEY:
+                generation, length, extent = _INLINE_EXTENT.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
+                total += length if generation > since and extent == _INLINE else 0
             if number == count - 1:
                 search.resume_after(type_at - TYPE_AND_LEN_AT)
             type_at += size + HEADER.size

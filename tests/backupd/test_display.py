@@ -83,7 +83,7 @@ def test_the_live_display_has_a_line_per_transfer_and_shows_every_number_of_it(c
     assert max(len(first), len(second), len(overall)) <= columns
     assert first.startswith("warehouse-berlin")
     assert first.rstrip().endswith("first copy")
-    for words in ("1,234,567 files", "12.0 GiB", "205 MiB/s", "82%"):
+    for words in ("1,234,567 names", "12.0 GiB", "205 MiB/s", "82%"):
         assert words in second
     assert "0 of 3 hosts" in overall
 

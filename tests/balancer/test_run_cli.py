@@ -131,7 +131,7 @@ def test_a_plan_ends_where_the_first_of_its_limits_does() -> None:
     budget = Settings(budget=3 * GIB)
     assert cut_of(five(), Settings(), NOON).number == 5
     assert cut_of(five(), Settings(), NOON).words == ""
-    assert (cut_of(three, budget, NOON).number, cut_of(three, budget, NOON).words) == (3, "the budget of 3.00 GiB ends here")
+    assert (cut_of(three, budget, NOON).number, cut_of(three, budget, NOON).words) == (3, "the budget of 3 GiB ends here")
     # ten seconds each: the second would end at 20 s
     assert cut_of(three, Settings(budget=3 * GIB, time=20.0), NOON).number == 2
     assert cut_of(three, Settings(budget=3 * GIB, time=19.0), NOON).number == 1
@@ -155,7 +155,7 @@ def test_a_plan_fits_the_terminal_and_always_has_place_size_score_and_time(width
         assert head == ["VADDR", "USED", "FRAGS", "SCORE", "BENEFIT", "EXTENTS", "REFS", "METADATA", "TIME", "TOTAL"]
     at = next(number for number, line in enumerate(text) if line.lstrip().startswith("VADDR"))
     rows = [click.unstyle(line) for line in text[at + 1 : at + 7]]
-    assert [number for number, row in enumerate(rows) if row == "--- the budget of 3.00 GiB ends here ---"] == [3]
+    assert [number for number, row in enumerate(rows) if row == "--- the budget of 3 GiB ends here ---"] == [3]
     assert [row.split()[0] for row in rows if row[0] != "-"] == [str(one.vaddr) for one in plans]
 
 
@@ -216,7 +216,7 @@ def test_a_pipe_gets_one_line_for_each_block_group_and_one_for_each_reason_to_wa
         "note",
     ]
     assert r"a\x1bb" in text.out
-    assert "at most 20.0 GiB" in text.out
+    assert "at most 20 GiB" in text.out
 
 
 def test_quiet_says_only_what_is_wrong_and_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -331,7 +331,7 @@ def test_the_picture_has_the_block_group_its_map_and_what_is_left_at_any_width(w
     assert "block group 46000000000000" in flat
     assert "score 3,902.4" in flat
     assert "384 MiB of 512 MiB" in flat
-    assert "384 MiB of 20.0 GiB" in flat
+    assert "384 MiB of 20 GiB" in flat
     assert "about 15s left" in flat
     assert "384 MiB moved, 500 MiB written (1.3x), score 3,674" in flat
     cells = [line for line in drawn if line.startswith("▏")]
@@ -378,7 +378,7 @@ def test_what_is_done_scrolls_away_and_the_report_stays() -> None:
 def test_how_far_a_run_is_goes_by_the_limit_that_is_nearest() -> None:
     pace = Pace(Settings(budget=10 * GIB, time=100.0), 1000.0, NOON)
     pace.step_begins(view(worth=4))
-    assert pace.share(5 * GIB, 1010.0) == (0.5, "5.00 GiB of 10.0 GiB")
+    assert pace.share(5 * GIB, 1010.0) == (0.5, "5.00 GiB of 10 GiB")
     assert pace.share(GIB, 1080.0) == (0.8, "1m 20s of 1m 40s")
     assert pace.left(5 * GIB, 1020.0) == 20.0  # as fast as up to now
     assert pace.left(GIB, 1080.0) == 20.0  # the time is over before

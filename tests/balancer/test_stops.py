@@ -27,7 +27,7 @@ def test_with_nothing_in_the_way_it_goes_on() -> None:
 
 REASONS: list[tuple[dict[str, Any], Ending, str, bool]] = [
     ({"signal": signal.SIGTERM}, Ending.SIGNAL, "SIGTERM came", True),
-    ({"unallocated": 4 * GIB - 1}, Ending.UNALLOCATED, "4.00 GiB are unallocated, and 4.00 GiB have to be left", False),
+    ({"unallocated": 4 * GIB - 1}, Ending.UNALLOCATED, "4.00 GiB are unallocated, and 4 GiB have to be left", False),
     (
         {"exclusive": "device add", "exclusive_by": "process 7: btrfs device add"},
         Ending.EXCLUSIVE,

@@ -66,7 +66,7 @@ def test_unreadable_files_within_the_limit_make_a_complete_backup_with_a_warning
 def test_exactly_at_the_limit_is_not_beyond_it(nights: Nights, tree: Path) -> None:
     nights.host("web", tree, rsync_path=NOBODY)
     nights.run("web")
-    names = nights.run("web")["web"]["files"]
+    names = nights.record("web")["totals"]["files"]
     shut(*files(tree, 7))
     for number in range(700 - names):  # rsync counts every name, folders too
         (tree / f"more{number}").touch()

@@ -282,6 +282,13 @@ def test_of_several_that_were_begun_the_one_that_moves_is_being_dropped() -> Non
     assert in_hand([old, moved], {300: old}, 300) == moved  # it has just been begun
 
 
+def test_with_nothing_to_show_it_is_one_line() -> None:
+    nothing = seen(waiting=0, idle=True, left=TimeLeft(0, 0, 0))
+    assert line(nothing) == "no deleted subvolume waits for the cleaner"
+    assert len(rows(nothing)) == 1
+    assert "1,234.5 a minute" in line(replace(nothing, rate=Rate(1234.5, 300.0))), "what went lately is shown on"
+
+
 def test_what_is_not_known_is_shown_as_unknown() -> None:
     shown = dict(rows(seen()))
     assert shown["rate"] == shown["time left"] == "unknown"

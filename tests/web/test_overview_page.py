@@ -122,7 +122,7 @@ def test_what_runs_is_shown_with_how_far_it_is(tmp_path: Path) -> None:
     catalogue.put_progress(progress("web1", began))
     catalogue.close()
     words = text_of('id="main"' + client(tmp_path / "state").get("/overview/running").text)
-    assert "25% of the names, 50 files, 3.00 GiB, 11.4 MiB/s, about 30m left, since 08:50" in words
+    assert "25% of the names, 50 names, 3.00 GiB, 11.4 MiB/s, about 30m left, since 08:50" in words
 
 
 def test_a_row_whose_process_is_gone_does_not_run(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_an_expiry_and_a_balance_in_progress_are_shown(tmp_path: Path) -> None:
     catalogue.close()
     words = text_of('id="main"' + client(tmp_path / "state").get("/overview/running").text)
     assert "1,000 of 2,500 backups deleted, 30.0 a minute, about 50m left; 42 wait for the kernel's cleaner" in words
-    assert "3 block groups, 2.00 GiB of 10.0 GiB moved; now at vaddr 1234567" in words
+    assert "3 block groups, 2.00 GiB of 10 GiB moved; now at vaddr 1234567" in words
 
 
 def test_alarms_that_stand_are_shown_with_what_to_do_and_others_are_not(tmp_path: Path) -> None:

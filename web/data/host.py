@@ -246,7 +246,7 @@ def backup_row(backup: Backup, decision: Decision | None, now: datetime) -> Back
         error=host_error(backup.error, backup.host),
         warnings=tuple(host_line(line, backup.host) for line in backup.warnings),
         keep=decision.keep if decision else None,
-        why=words_of(decision) if decision else "",
+        why=words_of(decision, now) if decision else "",
         goes=decision.expires if decision else None,
         held=backup.held if held else None,
         letter=kind.letter if kind else "",

@@ -1,0 +1,62 @@
+"""What a backup says of itself in numbers, compared with what find and the disk say."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.beds import work
+from tests.beds.history import write_down
+from tests.beds.nights import Nights
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+MIB = 1 << 20
+
+
+def sparse(path: Path, size: int, data: int) -> int:
+    """Data at the end of a hole; how much that is."""
+    with path.open("wb") as file:
+        file.seek(size - data)
+        file.write(os.urandom(data))
+    return data
+
+
+def test_new_counts_data_without_holes_and_files_counts_files(shared_btrfs: Path) -> None:
+    nights = Nights(shared_btrfs)
+    www = nights.source / "www"
+    (www / "folder").mkdir(parents=True)
+    (www / "link").symlink_to("small")
+    (www / "small").write_bytes(b"s" * 900)
+    (www / "dense").write_bytes(os.urandom(2 * MIB))
+    (www / "zeros").write_bytes(bytes(8 * MIB))
+    for name, first in (("a", True), ("b", False)):
+        data = sparse(www / f"sparse-{name}", 64 * MIB, MIB) + (2 * MIB + 900 if first else 0)
+        nights.host("web1", www)
+        files = len(work("find", www, "-type", "f").stdout.splitlines())
+        done = nights.run("web1")["web1"]
+        row, run = nights.listed("web1")[0], nights.json("log", "web1", "-n", "1")[0]
+        assert (done["files"], row["files"]) == (files, files)
+        assert data <= done["new_bytes"] <= data + 8192, "blocks are 4096 bytes"
+        assert row["new_bytes"] == run["literal_bytes"] == done["new_bytes"]
+        assert nights.record("web1")["totals"]["literal"] >= 64 * MIB, "rsync's own number is kept as it is"
+    before = [(row["files"], row["new_bytes"]) for row in nights.listed("web1")]
+    nights.json("rebuild")
+    assert [(row["files"], row["new_bytes"]) for row in nights.listed("web1")] == before, "it is not lost with the catalogue"
+
+
+def test_what_is_due_is_now_and_what_is_past_is_since(shared_btrfs: Path) -> None:
+    nights = Nights(shared_btrfs)
+    nights.host("web1", "/etc/default", every="12h")
+    nights.settings("pool", zone="UTC")
+    assert re.search(r"^web1 +never +- +now *$", nights.backupd("status").stdout, re.MULTILINE)
+    assert re.search(r"^next due +now, since \d{4}-", nights.backupd("status", "web1").stdout, re.MULTILINE)
+    due = nights.status("web1")["next_due"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", due), "for programs it is the moment"
+    nights.run("web1")
+    assert re.search(r"^web1 +ok .* \d{4}-\S+Z *$", nights.backupd("status").stdout, re.MULTILINE), "not due any more"
+    (name,) = nights.names("web1")
+    for mark, words in (("2026-01-01T00:00:00Z", "to be deleted since 2026-01-02"), ("2098-12-31T00:00:00Z", "expires 2099-01-01")):
+        write_down(nights, "web1", backups={name: {"expired": {"at": mark, "why": "no rule keeps it"}}})
+        nights.json("rebuild")
+        assert words in nights.backupd("list", "web1").stdout
