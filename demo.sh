@@ -287,9 +287,10 @@ remember() {
     [ ! -e demo.toml ] || note_for_dashboard
 }
 
-# What systemd's timers do every five minutes and every day: a sample, a picture, the score of the free space.
+# What systemd's timers do every five minutes and every day: a sample, a look for alarms, a picture, the score of the free space.
 note_for_dashboard() {
     quietly backupd --config demo.toml sample
+    quietly backupd --config demo.toml notify
     quietly btrfs-heatmap nightly --config demo.toml
     quietly btrfs-balancer score --config demo.toml --record --top 1
 }

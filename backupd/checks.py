@@ -12,22 +12,25 @@ from pathlib import Path
 from shutil import which
 
 from backupd.alarms.send import service_of
+from backupd.health import verdict as health
+from backupd.health.judge import Limits, PoolFacts, judge
+from backupd.health.look import look_at_pool
 from backupd.published import tell_dashboard
 from backupd.rsync.command import probe_command
 from backupd.rsync.meaning import meaning
-from backupd.scarcity import too_little_room
 from backupd.unfinished import all_unfinished, more_room
 from backupd.version import OLDEST, SAFE, rsync_version
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.keys import NOTIFY, SECRET
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.pool.marker import is_on, open_pool
-from btrkeep.pool.room import mount_options, read_room
+from btrkeep.pool.marker import Pool, is_on, open_pool
+from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.units import counted, printable
 
-LEVELS = ("ok", "note", "warning", "error")
+LEVELS = ("ok", "unknown", "note", "warning", "error")
+"""Unknown: it could not be looked at, so nobody knows whether it is well."""
 OUR_NAMES = ("backupd", "balancer", "heatmap", "web")
 _PROBE_SECONDS = 90.0
 
@@ -117,21 +120,34 @@ def _pool(config: Config) -> Iterator[Finding]:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         yield Finding("error", "pool", f"{path} has mode {mode:04o}: others can look into the backups", f"chmod 700 {path}")
+    yield from _health(config, pool)
     yield from _mount(path)
-    room = read_room(path)
-    if reason := too_little_room(room, config):
-        yield Finding("error", "room", reason, more_room(all_unfinished(pool)), unusable=True)
-    else:
-        yield Finding("ok", "room", str(room))
+
+
+def _health(config: Config, pool: Pool) -> Iterator[Finding]:
+    """What everybody says of the pool. The catalogue has a check of its own."""
+    facts = look_at_pool(config)
+    verdict = judge(facts, Limits.of(config))
+    for one in verdict.findings:
+        hint = more_room(all_unfinished(pool)) if one.check == health.ROOM else one.hint
+        if one.check != health.CATALOGUE:
+            yield Finding(one.level, _SUBJECTS.get(one.check, one.check), one.text, hint, one.unusable)
+    for check in verdict.unlooked:
+        if check != health.CATALOGUE:
+            yield Finding("unknown", _SUBJECTS.get(check, check), "could not be looked at", "`backupd doctor` says why")
+    if facts.room and not any(verdict.of(check) for check in (health.ROOM, health.UNALLOCATED, health.USED)):
+        yield Finding("ok", "room", str(facts.room))
+
+
+_SUBJECTS = {health.UNUSABLE: "pool", health.READ_ONLY: "mount"}
 
 
 def _mount(path: Path) -> Iterator[Finding]:
-    options = mount_options(path)
-    if "ro" in options:
-        yield Finding("error", "mount", f"{path} is mounted read-only", "look at dmesg, then mount it read-write", unusable=True)
+    mount, machine = mount_of(path), machine_mount(path)
+    options = mount.super_options
     if "nodatacow" in options or "nodatasum" in options:
         yield Finding("warning", "mount", "mounted with nodatacow or nodatasum: nothing notices damaged data", "mount it without")
-    if not options & {"noatime"}:
+    if machine and "noatime" not in machine.mount_options:
         hint = "mount with noatime: every look at a backup of a writable subvolume costs metadata"
         yield Finding("note", "mount", "access times are kept", hint)
 
@@ -146,14 +162,10 @@ def _catalogue(config: Config) -> Iterator[Finding]:
     except OperatorError as error:
         yield Finding("error", "catalogue", error.message, error.hint)
         return
-    if known not in (None, pool_id):
-        yield Finding(
-            "error",
-            "catalogue",
-            f"{config.pool.state} is of another pool ({known})",
-            "set another `state`, or run `backupd rebuild`",
-        )
-    else:
+    foreign = judge(PoolFacts(foreign=known if known not in (None, pool_id) else ""), Limits.of(config)).of(health.CATALOGUE)
+    for one in foreign:
+        yield Finding(one.level, "catalogue", one.text, one.hint)
+    if not foreign:
         yield Finding("ok", "catalogue", str(config.pool.state))
     if is_on(config.pool.state, pool.filesystem):
         yield Finding(

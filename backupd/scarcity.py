@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from backupd.health.room import for_metadata, lacks_room, least_metadata
 from btrkeep.config import Config
 from btrkeep.pool.room import Room, read_room
 from btrkeep.process.proc import members
@@ -21,7 +22,6 @@ from btrkeep.units import format_size
 
 log = logging.getLogger(__name__)
 
-LEAST_METADATA = 32 << 20
 _PART = 4  # of min_free, and of the room for metadata below which nothing starts
 _SHORTEST, _LONGEST = 0.1, 5.0  # seconds between two looks
 _FASTEST = 128 << 20  # bytes per second, at least, that a pool is thought to be filled with
@@ -39,19 +39,9 @@ class Level:
     metadata: int
 
 
-def least_metadata(total: int) -> int:
-    """Bytes of room for metadata below which no transfer starts: 32 MiB, or a hundredth of a small pool."""
-    return min(LEAST_METADATA, total // 100)
-
-
 def too_little_room(room: Room, config: Config) -> str:
-    """Why no new transfer may start, or nothing. Free in block groups and unallocated count together, and are said apart."""
-    floor = config.pool.min_free.bytes_of(room.total)
-    if room.available < floor:
-        return f"the pool has too little room: {room}, below min_free = {config.pool.min_free}"
-    if _for_metadata(room) < least_metadata(room.total):
-        return f"the pool has too little room for metadata: {room}"
-    return ""
+    """Why no new transfer may start, or nothing."""
+    return lacks_room(room, config.pool.min_free)
 
 
 def first_level(room: Room, config: Config) -> Level:
@@ -61,7 +51,7 @@ def first_level(room: Room, config: Config) -> Level:
 
 def next_level(room: Room, level: Level) -> Level:
     """The level after a transfer was stopped at `level`: the others may use half of what is left."""
-    return Level(min(level.data, room.available // 2), min(level.metadata, _for_metadata(room) // 2))
+    return Level(min(level.data, room.available // 2), min(level.metadata, for_metadata(room) // 2))
 
 
 def running_out(room: Room, level: Level, rate: float = 0.0) -> str:
@@ -73,7 +63,7 @@ def running_out(room: Room, level: Level, rate: float = 0.0) -> str:
         speed = "" if room.available < level.data else f" and become less by {format_size(round(rate))}/s"
         kept = f"{format_size(level.data)} are kept ({_KEPT})"
         return f"the pool has too little room: {format_size(room.available)} are left ({room}){speed}, {kept}"
-    left = _for_metadata(room)
+    left = for_metadata(room)
     if left < level.metadata:
         return f"the pool has too little room for metadata: {format_size(left)} are left, {format_size(level.metadata)} are kept"
     return ""
@@ -81,17 +71,13 @@ def running_out(room: Room, level: Level, rate: float = 0.0) -> str:
 
 def next_look(room: Room, level: Level, rate: float) -> float:
     """Seconds until the next look: a fraction of what it takes to come to the level, at `rate` or the speed of fast disks."""
-    left = min(room.available - level.data, _PART * (_for_metadata(room) - level.metadata))
+    left = min(room.available - level.data, _PART * (for_metadata(room) - level.metadata))
     return min(_LONGEST, max(_SHORTEST, left / (_PART * max(rate, _FASTEST))))
 
 
 def fastest(grown: Mapping[str, int]) -> str:
     """The host whose transfer wrote most; of equals the first by name."""
     return min(grown, key=lambda host: (-grown[host], host))
-
-
-def _for_metadata(room: Room) -> int:
-    return max(room.unallocated, room.metadata_free)
 
 
 class Growth:

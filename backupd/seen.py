@@ -9,6 +9,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from backupd.due import latest
+from backupd.health.judge import Limits, PoolFacts, judge
+from backupd.health.look import look_at_pool
+from backupd.health.verdict import Verdict
 from backupd.status import HostStatus, host_status
 from btrkeep.catalogue import (
     Balance,
@@ -25,10 +28,9 @@ from btrkeep.catalogue import (
 from btrkeep.config import Config
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
-from btrkeep.pool.balance import missing_devices
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.orphans import orphans
-from btrkeep.pool.room import Room, read_room
+from btrkeep.pool.room import Room
 from btrkeep.process.proc import start_time
 
 _FRESH = timedelta(minutes=15)  # three samples
@@ -66,18 +68,15 @@ class PoolNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What `look` found. `fault`: why the pool cannot be used, None when it can; then `room` is there too."""
+    """What `look` found. Without `numbers` the pool could not be looked at."""
 
     config: Config
     now: datetime
     hosts: tuple[HostStatus, ...]
     facts: Mapping[str, HostFacts]
+    pool: PoolFacts
     running: tuple[Progress, ...] = ()
-    fault: str | None = None
-    room: Room | None = None
     numbers: PoolNumbers | None = None
-    missing: tuple[int, ...] = ()
-    """Numbers of devices that the pool is mounted without."""
     expiry: Expiry | None = None
     """The newest one that has ended, or was killed."""
     expiry_totals: ExpiryTotals = _NO_EXPIRY
@@ -89,6 +88,20 @@ class Seen:
     """How many there are in each state."""
     day: tuple[RunTotals, ...] = ()
     """Runs that ended in the last 24 hours."""
+
+    @property
+    def fault(self) -> str:
+        """Why the pool cannot be used, "" when it can."""
+        return self.pool.fault
+
+    @property
+    def room(self) -> Room | None:
+        return self.pool.room
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is wrong with the pool."""
+        return judge(self.pool, Limits.of(self.config))
 
 
 def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> Seen:
@@ -102,18 +115,21 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         now=now,
         hosts=tuple(host_status(host, facts.get(host.name), config.pool.zone, now) for host in config.hosts.values()),
         facts=facts,
+        pool=look_at_pool(config, catalogue),
         running=tuple(one for one in catalogue.progress() if start_time(one.pid) == one.pid_started),
         expiry=next((one for one in catalogue.expiries(2) if _has_ended(one)), None),
         expiry_totals=catalogue.expiry_totals(),
         backups=catalogue.state_counts(),
         day=tuple(catalogue.run_totals(now - DAY, latest(now))),
     )
+    if seen.fault:
+        return seen
     try:
         return _with_pool(seen, catalogue, live=live)
     except PoolUnusable as error:
-        return replace(seen, fault=error.message)
+        return replace(seen, pool=PoolFacts(error.message, error.hint))
     except OSError as error:
-        return replace(seen, fault=f"{config.pool.path}: {error.strerror}")
+        return replace(seen, pool=PoolFacts(f"{config.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)"))
 
 
 def _has_ended(job: Expiry | Balance) -> bool:
@@ -131,9 +147,7 @@ def _with_pool(seen: Seen, catalogue: Catalogue, *, live: bool) -> Seen:
         numbers = numbers_now(read_allocation(pool.path), _waiting(pool.path), seen.now)
     return replace(
         seen,
-        room=read_room(pool.path),
         numbers=numbers,
-        missing=tuple(missing_devices(pool.path)),
         score=catalogue.newest_score(pool.filesystem),
         balance=next((one for one in catalogue.balances(pool.filesystem, 2) if _has_ended(one)), None),
         balance_totals=catalogue.balance_totals(pool.filesystem),

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from backupd.health.verdict import FACT, USED, WARNING, Finding, StoredVerdict, Verdict, as_text
 from bench import make_catalogue, site_history, site_pictures
 from bench.site_history import FILESYSTEM, POOL
 from btrkeep.catalogue import Backup, Catalogue, Progress, Run, StoredAlarm
@@ -22,6 +23,8 @@ from btrkeep.config.published import publish
 from btrkeep.config.values import Window
 
 GROUPS = ("web", "database", "mail", "shop", "lab")
+_FULL = "91.4% of the pool's 40.0 TiB are used, the limit is 90%: 3.4 TiB available"
+_MORE = "keep less, or add a device; `backupd forecast` says when it is full"
 STRIP = 30  # nights of which every run is known
 ZONE = ZoneInfo("Europe/Amsterdam")
 HOSTILE = (
@@ -80,6 +83,7 @@ def make_as(state: Path, wish: Wishes) -> Made:
         catalogue.add_runs(runs(wish, last))
         publish(configuration(state, wish), catalogue, rehearsal=wish.rehearsal, filesystem=FILESYSTEM)
         catalogue.put_alarms(alarms(wish, last, now))
+        catalogue.set_fact(FACT, as_text(StoredVerdict(now, Verdict((Finding(USED, WARNING, _FULL, _MORE),)))))
         for number, host in enumerate(running):
             _start(catalogue, host, number, wish, now)
         site_history.fill(catalogue, now, HOSTILE if wish.hostile else ())
@@ -217,8 +221,7 @@ def alarms(wish: Wishes, last: datetime, now: datetime) -> Iterator[StoredAlarm]
         elif kind_of(number) == "late":
             text = f"{name}: no complete backup for 4d 2h"
             yield StoredAlarm("silent", f"host {name}", text, 0, last - timedelta(days=4), 1, now, None, None)
-    text = "91.4% of the pool's 40.0 TiB are used, the limit is 90%: 3.4 TiB available"
-    yield StoredAlarm("room", "used", text, 0, now - timedelta(days=2), 1, now - timedelta(days=2), None, None)
+    yield StoredAlarm("room", "used", _FULL, 0, now - timedelta(days=2), 1, now - timedelta(days=2), None, None)
     over = now - timedelta(hours=9)
     yield StoredAlarm("devices", "device 2", "device 2 has counted 3 read errors", 3, last, 1, last, over, over)
 

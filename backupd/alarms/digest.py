@@ -54,7 +54,7 @@ def _day_lines(seen: Seen) -> list[str]:
     lines = [_runs_line(seen.day)]
     if seen.room:
         lines.append(f"room: {seen.room}, of {format_size(seen.room.total)}")
-    elif seen.fault is not None:
+    elif seen.fault:
         lines.append(f"the pool cannot be used: {harmless(seen.fault)}")
     if seen.numbers and seen.numbers.size:
         used, allocated = seen.numbers.used / seen.numbers.size, seen.numbers.allocated / seen.numbers.size

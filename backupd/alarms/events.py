@@ -1,25 +1,40 @@
 """What is wrong now: alarms from one look at everything. Pure.
 
-What cannot be known now (how full a pool is that is not mounted) is neither there nor gone: `unknown` names such events.
+An alarm is what is wrong, whether or not anybody is told of it. What cannot be known now (how full a pool is that is not mounted)
+is neither there nor gone: `unknown` names such events.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from backupd.seen import DeviceErrors, Seen
+from backupd.health import verdict as health
+from backupd.health.judge import Limits, judge
+from backupd.health.verdict import Verdict
+from backupd.seen import Seen
 from backupd.status import HostStatus
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.config import HostConfig
-from btrkeep.units import counted, format_duration, format_share, format_size
+from btrkeep.units import format_duration
 
 FAILURE, SUSPECT, SILENT, ROOM, DEVICES = "failure", "suspect", "silent", "room", "devices"
 HOST, UNIT = "host ", "unit "
 """How subjects begin that are hosts or units."""
 POOL = "pool"
-_SLACK = 0.02  # how far below its limit the pool's use must come, for a level that sways must not ring twice a day
+_OF_CHECK = {
+    health.UNUSABLE: (FAILURE, POOL),
+    health.CATALOGUE: (FAILURE, "catalogue"),
+    health.READ_ONLY: (FAILURE, "read-only"),
+    health.MISSING: (DEVICES, "missing device"),
+    health.ERRORS: (DEVICES, "device"),
+    health.ROOM: (ROOM, "min_free"),
+    health.UNALLOCATED: (ROOM, "unallocated"),
+    health.USED: (ROOM, "used"),
+}
+"""Event and subject of what is wrong with the pool."""
 
 Key = tuple[str, str]
+_UNKNOWN: dict[str, str | Key] = {check: what if what == DEVICES else (what, name) for check, (what, name) in _OF_CHECK.items()}
 Known = Mapping[Key, StoredAlarm]
 
 
@@ -61,8 +76,11 @@ def find(seen: Seen, known: Known, units: Mapping[str, bool | None]) -> Found:
     `known` are the alarms as they are remembered: since when a host that never had a backup is waited for, and how full counts as
     full once that was told.
     """
-    alarms = [*_pool(seen), *_hosts(seen, known), *_room(seen, known), *_devices(seen), *_jobs(seen)]
-    unknown: set[str | Key] = {ROOM, DEVICES, (FAILURE, "balance")} if seen.fault is not None else set()
+    verdict = _verdict(seen, known)
+    alarms = [*_pool(verdict, seen.now), *_hosts(seen, known), *_jobs(seen)]
+    unknown: set[str | Key] = {_UNKNOWN[check] for check in verdict.unlooked}
+    if seen.fault:
+        unknown.add((FAILURE, "balance"))
     for unit, failed in units.items():
         stored = known.get((FAILURE, UNIT + unit))
         if failed and stored:
@@ -79,9 +97,18 @@ def unit_failed(unit: str, text: str, status: int, now: datetime) -> Alarm:
     return Alarm(FAILURE, UNIT + unit, text, now, status)
 
 
-def _pool(seen: Seen) -> Iterator[Alarm]:
-    if seen.fault is not None:
-        yield Alarm(FAILURE, POOL, f"the pool cannot be used: {seen.fault}", seen.now)
+def _verdict(seen: Seen, known: Known) -> Verdict:
+    """What stands is known here, of whatever look."""
+    full = known.get((ROOM, "used"))
+    return judge(replace(seen.pool, was_full=full is not None and full.recovered is None), Limits.of(seen.config))
+
+
+def _pool(verdict: Verdict, now: datetime) -> Iterator[Alarm]:
+    for one in verdict.findings:
+        what, subject = _OF_CHECK[one.check]
+        text = f"the pool cannot be used: {one.text}" if one.check == health.UNUSABLE else one.text
+        grade = one.count or (one.check == health.UNALLOCATED and one.level == health.ERROR)
+        yield Alarm(what, subject if one.device is None else f"{subject} {one.device}", text, now, int(grade))
 
 
 def _hosts(seen: Seen, known: Known) -> Iterator[Alarm]:
@@ -119,33 +146,6 @@ def _silent(host: HostConfig, status: HostStatus, seen: Seen, known: Known) -> I
     waited = format_duration((seen.now - since).total_seconds())
     text = f"{host.name}: no complete backup ever, {waited} after it was first looked for"
     yield Alarm(SILENT, HOST + host.name, text, since, ripe=seen.now - since > limit)
-
-
-def _room(seen: Seen, known: Known) -> Iterator[Alarm]:
-    room = seen.room
-    if room is None or not room.total:
-        return
-    used, limit = 1 - room.available / room.total, seen.config.notify.used_limit
-    stored = known.get((ROOM, "used"))
-    if used >= (limit - _SLACK if stored and stored.recovered is None else limit):
-        text = f"{format_share(used)} of the pool's {format_size(room.total)} are used, the limit is {format_share(limit)}: {room}"
-        yield Alarm(ROOM, "used", text, seen.now)
-    if room.available < seen.config.pool.min_free.bytes_of(room.total):
-        text = f"no transfer starts any more: {room}, below min_free = {seen.config.pool.min_free}"
-        yield Alarm(ROOM, "min_free", text, seen.now)
-
-
-def _devices(seen: Seen) -> Iterator[Alarm]:
-    for device in seen.numbers.devices if seen.numbers else ():
-        if device.total:
-            yield Alarm(DEVICES, f"device {device.devid}", _errors(device), seen.now, device.total)
-    for devid in seen.missing:
-        yield Alarm(DEVICES, f"missing device {devid}", f"device {devid} is missing: the pool is mounted without it", seen.now)
-
-
-def _errors(device: DeviceErrors) -> str:
-    kinds = ", ".join(counted(count, f"{name} error") for name, count in device.errors.items() if count)
-    return f"device {device.devid} has counted {kinds}"
 
 
 def _jobs(seen: Seen) -> Iterator[Alarm]:

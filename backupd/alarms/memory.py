@@ -26,12 +26,16 @@ QUIET = timedelta(hours=24)
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What is to be told, and what is to be remembered: `rows` without anything told, `gone` forgotten."""
+    """What is to be told, and what is to be remembered: `rows` without anything told, `gone` forgotten.
+
+    `waiting` are those of the rows that have not lasted long enough to be alarms.
+    """
 
     alarms: tuple[StoredAlarm, ...]
     recoveries: tuple[StoredAlarm, ...]
     rows: tuple[StoredAlarm, ...]
     gone: tuple[Key, ...]
+    waiting: frozenset[Key] = frozenset()
 
     @property
     def any(self) -> bool:
@@ -41,7 +45,7 @@ class News:
     @property
     def standing(self) -> list[StoredAlarm]:
         """All alarms that hold, told or not."""
-        return [row for row in self.rows if row.recovered is None]
+        return [row for row in self.rows if row.recovered is None and row.key not in self.waiting]
 
     def changed(self, known: Known, now: datetime, *, arrived: bool) -> list[StoredAlarm]:
         """The rows to be written; `arrived`: the news have been told. Those of `known` that stay as they are are not among them."""
@@ -79,7 +83,8 @@ def news(known: Known, found: Found, events: Collection[str], now: datetime) -> 
     if "recovery" not in events:  # nobody asked for it: it is as if it had been told
         told = {row.key: replace(row, cleared=now, times=0) for row in recoveries}
         rows, recoveries = [told.get(row.key, row) for row in rows], []
-    return News(tuple(alarms), tuple(recoveries), tuple(rows), tuple(gone))
+    waiting = frozenset(alarm.key for alarm in present.values() if not alarm.ripe)
+    return News(tuple(alarms), tuple(recoveries), tuple(rows), tuple(gone), waiting)
 
 
 def remembered(before: StoredAlarm | None, alarm: Alarm) -> StoredAlarm:

@@ -14,10 +14,11 @@ from backupd.alarms.journal import UnitFailure, has_failed
 from backupd.alarms.memory import News, by_key, news, remembered
 from backupd.alarms.send import Delivery, send
 from backupd.alarms.words import Message
+from backupd.health.verdict import CATALOGUE, FACT, StoredVerdict, Verdict, as_text
 from backupd.seen import look
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.config import Config
-from btrkeep.errors import LockHeld
+from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import format_time, parse_time
 
@@ -31,7 +32,7 @@ _LOCK_SECONDS = 120.0  # others that send: each service may take half a minute
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What was told, or with a dry run would have been."""
+    """What was told, or with a dry run would have been. `first`: those of the alarms that no earlier look has found."""
 
     alarms: Sequence[StoredAlarm] = ()
     recoveries: Sequence[StoredAlarm] = ()
@@ -39,11 +40,12 @@ class Told:
     digest: bool = False
     messages: Sequence[Message] = ()
     services: Sequence[Delivery] = field(default_factory=list)
+    first: Sequence[StoredAlarm] = ()
 
     @property
     def arrived(self) -> bool:
-        """Whether at least one service took all messages; True also when there was none to send."""
-        return not self.messages or not self.services or any(one.arrived for one in self.services)
+        """Whether at least one service took all messages. True also when there was none to send; never without a service."""
+        return not self.messages or any(one.arrived for one in self.services)
 
 
 @contextmanager
@@ -63,26 +65,40 @@ def alone(config: Config, now: datetime) -> Iterator[None]:
 
 
 def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_digest: bool, dry_run: bool) -> Told:
-    """Looks, and tells what is new; with the digest when it is wanted or due."""
+    """Looks, keeps what is wrong, and tells what is new of it; with the digest when it is wanted or due.
+
+    Without [notify] urls all is kept and nothing is told: when there are some, what then stands is new. Raises OperatorError for
+    the catalogue of another pool, whose alarms stay as they are.
+    """
     every = catalogue.alarms()
     stored = {row.key: row for row in every if row.what != SERVICE}
     known = by_key(stored.values(), now)
     seen = look(config, catalogue, now, live=True)
+    see_own(seen.verdict)
     found = news(known, find(seen, known, _units(known)), config.notify.on, now)
     last = catalogue.get_fact(_DIGEST)
-    with_digest = want_digest or digest.is_due(config.notify.digest, config.pool.zone, parse_time(last) if last else None, now)
+    is_due = digest.is_due(config.notify.digest, config.pool.zone, parse_time(last) if last else None, now)
+    with_digest = want_digest or (is_due and bool(config.notify.urls))
     messages = _messages(config, found)
     if with_digest:
         broken = [row for row in every if row.what == SERVICE]
         messages.append(digest.of_day(config.name, _machine(), seen, [*found.standing, *broken]))
-    told = Told(found.alarms, found.recoveries, found.standing, with_digest, messages)
+    first = [row for row in found.alarms if row.key not in stored or stored[row.key].recovered]
+    told = Told(found.alarms, found.recoveries, found.standing, with_digest, messages, first=first)
     if dry_run:
         return told
     told = replace(told, services=_deliver(config, catalogue, messages, every, now))
     catalogue.put_alarms(found.changed(stored, now, arrived=told.arrived), found.gone)
+    catalogue.set_fact(FACT, as_text(StoredVerdict(now, seen.verdict)))
     if with_digest and told.arrived:
         catalogue.set_fact(_DIGEST, format_time(now))
     return told
+
+
+def see_own(verdict: Verdict) -> None:
+    """Raises OperatorError when the catalogue is of another pool."""
+    for one in verdict.of(CATALOGUE):
+        raise OperatorError(one.text, one.hint)
 
 
 def _units(known: Mapping[Key, StoredAlarm]) -> dict[str, bool | None]:
@@ -106,7 +122,7 @@ def tell_failure(config: Config, catalogue: Catalogue | None, failure: UnitFailu
             catalogue.put_alarms([row])
         return Told(standing=[row])
     row = replace(row, grade=alarm.grade)
-    told = Told([row], (), [row], False, [message])
+    told = Told([row], (), [row], False, [message], first=[row])
     if dry_run:
         return told
     told = replace(told, services=_deliver(config, catalogue, [message], every, now))

@@ -12,7 +12,7 @@ from btrkeep.cli import echo_json, table
 from btrkeep.errors import Exit
 from btrkeep.pool.marker import open_pool
 
-_COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
+_COLOURS = {"ok": "green", "unknown": "yellow", "note": "cyan", "warning": "yellow", "error": "red"}
 
 
 @click.command("check")

@@ -12,10 +12,10 @@ import click
 from backupd.cli.context import clock_for, json_option, load_config, now_option
 from backupd.doctor import gather
 from backupd.doctor.facts import Facts
-from backupd.doctor.finding import Finding
+from backupd.doctor.finding import Examined, Finding
 from backupd.doctor.fix import findings_of, fix, refusal, rule_named
 from backupd.doctor.layers import stacks
-from backupd.doctor.rules import RULES, judge
+from backupd.doctor.rules import BY_NAME, RULES, examine
 from btrkeep.cli import echo_json, table
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import open_pool
@@ -39,6 +39,8 @@ def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: boo
     nothing without --fix NAME: then the finding is looked for again, its commands are run, and it is looked whether it is gone.
     What needs the filesystem unmounted is never done, only said.
 
+    A check that could not look says so, and counts neither as well nor as a finding.
+
     Exit status 0: nothing, or only notes; 1: something to act on.
     """
     if dry_run and not name:
@@ -51,22 +53,23 @@ def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: boo
     if name:
         return _fix(rule_named(name), look(), dry_run, as_json, look)
     facts = look()
-    found = judge(facts)
+    found = examine(facts)
     if as_json:
         echo_json(_as_json(facts, found))
     else:
         _show(facts, found, all_checks)
-    return Exit.ATTENTION if any(finding.severity != "note" for finding in found) else Exit.OK
+    return Exit.ATTENTION if any(finding.severity != "note" for finding in found.findings) else Exit.OK
 
 
-def _as_json(facts: Facts, found: list[Finding]) -> dict[str, Any]:
+def _as_json(facts: Facts, found: Examined) -> dict[str, Any]:
     return {
         "filesystem": facts.filesystem.uuid,
         "devices": [
             {"name": device.name, "layers": [asdict(layer) for layer in device.layers]} for device in facts.filesystem.devices
         ],
         "checks": [rule.name for rule in RULES],
-        "findings": [finding_as_json(finding) for finding in found],
+        "not_looked_at": [{"name": one.name, "why": one.why} for one in found.unlooked],
+        "findings": [finding_as_json(finding) for finding in found.findings],
     }
 
 
@@ -84,25 +87,29 @@ def finding_as_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _show(facts: Facts, found: list[Finding], all_checks: bool) -> None:
+def _show(facts: Facts, found: Examined, all_checks: bool) -> None:
     fs = facts.filesystem
     click.echo(f"{printable(str(facts.site.pool))}: filesystem {fs.uuid} on {printable('; '.join(stacks(fs.devices)))}")
     if all_checks:
-        click.echo(f"mounted at {printable(str(fs.target))} with {', '.join(sorted(fs.mount_options | set(fs.options)))}")
-    for finding in found:
+        options = sorted({*(fs.mount_options or ()), *fs.options})
+        click.echo(f"mounted at {printable(str(fs.target))} with {', '.join(options)}")
+    for finding in found.findings:
         click.echo()
         show_finding(finding)
     click.echo()
     if all_checks:
-        well = [(rule.name, rule.looks) for rule in RULES if rule.name not in {finding.name for finding in found}]
+        well = [(name, BY_NAME[name].looks) for name in found.well]
         click.echo(table(well, ["WELL", "NOT FOUND"]) + "\n")
+    for one in found.unlooked:
+        click.echo(f"{click.style(f'not looked at {one.name}', fg='yellow')}: {printable(one.why)}")
     counts = ", ".join(
         counted(number, severity)
         for severity in ("error", "warning", "note")
-        if (number := sum(finding.severity == severity for finding in found))
+        if (number := sum(finding.severity == severity for finding in found.findings))
     )
-    click.echo(f"{counted(len(RULES), 'check')}: {counts or 'nothing to say'}")
-    if fixable := [finding.name for finding in found if finding.fixable]:
+    blind = f"; {len(found.unlooked)} not looked at" if found.unlooked else ""
+    click.echo(f"{counted(len(RULES), 'check')}: {counts or 'nothing to say'}{blind}")
+    if fixable := [finding.name for finding in found.findings if finding.fixable]:
         click.echo(f"`backupd doctor --fix NAME` can mend: {', '.join(dict.fromkeys(fixable))}")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from backupd.cli.context import clock_for, json_option, load_config, now_option
+from backupd.health.verdict import FACT, from_text
 from backupd.seen import look
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json
@@ -34,14 +35,16 @@ def command(ctx: click.Context, textfile: str | None, as_json: bool, now: dateti
     moment = clock_for(open_pool(config.pool.path), now).now() if now else datetime.now(UTC)
     with Catalogue.open(config.pool.state) as catalogue:
         seen, alarms = look(config, catalogue, moment, live=False), catalogue.alarms()
+        kept = from_text(catalogue.get_fact(FACT))
+    looked = kept.looked if kept else None
     from prometheus_client import generate_latest
 
     from backupd.metrics.families import Registry, families
 
     if as_json:
-        echo_json([_as_json(family) for family in families(seen, alarms)])
+        echo_json([_as_json(family) for family in families(seen, alarms, looked)])
         return 0
-    text = generate_latest(Registry(seen, alarms))
+    text = generate_latest(Registry(seen, alarms, looked))
     if textfile is None:
         sys.stdout.buffer.write(text)
         sys.stdout.flush()

@@ -8,13 +8,16 @@ from typing import Any
 import click
 
 from backupd.alarms.journal import read_failure, see_unit
-from backupd.alarms.telling import Told, alone, tell_failure, tell_news, tell_test
+from backupd.alarms.telling import Told, alone, see_own, tell_failure, tell_news, tell_test
 from backupd.cli.context import clock_for, json_option, load_config, now_option
+from backupd.health.judge import Limits, judge
+from backupd.health.look import look_at_pool
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.cli import complain, echo_json
 from btrkeep.config import Config
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.marker import open_pool
+from btrkeep.process.service import is_service, tell
 from btrkeep.units import counted, format_time, printable
 
 
@@ -29,10 +32,12 @@ from btrkeep.units import counted, format_time, printable
 def command(
     ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_run: bool, as_json: bool, now: datetime | None
 ) -> int:
-    """Tell the people in [notify] urls what is new: what failed, what is well again, and once a day how everything is.
+    """Look for what is wrong, and tell the people in [notify] urls what is new of it: what failed, what is well again, and once a
+    day how everything is.
 
     A timer runs it every few minutes. Nothing is told twice as long as it stands, and what comes and goes does not fill a mailbox.
-    What could not be sent is tried again the next time.
+    What could not be sent is tried again the next time. Without urls alarms are kept all the same, for the dashboard and
+    `metrics`; once there are some, what stands then is told as new.
 
     Exit status 1 when no URL took what there was to tell; with --test when one of them did not.
     """
@@ -41,11 +46,8 @@ def command(
     config = load_config(ctx)
     moment = clock_for(open_pool(config.pool.path), now).now() if now else datetime.now(UTC)
     failed = see_unit(unit) if unit is not None else None
-    if not config.notify.urls and not dry_run:
-        if test:
-            raise UsageError("[notify] has no urls", "docs/monitoring.rst shows some")
-        click.echo("nobody is told anything: [notify] has no urls")
-        return Exit.OK
+    if (test or digest) and not config.notify.urls and not dry_run:
+        raise UsageError("[notify] has no urls", "docs/monitoring.rst shows some")
     if test:
         told = tell_test(config, dry_run=dry_run)
     elif failed:
@@ -54,7 +56,7 @@ def command(
         with Catalogue.open(config.pool.state) as catalogue, alone(config, moment):
             told = tell_news(config, catalogue, moment, want_digest=digest, dry_run=dry_run)
     echo_json(_as_json(told, dry_run=dry_run)) if as_json else _show(told, dry_run=dry_run, test=test)
-    missed = any(not one.arrived for one in told.services) if test else not told.arrived
+    missed = any(not one.arrived for one in told.services) if test else bool(told.services) and not told.arrived
     return Exit.ATTENTION if missed else Exit.OK
 
 
@@ -74,6 +76,12 @@ def _catalogue_if_any(config: Config, now: datetime) -> Iterator[Catalogue | Non
         yield None
         return
     with catalogue, alone(config, now):
+        try:
+            see_own(judge(look_at_pool(config, catalogue), Limits.of(config)))
+        except OperatorError as error:
+            complain(error)
+            yield None
+            return
         yield catalogue
 
 
@@ -86,15 +94,25 @@ def _show(told: Told, *, dry_run: bool, test: bool) -> None:
             click.echo(f"{one}: {'works' if one.arrived else f'does not work: {one.reason}'}")
     if test:
         return
-    for row in told.alarms:
+    is_told = dry_run or bool(told.services)
+    for row in told.alarms if is_told else told.first:
         click.echo(f"alarm: {printable(row.text)}")
-    for row in told.recoveries:
+    for row in told.recoveries if is_told else ():
         click.echo(f"over: {printable(row.text)}")
-    standing = counted(len(told.standing), "alarm")
-    if not told.messages:
-        click.echo(f"nothing new; {standing} {'stands' if len(told.standing) == 1 else 'stand'}")
+    if told.first and not is_told:
+        click.echo("kept, and told to nobody: [notify] has no urls")
+    elif not told.messages or not is_told:
+        _say_quietly(f"nothing new; {counted(len(told.standing), 'alarm')} {'stands' if len(told.standing) == 1 else 'stand'}")
     elif told.digest:
         click.echo("the digest would be sent" if dry_run else "the digest was sent" if told.arrived else "the digest was not sent")
+
+
+def _say_quietly(line: str) -> None:
+    """A unit has it in `systemctl status`: its journal need not have it every five minutes."""
+    if is_service():
+        tell(f"STATUS={line}")
+    else:
+        click.echo(line)
 
 
 def _as_json(told: Told, *, dry_run: bool) -> dict[str, Any]:

@@ -7,12 +7,16 @@ import click
 
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened, see_host
 from backupd.due import latest
+from backupd.health import verdict as health
+from backupd.health.judge import Limits, judge
+from backupd.health.look import look_at_pool
 from backupd.status import STATES, HostStatus, host_status
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, table
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
 
+_LEVELS = {health.UNKNOWN: "yellow", health.WARNING: "yellow", health.ERROR: "red"}
 _COLOURS = {"ok": "green", "late": "yellow", "failing": "red", "suspect": "yellow", "never": "red"}
 
 
@@ -27,6 +31,8 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
     late: the newest complete backup is older than 1.5 times `every`. failing: the newest run brought no complete backup. suspect:
     the newest backup lost or missed too much. never: there is no complete backup yet.
 
+    Below the hosts stands what is wrong with the pool itself, as `backupd check` has it.
+
     With HOST, that one alone and at length.
     """
     with opened(ctx, now) as site:
@@ -34,14 +40,18 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
             see_host(site.config, site.catalogue, host)
         found, moment = _statuses(site, host), site.clock.now()
         running = [entry for entry in site.catalogue.progress() if _alive(entry) and host in (None, entry.host)]
+        verdict = judge(look_at_pool(site.config, site.catalogue), Limits.of(site.config))
     if as_json:
-        echo_json({"hosts": [_as_json(status) for status in found], "running": [_progress_as_json(entry) for entry in running]})
-    elif host:
+        hosts, transfers = [_as_json(status) for status in found], [_progress_as_json(entry) for entry in running]
+        echo_json({"hosts": hosts, "running": transfers, "pool": health.as_json(verdict)})
+        return 0
+    if host:
         _show_one(found[0], running, moment) if found else click.echo(
             f"{printable(host)} has backups but is not configured any more"
         )
     else:
         _show_all(found, running, moment)
+    _show_pool(verdict)
     return 0
 
 
@@ -106,6 +116,16 @@ def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str
     if due is None or due > now:
         return format_time(due) if due else "-"
     return f"now, since {format_time(due)}" if at_length else "now"
+
+
+def _show_pool(verdict: health.Verdict) -> None:
+    """Nothing when all was looked at and is well."""
+    for one in verdict.findings:
+        click.echo(f"pool: {click.style(one.level, fg=_LEVELS[one.level], bold=True)}: {printable(one.text)}")
+    if verdict.unlooked:
+        click.echo(f"pool: {click.style('not looked at', fg=_LEVELS[health.UNKNOWN])}: {', '.join(verdict.unlooked)}")
+    if verdict.level != health.OK:
+        click.echo("`backupd check` says what to do")
 
 
 def _remark(status: HostStatus) -> str:

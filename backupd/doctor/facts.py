@@ -1,12 +1,17 @@
 """What the rules judge: plain data about a filesystem, what it lies on, the machine and the configuration. Nothing here acts.
 
-Sizes are bytes, moments aware UTC. None is what could not be found out, and no rule may hold that against anybody.
+Sizes are bytes, moments aware UTC. None is what could not be found out: a rule that needs it says that it did not look
+(`Rule.blind`), and neither finds anything nor counts as well.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+from backupd.health.judge import Limits, PoolFacts, judge
+from backupd.health.verdict import Verdict
+from btrkeep.pool.room import Room
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +55,15 @@ class Device:
 class Filesystem:
     """The filesystem as the kernel has it mounted.
 
-    `profiles`: by type (data, metadata, system, mixed) those that have block groups. `errors`: by devid the counters that are not
-    zero. `quota`: "", "qgroup" or "squota". `reclaim`: by file of sysfs the knobs of the kernel's own reclaim that are on.
-    `features` are those of this filesystem, `kernel_features` those that this kernel knows.
+    `mount_options` are as the machine has them, whatever a service sees of them. `profiles`: by type (data, metadata, system,
+    mixed) those that have block groups. `errors`: by devid the counters that are not zero. `quota`: "", "qgroup" or "squota".
+    `reclaim`: by file of sysfs the knobs of the kernel's own reclaim that are on. `features` are those of this filesystem,
+    `kernel_features` those that this kernel knows.
     """
 
     uuid: str
     target: Path
-    mount_options: frozenset[str]
+    mount_options: frozenset[str] | None
     options: tuple[str, ...]
     features: frozenset[str]
     kernel_features: frozenset[str]
@@ -66,15 +72,13 @@ class Filesystem:
     checksum_driver: str
     profiles: Mapping[str, tuple[str, ...]]
     devices: tuple[Device, ...]
-    missing: tuple[int, ...]
+    missing: tuple[int, ...] | None
     errors: Mapping[int, Mapping[str, int]]
     quota: str
     reclaim: Mapping[Path, str]
-    exclusive_operation: str
-    total: int
+    exclusive_operation: str | None
+    room: Room
     allocated: int
-    unallocated: int
-    metadata_free: int
     subvolumes: int | None
 
     def option(self, name: str) -> str | None:
@@ -91,7 +95,8 @@ class Scrub:
     """The last scrub of each device that is known on this machine, all together.
 
     `finished`: when the oldest of the devices' last complete scrubs began; None: some device has none. `unfinished`: some device's
-    last one was broken off. `running`: it goes on now. `uncorrectable` and `corrected` count its errors.
+    last one was broken off. `running`: it goes on now. `uncorrectable` and `corrected` count its errors. `known`: the file that
+    tells of them could be read, or there is none.
     """
 
     finished: datetime | None = None
@@ -99,6 +104,7 @@ class Scrub:
     running: bool = False
     corrected: int = 0
     uncorrectable: int = 0
+    known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +132,10 @@ class Site:
     `created`: when the pool was. `hosts`: how many are enabled, and `unruled` those of them without any rule of retention.
     `schedule`: what starts backups, names of timers or of files of cron. `own_balance`: something starts btrfs-balancer.
     `mount_option` is that of [expiry], `expiring`: one runs now. `most_backups`: the host that has the most, and how many.
+    `foreign` and `was_full` are as in backupd.health.judge.PoolFacts.
     """
 
-    pool: Path
+    limits: Limits
     name: str
     file: Path
     created: datetime | None = None
@@ -141,6 +148,13 @@ class Site:
     mount_option: str = "none"
     expiring: bool = False
     most_backups: tuple[str, int] | None = None
+    foreign: str | None = ""
+    was_full: bool = False
+
+    @property
+    def pool(self) -> Path:
+        """Where it is."""
+        return self.limits.pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +166,18 @@ class Facts:
     scrub: Scrub
     machine: Machine
     site: Site
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is wrong with the pool, as everybody says it."""
+        fs, site = self.filesystem, self.site
+        of_mount = None if fs.mount_options is None else "ro" in fs.mount_options
+        known = PoolFacts(
+            foreign=site.foreign,
+            read_only="ro" in fs.options or of_mount,
+            missing=fs.missing,
+            errors=fs.errors,
+            room=fs.room,
+            was_full=site.was_full,
+        )
+        return judge(known, site.limits)

@@ -1,4 +1,4 @@
-"""The facts about a mounted btrfs: from /proc/self/mountinfo, /sys/fs/btrfs, and the ioctls that btrkeep.pool knows."""
+"""The facts about a mounted btrfs: from mountinfo, /sys/fs/btrfs, and the ioctls that btrkeep.pool knows."""
 
 import os
 import re
@@ -8,10 +8,11 @@ from pathlib import Path
 
 from backupd.doctor.facts import Filesystem
 from backupd.doctor.layers import SYS, device
-from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
+from backupd.health.look import device_errors
+from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.balance import exclusive_operation, missing_devices
 from btrkeep.pool.marker import filesystem_uuid
-from btrkeep.pool.mounts import mount_of
+from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.room import read_room
 from btrkeep.treescan.subvolumes import count_subvolumes
 
@@ -22,13 +23,13 @@ def read_filesystem(path: Path) -> Filesystem:
     """Of the btrfs that `path` is on. Raises OSError."""
     uuid, mount = filesystem_uuid(path), mount_of(path)
     folder = SYS / "fs" / "btrfs" / uuid
-    room, allocation = read_room(path), read_allocation(path)
+    machine, allocation = machine_mount(path), read_allocation(path)
     checksum, driver = _checksum(folder)
     options = tuple(option for option in mount.super_options if not option.startswith("subvol"))
     return Filesystem(
         uuid=uuid,
         target=mount.target,
-        mount_options=frozenset(mount.mount_options),
+        mount_options=frozenset(machine.mount_options) if machine else None,
         options=options,
         features=frozenset(_names(folder / "features")),
         kernel_features=frozenset(_names(SYS / "fs" / "btrfs" / "features")),
@@ -37,15 +38,13 @@ def read_filesystem(path: Path) -> Filesystem:
         checksum_driver=driver,
         profiles=_profiles(allocation),
         devices=tuple(device(name) for name in _present(folder / "devices")),
-        missing=tuple(missing_devices(path)),
-        errors=_errors(allocation),
+        missing=missing_devices(path),
+        errors=device_errors(allocation),
         quota=_quota(folder / "qgroups"),
         reclaim=_reclaim(folder / "allocation" / "data"),
-        exclusive_operation=exclusive_operation(path),
-        total=room.total,
+        exclusive_operation=exclusive_operation(path) if (folder / "exclusive_operation").exists() else None,
+        room=read_room(path),
         allocated=sum(space.total for space in allocation.spaces),
-        unallocated=room.unallocated,
-        metadata_free=room.metadata_free,
         subvolumes=_subvolumes(path),
     )
 
@@ -81,14 +80,6 @@ def _profiles(allocation: Allocation) -> Mapping[str, tuple[str, ...]]:
         if space.total:
             found.setdefault(space.type, []).append(space.profile)
     return {kind: tuple(sorted(profiles)) for kind, profiles in found.items()}
-
-
-def _errors(allocation: Allocation) -> Mapping[int, Mapping[str, int]]:
-    counted = {
-        one.devid: {name: count for name, count in zip(ERRORS, one.errors or (), strict=False) if count}
-        for one in allocation.devices
-    }
-    return {devid: counts for devid, counts in counted.items() if counts}
 
 
 def _quota(folder: Path) -> str:

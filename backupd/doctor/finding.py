@@ -67,11 +67,16 @@ class Finding:
         return (*(step.line for step in self.steps), *self.commands)
 
 
+def _sees(_: Facts) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A check: from facts to findings, none when all is well. `looks` says in one phrase what it finds, for the documentation.
 
-    `severities` are those that its findings can have; `fixable`: whether any of them can have steps.
+    `severities` are those that its findings can have; `fixable`: whether any of them can have steps. `blind` says why it could not
+    look, "" when it could: a check that finds nothing and is blind is not well.
     """
 
     name: str
@@ -79,3 +84,21 @@ class Rule:
     looks: str
     check: Callable[[Facts], Iterator[Finding]] = field(repr=False)
     fixable: bool = False
+    blind: Callable[[Facts], str] = field(default=_sees, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unlooked:
+    """A check that could not look, and why."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What rules say: findings, the worst first; names of the checks that looked and found nothing; those that could not look."""
+
+    findings: tuple[Finding, ...]
+    well: tuple[str, ...]
+    unlooked: tuple[Unlooked, ...]

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from backupd.doctor.facts import Facts
 from backupd.doctor.finding import Finding, Run, Step, Write
-from backupd.doctor.rules import BY_NAME, judge
+from backupd.doctor.rules import BY_NAME, examine
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.programs import run
 
@@ -22,9 +22,12 @@ def rule_named(name: str) -> str:
     raise UsageError(f"there is no check {name}", f"did you mean {near[0]}?" if near else "`backupd doctor` names what it finds")
 
 
-def findings_of(name: str, facts: Facts) -> list[Finding]:
-    """What that rule finds now."""
-    return judge(facts, [BY_NAME[name]])
+def findings_of(name: str, facts: Facts) -> tuple[Finding, ...]:
+    """What that rule finds now. Raises OperatorError when it cannot look."""
+    found = examine(facts, [BY_NAME[name]])
+    for one in found.unlooked:
+        raise OperatorError(f"{name}: not looked at: {one.why}", "run `backupd doctor` as root, in no service's sandbox")
+    return found.findings
 
 
 def refusal(finding: Finding) -> OperatorError | None:

@@ -17,8 +17,10 @@ def read_scrub(uuid: str, devids: frozenset[int], *, running: bool, folder: Path
     """Of these devices. No file: none was ever done here."""
     try:
         text = (folder / f"scrub.status.{uuid}").read_text(errors="replace")
-    except OSError:
+    except FileNotFoundError:
         return Scrub(running=running)
+    except OSError:
+        return Scrub(running=running, known=False)
     return of_devices({devid: fields for devid, fields in parse(text, uuid).items() if devid in devids}, devids, running=running)
 
 

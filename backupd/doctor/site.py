@@ -8,6 +8,8 @@ from pathlib import Path
 from backupd.doctor.facts import KeyFile, Site
 from backupd.doctor.schedule import what_starts
 from backupd.folders import hosts_of, names_of
+from backupd.health.judge import Limits
+from backupd.health.look import read_catalogue
 from btrkeep.config import Config
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import MARKER, Pool
@@ -20,8 +22,9 @@ def read_site(config: Config, pool: Pool) -> Site:
     by_ssh = any(host.address for host in enabled)
     counts = {host: len(names_of(pool, host)) for host in hosts_of(pool)}
     expiring = read_holder(pool.locks / "expire")
+    foreign, was_full = read_catalogue(config.pool.state, pool.id)
     return Site(
-        pool=pool.path,
+        limits=Limits.of(config),
         name=config.name,
         file=config.file,
         created=_created(pool),
@@ -34,6 +37,8 @@ def read_site(config: Config, pool: Pool) -> Site:
         mount_option=config.expiry.mount_option,
         expiring=expiring is not None and expiring.alive,
         most_backups=max(counts.items(), key=lambda item: item[1], default=None),
+        foreign=foreign,
+        was_full=was_full,
     )
 
 

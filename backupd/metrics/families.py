@@ -1,13 +1,14 @@
 """Samples from one look: pure, so that whoever has the facts can serve them."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from backupd.due import is_due
+from backupd.health import verdict as health
 from backupd.metrics import table
 from backupd.metrics.table import Metric
 from backupd.seen import Seen
@@ -23,29 +24,31 @@ _GOOD_EXPIRY, _BAD_BALANCE = ("complete", "partial"), ("failed", "killed", None)
 class Registry(CollectorRegistry):
     """What prometheus_client's functions take, of one look."""
 
-    def __init__(self, seen: Seen, alarms: Sequence[StoredAlarm]) -> None:
+    def __init__(self, seen: Seen, alarms: Sequence[StoredAlarm], looked: datetime | None) -> None:
         super().__init__(auto_describe=False)
-        self.register(_Look(seen, alarms))
+        self.register(_Look(seen, alarms, looked))
 
 
 class _Look(Collector):
-    def __init__(self, seen: Seen, alarms: Sequence[StoredAlarm]) -> None:
-        self._seen, self._alarms = seen, alarms
+    def __init__(self, seen: Seen, alarms: Sequence[StoredAlarm], looked: datetime | None) -> None:
+        self._seen, self._alarms, self._looked = seen, alarms, looked
 
     def describe(self) -> Iterable[Family]:
         return ()
 
     def collect(self) -> Iterator[Family]:
-        return families(self._seen, self._alarms)
+        return families(self._seen, self._alarms, self._looked)
 
 
-def families(seen: Seen, alarms: Sequence[StoredAlarm]) -> Iterator[Family]:
-    """All families, in the order of the table; one without a sample is left out."""
+def families(seen: Seen, alarms: Sequence[StoredAlarm], looked: datetime | None) -> Iterator[Family]:
+    """All families, in the order of the table; one without a sample is left out. `looked`: when somebody looked for alarms last."""
     samples = _Samples(seen.config.name)
     for collect in (_itself, _hosts, _queue, _pool, _numbers, _free_space, _balance, _expiry):
         collect(samples, seen)
-    for event in (*EVENT_WORDS[:-1], "service"):
-        samples.add(table.ALARMS, sum(row.what == event and row.recovered is None for row in alarms), event)
+    standing = [row.what for row in alarms if row.stands(seen.now - timedelta(seconds=seen.config.notify.silent))]
+    for event in (*EVENT_WORDS[:-1], "service") if looked else ():
+        samples.add(table.ALARMS, standing.count(event), event)
+    samples.add(table.ALARMS_LOOKED, _seconds(looked))
     return samples.families()
 
 
@@ -73,7 +76,7 @@ class _Samples:
 def _itself(samples: _Samples, seen: Seen) -> None:
     samples.add(table.INFO, 1, __version__)
     samples.add(table.LOOKED, seen.now.timestamp())
-    samples.add(table.USABLE, seen.fault is None)
+    samples.add(table.USABLE, not seen.fault)
 
 
 def _hosts(samples: _Samples, seen: Seen) -> None:
@@ -119,7 +122,11 @@ def _pool(samples: _Samples, seen: Seen) -> None:
         samples.add(table.POOL_SIZE, seen.room.total)
         samples.add(table.POOL_AVAILABLE, seen.room.free, "allocated")
         samples.add(table.POOL_AVAILABLE, seen.room.unallocated, "unallocated")
-        samples.add(table.MISSING, len(seen.missing))
+    if seen.pool.missing is not None:
+        samples.add(table.MISSING, len(seen.pool.missing))
+    verdict = seen.verdict
+    for check in health.CHECKS:
+        samples.add(table.HEALTH, health.grade(verdict.level_of(check)), check)
 
 
 def _numbers(samples: _Samples, seen: Seen) -> None:
@@ -150,7 +157,7 @@ def _free_space(samples: _Samples, seen: Seen) -> None:
 
 def _balance(samples: _Samples, seen: Seen) -> None:
     totals = seen.balance_totals
-    if seen.fault is None:  # whose balances they are is known by the filesystem's UUID alone
+    if not seen.fault:  # whose balances they are is known by the filesystem's UUID alone
         samples.add(table.BALANCE_RUNS, totals.runs)
         samples.add(table.BALANCE_GROUPS, totals.block_groups)
         samples.add(table.BALANCE_MOVED, totals.moved)

@@ -73,6 +73,22 @@ RULES = (
         "It is not mounted, or not the one it should be. See: backupd --pool {{ $labels.pool }} check",
     ),
     Rule(
+        "BtrkeepPoolUnwell",
+        f"{m.HEALTH} == 2",
+        "5m",
+        "critical",
+        "Pool {{ $labels.pool }} is not well: {{ $labels.check }}",
+        "See: backupd --pool {{ $labels.pool }} check",
+    ),
+    Rule(
+        "BtrkeepPoolWarning",
+        f"{m.HEALTH} == 1",
+        "1h",
+        "warning",
+        "Something is to be done about pool {{ $labels.pool }}: {{ $labels.check }}",
+        "See: backupd --pool {{ $labels.pool }} check",
+    ),
+    Rule(
         "BtrkeepPoolNearlyFull",
         f"sum by (pool) ({m.POOL_AVAILABLE}) / {m.POOL_SIZE} < 0.1",
         "30m",
@@ -151,6 +167,14 @@ RULES = (
         "warning",
         "A service that tells of pool {{ $labels.pool }} does not work",
         "See: backupd --pool {{ $labels.pool }} notify --test",
+    ),
+    Rule(
+        "BtrkeepAlarmsOld",
+        f"time() - {m.ALARMS_LOOKED} > 3600 or {m.LOOKED} unless on (pool) {m.ALARMS_LOOKED}",
+        "1h",
+        "warning",
+        "Nobody looks for alarms of pool {{ $labels.pool }}",
+        "Look at the timer btrkeep-news@{{ $labels.pool }}.timer.",
     ),
     Rule(
         "BtrkeepMetricsOld",

@@ -89,7 +89,17 @@ EXPIRY_DURATION = Metric("btrkeep_expiry_last_duration_seconds", "gauge", "How l
 EXPIRY_END = Metric("btrkeep_expiry_last_end_timestamp_seconds", "gauge", "When the newest run of expire ended.")
 EXPIRY_OK = Metric("btrkeep_expiry_last_success", "gauge", "1 when the newest run of expire did not fail, else 0.")
 
-ALARMS = Metric("btrkeep_alarms", "gauge", "Alarms of backupd notify that stand, by event.", ("event",))
+HEALTH = Metric(
+    "btrkeep_pool_health",
+    "gauge",
+    "How the pool is, by check: 0 well, 1 a warning, 2 an error. What could not be looked at has no sample.",
+    ("check",),
+)
+
+ALARMS = Metric(
+    "btrkeep_alarms", "gauge", "Alarms that stand, told or not, by event; no sample before backupd notify has looked.", ("event",)
+)
+ALARMS_LOOKED = Metric("btrkeep_alarms_timestamp_seconds", "gauge", "When backupd notify looked for alarms last.")
 
 METRICS = tuple(value for value in list(vars().values()) if isinstance(value, Metric))
 """All of them, in the order in which they are told."""

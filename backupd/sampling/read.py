@@ -5,18 +5,21 @@ from dataclasses import dataclass
 from btrkeep.pool.activity import Counters, read_activity, read_counters
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.marker import Pool
-from btrkeep.pool.mounts import Mount, mount_of
+from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.orphans import orphan_items
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """`orphans`: how many deleted subvolumes wait; None when we may not ask, which needs CAP_SYS_ADMIN."""
+    """`orphans`: how many deleted subvolumes wait; None when we may not ask, which needs CAP_SYS_ADMIN.
+
+    `options`: how the pool is mounted, as the machine has it; without those of the mount where a service cannot see them.
+    """
 
     allocation: Allocation
     counters: Counters
     orphans: int | None
-    mount: Mount
+    options: tuple[str, ...]
     activity: tuple[str, ...]
 
 
@@ -27,9 +30,14 @@ def look(pool: Pool) -> Look:
         allocation,
         read_counters(pool.path),
         _orphans(pool),
-        mount_of(pool.path),
+        _options(pool),
         read_activity(pool.path, [device.devid for device in allocation.devices]),
     )
+
+
+def _options(pool: Pool) -> tuple[str, ...]:
+    machine = machine_mount(pool.path)
+    return (*(machine.mount_options if machine else ()), *mount_of(pool.path).super_options)
 
 
 def _orphans(pool: Pool) -> int | None:

@@ -40,7 +40,7 @@ def make(what: Taken, before: Sample | None) -> Sample:
         counters["clock"] = None  # its nights follow each other within minutes
     between = (what.taken - before.taken).total_seconds() if before else 0.0
     went = flow(before.counters if before else {}, counters, between)
-    allocation, mount = what.look.allocation, what.look.mount
+    allocation = what.look.allocation
     return Sample(
         filesystem=what.pool.filesystem,
         taken=what.taken,
@@ -53,7 +53,7 @@ def make(what: Taken, before: Sample | None) -> Sample:
         orphans=what.look.orphans,
         score=what.score.score if what.score else None,
         scored=what.score.taken if what.score else None,
-        options=",".join(dict.fromkeys((*mount.mount_options, *mount.super_options))),
+        options=",".join(dict.fromkeys(what.look.options)),
         activity=", ".join(what.look.activity),
         seconds=went.seconds,
         read=went.read,

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+_SILENT = "silent"
+
 
 @dataclass(frozen=True, slots=True)
 class StoredAlarm:
@@ -35,6 +37,11 @@ class StoredAlarm:
     def known(self) -> bool:
         """Whether the last that people heard of it is that it is there."""
         return self.told is not None and (self.cleared is None or self.cleared < self.told)
+
+    def stands(self, ripe: datetime) -> bool:
+        """Whether it is an alarm now. A silent host that is waited for since after `ripe`, and nobody was told of, is none yet."""
+        is_waiting = self.what == _SILENT and self.told is None and self.since > ripe
+        return self.recovered is None and not is_waiting
 
 
 @dataclass(frozen=True, slots=True)

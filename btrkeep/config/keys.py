@@ -119,7 +119,8 @@ TABLE = (
 
     Key("urls", (NOTIFY,), kinds.URLS, [], '["mailto://user:password@mail.example.org", "ntfy://topic"]',
         "Who is told, as URLs of the library apprise: mail, Matrix, ntfy, Slack, webhooks and many more. They hold passwords: keep "
-        "the file that they stand in readable by root alone. Without any, nobody is told.", secret=True),
+        "the file that they stand in readable by root alone. Without any, alarms are kept and shown, and nobody is told.",
+        secret=True),
     Key("on", (NOTIFY,), kinds.EVENTS, list(EVENT_WORDS), '["failure", "suspect", "devices"]',
         "What is told at once: ``failure`` (a host, a unit, expiry, the pool), ``suspect`` (a backup that lost too much), "
         "``silent`` (a host without a complete backup for too long), ``room`` (the pool is nearly full), ``devices`` (errors, "
@@ -127,7 +128,7 @@ TABLE = (
     Key("silent", (NOTIFY,), kinds.DURATION, "3d", '"2d"',
         "A host whose newest complete backup is older than this is silent. Hosts that are ``optional`` never are."),
     Key("used_limit", (NOTIFY,), kinds.SHARE, "90%", '"85%"',
-        "How much of the pool's room may be used before it is told."),
+        "How much of the pool's room may be used before that is an alarm, and a warning of ``check``, ``doctor`` and ``status``."),
     Key("digest", (NOTIFY,), kinds.TIME_OF_DAY, "08:00", '"07:30"',
         'When the summary of the day is sent, in the pool\'s zone. ``"none"``: never.'),
     Key("ping", (NOTIFY,), kinds.PING, None, '"https://hc-ping.com/00000000-0000-4000-8000-000000000000"',

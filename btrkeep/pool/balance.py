@@ -119,12 +119,18 @@ def exclusive_operation(path: Path) -> str:
         return "none"
 
 
-def missing_devices(path: Path) -> list[int]:
-    """The numbers of devices that the filesystem of `path` is mounted without. Raises OSError."""
+def missing_devices(path: Path) -> tuple[int, ...] | None:
+    """The numbers of devices that the filesystem of `path` is mounted without. Raises OSError.
+
+    None where the kernel does not tell: before Linux 5.6, or where /sys cannot be seen.
+    """
     found = []
-    with suppress(FileNotFoundError):  # before Linux 5.6 the kernel does not tell
-        for device in (_SYSFS / filesystem_uuid(path) / "devinfo").iterdir():
-            with suppress(FileNotFoundError):  # removed between the two looks
-                if (device / "missing").read_text().strip() == "1":
-                    found.append(int(device.name))
-    return sorted(found)
+    try:
+        devices = list((_SYSFS / filesystem_uuid(path) / "devinfo").iterdir())
+    except FileNotFoundError:
+        return None
+    for device in devices:
+        with suppress(FileNotFoundError):  # removed between the two looks
+            if (device / "missing").read_text().strip() == "1":
+                found.append(int(device.name))
+    return tuple(sorted(found))

@@ -46,12 +46,14 @@ _REFUSED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A line of /proc/self/mountinfo. `root`: which folder of the filesystem is mounted here; on btrfs from the top subvolume on.
+    """A line of mountinfo. `root`: which folder of the filesystem is mounted here; on btrfs from the top subvolume on.
 
-    `mount_options` are those of this mount (nosuid, noatime, ...), `super_options` those of the filesystem.
+    `device` is the number of the filesystem ("0:42"). `mount_options` are those of this mount (nosuid, noatime, ...),
+    `super_options` those of the filesystem.
     """
 
     id: int
+    device: str
     target: Path
     source: str
     filesystem: str
@@ -89,9 +91,25 @@ def _mount_of_descriptor(fd: int, path: Path) -> Mount:
     raise FileNotFoundError(errno.ENOENT, "its mount is not in /proc/self/mountinfo", str(path))
 
 
-def mounts() -> list[Mount]:
-    """All mounts that this process sees, in the order in which they were made."""
-    return [_parse(line) for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
+def mounts(process: int | str = "self") -> list[Mount]:
+    """All mounts that a process sees, in the order in which they were made. Raises OSError."""
+    return [_parse(line) for line in Path(f"/proc/{process}/mountinfo").read_bytes().splitlines()]
+
+
+def machine_mount(path: Path) -> Mount | None:
+    """The mount that `path` is on, as the machine has it; None when that cannot be seen from here. Raises OSError.
+
+    systemd gives a unit a copy of every mount, with flags of the unit's own: nosuid with NoNewPrivileges=, ro with
+    ProtectSystem=strict. What is changed in the machine afterwards does not reach the copy. The machine's are those of process 1.
+    """
+    own = mount_of(path)
+    try:
+        every = [mount for mount in mounts(1) if mount.device == own.device]
+    except OSError:  # processes of others may be hidden
+        return None
+    if not every:  # it is mounted for us alone, by whoever started us
+        return own
+    return next((mount for mount in reversed(every) if (mount.root, mount.target) == (own.root, own.target)), None)
 
 
 def _parse(line: bytes) -> Mount:
@@ -101,6 +119,7 @@ def _parse(line: bytes) -> Mount:
     filesystem, source, options = (_unescaped(field) for field in fields[dash + 1 : dash + 4])
     return Mount(
         id=int(fields[0]),
+        device=fields[2].decode("ascii"),
         target=Path(_unescaped(fields[4])),
         source=source,
         filesystem=filesystem,

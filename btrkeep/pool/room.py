@@ -17,7 +17,7 @@ class Room:
 
     `free` is unused inside allocated data block groups, `unallocated` is not given to any block group yet (as data would
     be stored: halved for raid1 and dup), `total` is what the filesystem would hold with nothing in it. `metadata_free` is what is
-    unused in allocated metadata block groups beyond the kernel's own reserve.
+    unused in allocated metadata block groups, mixed ones among them, beyond the kernel's own reserve.
     """
 
     total: int
@@ -48,7 +48,7 @@ def read_room(path: Path) -> Room:
     available = max(0, counted.f_bavail * counted.f_frsize - waiting)
     free = sum(space.total_bytes - space.used_bytes for space in spaces if space.type & btrfs.BLOCK_GROUP_DATA)
     free = max(0, free - waiting)
-    metadata = sum(space.total_bytes - space.used_bytes for space in spaces if space.type == btrfs.BLOCK_GROUP_METADATA)
+    metadata = sum(space.total_bytes - space.used_bytes for space in spaces if space.type & btrfs.BLOCK_GROUP_METADATA)
     reserve = sum(space.total_bytes for space in spaces if space.type & btrfs.SPACE_INFO_GLOBAL_RSV)
     return Room(
         total=counted.f_blocks * counted.f_frsize,

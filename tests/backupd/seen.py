@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from backupd.health.judge import PoolFacts
 from backupd.seen import DeviceErrors, PoolNumbers, Seen
 from backupd.status import host_status
 from btrkeep.catalogue import Balance, Expiry, HostFacts
@@ -20,10 +21,16 @@ def config(*hosts: HostConfig, **notify: Any) -> Config:
     return Config(Path("/etc/main.toml"), "main", pool, notify=NotifySettings(**notify), hosts={host.name: host for host in hosts})
 
 
+def well(**others: Any) -> PoolFacts:
+    """A pool with which nothing is wrong but what is said."""
+    room = Room(100 * GIB, 20 * GIB, 60 * GIB, GIB)
+    return PoolFacts(**{"foreign": "", "read_only": False, "missing": (), "errors": {}, "room": room, **others})
+
+
 def seen(of: Config, facts: dict[str, HostFacts] | None = None, now: datetime = NOW, **others: Any) -> Seen:
     known = facts or {}
     hosts = tuple(host_status(host, known.get(host.name), of.pool.zone, now) for host in of.hosts.values())
-    return Seen(of, now, hosts, known, **{"room": Room(100 * GIB, 20 * GIB, 60 * GIB, GIB), "numbers": numbers(), **others})
+    return Seen(of, now, hosts, known, **{"pool": well(), "numbers": numbers(), **others})
 
 
 def numbers(**errors: int) -> PoolNumbers:

@@ -6,11 +6,12 @@ import pytest
 
 from backupd.alarms.events import Known, find
 from backupd.alarms.night import judge
+from backupd.health.judge import PoolFacts
 from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.config import HostConfig
 from btrkeep.pool.room import Room
 from tests.backupd.facts import ago, facts
-from tests.backupd.seen import GIB, balance, config, expiry, numbers, seen
+from tests.backupd.seen import GIB, balance, config, expiry, seen, well
 
 WEB = HostConfig("web1", paths=("/etc",))
 FINE = facts(complete=10, run=10, outcome="complete")
@@ -59,21 +60,21 @@ def test_a_host_without_any_backup_is_silent_when_it_was_waited_for_long_enough(
 
 def test_the_limit_of_room_is_left_again_only_well_below_it() -> None:
     def found(used: int, known: Known) -> list[str]:
-        look = seen(config(), room=Room(100 * GIB, 0, (100 - used) * GIB, GIB))
+        look = seen(config(), pool=well(room=Room(100 * GIB, 0, (100 - used) * GIB, GIB)))
         return [alarm.subject for alarm in find(look, known, {}).alarms]
 
     standing = {("room", "used"): stored("room", "used")}
     assert [found(89, {}), found(90, {})] == [[], ["used"]]
     assert [found(89, standing), found(88, standing), found(87, standing)] == [["used"], ["used"], []]
-    assert found(96, {}) == ["used", "min_free"]
+    assert found(96, {}) == ["min_free", "used"]
 
 
 def test_errors_of_a_device_are_graded_by_their_number_and_missing_ones_named() -> None:
-    look = seen(config(), numbers=numbers(write=3, corruption=1), missing=(4,))
+    look = seen(config(), pool=well(errors={2: {"write": 3, "corruption": 1}}, missing=(4,)))
     alarms = find(look, {}, {}).alarms
     assert [(alarm.subject, alarm.grade, alarm.text) for alarm in alarms] == [
-        ("device 2", 4, "device 2 has counted 3 write errors, 1 corruption error"),
         ("missing device 4", 0, "device 4 is missing: the pool is mounted without it"),
+        ("device 2", 4, "device 2 has counted 3 write errors, 1 corruption error"),
     ]
 
 
@@ -96,7 +97,7 @@ def test_so_is_a_balance(outcome: str | None, wrong: bool) -> None:
 
 
 def test_what_a_pool_that_is_gone_cannot_tell_is_not_taken_for_well() -> None:
-    found = find(seen(config(), fault="/srv/backup is not mounted", room=None, numbers=None), {}, {})
+    found = find(seen(config(), pool=PoolFacts("/srv/backup is not mounted"), numbers=None), {}, {})
     assert [alarm.text for alarm in found.alarms] == ["the pool cannot be used: /srv/backup is not mounted"]
     assert not found.tells_of(("room", "used"))
     assert not found.tells_of(("devices", "device 2"))

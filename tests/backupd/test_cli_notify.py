@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -209,11 +210,79 @@ def test_words_that_are_no_unit_or_do_not_go_together_are_refused(told: Nights, 
     assert told.backupd("notify", *words, check=False).returncode == 2
 
 
-def test_without_urls_nobody_is_told_and_that_is_no_failure(told: Nights) -> None:
+def test_without_urls_alarms_are_kept_and_told_as_new_once_there_are_some(told: Nights, server: Web) -> None:
+    urls = told.tables["notify"]["urls"]
+    breaks(told)
+    told.night("web1")
+    told.settings("notify", urls=[], used_limit="0%")
+    first, second = (told.backupd("notify").stdout.splitlines() for _ in range(2))
+    assert [line.split(":")[0] for line in first] == ["alarm", "alarm", "kept, and told to nobody"]
+    assert second == ["nothing new; 2 alarms stand"]
+    assert told.backupd("notify", "--failed", UNIT, env=systemd(told, FAILED)).returncode == 0
+    kept = [("failure", "host web1", 0, 0), ("failure", f"unit {UNIT}", 0, 0), ("room", "used", 0, 0)]
+    assert sorted(row for row in alarm_rows(told) if row[0] != "silent") == kept  # web1 is waited for besides
+    metrics = told.backupd("metrics").stdout
+    assert 'btrkeep_alarms{event="failure",pool="main"} 2.0' in metrics
+    assert 'btrkeep_alarms{event="room",pool="main"} 1.0' in metrics
+    told.settings("notify", urls=[], used_limit="100%")
+    notify(told)  # what is over before anybody could hear of it is forgotten
+    told.settings("notify", urls=urls)
+    told.backupd("notify", env=systemd(told, FAILED))
+    assert [message["title"] for message in server.json()] == ["btrkeep main: 2 alarms"]
+    known = sorted(row for row in alarm_rows(told) if row[0] != "silent")
+    assert known == [(what, subject, 1, 0) for what, subject, *_ in kept[:2]]
+    assert told.backupd("notify", env=systemd(told, FAILED)).stdout == "nothing new; 2 alarms stand\n"
+    assert len(server.got) == 1
+
+
+def test_what_people_know_stays_true_while_there_are_no_urls(told: Nights, server: Web) -> None:
+    urls = told.tables["notify"]["urls"]
+    told.settings("notify", used_limit="0%")
+    assert len(notify(told)["alarms"]) == 1
+    told.settings("notify", urls=[], used_limit="100%")
+    notify(told)
+    assert ("room", "used", 1, 1) in alarm_rows(told), "they still believe that it is full"
+    told.settings("notify", urls=urls)
+    assert [row["subject"] for row in notify(told)["recoveries"]] == ["used"]
+    assert [message["type"] for message in server.json()] == ["warning", "success"]
+
+
+def test_without_urls_there_is_no_digest_no_test_and_a_unit_says_nothing_in_its_journal(told: Nights) -> None:
+    told.settings("notify", urls=[], digest="00:00")
+    for words in ("--test", "--digest"):
+        assert told.backupd("notify", words, check=False).returncode == 2
+    place = told.state.parent / "notify.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd_listens:
+        systemd_listens.bind(str(place))
+        done = told.backupd("notify", env={"NOTIFY_SOCKET": str(place)})
+        assert (done.stdout, done.stderr) == ("", "")
+        assert systemd_listens.recv(1000) == b"STATUS=nothing new; 0 alarms stand"
+    assert 'btrkeep_alarms{event="room",pool="main"} 0.0' in told.backupd("metrics").stdout
+
+
+def test_alarms_are_zero_only_once_somebody_has_looked(told: Nights) -> None:
     told.settings("notify", urls=[])
-    assert told.backupd("notify").stdout == "nobody is told anything: [notify] has no urls\n"
-    assert told.backupd("notify", "--failed", UNIT).returncode == 0
-    assert told.backupd("notify", "--test", check=False).returncode == 2
+    before = told.backupd("metrics").stdout
+    assert "btrkeep_alarms{" not in before
+    assert "btrkeep_alarms_timestamp_seconds{" not in before
+    notify(told)
+    assert "btrkeep_alarms_timestamp_seconds{" in told.backupd("metrics").stdout
+    assert 'btrkeep_alarms{event="silent",pool="main"} 0.0' in told.backupd("metrics").stdout, "web1 is only waited for"
+
+
+def test_the_alarms_of_another_pools_catalogue_are_left_alone(told: Nights, server: Web) -> None:
+    breaks(told)
+    told.night("web1")
+    notify(told)
+    with closing(sqlite3.connect(told.state / "catalogue.sqlite")) as connection, connection:
+        connection.execute("INSERT OR REPLACE INTO about (name, value) VALUES ('pool_id', 'another')")
+    rows = alarm_rows(told)
+    told.host("web1", told.source)
+    done = told.backupd("notify", check=False)
+    assert (done.returncode, "is of another pool (another)" in done.stderr) == (1, True)
+    told.backupd("notify", "--failed", UNIT, env=systemd(told, FAILED))
+    assert alarm_rows(told) == rows
+    assert server.json()[-1]["title"].endswith(f"{UNIT} failed")
 
 
 def test_check_warns_of_a_file_with_secrets_that_others_may_read_and_of_urls_that_nobody_understands(told: Nights) -> None:

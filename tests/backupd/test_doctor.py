@@ -14,9 +14,12 @@ from backupd.doctor.facts import Device, Facts, Filesystem, KeyFile, Layer, Mach
 from backupd.doctor.finding import SEVERITIES, Finding, Rule, Run, Write
 from backupd.doctor.fix import fix, refusal, rule_named
 from backupd.doctor.page import refreshed
-from backupd.doctor.rules import BY_NAME, RULES, judge
+from backupd.doctor.rules import BY_NAME, RULES, examine, judge
 from backupd.doctor.rules.shape import is_accelerated
+from backupd.health.judge import Limits
+from btrkeep.config.values import MinFree
 from btrkeep.errors import OperatorError, UsageError
+from btrkeep.pool.room import Room
 from tests.beds import TOP, work
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -42,14 +45,13 @@ FILESYSTEM = Filesystem(
     quota="",
     reclaim={},
     exclusive_operation="none",
-    total=40 * TIB,
+    room=Room(40 * TIB, TIB, 30 * TIB, 10 * GIB),
     allocated=2 * TIB,
-    unallocated=30 * TIB,
-    metadata_free=10 * GIB,
     subvolumes=90_000,
 )
+LIMITS = Limits(Path("/srv/the pool/backup"), Path("/var/lib/btrkeep/main"), MinFree("5%", 0.05), 0.9)
 SITE = Site(
-    pool=Path("/srv/the pool/backup"),
+    limits=LIMITS,
     name="main",
     file=Path("/etc/btrkeep/main.toml"),
     created=NOW - timedelta(days=400),
@@ -89,6 +91,10 @@ def machine(**changes: Any) -> Facts:
     return replace(WELL, machine=replace(WELL.machine, **changes))
 
 
+def limited(used_limit: float, room: Room) -> Facts:
+    return replace(fs(room=room), site=replace(SITE, limits=replace(LIMITS, used_limit=used_limit)))
+
+
 MD = Layer("md0", "md", "raid6", True, True)
 ISCSI = Layer("sda", "iscsi", rotational=False)
 MPATH = (Layer("dm-0", "multipath", "pool", rotational=False), ISCSI, Layer("sdb", "iscsi", rotational=False))
@@ -103,9 +109,12 @@ FOUND: list[tuple[str, str, Facts]] = [
     ("cache", "note", one_device(Layer("dm-1", "dm-cache"), Layer("sda", "sata"))),
     ("healing", "note", one_device(MD, metadata="single")),
     ("loop", "note", one_device(Layer("loop0", "loop", "/var/pool.img"))),
-    ("unallocated", "warning", fs(unallocated=3 * GIB)),
-    ("unallocated", "error", fs(unallocated=3 * GIB, metadata_free=1 << 20)),
-    ("unallocated", "warning", fs(total=100 * GIB, unallocated=2 * GIB - 1)),
+    ("room", "error", limited(1.0, Room(40 * TIB, TIB, 5 * GIB, GIB))),
+    ("used", "warning", fs(room=Room(40 * TIB, 4 * TIB - 5 * GIB, 5 * GIB, GIB))),
+    ("unallocated", "warning", fs(room=Room(40 * TIB, 10 * TIB, 3 * GIB, 10 * GIB))),
+    ("unallocated", "error", fs(room=Room(40 * TIB, 10 * TIB, 3 * GIB, 1 << 20))),
+    ("unallocated", "warning", fs(room=Room(100 * GIB, 50 * GIB, 2 * GIB - 1, 10 * GIB))),
+    ("catalogue", "error", site(foreign="0815")),
     ("scrub", "warning", scrubbed(finished=OLD)),
     ("scrub", "warning", scrubbed(finished=None)),
     ("scrub", "warning", scrubbed(finished=None, unfinished=True)),
@@ -163,9 +172,8 @@ WELL_TOO: Mapping[str, Facts] = {
     "never a scrub, and the pool is new": replace(
         scrubbed(finished=None), site=replace(SITE, created=NOW - timedelta(days=34))
     ),
-    "never a scrub, and nobody knows how old the pool is": replace(scrubbed(finished=None), site=replace(SITE, created=None)),
     "errors that scrub has corrected": scrubbed(corrected=7),
-    "a small filesystem with the share free": fs(total=100 * GIB, unallocated=2 * GIB, metadata_free=GIB),
+    "a small filesystem with the share free": fs(room=Room(100 * GIB, 50 * GIB, 2 * GIB, GIB)),
     "a commit interval at the limits": on("commit=10"),
     "the other limit": on("commit=300"),
     "zstd of level 3": fs(options=("rw", "compress=zstd:3", "space_cache=v2")),
@@ -184,18 +192,55 @@ WELL_TOO: Mapping[str, Facts] = {
         fs(checksum="sha256", checksum_driver="sha256-lib"), machine=replace(WELL.machine, cpu=frozenset({"sha_ni"}))
     ),
     "xxhash needs no help": fs(checksum="xxhash64", checksum_driver="xxhash64-generic"),
-    "a kernel that does not name the driver": fs(checksum="", checksum_driver=""),
     "Debian's rsync, of the first safe version": machine(rsync=(3, 4, 3)),
-    "an rsync that says no number": machine(rsync=None),
-    "a clock of which nothing is known": machine(clock=None),
     "no host by ssh": site(key=None, known_hosts=None),
     "no timer, and no host": site(schedule=(), hosts=0),
     "300 backups": site(most_backups=("web1", 300)),
     "no backup at all": site(most_backups=None),
     "a running balance": fs(exclusive_operation="balance"),
-    "subvolumes that could not be counted": fs(subvolumes=None),
     "a mixed filesystem on one disk": fs(devices=(DISK,), profiles={"mixed": ("dup",), "system": ("dup",)}),
 }  # fmt: skip
+
+UNSEEN = {"skinny-metadata", "block-group-tree"}
+BARE = {"missing-device", "degraded", "cache", "healing", "loop", "metadata-profile", "dup-metadata"}
+# What could not be found out, and the checks that must not call it well.
+BLIND: tuple[tuple[Facts, set[str]], ...] = (
+    (fs(mount_options=None), {"read-only", "atime", "nosuid"}),
+    (fs(missing=None), {"missing-device"}),
+    (on("degraded", missing=None), {"missing-device", "degraded"}),
+    (fs(devices=()), BARE - {"missing-device", "degraded"}),
+    (fs(features=frozenset(), allocated=4 * TIB), UNSEEN),
+    (fs(checksum="", checksum_driver=""), {"checksum"}),
+    (fs(subvolumes=None), {"subvolumes"}),
+    (fs(exclusive_operation=None), {"balance"}),
+    (on("ssd", devices=(Device((Layer("sda", "disk"),)),) * 2), {"ssd"}),
+    (replace(scrubbed(finished=None), site=replace(SITE, created=None)), {"scrub"}),
+    (scrubbed(finished=None, known=False, running=True), {"scrub"}),
+    (machine(clock=None), {"clock"}),
+    (machine(rsync=None), {"rsync"}),
+    (site(foreign=None), {"catalogue"}),
+)
+
+
+@pytest.mark.parametrize(("facts", "names"), BLIND, ids=[min(names) for _, names in BLIND])
+def test_what_could_not_be_looked_at_is_neither_found_nor_well(facts: Facts, names: set[str]) -> None:
+    found = examine(facts)
+    assert {one.name for one in found.unlooked} == names
+    assert all(one.why for one in found.unlooked)
+    assert (found.findings, names & set(found.well)) == ((), set())
+    assert len(found.well) + len(names) == len(RULES)
+
+
+def test_no_check_is_blind_where_all_is_known_and_a_blind_one_that_finds_something_has_looked() -> None:
+    assert (examine(WELL).unlooked, len(examine(WELL).well)) == ((), len(RULES))
+    found = examine(replace(fs(subvolumes=None), site=replace(SITE, most_backups=("web1", 301))))
+    assert ([one.name for one in found.findings], found.unlooked) == (["subvolumes"], ())
+
+
+def test_nothing_is_called_mended_that_cannot_be_looked_at_afterwards() -> None:
+    (found,) = judge(fs(mount_options=frozenset({"rw", "relatime", "nosuid", "nodev"})))
+    with pytest.raises(OperatorError, match="not looked at"):
+        fix(replace(found, steps=(Run(("true",)),)), lambda: fs(mount_options=None))
 
 
 def test_a_healthy_pool_gives_nothing_to_say() -> None:

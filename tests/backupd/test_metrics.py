@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from backupd.health.judge import PoolFacts
 from backupd.metrics.documents import documents
 from backupd.metrics.families import Registry, families
 from backupd.metrics.table import METRICS
@@ -48,7 +49,7 @@ def everything() -> bytes:
         numbers=numbers(write=3),
     )
     alarm = StoredAlarm("failure", "host web1", "", 0, NOW, 1, None, None, None)
-    return generate_latest(Registry(look, [alarm]))
+    return generate_latest(Registry(look, [alarm], NOW))
 
 
 def samples(text: bytes | str) -> dict[str, float]:
@@ -92,15 +93,15 @@ def test_values_are_those_of_the_facts() -> None:
 
 
 def test_what_is_not_known_has_no_sample() -> None:
-    look = seen(config(WEB), fault="not mounted", room=None, numbers=None)
-    found = samples(generate_latest(Registry(look, [])))
+    look = seen(config(WEB), pool=PoolFacts("not mounted"), numbers=None)
+    found = samples(generate_latest(Registry(look, [], None)))
     assert found["btrkeep_pool_usable"] == 0
     assert not any(re.match("btrkeep_(pool_size|devices|space|orphans|host_last|balance|free_space)", name) for name in found)
 
 
 def test_the_same_facts_give_the_same_families_each_time() -> None:
     look = seen(config(WEB))
-    assert [family.samples for family in families(look, [])] == [family.samples for family in families(look, [])]
+    assert [family.samples for family in families(look, [], NOW)] == [family.samples for family in families(look, [], NOW)]
 
 
 @pytest.mark.btrfs

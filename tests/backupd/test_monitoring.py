@@ -93,6 +93,10 @@ def filling(size: str) -> dict[str, str]:
     return gauge("devices_used_bytes", "0+1x400") | gauge("devices_size_bytes", size)
 
 
+def lately(*names: str) -> dict[str, str]:
+    return {series: values for name in names for series, values in gauge(f"{name}_timestamp_seconds", "0+300x99").items()}
+
+
 # What goes on, when one looks, and whether the alert is there then. No alert is looked at twice at the same time.
 CASES = (
     ("BtrkeepHostSilent", success("false"), "3d1h", True),
@@ -108,6 +112,10 @@ CASES = (
     ("BtrkeepManyHostsFailing", hosts("1x99"), "3h", False),
     ("BtrkeepPoolUnusable", gauge("pool_usable", "0x99"), "10m", True),
     ("BtrkeepPoolUnusable", gauge("pool_usable", "1x99"), "20m", False),
+    ("BtrkeepPoolUnwell", gauge("pool_health", "2x99", check="room"), "10m", True),
+    ("BtrkeepPoolUnwell", gauge("pool_health", "1x99", check="room"), "20m", False),
+    ("BtrkeepPoolWarning", gauge("pool_health", "1x99", check="used"), "2h", True),
+    ("BtrkeepPoolWarning", gauge("pool_health", "0x99", check="used"), "3h", False),
     ("BtrkeepPoolNearlyFull", room("5x99", "4x99"), "1h", True),
     ("BtrkeepPoolNearlyFull", room("5x99", "6x99"), "2h", False),
     ("BtrkeepUnallocatedLow", room("50x99", "1x99"), "2h", True),
@@ -128,6 +136,9 @@ CASES = (
     ("BtrkeepBalanceFailed", gauge("balance_last_success", "1x9"), "10m", False),
     ("BtrkeepNotifierBroken", gauge("alarms", "1x99", event="service"), "2h", True),
     ("BtrkeepNotifierBroken", gauge("alarms", "1x99", event="failure"), "3h", False),
+    ("BtrkeepAlarmsOld", gauge("alarms_timestamp_seconds", "0x99"), "3h", True),
+    ("BtrkeepAlarmsOld", gauge("look_timestamp_seconds", "0+300x99"), "2h", True),
+    ("BtrkeepAlarmsOld", lately("look", "alarms"), "4h", False),
     ("BtrkeepMetricsOld", gauge("look_timestamp_seconds", "0x99"), "2h", True),
     ("BtrkeepMetricsOld", gauge("look_timestamp_seconds", "0+300x99"), "3h", False),
     ("BtrkeepSamplesOld", gauge("pool_timestamp_seconds", "0x99"), "3h", True),

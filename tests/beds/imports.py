@@ -31,6 +31,7 @@ DOORS = {
     ("web", "backupd.strip"),
     ("web", "backupd.expire.plan"),
     ("web", "backupd.alarms.words"),
+    ("web", "backupd.health.verdict"),
     ("web", "backupd.rsync.meaning"),
     # the same sums and charts of samples,
     ("web", "backupd.sampling.trend"),

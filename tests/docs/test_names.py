@@ -8,6 +8,7 @@ import click
 import pytest
 
 from backupd.cli import COMMANDS, group
+from backupd.health.verdict import CHECKS, LEVELS
 from backupd.record import Record
 from backupd.status import STATES
 from backupd.synced import MARK
@@ -90,8 +91,8 @@ def own_words(pages: dict[str, Page]) -> set[str]:
         "killed",
         "partial",
         "note",
-        "warning",
-        "error",
+        *LEVELS,
+        *CHECKS,
     }
     files = {"data", "latest", ".working", "night", ".btrkeep", "backup.json", "notes.json", "pool.json", "null"}
     return KEYS | {*COMMANDS} | keys | states | files | {*Record.__dataclass_fields__, MARK}

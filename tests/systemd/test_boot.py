@@ -165,6 +165,8 @@ def test_the_hardened_root_service_sees_what_root_sees(served: Booted) -> None:
         return {finding["name"] for finding in json.loads(served.read(name))["findings"]}
 
     assert found("doctor-inside") == found("doctor-outside")
+    blind = {one["name"] for one in json.loads(served.read("doctor-inside"))["not_looked_at"]}
+    assert blind == {"clock"}, "its sandbox keeps it from asking the kernel, and that is no clock that is well"
     assert "policy" in json.loads(served.read("planned"))
     assert json.loads(served.read("held"))["why"] == "kept (alice)"
 

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from flask.testing import FlaskClient
 
+from backupd.health.verdict import FACT, StoredVerdict, Verdict, as_text
 from btrkeep.catalogue import Backup, Catalogue, Run
 from btrkeep.config.model import Config, HostConfig, PoolSettings
 from btrkeep.config.published import publish
@@ -92,6 +93,7 @@ def write(
     settings = PoolSettings(Path("/srv/backup"), state, **{"zone": BERLIN, **pool})
     config = Config(Path("/etc/btrkeep/main.toml"), "main", settings, hosts={host.name: host for host in hosts})
     publish(config, catalogue, rehearsal=False, filesystem=FILESYSTEM)
+    catalogue.set_fact(FACT, as_text(StoredVerdict(NOW, Verdict())))
     for one in backups:
         catalogue.put_backup(one)
     catalogue.add_runs(runs)

@@ -2,18 +2,20 @@
 
 import re
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from time import sleep
 
 import pytest
 
+from backupd.health.verdict import FACT, Finding, StoredVerdict, Verdict, as_text
 from btrkeep.catalogue import Balance, Progress, Sample, StoredAlarm
 from btrkeep.config import HostConfig, Window
 from btrkeep.config.values import parse_window
 from tests.web.made import DAY, EVENING, FILESYSTEM, ME, MY_START, NOW, backup, client, run, write
 from web.access import Viewer
 from web.data.hosts import Query, host_list
+from web.data.numbers import text
 from web.data.overview import overview
 from web.kept import Kept
 from web.settings import Settings
@@ -165,6 +167,50 @@ def test_alarms_that_stand_are_shown_with_what_to_do_and_others_are_not(tmp_path
     assert words.index("no transfer starts any more") < words.index("no route")  # the worst kind first
     assert "device 2" not in words  # it is over
     assert "web9" not in words  # it is only waited for yet
+
+
+def numbers_of(state: Path) -> str:
+    """What a monitor reads of it."""
+    source = Source(Settings("main", state, state, state), Kept())
+    try:
+        return text(source)
+    finally:
+        source.close()
+
+
+FULL = Finding("room", "error", "no transfer starts any more: <b>full", "`backupd expire` deletes what is due")
+
+
+def test_what_is_wrong_with_the_pool_is_on_the_page_and_in_the_metrics(tmp_path: Path) -> None:
+    catalogue = write(tmp_path / "state", [host("web1")])
+    page = client(tmp_path / "state")
+    assert "The pool is not well" not in page.get("/").text
+    catalogue.set_fact(FACT, as_text(StoredVerdict(NOW - timedelta(minutes=4), Verdict((FULL,), ("missing-device",)))))
+    sleep(1.1)  # a page is kept for a second
+    words = text_of(page.get("/").text)
+    assert "error no transfer starts any more: &lt;b&gt;full `backupd expire` deletes what is due" in words
+    assert "unknown not looked at: missing-device" in words
+    limited = text_of(client(tmp_path / "state", hosts=("web1",)).get("/").text)
+    assert "no transfer starts" not in limited
+    catalogue.close()
+    numbers = numbers_of(tmp_path / "state")
+    assert 'btrkeep_pool_health{pool="main",check="room"} 2.0' in numbers
+    assert 'btrkeep_pool_health{pool="main",check="read-only"} 0.0' in numbers
+    assert 'check="missing-device"' not in numbers
+
+
+@pytest.mark.parametrize("looked", [None, NOW - timedelta(hours=2), NOW + timedelta(days=300)])
+def test_where_nobody_has_looked_for_alarms_lately_there_are_not_none(tmp_path: Path, looked: datetime | None) -> None:
+    catalogue = write(tmp_path / "state", [host("web1")])
+    catalogue.set_fact(FACT, as_text(StoredVerdict(looked, Verdict())) if looked else None)
+    catalogue.close()
+    words = text_of(client(tmp_path / "state").get("/").text)
+    assert "Open alarms Not known: nobody has looked in the last hour." in words
+    assert "None." not in words
+    numbers = numbers_of(tmp_path / "state")
+    assert "btrkeep_alarms{" not in numbers
+    assert "btrkeep_pool_health{" not in numbers
+    assert ("btrkeep_alarms_timestamp_seconds{" in numbers) == (looked is not None)
 
 
 def test_five_hundred_alarms_of_one_kind_take_the_room_of_five(tmp_path: Path) -> None:

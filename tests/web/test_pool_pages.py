@@ -222,7 +222,8 @@ def test_findings_are_told_the_worst_first_with_commands_as_text(bed: Bed) -> No
     app = bed.operator.application
     with app.app_context():
         known = answers()
-    said = {"filesystem": "x", "checks": ["mount-nossd", "state-<b>", "layers"], "findings": found}
+    blind = [{"name": "clock", "why": "a service may not <ask>"}]
+    said = {"filesystem": "x", "checks": ["mount-nossd", "state-<b>", "layers", "clock"], "findings": found, "not_looked_at": blind}
     known._found["doctor"] = Answer(datetime.now(UTC), said)
     try:
         page = bed.operator.get("/doctor").text
@@ -231,4 +232,7 @@ def test_findings_are_told_the_worst_first_with_commands_as_text(bed: Bed) -> No
     assert page.index("errors &amp; &lt;script&gt;") < page.index("mounted with ssd")
     assert "a &#39;b&#39; &amp;&amp; c" in page
     assert "<script>" not in page
-    assert "3 checks: 1 error, 1 note" in plain(page)
+    assert "4 checks: 1 error, 1 note; 1 not looked at." in plain(page)
+    assert "clock: a service may not &lt;ask&gt;" in page
+    assert "1 check found nothing" in plain(page)
+    assert "<li>clock</li>" not in page, "it is not among those that found nothing"

@@ -71,6 +71,15 @@ _OF_POOL = {
     ("room", "min_free"): Advice(
         "Nothing is backed up until there is room: keep less, balance, or add a device.", "backupd forecast", "pool"
     ),
+    ("failure", "read-only"): Advice(
+        "Look at the kernel's messages (dmesg) for what made it so, before it is mounted read-write again.",
+        "backupd doctor",
+        "doctor",
+    ),
+    ("failure", "catalogue"): Advice("Set another `state` for this pool, or rebuild the catalogue from it.", "backupd rebuild"),
+    ("room", "unallocated"): Advice(
+        "Expire, then balance what is sparsely used: metadata needs unallocated space.", "backupd doctor", "doctor"
+    ),
     ("room", "used"): Advice("Keep less, or add a device, before it is full.", "backupd forecast", "pool"),
 }
 _OF_KIND = {
@@ -91,10 +100,8 @@ def open_alarms(source: Source, viewer: Viewer) -> tuple[OpenAlarm, ...]:
 
 
 def standing(rows: Iterable[StoredAlarm], viewer: Viewer, ripe: datetime) -> tuple[OpenAlarm, ...]:
-    """The same of any rows. A silent host that is waited for since after `ripe`, and of which nobody was told, is no alarm yet."""
-    found = [
-        _alarm(row) for row in rows if row.recovered is None and not (row.what == _SILENT and row.told is None and row.since > ripe)
-    ]
+    """The same of any rows."""
+    found = [_alarm(row) for row in rows if row.stands(ripe)]
     mine = [one for one in found if (viewer.may_see(one.host) if one.host is not None else not viewer.limited)]
     return tuple(sorted(mine, key=lambda one: (_place(one.what), one.since, one.subject)))
 

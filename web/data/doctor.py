@@ -26,19 +26,28 @@ class FindingView:
 
 
 @dataclass(frozen=True, slots=True)
+class UnlookedView:
+    """A check that could not look, and why."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Examination:
-    """All that was found, the worst first. `checks`: how many were made; `well`: names of those that found nothing."""
+    """All that was found, the worst first. `checks`: how many there are; `well`: names of those that looked and found nothing."""
 
     looked: datetime
     filesystem: str
     findings: tuple[FindingView, ...]
     checks: int
     well: tuple[str, ...]
+    not_looked_at: tuple[UnlookedView, ...] = ()
 
     @property
     def grade(self) -> str:
-        """Of the whole: that of the worst finding, or well."""
-        return self.findings[0].grade if self.findings else "well"
+        """Of the whole: that of the worst finding; without one well, or unknown when not all could be looked at."""
+        return self.findings[0].grade if self.findings else "unknown" if self.not_looked_at else "well"
 
     def count(self, grade: str) -> int:
         """How many findings there are of that grade."""
@@ -49,10 +58,11 @@ def examination(said: Mapping[str, Any], looked: datetime) -> Examination:
     """What `backupd doctor --json` says, or the verb of that name."""
     findings = tuple(sorted(map(_finding, said.get("findings", ())), key=lambda one: GRADES.index(one.grade)))
     found = {finding.name for finding in findings}
+    unlooked = tuple(UnlookedView(str(one.get("name", "")), str(one.get("why", ""))) for one in said.get("not_looked_at", ()))
+    blind = {one.name for one in unlooked}
     checks = [str(name) for name in said.get("checks", ())]
-    return Examination(
-        looked, str(said.get("filesystem", "")), findings, len(checks), tuple(name for name in checks if name not in found)
-    )
+    well = tuple(name for name in checks if name not in found | blind)
+    return Examination(looked, str(said.get("filesystem", "")), findings, len(checks), well, unlooked)
 
 
 def _finding(said: Mapping[str, Any]) -> FindingView:

@@ -1,8 +1,9 @@
-"""Whether the dashboard can tell anything, and whether what it tells is fresh."""
+"""Whether the dashboard can tell anything, whether what it tells is fresh, and what was found wrong with the pool."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from backupd.health.verdict import FACT, UNKNOWN, Finding, from_text
 from web.source import Source
 
 STALE = timedelta(hours=1)
@@ -24,3 +25,32 @@ def health(source: Source) -> Health:
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
     fresh = None if sample is None else abs(source.now - sample.taken) <= STALE
     return Health(ok=fresh is not False, catalogue=True, sample=fresh)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolHealth:
+    """What `backupd notify` found wrong with the pool when it looked for alarms last, and what it could not look at.
+
+    `level`: ok, unknown, warning or error. `looked`: None when nobody ever did. `is_old`: so long ago that nobody knows how it is.
+    """
+
+    level: str
+    looked: datetime | None
+    is_old: bool
+    findings: tuple[Finding, ...] = ()
+    unlooked: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether somebody has looked, and lately."""
+        return self.looked is not None and not self.is_old
+
+
+def pool_health(source: Source) -> PoolHealth:
+    """Raises what the catalogue raises. What is old is shown, and is no reason to call the pool well."""
+    kept = from_text(source.catalogue.get_fact(FACT))
+    if kept is None:
+        return PoolHealth(UNKNOWN, None, is_old=False)
+    verdict, is_old = kept.verdict, abs(source.now - kept.looked) > STALE
+    level = verdict.level if verdict.findings or not is_old else UNKNOWN
+    return PoolHealth(level, kept.looked, is_old, verdict.findings, verdict.unlooked)

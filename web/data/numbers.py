@@ -1,19 +1,23 @@
 """The numbers of /metrics: the families of `backupd metrics` that the catalogue alone can tell, under the same names.
 
 What takes a look at the pool itself (whether it is mounted, how much still fits, missing devices) is not among them: the dashboard
-has no rights for that, and a number that is only believed to be so is worse than none.
+has no rights for that, and a number that is only believed to be so is worse than none. How the pool is and which alarms stand was
+found by `backupd notify`; once that is an hour old it is left out.
 
 They are written as text here, for there are eleven of each host, and prometheus_client takes 8 us for each.
 """
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 
+from backupd.health.verdict import CHECKS, FACT, from_text, grade
 from backupd.metrics import table
 from backupd.metrics.table import Metric
 from backupd.status import STATES
 from btrkeep import __version__
 from btrkeep.catalogue import BACKUP_STATES
 from btrkeep.config.kinds import EVENT_WORDS
+from web.data.health import STALE
 from web.data.hosts import UNCONFIGURED, HostRow, every_row
 from web.source import Source
 
@@ -130,6 +134,14 @@ def _jobs(samples: _Samples, source: Source) -> None:
 
 
 def _alarms(samples: _Samples, source: Source) -> None:
-    standing = [row.what for row in source.catalogue.alarms() if row.recovered is None]
+    kept, ripe = from_text(source.catalogue.get_fact(FACT)), source.now - timedelta(seconds=source.site.silent)
+    if kept is None:
+        return
+    samples.add(table.ALARMS_LOOKED, kept.looked.timestamp())
+    if abs(source.now - kept.looked) > STALE:
+        return
+    for check in CHECKS:
+        samples.add(table.HEALTH, grade(kept.verdict.level_of(check)), check)
+    standing = [row.what for row in source.catalogue.alarms() if row.stands(ripe)]
     for event in (*EVENT_WORDS[:-1], "service"):
         samples.add(table.ALARMS, standing.count(event), event)

@@ -8,6 +8,7 @@ from web.access import Viewer
 from web.data import hosts, night_sum
 from web.data.alarms import OpenAlarm, open_alarms
 from web.data.by_the_hour import by_the_hour
+from web.data.health import PoolHealth, pool_health
 from web.data.night_sum import NightSum
 from web.data.nights import usual_window
 from web.data.running import Running, alive_runs, running
@@ -36,7 +37,9 @@ class PoolNow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What a viewer may see of it. `pool` is None without a sample, and for one who is limited to hosts.
+    """What a viewer may see of it. `pool` is None without a sample, and for one who is limited to hosts, as is `health`.
+
+    `alarms_looked`: when somebody looked for alarms last, None when nobody did lately: then `alarms` may not be all.
 
     `nights`: the newest first, at most two; none: nothing was tried yet. `first_night`: when the window of most hosts opens next,
     None without one. `configured`: hosts in the configuration, `total` those with backups as well.
@@ -52,6 +55,8 @@ class Overview:
     last_try: datetime | None
     running: Running
     pool: PoolNow | None
+    health: PoolHealth | None
+    alarms_looked: datetime | None
     alarms: tuple[OpenAlarm, ...]
     limited: bool
 
@@ -59,7 +64,7 @@ class Overview:
 def overview(source: Source, viewer: Viewer) -> Overview:
     """All of the first page."""
     site = source.site
-    rows = hosts.seen_by(viewer, hosts.every_row(source))
+    rows, health = hosts.seen_by(viewer, hosts.every_row(source)), pool_health(source)
     window = usual_window(host for host in site.hosts.values() if viewer.may_see(host.name))
     return Overview(
         name=site.name,
@@ -72,6 +77,8 @@ def overview(source: Source, viewer: Viewer) -> Overview:
         last_try=_last_try(source, viewer),
         running=running(source, viewer),
         pool=None if viewer.limited else pool_now(source),
+        health=None if viewer.limited else health,
+        alarms_looked=health.looked if health.is_known else None,
         alarms=open_alarms(source, viewer),
         limited=viewer.limited,
     )

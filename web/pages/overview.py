@@ -39,6 +39,7 @@ def index() -> str:
         nights=found.nights,
         running=found.running,
         alarms=grouped(found.alarms),
+        is_known=found.alarms_looked is not None,
         chart=space_chart(here) if found.pool else None,
         picture=_picture(here) if found.pool else None,
     )

@@ -3,14 +3,29 @@
 from collections.abc import Iterable
 
 from backupd.doctor.facts import Facts
-from backupd.doctor.finding import SEVERITIES, Finding, Rule
+from backupd.doctor.finding import SEVERITIES, Examined, Finding, Rule, Unlooked
 from backupd.doctor.rules import mount, shape, site, ssd, state, storage
 
 RULES: tuple[Rule, ...] = (*storage.RULES, *state.RULES, *mount.RULES, *ssd.RULES, *shape.RULES, *site.RULES)
 BY_NAME = {rule.name: rule for rule in RULES}
 
 
+def examine(facts: Facts, rules: Iterable[Rule] = RULES) -> Examined:
+    """What these rules say. One that is blind and finds something all the same has looked."""
+    findings: list[Finding] = []
+    well: list[str] = []
+    unlooked: list[Unlooked] = []
+    for rule in rules:
+        if found := list(rule.check(facts)):
+            findings += found
+        elif why := rule.blind(facts):
+            unlooked.append(Unlooked(rule.name, why))
+        else:
+            well.append(rule.name)
+    findings.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
+    return Examined(tuple(findings), tuple(well), tuple(unlooked))
+
+
 def judge(facts: Facts, rules: Iterable[Rule] = RULES) -> list[Finding]:
     """What these rules find, the worst first."""
-    found = [finding for rule in rules for finding in rule.check(facts)]
-    return sorted(found, key=lambda finding: -SEVERITIES.index(finding.severity))
+    return list(examine(facts, rules).findings)

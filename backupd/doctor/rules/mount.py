@@ -6,6 +6,7 @@ from pathlib import Path
 
 from backupd.doctor.facts import Facts, Filesystem
 from backupd.doctor.finding import Finding, Rule, Run
+from backupd.health import verdict as health
 
 LONGEST_COMMIT = 300  # seconds; above it the kernel warns too
 SHORTEST_COMMIT = 10
@@ -27,7 +28,7 @@ def in_fstab(word: str) -> str:
 
 def _atime(facts: Facts) -> Iterator[Finding]:
     fs = facts.filesystem
-    if "noatime" in fs.mount_options:
+    if fs.mount_options is None or "noatime" in fs.mount_options:
         return
     kind = "relatime" if "relatime" in fs.mount_options else "strictatime"
     yield Finding(
@@ -53,8 +54,8 @@ def powerless(target: Path, options: Collection[str]) -> Run | None:
 
 def _powerful(facts: Facts) -> Iterator[Finding]:
     fs = facts.filesystem
-    missing = [word for word in POWERLESS if word not in fs.mount_options]
-    if not missing:
+    missing = [word for word in POWERLESS if fs.mount_options is not None and word not in fs.mount_options]
+    if fs.mount_options is None or not missing:
         return
     step = powerless(fs.target, fs.mount_options)
     words = ",".join(POWERLESS)
@@ -73,22 +74,21 @@ def _powerful(facts: Facts) -> Iterator[Finding]:
 
 def _read_only(facts: Facts) -> Iterator[Finding]:
     fs = facts.filesystem
-    if "ro" not in fs.options:
-        return
-    yield Finding(
-        "read-only",
-        "error",
-        "the filesystem is read-only",
-        "somebody mounted it so, or the kernel has stopped all writing after an error; no backup can be made",
-        "after an error every further write can make it worse: find out first, and have a copy of what matters",
-        ("dmesg | grep -i btrfs", f"umount {_q(fs)}", f"btrfs check --readonly {_device(fs)}", f"mount {_q(fs)}"),
-        unmounted=True,
-    )
+    for one in facts.verdict.of(health.READ_ONLY):
+        yield Finding(
+            "read-only",
+            one.level,
+            one.text,
+            "somebody mounted it so, or the kernel has stopped all writing after an error",
+            "after an error every further write can make it worse: find out first, and have a copy of what matters",
+            ("dmesg | grep -i btrfs", f"umount {_q(fs)}", f"btrfs check --readonly {_device(fs)}", f"mount {_q(fs)}"),
+            unmounted=True,
+        )
 
 
 def _degraded(facts: Facts) -> Iterator[Finding]:
     fs = facts.filesystem
-    if fs.option("degraded") is None or fs.missing:
+    if fs.option("degraded") is None or fs.missing is None or fs.missing:
         return
     yield Finding(
         "degraded",
@@ -205,6 +205,17 @@ def _no_checksums(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def _unseen_mount(facts: Facts) -> str:
+    if facts.filesystem.mount_options is not None:
+        return ""
+    return "this process sees a mount of its own in place of the machine's, and /proc/1/mountinfo tells nothing of that"
+
+
+def _unseen_missing(facts: Facts) -> str:
+    is_unknown = facts.filesystem.missing is None and facts.filesystem.option("degraded") is not None
+    return "the kernel does not tell which devices are missing" if is_unknown else ""
+
+
 def _q(fs: Filesystem) -> str:
     return shlex.quote(str(fs.target))
 
@@ -214,9 +225,10 @@ def _device(fs: Filesystem) -> str:
 
 
 RULES = (
-    Rule("read-only", ("error",), "the filesystem is read-only", _read_only),
-    Rule("atime", ("warning",), "access times are kept (relatime, strictatime)", _atime, fixable=True),
-    Rule("nosuid", ("note",), "setuid programs and device nodes of hosts would work in the pool", _powerful, fixable=True),
+    Rule("read-only", ("error",), "the filesystem is read-only", _read_only, blind=_unseen_mount),
+    Rule("atime", ("warning",), "access times are kept (relatime, strictatime)", _atime, fixable=True, blind=_unseen_mount),
+    Rule("nosuid", ("note",), "setuid programs and device nodes of hosts would work in the pool", _powerful, fixable=True,
+         blind=_unseen_mount),
     Rule("space-cache", ("warning",), "a space cache of version 1, or none, instead of a free space tree", _space_cache),
     Rule("compression", ("note",), "data is not compressed, or in a way that costs much", _compression, fixable=True),
     Rule(
@@ -228,5 +240,5 @@ RULES = (
     ),
     Rule("autodefrag", ("warning",), "autodefrag, which undoes what snapshots share", _autodefrag, fixable=True),
     Rule("checksums-off", ("warning",), "nodatacow or nodatasum", _no_checksums, fixable=True),
-    Rule("degraded", ("warning",), "degraded among the mount options without a missing device", _degraded),
-)
+    Rule("degraded", ("warning",), "degraded among the mount options without a missing device", _degraded, blind=_unseen_missing),
+)  # fmt: skip

@@ -21,7 +21,7 @@ _SLOW = {"crc32c", "sha256", "blake2b"}  # xxhash64 is as fast without help
 
 def _skinny_metadata(facts: Facts) -> Iterator[Finding]:
     fs = facts.filesystem
-    if "skinny_metadata" in fs.features:
+    if "skinny_metadata" in fs.features or not fs.features:
         return
     yield Finding(
         "skinny-metadata",
@@ -45,7 +45,8 @@ def _unmounted(fs: Filesystem, command: str) -> tuple[str, ...]:
 
 def _block_group_tree(facts: Facts) -> Iterator[Finding]:
     fs = facts.filesystem
-    if fs.allocated < MANY_BLOCK_GROUPS or "block_group_tree" in fs.features or "block_group_tree" not in fs.kernel_features:
+    is_known = bool(fs.features) and "block_group_tree" in fs.kernel_features
+    if fs.allocated < MANY_BLOCK_GROUPS or "block_group_tree" in fs.features or not is_known:
         return
     yield Finding(
         "block-group-tree",
@@ -66,7 +67,7 @@ def _of(fs: Filesystem, kind: str) -> tuple[str, ...]:
 
 def _metadata_profile(facts: Facts) -> Iterator[Finding]:
     fs = facts.filesystem
-    found, count = _of(fs, "metadata"), len(fs.devices) + len(fs.missing)
+    found, count = _of(fs, "metadata"), len(fs.devices) + len(fs.missing or ())
     weak = [profile for profile in found if profile in _LOST_WITH_A_DEVICE]
     if count > 1 and weak:
         what = f"metadata is {weak[0]} on {count} devices"
@@ -175,13 +176,31 @@ def is_accelerated(checksum: str, driver: str, cpu: frozenset[str]) -> bool:
     return driver != ""
 
 
+def _unseen_devices(facts: Facts) -> str:
+    return "" if facts.filesystem.devices else "/sys does not show what the filesystem lies on"
+
+
+def _unseen_features(facts: Facts) -> str:
+    return "" if facts.filesystem.features else "/sys does not show the features of the filesystem"
+
+
+def _unseen_tree(facts: Facts) -> str:
+    return _unseen_features(facts) if facts.filesystem.allocated >= MANY_BLOCK_GROUPS else ""
+
+
+def _unseen_driver(facts: Facts) -> str:
+    return "" if facts.filesystem.checksum_driver else "the kernel does not name the driver of the checksums"
+
+
 RULES = (
-    Rule("skinny-metadata", ("warning",), "no skinny metadata", _skinny_metadata),
+    Rule("skinny-metadata", ("warning",), "no skinny metadata", _skinny_metadata, blind=_unseen_features),
     Rule("block-group-tree", ("warning",), f"no block group tree with {format_size(MANY_BLOCK_GROUPS)} or more allocated",
-         _block_group_tree),
-    Rule("metadata-profile", ("warning",), "metadata that a single fault loses", _metadata_profile),
-    Rule("dup-metadata", ("note", "warning"), "DUP metadata on storage that is redundant itself", _dup_metadata),
+         _block_group_tree, blind=_unseen_tree),
+    Rule("metadata-profile", ("warning",), "metadata that a single fault loses", _metadata_profile, blind=_unseen_devices),
+    Rule("dup-metadata", ("note", "warning"), "DUP metadata on storage that is redundant itself", _dup_metadata,
+         blind=_unseen_devices),
     Rule("profiles", ("warning",), "data or metadata in more than one profile", _mixed_profiles),
     Rule("raid56", ("warning",), "metadata in raid5 or raid6", _raid56),
-    Rule("checksum", ("note",), "a checksum that the kernel calculates without help of the processor", _checksum),
+    Rule("checksum", ("note",), "a checksum that the kernel calculates without help of the processor", _checksum,
+         blind=_unseen_driver),
 )  # fmt: skip

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from backupd.doctor.facts import Facts
 from backupd.doctor.finding import Finding, Rule, Run
+from backupd.health import verdict as health
 from backupd.version import OLDEST, SAFE
 from btrkeep.units import counted, printable
 
@@ -122,11 +123,36 @@ def _clock(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def _catalogue(facts: Facts) -> Iterator[Finding]:
+    for one in facts.verdict.of(health.CATALOGUE):
+        yield Finding(
+            "catalogue",
+            one.level,
+            one.text,
+            "nothing can be backed up, and what is shown of hosts and nights is another pool's",
+            "rebuild makes a catalogue of this pool from its backups; the other pool keeps its own when `state` is changed first",
+            (f"# give this pool a `state` of its own in {facts.site.file}, then:", "backupd rebuild"),
+        )
+
+
+def _unseen_catalogue(facts: Facts) -> str:
+    return "the catalogue cannot be read: `backupd check` says why" if facts.site.foreign is None else ""
+
+
+def _unseen_rsync(facts: Facts) -> str:
+    return "rsync does not say which version it is" if facts.machine.rsync is None else ""
+
+
+def _unseen_clock(facts: Facts) -> str:
+    return "the kernel does not tell this process about its clock: a service may not ask" if facts.machine.clock is None else ""
+
+
 RULES = (
-    Rule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync),
+    Rule("catalogue", ("error",), "the catalogue is another pool's", _catalogue, blind=_unseen_catalogue),
+    Rule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync, blind=_unseen_rsync),
     Rule("ssh-key", ("error",), "the private key is missing, or others can read it", _key, fixable=True),
     Rule("known-hosts", ("error",), "known_hosts is missing or empty, or others can write to it", _known_hosts, fixable=True),
     Rule("retention", ("warning",), "hosts without any rule of retention", _retention),
     Rule("schedule", ("warning",), "neither a timer nor cron starts the backups", _schedule),
-    Rule("clock", ("warning",), "the clock is not synchronised", _clock),
+    Rule("clock", ("warning",), "the clock is not synchronised", _clock, blind=_unseen_clock),
 )

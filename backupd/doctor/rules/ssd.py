@@ -63,6 +63,12 @@ def _virtual(device: Device) -> str:
     return next(layer.kind for layer in device.layers if layer.kind in _SAYS_NOTHING)
 
 
+def _unseen_flag(facts: Facts) -> str:
+    is_unknown = any(device.rotational is None for device in facts.filesystem.devices) or not facts.filesystem.devices
+    is_ssd = facts.filesystem.option("ssd") is not None
+    return "/sys does not show whether the devices rotate" if is_ssd and is_unknown else ""
+
+
 RULES = (
     Rule(
         "ssd",
@@ -70,5 +76,6 @@ RULES = (
         "ssd_spread; or ssd only because a virtual disk says that it does not rotate",
         _ssd,
         fixable=True,
+        blind=_unseen_flag,
     ),
 )

@@ -7,33 +7,44 @@ from datetime import timedelta
 from backupd.doctor.facts import Facts
 from backupd.doctor.finding import Finding, Rule, Run, Write
 from backupd.doctor.rules.commands import backupd, balance, filters
-from btrkeep.units import counted, format_duration, format_size
+from backupd.health import verdict as health
+from btrkeep.units import counted, format_duration
 
 SCRUB_EVERY = timedelta(days=35)
 MANY_SUBVOLUMES = 100_000
 MANY_OF_A_HOST = 300
-_FLOOR_SHARE, _FLOOR = 0.02, 4 << 30  # what btrfs-balancer leaves too
-_LITTLE_METADATA = 256 << 20
 
 
 def _unallocated(facts: Facts) -> Iterator[Finding]:
-    fs = facts.filesystem
-    floor = min(_FLOOR, int(fs.total * _FLOOR_SHARE))
-    if fs.unallocated >= floor:
-        return
-    tight = fs.metadata_free < min(_LITTLE_METADATA, fs.total // 100)
-    yield Finding(
-        "unallocated",
-        "error" if tight else "warning",
-        f"{format_size(fs.unallocated)} are unallocated, and {format_size(fs.metadata_free)} free in metadata block groups",
-        "when metadata needs another block group and there is no room for one, all writing ends with ENOSPC, even where data has "
-        "room; balance needs unallocated space too",
-        "low; data that is in sparsely used block groups is moved together",
-        (
-            backupd(facts.site, "expire"),
-            f"{balance(facts, filters(fs, 'data', 'usage=10'))}   # then 20, 30 ... as long as it helps",
-        ),
-    )
+    for one in facts.verdict.of(health.UNALLOCATED):
+        yield Finding(
+            "unallocated",
+            one.level,
+            one.text,
+            "when metadata needs another block group and there is no room for one, all writing ends with ENOSPC, even where data "
+            "has room; balance needs unallocated space too",
+            "low; data that is in sparsely used block groups is moved together",
+            (
+                backupd(facts.site, "expire"),
+                f"{balance(facts, filters(facts.filesystem, 'data', 'usage=10'))}   # then 20, 30 ... as long as it helps",
+            ),
+        )
+
+
+def _room(facts: Facts) -> Iterator[Finding]:
+    yield from _too_full(facts, health.ROOM, "below [pool] min_free no transfer starts: the hosts that are due wait for room")
+
+
+def _used(facts: Facts) -> Iterator[Finding]:
+    yield from _too_full(facts, health.USED, "this is the limit of [notify] used_limit: there is still time to make room in peace")
+
+
+def _too_full(facts: Facts, check: str, why: str) -> Iterator[Finding]:
+    for one in facts.verdict.of(check):
+        risk = "expire deletes backups whose grace is over; a new device is used evenly only after a balance"
+        more = f"btrfs device add /dev/NEW {shlex.quote(str(facts.site.pool))}   # or keep less: [retention]"
+        ours = (backupd(facts.site, words) for words in ("expire --dry-run", "expire", "usage"))
+        yield Finding(check, one.level, one.text, why, risk, (*ours, more))
 
 
 def _quota(facts: Facts) -> Iterator[Finding]:
@@ -135,13 +146,32 @@ def _subvolumes(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def _unseen_scrubs(facts: Facts) -> str:
+    if not facts.scrub.known:
+        return "the file in which btrfs-progs keeps when it scrubbed cannot be read"
+    if facts.scrub.finished is None and facts.site.created is None and not facts.scrub.running:
+        return "no scrub is known here, and pool.json does not say how old the pool is"
+    return ""
+
+
+def _unseen_operation(facts: Facts) -> str:
+    return "the kernel does not tell what has the filesystem for itself" if facts.filesystem.exclusive_operation is None else ""
+
+
+def _unseen_subvolumes(facts: Facts) -> str:
+    return "subvolumes could not be counted: that takes CAP_SYS_ADMIN" if facts.filesystem.subvolumes is None else ""
+
+
 RULES = (
+    Rule("room", ("error",), "no room for another transfer: less than min_free, or next to none for metadata", _room),
     Rule("unallocated", ("warning", "error"), "little unallocated space left", _unallocated),
+    Rule("used", ("warning",), "more of the pool used than used_limit", _used),
     Rule("scrub", ("warning", "error"), f"no complete scrub for {SCRUB_EVERY.days} days, or errors that it could not correct",
-         _scrub),
+         _scrub, blind=_unseen_scrubs),
     Rule("qgroups", ("note", "warning"), "qgroups or simple quotas switched on", _quota, fixable=True),
     Rule("reclaim", ("note", "warning"), "the kernel's own reclaim, beside btrfs-balancer", _reclaim, fixable=True),
-    Rule("balance", ("warning",), "a paused balance", _balance),
+    Rule("balance", ("warning",), "a paused balance", _balance, blind=_unseen_operation),
     Rule("subvolumes", ("note",),
-         f"more than {MANY_SUBVOLUMES:,} subvolumes, or more than {MANY_OF_A_HOST} backups of a host", _subvolumes),
+         f"more than {MANY_SUBVOLUMES:,} subvolumes, or more than {MANY_OF_A_HOST} backups of a host", _subvolumes,
+         blind=_unseen_subvolumes),
 )  # fmt: skip

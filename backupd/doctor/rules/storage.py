@@ -6,25 +6,26 @@ from collections.abc import Iterator
 from backupd.doctor.facts import Facts, Layer
 from backupd.doctor.finding import Finding, Rule
 from backupd.doctor.rules.commands import balance, filters, safest
+from backupd.health import verdict as health
 from btrkeep.units import counted, printable
 
 _ONE_COPY = ("single", "raid0")
 
 
 def _missing(facts: Facts) -> Iterator[Finding]:
-    fs = facts.filesystem
-    if not fs.missing:
+    found = facts.verdict.of(health.MISSING)
+    if not found:
         return
     pool = shlex.quote(str(facts.site.pool))
-    numbers = ", ".join(map(str, fs.missing))
+    missing = [one.device for one in found]
     yield Finding(
         "missing-device",
-        "error",
-        f"{counted(len(fs.missing), 'device')} of the filesystem {'is' if len(fs.missing) == 1 else 'are'} missing: devid "
-        f"{numbers}",
+        found[0].level,
+        f"{counted(len(missing), 'device')} of the filesystem {'is' if len(missing) == 1 else 'are'} missing: devid "
+        f"{', '.join(map(str, missing))}",
         "what is stored twice has one copy left; with the next fault it is lost",
         "low for replace, which only writes to the new device; as long as it runs, one more dead disk can end the filesystem",
-        (*(f"btrfs replace start -B {devid} /dev/NEW {pool}" for devid in fs.missing), _convert_back(facts)),
+        (*(f"btrfs replace start -B {devid} /dev/NEW {pool}" for devid in missing), _convert_back(facts)),
     )
 
 
@@ -37,17 +38,14 @@ def _convert_back(facts: Facts) -> str:
 
 
 def _errors(facts: Facts) -> Iterator[Finding]:
-    fs = facts.filesystem
-    if not fs.errors:
+    found = facts.verdict.of(health.ERRORS)
+    if not found:
         return
     pool = shlex.quote(str(facts.site.pool))
-    each = "; ".join(
-        f"devid {devid}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()) for devid, counts in fs.errors.items()
-    )
     yield Finding(
         "device-errors",
-        "error",
-        f"devices have had errors: {each}",
+        found[0].level,
+        "; ".join(one.text for one in found),
         "btrfs met them when it wrote or read. Corruption and generation errors are data that came back other than it was written: "
         "a disk, a cable, a controller or memory is at fault",
         "none; the counters stay until they are reset, also when all has been mended",
@@ -109,10 +107,19 @@ def _no_healing(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def _unseen_devices(facts: Facts) -> str:
+    return "" if facts.filesystem.devices else "/sys does not show what the filesystem lies on"
+
+
+def _unseen_missing(facts: Facts) -> str:
+    return "the kernel does not tell which devices are missing" if facts.filesystem.missing is None else ""
+
+
 RULES = (
-    Rule("missing-device", ("error",), "a device is missing", _missing),
+    Rule("missing-device", ("error",), "a device is missing", _missing, blind=_unseen_missing),
     Rule("device-errors", ("error",), "counted errors of devices", _errors),
-    Rule("cache", ("note", "warning"), "a bcache or dm-cache (lvmcache) below, in writeback mode", _cache),
-    Rule("healing", ("note",), "one copy of the data on md or raid of LVM, from which btrfs cannot mend it", _no_healing),
-    Rule("loop", ("note",), "the pool lies in an image file", _loop),
-)
+    Rule("cache", ("note", "warning"), "a bcache or dm-cache (lvmcache) below, in writeback mode", _cache, blind=_unseen_devices),
+    Rule("healing", ("note",), "one copy of the data on md or raid of LVM, from which btrfs cannot mend it", _no_healing,
+         blind=_unseen_devices),
+    Rule("loop", ("note",), "the pool lies in an image file", _loop, blind=_unseen_devices),
+)  # fmt: skip

@@ -1,0 +1,66 @@
+"""Looks at the pool: what the decision about it is made of, in some milliseconds and without any capability."""
+
+from pathlib import Path
+
+from backupd.health.judge import PoolFacts
+from btrkeep.catalogue import Catalogue
+from btrkeep.catalogue.migrate import FILE
+from btrkeep.config import Config
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
+from btrkeep.pool.balance import missing_devices
+from btrkeep.pool.marker import open_pool
+from btrkeep.pool.mounts import machine_mount, mount_of
+from btrkeep.pool.room import read_room
+
+_FULL = ("room", "used")  # the alarm that more than [notify] used_limit is used
+
+
+def look_at_pool(config: Config, catalogue: Catalogue | None = None) -> PoolFacts:
+    """The pool as it is now. Without an opened `catalogue` that in `state` is read, if there is one."""
+    path = config.pool.path
+    try:
+        pool = open_pool(path)
+        foreign, was_full = _of_catalogue(catalogue, pool.id) if catalogue else read_catalogue(config.pool.state, pool.id)
+        return PoolFacts(
+            foreign=foreign,
+            read_only=_is_read_only(path),
+            missing=missing_devices(path),
+            errors=device_errors(read_allocation(path)),
+            room=read_room(path),
+            was_full=was_full,
+        )
+    except PoolUnusable as error:
+        return PoolFacts(fault=error.message, hint=error.hint)
+    except OSError as error:
+        return PoolFacts(fault=f"{path}: {error.strerror}", hint="look at the kernel's messages (dmesg)")
+
+
+def _is_read_only(path: Path) -> bool | None:
+    """Whether the machine has it so, whatever the sandbox that this runs in; None: that cannot be seen from here."""
+    mount = machine_mount(path)
+    return "ro" in mount_of(path).super_options or (None if mount is None else "ro" in mount.mount_options)
+
+
+def device_errors(found: Allocation) -> dict[int, dict[str, int]]:
+    """By number of the device, the counters that are not zero. A missing device has none to tell."""
+    counters = {device.devid: zip(ERRORS, device.errors or (), strict=False) for device in found.devices}
+    known = {devid: {name: count for name, count in pairs if count} for devid, pairs in counters.items()}
+    return {devid: errors for devid, errors in known.items() if errors}
+
+
+def read_catalogue(state: Path, pool_id: str) -> tuple[str | None, bool]:
+    """`foreign` and `was_full` of PoolFacts, changing nothing. One that is not there is nobody else's."""
+    try:
+        (state / FILE).stat()
+        with Catalogue.open_readonly(state) as catalogue:
+            return _of_catalogue(catalogue, pool_id)
+    except FileNotFoundError:
+        return "", False
+    except (OperatorError, OSError):
+        return None, False
+
+
+def _of_catalogue(catalogue: Catalogue, pool_id: str) -> tuple[str, bool]:
+    known = catalogue.pool_id() or pool_id
+    return "" if known == pool_id else known, any(row.key == _FULL and row.recovered is None for row in catalogue.alarms())

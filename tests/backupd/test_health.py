@@ -1,0 +1,96 @@
+"""Whether the pool is well: one decision from plain facts, and what the catalogue keeps of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backupd.health import verdict as v
+from backupd.health.judge import Limits, PoolFacts, judge
+from backupd.health.verdict import CHECKS, StoredVerdict, Verdict, as_text, from_text
+from btrkeep.config.values import MinFree
+from btrkeep.pool.room import Room
+from tests.backupd.facts import NOW
+from tests.backupd.seen import GIB, well
+
+LIMITS = Limits(Path("/srv/backup"), Path("/var/lib/btrkeep/main"), MinFree("5%", 0.05), 0.9)
+TIB = 1 << 40
+
+
+def room(free: int, unallocated: int, metadata: int = GIB, total: int = 100 * GIB) -> PoolFacts:
+    return well(room=Room(total, free, unallocated, metadata))
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (well(), {}),
+        (room(20 * GIB, 2 * GIB), {}),
+        (room(20 * GIB, 2 * GIB - 1), {"unallocated": "warning"}),
+        (room(20 * GIB, GIB, 900 << 20), {"unallocated": "warning"}),
+        (room(20 * GIB, GIB, 100 << 20), {"unallocated": "error"}),
+        (room(TIB - 5 * GIB, 4 * GIB, total=10 * TIB), {"used": "warning"}),
+        (room(2 * TIB, 4 * GIB, total=10 * TIB), {}),
+        (room(0, 10 * GIB), {"used": "warning"}),
+        (replace(room(0, 12 * GIB), was_full=True), {"used": "warning"}),
+        (room(0, 12 * GIB), {}),
+        (replace(room(0, 13 * GIB), was_full=True), {}),
+        (room(0, 4 * GIB), {"room": "error", "used": "warning"}),
+        (room(50 * GIB, 10 << 20, 10 << 20), {"room": "error", "unallocated": "error"}),
+        (room(1, 12 << 20, 1), {"room": "error", "unallocated": "error", "used": "warning"}),
+        (well(missing=(3,)), {"missing-device": "error"}),
+        (well(errors={1: {"read": 1}}), {"device-errors": "error"}),
+        (well(read_only=True), {"read-only": "error"}),
+        (well(foreign="0815"), {"catalogue": "error"}),
+        (PoolFacts(fault="not mounted"), {"unusable": "error"}),
+    ],
+)
+def test_what_is_wrong_and_how_bad(facts: PoolFacts, expected: dict[str, str]) -> None:
+    verdict = judge(facts, LIMITS)
+    assert {finding.check: finding.level for finding in verdict.findings} == expected
+    assert verdict.level == max(expected.values(), key=("ok", "warning", "error").index, default="ok")
+    assert all(finding.hint for finding in verdict.findings if finding.check != "unusable")
+    assert {check: verdict.level_of(check) for check in expected} == expected
+
+
+def test_each_check_is_seen_to_find_something_and_only_what_stops_backups_makes_the_pool_unusable() -> None:
+    broken = (
+        well(foreign="x", read_only=True, missing=(1,), errors={1: {"read": 1}}, room=Room(100 * GIB, 0, 1, 1)),
+        PoolFacts("not mounted"),
+    )
+    found = [finding for facts in broken for finding in judge(facts, LIMITS).findings]
+    assert {finding.check for finding in found} == set(CHECKS)
+    assert {finding.check for finding in found if finding.unusable} == {v.UNUSABLE, v.READ_ONLY, v.ROOM}
+
+
+@pytest.mark.parametrize(
+    ("unknown", "checks"),
+    [
+        ("foreign", {"catalogue"}),
+        ("read_only", {"read-only"}),
+        ("missing", {"missing-device"}),
+        ("errors", {"device-errors"}),
+        ("room", {"room", "unallocated", "used"}),
+    ],
+)
+def test_what_could_not_be_looked_at_is_not_well(unknown: str, checks: set[str]) -> None:
+    verdict = judge(well(**{unknown: None}), LIMITS)
+    assert (verdict.level, set(verdict.unlooked)) == ("unknown", checks)
+    assert {v.grade(verdict.level_of(check)) for check in checks} == {None}
+    assert {verdict.level_of(check) for check in set(CHECKS) - checks} == {"ok"}
+    worse = judge(well(**{unknown: None, "was_full": True, "fault": ""}), LIMITS)
+    assert worse.level == "unknown"
+
+
+def test_of_a_pool_that_cannot_be_used_nothing_else_is_known() -> None:
+    verdict = judge(PoolFacts("not mounted", "mount it"), LIMITS)
+    assert set(verdict.unlooked) == set(CHECKS) - {"unusable"}
+    assert [finding.hint for finding in verdict.findings] == ["mount it"]
+
+
+def test_a_verdict_goes_through_the_catalogue_as_it_is_and_anything_else_is_none() -> None:
+    kept = StoredVerdict(NOW, judge(well(missing=(2,), errors={1: {"read": 3}}, room=None), LIMITS))
+    assert from_text(as_text(kept)) == kept
+    assert from_text(as_text(StoredVerdict(NOW, Verdict()))) == StoredVerdict(NOW, Verdict())
+    for text in (None, "", "[]", "no json", "{}", as_text(kept).replace('"hint"', '"later"'), as_text(kept).replace("2026", "x")):
+        assert from_text(text) is None, text

@@ -1,0 +1,154 @@
+"""One truth about a pool: what check, doctor, status, metrics and the alarms say of it, held against btrfs and the kernel."""
+
+import json
+import os
+import re
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from btrkeep.pool.mounts import machine_mount, mount_of
+from btrkeep.pool.room import read_room
+from tests.beds import TOP, btrfs, work
+from tests.beds.nights import Nights
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+
+Make = Callable[..., Path]
+MIB = 1 << 20
+OF_POOL = {"read-only", "missing-device", "device-errors", "room", "unallocated", "used", "catalogue"}
+SUBJECTS = {"mount": "read-only"}
+
+
+def said_by_all(nights: Nights) -> dict[str, dict[str, str]]:
+    """What each of them finds wrong with the pool: by check, how bad."""
+    check = json.loads(nights.backupd("check", "--json", check=False).stdout)
+    doctor = json.loads(nights.backupd("doctor", "--json", check=False).stdout)
+    status = nights.json("status")["pool"]
+    families = text_string_to_metric_families(nights.backupd("metrics").stdout)
+    health = [sample for family in families for sample in family.samples if sample.name == "btrkeep_pool_health"]
+    nights.backupd("notify")
+    with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
+        kept = json.loads(connection.execute("SELECT value FROM about WHERE name = 'health'").fetchone()[0])
+    bad = ("warning", "error")
+    found = {
+        "check": {SUBJECTS.get(one["subject"], one["subject"]): one["level"] for one in check if one["level"] in bad},
+        "doctor": {one["name"]: one["severity"] for one in doctor["findings"] if one["severity"] in bad},
+        "status": {one["check"]: one["level"] for one in status["findings"]},
+        "metrics": {one.labels["check"]: {1: "warning", 2: "error"}[int(one.value)] for one in health if one.value},
+        "dashboard": {one["check"]: one["level"] for one in kept["findings"]},
+    }
+    return {who: {check: level for check, level in said.items() if check in OF_POOL} for who, said in found.items()}
+
+
+def agreed(nights: Nights) -> dict[str, str]:
+    """What they all say, once it is seen that they do."""
+    said = said_by_all(nights)
+    assert all(one == said["doctor"] for one in said.values()), said
+    return said["doctor"]
+
+
+@pytest.fixture
+def small(make_btrfs: Make) -> Nights:
+    """A pool of its own, which may be filled and remounted."""
+    nights = Nights(make_btrfs(size="400M", options="noatime,nosuid,nodev"))
+    nights.host("here", nights.source, address=None)
+    nights.settings("pool", min_free="5%")
+    return nights
+
+
+def test_all_say_the_same_of_a_pool_that_is_full_and_then_read_only(small: Nights) -> None:
+    assert agreed(small) == {}
+    assert "pool:" not in small.backupd("status").stdout
+    fd = os.open(small.top / "big", os.O_CREAT | os.O_WRONLY)
+    for size in (64, 16, 4, 1):
+        while True:
+            try:
+                os.posix_fallocate(fd, os.fstat(fd).st_size, size * MIB)
+            except OSError:
+                break
+    os.close(fd)
+    work("btrfs", "filesystem", "sync", small.top)
+    usage = work("btrfs", "filesystem", "usage", "-b", small.top).stdout
+    assert int(re.findall(r"Device unallocated:\s+(\d+)", usage)[0]) < 8 * MIB
+    full = agreed(small)
+    assert (full["room"], full["used"], "unallocated" in full) == ("error", "warning", True)
+    text = small.backupd("status").stdout
+    assert re.search(r"^pool: error: no transfer starts any more: ", text, re.MULTILINE)
+    assert text.endswith("`backupd check` says what to do\n")
+    with closing(sqlite3.connect(small.state / "catalogue.sqlite")) as connection:
+        standing = {subject for (subject,) in connection.execute("SELECT subject FROM alarm WHERE what = 'room'")}
+    assert {"min_free", "used", "unallocated"} == standing
+    btrfs.remount(small.top, "ro")
+    assert "ro" in work("findmnt", "-no", "OPTIONS", small.top).stdout.split(",")
+    assert agreed(small) == full | {"read-only": "error"}
+    btrfs.remount(small.top, "rw")
+
+
+SANDBOX = "mount --make-rprivate / && mount -o remount,bind,ro,nosuid,nodev,noexec,noatime {point} && exec {words}"
+
+
+def test_a_services_own_mount_is_not_taken_for_the_machines(make_btrfs: Make) -> None:
+    """As systemd does it for a unit: a copy of the mount with other flags, which what happens outside does not change."""
+    nights = Nights(make_btrfs(size="400M", options="nodev,relatime"))
+    nights.host("here", nights.source, address=None)
+
+    def inside(*words: str) -> Any:
+        command = " ".join(map(str, (sys.executable, "-m", "backupd", "--config", nights.config, *words, "--json")))
+        script = SANDBOX.format(point=nights.top, words=command)
+        return json.loads(work("unshare", "--mount", "sh", "-c", script, cwd=TOP, check=False).stdout)
+
+    def found(said: Any) -> set[str]:
+        return {one["name"] for one in said["findings"]}
+
+    outside = json.loads(nights.backupd("doctor", "--json", check=False).stdout)
+    said = inside("doctor")
+    assert {"atime", "nosuid"} <= found(said) == found(outside)
+    assert said["not_looked_at"] == outside["not_looked_at"]
+    options = work("findmnt", "-no", "OPTIONS", nights.top).stdout.strip().split(",")
+    assert set(inside("sample")["options"]) == set(options)
+    assert inside("status")["pool"]["level"] == "ok"
+
+
+SEEN = "import sys; from pathlib import Path; from btrkeep.pool import mounts; print(mounts.machine_mount(Path(sys.argv[1])))"
+
+
+def seen_after(script: str, path: Path | str) -> str:
+    """What `machine_mount` says of a path where these lines of shell were run before, with mounts of its own."""
+    words = ("sh", "-c", f'mount --make-rprivate / && {script} "$@"', "sh", sys.executable, "-c", SEEN, path)
+    return work("unshare", "--mount", *words, cwd=TOP).stdout.strip()
+
+
+def test_where_processes_of_others_are_hidden_nobody_knows_the_machines_mount() -> None:
+    without_rights = "exec setpriv --bounding-set=-all --inh-caps=-all"
+    assert "target=PosixPath('/')" in seen_after(without_rights, "/")
+    assert seen_after(f"mount -t proc -o hidepid=2,gid=12345 proc /proc && {without_rights}", "/") == "None"
+
+
+def test_a_mount_that_only_we_have_is_the_pools(make_btrfs: Make) -> None:
+    point = make_btrfs(size="256M")
+    assert machine_mount(point) == mount_of(point)
+    (loop,) = btrfs.devices_of(point)
+    btrfs.unmount(point)
+    assert "noexec" in seen_after(f"mount -o noexec {loop} {point} && exec", point)
+    work("mount", loop, point)
+
+
+def test_on_a_mixed_filesystem_what_is_free_for_metadata_is_seen(make_btrfs: Make) -> None:
+    point = make_btrfs(size="256M", mkfs=("--mixed", "-d", "single", "-m", "single"))
+    work("fallocate", "-l", "200M", point / "big")
+    work("btrfs", "filesystem", "sync", point)
+    (point / "big").unlink()
+    (point / "rest").write_bytes(b"x" * 20 * MIB)
+    work("btrfs", "filesystem", "sync", point)
+    shown = work("btrfs", "filesystem", "df", "-b", point).stdout
+    total, used = map(int, re.findall(r"Data\+Metadata, single: total=(\d+), used=(\d+)", shown)[0])
+    reserve = int(re.findall(r"GlobalReserve, single: total=(\d+)", shown)[0])
+    assert abs(read_room(point).metadata_free - (total - used - reserve)) < MIB
+    assert read_room(point).metadata_free > 20 * MIB
