@@ -52,7 +52,7 @@ def test_who_types_setup_and_host_as_the_page_has_them_has_a_pool_and_two_hosts(
 ) -> None:
     section = page("installation").section("The first backup")
     _, setup, hosts = section.blocks("sh")
-    add, test, listing, remove = hosts.splitlines()
+    add, test, change, listing, remove = hosts.splitlines()
     let_in = "grep -h ^restrict, said >$PLACE/authorized_keys"
     steps = [
         setup,
@@ -63,13 +63,14 @@ def test_who_types_setup_and_host_as_the_page_has_them_has_a_pool_and_two_hosts(
         remove,
         f"{add} --accept-host-key",
         test,
+        change,
         listing,
         remove,
     ]
     place = Path(tempfile.mkdtemp(prefix="apart-", dir=session.folder()))
     done = run_apart([f"cd $PLACE; {step}" for step in steps], make_btrfs(size="1G"), place)
     # web1 is added by the first call, which cannot reach it yet; the second one says that it is there
-    assert [one.status for one in done] == [0, 0, 1, 0, 2, 0, 0, 0, 0, 0], "\n".join(map(str, done))
+    assert [one.status for one in done] == [0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0], "\n".join(map(str, done))
     assert "here: complete" in done[0].out
     assert re.search(r"^ok +web1 +reached, 2 paths", done[7].out, re.MULTILINE)
-    assert [line.split()[0] for line in done[8].out.splitlines()] == ["HOST", "here", "web1"]
+    assert [line.split()[0] for line in done[9].out.splitlines()] == ["HOST", "here", "web1"]
