@@ -12,7 +12,7 @@ from backupd.alarms.telling import Told, alone, tell_failure, tell_news, tell_te
 from backupd.cli.context import clock_for, json_option, load_config, now_option
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.cli import complain, echo_json
-from btrkeep.config import Config
+from btrkeep.config import Config, page
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.marker import open_pool
 from btrkeep.units import counted, format_time, printable
@@ -43,7 +43,7 @@ def command(
     failed = see_unit(unit) if unit is not None else None
     if not config.notify.urls and not dry_run:
         if test:
-            raise UsageError("[notify] has no urls", "docs/monitoring.rst shows some")
+            raise UsageError("[notify] has no urls", f"{page('monitoring')} shows some")
         click.echo("nobody is told anything: [notify] has no urls")
         return Exit.OK
     if test:

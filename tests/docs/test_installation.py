@@ -12,6 +12,7 @@ from tests.docs.apart import run_apart, why_not
 from tests.docs.pages import Page
 from tests.docs.test_names import faults
 
+BACKUPDS = ("--accept-host-key", "--address", "--this-machine", "--unset", "--now", "--zone", "--window")
 Read = Callable[[str], Page]
 
 
@@ -21,7 +22,7 @@ def test_every_option_and_place_that_the_page_names_is_one_of_install_sh(page: R
     options = {word for block in told.blocks("sh") for line in block.splitlines() if "install.sh" in line for word in line.split()}
     assert {word for word in options if word.startswith("--")} == {"--enable", "--uninstall", "--web"}
     for option in re.findall(r"--[a-z-]+", " ".join(told.literals())):
-        assert option in said or option in ("--accept-host-key", "--address", "--this-machine", "--now"), option
+        assert option in said or option in BACKUPDS, option
     script = (TOP / "install.sh").read_text(encoding="utf-8")
     lines = dict(re.findall(r"^([A-Z_]+)=(\S+)$", script, re.MULTILINE))
     assert (lines["BIN"], lines["LIB"], lines["SHARE"]) == ("/usr/local/sbin", "/usr/local/lib", "/usr/local/share")
