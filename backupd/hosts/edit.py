@@ -25,15 +25,12 @@ def with_keys(text: str, section: str, keys: Mapping[str, Any]) -> str:
         if document.body and text.strip():
             document.add(tomlkit.nl())
         document.add(section, tomlkit.table())
-    table = document[section]
-    if not isinstance(table, Table):
+        text = tomlkit.dumps(document)
+    if not isinstance(document[section], Table):
         raise ValueError(f"{section} is no table of its own")
     for key, value in keys.items():
-        if value is None:
-            table.pop(key, None)
-        else:
-            table[key] = value  # one that is there keeps its place and the comment behind it
-    return tomlkit.dumps(document)
+        text = _with_key(text, [section], key, value)
+    return text
 
 
 def new_host(name: str, keys: Mapping[str, Any]) -> str:
@@ -73,28 +70,36 @@ def with_host_keys(text: str, name: str, keys: Mapping[str, Any]) -> str:
 
 def _with_host_key(text: str, name: str, key: list[str], value: Any) -> str:
     *within, last = key
-    document: Any = tomlkit.parse(text)
-    table = host = document["host"][name]
-    for section in within:
-        table = host.get(section)
-    if table is not None and last in table:
-        if value is not None:
-            table[last] = _replaced(table[last], value)  # it keeps its place and the comment behind it
-        else:
-            table.pop(last)
-        return tomlkit.dumps(document)
-    if value is None:
+    host = tomlkit.parse(text)["host"][name]
+    if value is not None and any(section not in host for section in within):
+        return _with_key(text, ["host", name], within[0], _inline({last: value}))
+    if any(section not in host for section in within):
         return text
-    if not isinstance(table, InlineTable):
-        written = f"{last} = {tomlkit.item(value).as_string()}"
-        path = ["host", name, *within]
-        if table is None:
-            written, path = f"{within[0]} = {{ {written} }}", path[:2]
-        if (added := _with_line(text, path, written)) is not None:
-            return added
-    if table is None:
-        table = host[within[0]] = tomlkit.inline_table()
-    table[last] = value
+    return _with_key(text, ["host", name, *within], last, value)
+
+
+def _inline(keys: Mapping[str, Any]) -> InlineTable:
+    table = tomlkit.inline_table()
+    table.update(keys)
+    return table
+
+
+def _with_key(text: str, path: list[str], key: str, value: Any) -> str:
+    """`text` with the key in the table of that path, which is there; None takes it away."""
+    document: Any = tomlkit.parse(text)
+    table = document
+    for part in path:
+        table = table[part]
+    if key in table and value is not None:
+        table[key] = _replaced(table[key], value)  # it keeps its place and the comment behind it
+    elif key in table:
+        table.pop(key)
+    elif value is None:
+        return text
+    elif not isinstance(table, InlineTable) and (added := _with_line(text, path, f"{key} = {tomlkit.item(value).as_string()}")):
+        return added
+    else:
+        table[key] = value
     return tomlkit.dumps(document)
 
 
@@ -126,10 +131,11 @@ def _with_line(text: str, path: list[str], line: str) -> str | None:
     while _NO_KEY.fullmatch(lines[end - 1].rstrip("\r\n")):
         end -= 1
     first = next((one for one in lines[start + 1 : end] if not _NO_KEY.fullmatch(one.rstrip("\r\n"))), "")
+    newline = "\r\n" if lines[start].endswith("\r\n") else "\n"
     if not lines[end - 1].endswith("\n"):
-        lines[end - 1] += "\n"
+        lines[end - 1] += newline
     indent = first[: len(first) - len(first.lstrip())]
-    return "".join([*lines[:end], f"{indent}{line}\n", *lines[end:]])
+    return "".join([*lines[:end], f"{indent}{line}{newline}", *lines[end:]])
 
 
 def without_host(text: str, name: str) -> str:

@@ -77,7 +77,7 @@ def add_host(files: Files, name: str, keys: Mapping[str, Any]) -> Path:
 def remove_host(files: Files, name: str) -> Path:
     """Takes the host's section out; a drop-in with nothing left in it goes. The file it was in. Raises UsageError without one."""
     path = _file_of(files, name)
-    text = without_host(path.read_text(encoding="utf-8-sig"), name)
+    text = without_host(_text(path), name)
     _change(files, {path: text if text.strip() or path == files.main else None})
     return path
 
@@ -103,7 +103,7 @@ def set_host(files: Files, name: str, keys: Mapping[str, Any], *, write: bool = 
     this cannot change. Nothing is changed then.
     """
     path = _file_of(files, name)
-    text = path.read_text(encoding="utf-8-sig")
+    text = _text(path)
     before = _flat(tomllib.loads(text)["host"][name])
     changes = {key: (before.get(key), value) for key, value in keys.items() if before.get(key) != value}
     try:
@@ -115,6 +115,11 @@ def set_host(files: Files, name: str, keys: Mapping[str, Any], *, write: bool = 
         said = files.load().notices
     config = _change(files, {path: after} if changes else {}, write=write)
     return HostChange(path, text, after, changes, tuple(one for one in config.notices if one not in said))
+
+
+def _text(path: Path) -> str:
+    """With the line ends that it has."""
+    return path.read_bytes().decode("utf-8-sig")
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -129,6 +134,7 @@ def _file_of(files: Files, name: str) -> Path:
     """The file that declares the host. Raises UsageError."""
     hosts = files.hosts()
     if name not in hosts:
+        files.load()  # which says so when a file cannot be read
         near = get_close_matches(name, hosts, 1)
         hint = f"did you mean {near[0]}?" if near else "`backupd host list` shows those that are"
         raise UsageError(f"no host {name} is configured", hint)

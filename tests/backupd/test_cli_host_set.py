@@ -212,10 +212,25 @@ def test_a_host_that_is_written_in_an_unusual_way_is_changed_too(text: str) -> N
         }
 
 
+def test_line_ends_stay_as_they_are(main: Path) -> None:
+    main.write_bytes(MAIN.replace("\n", "\r\n").encode())
+    set_(main, "old", "port=22", "address=a", "retention.weekly=1")
+    written = main.read_bytes()
+    assert (written.count(b"\n"), written.count(b"\r\n")) == (MAIN.count("\n") + 2, MAIN.count("\n") + 2)
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_one_without_the_host(main: Path) -> None:
+    main.write_bytes(b"[host.old]\nx = '\xff'\n")
+    said = set_(main, "old", "port=22", status=2).stderr
+    assert "no host" not in said
+    assert "UTF-8" in said
+
+
 def completed(main: Path, *words: str) -> list[str]:
     """What bash offers for the last word; it takes = for a word of its own."""
-    *before, last = ("--config", str(main), "host", "set", *words)
-    return [item.value for item in BashComplete(group, {}, "backupd", "_BACKUPD_COMPLETE").get_completions(before, last)]
+    complete = BashComplete(group, {}, "backupd", "_BACKUPD_COMPLETE")
+    found = complete.get_completions(["--config", str(main), "host", "set", *words[:-1]], words[-1])
+    return [item.value for item in found]
 
 
 def test_keys_and_what_they_take_are_completed(main: Path) -> None:
