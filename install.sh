@@ -15,9 +15,9 @@ cd "$TOP"
 # shellcheck source=scripts/ground.sh
 . scripts/ground.sh
 
-STEPS=(packages version programs units manuals completion swap system catalogues daemons old configuration timers)
+STEPS=(packages version programs units manuals documents completion swap system catalogues daemons old configuration timers)
 PROGRAMS=(backupd btrfs-balancer btrfs-heatmap btrkeep-web)
-SOURCES=(setup.py pyproject.toml btrkeep backupd heatmap balancer web)
+SOURCES=(setup.py pyproject.toml btrkeep backupd heatmap balancer web docs)
 HOME_FOLDER=/opt/btrkeep
 VERSIONS=$HOME_FOLDER/versions
 CURRENT=$HOME_FOLDER/current
@@ -27,15 +27,16 @@ CONFIGURATIONS=/etc/btrkeep
 BIN=/usr/local/sbin
 LIB=/usr/local/lib
 SHARE=/usr/local/share
+DOCUMENTS=$SHARE/doc/btrkeep
 
 usage() {
     cat <<END
 usage: sudo ./install.sh [options]
 
 Installs btrkeep: Debian packages, the programs in /opt/btrkeep with links in
-/usr/local/sbin, systemd units, manual pages, completion for bash, zsh and fish,
-and an example of /etc/btrkeep/main.toml when there is no configuration. Run it
-again to upgrade. Nothing runs by itself until --enable says so.
+/usr/local/sbin, systemd units, manual pages, the documentation, completion for
+bash, zsh and fish, and an example of /etc/btrkeep/main.toml when there is no
+configuration. Run it again to upgrade. Nothing runs by itself until --enable says so.
 
   --enable POOL   start the timers of the pool POOL, now and at every boot,
                   and listen for the dashboard
@@ -195,7 +196,7 @@ step_packages() {
 
 # What a version is made from: the interpreter, and every file that goes into it.
 fingerprint() {
-    { "$1" -VV; find "${SOURCES[@]}" -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum; } | sha256sum | cut -d ' ' -f 1
+    { "$1" -VV; find "${SOURCES[@]}" -type f ! -name '*.pyc' ! -path 'docs/_build/*' -print0 | sort -z | xargs -0 sha256sum; } | sha256sum | cut -d ' ' -f 1
 }
 
 # Whether the version in the folder $1 works at all.
@@ -207,9 +208,14 @@ works() {
     [ -e "$1/bin/backupd" ]
 }
 
+# In a dry run: Python is not there yet, and would be.
+comes_with_packages() { [ -n "$DRY_RUN" ] && [ -z "$NO_PACKAGES" ] && [ -n "$(missing_packages python3-venv)" ]; }
+
 step_version() {
     local python made_from stamp
-    python=$(ground_python) || [ -n "$DRY_RUN" ] || fail "there is no Python to build with"
+    if ! python=$(ground_python 2>/dev/null) && ! comes_with_packages; then
+        fail "there is no Python 3.11 or later to build with" "PYTHON=/path/to/python chooses one"
+    fi
     made_from=$(fingerprint "${python:-true}")
     if [ -z "$REBUILD" ] && [ "$(cat "$CURRENT/made-from" 2>/dev/null)" = "$made_from" ] && works "$CURRENT"; then
         NEW=$(readlink -f "$CURRENT")
@@ -234,7 +240,7 @@ build() {
     mkdir -p "$2/source"
     log=$2/log
     cp -R "${SOURCES[@]}" "$2/source" # pip builds in the folder that it is given, and takes what an earlier build left there
-    rm -rf "$2"/source/build "$2"/source/*.egg-info
+    rm -rf "$2"/source/build "$2"/source/docs/_build "$2"/source/*.egg-info
     "$1" -m venv "$2" >"$log" 2>&1 || build_failed "the virtual environment could not be made" "apt-get install python3-venv"
     "$2/bin/python" -I -m pip install --no-input --disable-pip-version-check --use-pep517 "$2/source" </dev/null >"$log" 2>&1 ||
         build_failed "pip could not install btrkeep and the libraries that it needs" "is there a network? pip's configuration says where packages come from"
@@ -242,7 +248,22 @@ build() {
     for program in "${PROGRAMS[@]}"; do
         [ ! -e "$2/bin/$program" ] || make_completion "$2" "$program"
     done
+    make_documents "$2" "$log"
     rm -rf "$2/source" "$log"
+}
+
+# make_documents FOLDER LOG: the pages as HTML. The Sphinx that makes them goes again. Without one they are there as they were written.
+make_documents() {
+    local sphinx
+    note "building the documentation"
+    sphinx=$(sed -n 's/^ *"\(sphinx[^"]*\)",$/\1/p' setup.py)
+    if ! { "$1/bin/python" -I -m pip install --no-input --disable-pip-version-check --target "$1/sphinx" "$sphinx" </dev/null &&
+        PYTHONPATH=$1/sphinx "$1/bin/python" -P -m sphinx -q -b html -d "$1/sphinx/trees" "$1/source/docs" "$1/doc"; } >"$2" 2>&1; then
+        attention "no HTML could be made of the documentation, so it is installed as text: $(tail -n 1 "$2")"
+        rm -rf "$1/doc"
+        cp -R "$1/source/docs" "$1/doc"
+    fi
+    rm -rf "$1/sphinx"
 }
 
 # make_completion FOLDER PROGRAM: what the program itself prints for each shell; one without that command has none.
@@ -298,6 +319,8 @@ step_manuals() {
     done
 }
 
+step_documents() { put '' "$DOCUMENTS"; } # a link, for each version has its own
+
 place_of_completion() {
     case $2 in
     bash) echo "$SHARE/bash-completion/completions/$1" ;;
@@ -330,6 +353,7 @@ step_swap() {
     link "${NEW#"$HOME_FOLDER/"}" "$CURRENT"
     UNFINISHED=''
     link current/bin "$HOME_FOLDER/bin"
+    link "$CURRENT/doc" "$DOCUMENTS"
     for program in "${LINKS[@]}"; do
         link "$HOME_FOLDER/bin/$program" "$BIN/$program"
     done
@@ -523,7 +547,7 @@ remove_empty_folders() {
     local folder
     [ -z "$DRY_RUN" ] || return 0
     for folder in "$LIB"/{systemd/system,systemd,sysusers.d,tmpfiles.d,udev/rules.d,udev} \
-        "$SHARE"/{bash-completion/completions,bash-completion,fish/vendor_completions.d,fish,zsh/site-functions,zsh,man/man1,man/man8}; do
+        "$SHARE"/{bash-completion/completions,bash-completion,fish/vendor_completions.d,fish,zsh/site-functions,zsh,man/man1,man/man5,man/man8,doc}; do
         rmdir "$folder" 2>/dev/null || true
     done
     find /run/btrkeep -depth -type d -empty -delete 2>/dev/null || true
@@ -547,6 +571,7 @@ say_what_is_next() {
     say_about_the_dashboard
     [ "${#ENABLE[@]}" -eq 0 ] && ! compgen -G "/etc/systemd/system/*.wants/btrkeep-*" >/dev/null || return 0
     note "To begin: backupd setup"
+    note "The documentation: $DOCUMENTS/index.html, man backupd, man btrkeep.toml"
     [ -z "$(timers)" ] || note "For every night after that: sudo $(printf %q "$TOP/install.sh") --enable main"
 }
 

@@ -21,7 +21,7 @@ from backupd.rsync.meaning import meaning
 from backupd.unfinished import all_unfinished, more_room
 from backupd.version import OLDEST, SAFE, rsync_version
 from btrkeep.catalogue import Catalogue
-from btrkeep.config import Config, HostConfig
+from btrkeep.config import Config, HostConfig, page
 from btrkeep.config.keys import NOTIFY, SECRET
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.marker import Pool, is_on, open_pool
@@ -205,7 +205,7 @@ def _notify(config: Config) -> Iterator[Finding]:
     notify = config.notify
     if not notify.urls and notify.ping is None:
         yield Finding(
-            "note", "notify", "nobody is told when something fails", "set `urls` in [notify]; docs/monitoring.rst explains"
+            "note", "notify", "nobody is told when something fails", f"set `urls` in [notify]; {page('monitoring')} explains"
         )
         return
     for file in files_with_secrets(config.file):

@@ -8,6 +8,7 @@ from flask import Flask, current_app, request
 from markupsafe import Markup
 
 from btrkeep import __version__
+from btrkeep.config import page
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, format_time, printable
 from web.access import somebody
@@ -44,7 +45,7 @@ def register(app: Flask) -> None:
         path_text=path_text,
         browser=browser,
     )
-    app.jinja_env.globals.update(path_query=path_query, zone_words=zone_words)
+    app.jinja_env.globals.update(path_query=path_query, zone_words=zone_words, document=page)
     app.context_processor(_names)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
 

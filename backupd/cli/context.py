@@ -48,12 +48,17 @@ class Opened:
 
 def complete_host(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """The configured hosts that begin with what was typed; none when the configuration cannot be read."""
+    config = completing_config(ctx)
+    return [name for name in config.hosts if name.startswith(incomplete)] if config else []
+
+
+def completing_config(ctx: click.Context) -> Config | None:
+    """The configuration, for a completion; None when it cannot be read."""
     words = ctx.find_root().params
     try:
-        config = load(words["pool_name"], Path(words["config_file"]) if words["config_file"] else None)
+        return load(words["pool_name"], Path(words["config_file"]) if words["config_file"] else None)
     except OperatorError:
-        return []
-    return [name for name in config.hosts if name.startswith(incomplete)]
+        return None
 
 
 def load_config(ctx: click.Context) -> Config:

@@ -1,4 +1,4 @@
-"""`backupd host`: hosts are added to the configuration and taken out of it, shown, and tried."""
+"""`backupd host`: hosts are added to the configuration, changed and taken out of it, shown, and tried."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +9,7 @@ import click
 from backupd.checks import Finding, check_all
 from backupd.cli.check_ import show
 from backupd.cli.context import complete_host, json_option
+from backupd.cli.host_set import set_command
 from backupd.cli.questions import Talk
 from backupd.cli.reach import Reached, probe, reach
 from backupd.hosts.files import Files, add_host, remove_host
@@ -21,8 +22,7 @@ from btrkeep.units import printable
 def files_of(ctx: click.Context) -> Files:
     """Where the configuration that --pool or --config names lies."""
     chosen = ctx.find_root().obj
-    main = Path(chosen["config"] or f"/etc/btrkeep/{chosen['pool']}.toml")
-    return Files(main.stem, main if main.is_absolute() else Path.cwd() / main)
+    return Files.of(chosen["pool"], chosen["config"])
 
 
 def keys_of(address: str | None, port: int | None, group: str | None, paths: tuple[str, ...]) -> dict[str, Any]:
@@ -33,11 +33,14 @@ def keys_of(address: str | None, port: int | None, group: str | None, paths: tup
 
 @click.group("host", no_args_is_help=True)
 def command() -> None:
-    """Add hosts to the configuration, take them out, show and try them.
+    """Add hosts to the configuration, change them, take them out, show and try them.
 
     Each host that is added has a file of its own, such as /etc/btrkeep/main.d/web1.toml. The configuration is checked as a whole
     before a file is replaced, and comments stay.
     """
+
+
+command.add_command(set_command)
 
 
 @command.command("add")

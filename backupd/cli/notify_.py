@@ -14,7 +14,7 @@ from backupd.health.judge import Limits, judge
 from backupd.health.look import look_at_pool
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.cli import complain, echo_json
-from btrkeep.config import Config
+from btrkeep.config import Config, page
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.service import is_service, tell
@@ -47,7 +47,7 @@ def command(
     moment = clock_for(open_pool(config.pool.path), now).now() if now else datetime.now(UTC)
     failed = see_unit(unit) if unit is not None else None
     if (test or digest) and not config.notify.urls and not dry_run:
-        raise UsageError("[notify] has no urls", "docs/monitoring.rst shows some")
+        raise UsageError("[notify] has no urls", f"{page('monitoring')} shows some")
     if test:
         told = tell_test(config, dry_run=dry_run)
     elif failed:

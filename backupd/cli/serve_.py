@@ -71,8 +71,8 @@ def command(
     """Do for the dashboard what takes root: list and stream files, hold, release, start runs and restores.
 
     systemd starts it when somebody connects to btrkeep-serve@POOL.socket, and it ends when nothing was asked for a while. With
-    --socket it listens by itself, until Ctrl-C. It answers root, the user btrkeep, and those that --allow names; `man backupd`
-    and docs/serve.rst say what can be asked.
+    --socket it listens by itself, until Ctrl-C. It answers root, the user btrkeep, and those that --allow names. `man
+    backupd` says where the protocol is described.
     """
     chosen = ctx.find_root().obj
     file = Path(chosen["config"]).absolute() if chosen["config"] else None

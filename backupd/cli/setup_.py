@@ -10,7 +10,8 @@ from backupd.cli.context import json_option, opened
 from backupd.cli.host_ import files_of, keys_of, show_findings, try_host
 from backupd.cli.questions import Talk, asked, see_nothing_missing, words
 from backupd.cli.reach import Reached, reach
-from backupd.cli.setup_pool import pool_is_set_up, set_up_pool
+from backupd.cli.setup_places import suggested_name
+from backupd.cli.setup_pool import PoolGiven, pool_is_set_up, set_up_pool
 from backupd.due import latest
 from backupd.hosts.files import Files, add_host
 from btrkeep.cli import echo_json
@@ -18,7 +19,6 @@ from btrkeep.config import Config, HostConfig
 from btrkeep.config.sources import name_fault, parse_address
 from btrkeep.errors import Exit, UsageError
 
-HERE = "here"
 _REST = "run `backupd setup` again when that is mended: it goes on where it was"
 
 
@@ -38,6 +38,8 @@ class Given:
     "--pool-path", metavar="PATH", help="The pool: a folder on a mounted btrfs, made as a subvolume when it is not there."
 )
 @click.option("--retention", metavar="RULES", help="How long backups are kept: daily=14,weekly=13,monthly=12. all: for ever.")
+@click.option("--zone", metavar="ZONE", help="The time zone of its days and nights, such as Europe/Berlin. [default: UTC]")
+@click.option("--window", metavar="WINDOW", help="When backups may run, such as 22:00-06:00. none: at any time, the default.")
 @click.option("--host", metavar="NAME", help="The first host's name.")
 @click.option("--address", metavar="ADDRESS", help="How ssh reaches it, such as root@web1.example.org.")
 @click.option("--this-machine", is_flag=True, help="The first host is this machine.")
@@ -53,6 +55,8 @@ def command(
     ctx: click.Context,
     pool_path: str | None,
     retention: str | None,
+    zone: str | None,
+    window: str | None,
     host: str | None,
     address: str | None,
     this_machine: bool,
@@ -69,13 +73,12 @@ def command(
 
     Exit status 1 when something is left to do: it is said what.
     """
-    if address and this_machine:
-        raise UsageError("--address and --this-machine exclude each other", "a host without address is this machine")
     talk, files = Talk.here(as_json), files_of(ctx)
-    given = Given(host, address, this_machine, port, paths)
-    _see_nothing_missing(talk, files, given, pool_path, retention)
+    given, pool = Given(host, address, this_machine, port, paths), PoolGiven(pool_path, retention, zone, window)
+    _see_nothing_idle(given, accept_host_key)
+    _see_nothing_missing(talk, files, given, pool)
     talk.heading("The pool")
-    config = set_up_pool(talk, files, pool_path, retention)
+    config = set_up_pool(talk, files, pool)
     talk.heading("The first host")
     config, first = _first_host(ctx, talk, files, config, given)
     if first is None:
@@ -92,12 +95,22 @@ def command(
     return Exit.OK if no_run or as_json else _first_backup(ctx, talk, config, first)
 
 
-def _see_nothing_missing(talk: Talk, files: Files, given: Given, pool_path: str | None, retention: str | None) -> None:
+def _see_nothing_idle(given: Given, accept_host_key: bool) -> None:
+    """Raises UsageError for an option that another one leaves without effect."""
+    if not given.this_machine:
+        return
+    over_ssh = (("--address", given.address), ("--port", given.port), ("--accept-host-key", accept_host_key))
+    for name, value in over_ssh:
+        if value:
+            raise UsageError(f"{name} and --this-machine exclude each other", "this machine is reached without ssh")
+
+
+def _see_nothing_missing(talk: Talk, files: Files, given: Given, pool: PoolGiven) -> None:
     """Raises UsageError without a terminal when an option is needed that is not given; all of them are named."""
     missing = []
     config = pool_is_set_up(files)
     if config is None:
-        missing += [name for name, value in (("--pool-path", pool_path), ("--retention", retention)) if value is None]
+        missing += [name for name, value in (("--pool-path", pool.path), ("--retention", pool.retention)) if value is None]
     if config is None or not config.hosts or (given.host and given.host not in config.hosts):
         where = given.address or given.this_machine
         needed = (("--host", given.host), ("--address or --this-machine", where), ("--path", given.paths))
@@ -109,7 +122,7 @@ def _first_host(ctx: click.Context, talk: Talk, files: Files, config: Config, gi
     """The host that is to be led to its first backup; None when all have one and no other was named."""
     if given.host in config.hosts:
         first = config.hosts[str(given.host)]
-        _see_the_same(files, first, given)
+        _see_the_same(first, given)
         talk.say(f"{first.name} is configured in {files.hosts()[first.name]}")
         return config, first
     if config.hosts and not given.host:
@@ -117,6 +130,10 @@ def _first_host(ctx: click.Context, talk: Talk, files: Files, config: Config, gi
             facts = site.catalogue.host_facts(latest(site.clock.now()))
         done = {name for name, found in facts.items() if found.last_complete}
         without = [each for each in config.hosts.values() if each.enabled and each.name not in done]
+        if without:
+            _see_the_same(without[0], given)
+        elif given.address or given.this_machine or given.port or given.paths:
+            raise UsageError("every host has a complete backup, and a new one needs a name", "--host NAME gives it")
         return config, without[0] if without else None
     name, keys = _asked_host(talk, given)
     path = add_host(files, name, keys)
@@ -125,34 +142,44 @@ def _first_host(ctx: click.Context, talk: Talk, files: Files, config: Config, gi
     return config, config.hosts[name]
 
 
-def _see_the_same(files: Files, host: HostConfig, given: Given) -> None:
+def _see_the_same(host: HostConfig, given: Given) -> None:
     wanted: dict[str, Any] = keys_of(given.address, given.port, None, given.paths)
     there = {"address": host.address, "port": host.port, "paths": list(host.paths)}
     if any(there[key] != value for key, value in wanted.items()) or (given.this_machine and host.address):
         raise UsageError(
             f"the host {host.name} is configured already, and otherwise",
-            f"edit {files.hosts()[host.name]}, or leave the options out",
+            f"`backupd host set {host.name}` changes it; --host NAME names another one; or leave the options out",
         )
 
 
 def _asked_host(talk: Talk, given: Given) -> tuple[str, dict[str, Any]]:
-    address = given.address
+    address, port = given.address, given.port
     if address is None and not given.this_machine:
-        address = asked(talk, None, "Its address, such as root@web1.example.org (this: this machine)", "this", _address)
-    default = HERE if not address else address.rpartition("@")[2].strip("[]").split(".")[0]
-    name = asked(talk, given.host, "Its name here", default, _name)
-    port = given.port
+        question = "Its address, such as root@web1.example.org" + ("" if port else " (this: this machine)")
+        address = asked(talk, None, question, "" if port else "this", lambda text: _address(text, port))
+    if address and port is None and talk.asks:
+        port = asked(talk, None, "The port of its ssh", "22", _port)
+    name = asked(talk, given.host, "Its name here", suggested_name(address), _name)
     paths = given.paths or tuple(asked(talk, None, "Source paths, with blanks between them", "/etc", words))
     return name, keys_of(address, port, None, paths)
 
 
-def _address(text: str) -> str | None:
-    if text == "this":
+def _address(text: str, port: int | None) -> str | None:
+    if text == "this" and port is None:
         return None
+    if text == "this":
+        raise UsageError("this machine is reached without ssh, and --port is given", "its address, or start again without --port")
     try:
         return parse_address(text)
     except ValueError as error:
         raise UsageError(f"{text!r} is no address: {error}", "USER@HOST, such as root@web1.example.org") from None
+
+
+def _port(text: str) -> int | None:
+    """None for ssh's own choice."""
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise UsageError(f"{text!r} is no port", "a number from 1 to 65535")
+    return int(text) if int(text) != 22 else None
 
 
 def _name(text: str) -> str:

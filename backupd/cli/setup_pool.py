@@ -1,31 +1,46 @@
 """The first step of `setup`: the pool, and the configuration that names it and says how long backups are kept."""
 
 import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from backupd.cli.questions import Talk, asked
+from backupd.cli.setup_places import btrfs_mounts, is_pool, machine_zone, place_for_pool, suggested_place
 from backupd.doctor.rules.mount import POWERLESS, powerless
 from backupd.explain import policy_words
 from backupd.hosts.edit import with_keys
 from backupd.hosts.files import Files
 from backupd.retention import parse_policy
 from btrkeep.catalogue import Catalogue
-from btrkeep.config import Config, Retention, example
+from btrkeep.config import Config, Retention, example, kinds
+from btrkeep.config.problems import Refused
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
-from btrkeep.pool.marker import create_pool, open_pool, refuse_unfit
-from btrkeep.pool.mounts import mount_of, mounts
+from btrkeep.pool.marker import create_pool, open_pool
+from btrkeep.pool.mounts import mount_of
 from btrkeep.pool.reserve import see_reserve
 from btrkeep.units import printable
 
 RULES = "daily=14,weekly=13,monthly=12"
+ALWAYS = "none"
 _COUNTERS = ("daily", "weekly", "monthly", "yearly")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGiven:
+    """What the options say of the pool; None where they say nothing."""
+
+    path: str | None = None
+    retention: str | None = None
+    zone: str | None = None
+    window: str | None = None
 
 
 def pool_is_set_up(files: Files) -> Config | None:
     """The configuration, when it names a pool that is there. Raises ConfigError when something is wrong with it."""
-    if _configured_path(files) is None:
+    if _configured(files, "pool", "path") is None:
         return None
     config = files.load()
     try:
@@ -45,14 +60,14 @@ def _was_in_use(config: Config) -> bool:
         return catalogue.pool_id() is not None
 
 
-def _configured_path(files: Files) -> str | None:
-    """What [pool] path says in the main file; None when there is no such file or key. What is no TOML, `load` complains about."""
+def _configured(files: Files, section: str, key: str) -> str | None:
+    """What the main file says; None when there is no such file or key. What is no TOML, `load` complains about."""
     try:
-        path = tomllib.loads(_text(files)).get("pool", {}).get("path")
+        value = tomllib.loads(_text(files)).get(section, {}).get(key)
     except (tomllib.TOMLDecodeError, AttributeError):
         files.load()
         raise
-    return path if isinstance(path, str) else None
+    return value if isinstance(value, str) else None
 
 
 def _text(files: Files) -> str:
@@ -64,30 +79,45 @@ def _text(files: Files) -> str:
         raise OperatorError(f"{files.main} cannot be read: {error}", "run this as root, and see that it is UTF-8") from None
 
 
-def set_up_pool(talk: Talk, files: Files, path: str | None, rules: str | None) -> Config:
+def set_up_pool(talk: Talk, files: Files, given: PoolGiven) -> Config:
     """Makes the pool and its configuration where they are missing; the configuration as it is then."""
     config = pool_is_set_up(files)
     if config is None:
-        config = _made(talk, files, path, rules)
+        config = _made(talk, files, given)
         talk.say(f"its configuration is {files.main}")
-    elif path is not None and Path(path).resolve() != config.pool.path.resolve():
+    elif given.path is not None and Path(given.path).resolve() != config.pool.path.resolve():
         raise UsageError(f"{files.main} names another pool, {config.pool.path}", "leave --pool-path out, or choose another --pool")
-    elif rules is not None:
-        config = files.change({files.main: with_keys(_text(files), "retention", _keys(rules))})
+    elif given.retention is not None or given.zone is not None or given.window is not None:
+        retention = None if given.retention is None else _keys(given.retention)
+        zone = None if given.zone is None else _zone(given.zone)
+        window = None if given.window is None else _window(given.window)
+        config = files.change({files.main: _written(_text(files), {}, retention, zone, window)})
     talk.say(f"{config.pool.path} is the pool; {policy_words(config.retention)}")
     return config
 
 
-def _made(talk: Talk, files: Files, path: str | None, rules: str | None) -> Config:
-    """The configuration is judged before the pool is made, and written after it: interrupted between, the pool is found here."""
-    if path is None:
-        _show_places(talk)
-    place = asked(talk, path, "Where is the pool to be?", _configured_path(files) or _suggestion(), _place)
-    retention = asked(talk, rules, "How long are backups kept? (all: for ever)", RULES, _keys)
-    text = with_keys(_text(files) or example(place, files.name), "pool", {"path": str(place)})
-    text = with_keys(text, "retention", retention)
+def _made(talk: Talk, files: Files, given: PoolGiven) -> Config:
+    """The configuration is judged before the pool is made, and written after it: interrupted between, the pool is found here.
+
+    Zone and window have defaults that serve: nobody has to say them where nobody can be asked.
+    """
+    places = btrfs_mounts()
+    if given.path is None:
+        _show_places(talk, places)
+    suggestion = suggested_place(_configured(files, "pool", "path"), places)
+    place = asked(talk, given.path, "Where is the pool to be?", suggestion, place_for_pool)
+    retention = asked(talk, given.retention, "How long are backups kept? (all: for ever)", RULES, _keys)
+    zone = window = None
+    if talk.asks or given.zone is not None:
+        there = _configured(files, "pool", "zone") or machine_zone()
+        zone = asked(talk, given.zone, "In which time zone do days and nights begin?", there, _zone)
+    if talk.asks or given.window is not None:
+        there = _configured(files, "backup", "window") or ALWAYS
+        question = f"When may backups run, such as 22:00-06:00? ({ALWAYS}: at any time)"
+        window = asked(talk, given.window, question, there, _window)
+    text = _written(_text(files) or example(place, files.name), {"path": str(place)}, retention, zone, window)
     files.load({files.main: text})
-    if not _is_pool(place):
+    if not is_pool(place):
         new = not place.exists()
         create_pool(place, rehearsal=False, now=datetime.now(UTC))
         see_reserve(place)
@@ -95,6 +125,16 @@ def _made(talk: Talk, files: Files, path: str | None, rules: str | None) -> Conf
         if hint := powerless_hint(place):
             talk.say(hint)
     return files.change({files.main: text})
+
+
+def _written(text: str, pool: Mapping[str, Any], retention: Mapping[str, Any] | None, zone: str | None, window: str | None) -> str:
+    """`text` with what was said; what was not said stays as it is."""
+    pool = {**pool, "zone": zone} if zone else pool
+    if pool:
+        text = with_keys(text, "pool", pool)
+    if window:
+        text = with_keys(text, "backup", {"window": None if window == ALWAYS else window})
+    return text if retention is None else with_keys(text, "retention", retention)
 
 
 def powerless_hint(pool: Path) -> str:
@@ -109,20 +149,21 @@ def powerless_hint(pool: Path) -> str:
     )
 
 
-def _place(text: str) -> Path:
-    """A pool, or a place for one. Raises UsageError or PoolUnusable."""
-    place = Path(text).absolute()
-    if not _is_pool(place):
-        refuse_unfit(place)
-    return place
+def _zone(text: str) -> str:
+    return _taken(kinds.ZONE, text, "a name such as Europe/Berlin")
 
 
-def _is_pool(path: Path) -> bool:
+def _window(text: str) -> str:
+    return _taken(kinds.WINDOW, text, f"two times such as 22:00-06:00, or {ALWAYS}")
+
+
+def _taken(kind: kinds.Kind, text: str, hint: str) -> str:
+    """The text, when a key of that kind takes it. Raises UsageError."""
     try:
-        open_pool(path)
-    except PoolUnusable:
-        return False
-    return True
+        kind(text)
+    except Refused as refused:
+        raise UsageError(f"{text!r}: {refused.reason}", hint) from None
+    return text
 
 
 def _keys(rules: str) -> dict[str, Any]:
@@ -138,17 +179,7 @@ def _keys(rules: str) -> dict[str, Any]:
     return none | {name.strip(): int(value) if value.strip().isdecimal() else value.strip() for name, value in pairs}
 
 
-def _places() -> list[Path]:
-    """Where a btrfs is mounted, a place that is mounted over left out."""
-    return sorted({mount.target for mount in mounts() if mount.filesystem == "btrfs" and mount.target.is_dir()})
-
-
-def _suggestion() -> str:
-    return next((str(place / "backup") for place in _places()), "/srv/backup")
-
-
-def _show_places(talk: Talk) -> None:
-    places = _places()
+def _show_places(talk: Talk, places: Sequence[Path]) -> None:
     if not places:
         talk.say("No btrfs is mounted here. A pool needs one: mkfs.btrfs, mount, then this again.")
         return

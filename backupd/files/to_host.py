@@ -233,7 +233,8 @@ class Giving:
         if any("read-only server" in line for line in last):
             return OperatorError(
                 f"{self.target}: the key may only read there (rrsync -ro), so nothing can be restored to it",
-                'for the time of the restore write "rrsync /" in place of "rrsync -ro /" in the host\'s authorized_keys',
+                'for the time of the restore write "rrsync /" in place of "rrsync -ro /" in the host\'s authorized_keys; '
+                "or restore into a folder of the backup server: --to DIR",
             )
         words = meaning(ended.exit_code, last).words
         line = next((line for line in last if not line.startswith("rsync error:") and line not in words), "")

@@ -9,9 +9,10 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import tomlkit
-from tomlkit.items import Table
+from tomlkit.items import Array, InlineTable, Table
 
 _HEAD = re.compile(r"\s*\[")
+_NO_KEY = re.compile(r"\s*(?:#.*)?")
 
 
 def with_keys(text: str, section: str, keys: Mapping[str, Any]) -> str:
@@ -24,15 +25,12 @@ def with_keys(text: str, section: str, keys: Mapping[str, Any]) -> str:
         if document.body and text.strip():
             document.add(tomlkit.nl())
         document.add(section, tomlkit.table())
-    table = document[section]
-    if not isinstance(table, Table):
+        text = tomlkit.dumps(document)
+    if not isinstance(document[section], Table):
         raise ValueError(f"{section} is no table of its own")
     for key, value in keys.items():
-        if value is None:
-            table.pop(key, None)
-        else:
-            table[key] = value  # one that is there keeps its place and the comment behind it
-    return tomlkit.dumps(document)
+        text = _with_key(text, [section], key, value)
+    return text
 
 
 def new_host(name: str, keys: Mapping[str, Any]) -> str:
@@ -43,6 +41,101 @@ def new_host(name: str, keys: Mapping[str, Any]) -> str:
     hosts.add(name, table)
     document.add("host", hosts)
     return tomlkit.dumps(document)
+
+
+def with_host_keys(text: str, name: str, keys: Mapping[str, Any]) -> str:
+    """`text` with these keys of the host; None takes a key away, "retention.daily" is one of the retention of its own.
+
+    A new key comes behind the host's last one. Raises ValueError when the host is not in it, or this cannot be done to it.
+    """
+    meant = tomllib.loads(text)
+    if not isinstance(meant.get("host", {}).get(name), dict):
+        raise ValueError(f"the host {name} is not in it")
+    for key, value in keys.items():
+        text = _with_host_key(text, name, key.split("."), value)
+        *within, last = key.split(".")
+        table = meant["host"][name]
+        for section in within:
+            table = table.setdefault(section, {})
+        table[last] = value
+        if value is None:
+            del table[last]
+    found = tomllib.loads(text)
+    for document in (meant, found):  # a section with nothing in it is none
+        document["host"][name] = {key: value for key, value in document["host"].get(name, {}).items() if value != {}}
+    if found != meant:
+        raise ValueError("it is written in a way that only an editor can change")
+    return text
+
+
+def _with_host_key(text: str, name: str, key: list[str], value: Any) -> str:
+    *within, last = key
+    host = tomlkit.parse(text)["host"][name]
+    if value is not None and any(section not in host for section in within):
+        return _with_key(text, ["host", name], within[0], _inline({last: value}))
+    if any(section not in host for section in within):
+        return text
+    return _with_key(text, ["host", name, *within], last, value)
+
+
+def _inline(keys: Mapping[str, Any]) -> InlineTable:
+    table = tomlkit.inline_table()
+    table.update(keys)
+    return table
+
+
+def _with_key(text: str, path: list[str], key: str, value: Any) -> str:
+    """`text` with the key in the table of that path, which is there; None takes it away."""
+    document: Any = tomlkit.parse(text)
+    table = document
+    for part in path:
+        table = table[part]
+    if key in table and value is not None:
+        table[key] = _replaced(table[key], value)  # it keeps its place and the comment behind it
+    elif key in table:
+        table.pop(key)
+    elif value is None:
+        return text
+    elif not isinstance(table, InlineTable) and (added := _with_line(text, path, f"{key} = {tomlkit.item(value).as_string()}")):
+        return added
+    else:
+        table[key] = value
+    return tomlkit.dumps(document)
+
+
+def _replaced(old: Any, value: Any) -> Any:
+    """The new value; of a list that has lines and comments of its own those stay whose items do."""
+    if not (isinstance(old, Array) and isinstance(value, list)):
+        return value
+    for item in [item for item in old.unwrap() if item not in value]:
+        old.remove(item)
+    for number, item in enumerate(value):
+        if item not in old:
+            old.insert(number, item)
+    return old if old.unwrap() == value else value
+
+
+def _with_line(text: str, path: list[str], line: str) -> str | None:
+    """`text` with the line behind the last key below the head of that table; None when no head names it.
+
+    tomlkit would put it behind the comments and blank lines there, which belong to the next head.
+    """
+    names = (rf"(?:{re.escape(part)}|\"{re.escape(part)}\"|'{re.escape(part)}')" for part in path)
+    head = re.compile(r"\s*\[\s*" + r"\s*\.\s*".join(names) + r"\s*\]")
+    lines = text.splitlines(keepends=True)
+    starts = [number for number, one in enumerate(lines) if _HEAD.match(one) and _complete(lines[:number])]
+    start = next((number for number in starts if head.match(lines[number])), None)
+    if start is None:
+        return None
+    end = next((number for number in starts if number > start), len(lines))
+    while _NO_KEY.fullmatch(lines[end - 1].rstrip("\r\n")):
+        end -= 1
+    first = next((one for one in lines[start + 1 : end] if not _NO_KEY.fullmatch(one.rstrip("\r\n"))), "")
+    newline = "\r\n" if lines[start].endswith("\r\n") else "\n"
+    if not lines[end - 1].endswith("\n"):
+        lines[end - 1] += newline
+    indent = first[: len(first) - len(first.lstrip())]
+    return "".join([*lines[:end], f"{indent}{line}{newline}", *lines[end:]])
 
 
 def without_host(text: str, name: str) -> str:

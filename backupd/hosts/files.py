@@ -1,12 +1,15 @@
 """The configuration's files, changed as a whole: judged with the change in place, then replaced in one step each."""
 
 import os
+import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from backupd.hosts.edit import new_host, without_host
+from backupd.hosts.edit import new_host, with_host_keys, without_host
 from btrkeep.config import Config, load
 from btrkeep.config.files import documents
 from btrkeep.config.problems import Problems
@@ -20,6 +23,12 @@ class Files:
 
     name: str
     main: Path
+
+    @classmethod
+    def of(cls, pool: str, config: str | None) -> "Files":
+        """Those of the pool of that name, or with that main file."""
+        main = Path(config or f"/etc/btrkeep/{pool}.toml")
+        return cls(main.stem, main if main.is_absolute() else Path.cwd() / main)
 
     @property
     def folder(self) -> Path:
@@ -57,7 +66,7 @@ def add_host(files: Files, name: str, keys: Mapping[str, Any]) -> Path:
     if fault := name_fault(name):
         raise UsageError(f"{name!r} cannot be a host's name: {fault}", "letters and digits, and . _ - after the first")
     if there := files.hosts().get(name):
-        raise UsageError(f"the host {name} is in {there} already", "edit that file, or remove the host first")
+        raise UsageError(f"the host {name} is in {there} already", f"`backupd host set {name} KEY=VALUE` changes it")
     path = files.own_file(name)
     if path.exists():  # it has other things in it, or nothing
         raise UsageError(f"{path} is there already, without the host {name}", "move it away, or add the host to it by hand")
@@ -67,15 +76,77 @@ def add_host(files: Files, name: str, keys: Mapping[str, Any]) -> Path:
 
 def remove_host(files: Files, name: str) -> Path:
     """Takes the host's section out; a drop-in with nothing left in it goes. The file it was in. Raises UsageError without one."""
-    path = files.hosts().get(name)
-    if path is None:
-        raise UsageError(f"no host {name} is configured", "`backupd host list` shows those that are")
-    text = without_host(path.read_text(encoding="utf-8-sig"), name)
+    path = _file_of(files, name)
+    text = without_host(_text(path), name)
+    _change(files, {path: text if text.strip() or path == files.main else None})
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class HostChange:
+    """A host's keys and the file that declares it, before and after. A key that is not there is None.
+
+    `notices`: what the configuration has to say that it did not say before.
+    """
+
+    path: Path
+    text: str
+    text_after: str
+    keys: Mapping[str, tuple[Any, Any]]
+    notices: tuple[str, ...]
+
+
+def set_host(files: Files, name: str, keys: Mapping[str, Any], *, write: bool = True) -> HostChange:
+    """Gives the host these keys, where it is declared; None takes one away. Nothing is written when all are as they should be.
+
+    Raises UsageError when there is no such host, ConfigError when the configuration would be wrong, OperatorError for a file that
+    this cannot change. Nothing is changed then.
+    """
+    path = _file_of(files, name)
+    text = _text(path)
+    before = _flat(tomllib.loads(text)["host"][name])
+    changes = {key: (before.get(key), value) for key, value in keys.items() if before.get(key) != value}
     try:
-        files.change({path: text if text.strip() or path == files.main else None})
+        after = with_host_keys(text, name, {key: value for key, (_, value) in changes.items()})
+    except ValueError as error:
+        raise OperatorError(f"the host {name} cannot be changed in {path}: {error}", "edit that file") from None
+    said: tuple[str, ...] = ()
+    with suppress(ConfigError):  # this may be what mends it
+        said = files.load().notices
+    config = _change(files, {path: after} if changes else {}, write=write)
+    return HostChange(path, text, after, changes, tuple(one for one in config.notices if one not in said))
+
+
+def _text(path: Path) -> str:
+    """With the line ends that it has."""
+    return path.read_bytes().decode("utf-8-sig")
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Keys of sections within as "retention.daily"."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def _file_of(files: Files, name: str) -> Path:
+    """The file that declares the host. Raises UsageError."""
+    hosts = files.hosts()
+    if name not in hosts:
+        files.load()  # which says so when a file cannot be read
+        near = get_close_matches(name, hosts, 1)
+        hint = f"did you mean {near[0]}?" if near else "`backupd host list` shows those that are"
+        raise UsageError(f"no host {name} is configured", hint)
+    return hosts[name]
+
+
+def _change(files: Files, changes: Mapping[Path, str | None], *, write: bool = True) -> Config:
+    """The configuration as it is then, or would be. Raises ConfigError, which says that nothing was changed."""
+    try:
+        return files.change(changes) if write else files.load(changes)
     except ConfigError as error:
         raise ConfigError(error.problems, "mend this first: nothing was changed") from None
-    return path
 
 
 def _put(path: Path, text: str | None) -> None:

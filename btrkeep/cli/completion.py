@@ -4,6 +4,8 @@ import click
 from click.shell_completion import get_completion_class
 
 SHELLS = ("bash", "zsh", "fish")
+_NO_BLANK = ("COMPREPLY+=($value)", "COMPREPLY+=($value); [[ $value != *= ]] || compopt -o nospace")
+"""bash puts a blank behind what it has completed; behind KEY= a value follows."""
 
 
 def completion_command(program: str, what: str, bash_first: str = "") -> click.Command:
@@ -18,7 +20,7 @@ def completion_command(program: str, what: str, bash_first: str = "") -> click.C
         if shell == "bash" and bash_first:
             click.echo(bash_first)
         variable = f"_{program.replace('-', '_').upper()}_COMPLETE"
-        click.echo(found(ctx.find_root().command, {}, program, variable).source())
+        click.echo(found(ctx.find_root().command, {}, program, variable).source().replace(*_NO_BLANK))
 
     return command
 

@@ -1,9 +1,10 @@
 """The configuration of a pool: /etc/btrkeep/POOL.toml and its drop-ins.
 
 `load` reads, checks and merges it into frozen dataclasses, or says everything that is wrong with it at once. The keys, their kinds,
-defaults and meanings are one table in :mod:`btrkeep.config.keys`, which docs/configuration.rst is made from too.
+defaults and meanings are one table in :mod:`btrkeep.config.keys`; docs/configuration.rst and man/btrkeep.toml.5 are made from it.
 """
 
+from btrkeep.config.documents import page
 from btrkeep.config.elsewhere import point, state_of
 from btrkeep.config.model import (
     BackupSettings,
@@ -46,6 +47,7 @@ __all__ = [
     "is_example",
     "load",
     "other_pools",
+    "page",
     "point",
     "publish",
     "published",

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from btrkeep.config.documents import reference
 from btrkeep.config.keys import (
     BACKUP,
     BALANCE,
@@ -51,7 +52,7 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> Conf
     hosts = dict(_hosts(sections, kept, policies, problems))
     say_who_keeps_everything(file, hosts.values(), problems)
     if problems.lines:
-        raise ConfigError(problems.lines, "the configuration reference, docs/configuration.rst, explains every key")
+        raise ConfigError(problems.lines, f"{reference()} explains every key")
     backup = {key: value for key, value in sections.single[BACKUP].items() if key not in _INHERITED}
     return Config(
         file=file,

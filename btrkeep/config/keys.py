@@ -1,7 +1,7 @@
 """Every key there is: where it may stand, what it takes, its default and its meaning.
 
-The one table that reading, the models' defaults and docs/configuration.rst are made from. Defaults are written as in TOML and read
-by the same kinds as an operator's values; None means that there is none.
+The one table that reading, the models' defaults, docs/configuration.rst and man/btrkeep.toml.5 are made from. Defaults are written
+as in TOML and read by the same kinds as an operator's values; None means that there is none.
 """
 
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ from btrkeep.config.keys import SECTIONS, TABLE, WRITTEN, Key
 from btrkeep.config.problems import quoted
 
 BEGIN, END = ".. keys begin here\n", ".. keys end here\n"
-_TITLES = {
+TITLES = {
     "pool": "The pool",
     "backup": "Backups: for all hosts, a group or one host",
     "retention": "Retention: for all hosts, a group or one host",
@@ -34,7 +34,7 @@ def keys() -> str:
     """reStructuredText: one heading per widest section, one entry per key."""
     parts = []
     for section in SECTIONS:
-        title = _TITLES[section]
+        title = TITLES[section]
         parts.append(f"{title}\n{'~' * len(title)}\n")
         parts += [_entry(key) for key in TABLE if key.sections[0] == section]
     return "\n".join(parts)

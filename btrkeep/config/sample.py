@@ -8,7 +8,7 @@ from btrkeep.config.sources import normalised
 from btrkeep.errors import UsageError
 
 _TEXT = """\
-# btrkeep: the backups of one pool. Every key is explained in docs/configuration.rst.
+# btrkeep: the backups of one pool. `man btrkeep.toml` explains every key.
 # Hosts may also stand in files of their own, in the folder {pool}.d/ beside this file.
 # `backupd check` says what is wrong here, `backupd run` makes the first backups.
 

@@ -136,5 +136,7 @@ def refuse_unfit(path: Path) -> None:
         raise UsageError(f"{standing} is no folder", "name a folder on a mounted btrfs")
     if statfs_type(standing) != "btrfs":
         raise PoolUnusable(f"{standing} is not on a btrfs", "mount a btrfs there, or name a folder on one")
+    if os.statvfs(standing).f_flag & os.ST_RDONLY:
+        raise PoolUnusable(f"{standing} is mounted read-only", "mount it read-write, or name a folder on another btrfs")
     if path.exists() and any(entry.name not in (MARKER, HOSTS, "lost+found") for entry in os.scandir(path)):
         raise UsageError(f"{path} is not empty", f"name a folder that does not exist yet, such as {path / 'pool'}")

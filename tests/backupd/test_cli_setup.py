@@ -5,11 +5,16 @@ import re
 import stat
 import tempfile
 import tomllib
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
+from backupd.cli.setup_places import machine_zone, suggested_name, suggested_place
+from btrkeep.config.sources import name_fault
 from tests.beds import TOP, backupd, session, work
 from tests.beds.cli import BACKUPD
 from tests.beds.ssh import Sshd
@@ -147,6 +152,10 @@ def test_json_says_how_far_it_came(site: Site, sshd: Sshd) -> None:
     assert site.backups("web1") == []
 
 
+def this_machine() -> str:
+    return work("hostname").stdout.strip().split(".")[0]
+
+
 def answer_all(terminal: Terminal, site: Site, sshd: Sshd) -> str:
     """Answers up to the line for authorized_keys, which is given back."""
     terminal.answer(r"Where is the pool to be\? \[.*\]: ", str(site.folder))  # no btrfs: it asks again
@@ -155,16 +164,26 @@ def answer_all(terminal: Terminal, site: Site, sshd: Sshd) -> str:
     terminal.answer("How long are backups kept", "dayly=7")
     terminal.wait_for("is no retention")
     terminal.answer("How long are backups kept", "daily=7")
+    terminal.answer("In which time zone", "Europe/Berln")
+    terminal.wait_for('did you mean "Europe/Berlin"')
+    terminal.answer("In which time zone", "Europe/Berlin")
+    terminal.answer("When may backups run", "22-6")
+    terminal.wait_for("expected a window")
+    terminal.answer("When may backups run", "22:00-06:00")
     terminal.answer("Its address", f"-{sshd.address}")
     terminal.wait_for("is no address")
     terminal.answer("Its address", sshd.address)
+    terminal.answer("The port of its ssh", "65536")
+    terminal.wait_for("is no port")
+    terminal.answer("The port of its ssh", str(sshd.port))
+    terminal.wait_for(re.escape(f"Its name here [{this_machine()}]"))  # its address is 127.0.0.1
     terminal.answer("Its name here .*: ", "web1")
     terminal.answer("Source paths", f"'{site.source}'")
     return ""
 
 
 def test_at_a_terminal_it_asks_shows_the_fingerprint_and_waits_for_the_line(site: Site, sshd: Sshd) -> None:
-    with site.asked("--port", str(sshd.port)) as terminal:
+    with site.asked() as terminal:
         answer_all(terminal, site, sshd)
         terminal.wait_for(re.escape(host_key_of(sshd)))
         assert not site.known_hosts.exists()
@@ -175,18 +194,25 @@ def test_at_a_terminal_it_asks_shows_the_fingerprint_and_waits_for_the_line(site
         terminal.answer("Back up web1 now", "")
         assert terminal.ends() == 0, terminal.text
     assert site.restored("web1") == "welcome"
-    assert tomllib.loads(site.config.read_text())["retention"] == {"daily": 7}
+    written = tomllib.loads(site.config.read_text())
+    assert written["retention"] == {"daily": 7}
+    assert (written["pool"]["zone"], written["backup"]["window"]) == ("Europe/Berlin", "22:00-06:00")
+    assert tomllib.loads((site.folder / "main.d" / "web1.toml").read_text())["host"]["web1"]["port"] == sshd.port
 
 
 def test_a_host_key_that_is_not_the_same_is_not_written_down(site: Site, sshd: Sshd) -> None:
-    with site.asked(*map(str, (*site.for_pool(), *site.for_web1(sshd)))) as terminal:
+    words = (*site.for_pool(), "--zone", "UTC", "--window", "none", *site.for_web1(sshd))
+    with site.asked(*map(str, words)) as terminal:
         terminal.answer("Is it the same", "n")
         assert terminal.ends() == 1
     assert "its host key was not accepted" in terminal.text
     assert not site.known_hosts.exists()
 
 
-QUESTIONS = ("Where is the pool", "How long", "Its address", "Its name", "Source paths", "Is it the same", "Enter when", "Back up")
+QUESTIONS = (
+    "Where is the pool", "How long", "In which time zone", "When may", "Its address", "The port", "Its name", "Source paths",
+    "Is it the same", "Enter when", "Back up",
+)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -194,10 +220,11 @@ def test_interrupted_at_any_question_it_goes_on_when_it_is_run_again(site: Site,
     """Ctrl-C once at each question, in one long row: every run gets one question further than the one before."""
     key = b""
     for stop in QUESTIONS:
-        with site.asked("--port", str(sshd.port)) as terminal:
+        with site.asked() as terminal:
             answers = {
-                "Where is the pool": str(site.pool), "How long": "", "Its address": sshd.address, "Its name": "web1",
-                "Source paths": str(site.source), "Is it the same": "y", "Enter when": "", "Back up": "",
+                "Where is the pool": str(site.pool), "How long": "", "In which time zone": "", "When may": "",
+                "Its address": sshd.address, "The port": str(sshd.port), "Its name": "web1", "Source paths": str(site.source),
+                "Is it the same": "y", "Enter when": "", "Back up": "",
             }  # fmt: skip
             while True:
                 question = terminal.wait_for("|".join(QUESTIONS))[0]
@@ -264,3 +291,75 @@ def test_an_example_that_nobody_changed_is_no_configuration(site: Site, tmp_path
     config.write_text(config.read_text().replace("daily = 14", "daily = 15"))
     backupd("--config", config, "init", site.pool.parent / "three")
     assert tomllib.loads(config.read_text())["pool"]["path"] == str(site.pool), "somebody has changed it"
+
+
+def test_what_it_offers_for_a_pool_it_accepts_and_an_empty_answer_takes_it(site: Site) -> None:
+    """The example's own path, here on no btrfs, and below the first mount something that is no pool, are not offered."""
+    site.config.write_text(site.config.read_text().replace("[pool]", f'[pool]\npath = "{site.folder}/backup"'))
+    with site.asked(*map(str, (*site.for_here(), "--no-run"))) as terminal:
+        offered = Path(terminal.wait_for(r"Where is the pool to be\? \[(.*)\]: ")[1])
+        assert not offered.exists()
+        assert work("stat", "-f", "-c", "%T", offered.parent).stdout == "btrfs\n"
+        assert terminal.interrupted() == 130
+    site.config.write_text(site.config.read_text().replace(f"{site.folder}/backup", str(site.pool)))
+    with site.asked(*map(str, (*site.for_here(), "--no-run"))) as terminal:
+        for question in ("Where is the pool to be", "How long", "In which time zone", "When may"):
+            terminal.answer(question, "")
+        assert terminal.ends() == 0, terminal.text
+    assert work("btrfs", "subvolume", "show", site.pool).returncode == 0
+
+
+def test_places_that_are_taken_read_only_or_no_btrfs_are_not_offered(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
+    first, second = make_btrfs(), make_btrfs()
+    (first / "backup").mkdir()
+    (first / "backup" / "somebodys").touch()
+    assert suggested_place("/proc/x", [tmp_path, first, second]) == f"{first}/btrkeep"
+    work("mount", "-o", "remount,ro", first)
+    assert suggested_place(None, [first, second]) == f"{second}/backup"
+    assert suggested_place(f"{second}/mine", [first, second]) == f"{second}/mine"
+    assert suggested_place(None, [tmp_path]) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--this-machine", "--port", "22"], "--port and --this-machine exclude each other"),
+        (["--this-machine", "--accept-host-key"], "--accept-host-key and --this-machine exclude each other"),
+        (["--this-machine", "--address", "root@a"], "--address and --this-machine exclude each other"),
+        (["--zone", "Europe/Berln"], 'did you mean "Europe/Berlin"'),
+        (["--window", "22-6"], "expected a window"),
+    ],
+)
+def test_an_option_that_would_be_ignored_or_is_wrong_is_refused_before_anything_is_made(
+    site: Site, words: list[str], why: str
+) -> None:
+    host = () if "--this-machine" in words else ("--this-machine",)
+    done = site.setup(*site.for_pool(), "--host", "here", "--path", "/etc", *host, *words, status=2)
+    assert why in done.stderr
+    assert not site.pool.exists()
+
+
+def test_options_of_a_host_are_refused_when_they_are_another_ones_or_nobodys(site: Site) -> None:
+    site.setup(*site.for_pool(), *site.for_here(), "--no-run")
+    assert "configured already, and otherwise" in site.setup("--path", "/usr", status=2).stderr
+    site.setup("--path", site.source, "--zone", "Europe/Berlin", "--window", "22:00-06:00")
+    assert "--host NAME" in site.setup("--path", "/usr", status=2).stderr
+    written = tomllib.loads(site.config.read_text())
+    assert (written["pool"]["zone"], written["backup"]) == ("Europe/Berlin", {"window": "22:00-06:00"})
+
+
+def test_the_zone_that_is_offered_is_the_machines() -> None:
+    assert datetime.now(ZoneInfo(machine_zone())).strftime("%z") == work("env", "-u", "TZ", "date", "+%z").stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        (None, "here"), ("root@web1.example.org", "web1"), ("root@127.0.0.1", None), ("localhost", None), ("root@[::1]", None),
+        ("192.0.2.10", "192.0.2.10"), ("root@[2001:db8::1]", "2001-db8-1"),
+    ],
+)  # fmt: skip
+def test_the_name_that_is_offered_is_one(address: str | None, name: str | None) -> None:
+    found = suggested_name(address)
+    assert found == (name or this_machine())
+    assert name_fault(found) == ""

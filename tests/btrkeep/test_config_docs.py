@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.config import ExpirySettings, HostConfig, Retention, example, load
+from btrkeep.config import ExpirySettings, HostConfig, Retention, example, load, manual
+from btrkeep.config.documents import INSTALLED
 from btrkeep.config.keys import LEGAL, SECTIONS, TABLE
 from btrkeep.config.problems import quoted
-from btrkeep.config.reference import BEGIN, END, refreshed
+from btrkeep.config.reference import BEGIN, END, refreshed, toml
 from btrkeep.errors import ConfigError, UsageError
+from tests.beds import work
 
 ROOT = Path(__file__).parents[2]
 HEADS = {
@@ -22,6 +24,7 @@ HEADS = {
     "retention": ["[retention]", "[group.NAME.retention]", "[host.NAME.retention]"],
     **{section: [f"[{section}]"] for section in ("pool", "backup", "expiry", "balance", "notify", "web", "ssh")},
 }
+MANUAL = ROOT / "man" / "btrkeep.toml.5"
 DOCUMENT = (ROOT / "docs" / "configuration.rst").read_text(encoding="utf-8")
 
 
@@ -35,6 +38,25 @@ def test_the_command_that_makes_the_list_makes_it(tmp_path: Path) -> None:
     document.write_text(f"{head}{BEGIN}old\n{END}{rest.partition(END)[2]}")
     subprocess.run([sys.executable, "-m", "btrkeep.config", str(document)], check=True, cwd=ROOT)
     assert document.read_text() == DOCUMENT
+
+
+def test_the_manual_page_has_the_same_keys_and_says_the_same_of_them(tmp_path: Path) -> None:
+    text = MANUAL.read_text(encoding="utf-8")
+    assert manual.refreshed(text) == text, "run: python -m btrkeep.config man/btrkeep.toml.5"
+    copy = tmp_path / "btrkeep.toml.5"
+    copy.write_text(text.replace("How often a host is backed up", "old"))
+    subprocess.run([sys.executable, "-m", "btrkeep.config", str(copy)], check=True, cwd=ROOT)
+    assert copy.read_text() == text
+    shown = work("groff", "-man", "-Tutf8", "-P-cbou", "-rLL=20000n", "-ww", MANUAL)
+    assert shown.stderr == ""
+    lines = [" ".join(line.split()).replace("\u2010", "-") for line in shown.stdout.splitlines()]
+    for key in TABLE:
+        place = lines.index(f"{key.name} = {key.example}")
+        meaning = re.sub(r":doc:`(\w+)`", rf"{INSTALLED}/\1.html", key.meaning)
+        meaning = re.sub(r"`Exclude patterns`_", "EXCLUDE PATTERNS below", re.sub(r":manpage:|``|(?<=\))`", "", meaning))
+        assert lines[place + 1] == meaning.replace("`ssh_config", "ssh_config"), key.name
+        default = "none" if key.default is None else toml(key.default)
+        assert f"; default: {default}; in [" in lines[place + 2], key.name
 
 
 def test_every_entry_names_type_default_places_and_an_example() -> None:

@@ -111,6 +111,7 @@ def about_coming(nights: Nights) -> dict[str, Any]:
     said = {"host add": json.loads(nights.backupd("host", "add", "shop", *words, "--json", check=False).stdout)}
     said["host"] = nights.json("host", "list")
     said["setup"] = json.loads(nights.backupd("setup", "--host", "shop", "--no-run", "--json", check=False).stdout)
+    said["host set"] = nights.json("host", "set", "shop", "port=2222")
     said["host remove"] = nights.json("host", "remove", "shop")
     nights.settings("ssh", command=str(FAKESSH))
     return said

@@ -18,6 +18,11 @@ real={sys.executable}
 case "$*" in
 -VV) echo "Python 3.99" ;;
 "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+*"-m sphinx"*)
+    [ ! -e /no-sphinx ] || {{ echo "no such builder"; exit 1; }}
+    mkdir -p "${{@: -1}}" && for page in docs/*.rst; do echo "$page" >"${{@: -1}}/$(basename "$page" .rst).html"; done
+    ;;
+*"-m pip install"*"--target"*) ;;
 *"-m pip install"*)
     [ ! -e /no-network ] || {{ echo "no such package"; exit 1; }}
     bin=$(dirname "$0")
@@ -283,3 +288,46 @@ with create_engine(f"sqlite:///{state}/catalogue.sqlite").connect() as connectio
         done["3"].out + done["5"].out
     )
     assert (done["8"].status, "attention: the catalogue of main" in done["8"].err) == (1, True)
+
+
+def test_the_documentation_is_where_messages_say_and_goes_with_the_rest() -> None:
+    """Also when no HTML can be made of it, which is no reason to fail."""
+    asks = f"{sys.executable} -P -c 'from btrkeep.config import page; print(page(\"monitoring\"))'"
+    named = f"mkdir -p /elsewhere; cp -R btrkeep /elsewhere/; cd /; PYTHONPATH=/elsewhere {asks}"
+    manual = "man -M /usr/local/share/man -w 5 btrkeep.toml"
+    done = told(
+        "./install.sh --no-packages",
+        named,
+        f"cat $({named}); {manual}",
+        f"{NEWER}; touch /no-sphinx; ./install.sh --no-packages",
+        f"cat $({named}); ls /opt/btrkeep/current/",
+        "./install.sh --uninstall",
+        "ls -d /usr/local/share/doc/btrkeep /usr/local/share/man/man5",
+    )
+    assert outcomes(done) == [0, 0, 0, 1, 0, 0, 2], all_of(done)
+    assert done["2"].out == "/usr/local/share/doc/btrkeep/monitoring.html\n"
+    assert done["3"].out == "docs/monitoring.rst\n/usr/local/share/man/man5/btrkeep.toml.5\n"
+    assert "no HTML could be made of the documentation, so it is installed as text: no such builder" in done["4"].err
+    assert done["5"].out.startswith((TOP / "docs" / "monitoring.rst").read_text(encoding="utf-8"))
+    assert {"source", "sphinx", "log"}.isdisjoint(done["5"].out.splitlines())
+    assert done["7"].out == ""
+
+
+def test_on_a_bare_machine_a_dry_run_says_all_without_a_complaint_about_what_would_be_installed() -> None:
+    none = "printf '#!/bin/sh\\n' >/fake/dpkg-query; chmod +x /fake/dpkg-query"
+    dry = "unset PYTHON; PATH=/fake:$PATH ./install.sh --dry-run"
+    done = told(
+        f"mkdir -p /fake; {none}; rm -f $(type -ap python3); ! python3 -V",
+        LOOK,
+        dry,
+        f"{dry} --no-packages",
+        LOOK,
+    )
+    assert outcomes(done) == [0, 0, 0, 1, 0], all_of(done)
+    assert done["3"].err == ""
+    first, build, *others = done["3"].out.splitlines()
+    assert first.startswith("would install: rsync btrfs-progs openssh-client python3-venv")
+    assert build.startswith("would build: /opt/btrkeep/versions/")
+    assert others[-1] == "would write: /etc/btrkeep/main.toml, an example"
+    assert "there is no Python 3.11 or later to build with" in done["4"].err
+    assert done["5"].out == done["2"].out

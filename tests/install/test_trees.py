@@ -16,6 +16,9 @@ pytestmark = [
 PROGRAMS = ("backupd", "btrfs-balancer", "btrfs-heatmap")
 LOOK = "find / -xdev -path /source -prune -o -path /var/cache -prune -o -path /root/.cache -prune -o -print | sort"
 STEPS = {
+    "untouched": LOOK,
+    "dry": "./install.sh --dry-run",
+    "still untouched": LOOK,
     "no network": "unshare --net ./install.sh",
     "nothing": "ls -A /opt/btrkeep /usr/local/sbin /etc/btrkeep",
     "install": "./install.sh",
@@ -25,6 +28,9 @@ STEPS = {
     'print({name: found[name] for name in ("btrkeep", "backupd", "heatmap", "balancer", "web")})\'',
     "check": "backupd check",
     "setup": "backupd setup",
+    "documents": "printf '[pool]\\npaht = 1\\n' >/tmp/x.toml; backupd --config /tmp/x.toml status || true; "
+    "printf '[pool]\\npath = \"/srv\"\\n' >/tmp/x.toml; backupd --config /tmp/x.toml notify --test || true; rm /tmp/x.toml; "
+    "cd /usr/local/share; wc -c doc/btrkeep/{index,monitoring,decisions/0013-installation}.html man/man5/btrkeep.toml.5",
     "again": "time -p ./install.sh",
     "bash": "source /usr/local/share/bash-completion/completions/backupd; complete -p backupd; "
     "COMP_WORDS=(backupd ex) COMP_CWORD=1; _backupd_completion backupd; echo ${COMPREPLY[@]}",
@@ -41,6 +47,7 @@ EXPECTED = {"no network": 1, "nothing": 2, "check": 4, "setup": 2, "leftovers": 
 def test_in_a_clean_tree_it_installs_runs_and_goes_again(suite: str) -> None:
     told = dict(zip(STEPS, run_in(suite, list(STEPS.values())), strict=True))
     assert {name: one.status for name, one in told.items()} == {name: EXPECTED.get(name, 0) for name in STEPS}, everything(told)
+    assert (told["dry"].err, told["still untouched"].out) == ("", told["untouched"].out)
     assert "these packages could not be installed" in told["no network"].err
     assert "Nothing else was changed" in told["no network"].err
     assert told["nothing"].out.replace("/opt/btrkeep:", "").replace("/usr/local/sbin:", "").strip() == ""
@@ -48,6 +55,9 @@ def test_in_a_clean_tree_it_installs_runs_and_goes_again(suite: str) -> None:
     assert told["owners"].out.count("['btrkeep']") == 5
     assert "is no pool" in told["check"].out
     assert "--pool-path, --retention, --host" in told["setup"].err
+    assert "`man btrkeep.toml` explains every key" in told["documents"].err
+    assert "/usr/local/share/doc/btrkeep/monitoring.html shows some" in told["documents"].err
+    assert "building the documentation" in told["install"].out
     assert "is up to date" in told["again"].out
     assert float(told["again"].err.split()[1]) < 15
     assert "expire" in told["bash"].out.splitlines()[-1].split()

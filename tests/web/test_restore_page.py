@@ -2,12 +2,16 @@
 
 import json
 import os
+import re
+import sys
 import time
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
 
+from tests.beds import TOP, work
 from tests.beds.dashboard import ADMIN, NAMES, OPERATOR, Dashboard, own_folder
 from tests.beds.manifest import differences, manifest
 from tests.web.files_visit import Page, Visitor, files, source_of, visitor
@@ -81,6 +85,19 @@ def test_chosen_names_of_any_bytes_come_back_to_a_folder_on_the_host(ada: Visito
     back = {os.fsencode(path.name): path.read_bytes() for path in into.iterdir()}
     assert back == {name: b"content of " + name for name in NAMES}
     assert ada.get(begun.headers["Location"]).status == 200
+
+
+def test_it_says_first_what_the_key_may_do_and_the_command_that_it_gives_does_it(ada: Visitor, shop: Dashboard, into: Path) -> None:
+    assert shop.nights
+    boxes = Page(ada.get(files("shop", source_of(shop) + b"/names"))).values("path")
+    form = ada.post("/restore/shop", *[("path", box) for box in boxes])
+    shown = [unescape(text) for text in re.findall(r"<pre><code>(.*?)</code></pre>", form.text, re.DOTALL)]
+    assert form.text.index("cannot write") < form.text.index("<form class=")
+    assert shown[0] == 'restrict,command="rrsync /" ssh-ed25519 ...'
+    ours = f'backupd() {{ {sys.executable} -m backupd --config {shop.nights.config} "$@"; }}'
+    typed = shown[1].replace("/var/tmp/restored", str(into))
+    work("bash", "-ec", f"{ours}\n{typed}", cwd=TOP)
+    assert {os.fsencode(path.name): path.read_bytes() for path in into.iterdir()} == {name: b"content of " + name for name in NAMES}
 
 
 def test_a_preview_says_what_would_be_overwritten_and_does_nothing(ada: Visitor, shop: Dashboard, into: Path) -> None:

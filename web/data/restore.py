@@ -5,6 +5,7 @@ while. When that takes longer, the job goes on, and its result can be asked for 
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ OVERWRITE = {
 WHATS = ("new", "overwritten", "kept", "same", "entered", "refused")
 """What may happen to a name. entered: a folder that is there; refused: something of another kind is in the way."""
 OVER = ("done", "failed")
+_SHOWN = 10  # paths of a command that a page shows
 _JOB = re.compile(r"\b\d{8}T\d{6}Z-[0-9a-f]{8}\b", re.ASCII)
 
 
@@ -44,6 +46,39 @@ class Wish:
         """Those of the verbs preview and restore."""
         to = "host" if self.folder is None else f"host:{self.folder}"
         return {"host": self.host, "backup": self.backup, "paths": list(self.shown), "to": to, "overwrite": self.overwrite}
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """What may be typed. `file` and `line`: where the host's key is let in, and how that begins while it may write; `server`:
+    the command of the backup server that gives the same files back without the host.
+    """
+
+    file: str
+    line: str
+    server: str
+
+
+def by_hand(wish: Wish, address: str, pool: str) -> ByHand:
+    """For a host that ssh reaches at that address."""
+    user = address.rpartition("@")[0] or "root"
+    rrsync = "rrsync /" if user == "root" else "sudo -n rrsync /"
+    paths = [_word(path) for path in wish.paths[:_SHOWN]] + ["PATH..."] * (len(wish.paths) > _SHOWN)
+    program = "backupd" if pool == "main" else f"backupd --pool {pool}"
+    return ByHand(
+        f"{'/root' if user == 'root' else f'~{user}'}/.ssh/authorized_keys",
+        f'restrict,command="{rrsync}" ssh-ed25519 ...',
+        f"{program} restore {wish.host}@{wish.backup} {' '.join(paths)} --to /var/tmp/restored",
+    )
+
+
+def _word(path: bytes) -> str:
+    """For a shell, whatever bytes are in it: $'...' is what bash, zsh and others read."""
+    text = path.decode("utf-8", "surrogateescape")
+    if text.isprintable():
+        return shlex.quote(text)
+    plain = (chr(byte) if 0x20 <= byte < 0x7F and chr(byte) not in "'\\" else f"\\x{byte:02x}" for byte in path)
+    return f"$'{''.join(plain)}'"
 
 
 def may_go_elsewhere(agent: Asks) -> bool:

@@ -130,4 +130,6 @@ def _given(wish: Wish) -> dict[str, object]:
     known = data.choices(source().catalogue.backups(wish.host), source().now)
     backup = next((one for one in known if one.name == wish.backup), None)
     words = {"overwrite_words": OVERWRITE, "zone": source().site.zone}
-    return {"at": Links(wish.host, wish.backup), "wish": wish, "backup": backup, **words}
+    host = source().site.hosts.get(wish.host)
+    hand = restore.by_hand(wish, host.address, source().site.name) if host and host.address else None
+    return {"at": Links(wish.host, wish.backup), "wish": wish, "backup": backup, "hand": hand, **words}

@@ -1,0 +1,69 @@
+"""KEY=VALUE as an operator types it: which key of a host is meant, and the value as TOML has it. Pure."""
+
+import shlex
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from btrkeep.config.keys import HOST, LEGAL, RETENTION, WITHIN, Key
+from btrkeep.config.problems import Refused, RefusedItems, nearest
+from btrkeep.errors import UsageError
+
+KEYS: Mapping[str, Key] = LEGAL[HOST] | {
+    f"{section}.{name}": key for section in WITHIN[HOST] for name, key in LEGAL[section].items()
+}
+"""Every key of a host: paths, window, retention.daily."""
+
+
+def assigned(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, Any]:
+    """The keys and their values; None for those to be unset. Raises UsageError."""
+    keys: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise UsageError(f"{word!r} is no KEY=VALUE", "such as port=2222, or 'paths=/etc /srv'; --unset KEY takes a key away")
+        _see_new(name, keys)
+        keys[name] = value_of(_key(name), text)
+    for name in unset:
+        _key(name)
+        _see_new(name, keys)
+        keys[name] = None
+    if not keys:
+        raise UsageError("it is not said what to change", "KEY=VALUE, such as port=2222, or --unset KEY")
+    return keys
+
+
+def _key(name: str) -> Key:
+    if name not in KEYS:
+        near = nearest(f"{RETENTION}.{name}" if name in LEGAL[RETENTION] else name, KEYS)
+        raise UsageError(f"{name!r} is no key of a host{near}", f"they are: {', '.join(KEYS)}")
+    return KEYS[name]
+
+
+def _see_new(name: str, keys: Mapping[str, Any]) -> None:
+    if name in keys:
+        raise UsageError(f"{name} is named twice", "a list is one value: 'paths=/etc /srv'")
+
+
+def value_of(key: Key, text: str) -> Any:
+    """The text as TOML, as it stands, or as words of a list: the first of these that the key takes.
+
+    When it takes none of them, what was most likely meant: the configuration says what is wrong with it.
+    """
+    meant = list(_readings(text))
+    for value in meant:
+        with suppress(Refused, RefusedItems):
+            key.kind(value)
+            return value
+    return meant[0]
+
+
+def _readings(text: str) -> Iterator[Any]:
+    with suppress(ValueError):
+        read = tomllib.loads(f"value = {text}")
+        if len(read) == 1:
+            yield read["value"]
+    yield text
+    with suppress(ValueError):
+        yield shlex.split(text)

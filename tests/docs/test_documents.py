@@ -1,0 +1,88 @@
+"""What messages, manual pages, units and templates name of the documentation is there, where they say it is."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from btrkeep.config.documents import INSTALLED, page
+from tests.beds import TOP, backupd
+from tests.docs.pages import DOCS
+from tests.test_structure import tracked_files
+
+PACKAGES = ("btrkeep", "backupd", "heatmap", "balancer", "web")
+NAMED = re.compile(r"(?<![\w./-])docs/[\w/-]+")
+OURS = {path.stem: path.suffix[1:] for path in (TOP / "man").iterdir()}
+
+
+@cache
+def modules() -> list[tuple[Path, ast.Module]]:
+    paths = [path for path in tracked_files() if path.suffix == ".py" and path.parts[0] in PACKAGES]
+    return [(path, ast.parse((TOP / path).read_text(encoding="utf-8"))) for path in paths]
+
+
+def hidden(tree: ast.Module) -> Iterator[int]:
+    """Texts that nobody is shown: docstrings, those of commands left out, which are their help."""
+    for node in ast.walk(tree):
+        body = node.body if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) else []
+        decorated = isinstance(node, ast.FunctionDef) and any("command" in ast.unparse(one) for one in node.decorator_list)
+        for one in body[1:] if decorated else body:
+            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant):
+                yield id(one.value)
+
+
+@cache
+def texts() -> list[tuple[Path, str]]:
+    """What programs may show: their strings, and all other files that are installed."""
+    found = []
+    for path, tree in modules():
+        unseen = set(hidden(tree))
+        constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in unseen)
+        found += [(path, node.value) for node in constants if isinstance(node.value, str)]
+    for path in tracked_files():
+        if path.parts[0] in ("man", "systemd", "web") and path.suffix not in (".py", ".rst", ".svg"):
+            found.append((path, (TOP / path).read_text(encoding="utf-8")))
+    return found
+
+
+def imports_page(tree: ast.Module) -> bool:
+    found = (node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "btrkeep.config")
+    return any(name.name == "page" for node in found for name in node.names)
+
+
+def test_no_message_names_a_file_that_only_the_source_has() -> None:
+    usage = {"btrkeep/config/__main__.py", "backupd/doctor/__main__.py", "backupd/metrics/__main__.py"}  # of developers
+    found = {(str(path), name) for path, text in texts() for name in NAMED.findall(text)}
+    assert {one for one in found if one[0] not in usage} == set()
+
+
+def test_every_page_that_is_named_is_there() -> None:
+    named = {name for _, text in texts() for name in re.findall(rf"{INSTALLED}/([\w-]+)\.html", text)}
+    named |= {name for _, text in texts() for name in re.findall(r"document\(\"([\w-]+)\"\)", text)}
+    for tree in (tree for _, tree in modules() if imports_page(tree)):
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "page")
+        named |= {ast.literal_eval(call.args[0]) for call in calls}
+    assert {"index", "monitoring", "serve", "getting-started", "configuration"} <= named
+    assert [name for name in named if not (DOCS / f"{name}.rst").exists()] == []
+
+
+def test_every_manual_page_of_ours_that_is_named_is_there() -> None:
+    named = set()
+    for _, text in texts():
+        named |= {(name, "") for name in re.findall(r"`man ([\w.-]+)`", text)}
+        named |= set(re.findall(r"man:([\w.-]+)\((\d)\)", text))
+        named |= {
+            (name.replace("\\", ""), number) for name, number in re.findall(r"^\.BR ([\w.\\-]+) \((\d)\)", text, re.MULTILINE)
+        }
+    ours = {(name, number) for name, number in named if name.startswith(("backupd", "btrkeep", "btrfs-heatmap", "btrfs-balancer"))}
+    assert {("btrkeep.toml", ""), ("btrkeep.toml", "5"), ("backupd", "8")} <= ours
+    assert [one for one in ours if one[0] not in OURS or one[1] not in ("", OURS[one[0]])] == []
+
+
+def test_a_checkout_names_its_own_files(tmp_path: Path) -> None:
+    config = tmp_path / "main.toml"
+    config.write_text("[pool]\npaht = '/srv'\n")
+    hint = backupd("--config", config, "status", check=False).stderr.splitlines()[-1]
+    assert Path(hint.removeprefix("hint: ").split()[0]) == DOCS / "configuration.rst"
+    assert page("monitoring").read_text(encoding="utf-8") == (DOCS / "monitoring.rst").read_text(encoding="utf-8")
