@@ -7,11 +7,14 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from shutil import which
 
 from backupd.alarms.send import service_of
+from backupd.clock import Clock
+from backupd.doubts import lost, see
 from backupd.published import tell_dashboard
 from backupd.rsync.command import probe_command
 from backupd.rsync.meaning import meaning
@@ -57,7 +60,7 @@ def _tell(config: Config) -> None:
         pool = open_pool(config.pool.path)  # first: where there is no pool, no catalogue is made
         with Catalogue.open(config.pool.state) as catalogue:
             if catalogue.pool_id() in (None, pool.id):
-                tell_dashboard(config, pool, catalogue)
+                tell_dashboard(config, pool, catalogue, Clock())
 
 
 def _configuration(config: Config) -> Iterator[Finding]:
@@ -140,7 +143,7 @@ def _catalogue(config: Config) -> Iterator[Finding]:
     try:
         with Catalogue.open(config.pool.state) as catalogue:
             pool = open_pool(config.pool.path)
-            known, pool_id = catalogue.pool_id(), pool.id
+            known, pool_id, doubts = catalogue.pool_id(), pool.id, see(pool, catalogue, datetime.now(UTC))
     except PoolUnusable:
         return
     except OperatorError as error:
@@ -153,8 +156,13 @@ def _catalogue(config: Config) -> Iterator[Finding]:
             f"{config.pool.state} is of another pool ({known})",
             "set another `state`, or run `backupd rebuild`",
         )
+    elif doubts.lost:
+        said = lost(config.pool.state)
+        yield Finding("error", "catalogue", said.message, said.hint)
     else:
         yield Finding("ok", "catalogue", str(config.pool.state))
+    if doubts.clock:
+        yield Finding("warning", "clock", doubts.clock, "see that the clock is right: timedatectl")
     if is_on(config.pool.state, pool.filesystem):
         yield Finding(
             "warning",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from backupd.doubts import is_lost
 from backupd.due import latest
 from backupd.status import HostStatus, host_status
 from btrkeep.catalogue import (
@@ -87,6 +88,8 @@ class Seen:
     balance_totals: BalanceTotals = _NO_BALANCE
     backups: Mapping[str, int] = field(default_factory=dict)
     """How many there are in each state."""
+    lost: bool | None = None
+    """Whether the catalogue knows none of the backups that are in the pool; None where the pool could not be looked at."""
     day: tuple[RunTotals, ...] = ()
     """Runs that ended in the last 24 hours."""
 
@@ -132,6 +135,7 @@ def _with_pool(seen: Seen, catalogue: Catalogue, *, live: bool) -> Seen:
     return replace(
         seen,
         room=read_room(pool.path),
+        lost=is_lost(pool, catalogue),
         numbers=numbers,
         missing=tuple(missing_devices(pool.path)),
         score=catalogue.newest_score(pool.filesystem),

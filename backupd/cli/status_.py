@@ -35,11 +35,20 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
         found = _statuses(site, host)
         running = [entry for entry in site.catalogue.progress() if _alive(entry) and host in (None, entry.host)]
     if as_json:
-        echo_json({"hosts": [_as_json(status) for status in found], "running": [_progress_as_json(entry) for entry in running]})
+        echo_json(
+            {
+                "hosts": [_as_json(status) for status in found],
+                "running": [_progress_as_json(entry) for entry in running],
+                "lost": site.lost,
+                "clock": site.clock_doubt,
+            }
+        )
     elif host:
         _show_one(found[0], running) if found else click.echo(f"{printable(host)} has backups but is not configured any more")
     else:
         _show_all(found, running)
+    if site.clock_doubt and not as_json:
+        click.echo(click.style("clock: ", fg="yellow") + printable(site.clock_doubt))
     return 0
 
 

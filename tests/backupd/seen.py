@@ -23,7 +23,9 @@ def config(*hosts: HostConfig, **notify: Any) -> Config:
 def seen(of: Config, facts: dict[str, HostFacts] | None = None, now: datetime = NOW, **others: Any) -> Seen:
     known = facts or {}
     hosts = tuple(host_status(host, known.get(host.name), of.pool.zone, now) for host in of.hosts.values())
-    return Seen(of, now, hosts, known, **{"room": Room(100 * GIB, 20 * GIB, 60 * GIB, GIB), "numbers": numbers(), **others})
+    return Seen(
+        of, now, hosts, known, **{"room": Room(100 * GIB, 20 * GIB, 60 * GIB, GIB), "numbers": numbers(), "lost": False, **others}
+    )
 
 
 def numbers(**errors: int) -> PoolNumbers:

@@ -108,6 +108,8 @@ CASES = (
     ("BtrkeepManyHostsFailing", hosts("1x99"), "3h", False),
     ("BtrkeepPoolUnusable", gauge("pool_usable", "0x99"), "10m", True),
     ("BtrkeepPoolUnusable", gauge("pool_usable", "1x99"), "20m", False),
+    ("BtrkeepCatalogueLost", gauge("catalogue_lost", "1x99"), "1m", True),
+    ("BtrkeepCatalogueLost", gauge("catalogue_lost", "0x99"), "20m", False),
     ("BtrkeepPoolNearlyFull", room("5x99", "4x99"), "1h", True),
     ("BtrkeepPoolNearlyFull", room("5x99", "6x99"), "2h", False),
     ("BtrkeepUnallocatedLow", room("50x99", "1x99"), "2h", True),
