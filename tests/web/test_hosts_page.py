@@ -107,7 +107,7 @@ def test_a_row_tells_sizes_the_count_of_backups_and_what_is_wrong(hosts: FlaskCl
 
 def test_the_strip_says_in_words_how_the_nights_went(hosts: FlaskClient) -> None:
     page = hosts.get("/hosts?q=failing1").text
-    assert 'aria-label="the only night so far: 1 failed (2026-11-20)"' in page
+    assert 'aria-label="all 2 nights: 1 complete, 1 failed (2026-11-20)"' in page
 
 
 def test_who_sees_some_hosts_only_finds_no_other(state: Path) -> None:
