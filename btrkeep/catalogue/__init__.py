@@ -8,7 +8,6 @@ The pool explains itself (backup.json); the catalogue is a cache of it, plus the
 Losing it loses no backup.
 """
 
-from btrkeep.catalogue.history import HistoryInUse
 from btrkeep.catalogue.model import (
     BACKUP_STATES,
     EXPIRY_OUTCOMES,
@@ -56,7 +55,6 @@ __all__ = [
     "ExpiryTotals",
     "Fate",
     "FreeSpaceScore",
-    "HistoryInUse",
     "HostFacts",
     "Job",
     "Night",

@@ -3,11 +3,14 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from btrkeep.catalogue import facts, history
+from btrkeep.catalogue import facts
 from btrkeep.catalogue.opened import OpenCatalogue
 from btrkeep.units import format_time, parse_time
+
+if TYPE_CHECKING:  # few commands take the history out, or put it back
+    from btrkeep.catalogue.history import Alive, Row
 
 Span = tuple[datetime, datetime]
 """From when until when."""
@@ -24,8 +27,10 @@ class RememberingCatalogue(OpenCatalogue):
         """Whether it knows any backup at all."""
         return self._reader.value(_ANYTHING[0]) is not None
 
-    def history_rows(self) -> Iterator[tuple[str, history.Row]]:
+    def history_rows(self) -> "Iterator[tuple[str, Row]]":
         """What only the catalogue knows: table and values of each row, the newest of each table first."""
+        from btrkeep.catalogue import history
+
         return history.rows(self._reader)
 
     def history_copy(self) -> str | None:
@@ -38,12 +43,14 @@ class RememberingCatalogue(OpenCatalogue):
             facts.put(session, _COPY, copy)
 
     def put_history(
-        self, copy: str, found: Mapping[str, Sequence[dict[str, Any]]], unknown: Iterable[Span], is_alive: history.Alive
+        self, copy: str, found: Mapping[str, Sequence[dict[str, Any]]], unknown: Iterable[Span], is_alive: "Alive"
     ) -> dict[str, int]:
         """Add the rows of a copy that are not there yet, and what it did not know; how many of each table.
 
         Raises HistoryInUse while a job runs that began after the oldest of them: nothing is changed then.
         """
+        from btrkeep.catalogue import history
+
         with self._writing() as session:
             counts = history.put_back(session, found, is_alive)
             both = overlap(_spans(facts.get(session, _UNKNOWN)), unknown)
