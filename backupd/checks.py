@@ -7,11 +7,14 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from shutil import which
 
 from backupd.alarms.send import service_of
+from backupd.clock import Clock
+from backupd.doubts import lost, see
 from backupd.health import verdict as health
 from backupd.health.judge import Limits, PoolFacts, judge
 from backupd.health.look import look_at_pool
@@ -60,7 +63,7 @@ def _tell(config: Config) -> None:
         pool = open_pool(config.pool.path)  # first: where there is no pool, no catalogue is made
         with Catalogue.open(config.pool.state) as catalogue:
             if catalogue.pool_id() in (None, pool.id):
-                tell_dashboard(config, pool, catalogue)
+                tell_dashboard(config, pool, catalogue, Clock())
 
 
 def _configuration(config: Config) -> Iterator[Finding]:
@@ -156,7 +159,7 @@ def _catalogue(config: Config) -> Iterator[Finding]:
     try:
         with Catalogue.open(config.pool.state) as catalogue:
             pool = open_pool(config.pool.path)
-            known, pool_id = catalogue.pool_id(), pool.id
+            known, pool_id, doubts = catalogue.pool_id(), pool.id, see(pool, catalogue, datetime.now(UTC))
     except PoolUnusable:
         return
     except OperatorError as error:
@@ -165,8 +168,13 @@ def _catalogue(config: Config) -> Iterator[Finding]:
     foreign = judge(PoolFacts(foreign=known if known not in (None, pool_id) else ""), Limits.of(config)).of(health.CATALOGUE)
     for one in foreign:
         yield Finding(one.level, "catalogue", one.text, one.hint)
-    if not foreign:
+    if doubts.lost and not foreign:
+        said = lost(config.pool.state)
+        yield Finding("error", "catalogue", said.message, said.hint)
+    elif not foreign:
         yield Finding("ok", "catalogue", str(config.pool.state))
+    if doubts.clock:
+        yield Finding("warning", "clock", doubts.clock, "see that the clock is right: timedatectl")
     if is_on(config.pool.state, pool.filesystem):
         yield Finding(
             "warning",

@@ -12,6 +12,10 @@ class Clock:
     start: datetime | None = None
     _begun: float = field(default_factory=time.monotonic)
 
+    def tells_nights(self, *, rehearsal: bool) -> bool:
+        """Whether it is the clock by which nights are: the real time says nothing of those of a rehearsal."""
+        return self.start is not None or not rehearsal
+
     def now(self) -> datetime:
         """Aware UTC."""
         if self.start is None:

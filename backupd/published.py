@@ -2,6 +2,7 @@
 
 import logging
 
+from backupd.clock import Clock
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.config import Config, point, publish
 from btrkeep.pool.marker import Pool
@@ -10,10 +11,14 @@ from btrkeep.units import printable
 _log = logging.getLogger(__name__)
 
 
-def tell_dashboard(config: Config, pool: Pool, catalogue: Catalogue) -> None:
-    """Publish what has changed, and say where it is found. What does not succeed the next command does: nobody fails for that."""
+def tell_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock: Clock) -> None:
+    """Publish what has changed, and say where it is found. What does not succeed the next command does: nobody fails for that.
+
+    Hosts that were not published before are there since now.
+    """
+    now = clock.now() if clock.tells_nights(rehearsal=pool.rehearsal) else None
     try:
-        publish(config, catalogue, rehearsal=pool.rehearsal, filesystem=pool.filesystem)
+        publish(config, catalogue, rehearsal=pool.rehearsal, filesystem=pool.filesystem, now=now)
         point(config)
     except (CatalogueBusy, CatalogueUnusable) as error:
         _log.info("%s", printable(error.message))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from backupd.doubts import is_lost
 from backupd.due import latest
 from backupd.health.judge import Limits, PoolFacts, judge
 from backupd.health.look import look_at_pool
@@ -86,6 +87,8 @@ class Seen:
     balance_totals: BalanceTotals = _NO_BALANCE
     backups: Mapping[str, int] = field(default_factory=dict)
     """How many there are in each state."""
+    lost: bool | None = None
+    """Whether the catalogue knows none of the backups that are in the pool; None where the pool could not be looked at."""
     day: tuple[RunTotals, ...] = ()
     """Runs that ended in the last 24 hours."""
 
@@ -147,6 +150,7 @@ def _with_pool(seen: Seen, catalogue: Catalogue, *, live: bool) -> Seen:
         numbers = numbers_now(read_allocation(pool.path), _waiting(pool.path), seen.now)
     return replace(
         seen,
+        lost=is_lost(pool, catalogue),
         numbers=numbers,
         score=catalogue.newest_score(pool.filesystem),
         balance=next((one for one in catalogue.balances(pool.filesystem, 2) if _has_ended(one)), None),

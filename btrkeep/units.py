@@ -74,8 +74,8 @@ def format_given(size: int) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Two units at the most: 3725 s is "1h 2m", 0.4 s is "0.4s", None is "-"."""
-    if seconds is None:
+    """Two units at the most: 3725 s is "1h 2m", 0.4 s is "0.4s", None is "-", and so is less than nothing: a clock was set back."""
+    if seconds is None or seconds < 0:
         return "-"
     if seconds < 10:
         return f"{seconds:.1f}s"
@@ -83,6 +83,12 @@ def format_duration(seconds: float | None) -> str:
     parts = [(whole // 86400, "d"), (whole % 86400 // 3600, "h"), (whole % 3600 // 60, "m"), (whole % 60, "s")]
     first = next((index for index, (count, _) in enumerate(parts) if count), 3)
     return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def elapsed(start: datetime | None, end: datetime | None) -> float | None:
+    """Seconds from the one to the other; None where one is not known, or the clock was set back between them."""
+    seconds = (end - start).total_seconds() if start and end else -1.0
+    return seconds if seconds >= 0 else None
 
 
 def format_share(share: float) -> str:

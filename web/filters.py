@@ -1,5 +1,6 @@
 """What templates may use besides the macros: the units of the command line, names made safe, addresses of paths."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -9,12 +10,13 @@ from markupsafe import Markup
 
 from btrkeep import __version__
 from btrkeep.config import page
+from btrkeep.config.published import CLOCK, LOST
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, format_time, printable
 from web.access import somebody
 from web.paths import path_query, path_text
 from web.source import source
-from web.words import absolute, browser, exact, relative
+from web.words import absolute, ago, browser, exact, relative
 
 NAVIGATION = (
     ("overview", "/", "Overview"),
@@ -42,10 +44,11 @@ def register(app: Flask) -> None:
         shown=printable,
         number=number,
         when=when,
+        coming=coming,
         path_text=path_text,
         browser=browser,
     )
-    app.jinja_env.globals.update(path_query=path_query, zone_words=zone_words, document=page)
+    app.jinja_env.globals.update(path_query=path_query, zone_words=zone_words, document=page, doubts=doubts)
     app.context_processor(_names)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
 
@@ -56,17 +59,26 @@ def number(value: float) -> str:
 
 
 def when(moment: datetime | None, style: str = "both") -> str | Markup:
-    """A moment as <time>, with all there is to say of it in its title.
+    """A moment that is past as <time>, with all there is to say of it in its title.
 
     `style`: "both" is absolute and relative, each also alone; "seconds" is absolute with them, "clock" the hour and minute.
     """
+    return _as_time(moment, style, ago)
+
+
+def coming(moment: datetime | None, style: str = "both") -> str | Markup:
+    """The same of a moment that may well lie in the future: when something is due."""
+    return _as_time(moment, style, relative)
+
+
+def _as_time(moment: datetime | None, style: str, to_words: Callable[[datetime, datetime], str]) -> str | Markup:
     if moment is None:
         return "-"
     zone, now = _clock()
-    ago, date, clock = relative(moment, now), absolute(moment, zone, now), f"{moment.astimezone(zone):%H:%M}"
+    words, date, clock = to_words(moment, now), absolute(moment, zone, now), f"{moment.astimezone(zone):%H:%M}"
     exactly = absolute(moment, zone, now, "%H:%M:%S")
-    text = {"both": f"{date}, {ago}", "relative": ago, "absolute": date, "seconds": exactly, "clock": clock}[style]
-    title = f"{exact(moment, zone)}, {ago}"
+    text = {"both": f"{date}, {words}", "relative": words, "absolute": date, "seconds": exactly, "clock": clock}[style]
+    title = f"{exact(moment, zone)}, {words}"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(format_time(moment), title, text)
 
 
@@ -84,6 +96,21 @@ def zone_words() -> str:
     local = now.astimezone(zone)
     offset = f"{local:%z}"
     return "UTC" if zone.key == "UTC" else f"{zone.key} ({local:%Z}, UTC{offset[:3]}:{offset[3:]})"
+
+
+def doubts() -> list[tuple[str, str]]:
+    """Why what the pages say is not to be believed, and the command that mends it."""
+    try:
+        catalogue = source().catalogue
+        lost, clock = catalogue.get_fact(LOST), catalogue.get_fact(CLOCK)
+    except OperatorError:  # the page itself says so
+        return []
+    found = (
+        [("The catalogue was lost: it knows none of the backups that are in the pool. On the server:", "backupd rebuild")]
+        if lost
+        else []
+    )
+    return [*found, (f"The clock may be wrong: {clock}.", "timedatectl")] if clock else found
 
 
 def _names() -> dict[str, Any]:

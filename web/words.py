@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
+from backupd.due import latest
 from btrkeep.units import format_time
 
 _BROWSERS = (
@@ -34,6 +35,13 @@ def relative(moment: datetime, now: datetime) -> str:
             words = f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
             return f"{words} ago" if seconds > 0 else f"in {words}"
     return "just now" if seconds > -_TRUNCATED else "in a moment"
+
+
+def ago(moment: datetime, now: datetime) -> str:
+    """How long ago something was. What is stamped in the future was so by a clock that was wrong, or this one is."""
+    if moment > latest(now):
+        return f"{relative(moment, now).removeprefix('in ')} ahead of the clock"
+    return relative(min(moment, now), now)
 
 
 def absolute(moment: datetime, zone: ZoneInfo, now: datetime | None = None, clock: str = "%H:%M") -> str:

@@ -15,7 +15,7 @@ from backupd.seen import Seen
 from backupd.status import HostStatus
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.config import HostConfig
-from btrkeep.units import format_duration
+from btrkeep.units import elapsed, format_duration
 
 FAILURE, SUSPECT, SILENT, ROOM, DEVICES = "failure", "suspect", "silent", "room", "devices"
 HOST, UNIT = "host ", "unit "
@@ -143,7 +143,7 @@ def _silent(host: HostConfig, status: HostStatus, seen: Seen, known: Known) -> I
         return
     before = known.get((SILENT, HOST + host.name))
     since = before.since if before and before.recovered is None else seen.now
-    waited = format_duration((seen.now - since).total_seconds())
+    waited = format_duration(elapsed(since, seen.now) or 0.0)
     text = f"{host.name}: no complete backup ever, {waited} after it was first looked for"
     yield Alarm(SILENT, HOST + host.name, text, since, ripe=seen.now - since > limit)
 

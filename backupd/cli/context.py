@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from backupd.clock import Clock
+from btrkeep.cli import complain
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.marker import Pool, open_pool
@@ -37,13 +38,18 @@ now_option = click.option("--now", type=TIME, metavar="TIME", help="Act as if it
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An opened site for one command. `trouble`: why its catalogue is one in memory, for this command alone."""
+    """An opened site for one command. `trouble`: why its catalogue is one in memory, for this command alone.
+
+    `lost`: its catalogue knows none of the pool's backups, which was said. `clock_doubt`: what is against the clock.
+    """
 
     config: Config
     pool: Pool
     catalogue: "Catalogue"
     clock: Clock
     trouble: OperatorError | None = None
+    lost: bool = False
+    clock_doubt: str | None = None
 
 
 def complete_host(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -84,7 +90,8 @@ def clock_for(pool: Pool, now: datetime | None) -> Clock:
 def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = False, stand_in: bool = False) -> Iterator[Opened]:
     """Everything opened and checked; with `writes`, also that the pool can be written. Raises OperatorError of every kind.
 
-    With `stand_in` a catalogue that cannot be used is replaced by one in memory, and `trouble` says why.
+    With `stand_in` a catalogue that cannot be used is replaced by one in memory, and `trouble` says why. One that was lost is a
+    warning; with `writes` none, for who writes brings the catalogue up to date with the pool first.
     """
     from btrkeep.catalogue import Catalogue
 
@@ -109,11 +116,21 @@ def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = Fa
                 f"the catalogue in {config.pool.state} is of another pool ({known})",
                 "set another `state`, or run `backupd rebuild`",
             )
+        if clock.tells_nights(rehearsal=pool.rehearsal):
+            catalogue.know_since(clock.now())
         if writes:
             from backupd.published import tell_dashboard
 
-            tell_dashboard(config, pool, catalogue)
-        yield Opened(config, pool, catalogue, clock, trouble)
+            tell_dashboard(config, pool, catalogue, clock)
+        if trouble:
+            yield Opened(config, pool, catalogue, clock, trouble)
+            return
+        from backupd.doubts import lost, see
+
+        found = see(pool, catalogue, clock.now())
+        if found.lost and not writes:
+            complain(lost(config.pool.state))
+        yield Opened(config, pool, catalogue, clock, None, found.lost, found.clock)
 
 
 def see_host(config: Config, catalogue: "Catalogue", host: str) -> None:

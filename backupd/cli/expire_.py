@@ -9,11 +9,13 @@ import click
 
 from backupd.cli.context import Opened, json_option, load_config, now_option, opened, see_writable
 from backupd.cli.expiry_view import JsonWatcher, LineWatcher, echo_rehearsal, rehearsal_as_json, summary_as_json
+from backupd.doubts import see
 from backupd.expire.option import MountOption
 from backupd.expire.report import Summary, Watcher
 from backupd.expire.run import Expiry, make_rehearsal
 from backupd.expire.site import ExpirySite
 from backupd.guards import Forced
+from backupd.history import keep
 from btrkeep.cli import echo_json
 from btrkeep.config import Config
 from btrkeep.errors import Exit, LockHeld
@@ -105,6 +107,9 @@ def _expire(opened_site: Opened, site: ExpirySite, forced: Forced, limit: int | 
             summary = Expiry(site, forced, limit, wait=wait).run()
         finally:
             site.watcher.end(site.summary)
+        see(site.pool, site.catalogue, opened_site.clock.now())
+        if why := keep(site.pool, site.catalogue, site.now):
+            site.watcher.notice(f"the pool's copy of the history is as old as it was: {why}")
     if as_json:
         echo_json(summary_as_json(summary))
     return exit_status(summary)

@@ -22,6 +22,7 @@ from btrkeep.units import counted, format_duration, format_size, format_time, pr
 
 _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial": "yellow", "running": "cyan"}
 _COLOURS |= {"expired": "red", "deleting": "red"}
+_NONE = {False: "no backups yet", True: "no backup is known"}  # by whether the catalogue was lost
 _HEADERS = ["HOST", "NAME", "STATE", "STARTED", "TOOK", "FILES", "SIZE", "NEW", "REMARK"]
 
 
@@ -53,7 +54,7 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
         backups: Iterable[Backup] = site.catalogue.backups(host) if every else site.catalogue.newest_backups(now_latest)
         later = _Later(site)
         rows = [_row(backup, later) for backup in backups]
-    click.echo(table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"], spare=["STARTED"]) if rows else "no backups yet")
+    click.echo(table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"], spare=["STARTED"]) if rows else _NONE[site.lost])
     return 0
 
 

@@ -9,7 +9,7 @@ from backupd.cli.context import complete_host, json_option, now_option, opened, 
 from btrkeep.catalogue import Run
 from btrkeep.cli import echo_json
 from btrkeep.process.proc import start_time
-from btrkeep.units import format_duration, format_size, format_time, printable
+from btrkeep.units import elapsed, format_duration, format_size, format_time, printable
 
 _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial": "yellow", "skipped": "cyan"}
 
@@ -36,7 +36,7 @@ def command(ctx: click.Context, host: str | None, limit: int, as_json: bool, now
     for run in runs:
         _show(run, width)
     if not runs:
-        click.echo("no runs yet")
+        click.echo("no run is known" if site.lost else "no runs yet")
     return 0
 
 
@@ -69,7 +69,7 @@ def _as_json(run: Run) -> dict[str, Any]:
 
 def _show(run: Run, width: int) -> None:
     outcome = _outcome(run)
-    took = format_duration((run.finished - run.started).total_seconds()) if run.finished else "-"
+    took = format_duration(elapsed(run.started, run.finished))
     said = f"rsync {run.exit_code}: {run.meaning}" if run.exit_code is not None else "rsync did not run"
     new = f", {format_size(run.literal_bytes)} new" if run.literal_bytes else ""
     tries = f", {run.attempts} attempts" if run.attempts > 1 else ""

@@ -6,8 +6,12 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import clock_for, json_option, load_config, now_option, see_writable
+from backupd.clock import Clock
+from backupd.doubts import see
+from backupd.history import BroughtBack, bring_back
 from backupd.reconcile import all_rows, reconcile
 from btrkeep.catalogue import Catalogue, CatalogueDamaged
+from btrkeep.catalogue.history import COLUMNS
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit
 from btrkeep.pool.locks import take_lock
@@ -22,26 +26,42 @@ from btrkeep.units import counted, format_time, printable
 def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
     """Make the catalogue again from the pool's own records.
 
-    No backup, acceptance or hold is lost with the catalogue; of a damaged one the history of runs is. A damaged one is renamed
-    when the new one is complete.
+    No backup, acceptance or hold is lost with the catalogue. The history (runs, deletions, balances, scores, samples, alarms) comes
+    back from the copy that the pool has of it, which is a day old at the most. A damaged catalogue is renamed when the new one is
+    complete.
     """
     config = load_config(ctx)
     pool = open_pool(config.pool.path)
     see_writable(pool)
-    since = format_time(clock_for(pool, now).now())
+    clock = clock_for(pool, now)
+    since = format_time(clock.now())
     trouble: list[str] = []
     with take_lock(pool.locks / "night", "backupd rebuild", since):
         aside: list[Path] = []
         try:
             with Catalogue.open(config.pool.state) as catalogue:
                 catalogue.see_whole()
-                count, locked = _fill(pool, catalogue, since, trouble)
+                filled = _fill(pool, catalogue, clock, trouble)
         except CatalogueDamaged:
             trouble.clear()
             with Catalogue.made_anew(config.pool.state) as (catalogue, aside):
-                count, locked = _fill(pool, catalogue, since, trouble)
+                filled = _fill(pool, catalogue, clock, trouble)
+    count, locked, history = filled
     if as_json:
-        echo_json({"backups": count, "trouble": trouble, "locked": locked, "set_aside": str(aside[0]) if aside else None})
+        echo_json(
+            {
+                "backups": count,
+                "trouble": trouble,
+                "locked": locked,
+                "set_aside": str(aside[0]) if aside else None,
+                "history": {
+                    "written": format_time(history.written) if history.written else None,
+                    "rows": {table: history.counts.get(table, 0) for table in COLUMNS},
+                    "passed_over": history.passed_over,
+                    "trouble": history.trouble or None,
+                },
+            }
+        )
     else:
         if aside:
             click.echo(f"the old catalogue could not be used and is now {aside[0]}")
@@ -49,13 +69,19 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
             click.echo(f"left alone: {printable(line)}")
         for host in locked:
             click.echo(f"{printable(host)} is being worked on: the next run or expiry brings its rows up to date")
+        if history:
+            click.echo(printable(str(history)))
         click.echo(f"the catalogue has {counted(count, 'backup')} now")
-    return Exit.ATTENTION if trouble else Exit.OK
+    return Exit.ATTENTION if trouble or history.trouble else Exit.OK
 
 
-def _fill(pool: Pool, catalogue: Catalogue, since: str, trouble: list[str]) -> tuple[int, list[str]]:
-    """How many backups there are, and the hosts that are locked."""
+def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, trouble: list[str]) -> tuple[int, list[str], BroughtBack]:
+    """How many backups there are, the hosts that are locked, and what came back of the history."""
+    if clock.tells_nights(rehearsal=pool.rehearsal):
+        catalogue.know_since(clock.now())
     count = catalogue.replace_backups(pool.id, all_rows(pool, trouble))
-    since_then = reconcile(pool, catalogue, since)  # a hold may have been set after its host was read
+    since_then = reconcile(pool, catalogue, format_time(clock.now()))  # a hold may have been set after its host was read
     trouble += [text for text in since_then.trouble if text not in trouble]
-    return count, since_then.locked
+    history = bring_back(pool, catalogue)
+    see(pool, catalogue, clock.now())
+    return count, since_then.locked, history

@@ -13,7 +13,9 @@ import click
 from backupd.alarms.reporting import Reporting
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
 from backupd.cli.observers import JsonObserver, LineObserver, as_json_object
+from backupd.doubts import see
 from backupd.due import latest
+from backupd.history import bring_back, keep
 from backupd.ledger import Ledger
 from backupd.night import Night, Planned, plan
 from backupd.reconcile import reconcile
@@ -104,6 +106,8 @@ def _run(opened_site: Opened, planned: Callable[[], list[Planned]], *, night: bo
                 what = "the catalogue was brought up to date with the pool"
             if corrected:
                 observer.notice(f"{what}: {corrected}")
+            if not opened_site.trouble and (history := bring_back(opened_site.pool, opened_site.catalogue)):
+                observer.notice(str(history))
         except CatalogueUnusable as error:
             ledger.note(error)
         for notice in opened_site.config.notices:
@@ -121,6 +125,10 @@ def _run(opened_site: Opened, planned: Callable[[], list[Planned]], *, night: bo
         report.begin(site)
         results, signalled = asyncio.run(_with_signals(night_run))
         report.end(site, night_run.reason)
+        if not ledger.trouble:
+            see(opened_site.pool, opened_site.catalogue, opened_site.clock.now())
+            if why := keep(opened_site.pool, opened_site.catalogue, opened_site.clock.now(), daily=not night):
+                observer.notice(f"the pool's copy of the history is as old as it was: {why}")
     if as_json:
         echo_json([as_json_object(result) for result in results])
     if night_run.unusable:

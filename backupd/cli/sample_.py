@@ -34,7 +34,7 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
     A catalogue that others keep busy is no failure: this sample is left out then, and nothing that counts is lost.
     """
     with opened(ctx, now) as site:
-        tell_dashboard(site.config, site.pool, site.catalogue)
+        tell_dashboard(site.config, site.pool, site.catalogue, site.clock)
         try:
             found = look(site.pool)
         except OSError as error:

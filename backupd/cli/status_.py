@@ -43,7 +43,8 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
         verdict = judge(look_at_pool(site.config, site.catalogue), Limits.of(site.config))
     if as_json:
         hosts, transfers = [_as_json(status) for status in found], [_progress_as_json(entry) for entry in running]
-        echo_json({"hosts": hosts, "running": transfers, "pool": health.as_json(verdict)})
+        pool = health.as_json(verdict)
+        echo_json({"hosts": hosts, "running": transfers, "pool": pool, "lost": site.lost, "clock": site.clock_doubt})
         return 0
     if host:
         _show_one(found[0], running, moment) if found else click.echo(
@@ -52,6 +53,8 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
     else:
         _show_all(found, running, moment)
     _show_pool(verdict)
+    if site.clock_doubt:
+        click.echo(click.style("clock: ", fg="yellow") + printable(site.clock_doubt))
     return 0
 
 

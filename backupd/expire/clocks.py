@@ -49,6 +49,14 @@ def _fields(fact: ClockFact | None) -> dict[str, Any]:
     return {"wall": format_time(fact.wall), "boottime": fact.boottime, "boot_id": fact.boot_id} if fact else {}
 
 
+def doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> str | None:
+    """What is against the clock, as the next expiry will find; None: nothing. A rehearsal's goes where it is told."""
+    if rehearsal:
+        return None
+    verdict = clock_verdict(past_clocks(catalogue), read_clocks(now), catalogue.newest_finish(), rehearsal)
+    return verdict.stop or verdict.wait
+
+
 def judge_clock(catalogue: Catalogue, now: ClockFact, forced: Forced, *, rehearsal: bool) -> tuple[ClockVerdict, ClockPast]:
     """Whether the clock can be right, and what the next expiry is to know. Nothing is against a clock that was forced."""
     if forced.clock:

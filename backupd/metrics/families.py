@@ -16,6 +16,7 @@ from backupd.status import STATES
 from btrkeep import __version__
 from btrkeep.catalogue import BACKUP_STATES, HostFacts, StoredAlarm
 from btrkeep.config.kinds import EVENT_WORDS
+from btrkeep.units import elapsed
 
 Family = CounterMetricFamily | GaugeMetricFamily
 _GOOD_EXPIRY, _BAD_BALANCE = ("complete", "partial"), ("failed", "killed", None)
@@ -77,6 +78,7 @@ def _itself(samples: _Samples, seen: Seen) -> None:
     samples.add(table.INFO, 1, __version__)
     samples.add(table.LOOKED, seen.now.timestamp())
     samples.add(table.USABLE, not seen.fault)
+    samples.add(table.LOST, seen.lost)
 
 
 def _hosts(samples: _Samples, seen: Seen) -> None:
@@ -98,9 +100,7 @@ def _hosts(samples: _Samples, seen: Seen) -> None:
 
 
 def _duration(facts: HostFacts) -> float | None:
-    if facts.last_complete is None or facts.last_complete_finished is None:
-        return None
-    return (facts.last_complete_finished - facts.last_complete).total_seconds()
+    return elapsed(facts.last_complete, facts.last_complete_finished)
 
 
 def _queue(samples: _Samples, seen: Seen) -> None:
@@ -174,7 +174,7 @@ def _expiry(samples: _Samples, seen: Seen) -> None:
     samples.add(table.EXPIRY_DELETED, seen.expiry_totals.deleted)
     if expiry := seen.expiry:
         end = expiry.finished or expiry.updated
-        samples.add(table.EXPIRY_DURATION, (end - expiry.started).total_seconds())
+        samples.add(table.EXPIRY_DURATION, elapsed(expiry.started, end))
         samples.add(table.EXPIRY_END, end.timestamp())
         samples.add(table.EXPIRY_OK, expiry.outcome in _GOOD_EXPIRY)
 

@@ -89,6 +89,14 @@ RULES = (
         "See: backupd --pool {{ $labels.pool }} check",
     ),
     Rule(
+        "BtrkeepCatalogueLost",
+        f"{m.LOST} == 1",
+        "0m",
+        "critical",
+        "The catalogue of pool {{ $labels.pool }} was lost",
+        "It knows none of the backups that are in the pool. Make it again: backupd --pool {{ $labels.pool }} rebuild",
+    ),
+    Rule(
         "BtrkeepPoolNearlyFull",
         f"sum by (pool) ({m.POOL_AVAILABLE}) / {m.POOL_SIZE} < 0.1",
         "30m",

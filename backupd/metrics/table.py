@@ -23,6 +23,7 @@ class Metric:
 INFO = Metric("btrkeep_info", "gauge", "Always 1; its labels say which version runs.", ("version",))
 LOOKED = Metric("btrkeep_look_timestamp_seconds", "gauge", "When these numbers were put together.")
 USABLE = Metric("btrkeep_pool_usable", "gauge", "1 when the pool is mounted and the right one, else 0.")
+LOST = Metric("btrkeep_catalogue_lost", "gauge", "1 when the catalogue knows none of the backups that are in the pool, else 0.")
 
 HOST_INFO = Metric(
     "btrkeep_host_info", "gauge", "Always 1; its labels say how a host is configured.", ("host", "group", "enabled", "optional")

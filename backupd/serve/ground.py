@@ -92,7 +92,7 @@ class Ground:
         if untold:
             try:
                 with self.site() as site:
-                    tell_dashboard(site.config, site.pool, site.catalogue)
+                    tell_dashboard(site.config, site.pool, site.catalogue, self.clock)
             except OperatorError as error:  # who asks next hears of it
                 log.info("the configuration is not published: %s", printable(error.message))
 

@@ -13,7 +13,7 @@ from balancer.cli.bars import bar, has_blocks
 from balancer.history import Line, shown, sums
 from balancer.score import BAD
 from btrkeep.cli import table
-from btrkeep.units import counted, format_duration, format_share, format_size, printable
+from btrkeep.units import counted, elapsed, format_duration, format_share, format_size, printable
 
 if TYPE_CHECKING:
     from btrkeep.catalogue import Balance, FreeSpaceScore
@@ -154,6 +154,6 @@ def _balance_row(one: "Balance", is_running: "Callable[[Balance], bool]") -> lis
         format_size(one.moved),
         format_size(one.written),
         f"{one.gained:,.0f}",
-        format_duration((one.finished - one.started).total_seconds() if one.finished else None),
+        format_duration(elapsed(one.started, one.finished)),
         printable(why),
     ]

@@ -27,6 +27,7 @@ from btrkeep.errors import OperatorError
 PATIENCE = 5.0
 """Seconds of trying before a query gives up: a moment in which the files come or go lasts microseconds."""
 _PAUSE = 0.002
+_MADE_BY = "`backupd check` makes it; when it was lost, `backupd rebuild` does, from the pool"
 _SETTLED = 50_000_000  # ns; a change within one tick of the filesystem's clock after another would leave the same time
 _PASSING = (
     sqlite3.SQLITE_BUSY,
@@ -154,7 +155,7 @@ def see_schema(session: Session) -> None:
     """Raises CatalogueUnready when the schema is another than this code knows: who only reads cannot migrate it."""
     version = migrate.version_of(session)
     if version is None:
-        raise CatalogueUnready(f"the catalogue {session.path} is empty so far", "`backupd check` makes it")
+        raise CatalogueUnready(f"the catalogue {session.path} is empty so far", _MADE_BY)
     if version != tables.SCHEMA_VERSION:
         raise CatalogueUnready(
             f"the catalogue {session.path} has the older schema {version}, this btrkeep reads {tables.SCHEMA_VERSION}",
@@ -167,7 +168,7 @@ def see_there(path: Path) -> None:
     try:
         path.stat()
     except FileNotFoundError:
-        raise CatalogueUnready(f"there is no catalogue {path} yet", "`backupd check` makes it; see also [pool] state") from None
+        raise CatalogueUnready(f"there is no catalogue {path} yet", f"{_MADE_BY}; see also [pool] state") from None
     except OSError as error:
         raise CatalogueUnready(f"the catalogue {path} cannot be read: {error.strerror}", f"ls -la {path.parent}") from error
 

@@ -15,6 +15,7 @@ from btrkeep.catalogue.balancing import BalancingCatalogue
 from btrkeep.catalogue.expiring import ExpiringCatalogue
 from btrkeep.catalogue.looking_back import PastCatalogue
 from btrkeep.catalogue.model import RUN_OUTCOMES, Backup, HostFacts, Progress, Run, RunFields
+from btrkeep.catalogue.remembering import RememberingCatalogue
 from btrkeep.catalogue.sampling import SamplingCatalogue
 from btrkeep.catalogue.sqlite import Session
 from btrkeep.catalogue.telling import TellingCatalogue
@@ -22,7 +23,7 @@ from btrkeep.catalogue.telling import TellingCatalogue
 _POOL_ID = "pool_id"
 
 
-class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, TellingCatalogue, PastCatalogue):
+class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, TellingCatalogue, PastCatalogue, RememberingCatalogue):
     """One open catalogue."""
 
     def __init__(self, state: Path, reader: Session, writer: Session | None) -> None:

@@ -45,6 +45,10 @@ class TellingCatalogue(OpenCatalogue):
         """How many final backups each host has; a host without any is not there."""
         return tried.counts(self._reader)
 
+    def first_seen(self, hosts: Collection[str]) -> dict[str, datetime]:
+        """When the first run or the oldest backup of each of these hosts began; a host without any is not there."""
+        return tried.first_seen(self._reader, hosts)
+
     def fates(self, hosts: Collection[str]) -> list[Fate]:
         """What became of the final backups of these hosts, by host and start."""
         return tried.fates(self._reader, hosts)

@@ -16,6 +16,10 @@ _TRIED = f"""
 _COUNTS = """SELECT host, count(*) FROM backup WHERE name <> '' GROUP BY host"""
 _AMONG = "host IN (SELECT value FROM json_each(:hosts))"
 _FATES = f"SELECT {backup.select(*Fate._fields)} FROM backup WHERE name <> '' AND {_AMONG} ORDER BY host, started, name"
+_FIRST_SEEN = """
+    SELECT value, (SELECT started FROM backup WHERE host = value ORDER BY started, name LIMIT 1) AS "backup [moment]",
+        (SELECT started FROM run WHERE host = value ORDER BY id LIMIT 1) AS "run [moment]"
+    FROM json_each(:hosts)"""
 
 
 def since(session: Session, moment: datetime, hosts: Collection[str] | None) -> list[Tried]:
@@ -36,6 +40,12 @@ def counts(session: Session) -> dict[str, int]:
 def fates(session: Session, hosts: Collection[str]) -> list[Fate]:
     """What became of the final backups of these hosts, by host and start."""
     return [Fate._make(row) for row in session.all(_FATES, {"hosts": among(hosts)})]
+
+
+def first_seen(session: Session, hosts: Collection[str]) -> dict[str, datetime]:
+    """When the first run or the oldest backup of each of these hosts began; a host without any is not there."""
+    rows = [(name, [one for one in moments if one]) for name, *moments in session.all(_FIRST_SEEN, {"hosts": among(hosts)})]
+    return {name: min(moments) for name, moments in rows if moments}
 
 
 def among(names: Collection[str]) -> Json:

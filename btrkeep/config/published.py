@@ -8,6 +8,7 @@ here is not published: each new one has to be thought about first.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,8 +17,11 @@ from zoneinfo import ZoneInfo
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.model import Config, ExpirySettings, HostConfig, Retention, WebSettings
 from btrkeep.config.values import Listen, parse_listen, parse_window
+from btrkeep.units import format_time, parse_time
 
 FACT = "published"
+LOST, CLOCK = "lost", "clock_doubt"
+"""Facts of the catalogue while it knows none of the pool's backups, and while something is against the clock: what."""
 _HOST = (
     "group", "address", "enabled", "optional", "bandwidth", "every", "attempts", "stall", "deadline", "inplace", "shrink_limit",
     "unreadable_limit", "one_file_system",
@@ -40,6 +44,7 @@ class Facts(Protocol):
 class Published:
     """A pool's configuration without its secrets. `filesystem` is the pool's UUID, which samples and scores are kept under.
 
+    `since`: when a host was published first, of those that were not there already when that began to be noted.
     `hosts` have no hooks and no options of ssh. Sizes are bytes, durations seconds, `used_limit` and `ping_goal` shares.
     """
 
@@ -57,16 +62,20 @@ class Published:
     ping_goal: float = DEFAULTS["ping_goal"]
     expiry: ExpirySettings = field(default_factory=ExpirySettings)
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
+    since: Mapping[str, datetime] = field(default_factory=dict)
     web: WebSettings = field(default_factory=WebSettings)
 
 
 _PLAIN = ("min_free", "concurrency", "bandwidth", "silent", "used_limit", "ping_goal", "rehearsal", "filesystem")
 
 
-def publish(config: Config, facts: Facts, *, rehearsal: bool | None = None, filesystem: str | None = None) -> bool:
+def publish(
+    config: Config, facts: Facts, *, rehearsal: bool | None = None, filesystem: str | None = None, now: datetime | None = None
+) -> bool:
     """Write what may be known of the configuration; whether it was another before, and so was written.
 
-    What the pool's marker says is given by who has read it; None leaves what was published of it.
+    What the pool's marker says is given by who has read it; None leaves what was published of it. Hosts that are new are there
+    since `now`; None: nothing is noted of them.
     """
     before = facts.get_fact(FACT)
     known = json.loads(before) if before else {}
@@ -74,11 +83,18 @@ def publish(config: Config, facts: Facts, *, rehearsal: bool | None = None, file
         "rehearsal": known.get("rehearsal", False) if rehearsal is None else rehearsal,
         "filesystem": filesystem or known.get("filesystem"),
     }
-    text = json.dumps({**_pool(config), **marker}, separators=(",", ":"), sort_keys=True)
+    text = json.dumps({**_pool(config), **marker, "since": _since(config, known, now)}, separators=(",", ":"), sort_keys=True)
     if text == before:
         return False
     facts.set_fact(FACT, text)
     return True
+
+
+def _since(config: Config, known: Mapping[str, Any], now: datetime | None) -> dict[str, str]:
+    """Of each host when it was published first."""
+    before, there = known.get("since", {}), known.get("hosts", {})
+    new = {name: format_time(now) for name in config.hosts if name not in there} if now else {}
+    return {name: since for name, since in {**new, **before}.items() if name in config.hosts}
 
 
 def published(facts: Facts, name: str = "main") -> Published:
@@ -134,6 +150,7 @@ def _parsed(text: str) -> Published:
         zone=ZoneInfo(given["zone"]),
         expiry=ExpirySettings(**expiry),
         hosts={name: _host_of(name, values) for name, values in given["hosts"].items()},
+        since={name: parse_time(since) for name, since in given.get("since", {}).items()},
         web=_web_of(given.get("web", {})),
     )
 

@@ -30,7 +30,7 @@ def well(**others: Any) -> PoolFacts:
 def seen(of: Config, facts: dict[str, HostFacts] | None = None, now: datetime = NOW, **others: Any) -> Seen:
     known = facts or {}
     hosts = tuple(host_status(host, known.get(host.name), of.pool.zone, now) for host in of.hosts.values())
-    return Seen(of, now, hosts, known, **{"pool": well(), "numbers": numbers(), **others})
+    return Seen(of, now, hosts, known, **{"pool": well(), "numbers": numbers(), "lost": False, **others})
 
 
 def numbers(**errors: int) -> PoolNumbers:

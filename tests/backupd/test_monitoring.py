@@ -116,6 +116,8 @@ CASES = (
     ("BtrkeepPoolUnwell", gauge("pool_health", "1x99", check="room"), "20m", False),
     ("BtrkeepPoolWarning", gauge("pool_health", "1x99", check="used"), "2h", True),
     ("BtrkeepPoolWarning", gauge("pool_health", "0x99", check="used"), "3h", False),
+    ("BtrkeepCatalogueLost", gauge("catalogue_lost", "1x99"), "1m", True),
+    ("BtrkeepCatalogueLost", gauge("catalogue_lost", "0x99"), "20m", False),
     ("BtrkeepPoolNearlyFull", room("5x99", "4x99"), "1h", True),
     ("BtrkeepPoolNearlyFull", room("5x99", "6x99"), "2h", False),
     ("BtrkeepUnallocatedLow", room("50x99", "1x99"), "2h", True),

@@ -267,9 +267,11 @@ def test_those_of_one_device(shape: str, make_btrfs: Make, with_block_group_tree
 @tried("subvolumes")
 def test_those_of_our_own_are_for_this_pool_whatever_its_configuration_is_called(shared_btrfs: Path) -> None:
     nights = Nights(shared_btrfs)
-    site = Site(pool=nights.pool, name="main", file=nights.config, created=NOW, most_backups=("web1", 301))
     facts = facts_of(shared_btrfs)
-    full = replace(facts, site=site, filesystem=replace(facts.filesystem, unallocated=0))
+    limits = replace(facts.site.limits, pool=nights.pool)
+    site = Site(limits, name="main", file=nights.config, created=NOW, most_backups=("web1", 301))
+    room = replace(facts.filesystem.room, unallocated=0)
+    full = replace(facts, site=site, filesystem=replace(facts.filesystem, room=room))
     found = [line for name in ("subvolumes", "unallocated") for line in finding_of(full, name).lines if "backupd" in line]
     assert len(found) == 3
     for line in found:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from btrkeep.units import (
     backup_name,
     counted,
+    elapsed,
     format_duration,
     format_given,
     format_share,
@@ -128,6 +129,14 @@ def test_durations_are_shown_in_two_units_at_the_most() -> None:
     }
     assert {seconds: format_duration(seconds) for seconds in shown} == shown
     assert format_duration(None) == "-"
+    assert format_duration(-0.1) == format_duration(-90061) == "-"
+
+
+def test_between_two_moments_of_which_the_later_comes_first_nobody_knows_how_long_it_was() -> None:
+    start = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
+    assert elapsed(start, start + timedelta(seconds=90)) == 90.0
+    assert elapsed(start, start) == 0.0
+    assert elapsed(start + timedelta(seconds=1), start) is elapsed(None, start) is elapsed(start, None) is None
 
 
 # Shares

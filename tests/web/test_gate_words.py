@@ -13,7 +13,7 @@ from werkzeug.exceptions import BadRequest
 
 from tests.web.gate import add_user, gate, made
 from web.paths import path_of_request, path_of_text, path_query, path_text, paths_of_form, paths_of_request
-from web.words import absolute, browser, comes_twice, exact, relative
+from web.words import absolute, ago, browser, comes_twice, exact, relative
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NAME = (
@@ -119,6 +119,13 @@ def test_all_there_is_to_say_of_a_moment() -> None:
 def test_how_long_ago(seconds: float, words: str) -> None:
     now = moment("2026-11-20T12:00:00Z")
     assert relative(now - timedelta(seconds=seconds), now) == words
+
+
+def test_what_is_past_is_never_to_come() -> None:
+    now = moment("2026-11-20T12:00:00Z")
+    assert ago(now - timedelta(hours=2), now) == "2 hours ago"
+    assert ago(now + timedelta(minutes=4), now) == "just now"
+    assert ago(now + timedelta(days=1800), now) == "1,800 days ahead of the clock"
 
 
 @pytest.mark.parametrize(

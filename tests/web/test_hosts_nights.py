@@ -10,11 +10,12 @@ from btrkeep.catalogue import Fate, Tried
 from btrkeep.config import Window
 from btrkeep.units import backup_name
 from web.charts.strip import strip_paths
-from web.data.nights import Night, boundaries, strip, words
+from web.data.nights import Night, Past, boundaries, strip, words
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
-BEGINS = boundaries(Window(time(22), time(6)), BERLIN, NOW, 5)  # the evenings of the 16th to the 20th
+WINDOW = Window(time(22), time(6))
+BEGINS = boundaries(WINDOW, BERLIN, NOW, 5)  # the evenings of the 16th to the 20th
 EVENINGS = [datetime(2026, 11, day, 21, 30, tzinfo=UTC) for day in range(16, 21)]
 
 
@@ -70,6 +71,37 @@ def test_a_run_without_an_end_is_running_or_was_broken_off() -> None:
 def test_in_words_the_nights_that_were_not_well_are_named() -> None:
     runs = [tried(0, "complete"), tried(1, "failed"), tried(2, "complete"), tried(3, "suspect")]
     assert words(shown(*runs)) == "the last 5 nights: 2 complete, 1 suspect (2026-11-19), 1 failed (2026-11-17), 1 without a run"
+
+
+def test_before_a_host_was_there_it_had_no_nights() -> None:
+    run = tried(3, "complete")
+    found = strip(BEGINS, BERLIN, [run], fates(run), frozenset(), Past(run.started - timedelta(hours=1), window=WINDOW))
+    assert [night.outcome for night in found] == ["before", "before", "before", "complete", "none"]
+    assert words(found) == "all 2 nights: 1 complete, 1 without a run"
+    assert (
+        words(strip(BEGINS, BERLIN, (), {}, frozenset(), Past(EVENINGS[4], window=WINDOW)))
+        == "the only night so far: 1 without a run"
+    )
+    assert strip_paths(found[:3])[0][1] == ""
+
+
+def test_what_a_lost_catalogue_knew_is_not_known_and_a_backup_tells_of_its_night() -> None:
+    made, later = tried(1, "complete"), tried(3, "failed")
+    suspect = tried(2, "suspect")
+    known = {**fates(made, state="expired"), **fates(suspect, state="suspect", outcome="suspect")}
+    past = Past(EVENINGS[1], [(BEGINS[0], EVENINGS[2])], WINDOW)
+    found = strip(BEGINS, BERLIN, [later], known, frozenset(), past)
+    assert [(night.outcome, night.now) for night in found] == [
+        ("before", None),
+        ("complete", "expired"),
+        ("suspect", "kept"),
+        ("failed", None),
+        ("none", None),
+    ]
+    assert found[1].backup == made.backup
+    lost = strip(BEGINS, BERLIN, [later], {}, frozenset(), past)
+    assert [night.outcome for night in lost] == ["before", "unknown", "unknown", "failed", "none"]
+    assert words(lost) == "all 4 nights: 1 failed (2026-11-19), 1 without a run, 2 not known"
 
 
 def test_a_strip_has_a_path_for_each_kind_and_a_cell_for_each_night() -> None:

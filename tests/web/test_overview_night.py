@@ -1,6 +1,7 @@
 """The night in one sentence: pure, with a made-up night of which everything is known."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from itertools import pairwise
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from btrkeep.catalogue import HostFacts, Tried
 from btrkeep.config import HostConfig, Window
-from web.data.night_sum import Known, NightSum, nights_of, since
+from web.data.night_sum import Known, NightSum, nights_of, runs_of_backups, since
 from web.data.nights import boundaries, usual_window
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -117,11 +118,54 @@ def test_without_windows_nobody_is_yet_to_come_once_nothing_has_run_for_a_while(
     assert only(nights_of(known(hosts, runs, at("20 23:20")))).unwell[0].names == ("b",)
 
 
-def test_one_host_that_was_run_by_hand_in_the_afternoon_begins_no_night() -> None:
+def test_one_host_that_was_run_by_hand_in_the_afternoon_begins_no_night_and_is_told_before_it() -> None:
     hosts = named("a", "b", "c", window=None)
     night = [tried(name, "20 22:00", "20 22:10") for name in "abc"]
     by_hand = tried("a", "21 15:00", "21 15:05", night=False)
-    assert only(nights_of(known(hosts, [*night, by_hand], at("21 16:00")))).day == "2026-11-20"
+    today, before = nights_of(known(hosts, [*night, by_hand], at("21 16:00")))
+    assert (before.day, before.by_hand, before.complete) == ("2026-11-20", False, 3)
+    assert (today.by_hand, today.sentence) == (True, "1 of 1 host complete between 15:00 and 15:05")
+
+
+def test_on_the_first_day_there_is_what_was_run_by_hand_and_no_night_before_the_installation() -> None:
+    hosts = named("a", "b", "c")
+    runs = [tried("a", "21 10:30", "21 10:40", night=False), tried("b", "21 10:50", "21 10:55", "failed", night=False)]
+    here = replace(known(hosts, runs, at("21 12:00")), facts={}, began=dict.fromkeys("abc", at("21 10:00")))
+    today = only(nights_of(here))
+    assert (today.by_hand, today.sentence) == (True, "1 of 2 hosts complete between 10:30 and 10:55; 1 failed: b")
+    assert nights_of(replace(here, runs=())) == ()
+    all_of_them = [tried(name, "21 10:30", "21 10:40", night=False) for name in "abc"]
+    assert only(nights_of(replace(here, runs=all_of_them))).by_hand
+    tonight = nights_of(replace(here, now=at("21 22:05")))
+    assert [(one.going_on, one.day, one.expected) for one in tonight] == [(True, "2026-11-21", 3), (False, "2026-11-20", 2)]
+    tomorrow = only(nights_of(replace(here, runs=[*runs, tried("a", "21 22:01", "21 22:02")], now=at("22 08:00"))))
+    assert tomorrow.sentence == "1 of 3 hosts complete between 22:01 and 22:02; 2 not tried: b, c"
+
+
+def test_a_host_is_missed_only_in_nights_in_which_it_was_there_before_the_window_closed() -> None:
+    hosts, runs = named("a", "b"), [tried("a", "20 22:00", "20 22:10")]
+    for began, expected in (("21 05:59", 2), ("21 06:00", 1), ("21 07:00", 1)):
+        here = replace(known(hosts, runs), began={"b": at(began)})
+        here = replace(here, facts={"a": here.facts["a"]})
+        assert only(nights_of(here)).expected == expected, began
+
+
+def test_a_night_of_which_the_catalogue_cannot_know_misses_nobody_and_is_told_by_its_backups() -> None:
+    unknown = [(at("1 00:00"), at("21 07:00"))]
+    made = {name: replace(facts(at("20 22:30")), last_complete_finished=at("20 23:00")) for name in "ab"}
+    here = replace(known(named("a", "b", "c"), []), facts=made, unknown=unknown)
+    assert nights_of(here) == ()
+    night = only(nights_of(replace(here, runs=runs_of_backups(made, [], unknown))))
+    assert night.sentence == "2 of 2 hosts complete between 22:30 and 23:00"
+    assert runs_of_backups(made, [], []) == []
+    assert runs_of_backups(made, [tried("a", "20 22:30", "20 23:00"), tried("b", "20 22:30", "20 23:00")], unknown) == []
+
+
+def test_a_night_says_which_24_hours_it_is() -> None:
+    assert only(nights_of(known(named("a"), [tried("a", "20 22:00", "20 22:10")]))).about.startswith(
+        "A night is the 24 hours from 22:00"
+    )
+    assert "from noon to noon" in only(nights_of(known(named("a", window=None), [tried("a", "20 22:00", "20 22:10")]))).about
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The overview as it is shown: fresh installs, people who see some hosts only, what runs now, alarms, hostile text."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -9,10 +10,12 @@ from time import sleep
 import pytest
 
 from backupd.health.verdict import FACT, Finding, StoredVerdict, Verdict, as_text
-from btrkeep.catalogue import Balance, Progress, Sample, StoredAlarm
+from btrkeep.catalogue import Balance, Catalogue, Progress, Run, Sample, StoredAlarm
 from btrkeep.config import HostConfig, Window
+from btrkeep.config.model import Config, PoolSettings
+from btrkeep.config.published import publish
 from btrkeep.config.values import parse_window
-from tests.web.made import DAY, EVENING, FILESYSTEM, ME, MY_START, NOW, backup, client, run, write
+from tests.web.made import BERLIN, DAY, EVENING, FILESYSTEM, HOUR, ME, MY_START, NOW, backup, client, run, write
 from web.access import Viewer
 from web.data.hosts import Query, host_list
 from web.data.numbers import text
@@ -54,6 +57,71 @@ def test_before_the_first_night_it_says_when_that_begins(tmp_path: Path) -> None
     assert "not tried" not in words
     assert "Open alarms None." in words
     assert "Nothing runs." in words
+
+
+def installed_this_morning(state: Path, names: Sequence[str], runs: Sequence[Run] = ()) -> None:
+    """Hosts that were configured an hour ago, and what was run of them since."""
+    write(state, [], [], []).close()
+    with Catalogue.open(state) as catalogue:
+        settings = PoolSettings(Path("/srv/backup"), state, zone=BERLIN)
+        config = Config(Path("/etc/btrkeep/main.toml"), "main", settings, hosts={name: host(name) for name in names})
+        publish(config, catalogue, rehearsal=False, filesystem=FILESYSTEM, now=NOW - HOUR)
+        catalogue.know_since(NOW - HOUR)
+        for one in runs:
+            catalogue.put_backup(backup(one.host, one.started))
+        catalogue.add_runs(runs)
+
+
+def test_on_the_first_day_what_was_run_by_hand_is_told_and_no_night_before(tmp_path: Path) -> None:
+    runs = [run(name, NOW - HOUR / 2, night=False) for name in ("web1", "web2")]
+    installed_this_morning(tmp_path / "state", ["web1", "web2", "web3"], runs)
+    page = client(tmp_path / "state")
+    words = text_of(page.get("/").text)
+    assert "By hand 2026-11-21 2 of 2 hosts complete between 08:30 and 08:40." in words
+    assert "not tried" not in words
+    assert "Last night" not in words
+    assert "A night is the 24 hours from 22:00" in words
+    assert "No night yet; the first begins at 22:00 ( in 13 hours )" in words
+    strips = re.findall(r'aria-label="([^"]*night[^"]*)"', page.get("/hosts").text)
+    assert strips == ["the only night so far: 1 complete"] * 2 + ["no night yet"]
+
+
+def test_after_a_rebuild_there_is_no_night_without_a_run_but_what_the_backups_tell(tmp_path: Path) -> None:
+    evenings = [EVENING, EVENING - 2 * DAY, EVENING - 3 * DAY]
+    catalogue = write(tmp_path / "state", [host("web1")])
+    catalogue.know_since(NOW - HOUR / 2)
+    catalogue.replace_backups("pool", [backup("web1", evening) for evening in evenings])
+    catalogue.close()
+    page = client(tmp_path / "state")
+    assert 'aria-label="all 4 nights: 3 complete, 1 not known"' in page.get("/hosts").text
+    assert "1 of 1 host complete between 22:00 and 22:10" in text_of(page.get("/").text)
+
+
+def test_what_makes_the_catalogue_doubtful_stands_on_every_page(tmp_path: Path) -> None:
+    catalogue = write(tmp_path / "state", [host("web1")])
+    page = client(tmp_path / "state")
+    assert "backupd rebuild" not in page.get("/").text
+    catalogue.set_fact("lost", "1")
+    catalogue.set_fact("clock_doubt", "the clock went <b>")
+    for path in ("/", "/hosts", "/hosts/web1", "/log", "/jobs", "/pool"):
+        found = page.get(path).text
+        assert "<code>backupd rebuild</code>" in found, path
+        assert "The clock may be wrong: the clock went &lt;b&gt;." in found, path
+    catalogue.close()
+
+
+def test_what_is_stamped_in_the_future_was_not_and_is_not_to_come(tmp_path: Path) -> None:
+    ahead = NOW + 1800 * DAY
+    runs = [run("web1", EVENING), run("web1", ahead), run("web1", NOW - HOUR, finished=NOW - 2 * HOUR)]
+    catalogue = write(tmp_path / "state", [host("web1")], [backup("web1", EVENING), backup("web1", ahead)], runs)
+    catalogue.put_alarms([alarm("failure", "host web1", "web1: failed", since=ahead)])
+    catalogue.close()
+    page = client(tmp_path / "state")
+    for path in ("/", "/hosts", "/hosts/web1", "/log", "/jobs"):
+        text = page.get(path).text
+        assert not re.search(r"in [\d,]+ days", text), path
+        assert not re.search(r"-\d[\d.]*(s|m|h|d)\b", text_of(text)), path
+    assert "1,800 days ahead of the clock" in page.get("/hosts/web1").text
 
 
 def test_the_night_is_one_sentence_with_links_and_the_counts_lead_to_the_hosts(tmp_path: Path) -> None:

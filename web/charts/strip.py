@@ -1,7 +1,8 @@
 """The last nights of a host as a strip of cells. Pure.
 
 What a cell means is told by its shape too, not by its colour alone: whole for complete, split for failed, an exclamation mark for
-suspect, half for partial, a line for skipped, a dot for no run. Of a complete backup that is not kept any more the cell is paler.
+suspect, half for partial, a line for skipped, a dot for no run, two for what nobody knows, nothing before there was a host.
+Of a complete backup that is not kept any more the cell is paler.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ _SHAPES: dict[str, tuple[tuple[float, float], ...]] = {  # (top, height) of the 
     "partial": ((8, 8),),
     "skipped": ((7, 2),),
     "none": ((13, 2),),
+    "unknown": ((4, 2), (10, 2)),
+    "before": (),
 }
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from btrkeep.catalogue import Balance, BalanceStep, Catalogue
+from btrkeep.units import elapsed
 from web.data.alive import is_alive
 
 LAST = 200
@@ -140,7 +141,7 @@ def _run(one: Balance, now: datetime) -> BalanceRun:
         one.why,
         one.started,
         one.finished,
-        ((one.finished or one.updated) - one.started).total_seconds(),
+        elapsed(one.started, one.finished or one.updated) or 0.0,
         one.policy,
         one.budget,
         one.block_groups,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from btrkeep.catalogue import Catalogue, Expiry
+from btrkeep.units import elapsed
 from web.data.alive import is_alive
 
 LAST = 60
@@ -57,7 +58,7 @@ def _run(one: Expiry, now: datetime) -> ExpiryRun:
         one.outcome or ("running" if runs else "killed"),
         one.started,
         one.finished,
-        ((one.finished or one.updated) - one.started).total_seconds(),
+        elapsed(one.started, one.finished or one.updated) or 0.0,
         one.planned,
         one.marked,
         one.revived,

@@ -26,6 +26,7 @@ from web.data.alarms import OpenAlarm, open_alarms
 from web.data.calendar import Calendar, Mark, calendar
 from web.data.hosts import UNCONFIGURED, HostRow
 from web.data.log import LogRun, as_shown
+from web.data.nights import explained
 from web.data.running import Transfer, alive_runs, running
 from web.source import Source
 from web.telling import host_error, host_line
@@ -112,6 +113,8 @@ class HostPage:
     calendar: Calendar
     runs: tuple[LogRun, ...]
     history: tuple[LogRun, ...]
+    night_words: str
+    """What a night of its strip is."""
 
     @property
     def newest(self) -> str | None:
@@ -174,6 +177,7 @@ def host_page(source: Source, viewer: Viewer, host: str, exact: Sequence[Mapping
         calendar=calendar(marks, source.now.astimezone(zone).date()),
         runs=tuple(runs[:RUNS]),
         history=tuple(run for run in reversed(runs) if run.seconds is not None and run.outcome in _FINAL),
+        night_words=explained(config.window if config else None),
     )
 
 

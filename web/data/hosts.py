@@ -4,7 +4,7 @@ All hosts are looked at with three statements of SQL, whatever is asked; what is
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -17,7 +17,7 @@ from btrkeep.catalogue import Catalogue, Fate, HostFacts, Tried
 from btrkeep.config import HostConfig, Window
 from web.access import Viewer
 from web.data import nights, running
-from web.data.nights import Night
+from web.data.nights import Night, Past
 from web.source import Source
 from web.telling import host_error, host_line
 
@@ -227,7 +227,7 @@ def _as_told(row: HostRow) -> str:
 
 
 def _strips(source: Source, names: Sequence[str], count: int) -> Mapping[str, tuple[Night, ...]]:
-    """Of each host its nights. Two statements for all of them."""
+    """Of each host its nights. Some statements for all of them."""
     if not names:
         return {}
     site, now = source.site, source.now
@@ -236,7 +236,18 @@ def _strips(source: Source, names: Sequence[str], count: int) -> Mapping[str, tu
     runs = _by_host(source.catalogue.tried(earliest, names))
     fates = _fates(source.catalogue, names)
     alive = running.alive_runs(source.catalogue, now)
-    return {name: nights.strip(begins(name), site.zone, runs.get(name, ()), fates.get(name, {}), alive) for name in names}
+    pasts = past_of(source, names)
+    return {
+        name: nights.strip(begins(name), site.zone, runs.get(name, ()), fates.get(name, {}), alive, pasts[name]) for name in names
+    }
+
+
+def past_of(source: Source, names: Collection[str]) -> Mapping[str, Past]:
+    """How far back each host is known: since it was configured, was first tried, or has its oldest backup, whatever was first."""
+    known, unknown, site = source.catalogue.first_seen(names), source.catalogue.unknown_spans(), source.site
+    every = {name: [moment for moment in (known.get(name), site.since.get(name)) if moment] for name in names}
+    windows = {name: host.window for name, host in site.hosts.items()}
+    return {name: Past(min(moments, default=None), unknown, windows.get(name)) for name, moments in every.items()}
 
 
 def _begins(hosts: Mapping[str, HostConfig], zone: ZoneInfo, now: datetime, count: int) -> Callable[[str], Sequence[datetime]]:

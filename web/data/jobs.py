@@ -11,7 +11,7 @@ from typing import Any
 
 from backupd.sampling.day import phases
 from btrkeep.catalogue import Catalogue, Night, PastRuns
-from btrkeep.units import counted, format_size, parse_time
+from btrkeep.units import counted, elapsed, format_size, parse_time
 from web.data.alive import is_alive
 from web.data.balance import balances
 from web.data.expiry import expiries
@@ -164,7 +164,7 @@ def night_row(night: Night, now: datetime, goal: float) -> JobRow:
         state,
         night.started,
         night.finished,
-        (night.finished - night.started).total_seconds() if night.finished else None,
+        elapsed(night.started, night.finished),
         ", ".join((*_outcome_words(night.outcomes), f"{format_size(night.literal_bytes)} new")),
     )
 
@@ -234,7 +234,7 @@ def asked(said: Mapping[str, Any]) -> Asked:
         _moment(said.get("asked")),
         started,
         finished,
-        (finished - started).total_seconds() if started and finished else None,
+        elapsed(started, finished),
         _text(given.get("backup")),
         tuple(str(path) for path in _list(given.get("paths"))),
         _text(given.get("to")),

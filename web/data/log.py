@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from btrkeep.catalogue import RUN_OUTCOMES, Catalogue, PastRuns, Run
+from btrkeep.units import elapsed
 from web.data.alive import is_alive
 from web.telling import host_error, host_line
 
@@ -75,7 +76,7 @@ def as_shown(run: Run, runs: bool) -> LogRun:
         run.host,
         run.started,
         run.finished,
-        (run.finished - run.started).total_seconds() if run.finished else None,
+        elapsed(run.started, run.finished),
         run.outcome or ("running" if runs else "killed"),
         run.backup,
         run.night,

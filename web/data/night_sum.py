@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -10,12 +10,12 @@ from backupd.due import DAY, is_due, window_end
 from btrkeep.catalogue import HostFacts, Tried
 from btrkeep.config import HostConfig, Window
 from btrkeep.units import counted
-from web.data.nights import OUTCOMES, best, boundaries, end_of, outcome_of, usual_window
+from web.data.nights import OUTCOMES, best, boundaries, end_of, explained, last_chance, outcome_of, usual_window
 
 _INSTANT = timedelta(microseconds=1)
 _ALL_NAMES, _SOME_NAMES = 8, 5  # so few are all named; of more the first ones
 _PAUSE = timedelta(minutes=15)  # between two hosts of a night there is one now and then
-_PARTS = (*OUTCOMES[:-1], "waiting", "missed")
+_PARTS = (*OUTCOMES[: OUTCOMES.index("none")], "waiting", "missed")
 """What a host may be in a night: as in OUTCOMES, and of those without a run: waiting for its turn, or missed."""
 _UNWELL = ("failed", "suspect", "partial", "missed")
 _VERB = {"missed": "not tried", "waiting": "to come"}
@@ -40,7 +40,9 @@ class NightSum:
     """One night. `begin` and `end` bound it, `first` and `last` are when its first run began and its last one ended.
 
     `going_on`: hosts are being backed up, or their window is open and they are not yet. `expected`: hosts that were tried, or due.
-    `parts` in the order of the bar. `new_bytes`: what rsync wrote. `head` and `tail` are the sentence, without the names.
+    `parts` in the order of the bar. `new_bytes`: what rsync wrote. `head` is the sentence, without the names.
+
+    `by_hand`: no night, but what was run by hand since the last one; nobody is missed in it. `about`: which 24 hours a night is.
     """
 
     begin: datetime
@@ -54,6 +56,8 @@ class NightSum:
     parts: tuple[Part, ...]
     new_bytes: int
     head: str
+    about: str
+    by_hand: bool = False
 
     @property
     def unwell(self) -> tuple[Part, ...]:
@@ -76,7 +80,10 @@ def _named(part: Part) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the sums are made of: hosts by name that the viewer may see, facts of them, and the runs since `since(...)`."""
+    """What the sums are made of: hosts by name that the viewer may see, facts of them, and the runs since `since(...)`.
+
+    `began`: since when there is a host, of those of which that is known.
+    """
 
     hosts: Mapping[str, HostConfig]
     facts: Mapping[str, HostFacts]
@@ -84,11 +91,27 @@ class Known:
     alive: frozenset[int]
     zone: ZoneInfo
     now: datetime
+    began: Mapping[str, datetime] = field(default_factory=dict)
+    unknown: Sequence[tuple[datetime, datetime]] = ()
 
 
 def since(hosts: Iterable[HostConfig], zone: ZoneInfo, now: datetime) -> datetime:
     """From when on runs are needed."""
     return boundaries(usual_window(hosts), zone, now, 2)[0]
+
+
+def runs_of_backups(
+    facts: Mapping[str, HostFacts], runs: Iterable[Tried], unknown: Sequence[tuple[datetime, datetime]]
+) -> list[Tried]:
+    """The runs that must have made the newest complete backups, of those times of which no run can be known."""
+    ended = {run.host: run.finished for run in runs if run.finished}
+    return [
+        Tried(host, 0, last, one.last_complete_finished, "complete", None, None, one.last_complete_new_bytes, 0, None, night=True)
+        for host, one in facts.items()
+        if (last := one.last_complete)
+        and any(start <= last < until for start, until in unknown)
+        and not (host in ended and ended[host] >= last)
+    ]
 
 
 def nights_of(known: Known) -> tuple[NightSum, ...]:
@@ -97,12 +120,9 @@ def nights_of(known: Known) -> tuple[NightSum, ...]:
         return ()
     window = usual_window(known.hosts.values())
     before, current = boundaries(window, known.zone, known.now, 2)
-    newest = night_sum(known, current, window)
-    if newest is None:
-        found = night_sum(known, before, window)
-        return (found,) if found else ()
-    earlier = night_sum(known, before, window) if newest.going_on else None
-    return (newest, earlier) if earlier else (newest,)
+    newest = night_sum(known, current, window) or by_hand(known, current, window)
+    earlier = night_sum(known, before, window) if newest is None or newest.going_on or newest.by_hand else None
+    return tuple(one for one in (newest, earlier) if one)
 
 
 def night_sum(known: Known, begin: datetime, window: Window | None) -> NightSum | None:
@@ -113,11 +133,34 @@ def night_sum(known: Known, begin: datetime, window: Window | None) -> NightSum 
     is_open = window is not None and not over and window_end(window, known.zone, known.now) is not None
     if not over and not is_open and not _is_a_night(runs, known.hosts):
         return None
-    outcomes = _outcomes(known, runs, end)
-    if not outcomes:
+    outcomes = _outcomes(known, runs, begin, end, window)
+    if not outcomes or (not over and not is_open and not _has_a_night(known, runs, begin, window)):
         return None
     going_on = not over and any(outcome in ("running", "waiting") for outcome in outcomes.values())
-    return _sum(known, (begin, end), runs, outcomes, going_on=going_on)
+    return _sum(known, (begin, end), runs, outcomes, window, going_on=going_on)
+
+
+def by_hand(known: Known, begin: datetime, window: Window | None) -> NightSum | None:
+    """What was run since `begin` although that is no night, or not yet; None: nothing."""
+    end = end_of(begin, window, known.zone)
+    runs = [run for run in known.runs if begin <= run.started < end and run.host in known.hosts]
+    outcomes = _tried(known, runs)
+    if not outcomes:
+        return None
+    found = _sum(known, (begin, end), runs, outcomes, window, going_on="running" in outcomes.values())
+    return replace(found, by_hand=True, day=min(run.started for run in runs).astimezone(known.zone).date().isoformat())
+
+
+def _has_a_night(known: Known, runs: Sequence[Tried], begin: datetime, window: Window | None) -> bool:
+    """Whether there was anything to back up, or was backed up, while the window was open; otherwise all was run by hand since."""
+    if window is None or any(run.night for run in runs):
+        return True
+    closed = last_chance(begin, window, known.zone)
+    return any(run.started < closed for run in runs) or any(_was_there(known, name, closed) for name in known.hosts)
+
+
+def _was_there(known: Known, name: str, moment: datetime) -> bool:
+    return name not in known.began or known.began[name] < moment
 
 
 def _is_a_night(runs: Sequence[Tried], hosts: Mapping[str, HostConfig]) -> bool:
@@ -125,17 +168,26 @@ def _is_a_night(runs: Sequence[Tried], hosts: Mapping[str, HostConfig]) -> bool:
     return any(run.night for run in runs) or 2 * len({run.host for run in runs}) >= len(hosts)
 
 
-def _outcomes(known: Known, runs: Sequence[Tried], end: datetime) -> dict[str, str]:
+def _outcomes(known: Known, runs: Sequence[Tried], begin: datetime, end: datetime, window: Window | None) -> dict[str, str]:
     """What became of each host that was tried, or should have been."""
+    busy, found = _is_busy(known, runs), _tried(known, runs)
+    is_known = not any(start < end and begin < until for start, until in known.unknown)
+    for name, host in known.hosts.items():
+        if name in found or not _was_expected(host, known.facts.get(name), known.zone, end):
+            continue
+        if known.now < end and _may_come(host, known, busy=busy):
+            found[name] = "waiting"
+        elif is_known and _was_there(known, name, last_chance(begin, window, known.zone)):
+            found[name] = "missed"
+    return found
+
+
+def _tried(known: Known, runs: Iterable[Tried]) -> dict[str, str]:
+    """What became of each host that was tried."""
     tried: dict[str, list[str]] = {}
-    busy = _is_busy(known, runs)
     for run in runs:
         tried.setdefault(run.host, []).append(outcome_of(run, alive=run.id in known.alive))
-    found = {name: best(outcomes) for name, outcomes in tried.items()}
-    for name, host in known.hosts.items():
-        if name not in found and _was_expected(host, known.facts.get(name), known.zone, end):
-            found[name] = "waiting" if known.now < end and _may_come(host, known, busy=busy) else "missed"
-    return found
+    return {name: best(outcomes) for name, outcomes in tried.items()}
 
 
 def _is_busy(known: Known, runs: Iterable[Tried]) -> bool:
@@ -159,7 +211,13 @@ def _may_come(host: HostConfig, known: Known, *, busy: bool) -> bool:
 
 
 def _sum(
-    known: Known, span: tuple[datetime, datetime], runs: Sequence[Tried], outcomes: Mapping[str, str], *, going_on: bool
+    known: Known,
+    span: tuple[datetime, datetime],
+    runs: Sequence[Tried],
+    outcomes: Mapping[str, str],
+    window: Window | None,
+    *,
+    going_on: bool,
 ) -> NightSum:
     counts = Counter(outcomes.values())
     parts = tuple(_part(outcome, outcomes, counts[outcome]) for outcome in _PARTS if counts[outcome])
@@ -178,6 +236,7 @@ def _sum(
         parts=parts,
         new_bytes=sum(run.literal_bytes or 0 for run in runs),
         head=_head(complete, len(outcomes), first, None if going_on else last, known.zone),
+        about=explained(window),
     )
 
 

@@ -11,16 +11,22 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
-from backupd.due import DAY, period_after, period_start
+from backupd.due import DAY, period_after, period_start, window_end
 from btrkeep.catalogue import Fate, Tried
 from btrkeep.config import HostConfig, Window
+from btrkeep.units import parse_backup_name
 
 COUNT = 30
 NOON = Window(time(12), time(12))
-OUTCOMES = ("complete", "running", "suspect", "failed", "partial", "skipped", "none")
-"""How a night went, the best first: the best of its runs stands for it."""
+OUTCOMES = ("complete", "running", "suspect", "failed", "partial", "skipped", "none", "unknown", "before")
+"""How a night went, the best first: the best of its runs stands for it.
+
+none: there was no run; unknown: nobody knows, since the catalogue was lost; before: there was no such host yet.
+"""
 KEPT, EXPIRED, GONE = "kept", "expired", "gone"
 _RANK = {outcome: place for place, outcome in enumerate(OUTCOMES)}
+_WORDS = {"none": "without a run", "unknown": "not known"}
+_HALF_A_DAY = timedelta(hours=12)
 _INSTANT = timedelta(microseconds=1)
 
 
@@ -58,6 +64,11 @@ def end_of(begin: datetime, window: Window | None, zone: ZoneInfo) -> datetime:
     return period_after(begin, DAY, window or NOON, zone)
 
 
+def last_chance(begin: datetime, window: Window | None, zone: ZoneInfo) -> datetime:
+    """Until when a host had to be there to have its turn in the night that began then."""
+    return (window and window_end(window, zone, begin)) or begin + _HALF_A_DAY
+
+
 def usual_window(hosts: Iterable[HostConfig]) -> Window | None:
     """The window that most enabled hosts have, of equally many the earliest in the evening: what "the night" means for the pool."""
     found = Counter(host.window for host in hosts if host.enabled)
@@ -78,25 +89,61 @@ def best(outcomes: Iterable[str]) -> str:
     return min(outcomes, key=_RANK.__getitem__, default="none")
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """How far back a host is known: since when it is there (None: nobody knows), of which times no run can be known; its window."""
+
+    since: datetime | None = None
+    unknown: Sequence[tuple[datetime, datetime]] = ()
+    window: Window | None = None
+
+    def without_a_run(self, begin: datetime, end: datetime, zone: ZoneInfo) -> str:
+        """What is to be said of a night of which neither a run nor a backup is known."""
+        if self.since and last_chance(begin, self.window, zone) <= self.since:
+            return "before"
+        return "unknown" if any(start < end and begin < until for start, until in self.unknown) else "none"
+
+
+_NO_PAST = Past()
+
+
 def strip(
-    begins: Sequence[datetime], zone: ZoneInfo, runs: Iterable[Tried], backups: Mapping[str, Fate], alive: frozenset[int]
+    begins: Sequence[datetime],
+    zone: ZoneInfo,
+    runs: Iterable[Tried],
+    backups: Mapping[str, Fate],
+    alive: frozenset[int],
+    past: Past = _NO_PAST,
 ) -> tuple[Night, ...]:
-    """A host's nights that began then, oldest first. `runs` and `backups` (by name) are its own, `alive` are ids of runs."""
-    by_night: dict[int, list[Tried]] = {}
+    """A host's nights that began then, oldest first. `runs` and `backups` (by name) are its own, `alive` are ids of runs.
+
+    A backup of which no run is known stands for one.
+    """
+    by_night: dict[int, list[tuple[str, str | None]]] = {}
+    made: set[str | None] = set()
     for run in runs:
+        made.add(run.backup)
         place = bisect_right(begins, run.started) - 1
         if place >= 0:
-            by_night.setdefault(place, []).append(run)
-    return tuple(_night(begin, zone, by_night.get(place, ()), backups, alive) for place, begin in enumerate(begins))
+            by_night.setdefault(place, []).append((_as_it_is_now(run, backups, alive), run.backup))
+    for name, fate in backups.items():
+        started = parse_backup_name(name) if name not in made else None
+        place = bisect_right(begins, started) - 1 if started else -1
+        if place >= 0:
+            by_night.setdefault(place, []).append((fate.outcome if fate.outcome in _RANK else "complete", name))
+    ends = [*begins[1:], datetime.max.replace(tzinfo=begins[0].tzinfo)]
+    nights = enumerate(zip(begins, ends, strict=True))
+    return tuple(_night(begin, end, zone, by_night.get(place, ()), backups, past) for place, (begin, end) in nights)
 
 
-def _night(begin: datetime, zone: ZoneInfo, runs: Sequence[Tried], backups: Mapping[str, Fate], alive: frozenset[int]) -> Night:
+def _night(
+    begin: datetime, end: datetime, zone: ZoneInfo, found: Sequence[tuple[str, str | None]], backups: Mapping[str, Fate], past: Past
+) -> Night:
     day = begin.astimezone(zone).date().isoformat()
-    if not runs:
-        return Night(day, "none")
-    found = [(_as_it_is_now(run, backups, alive), run) for run in runs]
-    outcome, run = min(found, key=lambda pair: _RANK[pair[0]])
-    return Night(day, outcome, run.backup, _fate(backups.get(run.backup)) if run.backup else None)
+    if not found:
+        return Night(day, past.without_a_run(begin, end, zone))
+    outcome, backup = min(found, key=lambda pair: _RANK[pair[0]])
+    return Night(day, outcome, backup, _fate(backups.get(backup)) if backup else None)
 
 
 def _as_it_is_now(run: Tried, backups: Mapping[str, Fate], alive: frozenset[int]) -> str:
@@ -116,13 +163,22 @@ def _fate(backup: Fate | None) -> str:
 def words(nights: Sequence[Night]) -> str:
     """The strip for who cannot see it: how many went how, and which did not go well."""
     counts = Counter(night.outcome for night in nights)
+    there = len(nights) - counts["before"]
+    if not there:
+        return "no night yet"
     parts = []
-    for outcome in OUTCOMES:
+    for outcome in OUTCOMES[:-1]:
         if not counts[outcome]:
             continue
         days = [night.day for night in nights if night.outcome == outcome]
-        named = outcome not in ("complete", "none") and len(days) <= 5
-        parts.append(
-            f"{counts[outcome]} {'without a run' if outcome == 'none' else outcome}" + (f" ({', '.join(days)})" if named else "")
-        )
-    return f"the last {len(nights)} nights: {', '.join(parts)}"
+        named = outcome not in ("complete", "none", "unknown") and len(days) <= 5
+        parts.append(f"{counts[outcome]} {_WORDS.get(outcome, outcome)}" + (f" ({', '.join(days)})" if named else ""))
+    which = "the only night so far" if there == 1 else f"the last {there} nights" if there == len(nights) else f"all {there} nights"
+    return f"{which}: {', '.join(parts)}"
+
+
+def explained(window: Window | None) -> str:
+    """What a night is, for who sees one: which 24 hours, and that runs of the day are in it."""
+    if window:
+        return f"A night is the 24 hours from {window.start:%H:%M}, when the window opens: with what is run by hand the next day."
+    return "A night is the 24 hours from noon to noon, since there is no window."

@@ -93,16 +93,21 @@ def _nights(source: Source, viewer: Viewer) -> tuple[NightSum, ...]:
     site, now = source.site, source.now
     mine = {name: host for name, host in site.hosts.items() if viewer.may_see(name)}
     runs = source.catalogue.tried(night_sum.since(mine.values(), site.zone, now))
-    if _last_try(source, viewer) is None:  # before the first night nobody has missed one
+    pasts = hosts.past_of(source, mine)
+    began = {name: past.since for name, past in pasts.items() if past.since}
+    facts, alive = hosts.every_facts(source), alive_runs(source.catalogue, now)
+    unknown = source.catalogue.unknown_spans()
+    runs += night_sum.runs_of_backups(facts, runs, unknown)
+    if not runs and _last_try(source, viewer) is None:  # before the first night nobody has missed one
         return ()
-    known = night_sum.Known(mine, hosts.every_facts(source), runs, alive_runs(source.catalogue, now), site.zone, now)
-    return night_sum.nights_of(known)
+    return night_sum.nights_of(night_sum.Known(mine, facts, runs, alive, site.zone, now, began, unknown))
 
 
 def _last_try(source: Source, viewer: Viewer) -> datetime | None:
-    """When the last run of a host that the viewer may see began."""
-    mine = [one for name, one in hosts.every_facts(source).items() if one.last_run is not None and viewer.may_see(name)]
-    return max(mine, key=lambda one: one.last_run or 0).last_run_started if mine else None
+    """When the last run of a host that the viewer may see began; where no run is known, its newest complete backup."""
+    mine = [one for name, one in hosts.every_facts(source).items() if viewer.may_see(name)]
+    newest = max((one for one in mine if one.last_run is not None), key=lambda one: one.last_run or 0, default=None)
+    return newest.last_run_started if newest else max((one.last_complete for one in mine if one.last_complete), default=None)
 
 
 def pool_now(source: Source) -> PoolNow | None:

@@ -1,0 +1,235 @@
+"""The copy of the history on the pool: what of a lost catalogue no backup.json can bring back. See docs/decisions/0023.
+
+POOL/.btrkeep/history.jsonl.gz is replaced as a whole once a day by what runs nightly anyway. Its first line says what it is, each
+further one is a row, the last one how many there are. It never takes the place of a copy whose rows are not in the catalogue:
+they are put there first.
+"""
+
+import gzip
+import io
+import json
+import logging
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from btrkeep.catalogue import Catalogue
+from btrkeep.catalogue.history import COLUMNS, values_of
+from btrkeep.catalogue.remembering import BEGINNING, Span, spans_of, spans_text
+from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.pool.atomic import write_atomically
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import MARKER, Pool
+from btrkeep.process.proc import start_time
+from btrkeep.units import counted, format_time, parse_time
+
+log = logging.getLogger(__name__)
+
+FILE, ASIDE = "history.jsonl.gz", "history.damaged"
+FORMAT = 1
+_LOCK = "history"
+_DAY = timedelta(hours=20)  # a night is a day after the one before, and somewhat earlier now and then
+_MOST = 256 << 20  # bytes of text; what is written ends before
+_LONGEST = 1 << 20  # bytes of a line
+_FOREVER = datetime.max.replace(tzinfo=BEGINNING.tzinfo)
+
+
+class UnusableCopy(OperatorError):
+    """The copy is damaged, of another pool, or of a later version."""
+
+
+class NewerCopy(UnusableCopy):
+    """A later version wrote it, so it stays as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first line: which copy it is, when it was written, and of which times it does not know what ran."""
+
+    id: str
+    written: datetime
+    unknown: tuple[Span, ...]
+    columns: Mapping[str, list[str]]
+
+
+@dataclass(slots=True)
+class BroughtBack:
+    """What was put into the catalogue: rows by table, and how many were passed over. `trouble`: why nothing was, "" otherwise."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    passed_over: int = 0
+    written: datetime | None = None
+    trouble: str = ""
+
+    def __bool__(self) -> bool:
+        """Whether there is something to say."""
+        return bool(self.trouble or self.passed_over or any(self.counts.values()))
+
+    def __str__(self) -> str:
+        if self.trouble:
+            return f"the copy of the history on the pool is not used: {self.trouble}"
+        words = [counted(count, noun) for table, noun in _NOUNS.items() if (count := self.counts.get(table, 0))]
+        more = f"; {counted(self.passed_over, 'row')} of it could not be read" if self.passed_over else ""
+        from_then = f" as it was {format_time(self.written)}" if self.written else ""
+        return f"the history was brought back from the pool{from_then}: {', '.join(words) or 'nothing new'}{more}"
+
+
+_NOUNS = {"run": "run", "expiry": "deletion run", "balance": "balance", "score": "score", "sample": "sample", "alarm": "alarm"}
+
+
+def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
+    """Puts the rows of the pool's copy into the catalogue, unless that has written or read it; what came of it.
+
+    A damaged copy, or one of another pool, is set aside. Nothing is raised for the copy's sake but what the catalogue raises.
+    """
+    path = pool.path / MARKER / FILE
+    try:
+        with _opened(path) as file:
+            head = _head(file, pool)
+            if head.id == catalogue.history_copy():
+                return BroughtBack()
+            found, passed_over = _rows(file, head)
+    except FileNotFoundError:
+        return BroughtBack()
+    except NewerCopy as error:
+        return BroughtBack(trouble=error.message)
+    except UnusableCopy as error:
+        path.replace(path.with_name(ASIDE))
+        return BroughtBack(trouble=f"{error.message}; it is {path.with_name(ASIDE)} now")
+    except OSError as error:
+        return BroughtBack(trouble=f"{path}: {error.strerror or error}")
+    unknown = [*head.unknown, (head.written, _FOREVER)]
+    try:
+        counts = catalogue.put_history(head.id, found, unknown, lambda pid, started: start_time(pid) == started)
+    except OperatorError as error:
+        return BroughtBack(trouble=f"{error.message} ({error.hint})")
+    return BroughtBack(counts, passed_over, head.written)
+
+
+def keep(pool: Pool, catalogue: Catalogue, now: datetime, *, daily: bool = True) -> str:
+    """Replaces the copy by what the catalogue has now; why not, "" when it was. With `daily` one of the last 20 hours stays.
+
+    Nobody fails for want of a copy: it has no claim to the pool's reserve, and what it took of a full pool is given back.
+    """
+    path = pool.path / MARKER / FILE
+    try:
+        with take_lock(pool.locks / _LOCK, "copying the history", format_time(now)):
+            if daily and _is_of_today(path, pool, catalogue, now):
+                return ""
+            if trouble := bring_back(pool, catalogue).trouble:
+                log.info("%s", trouble)
+                if path.exists():
+                    return trouble
+            copy = str(uuid.uuid4())
+            _replace(path, _text(pool, catalogue, copy, now))
+            catalogue.set_history_copy(copy)
+    except LockHeld:
+        return ""  # somebody else is at it
+    except OperatorError as error:
+        return error.message
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+    return ""
+
+
+def _is_of_today(path: Path, pool: Pool, catalogue: Catalogue, now: datetime) -> bool:
+    try:
+        with _opened(path) as file:
+            head = _head(file, pool)
+    except (OSError, UnusableCopy):
+        return False
+    return head.id == catalogue.history_copy() and timedelta() <= now - head.written < _DAY
+
+
+def _text(pool: Pool, catalogue: Catalogue, copy: str, now: datetime) -> bytes:
+    """The whole file. When it would become too large the oldest runs are not in it."""
+    made, size, count = io.BytesIO(), 0, 0
+    head = {"format": FORMAT, "pool": pool.id, "id": copy, "written": format_time(now), "columns": COLUMNS}
+    with gzip.GzipFile(fileobj=made, mode="wb", compresslevel=5, mtime=0) as file:
+        file.write(_line({**head, "unknown": spans_text(catalogue.unknown_spans())}))
+        for table, values in catalogue.history_rows():
+            line = _line([table, *values])
+            if len(line) > _LONGEST:
+                continue
+            size += len(line)
+            if size > _MOST - 2 * _LONGEST:
+                break
+            file.write(line)
+            count += 1
+        file.write(_line({"rows": count}))
+    return made.getvalue()
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Raises OSError; then what was written of it is gone, for on a full pool others need the room."""
+    try:
+        write_atomically(path, content)
+    except OSError:
+        with suppress(OSError):
+            path.with_name(path.name + ".new").unlink()
+        raise
+
+
+class _opened:  # noqa: N801  used like open()
+    """The lines of a copy. Raises OSError; UnusableCopy for what is no gzip, or longer than a copy is."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = gzip.open(path, "rb")  # noqa: SIM115
+        self._read = 0
+
+    def __enter__(self) -> "_opened":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            while line := self._file.readline(_LONGEST + 1):
+                self._read += len(line)
+                if len(line) > _LONGEST or self._read > _MOST:
+                    raise UnusableCopy(f"{self._path} is larger than any copy is")
+                yield json.loads(line)
+        except (EOFError, gzip.BadGzipFile, zlib.error, ValueError, RecursionError) as error:
+            raise UnusableCopy(f"{self._path} is damaged: {error}") from error
+
+
+def _head(file: "_opened", pool: Pool) -> Head:
+    fields: Any = next(iter(file), None)
+    try:
+        if fields["format"] > FORMAT:
+            raise NewerCopy(f"the copy has format {fields['format']}, this program knows {FORMAT}")
+        if fields["pool"] != pool.id:
+            raise UnusableCopy(f"the copy is of another pool ({fields['pool']})")
+        columns = {str(table): [str(name) for name in names] for table, names in fields["columns"].items()}
+        return Head(str(fields["id"]), parse_time(fields["written"]), spans_of(fields["unknown"]), columns)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UnusableCopy(f"the copy is damaged: {error!r}") from error
+
+
+def _rows(file: "_opened", head: Head) -> tuple[dict[str, list[dict[str, Any]]], int]:
+    """The rows by table, and how many there were that could not be one. Raises UnusableCopy when the end is missing."""
+    found: dict[str, list[dict[str, Any]]] = {table: [] for table in COLUMNS}
+    passed_over = 0
+    for count, line in enumerate(file):
+        if isinstance(line, dict):
+            if line.get("rows") != count:
+                break
+            return found, passed_over
+        try:
+            table, *values = line
+            found[table].append(values_of(table, head.columns[table], values))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            log.info("a row of %s is passed over: %s", FILE, error)
+            passed_over += 1
+    raise UnusableCopy("the copy has no end")

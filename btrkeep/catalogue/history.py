@@ -1,0 +1,216 @@
+"""What the catalogue alone knows, taken out of it and put back: runs, expiries, balances, scores, samples, alarms.
+
+Rows are given out as text and numbers, so that they can be written as JSON as they are. What comes back has lain in a file, so each
+value is looked at before it is believed: its kind, its range, the words that it may be. Ids are given anew where rows come between
+others, since a later id has to be a later run.
+"""
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from types import UnionType
+from typing import Any, get_args, get_origin
+
+from btrkeep.catalogue import hosts, tables
+from btrkeep.catalogue.columns import moment as moment_text
+from btrkeep.catalogue.model import EXPIRY_OUTCOMES, RUN_OUTCOMES, Expiry, Run
+from btrkeep.catalogue.model_alarm import StoredAlarm
+from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Balance, BalanceStep, FreeSpaceScore
+from btrkeep.catalogue.model_sample import SPANS, Sample
+from btrkeep.catalogue.sqlite import Session
+from btrkeep.errors import OperatorError
+
+Row = Sequence[Any]
+Alive = Callable[[int, str | None], bool]
+"""Whether the process of that pid and start time runs."""
+
+_AT_A_TIME = 1000
+_LARGEST = (1 << 63) - 1
+_JSON = ("lines", "document", "rows")
+_KNOWN = {
+    "run.outcome": RUN_OUTCOMES,
+    "expiry.outcome": EXPIRY_OUTCOMES,
+    "balance.outcome": BALANCE_OUTCOMES,
+    "balance_step.outcome": STEP_OUTCOMES,
+    "sample.span": SPANS,
+}
+_MAY_BE_EMPTY = ("run.last_lines", "balance.before", "balance.after")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A table of the history, and what its rows become. `key`: what tells two of them apart whatever their ids are.
+
+    `moment`: the column of when they are. `most`: so many of the newest are given out. `in_order`: later ids have to be later rows.
+    """
+
+    table: tables.Table
+    row: type
+    key: tuple[str, ...]
+    moment: str
+    most: int
+    in_order: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.table.name
+
+
+# The smallest first: when there is room for no more, it is old runs that are left out.
+_KINDS = (
+    _Kind(tables.alarm, StoredAlarm, ("what", "subject"), "since", 10_000),
+    _Kind(tables.expiry, Expiry, ("started", "pid"), "started", 10_000, in_order=True),
+    _Kind(tables.balance, Balance, ("filesystem", "started", "pid"), "started", 10_000, in_order=True),
+    _Kind(tables.balance_step, BalanceStep, ("balance", "number"), "started", 50_000),
+    _Kind(tables.score, FreeSpaceScore, ("filesystem", "taken"), "taken", 20_000),
+    _Kind(tables.sample, Sample, ("filesystem", "taken", "span"), "taken", 50_000),
+    _Kind(tables.run, Run, ("host", "started", "pid"), "started", 200_000, in_order=True),
+)
+COLUMNS: Mapping[str, tuple[str, ...]] = {kind.name: kind.table.columns for kind in _KINDS}
+"""The columns of each table that is given out, in the order in which `rows` has their values."""
+_TYPES = {kind.name: {field.name: field.type for field in fields(kind.row)} for kind in _KINDS}
+
+
+class HistoryInUse(OperatorError):
+    """A job that runs has an id that would have to be another one."""
+
+
+def rows(session: Session) -> Iterator[tuple[str, Row]]:
+    """The table and the values of each row, the newest of each table first: JSON as text, moments as text.
+
+    Runs without an end are left out: they are running, or the next run ends them.
+    """
+    for kind in _KINDS:
+        order = ", ".join(f"{name} DESC" for name in ("id", "balance", "number", kind.moment) if name in kind.table.columns)
+        ended = "WHERE finished IS NOT NULL" if kind.table is tables.run else ""
+        names = [f"CAST({name} AS BLOB)" if how in _JSON else name for name, how in kind.table.kinds.items()]
+        for row in session.stream(
+            f"SELECT {', '.join(names)} FROM {kind.name} {ended} ORDER BY {order} LIMIT :most", {"most": kind.most}
+        ):
+            yield kind.name, [value.decode() if type(value) is bytes else value for value in row]
+
+
+def values_of(table: str, columns: Sequence[str], row: Row) -> dict[str, Any]:
+    """The values of a row that comes back, by the columns that there are now. Raises ValueError for what cannot be one of them."""
+    if len(row) != len(columns):
+        raise ValueError(f"a row of {table} has {len(columns)} values, not {len(row)}")
+    given = dict(zip(columns, row, strict=True))
+    return {name: _value(f"{table}.{name}", _TYPES[table][name], given.get(name)) for name in COLUMNS[table]}
+
+
+def _value(name: str, kind: Any, value: Any) -> Any:
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if value is None and (type(None) in kinds or name in _MAY_BE_EMPTY):
+        return None
+    found = _read(kinds[0], value)
+    if found is None or found not in _KNOWN.get(name, (found,)) or not _IS_NAMED.get(name, _is_anything)(found):
+        raise ValueError(f"{name} is nothing that it can be")
+    return found
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """The value as that type; None when it is none. Raises ValueError, TypeError."""
+    if kind is bool:
+        return bool(value) if type(value) is int and value in (0, 1) else None
+    if kind is int:
+        return value if type(value) is int and abs(value) <= _LARGEST else None
+    if kind is float:
+        return float(value) if type(value) in (int, float) and abs(value) <= _LARGEST else None
+    if type(value) is not str:
+        return None
+    if kind is str:
+        return value
+    if kind is datetime:
+        found = datetime.fromisoformat(value)
+        return found if moment_text(found) else None
+    return _of_json(kind, json.loads(value))
+
+
+def _of_json(kind: Any, found: Any) -> Any:
+    if get_origin(kind) is Mapping:
+        return found if isinstance(found, dict) else None
+    if kind == tuple[str, ...]:
+        return tuple(found) if all(isinstance(line, str) for line in found) else None
+    return tuple(map(tuple, found)) if all(map(_are_numbers, found)) else None
+
+
+def _is_anything(_found: Any) -> bool:
+    return True
+
+
+def _are_numbers(found: Any) -> bool:
+    return isinstance(found, list) and all(type(one) is int and abs(one) <= _LARGEST for one in found)
+
+
+_IS_NAMED: Mapping[str, Callable[[Any], bool]] = {  # what is taken apart without a further look
+    "sample.spaces": lambda found: all(len(key.split()) == 2 and _are_numbers(of) and len(of) == 3 for key, of in found.items()),
+    "sample.devices": lambda found: all(key.isdecimal() and _are_numbers(of) and len(of) >= 2 for key, of in found.items()),
+    "sample.pressure": lambda found: all(type(value) in (int, float) for value in found.values()),
+}
+
+
+def put_back(session: Session, found: Mapping[str, Sequence[dict[str, Any]]], is_alive: Alive) -> dict[str, int]:
+    """Insert those rows, by table as `values_of` gives them, that are not there yet; how many of each table.
+
+    Raises HistoryInUse when a job that runs would have to have another id, OperatorError for rows that the tables refuse.
+    """
+    counts: dict[str, int] = {}
+    new_ids: dict[int, int] = {}
+    for kind in _KINDS:
+        given = found.get(kind.name, ())
+        if kind.table is tables.balance_step:
+            given = [{**row, "balance": new_ids[row["balance"]]} for row in given if row["balance"] in new_ids]
+        missing = _missing(session, kind, given)
+        counts[kind.name] = len(missing)
+        if not missing:
+            continue
+        if kind.table is tables.run:
+            names = sorted({row["host"] for row in missing})
+            for start in range(0, len(names), _AT_A_TIME):
+                hosts.know_all(session, set(names[start : start + _AT_A_TIME]))
+        if "id" in kind.table.columns:
+            first = _make_place(session, kind, missing, is_alive) if kind.in_order else _highest(session, kind.name) + 1
+            if kind.table is tables.balance:
+                new_ids = {row["id"]: first + place for place, row in enumerate(missing)}
+            missing = [{**row, "id": first + place} for place, row in enumerate(missing)]
+        try:
+            session.run_many(kind.table.insert(), [kind.table.kept(row) for row in missing])
+        except sqlite3.IntegrityError as error:
+            raise OperatorError(f"rows of {kind.name} do not fit: {error}", "nothing was brought back") from error
+    return counts
+
+
+def _missing(session: Session, kind: _Kind, given: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that are not there, in the order of their ids; of two of one key the first."""
+    there = set(session.all(f"SELECT {kind.table.select(*kind.key)} FROM {kind.name}"))
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in sorted(given, key=lambda row: row.get("id", 0)):
+        key = tuple(row[name] for name in kind.key)
+        if key not in there:
+            found.setdefault(key, row)
+    return list(found.values())
+
+
+def _make_place(session: Session, kind: _Kind, missing: Sequence[dict[str, Any]], is_alive: Alive) -> int:
+    """The first of as many free ids as there are rows, after those of all that is older; what is younger has later ones then."""
+    name, up = kind.name, _highest(session, kind.name) + len(missing)
+    values = {"moment": min(row[kind.moment] for row in missing), "up": up}
+    is_later = f"{kind.moment} > :moment AND id <= :up"
+    older = session.value(f"SELECT max(id) FROM {name} WHERE {kind.moment} <= :moment", values) or 0
+    for pid, started in session.all(f"SELECT pid, pid_started FROM {name} WHERE {is_later} AND finished IS NULL", values):
+        if is_alive(pid, started):
+            raise HistoryInUse("the history is not put back while something runs", "wait for its end, then: backupd rebuild")
+    others = ", ".join(column for column in kind.table.columns if column != "id")
+    session.run(f"INSERT INTO {name} (id, {others}) SELECT id + :up, {others} FROM {name} WHERE {is_later}", values)
+    if kind.table is tables.balance:
+        session.run(
+            f"UPDATE balance_step SET balance = balance + :up WHERE balance IN (SELECT id FROM {name} WHERE {is_later})", values
+        )
+    session.run(f"DELETE FROM {name} WHERE {is_later}", values)
+    return older + 1
+
+
+def _highest(session: Session, table: str) -> int:
+    return session.value(f"SELECT max(id) FROM {table}") or 0

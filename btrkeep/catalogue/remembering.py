@@ -1,0 +1,93 @@
+"""The part of the catalogue that a copy of its history is made of, and put back into; and how far back it knows what was."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from btrkeep.catalogue import facts
+from btrkeep.catalogue.opened import OpenCatalogue
+from btrkeep.units import format_time, parse_time
+
+if TYPE_CHECKING:  # few commands take the history out, or put it back
+    from btrkeep.catalogue.history import Alive, Row
+
+Span = tuple[datetime, datetime]
+"""From when until when."""
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_UNKNOWN, _COPY = "history_unknown", "history_copy"
+_ANYTHING = ("SELECT 1 FROM backup LIMIT 1", "SELECT 1 FROM run LIMIT 1", "SELECT 1 FROM sample LIMIT 1")
+_MOST = 50  # spans: of more the latest, which is what strips of nights show
+
+
+class RememberingCatalogue(OpenCatalogue):
+    """Each method that changes rows does so in one transaction."""
+
+    def has_backups(self) -> bool:
+        """Whether it knows any backup at all."""
+        return self._reader.value(_ANYTHING[0]) is not None
+
+    def history_rows(self) -> "Iterator[tuple[str, Row]]":
+        """What only the catalogue knows: table and values of each row, the newest of each table first."""
+        from btrkeep.catalogue import history
+
+        return history.rows(self._reader)
+
+    def history_copy(self) -> str | None:
+        """The id of the copy that this history was written to, or taken from, last."""
+        return facts.get(self._reader, _COPY)
+
+    def set_history_copy(self, copy: str) -> None:
+        """That copy has all of this history."""
+        with self._writing() as session:
+            facts.put(session, _COPY, copy)
+
+    def put_history(
+        self, copy: str, found: Mapping[str, Sequence[dict[str, Any]]], unknown: Iterable[Span], is_alive: "Alive"
+    ) -> dict[str, int]:
+        """Add the rows of a copy that are not there yet, and what it did not know; how many of each table.
+
+        Raises HistoryInUse while a job runs that began after the oldest of them: nothing is changed then.
+        """
+        from btrkeep.catalogue import history
+
+        with self._writing() as session:
+            counts = history.put_back(session, found, is_alive)
+            both = overlap(_spans(facts.get(session, _UNKNOWN)), unknown)
+            facts.put(session, _UNKNOWN, spans_text(both))
+            facts.put(session, _COPY, copy)
+        return counts
+
+    def unknown_spans(self) -> tuple[Span, ...]:
+        """Times of whose runs the catalogue cannot know: before it was made, or lost. None in one of an earlier version."""
+        return _spans(facts.get(self._reader, _UNKNOWN))
+
+    def know_since(self, moment: datetime) -> None:
+        """One that knows nothing yet is a new one: what was before `moment` it cannot know. Any other stays as it is."""
+        if facts.get(self._reader, _UNKNOWN) is None and not any(self._reader.value(query) for query in _ANYTHING):
+            with self._writing() as session:
+                facts.put(session, _UNKNOWN, spans_text([(BEGINNING, moment)]))
+
+
+def overlap(some: Iterable[Span], others: Iterable[Span]) -> list[Span]:
+    """The times that are in both, in order. Pure."""
+    every = list(others)
+    found = [(max(one[0], other[0]), min(one[1], other[1])) for one in some for other in every]
+    return sorted(span for span in found if span[0] < span[1])[-_MOST:]
+
+
+def spans_text(spans: Iterable[Span]) -> str:
+    """As a fact, or a copy, keeps them."""
+    return json.dumps([[format_time(start), format_time(end)] for start, end in spans])
+
+
+def spans_of(text: str) -> tuple[Span, ...]:
+    """What `spans_text` was given. Raises ValueError for anything else."""
+    try:
+        return tuple((parse_time(start), parse_time(end)) for start, end in json.loads(text)[-_MOST:])
+    except TypeError as error:
+        raise ValueError("no spans of time") from error
+
+
+def _spans(text: str | None) -> tuple[Span, ...]:
+    return spans_of(text) if text else ()
