@@ -346,10 +346,12 @@ def test_those_of_a_device_that_died(shape: str, count: int, mkfs: tuple[str, ..
             disk.seek(at)
             disk.write(b"\xee" * 65536)
     work("mount", "-o", f"device={loops[1]}", loops[0], point)
-    work("btrfs", "scrub", "start", "-B", point, check=False)
-    follow(point, "device-errors")
-    for file in FOLDER.glob(f"*{facts_of(point).filesystem.uuid}*"):
-        file.unlink()
+    try:
+        work("btrfs", "scrub", "start", "-B", point, check=False)
+        follow(point, "device-errors")
+    finally:
+        for file in FOLDER.glob(f"*{facts_of(point).filesystem.uuid}*"):
+            file.unlink()
 
 
 @pytest.mark.parametrize(("profile", "count", "better"), [("raid0", 2, "RAID1"), ("raid5", 3, "RAID1"), ("raid6", 3, "RAID1C3")])

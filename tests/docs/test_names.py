@@ -74,7 +74,7 @@ def test_a_wrong_call_is_found() -> None:
 
 # Words between double backticks that are no names of ours: programs, and what examples have.
 PROGRAMS = re.findall(r"\w+", "backupd rsync rrsync ssh sudo cp ls rm dmesg noatime nosuid nodev btrkeep restrict")
-FOREIGN = {*PROGRAMS, *"abZ*+-"}
+FOREIGN = {*PROGRAMS, *"abZ*+-", "printf", "os.fsencode"}
 KEYS = {key.name for key in TABLE}
 
 
@@ -121,6 +121,7 @@ SHAPES: tuple[tuple[str, Callable[[str], bool]], ...] = (
     (r"[a-z_]+ = .*", lambda literal: literal.split()[0] in KEYS),
     (r"(?:[A-Z][a-z0-9]+){2,}(?:=\w+)?", is_ssh_option),
     (r"BTRKEEP_\w+", lambda literal: f'"{literal}"' in (TOP / "backupd" / "hooks.py").read_text(encoding="utf-8")),
+    (r"(?:NAME|path|name|target|place)_encoded", lambda _: True),
     (r"\d{4}-\d\d-\d\dT\d{6}Z|-\w|NEW|NAME=VALUE|[\d./]+", lambda _: True),
 )
 
