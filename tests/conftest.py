@@ -18,7 +18,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.beds import backupd_start, btrfs, cli, leftout, session, ssh
+from tests.beds import anyone, backupd_start, btrfs, cli, leftout, session, ssh
 from tests.beds.badssh import FAKESSH
 
 HERE = Path(__file__).resolve().parent
@@ -37,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGTERM, _interrupt)
         # A shell's background job inherits that Ctrl-C is ignored; so would our commands, and their tests could not end them.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.umask(0o022)  # a test that is about another one sets it
     os.environ[session.MARK] = session.own_name()
     atexit.register(session.end_session, session.own_name())
     if not hasattr(config, "workerinput"):
@@ -99,6 +100,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def hangups(no_leftovers: None) -> None:
+    """Under nohup our commands would inherit that SIGHUP is ignored, which they respect. The session itself goes on ignoring it.
+
+    Only where tests run: a worker has to inherit it, in order to know.
+    """
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _ignore)
+
+
+def _ignore(signum: int, frame: FrameType | None) -> None:
+    """A handler, unlike SIG_IGN, is not inherited by what is started."""
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_leftovers() -> Iterator[None]:
     """Fails the session's last test when a process, mount or loop device of ours is left; they are taken away all the same.
 
@@ -106,6 +121,7 @@ def no_leftovers() -> Iterator[None]:
     """
     yield
     cli.close()
+    anyone.close()
     left = session.end_session(session.own_name(), patience=3)
     assert not left, "left behind by tests:\n" + "\n".join(left)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.beds import TOP, work
+from tests.beds.anyone import readable, without_rights
 from tests.install.trees import Done, run_here
 
 INSTALL = TOP / "install.sh"
@@ -60,7 +61,7 @@ def outcomes(done: dict[str, Done]) -> list[int]:
 
 
 def test_help_is_for_everybody_and_unknown_words_are_refused() -> None:
-    assert "--uninstall" in work("setpriv", "--reuid=65534", "--clear-groups", INSTALL, "--help", cwd=Path("/")).stdout
+    assert "--uninstall" in work(*without_rights(), readable().top / "install.sh", "--help", cwd=Path("/")).stdout
     for words in (["--no-such-thing"], ["--enable"], ["--web"], ["--uninstall", "--rebuild"], ["--dry-run", "--enable", "../x"]):
         assert work(INSTALL, *words, check=False).returncode in ((1, 2) if "../x" in words else (2,)), words
 
@@ -69,7 +70,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
 
 
 def test_without_root_it_says_so() -> None:
-    done = work("setpriv", "--reuid=65534", "--clear-groups", INSTALL, check=False, cwd=Path("/"))
+    done = work(*without_rights(), readable().top / "install.sh", check=False, cwd=Path("/"))
     assert (done.returncode, "this takes root" in done.stderr) == (1, True)
 
 
