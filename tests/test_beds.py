@@ -174,7 +174,7 @@ def test_fakessh_ignores_options_and_host_and_lets_a_shell_read_the_command(fake
 
 
 def pull(ssh: Path, source: Path, target: Path, timeout: float = 20) -> subprocess.CompletedProcess[str]:
-    return work("rsync", "-a", "-e", str(ssh), f"host:{source}/", f"{target}/", check=False, timeout=timeout)
+    return work("rsync", "-a", "-e", shlex.quote(str(ssh)), f"host:{source}/", f"{target}/", check=False, timeout=timeout)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Our code and its interpreter where every user can read them.
 
-A checkout below a home of mode 0700, or made with a umask of 077, is its owner's alone. What runs without rights in a test then gets
-a copy of the code, and sees the environment, which is large, through a mount in the session's folder.
+A checkout below a home of mode 0700, or made with a umask of 077, is its owner's alone. What runs without rights in a test then
+gets a copy of the code, and sees the environment, which is large, through a mount in the session's folder.
 """
 
 import os

@@ -1,5 +1,6 @@
 """install.sh as it decides: words, upgrades, what belongs to whom. Python and pip are stood in for, so that it takes a second."""
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ INSTALL = TOP / "install.sh"
 # Makes an environment whose programs say who they are. Its python runs the real one on the checkout.
 PYTHON = f"""\
 #!/bin/bash
-real={sys.executable}
+real={shlex.quote(sys.executable)}
 case "$*" in
 -VV) echo "Python 3.99" ;;
 "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
@@ -268,7 +269,7 @@ with create_engine(f"sqlite:///{state}/catalogue.sqlite").connect() as connectio
 """
     version = "sqlite3 {} 'select version_num from alembic_version'"
     done = told(
-        f"PYTHONPATH=/source {sys.executable} -c '{old}'",
+        f"PYTHONPATH=/source {shlex.quote(sys.executable)} -c '{old}'",
         version.format("/var/lib/btrkeep/main/catalogue.sqlite"),
         "./install.sh --no-packages",
         version.format("/var/lib/btrkeep/main/catalogue.sqlite"),

@@ -1,5 +1,6 @@
 """Pages about what the root service does not do at once, or not at all: a backup that waits, and a restore that it refuses."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,9 @@ def site(shared_btrfs: Path) -> Iterator[Site]:
     nights.settings("backup", concurrency=1)
     gate, log = nights.top / "gate", nights.top / "begun"
     script = nights.top / "gated-ssh"
-    script.write_text(f'#!/bin/bash\ntouch {log}\nuntil [ -e {gate} ]; do sleep 0.05; done\nexec {FAKESSH} "$@"\n')
+    script.write_text(
+        f'#!/bin/bash\ntouch {log}\nuntil [ -e {gate} ]; do sleep 0.05; done\nexec {shlex.quote(str(FAKESSH))} "$@"\n'
+    )
     script.chmod(0o755)
     (nights.source / "srv").mkdir()
     (nights.source / "srv/file").write_text("content")
