@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.btrfs]
 
 # A server and a command of ours without rights, a stand-in for ssh, and a signal that nohup has ignored.
 CHOSEN = (
+    "tests/test_beds.py::test_who_has_no_rights_runs_the_code_of_this_checkout_and_may_not_change_it",
     "tests/web/test_gate_cli.py::test_somebody_logs_in_over_a_socket_and_sees_a_page",
     "tests/backupd/test_cli_pool.py::test_somebody_who_is_not_root_is_told_so_in_one_line[status]",
     "tests/backupd/test_command.py::test_the_probe_of_a_source_that_is_missing_fails",

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.beds import TOP, session, work
-from tests.beds.anyone import readable, without_rights
+from tests.beds.anyone import NOBODY, readable, without_rights
 
 pytestmark = [
     pytest.mark.slow,
@@ -169,6 +169,9 @@ def test_what_is_kept_can_be_used_and_cleaned_away(place: Path) -> None:
     assert len(list((folder / "pool/hosts/shop").glob("2*Z"))) == 3
     assert f"--clean --in {place}" in done.stdout
     see_three_backups(*re.search(r"on as well: (\S+), as demo, with the password (\w+)", done.stdout).groups())  # type: ignore[union-attr]
+    assert "  runs as   nobody\n" in done.stdout
+    pids = [line.split()[0] for line in processes_in(place) if "btrkeep-web" in line or r"-m\x00web\x00" in line]
+    assert {Path("/proc", pid).stat().st_uid for pid in pids} == {NOBODY}
     demo("--clean", "--in", place)
     assert left_in(place) == []
 
