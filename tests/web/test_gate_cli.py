@@ -211,7 +211,7 @@ def test_a_dashboard_that_root_starts_is_the_user_whose_folder_it_has(place: Pat
     settings = made(tmp_path)
     (data := place / "data").mkdir(mode=0o700)
     of_stranger(data)
-    server = Server(replace(settings, data=data), *WEB)
+    server = Server(replace(settings, data=data), readable().python, *WEB[1:])  # it reads libraries after it has become that user
     try:
         ids = re.search(
             r"^Uid:\t(.*)\nGid:\t(.*)\n(?:.*\n)*?Groups:\t(.*)$",
