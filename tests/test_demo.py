@@ -31,6 +31,7 @@ MIB = 1 << 20
 def place() -> Iterator[Path]:
     """An empty folder with room for a demonstration; whatever a failed test leaves there goes with the session."""
     path = Path(tempfile.mkdtemp(prefix="demo-", dir=session.folder(1 << 30)))
+    path.chmod(0o755)  # the dashboard's user passes through here
     yield path
     subprocess.run([DEMO, "--clean", "--in", path], check=False, stdin=subprocess.DEVNULL)
 
