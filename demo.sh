@@ -620,17 +620,34 @@ leave_pictures() {
 
 # --- the dashboard
 
-DASHBOARD='' PASSWORD='' NOBODY=nobody
+DASHBOARD='' DASHBOARD_PID='' PASSWORD='' NOBODY=nobody
 
-# Who runs the dashboard: a user without rights, as btrkeep is on an installed server; root only where that one cannot read this checkout.
-WEB=(setpriv --reuid "$NOBODY" --regid "$(id -g "$NOBODY")" --clear-groups --no-new-privs)
+# Who runs the dashboard: a user without rights, as btrkeep is on an installed server.
+AS_NOBODY=(setpriv --reuid "$NOBODY" --regid "$(id -g "$NOBODY")" --clear-groups --no-new-privs)
+CODE=(btrkeep backupd balancer heatmap web)
+WEB=()
 
+# web_runs CODE ENVIRONMENT: sets WEB, the words for btrkeep-web as that user; whether they work.
+web_runs() {
+    WEB=("${AS_NOBODY[@]}" env "PYTHONPATH=$1" "$2/bin/python" -m web)
+    "${AS_NOBODY[@]}" test -w "$DEMO/web.d" 2>/dev/null && "${WEB[@]}" --version >/dev/null 2>&1
+}
+
+# A checkout below a home of mode 0700, or made with a umask of 077, is its owner's alone: then the code is copied, and the environment
+# mounted, to where that user can read them.
 choose_web_user() {
     chown "$NOBODY" web.d
-    "${WEB[@]}" test -r "$TOP/web/app.py" -a -x "$VENV/bin/btrkeep-web" -a -w "$DEMO/web.d" 2>/dev/null && return
-    note "$NOBODY cannot read $TOP or $DEMO, so the dashboard runs as root here"
+    web_runs "$TOP" "$VENV" && return
+    note "$NOBODY cannot read $TOP: here is a copy for that user."
+    mkdir -p -m 0755 code environment
+    (cd "$TOP" && cp -r "${CODE[@]}" "$DEMO/code")
+    chmod -R a+rX code
+    mount --bind -o ro "$VENV" environment
+    web_runs "$DEMO/code" "$DEMO/environment" && return
+    note "$NOBODY cannot work in $DEMO either, so the dashboard runs as root here:"
+    note "$("${WEB[@]}" --version 2>&1 | tail -n 1)"
     chown root web.d
-    WEB=(env)
+    WEB=(env "PYTHONPATH=$TOP" "$VENV/bin/python" -m web)
 }
 
 step_dashboard() {
@@ -644,13 +661,14 @@ step_dashboard() {
     setsid backupd --config "$DEMO/demo.toml" serve --socket "$socket" --allow "$NOBODY" --no-systemd </dev/null >serve.log 2>&1 &
     PASSWORD=$(od -An -N 9 -tx1 /dev/urandom | tr -d ' \n')
     typed "btrkeep-web user add demo --role operator"
-    printf '%s\n%s\n' "$PASSWORD" "$PASSWORD" | "${WEB[@]}" "$VENV/bin/btrkeep-web" --pool demo --data "$DEMO/web.d" user add demo --role operator
+    printf '%s\n%s\n' "$PASSWORD" "$PASSWORD" | "${WEB[@]}" --pool demo --data "$DEMO/web.d" user add demo --role operator
     start_dashboard "$socket"
     look_at_pages
     note ""
     note "  address   $DASHBOARD"
     note "  name      demo"
     note "  password  $PASSWORD"
+    note "  runs as   $(ps -o user= -p "$DASHBOARD_PID")"
 }
 
 # Until Ctrl-C, which ends the demonstration as it does everywhere, but with exit status 0: there is nothing left to be stopped.
@@ -667,13 +685,13 @@ start_dashboard() {
     for round in {1..5}; do # a port may be taken between the choice and the bind
         port=$([ "$round" -eq 1 ] && echo 8765 || echo $((20000 + RANDOM % 40000)))
         DASHBOARD=http://127.0.0.1:$port
-        setsid "${WEB[@]}" "$VENV/bin/btrkeep-web" --pool demo --state "$DEMO/state.d" --data "$DEMO/web.d" --socket "$1" \
+        setsid "${WEB[@]}" --pool demo --state "$DEMO/state.d" --data "$DEMO/web.d" --socket "$1" \
             --listen "127.0.0.1:$port" \
             </dev/null >web.log 2>&1 &
         pid=$!
         for round in {1..150}; do
             kill -0 "$pid" 2>/dev/null || break
-            grep -q 'the dashboard of' web.log && answers "$DASHBOARD" && return # not one of somebody else that has the port
+            grep -q 'the dashboard of' web.log && answers "$DASHBOARD" && DASHBOARD_PID=$pid && return # not one of somebody else that has the port
             sleep 0.1
         done
         kill "$pid" 2>/dev/null || true

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import stat
 import tomllib
 from collections.abc import Callable, Iterator
@@ -103,7 +104,7 @@ def _rsync(_: Config) -> Iterator[Finding]:
 
 
 def _other_programs(config: Config) -> Iterator[Finding]:
-    needed = [config.ssh.command.split()[0]] if any(host.address for host in config.hosts.values()) else []
+    needed = shlex.split(config.ssh.command)[:1] if any(host.address for host in config.hosts.values()) else []
     for program in needed:
         if which(program):
             version = run([program, "-V"], check=False).stderr.strip() if program == "ssh" else ""

@@ -9,6 +9,7 @@ real backup (a read-only subvolume with its record), since that is what --dry-ru
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -45,8 +46,8 @@ class Measured:
     printed: int
 
 
-def make_site(pool: Path, folder: Path, hosts: int = 3000, count: int = 32) -> Path:
-    """A rehearsal pool at `pool` and its catalogue in `folder`; the configuration's file."""
+def make_site(pool: Path, folder: Path, hosts: int = 3000, count: int = 32, state: Path | None = None) -> Path:
+    """A rehearsal pool at `pool` and its catalogue in `folder`; the configuration's file. `state` has such a one, to be copied."""
     config = folder / "large.toml"
     config.write_text(configuration(pool, folder / "state", hosts), encoding="utf-8")
     work(sys.executable, "-m", "backupd", "--config", config, "init", "--rehearsal", pool, cwd=TOP)
@@ -54,7 +55,10 @@ def make_site(pool: Path, folder: Path, hosts: int = 3000, count: int = 32) -> P
     marker.write_text(json.dumps({**json.loads(marker.read_text()), "id": make_catalogue.POOL_ID}))
     for host in range(hosts):
         _make_folder(pool, host, count)
-    make_catalogue.make(folder / "state", hosts, count)
+    if state:
+        shutil.copytree(state, folder / "state", dirs_exist_ok=True)
+    else:
+        make_catalogue.make(folder / "state", hosts, count)
     return config
 
 

@@ -91,7 +91,7 @@ class Bed:
     def _ssh_settings(self) -> dict[str, str]:
         if self.sshd:
             return {"command": "ssh -F none", "key": str(self.sshd.key), "known_hosts": str(self.sshd.known_hosts)}
-        return {"command": str(FAKESSH)}
+        return {"command": shlex.quote(str(FAKESSH))}
 
     def _host(self, path: Path) -> dict[str, Any]:
         if self.sshd:

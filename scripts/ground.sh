@@ -112,6 +112,7 @@ need_venv() {
     venv_is_current "$fingerprint" "$extra" && return
     exec {lock}<"$GROUND_TOP"       # two at once: the second one waits, and finds it made
     flock "$lock"
-    venv_is_current "$fingerprint" "$extra" || make_venv "$python" "$fingerprint" "$extra"
+    # Whatever the umask here is: what runs without rights uses it too.
+    venv_is_current "$fingerprint" "$extra" || (umask 022 && make_venv "$python" "$fingerprint" "$extra")
     exec {lock}<&-
 }

@@ -13,12 +13,12 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, BinaryIO
 
 import hypothesis
 import pytest
 
-from tests.beds import backupd_start, btrfs, cli, leftout, session, ssh
+from tests.beds import anyone, backupd_start, btrfs, cli, leftout, session, ssh
 from tests.beds.badssh import FAKESSH
 
 HERE = Path(__file__).resolve().parent
@@ -37,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGTERM, _interrupt)
         # A shell's background job inherits that Ctrl-C is ignored; so would our commands, and their tests could not end them.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.umask(0o022)  # a test that is about another one sets it
     os.environ[session.MARK] = session.own_name()
     atexit.register(session.end_session, session.own_name())
     if not hasattr(config, "workerinput"):
@@ -81,21 +82,58 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(line)
 
 
+_ROOM = pytest.StashKey[BinaryIO]()
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Tests share the machine, those marked `alone` have it for themselves, also against workers and sessions beside this one.
-
-    Both locks lie on files that are there anyway. Everybody passes the door with the door locked, so that one who waits for
-    the room to be empty is not overtaken for ever.
-    """
+    """Tests share the machine, those marked `alone` have it for themselves, also against workers and sessions beside this one."""
     if session.PLACE in os.environ:  # a session within a test: that test has passed the door already
         return (yield)
-    alone = item.get_closest_marker("alone") is not None
-    with (HERE / "conftest.py").open("rb") as door, (HERE / "__init__.py").open("rb") as room:
-        fcntl.flock(door, fcntl.LOCK_EX)
-        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        fcntl.flock(door, fcntl.LOCK_UN)
+    with (HERE / "__init__.py").open("rb") as room:
+        _enter(room, fcntl.LOCK_SH)
+        item.stash[_ROOM] = room
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """The others wait for the test itself, and not for its fixtures, which may take much longer."""
+    if _ROOM not in item.stash or not item.get_closest_marker("alone"):
+        return (yield)
+    left, _ = signal.setitimer(signal.ITIMER_REAL, 0)  # its time limit does not run while it waits for the others
+    _enter(item.stash[_ROOM], fcntl.LOCK_EX)
+    signal.setitimer(signal.ITIMER_REAL, left)
+    try:
+        return (yield)
+    finally:
+        _enter(item.stash[_ROOM], fcntl.LOCK_SH)
+
+
+def _enter(room: BinaryIO, how: int) -> None:
+    """Everybody passes the door with the door locked, so that one who waits for the room to be empty is not overtaken for ever.
+
+    Both locks lie on files that are there anyway. Whoever is in the room leaves it first: else two who want it for themselves would
+    wait for each other.
+    """
+    fcntl.flock(room, fcntl.LOCK_UN)
+    with (HERE / "conftest.py").open("rb") as door:
+        fcntl.flock(door, fcntl.LOCK_EX)
+        fcntl.flock(room, how)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hangups(no_leftovers: None) -> None:
+    """Under nohup our commands would inherit that SIGHUP is ignored, which they respect. The session itself goes on ignoring it.
+
+    Only where tests run: a worker has to inherit it, in order to know.
+    """
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _ignore)
+
+
+def _ignore(signum: int, frame: FrameType | None) -> None:
+    """A handler, unlike SIG_IGN, is not inherited by what is started."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -106,6 +144,7 @@ def no_leftovers() -> Iterator[None]:
     """
     yield
     cli.close()
+    anyone.close()
     left = session.end_session(session.own_name(), patience=3)
     assert not left, "left behind by tests:\n" + "\n".join(left)
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.beds import TOP, differences, exclusive_bytes, leftout, manifest, session, shares, work
 from tests.beds import btrfs as beds
+from tests.beds.anyone import readable
 from tests.beds.ssh import Sshd
 from tests.beds.walls import walled
 
@@ -174,7 +175,7 @@ def test_fakessh_ignores_options_and_host_and_lets_a_shell_read_the_command(fake
 
 
 def pull(ssh: Path, source: Path, target: Path, timeout: float = 20) -> subprocess.CompletedProcess[str]:
-    return work("rsync", "-a", "-e", str(ssh), f"host:{source}/", f"{target}/", check=False, timeout=timeout)
+    return work("rsync", "-a", "-e", shlex.quote(str(ssh)), f"host:{source}/", f"{target}/", check=False, timeout=timeout)
 
 
 @pytest.fixture
@@ -364,3 +365,11 @@ def test_unmounting_waits_for_a_copy_of_the_mount(btrfs_mount: Path) -> None:
         assert time.monotonic() - begun > 0.5
     assert not Path("/sys/fs/btrfs", uuid).exists()
     work("mount", device, btrfs_mount)
+
+
+@pytest.mark.root
+def test_who_has_no_rights_runs_the_code_of_this_checkout_and_may_not_change_it() -> None:
+    code = "import os, web; print(web.__file__); print(os.getuid(), os.access(web.__file__, os.W_OK))"
+    said = work(*readable().run_as(61234, "-c", code), env=readable().environment, cwd=Path("/")).stdout.splitlines()
+    assert said == [str(readable().top / "web/__init__.py"), "61234 False"]
+    work("diff", "-r", "-x", "__pycache__", TOP / "web", readable().top / "web")

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.beds import TOP, session, work
+from tests.beds.anyone import NOBODY, readable, without_rights
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,6 +31,7 @@ MIB = 1 << 20
 def place() -> Iterator[Path]:
     """An empty folder with room for a demonstration; whatever a failed test leaves there goes with the session."""
     path = Path(tempfile.mkdtemp(prefix="demo-", dir=session.folder(1 << 30)))
+    path.chmod(0o755)  # the dashboard's user passes through here
     yield path
     subprocess.run([DEMO, "--clean", "--in", path], check=False, stdin=subprocess.DEVNULL)
 
@@ -168,6 +170,9 @@ def test_what_is_kept_can_be_used_and_cleaned_away(place: Path) -> None:
     assert len(list((folder / "pool/hosts/shop").glob("2*Z"))) == 3
     assert f"--clean --in {place}" in done.stdout
     see_three_backups(*re.search(r"on as well: (\S+), as demo, with the password (\w+)", done.stdout).groups())  # type: ignore[union-attr]
+    assert "  runs as   nobody\n" in done.stdout
+    pids = [line.split()[0] for line in processes_in(place) if "btrkeep-web" in line or r"-m\x00web\x00" in line]
+    assert {Path("/proc", pid).stat().st_uid for pid in pids} == {NOBODY}
     demo("--clean", "--in", place)
     assert left_in(place) == []
 
@@ -208,5 +213,5 @@ def test_a_folder_that_is_not_its_own_is_left_alone(place: Path) -> None:
 
 
 def test_help_is_for_everybody_and_an_unknown_option_is_refused() -> None:
-    assert "--keep" in work("setpriv", "--reuid=65534", "--clear-groups", DEMO, "--help", cwd=Path("/")).stdout
+    assert "--keep" in work(*without_rights(), readable().top / "demo.sh", "--help", cwd=Path("/")).stdout
     assert demo("--no-such-thing", check=False).returncode == 2

@@ -20,6 +20,7 @@ the sender's file list).
 """
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -154,7 +155,7 @@ def remote_shell(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket]) 
 def ssh_command(host: HostConfig, ssh: SshSettings) -> tuple[str, ...]:
     """ssh and its options: no prompts, a managed key and host key, one connection per transfer, dead links noticed."""
     return (
-        *ssh.command.split(),
+        *shlex.split(ssh.command),
         "-x",
         "-T",
         "-a",

@@ -1,7 +1,7 @@
 """One open catalogue file: its two connections, and how it is closed."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,7 +26,10 @@ class OpenCatalogue:
         newer than this code.
         """
         path = migrate.prepared(state)
-        return cls(state, sqlite.opened(path), sqlite.opened(path))
+        with ExitStack() as stack:  # neither stays open without the other
+            reader, writer = (stack.enter_context(closing(sqlite.opened(path))) for _ in range(2))
+            stack.pop_all()
+        return cls(state, reader, writer)
 
     @classmethod
     def open_readonly(cls, state: Path) -> Self:

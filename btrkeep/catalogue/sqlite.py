@@ -184,8 +184,12 @@ def opened(path: Path) -> Session:
         raise (meaning_of(error, path) or error) from error
     connection.text_factory = text_out
     session = Session(path, connection)
-    for setting in ("foreign_keys = ON", "synchronous = NORMAL", f"cache_size = -{PAGE_CACHE // 1024}"):
-        session.run(f"PRAGMA {setting}")
+    try:
+        for setting in ("foreign_keys = ON", "synchronous = NORMAL", f"cache_size = -{PAGE_CACHE // 1024}"):
+            session.run(f"PRAGMA {setting}")
+    except BaseException:
+        session.close()
+        raise
     return session
 
 

@@ -157,7 +157,7 @@ TABLE = (
     Key("known_hosts", (SSH,), kinds.SSH_FILE, "/etc/btrkeep/known_hosts", '"/etc/btrkeep/known_hosts"',
         "The hosts' public keys. A host that is not in it, or answers with another key, is not contacted."),
     Key("command", (SSH,), kinds.COMMAND, "ssh", '"/usr/local/bin/ssh"',
-        "The program that rsync gets as -e, followed by btrkeep's options."),
+        "The program that rsync gets as -e, followed by btrkeep's options. Quotes hold a word with blanks together."),
 
     Key("paths", _SHARED, kinds.SOURCES, None, '["/etc", "/srv"]',
         "The source paths: absolute, none inside another. Required, in the host or in its group."),

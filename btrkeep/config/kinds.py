@@ -4,6 +4,7 @@ A parser gets what TOML gave and returns the value that the program uses; it rai
 """
 
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import time
@@ -65,7 +66,7 @@ def _text(value: Any) -> str:
 
 
 def _command(value: Any) -> str:
-    if not _text(value).strip() or not value.isprintable():
+    if not shlex.split(_text(value)) or not value.isprintable():  # a quote without an end is a ValueError
         raise Refused
     return str(value)
 

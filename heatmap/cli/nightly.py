@@ -1,6 +1,8 @@
 """`btrfs-heatmap nightly`: a picture of a pool for its timelapse, and the state that it was drawn from, for a timer."""
 
-from contextlib import suppress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,10 +38,22 @@ def command(pool: str | None, config: Path | None) -> None:
 
     found = load(pool or "main", config)
     folder = found.pool.state / PICTURES
-    _see(folder)
-    _draw(open_pool(found.pool.path).path, folder)
+    with _readable_for_the_group():
+        _see(folder)
+        _draw(open_pool(found.pool.path).path, folder)
     if gone := thin(folder, datetime.now(UTC)):
         click.echo(f"thinned: {counted(gone, 'file')}")
+
+
+@contextmanager
+def _readable_for_the_group() -> Iterator[None]:
+    """Whatever the umask is, as under the unit: the dashboard, in the group of the state folder, shows what is made here."""
+    before = os.umask(0o077)
+    os.umask(before & ~0o050)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _see(folder: Path) -> None:

@@ -53,7 +53,7 @@ def pull(
     host = replace(host or HostConfig("web1", address="peer"), paths=(str(path),), **settings)  # type: ignore[arg-type]
     destination.mkdir(exist_ok=True)
     for one_pass in passes(host.inplace, based=based):
-        command = rsync_command(host, SshSettings(command=str(shell)), str(path), str(destination), one_pass)
+        command = rsync_command(host, SshSettings(command=shlex.quote(str(shell))), str(path), str(destination), one_pass)
         pulled = run([command[0], *extra, *command[1:]])
     return pulled
 
@@ -85,10 +85,9 @@ def script(path: Path, text: str) -> Path:
 
 def meanwhile(path: Path, after: int, command: str) -> Path:
     """A remote shell that runs `command` once `after` bytes of the sender have passed: the source changes in mid-transfer."""
-    return script(
-        path,
+    program = path.with_suffix(".py")
+    program.write_text(
         f"""\
-#!{sys.executable}
 import os, subprocess, sys
 os.set_blocking(1, True)
 remote = subprocess.Popen([{str(FAKESSH)!r}, *sys.argv[1:]], stdout=subprocess.PIPE)
@@ -101,8 +100,9 @@ while piece := os.read(remote.stdout.fileno(), 65536):
     while piece:
         piece = piece[os.write(1, piece):]
 sys.exit(max(remote.wait(), -1) % 256)  # as ssh says it
-""",
+"""
     )
+    return script(path, f'#!/bin/sh\nexec {shlex.join([sys.executable, str(program)])} "$@"\n')
 
 
 def restricted(path: Path, folder: str = "/") -> Path:

@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import sqlite3
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from threading import Event
@@ -14,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from backupd.cli import group
-from tests.beds import TOP, work
+from tests.beds import work
+from tests.beds.anyone import readable
 from tests.beds.nights import Nights
 from tests.beds.receivers import Mail, Web, mail, web
 
@@ -199,9 +199,9 @@ def test_a_unit_is_told_of_without_systemd_and_with_a_damaged_catalogue(told: Ni
 
 def test_a_look_without_any_capability_takes_no_pool_for_gone(told: Nights, server: Web) -> None:
     told.night("web1")
-    bare = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "backupd", "--config", told.config)
-    assert work(*bare, "notify", cwd=TOP).stdout == "nothing new; 0 alarms stand\n"
-    assert 'btrkeep_pool_usable{pool="main"} 1.0' in work(*bare, "metrics", cwd=TOP).stdout
+    bare = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", readable().python, "-m", "backupd", "--config", told.config)
+    assert work(*bare, "notify", cwd=readable().top).stdout == "nothing new; 0 alarms stand\n"
+    assert 'btrkeep_pool_usable{pool="main"} 1.0' in work(*bare, "metrics", cwd=readable().top).stdout
     assert server.got == []
 
 

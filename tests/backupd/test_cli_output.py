@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import struct
 import subprocess
 import termios
@@ -191,7 +192,7 @@ def test_an_output_that_cannot_be_written_is_told_in_one_line(site: Nights, word
 
 
 def test_list_into_head_shows_the_first_line_and_nothing_else(site: Nights) -> None:
-    line = f"{' '.join(BACKUPD)} --config {site.config} list --all | head -n 1; exit ${{PIPESTATUS[0]}}"
+    line = f"{shlex.join(BACKUPD)} --config {site.config} list --all | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = work("bash", "-c", line, env={"PYTHONPATH": str(TOP)})
     assert done.stdout.split()[:2] == ["HOST", "NAME"]
     assert done.stderr == ""

@@ -3,7 +3,7 @@
 import json
 import shutil
 import sqlite3
-import sys
+import subprocess
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import TOP, session, work
+from tests.beds import session, work
+from tests.beds.anyone import NOBODY, readable
 from tests.beds.btrfs import devices_of, remount
 from tests.beds.nights import Nights
 
@@ -165,15 +166,8 @@ def test_a_catalogue_of_another_pool_is_refused(nights: Nights) -> None:
     nights.backupd("status")
 
 
-# Everything is imported first: nobody may be able to read where Python's packages lie.
-AS_NOBODY = """
-import os, sys
-import backupd.cli, backupd.cli.status_, backupd.cli.list_, backupd.cli.run_, backupd.cli.check_, btrkeep.catalogue.migrate
-import backupd.cli.log_, encodings.idna, difflib
-os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
-sys.argv[0] = "backupd"
-backupd.cli.main()
-"""
+def as_nobody(*words: str | Path) -> "subprocess.CompletedProcess[str]":
+    return work(*readable().run_as(NOBODY, "-m", "backupd", *words), env=readable().environment, check=False, cwd=Path("/"))
 
 
 def in_public(nights: Nights) -> Path:
@@ -191,7 +185,7 @@ def test_somebody_who_is_not_root_is_told_so_in_one_line(nights: Nights, words: 
     nights.host("here", nights.source, address=None)
     nights.backupd("status")
     config = in_public(nights)
-    done = work(sys.executable, "-c", AS_NOBODY, "--config", config, *words, env={"PYTHONPATH": str(TOP)}, check=False)
+    done = as_nobody("--config", config, *words)
     assert done.returncode == 4, done.stderr
     assert done.stdout == ""
     assert done.stderr.splitlines() == [f"error: {nights.pool}/.btrkeep/pool.json may not be read", "hint: run this as root"]
@@ -202,7 +196,7 @@ def test_a_configuration_that_may_not_be_read_is_told_so(nights: Nights, folder:
     config = in_public(nights)
     config.chmod(0o600)
     config.parent.chmod(folder)
-    done = work(sys.executable, "-c", AS_NOBODY, "--config", config, "status", env={"PYTHONPATH": str(TOP)}, check=False)
+    done = as_nobody("--config", config, "status")
     assert done.returncode == 2, done.stderr
     assert "Permission denied" in done.stderr.splitlines()[0]
     assert "Traceback" not in done.stderr

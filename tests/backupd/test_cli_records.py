@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sqlite3
 from contextlib import closing
 from datetime import datetime
@@ -158,6 +159,6 @@ def test_a_run_that_was_killed_is_told_as_killed(nights: Nights, backupd_running
     process.kill()
     process.wait()
     assert nights.json("log")[0]["outcome"] == "killed"
-    nights.settings("ssh", command=str(FAKESSH))
+    nights.settings("ssh", command=shlex.quote(str(FAKESSH)))
     nights.run("web")  # ends what was left of it, too
     assert [run["outcome"] for run in nights.json("log")] == ["complete", "failed"]

@@ -1,9 +1,7 @@
 """`retention explain`: held against calendars, JSON and counts that are made here; it changes nothing."""
 
 import json
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from bench import catalogue_commands
 from tests.backupd.test_cli_output import on_a_terminal
-from tests.beds import TOP, btrfs, session, work
+from tests.beds import btrfs, work
 from tests.beds.history import every, make_history, moment, name_of, write_down
 from tests.beds.nights import Nights
 
@@ -310,26 +307,3 @@ def test_days_are_those_of_the_pools_zone(nights: Nights) -> None:
     make_history(nights, "web", [moment("2026-11-09 10:30"), moment("2026-11-09 11:30")])  # 23:30, and 00:30 of the 10th
     (row,) = [line for line in nights.backupd("retention", "explain", "web").stdout.splitlines() if line.startswith("2026-11  ")]
     assert row.startswith("2026-11  " + " " * 8 + "dd")
-
-
-@pytest.mark.slow
-@pytest.mark.alone
-@pytest.mark.timeout(300)
-def test_2800_hosts_are_explained_in_time(no_leftovers: None, tmp_path: Path) -> None:
-    mount = btrfs.make(size="4G")
-    config = catalogue_commands.make_site(mount / "pool", tmp_path, hosts=2800, count=34)
-    with config.open("a") as file:
-        file.write("\n[retention]\ndaily = 14\nweekly = 13\nmonthly = 12\n")
-    words: list[str | Path] = [sys.executable, "-m", "backupd", "--config", config, "retention", "explain"]
-    words += ["--now", catalogue_commands.NOW]
-    for more in ([], ["--json"], ["host0007.example.org"]):
-        taken = []
-        for _ in range(3):
-            begun = time.monotonic()
-            done = work(*words, *more, cwd=TOP, env={"NO_COLOR": "1"})
-            taken.append(time.monotonic() - begun)
-        assert min(taken) < 5, (more, taken)  # twice what was agreed: test machines are shared
-        if more == ["--json"]:
-            assert len(json.loads(done.stdout)) == 2800 * 34
-    problems = session.remove(mount.parent)
-    assert not problems, "\n".join(problems)

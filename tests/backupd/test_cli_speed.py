@@ -6,6 +6,7 @@ The limits are twice what was agreed, since test machines are shared; bench/cata
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pytest
 
 from bench import catalogue_commands
 from bench.catalogue_commands import COMMANDS, MEMORY
-from tests.beds import TOP, btrfs, session
+from tests.beds import TOP, btrfs, session, work
+from tests.beds.made_catalogue import many_backups
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.btrfs, pytest.mark.timeout(300)]
 
@@ -22,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.btrfs, pytest.mar
 def large(no_leftovers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The configuration of a large site."""
     mount = btrfs.make(size="4G")
-    yield catalogue_commands.make_site(mount / "pool", tmp_path_factory.mktemp("large"))
+    yield catalogue_commands.make_site(mount / "pool", tmp_path_factory.mktemp("large"), state=many_backups())
     problems = session.remove(mount.parent)
     assert not problems, "\n".join(problems)
 
@@ -30,10 +32,15 @@ def large(no_leftovers: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_is_quick_and_small_with_a_large_catalogue(large: Path, name: str) -> None:
     words, limit = COMMANDS[name]
-    found = [catalogue_commands.measure(large, words) for _ in range(3)]
-    assert min(each.seconds for each in found) < 2 * limit
-    assert max(each.memory for each in found) < MEMORY
-    assert min(each.printed for each in found) > 1000
+    taken = []
+    for _ in range(3):
+        found = catalogue_commands.measure(large, words)
+        assert found.memory < MEMORY
+        assert found.printed > 1000
+        taken.append(found.seconds)
+        if min(taken) < 2 * limit:
+            return
+    pytest.fail(f"it took {taken} s, not {2 * limit}")
 
 
 def test_the_list_of_all_is_whole_and_streamed(large: Path) -> None:
@@ -47,6 +54,21 @@ def test_the_list_of_all_is_whole_and_streamed(large: Path) -> None:
     process.stdout.close()
     assert process.wait() == 0
     assert len({(entry["host"], entry["name"]) for entry in json.loads(first + rest)}) == 96_000
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("host0007.example.org",)], ids=["all", "as JSON", "one"])
+def test_the_retention_of_all_hosts_is_explained_in_time(large: Path, tmp_path: Path, more: tuple[str, ...]) -> None:
+    config = tmp_path / "explained.toml"
+    config.write_text(f"{large.read_text()}\n[retention]\ndaily = 14\nweekly = 13\nmonthly = 12\n")
+    explain = ("retention", "explain", "--now", catalogue_commands.NOW, *more)
+    taken: list[float] = []
+    while not taken or min(taken) >= 5:  # twice what was agreed
+        assert len(taken) < 3, taken
+        begun = time.monotonic()
+        done = work(sys.executable, "-m", "backupd", "--config", config, *explain, cwd=TOP, env={"NO_COLOR": "1"})
+        taken.append(time.monotonic() - begun)
+    if more == ("--json",):
+        assert len(json.loads(done.stdout)) == 96_000
 
 
 def test_a_dry_run_of_all_hosts_has_every_command(large: Path) -> None:

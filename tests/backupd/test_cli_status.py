@@ -1,6 +1,7 @@
 """Exit statuses, by real situations. (What signals give, 130 and 143, is tested where runs are stopped.)"""
 
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,7 @@ def test_a_lock_that_one_of_several_hosts_meets_is_something_to_look_at(nights: 
     nights.host("b", nights.source, address=None)
     nights.run("a", "b")
     lock = nights.pool / ".btrkeep" / "locks" / "host-a"
-    line = f"{' '.join(BACKUPD)} --config {nights.config} run a b"
+    line = f"{shlex.join(BACKUPD)} --config {nights.config} run a b"
     done = work("flock", lock, "sh", "-c", line, check=False, env={"PYTHONPATH": str(TOP)})
     assert done.returncode == 1, done.stdout + done.stderr
     assert "b: complete" in done.stdout

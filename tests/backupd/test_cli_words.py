@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -148,7 +149,7 @@ def test_bash_completes_commands_options_and_hosts_with_the_printed_script(tmp_p
         '[pool]\npath = "/srv/x"\n[host.web1]\npaths=["/etc"]\n[host.web2]\npaths=["/etc"]\n[host.db]\npaths=["/etc"]\n'
     )
     program = tmp_path / "backupd"
-    program.write_text(f'#!/bin/sh\nexec {" ".join(BACKUPD)} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(BACKUPD)} "$@"\n')
     program.chmod(0o755)
     (tmp_path / "script").write_text(completions("bash").stdout)
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -94,7 +95,7 @@ def test_sparse_is_for_an_empty_subvolume_and_in_place_for_a_snapshot(host: Host
 def test_the_other_side_is_asked_for_no_compression_and_no_hidden_arguments(tmp_path: Path, inplace: str, based: bool) -> None:
     """What arrives over there: rsync's own bundle of short options."""
     shell = tmp_path / "ssh"
-    shell.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/asked\nexec {FAKESSH} "$@"\n', encoding="utf-8")
+    shell.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/asked\nexec {shlex.quote(str(FAKESSH))} "$@"\n', encoding="utf-8")
     shell.chmod(0o755)
     (tmp_path / "source").mkdir()
     pull(tmp_path / "source", tmp_path / "backup", based=based, shell=shell, inplace=inplace)
@@ -183,7 +184,7 @@ def test_a_restricted_key_is_enough_for_every_pass_and_for_the_probe(tmp_path: P
 
 
 def test_the_probe_of_a_source_that_is_missing_fails(tmp_path: Path) -> None:
-    host, ssh = HostConfig("web1", address="peer"), SshSettings(command=str(FAKESSH))
+    host, ssh = HostConfig("web1", address="peer"), SshSettings(command=shlex.quote(str(FAKESSH)))
     assert run(probe_command(host, ssh, str(tmp_path))).exit_code == 0
     assert run(probe_command(host, ssh, str(tmp_path / "missing"))).exit_code == 23
     assert run(probe_command(host, ssh, "/")).exit_code == 0
@@ -296,7 +297,7 @@ def test_large_files_are_written_in_place_and_small_ones_anew_each_exactly_once(
     written = []
     for one_pass in passes("large", based=True):
         host = HostConfig("web1", address="peer", paths=(str(source),), inplace="large")
-        ended = run(rsync_command(host, SshSettings(command=str(FAKESSH)), str(source), str(backup), one_pass))
+        ended = run(rsync_command(host, SshSettings(command=shlex.quote(str(FAKESSH))), str(source), str(backup), one_pass))
         written.append(ended.output.numbers["transferred"])
     assert written == [2, 2]
     assert {name: (there / name).stat().st_ino == before[name] for name in sizes} == {
@@ -411,6 +412,16 @@ def test_a_hosts_own_port_and_options_win() -> None:
 
 def test_the_command_of_ssh_may_have_words_of_its_own() -> None:
     assert ssh_command(HostConfig("web1", address="web1"), SshSettings(command="ssh -4"))[:2] == ("ssh", "-4")
+
+
+def test_a_remote_shell_whose_path_has_a_space_carries_a_transfer(tmp_path: Path) -> None:
+    (tmp_path / "a folder").mkdir()
+    shell = tmp_path / "a folder" / "ssh"
+    shell.symlink_to(FAKESSH)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "file").write_text("content")
+    assert pull(tmp_path / "source", tmp_path / "backup", shell=shell).exit_code == 0
+    assert (tmp_path / "backup" / str(tmp_path).strip("/") / "source" / "file").read_text() == "content"
 
 
 def test_rsync_and_our_options_meet_a_real_server(sshd: Sshd, tmp_path: Path) -> None:

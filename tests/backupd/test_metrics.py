@@ -1,6 +1,7 @@
 """The numbers for Prometheus: read by Prometheus' own tool and parser, compared with btrfs and with what status says."""
 
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -132,7 +133,7 @@ def test_the_textfile_is_replaced_as_a_whole_and_can_be_read_by_all(nights: Nigh
     file.write_text("old")
     file.chmod(0o600)
     before = file.stat().st_ino
-    command = f"umask 077; exec {sys.executable} -m backupd --config {nights.config} metrics --textfile {file}"
+    command = f"umask 077; exec {shlex.quote(sys.executable)} -m backupd --config {nights.config} metrics --textfile {file}"
     subprocess.run(["sh", "-c", command], cwd=TOP, check=True)
     assert (stat.S_IMODE(file.stat().st_mode), file.stat().st_ino == before) == (0o644, False)
     assert samples(file.read_text())["btrkeep_pool_usable"] == 1

@@ -3,6 +3,7 @@
 import json
 import os
 import pwd
+import shlex
 import socket
 import subprocess
 import sys
@@ -470,7 +471,7 @@ except OperatorError as error:
 """
 
     def told(fd: int, count: str) -> str:
-        words = f"exec 3<&{fd}; exec {sys.executable} -c '{script}'"
+        words = f"exec 3<&{fd}; exec {shlex.quote(sys.executable)} -c '{script}'"
         env = {**os.environ, "PYTHONPATH": str(TOP), "LISTEN_FDS": count}
         return subprocess.run(["bash", "-c", words], pass_fds=[fd], env=env, capture_output=True, text=True, check=True).stdout
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,16 +32,13 @@ from tests.backupd.transfers import (
     under_way,
     wait_until,
 )
+from tests.beds import session
 from tests.beds.ssh import Sshd
 
 
 @pytest.fixture
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    if Path("/dev/shm").is_dir():
-        folder = Path(f"/dev/shm/btrkeep-throttle-{os.getpid()}")
-        folder.mkdir()
-    else:
-        folder = tmp_path_factory.mktemp("throttle")
+def bed() -> Iterator[Bed]:
+    folder = Path(tempfile.mkdtemp(prefix="throttle-", dir=session.folder()))
     bed = Bed(folder)
     try:
         yield bed

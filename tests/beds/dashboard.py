@@ -11,7 +11,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,7 +22,8 @@ from urllib.parse import urlencode
 
 from bench.make_site import Made
 from tests.beds import session
-from tests.beds.cli import TOP
+from tests.beds.anyone import NOBODY
+from tests.beds.anyone import readable as readable_code
 from tests.beds.made_catalogue import made_catalogue
 from tests.beds.nights import Nights
 from tests.beds.serving import Service
@@ -33,7 +33,6 @@ from web.auth.passwords import hashed
 from web.auth.sessions import digest
 from web.auth.store import Store
 
-NOBODY = 65534
 PASSWORD = "correct horse battery"
 OPERATOR, VIEWER, CUSTOMER, ADMIN = "olga", "victor", "carol", "ada"
 """An operator, a viewer, a viewer who sees the hosts of some patterns alone, and an admin."""
@@ -116,7 +115,7 @@ def csrf_of(page: str) -> str:
 def serving(folder: Path, state: Path, service: Path | None = None, customer: tuple[str, ...] = ("web*",)) -> Iterator[Dashboard]:
     """btrkeep-web for the catalogue in `state`, with its own files in `folder`; it must end well."""
     folder.chmod(0o755)
-    uid = user_id()
+    uid, code = user_id(), readable_code()
     data, log = folder / "data", folder / "web.log"
     tokens = _people(data, customer)
     for path in (data, *data.iterdir()):
@@ -127,12 +126,12 @@ def serving(folder: Path, state: Path, service: Path | None = None, customer: tu
     words += ["--socket", service] if service else ["--socket", folder / "nobody.sock"]
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "web", *map(str, words)],
+            [code.python, "-m", "web", *map(str, words)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            cwd=TOP,
-            env={**os.environ, "PYTHONPATH": str(TOP), "HOME": "/nonexistent", "MPLCONFIGDIR": str(_scratch(folder, uid))},
+            cwd=code.top,
+            env={**os.environ, **code.environment, "HOME": "/nonexistent", "MPLCONFIGDIR": str(_scratch(folder, uid))},
             user=uid if os.geteuid() == 0 else None,
             group=uid if os.geteuid() == 0 else None,
             extra_groups=[] if os.geteuid() == 0 else None,
@@ -163,18 +162,13 @@ def _scratch(folder: Path, uid: int) -> Path:
 
 
 def user_id() -> int:
-    """Whose process it is: nobody's, where that one can read the checkout and Python; else our own."""
-    if os.geteuid() != 0:
-        return os.geteuid()
-    done = subprocess.run(
-        [sys.executable, "-c", "import web.settings"], cwd=TOP, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True
-    )
-    return NOBODY if done.returncode == 0 else 0
+    """Whose process it is: nobody's, where we can become that one."""
+    return os.geteuid() or NOBODY
 
 
 def readable(state: Path, uid: int) -> None:
     """As install.sh leaves it: the dashboard's group may read the state folder, and no more."""
-    if os.geteuid() != 0 or uid == 0:
+    if os.geteuid() != 0:
         return
     for path in (state, *state.rglob("*")):
         os.chown(path, 0, uid, follow_symlinks=False)

@@ -1,6 +1,7 @@
 """What a disk does to a filesystem: it fails to write the data, or the power is cut. On loop devices, without a device mapper."""
 
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ def failing_disk() -> Iterator[FailingDisk]:
 def cut(point: Path) -> Path:
     """What a power cut would leave now of the filesystem at `point`, which is on one device: a copy of its image."""
     image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", btrfs.devices_of(point)[0]).stdout.strip())
-    copy = image.with_name("cut")
+    copy = image.with_name(f"cut-{time.monotonic_ns()}")
     work("cp", "--sparse=always", image, copy)
     return copy
 

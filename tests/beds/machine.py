@@ -20,6 +20,7 @@ from pathlib import Path
 
 from btrkeep import __version__
 from tests.beds import TOP, session
+from tests.beds.anyone import readable
 from tests.beds.walls import walled
 from tests.beds.work import explain, work
 
@@ -203,7 +204,8 @@ def _command(top: Path, payload: Path, binds: Sequence[tuple[Path, str]]) -> Ite
     yield f"--bind-ro={payload / 'payload.service'}:/etc/systemd/system/payload.service"
     packages = next((top / "opt/btrkeep/versions").glob("*/lib/python3*/site-packages"))
     inside = f"/{packages.relative_to(top)}"
-    yield from (f"--bind-ro={TOP / name}:{inside}/{name}" for name in _OURS if (packages / name).exists())
+    code = readable().top  # the dashboard's user reads it too
+    yield from (f"--bind-ro={code / name}:{inside}/{name}" for name in _OURS if (packages / name).exists())
     units = [path for path in (TOP / "systemd").iterdir() if path.suffix in (".service", ".socket", ".timer", ".slice")]
     yield from (f"--bind-ro={path}:/usr/local/lib/systemd/system/{path.name}" for path in units)
     yield from (f"--bind={source}:{target}" for source, target in binds)

@@ -1,10 +1,14 @@
-"""The made-up site of bench/make_site.py, small and full of text that nobody should trust, as a state folder for tests."""
+"""State folders for tests: the made-up site of bench/make_site.py, small and full of text that nobody should trust; a large one."""
 
+import functools
 import os
+import tempfile
 from datetime import datetime
 from pathlib import Path
 
+from bench import make_catalogue
 from bench.make_site import Made, make
+from tests.beds import session
 from tests.beds.session import start_time
 
 
@@ -12,3 +16,11 @@ def made_catalogue(state: Path, hosts: int = 120, count: int = 34, *, now: datet
     """What runs in it is done by this process, which lives; so it counts as running."""
     me = os.getpid()
     return make(state, hosts, count, now=now, hostile=hostile, pid=me, pid_started=str(start_time(me)), pictures=5)
+
+
+@functools.cache
+def many_backups() -> Path:
+    """One with 32 backups of each of 3,000 hosts, made once a session: to be copied, not to be changed."""
+    state = Path(tempfile.mkdtemp(prefix="many-", dir=session.folder())) / "state"
+    assert make_catalogue.make(state) == 96_000
+    return state

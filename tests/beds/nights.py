@@ -32,7 +32,7 @@ from tests.beds.manifest import differences, manifest
 from tests.beds.work import work
 
 MIDSSH = Path(__file__).resolve().parent / "midssh.py"
-SETTINGS: dict[str, dict[str, Any]] = {"backup": {"attempts": 1}, "ssh": {"command": str(FAKESSH)}}
+SETTINGS: dict[str, dict[str, Any]] = {"backup": {"attempts": 1}, "ssh": {"command": shlex.quote(str(FAKESSH))}}
 
 
 class Nights:
@@ -77,7 +77,7 @@ class Nights:
     def ssh(self, command: str) -> None:
         """What stands in for ssh, as a line for the shell; tests/fakessh when it is empty."""
         script = self.top / "ssh"
-        script.write_text(f'#!/bin/sh\nexec {command or FAKESSH} "$@"\n')
+        script.write_text(f'#!/bin/sh\nexec {command or shlex.quote(str(FAKESSH))} "$@"\n')
         script.chmod(0o755)
         self.settings("ssh", command=str(script))
 

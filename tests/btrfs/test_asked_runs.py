@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -37,7 +38,7 @@ class Gated:
             'while getopts ":i:o:p:l:" option; do :; done',
             f'host="${{!OPTIND}}"; echo "+$host" >>{self.log}',
             f"until [ -e {self._gate} ]; do sleep 0.05; done",
-            f'{FAKESSH} "$@"; status=$?',
+            f'{shlex.quote(str(FAKESSH))} "$@"; status=$?',
             f'echo "-$host" >>{self.log}; exit $status',
         ]
         script = nights.top / "gated-ssh"

@@ -6,6 +6,7 @@ One host is made once for all that only look. The truth is find, ls, stat and di
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -302,7 +303,7 @@ def test_ten_thousand_names_are_listed_at_once(nights: Nights) -> None:
     assert len(nights.json("browse", "h1")["entries"]) == 10_000
     assert nights.backupd("browse", "h1").stdout.count("\n") == 10_002
     done = subprocess.run(
-        f"{sys.executable} -m backupd --config {nights.config} browse h1 | head -2",
+        f"{shlex.quote(sys.executable)} -m backupd --config {nights.config} browse h1 | head -2",
         shell=True, cwd=TOP, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.startswith("h1@2026-11-20T220000Z (complete) /: 10,000 names\n")
@@ -386,7 +387,9 @@ def test_the_shell_completes_hosts_backups_and_paths(pool: Nights) -> None:
 
 
 def test_a_real_bash_completes_the_name_of_a_backup_behind_the_at_sign(pool: Nights, tmp_path: Path) -> None:
-    (tmp_path / "backupd").write_text(f'#!/bin/sh\nexport PYTHONPATH={TOP}\nexec {sys.executable} -m backupd "$@"\n')
+    (tmp_path / "backupd").write_text(
+        f'#!/bin/sh\nexport PYTHONPATH={shlex.quote(str(TOP))}\nexec {shlex.quote(sys.executable)} -m backupd "$@"\n'
+    )
     (tmp_path / "backupd").chmod(0o755)
     work(tmp_path / "backupd", "completion", "bash")
     (tmp_path / "script").write_text(pool.backupd("completion", "bash").stdout)

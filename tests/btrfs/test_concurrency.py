@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import threading
@@ -42,7 +43,7 @@ def logging_ssh(nights: Nights, seconds: float) -> Path:
         'while getopts ":i:o:p:l:" option; do :; done',
         'host="${!OPTIND}"',
         f'echo "+$host" >> {log}; sleep {seconds}',
-        f'{FAKESSH} "$@"; status=$?',
+        f'{shlex.quote(str(FAKESSH))} "$@"; status=$?',
         f'echo "-$host" >> {log}; exit $status',
     ]
     script.write_text("\n".join(lines) + "\n")

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -255,6 +256,6 @@ def test_a_line_is_said_for_each_batch(pool: Expiries) -> None:
 
 def test_on_a_terminal_it_is_drawn(pool: Expiries) -> None:
     argv = [sys.executable, "-m", "backupd", "--config", str(pool.config), "expire", *at(LATER)]
-    done = work("script", "-qec", " ".join(argv), "/dev/null", env={"TERM": "xterm", "PYTHONPATH": str(TOP)})
+    done = work("script", "-qec", shlex.join(argv), "/dev/null", env={"TERM": "xterm", "PYTHONPATH": str(TOP)})
     assert "cleaner" in done.stdout
     assert "120 deleted" in done.stdout

@@ -1,6 +1,7 @@
 """The hard link guard on a real btrfs, with the real rsync; what the trees are like say find, getfacl, getfattr and others."""
 
 import os
+import shlex
 import signal
 import stat
 import sys
@@ -39,7 +40,7 @@ def source(shared_btrfs: Path) -> Path:
 
 
 def pull(fakessh: Path, source: Path, backup: Path) -> None:
-    work(*RSYNC, "-e", fakessh, f"host:{source}/./", backup / "data/")
+    work(*RSYNC, "-e", shlex.quote(str(fakessh)), f"host:{source}/./", backup / "data/")
 
 
 def first_backup(fakessh: Path, source: Path) -> Path:

@@ -33,7 +33,8 @@ def between(nights: Nights) -> Callable[[str], None]:
     def arrange(commands: str) -> None:
         script, count = nights.top / "second", nights.top / "count"
         script.write_text(
-            f'#!/bin/sh -e\necho >> {count}\nif [ $(wc -l < {count}) = 2 ]; then\n{commands}\nfi\nexec {FAKESSH} "$@"\n'
+            f"#!/bin/sh -e\necho >> {count}\nif [ $(wc -l < {count}) = 2 ]; then\n{commands}\nfi\n"
+            f'exec {shlex.quote(str(FAKESSH))} "$@"\n'
         )
         script.chmod(0o755)
         nights.ssh(shlex.quote(str(script)))

@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def pull(fakessh: Path, source: Path, backup: Path, *options: str) -> None:
-    work(*RSYNC, *options, "-e", fakessh, f"host:{source}/./", backup / "data/")
+    work(*RSYNC, *options, "-e", shlex.quote(str(fakessh)), f"host:{source}/./", backup / "data/")
 
 
 def snapshot(backup: Path, name: str = ".working") -> Path:
@@ -92,7 +93,7 @@ def test_a_sparse_file_that_is_new_in_the_second_night_has_its_holes(source: Pat
     assert differences(manifest(source, blocks=True), manifest(working / "data", blocks=True)) == []
     work("btrfs", "filesystem", "sync", source)
     assert shares(working).total == shares(source).total
-    itemised = work(*RSYNC, "-n", "-i", "-e", fakessh, f"host:{source}/./", working / "data/").stdout
+    itemised = work(*RSYNC, "-n", "-i", "-e", shlex.quote(str(fakessh)), f"host:{source}/./", working / "data/").stdout
     assert itemised == ""  # so the next night looks at none of them again
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from tests.beds.within import Within, restore
 pytestmark = [pytest.mark.root, pytest.mark.btrfs]
 
 
-PROGRAM = f"env PYTHONPATH={TOP} {sys.executable} -m backupd"
+PROGRAM = f"env PYTHONPATH={shlex.quote(str(TOP))} {shlex.quote(sys.executable)} -m backupd"
 
 
 @pytest.fixture(scope="module")

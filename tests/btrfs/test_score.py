@@ -21,7 +21,8 @@ from balancer.order import SORTS, ordered
 from balancer.survey import opened, survey
 from btrkeep.treescan.chunks import Chunks, chunks
 from tests.balancer.program import Seen, Span, balancer, histogram, score_of, theirs
-from tests.beds import TOP, btrfs, session, work
+from tests.beds import btrfs, session, work
+from tests.beds.anyone import NOBODY, readable
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
@@ -341,10 +342,8 @@ def test_a_reader_that_has_had_enough_is_no_error(shape: Callable[[str], Path]) 
 
 def test_who_may_not_read_the_trees_is_told_so_in_one_line(btrfs_mount: Path) -> None:
     btrfs_mount.parent.chmod(0o755)
-    before = (
-        f"import os, sys, balancer.cli.score_, balancer.order, balancer.survey; sys.argv = ['x', 'score', {str(btrfs_mount)!r}]"
-    )
-    done = work(sys.executable, "-c", f"{before}; os.setuid(65534); balancer.cli.main()", check=False, cwd=TOP)
+    words = readable().run_as(NOBODY, "-m", "balancer", "score", btrfs_mount)
+    done = work(*words, env=readable().environment, check=False, cwd=Path("/"))
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr.splitlines()[1] == "hint: run this as root"
     assert len(done.stderr.splitlines()) == 2

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import socket
-import sys
 import tarfile
 import tempfile
 import time
@@ -17,7 +16,8 @@ import pytest
 from PIL import Image
 
 from btrkeep.serving.client import Refused
-from tests.beds import TOP, btrfs, work
+from tests.beds import btrfs, work
+from tests.beds.anyone import readable
 from tests.beds.nights import Nights
 from tests.beds.serving import Service, serving
 from tests.beds.ssh import Sshd
@@ -339,8 +339,8 @@ except OperatorError as error:
 
 
 def asked_by(user: str, path: Path) -> str:
-    words = ("setpriv", f"--reuid={user}", "--regid=65534", "--clear-groups", sys.executable, "-c", ASK, path)
-    return work(*words, env={"PYTHONPATH": str(TOP)}, cwd=Path("/")).stdout.strip()
+    words = readable().run_as(int(user), "-c", ASK, path)
+    return work(*words, env=readable().environment, cwd=Path("/")).stdout.strip()
 
 
 def test_other_users_are_kept_out_by_the_kernel_and_by_the_service(service: Service) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -93,7 +94,7 @@ def test_a_stall_in_one_host_costs_no_other(nights: Nights, tree: Path) -> None:
     script = nights.top / "one-holds"
     holding = nights.tables["ssh"]["command"]
     fakessh = Path(__file__).resolve().parents[1] / "fakessh"
-    script.write_text(f'#!/bin/sh\ncase "$*" in *" web "*) exec {holding} "$@";; *) exec {fakessh} "$@";; esac\n')
+    script.write_text(f'#!/bin/sh\ncase "$*" in *" web "*) exec {holding} "$@";; *) exec {shlex.quote(str(fakessh))} "$@";; esac\n')
     script.chmod(0o755)
     nights.settings("ssh", command=str(script))
     nights.host("web", tree, stall="1s")

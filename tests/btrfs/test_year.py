@@ -6,6 +6,7 @@ through: real btrfs, real rsync, our commands as processes of their own.
 
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, timedelta
@@ -65,7 +66,9 @@ class Pool(Nights):
         """A stand-in for ssh that reaches no host of which there is a file in `away`."""
         script = self.away.parent / "ssh-or-not"
         refuse = '{ echo "ssh: connect to host $word port 22: No route to host" >&2; exit 255; }'
-        script.write_text(f'#!/bin/sh\nfor word; do [ ! -f "{self.away}/$word" ] || {refuse}; done\nexec {FAKESSH} "$@"\n')
+        script.write_text(
+            f'#!/bin/sh\nfor word; do [ ! -f "{self.away}/$word" ] || {refuse}; done\nexec {shlex.quote(str(FAKESSH))} "$@"\n'
+        )
         script.chmod(0o755)
         return str(script)
 

@@ -19,19 +19,19 @@ import pytest
 
 from btrkeep.catalogue import Catalogue, CatalogueUnready, migrate, readonly, tables
 from btrkeep.errors import OperatorError
-from tests.beds import work
+from tests.beds import session, work
+from tests.beds.anyone import readable
 
 ROOT = Path(__file__).parents[2]
 BEDS = ROOT / "tests" / "beds"
 STRANGER = 61234
-AS_STRANGER = ("setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups", "--")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 @pytest.fixture
 def state() -> Iterator[Path]:
     """A state folder that a group of no rights may read, as the dashboard's."""
-    top = Path(tempfile.mkdtemp(prefix="btrkeep-readonly-", dir="/dev/shm"))
+    top = Path(tempfile.mkdtemp(prefix="readonly-", dir=session.folder()))
     top.chmod(0o755)
     folder = top / "state"
     folder.mkdir(mode=0o750)
@@ -53,7 +53,7 @@ def looks_of(path: Path) -> tuple[int, ...]:
 
 
 def as_stranger(code: str, state: Path) -> str:
-    return work(*AS_STRANGER, sys.executable, "-c", code, state, env={**os.environ, "PYTHONPATH": str(ROOT)}).stdout.strip()
+    return work(*readable().run_as(STRANGER, "-c", code, state), env=readable().environment).stdout.strip()
 
 
 IMPORTS = """import os, pathlib, sqlite3, sys
@@ -114,8 +114,8 @@ def test_a_job_that_may_not_give_files_away_leaves_a_journal_that_the_group_may_
     """The hardened units have no CAP_CHOWN, and may not set the setgid bit."""
     Catalogue.open(state).close()
     assert stat.S_IMODE(state.stat().st_mode) == 0o2750
-    bare = ("setpriv", "--bounding-set=-all,+sys_admin", "--inh-caps=-all", "--", sys.executable, "-c", DIE, state)
-    subprocess.run(bare, cwd=ROOT, check=False)
+    bare = ("setpriv", "--bounding-set=-all,+sys_admin", "--inh-caps=-all", "--", readable().python, "-c", DIE, state)
+    subprocess.run(bare, cwd=readable().top, check=False)
     files = {path.name: path.stat() for path in state.glob("catalogue.sqlite-*")}
     assert {name: (stat.S_IMODE(found.st_mode), found.st_gid) for name, found in files.items()} == {
         "catalogue.sqlite-wal": (0o640, STRANGER),
@@ -236,8 +236,8 @@ def test_readers_without_rights_see_no_wrong_answer_and_no_error_while_writers_c
     writers = {name: writer(name) for name in ("a", "b")}
     readers = [
         subprocess.Popen(
-            [*AS_STRANGER, sys.executable, BEDS / "catalogue_reader.py", state, str(seconds), seed],
-            env=environment,
+            readable().run_as(STRANGER, readable().top / "tests/beds/catalogue_reader.py", state, str(seconds), seed),
+            env={**os.environ, **readable().environment},
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -395,6 +395,8 @@ def test_a_file_that_is_no_database_is_refused_with_the_way_out(tmp_path: Path) 
     with pytest.raises(OperatorError, match="damaged") as caught:
         Catalogue.open(tmp_path)
     assert "backupd rebuild" in caught.value.hint
+    links = (str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+    assert [name for name in links if name.startswith(str(tmp_path))] == [], "left open for the garbage collector"
 
 
 @pytest.mark.parametrize("damage", ["garbage", "cut"])

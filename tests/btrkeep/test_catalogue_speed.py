@@ -4,14 +4,15 @@ The limits are twice what was agreed, since test machines are shared; bench/ mea
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bench import make_catalogue
 from tests.beds import TOP
+from tests.beds.made_catalogue import many_backups
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
 
@@ -69,50 +70,41 @@ tell(start=start, put=put, finish=finish)
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    state = tmp_path_factory.mktemp("large")
-    assert make_catalogue.make(state) == 96_000
-    return state
+    return shutil.copytree(many_backups(), tmp_path_factory.mktemp("large") / "state")
 
 
-def measured(code: str, state: Path) -> dict[str, float]:
-    """The best of three, each in a fresh process."""
+def measured(code: str, state: Path, **limits: float) -> dict[str, float]:
+    """The best of three, each in a fresh process, and no more of them once the best is below the limits."""
     argv = [sys.executable, "-c", START + code, str(state)]
-    told = [json.loads(subprocess.run(argv, cwd=TOP, check=True, stdout=subprocess.PIPE).stdout) for _ in range(3)]
-    return {name: min(each[name] for each in told) for name in told[0]}
+    best: dict[str, float] = {}
+    for _ in range(3):
+        told = json.loads(subprocess.run(argv, cwd=TOP, check=True, stdout=subprocess.PIPE).stdout)
+        best = {name: min(value, best.get(name, value)) for name, value in told.items()}
+        if all(best[name] < limit for name, limit in limits.items()):
+            break
+    assert {name: best[name] for name, limit in limits.items() if best[name] >= limit} == {}
+    return best
 
 
 def test_opening_and_the_facts_of_all_hosts_take_a_tenth_of_a_second(large: Path) -> None:
-    found = measured(FACTS, large)
-    assert found["count"] == 3000
-    assert found["seconds"] < 0.2
+    assert measured(FACTS, large, seconds=0.2)["count"] == 3000
 
 
 def test_the_backups_of_one_host_take_20_milliseconds(large: Path) -> None:
-    found = measured(ONE_HOST, large)
-    assert found["count"] == 32
-    assert found["seconds"] < 0.04
+    assert measured(ONE_HOST, large, seconds=0.04)["count"] == 32
 
 
 def test_the_states_of_all_backups_take_a_third_of_a_second(large: Path) -> None:
-    found = measured(STATES, large)
-    assert found["count"] == 96_000
-    assert found["seconds"] < 0.7
-    assert found["memory"] < 100e6
+    assert measured(STATES, large, seconds=0.7, memory=100e6)["count"] == 96_000
 
 
 def test_a_nights_expired_backups_are_marked_in_a_tenth_of_a_second(large: Path) -> None:
-    found = measured(SET, large)
-    assert found["count"] == 4000
-    assert found["seconds"] < 0.2
+    assert measured(SET, large, seconds=0.2)["count"] == 4000
 
 
 def test_all_backups_as_json_take_a_second_and_little_memory(large: Path) -> None:
-    found = measured(LIST, large)
-    assert found["count"] == 96_000
-    assert found["seconds"] < 2
-    assert found["memory"] < 150e6
+    assert measured(LIST, large, seconds=2, memory=150e6)["count"] == 96_000
 
 
 def test_a_write_takes_less_than_a_millisecond_of_our_time(large: Path) -> None:
-    found = measured(WRITE, large)
-    assert max(found["start"], found["put"], found["finish"]) < 0.0014
+    measured(WRITE, large, start=0.0014, put=0.0014, finish=0.0014)

@@ -171,6 +171,7 @@ def test_a_pools_name_is_a_folders_name_too(tmp_path: Path, pool: str) -> None:
         (f'{POOL}[ssh]\nkey = "id"', 'ssh.key = "id": expected an absolute path'),
         (f'{POOL}[ssh]\nknown_hosts = "/a b"', 'ssh.known_hosts = "/a b": ssh takes no file name with blanks'),
         (f"{POOL}[ssh]\ncommand = []", "ssh.command = []: expected a command on one line"),
+        (f"{POOL}[ssh]\ncommand = \"ssh 'x\"", "ssh.command = \"ssh 'x\": expected a command on one line"),
         (f'path = "/x"\n{POOL}', 'path = "/x": belongs in [pool]'),
         (f"backups = 3\n{POOL}", 'backups = 3: unknown key; did you mean "backup"?'),
         (f"backup = 3\n{POOL}", "backup = 3: expected a section, [backup]"),

@@ -24,6 +24,7 @@ from btrkeep.pool.room import mount_options, read_room, statfs_type
 from btrkeep.pool.subvolume import commit, create, delete, describe, is_read_only, set_read_only, snapshot
 from tests.beds import TOP, work
 from tests.beds import btrfs as beds
+from tests.beds.anyone import readable
 
 NOW = datetime(2026, 11, 20, 22, 0, 3, tzinfo=UTC)
 MIB = 1 << 20
@@ -196,9 +197,9 @@ def test_who_may_not_read_the_marker_is_told_so(pool: Pool) -> None:
         except PoolUnusable as error:
             print(error.hint)
     """
-    words = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", sys.executable, "-c", textwrap.dedent(code))
+    words = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", readable().python, "-c", textwrap.dedent(code))
     (pool.path / ".btrkeep" / "pool.json").chmod(0)
-    assert work(*words, cwd=TOP).stdout.strip() == "run this as root"
+    assert work(*words, cwd=readable().top).stdout.strip() == "run this as root"
 
 
 # Subvolumes

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -137,7 +138,7 @@ def test_completion_prints_a_script_of_that_shell(shell: str) -> None:
 
 def test_bash_completes_commands_options_and_choices_with_the_printed_script(tmp_path: Path) -> None:
     program = tmp_path / "btrfs-heatmap"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m heatmap "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m heatmap "$@"\n')
     program.chmod(0o755)
     (tmp_path / "script").write_text(heatmap("completion", "bash").stdout)
 

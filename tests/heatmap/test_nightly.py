@@ -1,5 +1,7 @@
 """Pictures of a pool night after night, and which of them stay."""
 
+import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -79,6 +81,19 @@ def test_a_night_leaves_a_picture_by_virtual_address_and_the_state_and_takes_old
     assert {Path(name).suffix for name in made} == {".png", ".heatmap"}
     with Image.open(folder / made[1]) as picture:
         assert picture.size == (1024, 1024)
+
+
+@pytest.mark.btrfs
+@pytest.mark.root
+def test_the_group_of_the_state_folder_may_read_what_a_night_leaves_whatever_the_umask_is(shared_btrfs: Path) -> None:
+    nights = Nights(shared_btrfs)
+    nights.backupd("list")
+    os.chown(nights.state, 0, 61234)
+    nights.state.chmod(0o2750)
+    line = shlex.join([sys.executable, "-m", "heatmap", "nightly", "--config", str(nights.config)])
+    work("sh", "-c", f"umask 077; exec {line}", env={"PYTHONPATH": str(TOP)})
+    made = (nights.state / "pictures", *(nights.state / "pictures").iterdir())
+    assert [(path.stat().st_gid, oct(path.stat().st_mode & 0o077)) for path in made] == [(61234, "0o50"), *[(61234, "0o40")] * 2]
 
 
 def refused(run: Callable[[], "subprocess.CompletedProcess[str]"]) -> str:

@@ -1,5 +1,6 @@
 """install.sh as it decides: words, upgrades, what belongs to whom. Python and pip are stood in for, so that it takes a second."""
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.beds import TOP, work
+from tests.beds.anyone import readable, without_rights
 from tests.install.trees import Done, run_here
 
 INSTALL = TOP / "install.sh"
@@ -14,7 +16,7 @@ INSTALL = TOP / "install.sh"
 # Makes an environment whose programs say who they are. Its python runs the real one on the checkout.
 PYTHON = f"""\
 #!/bin/bash
-real={sys.executable}
+real={shlex.quote(sys.executable)}
 case "$*" in
 -VV) echo "Python 3.99" ;;
 "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
@@ -65,7 +67,7 @@ def outcomes(done: dict[str, Done]) -> list[int]:
 
 
 def test_help_is_for_everybody_and_unknown_words_are_refused() -> None:
-    assert "--uninstall" in work("setpriv", "--reuid=65534", "--clear-groups", INSTALL, "--help", cwd=Path("/")).stdout
+    assert "--uninstall" in work(*without_rights(), readable().top / "install.sh", "--help", cwd=Path("/")).stdout
     for words in (["--no-such-thing"], ["--enable"], ["--web"], ["--uninstall", "--rebuild"], ["--dry-run", "--enable", "../x"]):
         assert work(INSTALL, *words, check=False).returncode in ((1, 2) if "../x" in words else (2,)), words
 
@@ -74,7 +76,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
 
 
 def test_without_root_it_says_so() -> None:
-    done = work("setpriv", "--reuid=65534", "--clear-groups", INSTALL, check=False, cwd=Path("/"))
+    done = work(*without_rights(), readable().top / "install.sh", check=False, cwd=Path("/"))
     assert (done.returncode, "this takes root" in done.stderr) == (1, True)
 
 
@@ -272,7 +274,7 @@ with create_engine(f"sqlite:///{state}/catalogue.sqlite").connect() as connectio
 """
     version = "sqlite3 {} 'select version_num from alembic_version'"
     done = told(
-        f"PYTHONPATH=/source {sys.executable} -c '{old}'",
+        f"PYTHONPATH=/source {shlex.quote(sys.executable)} -c '{old}'",
         version.format("/var/lib/btrkeep/main/catalogue.sqlite"),
         "./install.sh --no-packages",
         version.format("/var/lib/btrkeep/main/catalogue.sqlite"),

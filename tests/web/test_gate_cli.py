@@ -22,7 +22,8 @@ import click
 import pytest
 
 from btrkeep.cli import edge
-from tests.beds import work
+from tests.beds import session, work
+from tests.beds.anyone import readable
 from tests.web.gate import CHEAP, PASSWORD, made
 from web.auth import passwords
 from web.auth.store import Store
@@ -133,7 +134,7 @@ def test_a_token_is_printed_once_and_only_its_digest_is_kept(tmp_path: Path) -> 
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A folder of root's that everybody may enter."""
-    top = Path(tempfile.mkdtemp(prefix="btrkeep-web-", dir="/dev/shm"))
+    top = Path(tempfile.mkdtemp(prefix="web-", dir=session.folder()))
     top.chmod(0o755)
     yield top
     shutil.rmtree(top)
@@ -210,7 +211,7 @@ def test_a_dashboard_that_root_starts_is_the_user_whose_folder_it_has(place: Pat
     settings = made(tmp_path)
     (data := place / "data").mkdir(mode=0o700)
     of_stranger(data)
-    server = Server(replace(settings, data=data))
+    server = Server(replace(settings, data=data), readable().python, *WEB[1:])  # it reads libraries after it has become that user
     try:
         ids = re.search(
             r"^Uid:\t(.*)\nGid:\t(.*)\n(?:.*\n)*?Groups:\t(.*)$",
@@ -234,16 +235,16 @@ def test_completion_and_help_are_there() -> None:
 
 
 class Server:
-    def __init__(self, settings: Settings, *prefix: str) -> None:
+    def __init__(self, settings: Settings, *program: str | Path) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         words = ("--pool", "demo", "--state", settings.state, "--data", settings.data, "--socket", settings.socket)
         self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the server
         self.process = subprocess.Popen(
-            [*prefix, *WEB, *map(str, words), "--listen", f"127.0.0.1:{self.port}"],
+            [*program, *map(str, words), "--listen", f"127.0.0.1:{self.port}"],
             stderr=self.said,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, **readable().environment},
             cwd="/",
         )
         end = time.monotonic() + 60
@@ -287,11 +288,11 @@ class Server:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """As a user without rights where there is root to become it: the catalogue is read as it is read by the dashboard."""
-    top = Path(tempfile.mkdtemp(prefix="btrkeep-web-", dir="/dev/shm"))
+    top = Path(tempfile.mkdtemp(prefix="web-", dir=session.folder()))
     top.chmod(0o755)
     settings = made(top)
     cli(settings, "user", "add", "alice", "--role", "operator", given=f"{PASSWORD}\n")
-    prefix: tuple[str, ...] = ()
+    words: tuple[str | Path, ...] = WEB
     if os.geteuid() == 0:
         for path in (settings.data, *settings.data.iterdir()):
             os.chown(path, STRANGER, STRANGER)
@@ -299,8 +300,8 @@ def server() -> Iterator[Server]:
         for path in (settings.state, *settings.state.glob("catalogue.sqlite*")):
             os.chown(path, 0, STRANGER)
         (settings.state / "catalogue.sqlite").chmod(0o640)
-        prefix = ("setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups", "--bounding-set=-all", "--")
-    one = Server(settings, *prefix)
+        words = readable().run_as(STRANGER, *WEB[1:])
+    one = Server(settings, *words)
     try:
         yield one
     finally:

@@ -1,11 +1,14 @@
 """Pages about what the root service does not do at once, or not at all: a backup that waits, and a restore that it refuses."""
 
+import shlex
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.beds import btrfs, work
 from tests.beds.badssh import FAKESSH
 from tests.beds.dashboard import ADMIN, CUSTOMER, OPERATOR, Dashboard, own_folder, user_id
 from tests.beds.dashboard import serving as dashboard
@@ -18,7 +21,7 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 @dataclass
 class Site:
-    """`busy` is being backed up on the pool's only place while a test lasts; `next`, which is carol's, and `last` wait."""
+    """`busy` is being backed up on the pool's only place all the time; `next`, which is carol's, and `last` wait."""
 
     web: Dashboard
     service: Service
@@ -28,14 +31,19 @@ class Site:
         return self.web.ask("GET", path, Cookie=self.web.log_in(who)).text
 
 
-@pytest.fixture
-def site(shared_btrfs: Path) -> Iterator[Site]:
-    nights = Nights(shared_btrfs)
+@pytest.fixture(scope="module")
+def site(_shared_mount: Path) -> Iterator[Site]:
+    """Nobody changes anything of it."""
+    top = Path(tempfile.mkdtemp(prefix="waiting-", dir=_shared_mount)) / "top"
+    work("btrfs", "-q", "subvolume", "create", top)
+    nights = Nights(top)
     nights.state.parent.chmod(0o755)
     nights.settings("backup", concurrency=1)
     gate, log = nights.top / "gate", nights.top / "begun"
     script = nights.top / "gated-ssh"
-    script.write_text(f'#!/bin/bash\ntouch {log}\nuntil [ -e {gate} ]; do sleep 0.05; done\nexec {FAKESSH} "$@"\n')
+    script.write_text(
+        f'#!/bin/bash\ntouch {log}\nuntil [ -e {gate} ]; do sleep 0.05; done\nexec {shlex.quote(str(FAKESSH))} "$@"\n'
+    )
     script.chmod(0o755)
     (nights.source / "srv").mkdir()
     (nights.source / "srv/file").write_text("content")
@@ -57,6 +65,7 @@ def site(shared_btrfs: Path) -> Iterator[Site]:
         finally:
             gate.touch()
             wait_for(lambda: all(job["state"] in ("done", "failed") for job in service.agent().ask("jobs")))
+    btrfs.delete_subvolume(top, _shared_mount)
 
 
 def test_the_page_of_a_backup_that_waits_says_for_what(site: Site) -> None:

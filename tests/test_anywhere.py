@@ -1,0 +1,56 @@
+"""A checkout works wherever it lies: in a home that only its owner may enter, in a folder with a space, under any umask."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.beds import TOP, session, work
+from tests.beds.anyone import without_rights
+from tests.test_structure import tracked_files
+
+pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.btrfs]
+
+# A server and a command of ours without rights, a stand-in for ssh, and a signal that nohup has ignored.
+CHOSEN = (
+    "tests/test_beds.py::test_who_has_no_rights_runs_the_code_of_this_checkout_and_may_not_change_it",
+    "tests/web/test_gate_cli.py::test_somebody_logs_in_over_a_socket_and_sees_a_page",
+    "tests/backupd/test_cli_pool.py::test_somebody_who_is_not_root_is_told_so_in_one_line[status]",
+    "tests/backupd/test_command.py::test_the_probe_of_a_source_that_is_missing_fails",
+    "tests/btrfs/test_signals.py::test_a_terminal_that_goes_away_stops_the_run_cleanly[lines]",
+)
+
+
+@pytest.fixture
+def checkout() -> Iterator[Path]:
+    """A copy of this one, for root alone."""
+    home = Path(tempfile.mkdtemp(prefix="home-", dir=session.folder()))
+    top = home / "a folder"
+    for path in tracked_files():
+        (top / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(TOP / path, top / path)
+    work("chmod", "-R", "go=", home)
+    yield top
+    shutil.rmtree(home)
+
+
+def test_tests_pass_in_a_folder_of_roots_with_a_space_in_its_name_under_nohup_and_leave_nothing(
+    checkout: Path, tmp_path: Path
+) -> None:
+    place = checkout.parent / "place"  # where that session keeps its folders
+    place.mkdir(mode=0o755)
+    checkout.parent.chmod(0o711)
+    assert work(*without_rights(), "ls", checkout, check=False, cwd=Path("/")).returncode == 2
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", tmp_path / "tests", *CHOSEN)
+    done = work(
+        *("sh", "-c", 'umask 077; exec nohup env -u PYTEST_XDIST_WORKER "$@"', "-", sys.executable, *words),
+        cwd=checkout,
+        env={session.PLACE: str(place), "PYTHONPATH": str(checkout)},
+        check=False,
+    )
+    assert f"{len(CHOSEN)} passed" in done.stdout, done.stdout + done.stderr
+    assert list(place.iterdir()) == []
+    assert not session.mounts_below(place)
