@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import clock_for, json_option, load_config, now_option, see_writable
-from backupd.reconcile import all_rows, reconcile
+from backupd.reconcile import all_rows, point_all, reconcile
 from btrkeep.catalogue import Catalogue, CatalogueDamaged
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit
@@ -58,4 +58,5 @@ def _fill(pool: Pool, catalogue: Catalogue, since: str, trouble: list[str]) -> t
     count = catalogue.replace_backups(pool.id, all_rows(pool, trouble))
     since_then = reconcile(pool, catalogue, since)  # a hold may have been set after its host was read
     trouble += [text for text in since_then.trouble if text not in trouble]
+    point_all(pool, since)
     return count, since_then.locked

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from btrkeep.catalogue import RUN_OUTCOMES, Catalogue, PastRuns, Run
+from btrkeep.catalogue import KILLED, RUN_OUTCOMES, Catalogue, PastRuns, Run
 from web.data.alive import is_alive
 from web.telling import host_error, host_line
 
@@ -76,7 +76,7 @@ def as_shown(run: Run, runs: bool) -> LogRun:
         run.started,
         run.finished,
         (run.finished - run.started).total_seconds() if run.finished else None,
-        run.outcome or ("running" if runs else "killed"),
+        KILLED if run.killed else run.outcome or ("running" if runs else KILLED),
         run.backup,
         run.night,
         run.attempts,
