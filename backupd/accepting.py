@@ -7,13 +7,11 @@ from backupd.due import latest
 from backupd.notes import effective_state, read_notes, write_notes
 from backupd.reconcile import row_of
 from backupd.record import Record
-from backupd.working import final_backups
+from backupd.working import LATEST, final_backups, point_latest
 from btrkeep.catalogue import Catalogue
 from btrkeep.errors import Unfit, UsageError
 from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time
-
-LATEST = "latest"
 
 
 def _newest_first(pool: Pool, host: str, now: datetime) -> list[Record]:
@@ -41,4 +39,5 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
     row = row_of(pool, host, name)
     assert row is not None
     catalogue.put_backup(row)  # its state is what the notes make of it
+    point_latest(pool, host)
     return name

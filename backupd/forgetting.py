@@ -9,8 +9,9 @@ from datetime import datetime
 
 from backupd.expire.look import forgotten_at
 from backupd.holding import holds
-from backupd.notes import DELETING, EXPIRED, read_notes, write_notes
+from backupd.notes import ASKED, DELETING, EXPIRED, read_notes, write_notes
 from backupd.reconcile import row_of
+from backupd.working import point_latest
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError, UsageError
@@ -88,7 +89,9 @@ def take_back(pool: Pool, catalogue: Catalogue, host: str) -> list[str]:
     if not notes.forgotten:
         raise OperatorError(f"{host} is not forgotten", "there is nothing to take back")
     rows = {one.name: one.state for one in catalogue.backups(host)}
-    marked = [name for name in notes.backups if (notes.note(name, EXPIRED) or {}).get("why") == _WHY]
+    marked = [
+        name for name in notes.backups if (note := notes.note(name, EXPIRED)) and (note.get("why"), ASKED in note) == (_WHY, False)
+    ]
     back = sorted(name for name in marked if rows.get(name) != DELETING)
     for name in back:
         notes = notes.without(name, EXPIRED)
@@ -96,4 +99,5 @@ def take_back(pool: Pool, catalogue: Catalogue, host: str) -> list[str]:
     for name in back:
         if row := row_of(pool, host, name):
             catalogue.put_backup(row)
+    point_latest(pool, host)
     return back

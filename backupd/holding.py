@@ -16,13 +16,12 @@ from backupd.notes import DELETING, EXPIRED, HOLD, Notes, effective_state, read_
 from backupd.reconcile import row_of
 from backupd.record import COMPLETE, Record
 from backupd.retention import Hold
-from backupd.working import final_backups
+from backupd.working import LATEST, final_backups, point_latest
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.errors import Unfit, UsageError
 from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time
 
-LATEST = "latest"
 UNEXPIRED_FOR = timedelta(days=30)
 
 
@@ -127,6 +126,7 @@ class _Work:
         row = row_of(self.pool, self.host, name)
         assert row is not None
         self.catalogue.put_backup(row)
+        point_latest(self.pool, self.host)
         return row
 
 

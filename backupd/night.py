@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 from backupd import record as records
 from backupd.due import is_due, is_late, next_window, window_end
 from backupd.hostrun import HostRun
+from backupd.ledger import Ledger
 from backupd.scarcity import Scarcity, too_little_room
 from backupd.site import HostResult, Running, Site
 from backupd.slots import Places, slots_of
@@ -147,8 +148,13 @@ class Night:
         finally:
             for task in beside:
                 task.cancel()
-            self.site.observer.end()
+            self.site.observer.end(trouble=self._is_in_trouble())
         return self.results
+
+    def _is_in_trouble(self) -> bool:
+        """Whether an error is told afterwards: of the pool, or of the catalogue."""
+        catalogue = self.site.catalogue
+        return self.unusable is not None or (isinstance(catalogue, Ledger) and catalogue.trouble is not None)
 
     async def _worker(self) -> None:
         while entry := await self._next():
@@ -173,7 +179,7 @@ class Night:
 
     def _stop_for_room(self, host: str, why: str) -> None:
         """The host's transfer keeps what it has, and nothing new starts."""
-        self._nothing_starts(NoRoom(f"{host} was stopped: {why}", _TOO_MUCH))
+        self._nothing_starts(NoRoom(f"{host} was stopped: {why}", f"{_TOO_MUCH}, `backupd discard {host}` now"))
         run = self.runs[host]
         if not run.stopper.reason:  # one that is being stopped for another reason must not be discarded for this one
             run.stopped_for = records.ROOM

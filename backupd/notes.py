@@ -4,7 +4,9 @@ It lies beside the backups and is the truth; the catalogue's rows follow it. It 
 depends on it is done. One that cannot be read means that nothing of this host is deleted.
 
     {"format": 1, "backups": {NAME: {"accepted": {"at", "why"}, "hold": {"at", "until", "why"}, "expired": {"at", "why"}}},
-     "was": [OLDER NAMES], "forgotten": {"at"}}
+     "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}}}
+
+A backup that somebody asked to be deleted is expired with {"asked": {"last", "at_once"}} besides.
 """
 
 import json
@@ -22,18 +24,22 @@ FORMAT = 1
 NOTES = "notes.json"
 EXPIRED, DELETING = "expired", "deleting"
 ACCEPTED, HOLD = "accepted", "hold"  # keys of a backup's notes, beside EXPIRED
+ASKED = "asked"  # a key of EXPIRED: what was asked for with `backupd delete`
+_REMEMBERED = 500  # deletions by hand of a host: the newest
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
     """notes.json of a host. `backups`: by a backup's name and the note's key. `was`: names that the host had before it was renamed.
 
-    `forgotten`: the host was given up, all its backups may go.
+    `forgotten`: the host was given up, all its backups may go. `deleted`: what is gone because somebody asked for it, by name: when
+    that was, when it was gone, and why.
     """
 
     backups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     was: tuple[str, ...] = ()
     forgotten: Mapping[str, Any] | None = None
+    deleted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def note(self, name: str, key: str) -> Mapping[str, Any] | None:
         """One note of one backup."""
@@ -61,6 +67,14 @@ class Notes:
         others = {other: notes for other, notes in self.backups.items() if other != name}
         return replace(self, backups={**others, name: left} if left else others)
 
+    def gone(self, name: str, at: str) -> "Notes":
+        """The notes when that backup is deleted for good. One that somebody asked for is remembered."""
+        note, left = self.note(name, EXPIRED), self.without(name)
+        if not note or not note.get(ASKED):
+            return left
+        deleted = {**self.deleted, name: {"asked": note["at"], "at": at, "why": note.get("why") or ""}}
+        return replace(left, deleted=dict(sorted(deleted.items(), key=lambda item: str(item[1]["at"]))[-_REMEMBERED:]))
+
 
 def _moment(note: Mapping[str, Any] | None, key: str) -> datetime | None:
     return parse_time(note[key]) if note and note.get(key) else None
@@ -86,6 +100,7 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
         {name: {key: dict(note) for key, note in of.items()} for name, of in fields["backups"].items()},
         tuple(str(name) for name in fields.get("was", ())),
         dict(fields["forgotten"]) if fields.get("forgotten") else None,
+        {str(name): dict(one) for name, one in fields.get("deleted", {}).items()},
     )
     for name in notes.backups:  # whoever reads the notes may rely on their times
         notes.expired_at(name)
@@ -106,6 +121,8 @@ def text_of(notes: Notes) -> str:
         fields["was"] = list(notes.was)
     if notes.forgotten:
         fields["forgotten"] = notes.forgotten
+    if notes.deleted:
+        fields["deleted"] = notes.deleted
     return json.dumps(fields, indent=1) + "\n"
 
 

@@ -5,8 +5,9 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 
 from backupd.folders import hosts_of, names_of
@@ -14,8 +15,8 @@ from backupd.hardlinks import STAGING
 from backupd.notes import Notes, effective_state, read_notes
 from backupd.record import DATA, FINAL, PARTIAL, RECORD, UnreadableRecord, read
 from backupd.rows import agrees, backup_row
-from backupd.working import ours, recover
-from btrkeep.catalogue import Backup, Catalogue, NotedState, Run
+from backupd.working import ours, point_latest, recover
+from btrkeep.catalogue import KILLED, Backup, Catalogue, NotedState, Run
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import MARKER, WORKING, Pool
@@ -130,8 +131,9 @@ def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> Reconciled:
     for host in _staged_hosts(pool):
         with _told(done.trouble, f"{MARKER}/new/{host}"):
             _drop_staged(pool, host, since, done)
+    heard = {one.run_id: one.updated for one in catalogue.progress()} if dead else {}
     for run in dead:
-        _end_dead_run(catalogue, run)
+        _end_dead_run(catalogue, run, heard.get(run.id))
     return done
 
 
@@ -214,6 +216,7 @@ def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
         _add(pool, catalogue, host, WORKING)
     noted = [NotedState(host, one.name, one.state, one.outcome, one.held, one.expired) for one in rows.values() if one.name]
     stale = _stale(read_notes(pool.host(host)), rows.keys() & there, noted)
+    point_latest(pool, host)
     return {
         _ADDED: sum(_add(pool, catalogue, host, name) for name in there - rows.keys()),
         _DROPPED: len(rows.keys() - there),
@@ -231,10 +234,22 @@ def _add(pool: Pool, catalogue: Catalogue, host: str, name: str) -> bool:
     return row is not None
 
 
-def _end_dead_run(catalogue: Catalogue, run: Run) -> None:
-    """A run whose process is gone was killed. Its row says so, or, when its backup was final by then, what became of that."""
+def point_all(pool: Pool, since: str) -> None:
+    """The `latest` of every host that nobody works on."""
+    for host in hosts_of(pool):
+        with suppress(LockHeld, PoolUnusable), take_lock(pool.locks / f"host-{host}", RECONCILING, since):
+            point_latest(pool, host)
+
+
+def _end_dead_run(catalogue: Catalogue, run: Run, heard: datetime | None) -> None:
+    """A run whose process is gone was killed. Its row says so, or, when its backup was final by then, what became of that.
+
+    `heard`: when it last said how far it was.
+    """
     made = next((one for one in catalogue.backups(run.host) if one.name and one.started == run.started), None)
-    outcome = made.state if made and made.state in FINAL else "failed"
-    error = made.error if made else "the run was killed before it came to its end"
-    finished = (made and made.finished) or run.started
-    catalogue.finish_run(run.id, finished=finished, outcome=outcome, backup=made.name if made else None, error=error)
+    if made is None:
+        error, meaning = "the run was killed before it came to its end", KILLED if run.exit_code is None else run.meaning
+        catalogue.finish_run(run.id, finished=heard or run.started, outcome="failed", meaning=meaning, error=error)
+        return
+    outcome = made.state if made.state in FINAL else "failed"
+    catalogue.finish_run(run.id, finished=made.finished or run.started, outcome=outcome, backup=made.name, error=made.error)

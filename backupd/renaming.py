@@ -14,6 +14,7 @@ from backupd.folders import names_of
 from backupd.notes import read_notes, write_notes
 from backupd.reading import unread
 from backupd.reconcile import row_of
+from backupd.working import point_latest
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.problems import quoted
 from btrkeep.config.sources import name_fault
@@ -72,6 +73,7 @@ def rename(pool: Pool, catalogue: Catalogue, old: str, new: str) -> int:
         with _nobody_reads(pool, old):
             pool.host(old).rename(pool.host(new))
     commit(pool.hosts)
+    point_latest(pool, new)
     _in_catalogue(pool, catalogue, old, new)
     return sum(1 for name in names_of(pool, new) if name[0] != ".")
 

@@ -26,6 +26,7 @@ ENOUGH = 2  # so many newer complete backups make a suspect or failed one needle
 _KNOWN = (SUSPECT, FAILED)  # the states, besides complete, of which it is known what to do
 NO_POLICY = "no retention policy"
 STAMPED_IN_THE_FUTURE = "stamped in the future"
+BY_HAND = "deleted by hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,27 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """Somebody's word that a backup is to go (`backupd delete`), and why.
+
+    `last`: also when no other complete one is left. `at_once`: without grace.
+    """
+
+    why: str = ""
+    last: bool = False
+    at_once: bool = False
+
+
+def by_hand(asked: Asked | None) -> str:
+    """That somebody deleted it, and why; nothing when nobody did."""
+    return f"{BY_HAND}: {asked.why}" if asked and asked.why else BY_HAND if asked else ""
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A final backup. `state`: complete, suspect or failed, without regard to expiry; `expired`: when it was marked, or None.
 
-    `in_use`: it is the base of the run in progress, or of one that will be continued.
+    `in_use`: it is the base of the run in progress, or of one that will be continued. `asked`: somebody marked it, not a rule.
     """
 
     name: str
@@ -49,6 +67,7 @@ class Candidate:
     expired: datetime | None = None
     hold: Hold | None = None
     in_use: bool = False
+    asked: Asked | None = None
 
     def marked(self, now: datetime) -> datetime | None:
         """When it was marked; None when it was not, or the mark is stamped in the future: then its grace would end in years."""
@@ -94,10 +113,42 @@ def decide(
 ) -> list[Decision]:
     """One decision for each candidate, oldest first.
 
-    Give all final backups of the host, those that are marked expired too: until they are deleted they count as what they are.
+    Give all final backups of the host, those that are marked expired too: until they are deleted they count as what they are,
+    but for those that somebody asked to be deleted: what becomes of the others is the same as if these had gone already.
     `forgotten`: when the host was given up; then everything goes, whatever floors there are.
     """
-    backups = sorted(candidates, key=lambda backup: (backup.started, backup.name))
+    ordered = sorted(candidates, key=lambda backup: (backup.started, backup.name))
+    asked = _asked_to_go(ordered, now) if forgotten is None else {}
+    rest = _by_policy([one for one in ordered if one.name not in asked] if asked else ordered, policy, zone, now, forgotten)
+    if not asked:
+        return rest
+    by_name = {one.name: one for one in (*rest, *(_by_word(one, policy, now) for one in asked.values()))}
+    return [by_name[one.name] for one in ordered]
+
+
+def _asked_to_go(backups: Sequence[Candidate], now: datetime) -> dict[str, Candidate]:
+    """Those that were asked to be deleted, by name; a complete one only when another stays, or when it was asked for as the last.
+
+    When it was asked for, another did stay. That may have gone since, by hand.
+    """
+    asked = {one.name: one for one in backups if one.asked}
+    if not asked or any(_counts(one, latest(now)) for one in backups if not one.asked):
+        return asked
+    return {name: one for name, one in asked.items() if one.state != COMPLETE or (one.asked and one.asked.last)}
+
+
+def _by_word(backup: Candidate, policy: Retention, now: datetime) -> Decision:
+    """What becomes of one that was asked to be deleted: a hold keeps it, and so does a run that grew from it."""
+    assert backup.asked is not None
+    if kept := tuple(_kept_by_itself(backup, now)):
+        return Decision(backup.name, True, kept, None)
+    grace = timedelta(0) if backup.asked.at_once else timedelta(seconds=policy.grace)
+    return Decision(backup.name, False, (by_hand(backup.asked),), (backup.marked(now) or now) + grace)
+
+
+def _by_policy(
+    backups: Sequence[Candidate], policy: Retention, zone: ZoneInfo, now: datetime, forgotten: datetime | None
+) -> list[Decision]:
     reasons: list[list[str]] = [[] for _ in backups]
     if forgotten is None:
         for place, reason in _kept(backups, policy, zone, now, reasons):
@@ -193,12 +244,17 @@ def _by_itself(backups: Sequence[Candidate], now: datetime) -> Iterator[tuple[in
     """What keeps a backup whatever there is beside it."""
     end = latest(now)
     for place, backup in enumerate(backups):
-        if backup.in_use:
-            yield place, "base of the run in progress"
-        if backup.hold and (backup.hold.until is None or now < backup.hold.until):
-            yield place, _held(backup.hold)
+        for reason in _kept_by_itself(backup, now):
+            yield place, reason
         if backup.started > end:
             yield place, STAMPED_IN_THE_FUTURE
+
+
+def _kept_by_itself(backup: Candidate, now: datetime) -> Iterator[str]:
+    if backup.in_use:
+        yield "base of the run in progress"
+    if backup.hold and (backup.hold.until is None or now < backup.hold.until):
+        yield _held(backup.hold)
 
 
 def _held(hold: Hold) -> str:

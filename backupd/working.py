@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from backupd.record import DATA, FINAL, Record
 from backupd.synced import is_synced, mark_synced, take_mark
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
-from btrkeep.pool.atomic import with_reserve
+from btrkeep.pool.atomic import link_atomically, with_reserve
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import Subvolume, create, delete, describe, set_read_only, snapshot
 from btrkeep.pool.syncfs import Syncfs
@@ -32,6 +32,8 @@ from btrkeep.units import backup_name, counted, parse_backup_name, printable
 log = logging.getLogger(__name__)
 
 _CLOCK_TOLERANCE = timedelta(minutes=5)
+LATEST = "latest"
+"""The newest complete backup of a host: the name of a symlink in its folder, and in commands."""
 
 
 class FinalBackup(NamedTuple):
@@ -117,17 +119,20 @@ def final_backups(pool: Pool, host: str) -> Iterator[FinalBackup]:
                 yield FinalBackup(path, *found)
 
 
-def find_base(pool: Pool, host: str, now: datetime) -> FinalBackup | None:
-    """The newest complete backup, from the pool itself. One stamped in the future is a base only when there is no other."""
+def find_base(pool: Pool, host: str, now: datetime | None) -> FinalBackup | None:
+    """The newest complete backup, from the pool itself. One stamped in the future is a base only when there is no other.
+
+    Without `now`, in a rehearsal, no stamp is in the future. Raises UnreadableRecord when the notes cannot be read.
+    """
     return _find_base(pool, host, now, read_notes(pool.host(host)))
 
 
-def _find_base(pool: Pool, host: str, now: datetime, notes: Notes) -> FinalBackup | None:
+def _find_base(pool: Pool, host: str, now: datetime | None, notes: Notes) -> FinalBackup | None:
     future = None
     for backup in final_backups(pool, host):
         if effective_state(backup.record, notes) != records.COMPLETE:
             continue
-        if backup.record.started <= now + _CLOCK_TOLERANCE:
+        if now is None or backup.record.started <= now + _CLOCK_TOLERANCE:
             return backup
         future = future or backup
     return future
@@ -147,28 +152,36 @@ def recover(pool: Pool, host: str) -> Record | None:
     record = found[1]
     if record.state not in FINAL or not record.name:
         return None
-    _rename(path, record.name)
+    _rename(pool, path, record.name)
     return record
 
 
-def _rename(path: Path, name: str) -> Path:
+def _rename(pool: Pool, path: Path, name: str) -> Path:
     final = path.with_name(name)
     if os.path.lexists(final):
         raise NotOurs(f"{final} is there already, so {path} cannot take its name", "look at both, and move one of them away")
     path.rename(final)
-    _point_latest(final)
+    point_latest(pool, path.parent.name)
     return final
 
 
-def _point_latest(final: Path) -> None:
-    """Moves the `latest` symlink: a convenience for people, never trusted by us, so never in the way either."""
-    latest = final.with_name("latest")
-    temporary = final.with_name(".latest.new")
-    if latest.is_symlink() or not latest.exists():
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-            temporary.symlink_to(final.name)
-            temporary.replace(latest)
+def newest_complete(pool: Pool, host: str) -> str | None:
+    """What `latest` means: the backup from which the next one grows, None when none is complete. Raises UnreadableRecord."""
+    found = find_base(pool, host, None if pool.rehearsal else datetime.now(UTC))
+    return found.path.name if found else None
+
+
+def point_latest(pool: Pool, host: str) -> None:
+    """Has the symlink `latest` name the newest complete backup; without one there is no link.
+
+    For whoever changes what is complete, under the host's lock. A convenience for people, never trusted by us, so never in the way.
+    """
+    latest = pool.host(host) / LATEST
+    try:
+        name = newest_complete(pool, host)
+        link_atomically(latest, name)
+    except (OperatorError, OSError) as error:  # notes that cannot be read: nobody knows what is complete
+        log.info("%s: %s", latest, error)
 
 
 def _never() -> bool:
@@ -443,7 +456,7 @@ def finalise(pool: Pool, prepared: Prepared, record: Record, disk: Syncfs) -> tu
     _sync_or_discard(prepared, disk)
     set_read_only(prepared.path)
     assert named.name is not None
-    return _rename(prepared.path, named.name), named
+    return _rename(pool, prepared.path, named.name), named
 
 
 def _without_doubt(prepared: Prepared, record: Record) -> Record:

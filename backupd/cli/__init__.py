@@ -31,6 +31,8 @@ COMMANDS = {
     "release": "end the hold of a backup",
     "retention": "what is kept, and why",
     "expire": "delete what the retention no longer keeps",
+    "delete": "delete backups by name, with the grace of all others or at once",
+    "discard": "give up what a host has unfinished",
     "unexpire": "take an expired backup back while its grace lasts",
     "progress": "watch the kernel drop deleted subvolumes",
     "sample": "note how the pool is, for a timer",

@@ -13,8 +13,9 @@ from backupd.files.listing import listing
 from backupd.files.near import entry_at, path_given
 from backupd.files.objects import backup_object
 from backupd.files.tree import Entry
-from backupd.files.which import LATEST, parse_which
+from backupd.files.which import NEWEST, parse_which
 from backupd.files.words import entry_object, shown
+from backupd.working import LATEST
 from btrkeep.cli import stream_object
 from btrkeep.errors import UsageError
 from btrkeep.units import counted
@@ -39,7 +40,7 @@ def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: 
     """
     pool, zone = pool_of(ctx, now)
     name, which = parse_which(host)
-    if at and which != LATEST:
+    if at and which not in (NEWEST, LATEST):
         raise UsageError(f"--at and @{which} exclude each other", f"leave one of them out: `backupd browse {name} --at {at}`")
     wanted = path_given(path)
     with looked(pool, name, which, end_of(at, zone) if at else now) as found:

@@ -15,7 +15,7 @@ from backupd.files.comparing import ADDED, CHANGED, KIND, REMOVED, Difference, S
 from backupd.files.near import entry_at, path_given
 from backupd.files.objects import backup_object, difference_object, sum_object
 from backupd.files.tree import Entry
-from backupd.files.which import LATEST
+from backupd.files.which import NEWEST
 from backupd.files.words import shown, time_words
 from btrkeep.cli import echo_json, stream_object
 from btrkeep.errors import UsageError
@@ -29,7 +29,7 @@ _LINES = {"+": "green", "-": "red", "@": "cyan"}
 @click.argument("host", shell_complete=complete_which)
 @click.argument("path", shell_complete=complete_path)
 @click.argument("before", metavar="BACKUP", shell_complete=complete_name)
-@click.argument("after", metavar="[BACKUP]", required=False, default=LATEST, shell_complete=complete_name)
+@click.argument("after", metavar="[BACKUP]", required=False, default=NEWEST, shell_complete=complete_name)
 @click.option("--content", is_flag=True, help="Read files of the same size and time too, unless they are known to be the same.")
 @click.option("--all", "everything", is_flag=True, help="Every name below a folder that only one backup has, too.")
 @click.option("--text", is_flag=True, help="The lines that differ of a text file.")

@@ -2,23 +2,25 @@
 
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
 import click
 
-from backupd.cli.context import Opened, json_option, load_config, now_option, opened, see_writable
+from backupd.cli.context import json_option, load_config, now_option, opened, see_writable
 from backupd.cli.expiry_view import JsonWatcher, LineWatcher, echo_rehearsal, rehearsal_as_json, summary_as_json
+from backupd.cli.names import complete_host_of_pool, see_host_or_folder
 from backupd.doubts import see
 from backupd.expire.option import MountOption
 from backupd.expire.report import Summary, Watcher
-from backupd.expire.run import Expiry, make_rehearsal
+from backupd.expire.run import EVERYTHING, Expiry, Scope, make_rehearsal
 from backupd.expire.site import ExpirySite
 from backupd.guards import Forced
 from backupd.history import keep
 from btrkeep.cli import echo_json
 from btrkeep.config import Config
-from btrkeep.errors import Exit, LockHeld
+from btrkeep.errors import Exit, LockHeld, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.service import is_service
@@ -29,7 +31,9 @@ LOCK = "expire"
 
 
 @click.command("expire")
+@click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host_of_pool)
 @click.option("--dry-run", is_flag=True, help="Say what would be marked and deleted, and why; change nothing.")
+@click.option("--skip-grace", is_flag=True, help="Delete without waiting for the grace to end; only with the names of hosts.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="Delete at most N backups in this run.")
 @click.option(
     "--force",
@@ -49,7 +53,9 @@ LOCK = "expire"
 @click.pass_context
 def command(
     ctx: click.Context,
+    hosts: tuple[str, ...],
     dry_run: bool,
+    skip_grace: bool,
     limit: int | None,
     force: tuple[str, ...],
     wait: bool,
@@ -58,13 +64,16 @@ def command(
     as_json: bool,
     now: datetime | None,
 ) -> int:
-    """Delete the backups that the retention no longer keeps.
+    """Delete the backups that the retention no longer keeps, of all hosts or of each HOST that is named.
 
     What no rule keeps any more is marked as expired first and stays restorable for its grace (`backupd unexpire` takes it back).
     What was marked longer ago than that is deleted, a few at a time, so that never more than `max_orphans` deleted subvolumes
     wait for the kernel's cleaner. It may be stopped at any time, the next run goes on. It returns when its deletions are safely on
     disk; the kernel may still be dropping the last of them (`backupd progress`), unless --wait is given, or a mount option was
     switched.
+
+    --skip-grace deletes at once what waits for the end of its grace and what no rule keeps any more, for room that is needed now.
+    It cannot be taken back.
 
     A host of which too much would go at once is left out, a pool of which too much would go is left alone, and so it is when the
     clock cannot be right; --force overrides that. Holds always count.
@@ -73,23 +82,37 @@ def command(
     """
     if restore_mount_option:
         return _restore(ctx)
+    if skip_grace and not hosts:
+        raise UsageError("--skip-grace is for hosts that are named", "`backupd expire HOST --skip-grace`")
     with opened(ctx, now, writes=not dry_run) as site:
         forced = Forced.parse(force, {*site.config.hosts, *site.catalogue.hosts()})
-        watcher = _told(_watcher(as_json=as_json))
+        watcher = _told(watcher_of(as_json=as_json))
         moment = site.clock.now().replace(microsecond=0)  # what notes.json can hold
+        for host in hosts:
+            see_host_or_folder(site, host)
         config = _yielding(site.config) if yield_to_backups else site.config
+        config = _without_grace(config, hosts) if skip_grace else config
+        scope = Scope(frozenset(hosts)) if hosts else EVERYTHING
         expiry_site = ExpirySite(config, site.pool, site.catalogue, moment, watcher)
         if dry_run:
-            return _rehearse(expiry_site, forced, limit, as_json=as_json)
-        return _expire(site, expiry_site, forced, limit, wait=wait, as_json=as_json)
+            return _rehearse(expiry_site, forced, scope, limit, as_json=as_json)
+        return _expire(expiry_site, forced, scope, limit, wait=wait, as_json=as_json)
 
 
 def _yielding(config: Config) -> Config:
     return replace(config, expiry=replace(config.expiry, yield_to_backups=True))
 
 
-def _rehearse(site: ExpirySite, forced: Forced, limit: int | None, *, as_json: bool) -> int:
-    plan = make_rehearsal(site, forced)
+def _without_grace(config: Config, hosts: Sequence[str]) -> Config:
+    """The configuration in which these hosts have none; the pool's is that of a host that is not configured any more."""
+    changed = {
+        name: replace(host, retention=replace(host.retention, grace=0.0)) for name, host in config.hosts.items() if name in hosts
+    }
+    return replace(config, hosts={**config.hosts, **changed}, retention=replace(config.retention, grace=0.0))
+
+
+def _rehearse(site: ExpirySite, forced: Forced, scope: Scope, limit: int | None, *, as_json: bool) -> int:
+    plan = make_rehearsal(site, forced, scope)
     if as_json:
         echo_json(rehearsal_as_json(plan, site.summary, limit))
     else:
@@ -97,22 +120,27 @@ def _rehearse(site: ExpirySite, forced: Forced, limit: int | None, *, as_json: b
     return Exit.OK if site.summary.good else Exit.ATTENTION
 
 
-def _expire(opened_site: Opened, site: ExpirySite, forced: Forced, limit: int | None, *, wait: bool, as_json: bool) -> int:
-    for number in ending():
-        signal.signal(number, lambda seen, _frame: site.stopper.stop(seen))
-    with take_lock(opened_site.pool.locks / LOCK, "backupd expire", format_time(site.now)):
-        for notice in opened_site.config.notices:
+def _expire(site: ExpirySite, forced: Forced, scope: Scope, limit: int | None, *, wait: bool, as_json: bool) -> int:
+    with take_lock(site.pool.locks / LOCK, "backupd expire", format_time(site.now)):
+        for notice in site.config.notices:
             site.watcher.notice(notice)
-        try:
-            summary = Expiry(site, forced, limit, wait=wait).run()
-        finally:
-            site.watcher.end(site.summary)
-        see(site.pool, site.catalogue, opened_site.clock.now())
+        summary = carry_out(site, forced, scope, limit, wait=wait)
+        see(site.pool, site.catalogue, site.now)
         if why := keep(site.pool, site.catalogue, site.now):
             site.watcher.notice(f"the pool's copy of the history is as old as it was: {why}")
     if as_json:
         echo_json(summary_as_json(summary))
     return exit_status(summary)
+
+
+def carry_out(site: ExpirySite, forced: Forced, scope: Scope, limit: int | None, *, wait: bool) -> Summary:
+    """An expiry that signals stop, and that is told of. The caller has its lock."""
+    for number in ending():
+        signal.signal(number, lambda seen, _frame: site.stopper.stop(seen))
+    try:
+        return Expiry(site, forced, limit, wait=wait, scope=scope).run()
+    finally:
+        site.watcher.end(site.summary)
 
 
 def exit_status(summary: Summary) -> int:
@@ -122,7 +150,8 @@ def exit_status(summary: Summary) -> int:
     return Exit.OK if summary.good else Exit.ATTENTION
 
 
-def _watcher(*, as_json: bool) -> Watcher:
+def watcher_of(*, as_json: bool) -> Watcher:
+    """Who is told, on a terminal or elsewhere."""
     if as_json:
         return JsonWatcher()
     if os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb":

@@ -104,7 +104,7 @@ class LineWatcher:
         for text in plan_notices(plan):
             self.notice(text)
         if (count := plan.count("delete")) and not plan.stop:
-            say(f"deleting {counted(count, 'backup')} whose grace is over")
+            say(f"deleting {counted(count, 'backup')}")
 
     def progress(self, now: Progress) -> None: ...
 

@@ -18,8 +18,9 @@ import click
 from backupd.cli.context import clock_for, load_config
 from backupd.cli.names import completing, moment_of
 from backupd.files.tree import Tree
-from backupd.files.which import LATEST, Restorable, find, parse_which
+from backupd.files.which import NEWEST, Restorable, find, parse_which
 from backupd.folders import hosts_of, names_of
+from backupd.working import LATEST
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import WORKING, Pool, open_pool
 
@@ -59,7 +60,7 @@ def end_of(day: date, zone: ZoneInfo) -> datetime:
 
 
 @contextmanager
-def looked(pool: Pool, host: str, which: str = LATEST, at: datetime | None = None) -> Iterator[Looked]:
+def looked(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None) -> Iterator[Looked]:
     """The backup that is meant, open. Raises UsageError; OperatorError for what cannot be read while the context lasts."""
     backup = find(pool, host, which, at)
     with reading(f"{backup.host}@{backup.name}"), Tree(backup.path) as tree:

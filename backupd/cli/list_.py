@@ -1,6 +1,7 @@
 """`backupd list`: the backups that there are."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -10,14 +11,15 @@ import click
 from backupd.cli.context import Opened, json_option, now_option, opened
 from backupd.cli.names import complete_host_of_pool, see_host_or_folder
 from backupd.due import latest
-from backupd.expire.look import hold_of, policy_of
+from backupd.expire.look import asked_of, hold_of, policy_of
 from backupd.holding import hold_fields, is_held
 from backupd.notes import Notes, read_notes
-from backupd.record import UnreadableRecord
-from backupd.retention import goes_words
+from backupd.record import PARTIAL, RUNNING, UnreadableRecord
+from backupd.retention import Asked, by_hand, goes_words
 from backupd.rows import NO_NOTES, hold_words
 from btrkeep.catalogue import Backup
 from btrkeep.cli import stream_json, table
+from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
 _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial": "yellow", "running": "cyan"}
@@ -47,15 +49,24 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
         if host:
             see_host_or_folder(site, host)
         if as_json:
-            stream_json(_objects(site, site.catalogue.backups(host)))
+            stream_json(_objects(site, _as_they_are(site, site.catalogue.backups(host))))
             return 0
         every = host or everything
         now_latest = latest(site.clock.now())
         backups: Iterable[Backup] = site.catalogue.backups(host) if every else site.catalogue.newest_backups(now_latest)
         later = _Later(site)
-        rows = [_row(backup, later) for backup in backups]
+        rows = [_row(backup, later) for backup in _as_they_are(site, backups)]
     click.echo(table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"], spare=["STARTED"]) if rows else _NONE[site.lost])
+    if rows and not every:
+        click.echo("These are the newest of each host: `backupd list HOST` shows all of one, --all those of every host.")
     return 0
+
+
+def _as_they_are(site: Opened, backups: Iterable[Backup]) -> Iterator[Backup]:
+    """What a killed run was at is partial, before the next one has put that right."""
+    alive = {run.host for run in site.catalogue.unfinished_runs() if start_time(run.pid) == run.pid_started}
+    for backup in backups:
+        yield replace(backup, state=PARTIAL) if backup.state == RUNNING and backup.host not in alive else backup
 
 
 class _Later:
@@ -77,10 +88,17 @@ class _Later:
         return hold_words(notes, name) if is_held(hold_of(notes, name), self.now) else None
 
     def _of(self, backup: Backup) -> tuple[Notes, str]:
-        return (self._notes(backup.host) if backup.held and backup.name else NO_NOTES), backup.name or ""
+        said = (backup.held or backup.expired) and backup.name
+        return (self._notes(backup.host) if said else NO_NOTES), backup.name or ""
+
+    def asked(self, backup: Backup) -> Asked | None:
+        """What somebody asked for who deleted it."""
+        return asked_of(*self._of(backup))
 
     def goes(self, backup: Backup) -> datetime | None:
         """When an expired one may be deleted."""
+        if (asked := self.asked(backup)) and asked.at_once:
+            return backup.expired
         return backup.expired + timedelta(seconds=policy_of(self.config, backup.host).grace) if backup.expired else None
 
 
@@ -132,5 +150,11 @@ def _remark(backup: Backup, later: _Later) -> str:
     goes, warnings = later.goes(backup), backup.warnings
     wrong = backup.error or (f"{counted(len(warnings), 'warning')}: {warnings[0]}" if warnings else None)
     ahead = "stamped in the future: a clock was wrong" if backup.started > latest(later.now) else None
-    found = [goes_words(goes, later.now) if goes else None, later.hold_words(backup) if backup.held else None, ahead, wrong]
+    found = [
+        goes_words(goes, later.now) if goes else None,
+        by_hand(later.asked(backup)),
+        later.hold_words(backup) if backup.held else None,
+        ahead,
+        wrong,
+    ]
     return "; ".join(words for words in found if words)

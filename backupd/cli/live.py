@@ -63,14 +63,14 @@ class LiveObserver:
         """Something worth saying."""
         self.console.print(Text(printable(text), style="cyan"))
 
-    def end(self) -> None:
+    def end(self, *, trouble: bool = False) -> None:
         """The run is over."""
         if self._task:
             self._task.cancel()
         if self._live:
             self._live.stop()
             self._live = None
-        self.console.print(Text(summary_line(self.results, self.hosts, time.monotonic() - self.begun), style="bold"))
+        self.console.print(Text(summary_line(self.results, self.hosts, time.monotonic() - self.begun, trouble), style="bold"))
 
     def _picture(self) -> Group:
         rows = [_cells(running) for running in self.running.values()]

@@ -1,17 +1,22 @@
 """`backupd log`: past runs, and what rsync said."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import click
 
 from backupd.cli.context import complete_host, json_option, now_option, opened, see_host
-from btrkeep.catalogue import Run
+from backupd.expire.look import asked_of
+from backupd.notes import EXPIRED, read_notes
+from backupd.record import UnreadableRecord
+from btrkeep.catalogue import KILLED, Run
 from btrkeep.cli import echo_json
+from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
 from btrkeep.units import elapsed, format_duration, format_size, format_time, printable
 
-_COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial": "yellow", "skipped": "cyan"}
+_COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial": "yellow", "skipped": "cyan", KILLED: "red"}
 
 
 @click.command("log")
@@ -23,30 +28,49 @@ _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial"
 def command(ctx: click.Context, host: str | None, limit: int, as_json: bool, now: datetime | None) -> int:
     """Past runs, newest first, with rsync's exit status, what it means, and its last error lines.
 
-    A run is one try to back up one host. Runs are remembered when their backups are long gone, and also when none came of them.
+    A run is one try to back up one host. Runs are remembered when their backups are long gone, and also when none came of them. One
+    that was killed lasted at least as long as is shown. What somebody deleted by hand (`backupd delete`) is named, with the reason.
     """
     with opened(ctx, now) as site:
         if host:
             see_host(site.config, site.catalogue, host)
         runs = site.catalogue.runs(host, limit)
+        deleted = _deleted(site.pool, runs)
     if as_json:
-        echo_json([_as_json(run) for run in runs])
+        echo_json([_as_json(run, deleted.get((run.host, run.backup))) for run in runs])
         return 0
     width = max((len(printable(run.host)) for run in runs), default=0)
     for run in runs:
-        _show(run, width)
+        _show(run, width, deleted.get((run.host, run.backup)))
     if not runs:
         click.echo("no run is known" if site.lost else "no runs yet")
     return 0
 
 
 def _outcome(run: Run) -> str:
-    if run.outcome:
+    """The run's outcome; without one it is running, or was killed, as was one that is known as that by now."""
+    if run.outcome and not run.killed:
         return run.outcome
-    return "running" if start_time(run.pid) == run.pid_started else "killed"
+    return "running" if not run.outcome and start_time(run.pid) == run.pid_started else KILLED
 
 
-def _as_json(run: Run) -> dict[str, Any]:
+def _deleted(pool: Pool, runs: Sequence[Run]) -> dict[tuple[str, str | None], Mapping[str, str | None]]:
+    """What became of those backups of the runs that somebody asked to be deleted: when that was, when it was done, and why."""
+    found: dict[tuple[str, str | None], Mapping[str, str | None]] = {}
+    for host in {run.host for run in runs if run.backup}:
+        try:
+            notes = read_notes(pool.host(host))
+        except UnreadableRecord:  # the log is there to be read when something is wrong
+            continue
+        for name, note in notes.backups.items():
+            if asked := asked_of(notes, name):
+                found[host, name] = {"asked": str(note[EXPIRED]["at"]), "at": None, "why": asked.why}
+        for name, gone in notes.deleted.items():
+            found[host, name] = {key: str(gone.get(key) or "") for key in ("asked", "at", "why")}
+    return found
+
+
+def _as_json(run: Run, deleted: Mapping[str, str | None] | None) -> dict[str, Any]:
     return {
         "host": run.host,
         "started": format_time(run.started),
@@ -64,18 +88,29 @@ def _as_json(run: Run) -> dict[str, Any]:
         "received_bytes": run.received_bytes,
         "rsync_version": run.rsync_version,
         "protocol": run.protocol,
+        "deleted": deleted,
     }
 
 
-def _show(run: Run, width: int) -> None:
+_WITHOUT_STATUS = {"running": "rsync has not ended", KILLED: "nobody knows how rsync ended"}
+
+
+def _show(run: Run, width: int, deleted: Mapping[str, str | None] | None) -> None:
     outcome = _outcome(run)
-    took = format_duration(elapsed(run.started, run.finished))
-    said = f"rsync {run.exit_code}: {run.meaning}" if run.exit_code is not None else "rsync did not run"
+    is_known = run.finished is not None and not (run.killed and run.finished == run.started)
+    took = format_duration(elapsed(run.started, run.finished)) if is_known else "-"
+    said = _WITHOUT_STATUS.get(outcome, "rsync did not run")
+    if run.exit_code is not None:
+        said = f"rsync {run.exit_code}: {run.meaning}"
     new = f", {format_size(run.literal_bytes)} new" if run.literal_bytes else ""
     tries = f", {run.attempts} attempts" if run.attempts > 1 else ""
     coloured = click.style(f"{outcome:8}", fg=_COLOURS.get(outcome))
     click.echo(f"{format_time(run.started)}  {printable(run.host):{width}}  {coloured}  {took}{new}{tries}; {said}")
     if run.error:
         click.echo(f"    {printable(run.error)}")
+    if deleted:
+        what = f"deleted {deleted['at']}" if deleted["at"] else "has expired"
+        why = f": {printable(deleted['why'])}" if deleted["why"] else ""
+        click.echo(f"    {run.backup} {what}, asked for {deleted['asked']}{why}")
     for line in run.last_lines:
         click.echo(f"    | {printable(line)}")

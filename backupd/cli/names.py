@@ -14,13 +14,13 @@ import click
 from backupd.cli.context import Opened, opened
 from backupd.folders import hosts_of, names_of
 from backupd.notes import EXPIRED, HOLD, read_notes
+from backupd.working import LATEST
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import WORKING, Pool, open_pool
 from btrkeep.units import format_time, parse_time
 
-LATEST = "latest"
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 

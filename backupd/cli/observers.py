@@ -26,10 +26,13 @@ def result_line(result: HostResult) -> str:
     return "; ".join(parts)
 
 
-def summary_line(results: Sequence[HostResult], hosts: int, seconds: float) -> str:
-    """The whole run in one line; `hosts`: how many it was to back up, which are more than have a result when something ended it."""
+def summary_line(results: Sequence[HostResult], hosts: int, seconds: float, trouble: bool) -> str:
+    """The whole run in one line; `hosts`: how many it was to back up, which are more than have a result when something ended it.
+
+    `trouble`: an error is told besides, after which nobody believes that all was well.
+    """
     if not hosts:
-        return "nothing was due"
+        return "no host was backed up" if trouble else "nothing was due"
     counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in COLOURS}
     counts["not started"] = hosts - len(results)
     told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
@@ -80,9 +83,9 @@ class LineObserver:
         """Something worth saying."""
         say(f"note: {printable(text)}")
 
-    def end(self) -> None:
+    def end(self, *, trouble: bool = False) -> None:
         """The run is over."""
-        say(summary_line(self.results, self.hosts, time.monotonic() - self.begun))
+        say(summary_line(self.results, self.hosts, time.monotonic() - self.begun, trouble))
 
 
 class JsonObserver:
@@ -91,7 +94,7 @@ class JsonObserver:
     def begin(self, hosts: Sequence[str]) -> None: ...
     def started(self, running: Running) -> None: ...
     def finished(self, result: HostResult) -> None: ...
-    def end(self) -> None: ...
+    def end(self, *, trouble: bool = False) -> None: ...
 
     def notice(self, text: str) -> None:
         """Something worth saying."""

@@ -9,7 +9,7 @@ from backupd.cli.context import clock_for, json_option, load_config, now_option,
 from backupd.clock import Clock
 from backupd.doubts import see
 from backupd.history import BroughtBack, bring_back
-from backupd.reconcile import all_rows, reconcile
+from backupd.reconcile import all_rows, point_all, reconcile
 from btrkeep.catalogue import Catalogue, CatalogueDamaged
 from btrkeep.catalogue.history import COLUMNS
 from btrkeep.cli import echo_json
@@ -82,6 +82,7 @@ def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, trouble: list[str]) ->
     count = catalogue.replace_backups(pool.id, all_rows(pool, trouble))
     since_then = reconcile(pool, catalogue, format_time(clock.now()))  # a hold may have been set after its host was read
     trouble += [text for text in since_then.trouble if text not in trouble]
+    point_all(pool, format_time(clock.now()))
     history = bring_back(pool, catalogue)
     see(pool, catalogue, clock.now())
     return count, since_then.locked, history

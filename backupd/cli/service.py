@@ -44,10 +44,10 @@ class ToldObserver:
         """Something worth saying, but no state."""
         self._shown.notice(text)
 
-    def end(self) -> None:
+    def end(self, *, trouble: bool = False) -> None:
         """The run is over."""
-        self._status.say(summary_line(self._results, self._hosts, time.monotonic() - self._begun))
-        self._shown.end()
+        self._status.say(summary_line(self._results, self._hosts, time.monotonic() - self._begun, trouble))
+        self._shown.end(trouble=trouble)
 
     def _line(self) -> str:
         wrong = sum(not result.good for result in self._results)

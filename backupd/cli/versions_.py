@@ -12,8 +12,9 @@ from backupd.files.history import THERE, UNREADABLE, Gone, History, Version
 from backupd.files.near import missing, path_given
 from backupd.files.objects import history_object
 from backupd.files.versions import versions
-from backupd.files.which import LATEST, parse_which, restorable
+from backupd.files.which import NEWEST, parse_which, restorable
 from backupd.files.words import shown, time_words
+from backupd.working import LATEST
 from btrkeep.cli import echo_json, table
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool
@@ -42,7 +43,7 @@ def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bo
     """
     pool, _ = pool_of(ctx, now)
     name, which = parse_which(host)
-    if which != LATEST:
+    if which not in (NEWEST, LATEST):
         raise UsageError(f"versions are those of all backups, not of {which} alone", f"`backupd versions {name} {path}`")
     history = _history(pool, name, path_given(path), content, now)
     if as_json:
@@ -59,7 +60,7 @@ def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | 
     if not history.versions:
         if any(one.found == UNREADABLE for one in history.backups):
             raise OperatorError(f"{shown(path)} of {host} cannot be read", "see dmesg, and `backupd scrub`")
-        with looked(pool, host, LATEST, now) as found:
+        with looked(pool, host, NEWEST, now) as found:
             raise missing(found.tree, path, host)
     return history
 

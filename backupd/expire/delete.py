@@ -19,6 +19,7 @@ from backupd.expire.report import Deleted
 from backupd.expire.site import ExpirySite
 from backupd.notes import EXPIRED
 from backupd.reading import unread
+from backupd.working import point_latest
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.subvolume import Subvolume, delete
 
@@ -116,6 +117,7 @@ class Deleter:
                 kept.append(name)
         if len(kept) + len(put_off) < len(names) and host not in self.hosts[-1:]:
             self.hosts.append(host)
+        point_latest(self.site.pool, host)
         self.site.catalogue.set_states([(host, name, EXPIRED, seen.notes.expired_at(name)) for name in (*kept, *put_off)])
         return tuple(put_off)
 

@@ -15,13 +15,13 @@ from backupd.expire.queue import Queue
 from backupd.expire.site import ExpirySite
 from backupd.folders import names_of
 from backupd.notes import NOTES, read_notes
-from backupd.working import unfinished
+from backupd.working import LATEST, unfinished
 from btrkeep.pool.marker import MARKER, WORKING, Pool
 from btrkeep.pool.subvolume import delete
 from btrkeep.units import printable
 
 _FILES = {NOTES, NOTES + ".new"}
-_LINKS = {"latest", ".latest.new"}
+_LINKS = {LATEST, f".{LATEST}.new"}
 
 
 def gone_folder(pool: Pool) -> Path:

@@ -5,7 +5,7 @@ Where the two differ the pool wins. A host whose notes cannot be read is left ou
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from backupd.expire.plan import HostFacts
 from backupd.folders import hosts_of
-from backupd.notes import DELETING, EXPIRED, HOLD, Notes, accepted_state, read_notes
+from backupd.notes import ASKED, DELETING, EXPIRED, HOLD, Notes, accepted_state, read_notes
 from backupd.record import COMPLETE, FINAL, SUSPECT, Record, UnreadableRecord
-from backupd.retention import Candidate, Hold
+from backupd.retention import Asked, Candidate, Hold
 from backupd.working import ours
 from btrkeep.catalogue import BackupState, Catalogue
 from btrkeep.config import Config, Retention
@@ -30,12 +30,14 @@ def policy_of(config: Config, host: str) -> Retention:
     return known.retention if known else Retention(grace=config.retention.grace)
 
 
-def look(pool: Pool, catalogue: Catalogue, config: Config) -> Iterator[HostFacts]:
-    """Every host of the pool, by name. Of backups whose row says enough only the name is looked at."""
+def look(pool: Pool, catalogue: Catalogue, config: Config, hosts: Container[str] | None = None) -> Iterator[HostFacts]:
+    """Every host of the pool, or these, by name. Of backups whose row says enough only the name is looked at."""
     rows: dict[str, dict[str, BackupState]] = {}
     for row in catalogue.states():
         rows.setdefault(row.host, {})[row.name or WORKING] = row
     for host in hosts_of(pool):
+        if hosts is not None and host not in hosts:
+            continue
         yield _facts(pool, config, host, rows.get(host, {}))
 
 
@@ -89,7 +91,8 @@ def _from_row(row: BackupState | None, notes: Notes, base: str | None) -> Candid
         return Candidate(row.name, row.started, state, None, None, row.name == base)
     if state == SUSPECT and notes.accepted(row.name):
         state = COMPLETE
-    return Candidate(row.name, row.started, state, notes.expired_at(row.name), hold_of(notes, row.name), row.name == base)
+    name = row.name
+    return Candidate(name, row.started, state, notes.expired_at(name), hold_of(notes, name), name == base, asked_of(notes, name))
 
 
 def _from_pool(folder: Path, name: str, notes: Notes, base: str | None) -> Candidate | None:
@@ -112,7 +115,17 @@ def _candidate(record: Record, notes: Notes, base: str | None) -> Candidate:
     name = record.name
     assert name is not None
     state = accepted_state(record, notes)
-    return Candidate(name, record.started, state, notes.expired_at(name), hold_of(notes, name), name == base)
+    expired, hold = notes.expired_at(name), hold_of(notes, name)
+    return Candidate(name, record.started, state, expired, hold, name == base, asked_of(notes, name))
+
+
+def asked_of(notes: Notes, name: str) -> Asked | None:
+    """What somebody asked for with `backupd delete`; None for all other backups."""
+    note = notes.note(name, EXPIRED) or {}
+    asked = note.get(ASKED)
+    if not isinstance(asked, Mapping):
+        return None
+    return Asked(str(note.get("why") or ""), asked.get("last") is True, asked.get("at_once") is True)
 
 
 def hold_of(notes: Notes, name: str) -> Hold | None:

@@ -3,18 +3,20 @@
 Some hosts at a time are locked together, so that a commit serves them all and nobody changes their notes in between.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from backupd.expire.batch import write_many
 from backupd.expire.look import Seen, gone_names
-from backupd.expire.plan import HostPlan
+from backupd.expire.plan import HostPlan, Step
 from backupd.expire.site import ExpirySite
-from backupd.notes import EXPIRED, Notes, read_notes
+from backupd.notes import ASKED, EXPIRED, Notes, read_notes
+from backupd.working import point_latest
 from btrkeep.units import format_time
 
 _AT_ONCE = 100  # hosts locked together: a tenth of a second or two, and below everybody's limit of open files
@@ -43,6 +45,8 @@ def mark(site: ExpirySite, plans: Sequence[HostPlan]) -> None:
                         _decide(site, plan, batch)
             write_many(site.pool.path, batch.notes)
             site.catalogue.set_states(batch.rows)
+            for folder in batch.notes:
+                point_latest(site.pool, folder.name)
         site.summary.marked += batch.marked
         site.summary.revived += len(batch.revived)
         for text in batch.revived:
@@ -59,7 +63,7 @@ def _decide(site: ExpirySite, plan: HostPlan, batch: _Batch) -> None:
     seen, todo = site.look_again(plan)
     notes = seen.notes
     for step in todo.mark:
-        notes = notes.with_note(step.name, EXPIRED, {"at": format_time(site.now), "why": step.why})
+        notes = notes.with_note(step.name, EXPIRED, _expired(seen.notes.note(step.name, EXPIRED), step, site.now))
         batch.rows.append((plan.host, step.name, EXPIRED, site.now))
     for step in todo.revive:
         notes = notes.without(step.name, EXPIRED)
@@ -69,6 +73,13 @@ def _decide(site: ExpirySite, plan: HostPlan, batch: _Batch) -> None:
     batch.marked += len(todo.mark)
     if notes is not seen.notes:
         batch.notes[site.pool.host(plan.host)] = notes
+
+
+def _expired(before: Mapping[str, Any] | None, step: Step, now: datetime) -> Mapping[str, Any]:
+    """The note of a backup that is marked now. What somebody asked for stays as it is; only its stamp was wrong."""
+    if before and before.get(ASKED):
+        return {**before, "at": format_time(now)}
+    return {"at": format_time(now), "why": step.why}
 
 
 def _state(seen: Seen, name: str) -> str:
@@ -85,13 +96,13 @@ def drop_stale_notes(site: ExpirySite, hosts: Sequence[str]) -> None:
                 folder = site.pool.host(host)
                 with site.spared(host):
                     if folder.is_dir() and site.locked(host, held):
-                        _drop_stale(folder, left)
+                        _drop_stale(folder, left, format_time(site.now))
             write_many(site.pool.path, left, renamed_for_good=False)
 
 
-def _drop_stale(folder: Path, left: dict[Path, Notes]) -> None:
+def _drop_stale(folder: Path, left: dict[Path, Notes], now: str) -> None:
     notes = read_notes(folder)
     if gone := gone_names(folder, notes):
         for name in gone:
-            notes = notes.without(name)
+            notes = notes.gone(name, now)
         left[folder] = notes

@@ -4,7 +4,7 @@ The same function decides twice: for the plan, from catalogue and names; and aga
 themselves. Only what both say is done.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
@@ -119,10 +119,11 @@ def plan_host(facts: HostFacts, zone: ZoneInfo, now: datetime, *, clock_waits: b
                 amend.append((one.name, one.state))
             continue
         step = _step(decision)
-        going += row not in _GOING_ALREADY
+        going += row not in _GOING_ALREADY and not one.asked  # somebody's own word is nothing to guard against
         if one.marked(now) is None:
             mark.append(step)
-        over = decision.expires is not None and decision.expires <= now and not (clock_waits and row != DELETING)
+        needs_no_clock = row == DELETING or (one.asked is not None and one.asked.at_once)
+        over = decision.expires is not None and decision.expires <= now and (needs_no_clock or not clock_waits)
         if over:
             delete.append(step)
         elif one.marked(now):
@@ -147,11 +148,16 @@ def _held_on(one: Candidate, now: datetime) -> Candidate:
 def _without_the_last(facts: HostFacts, delete: Sequence[Step], now: datetime) -> tuple[Step, ...]:
     """The floor below all floors, held here once more, since what follows cannot be undone.
 
-    Deletes nothing at all when no complete backup would be left of a host that has one and was not given up.
+    Deletes nothing at all when no complete backup would be left of a host that has one and was not given up. Those that somebody
+    asked to be deleted even as the last ones do not count.
     """
     if facts.forgotten is None and delete:
         doomed = {step.name for step in delete}
-        complete = {one.name for one in facts.candidates if one.state == COMPLETE and one.started <= latest(now)}
+        complete = {
+            one.name
+            for one in facts.candidates
+            if one.state == COMPLETE and one.started <= latest(now) and not (one.asked and one.asked.last)
+        }
         if complete and complete <= doomed:
             return ()
     return tuple(delete)
@@ -182,6 +188,22 @@ def make_plan(all_facts: Iterable[HostFacts], zone: ZoneInfo, now: datetime, for
     left_out |= guarded.left_out
     hosts = tuple(one for one in plans if one.host not in left_out)
     return Plan(hosts, left_out, guarded.stop, total, tuple(unruled), tuple(unconfigured), tuple(stale))
+
+
+def only(plan: Plan, names: Container[tuple[str, str]]) -> Plan:
+    """The deletions of a plan that are of these backups, by host and name, and nothing else."""
+    hosts = (
+        replace(
+            host,
+            mark=(),
+            revive=(),
+            wait=(),
+            amend=(),
+            delete=tuple(step for step in host.delete if (host.host, step.name) in names),
+        )
+        for host in plan.hosts
+    )
+    return replace(plan, hosts=tuple(host for host in hosts if host.delete), stale=())
 
 
 def agreed(plan: HostPlan, seen: HostPlan) -> HostPlan:

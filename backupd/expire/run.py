@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from backupd.expire.clocks import judge_clock, keep_clocks, read_clocks
@@ -18,7 +19,7 @@ from backupd.expire.look import look, unfinished_deletions
 from backupd.expire.mark import drop_stale_notes, mark
 from backupd.expire.option import MountOption
 from backupd.expire.pace import Governor, governor
-from backupd.expire.plan import Plan, make_plan
+from backupd.expire.plan import Plan, make_plan, only
 from backupd.expire.queue import REFILL, Queue
 from backupd.expire.report import Progress, Summary, held_words, stuck_words
 from backupd.expire.site import ExpirySite
@@ -41,22 +42,47 @@ _DRAINED = 30.0  # seconds without any drop after which a paced batch counts as 
 _LAST_DROPS = 300.0  # the same at the end, when the mount option waits to be put back
 
 
-def make_rehearsal(site: ExpirySite, forced: Forced) -> Plan:
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What an expiry keeps to. `hosts`: these alone, None: all. `asked`: these backups alone, by host and name, that somebody asked
+    to be deleted at once: then no clock and no guard has a say in it, and no backup that runs is waited for.
+    """
+
+    hosts: frozenset[str] | None = None
+    asked: frozenset[tuple[str, str]] = frozenset()
+
+
+EVERYTHING = Scope()
+
+
+def make_rehearsal(site: ExpirySite, forced: Forced, scope: Scope = EVERYTHING) -> Plan:
     """What an expiry would do now, by the same looks and decisions; nothing is written, no lock is needed."""
     verdict, _ = judge_clock(site.catalogue, read_clocks(site.now), forced, rehearsal=site.pool.rehearsal)
     site.summary.clock, site.summary.stop = verdict.wait or verdict.stop, verdict.stop
     site.clock_waits = verdict.wait is not None
-    plan = make_plan(look(site.pool, site.catalogue, site.config), site.zone, site.now, forced, clock_waits=site.clock_waits)
+    plan = _plan(site, forced, scope)
     site.summary.stop = site.summary.stop or plan.stop
     site.summary.left_out = dict(plan.left_out)
     return plan
 
 
+def _plan(site: ExpirySite, forced: Forced, scope: Scope) -> Plan:
+    """The pool's limit is about what goes of all hosts, so it says nothing of one that is named."""
+    if scope.asked:
+        forced = replace(forced, pool=True, every_host=True)
+    elif scope.hosts is not None:
+        forced = replace(forced, pool=True)
+    facts = look(site.pool, site.catalogue, site.config, scope.hosts)
+    plan = make_plan(facts, site.zone, site.now, forced, clock_waits=site.clock_waits)
+    return only(plan, scope.asked) if scope.asked else plan
+
+
 class Expiry:
     """One expiry; the caller holds its lock. `wait`: stay until the cleaner is through with what was deleted."""
 
-    def __init__(self, site: ExpirySite, forced: Forced, limit: int | None, *, wait: bool) -> None:
+    def __init__(self, site: ExpirySite, forced: Forced, limit: int | None, *, wait: bool, scope: Scope = EVERYTHING) -> None:
         self.site = site
+        self.scope = scope
         self.forced = forced
         self.limit = limit
         self.wait = wait
@@ -88,6 +114,12 @@ class Expiry:
         return summary
 
     def _steps(self) -> None:
+        if self.scope.asked:
+            self._all_but_the_clock()
+        else:
+            self._by_the_clock()
+
+    def _by_the_clock(self) -> None:
         site = self.site
         verdict, past = judge_clock(site.catalogue, read_clocks(site.now), self.forced, rehearsal=site.pool.rehearsal)
         site.summary.clock = verdict.wait
@@ -100,11 +132,14 @@ class Expiry:
             site.watcher.notice(verdict.wait)
         else:
             keep_clocks(site.catalogue, past)
+        self._all_but_the_clock()
+        if verdict.wait and not site.stopper:  # one that was killed is not the run that had to be waited for
+            keep_clocks(site.catalogue, past)
+
+    def _all_but_the_clock(self) -> None:
         touched = self._finish_killed()
         self._reconcile()
         self._carry_out(touched)
-        if verdict.wait and not site.stopper:  # one that was killed is not the run that had to be waited for
-            keep_clocks(site.catalogue, past)
 
     def _finish_killed(self) -> list[str]:
         """Rows of a killed run's deletions go, once they are surely on disk. What it did not come to is planned like all else."""
@@ -126,8 +161,7 @@ class Expiry:
 
     def _carry_out(self, touched: Sequence[str]) -> None:
         site, summary = self.site, self.site.summary
-        facts = look(site.pool, site.catalogue, site.config)
-        plan = make_plan(facts, site.zone, site.now, self.forced, clock_waits=site.clock_waits)
+        plan = _plan(site, self.forced, self.scope)
         summary.left_out, summary.stop = dict(plan.left_out), plan.stop
         summary.waiting_for_grace = plan.count("wait")
         summary.planned = plan.count("delete") if self.limit is None else min(self.limit, plan.count("delete"))
@@ -135,10 +169,11 @@ class Expiry:
         if not plan.stop:
             at_once = [host for host in plan.hosts if host.goes_at_once]  # without any grace: marked first all the same
             self._as_room_allows(lambda: mark(site, at_once))
+            without_grace = summary.marked
             self._delete(plan)
             stale = sorted({*touched, *plan.stale, *(self.deleter.hosts if self.deleter else ())})
             self._as_room_allows(lambda: mark(site, plan.hosts), lambda: drop_stale_notes(site, stale))
-            summary.waiting_for_grace += summary.marked
+            summary.waiting_for_grace += summary.marked - without_grace
             remove_hosts(site, self.queue, [host.host for host in plan.hosts if host.forgotten])
         summary.still_waiting = self.queue.look()
         summary.most_waiting = self.queue.most_waiting
@@ -222,7 +257,11 @@ class Expiry:
             self.site.summary.mount_option = self.option.wanted
 
     def _yield_to_backups(self, deleter: Deleter) -> None:
-        if not self.site.config.expiry.yield_to_backups or time.monotonic() - self._looked_for_backups < _LOOK_FOR_BACKUPS:
+        if (
+            self.scope.asked
+            or not self.site.config.expiry.yield_to_backups
+            or time.monotonic() - self._looked_for_backups < _LOOK_FOR_BACKUPS
+        ):
             return
         self._looked_for_backups = time.monotonic()
         if not backups_run(self.site.catalogue):

@@ -1,5 +1,7 @@
 """Which backup somebody means: HOST is its newest complete one, HOST@NAME that one, HOST@2026-11-20 the newest of that day.
 
+HOST@latest is the newest complete one too, and nothing else when none is complete, like the symlink `latest` in its folder.
+
 A day is one of UTC here, for it is the beginning of a name.
 """
 
@@ -15,12 +17,13 @@ from backupd.due import latest
 from backupd.folders import hosts_of, names_of
 from backupd.notes import Notes, effective_state, read_notes
 from backupd.record import COMPLETE, FINAL, Record, UnreadableRecord
-from backupd.working import ours
+from backupd.working import LATEST, ours
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.units import format_time, parse_backup_name
 
-LATEST = "latest"
+NEWEST = ""
+"""The newest complete backup; without one the newest of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +41,9 @@ class Restorable:
 
 
 def parse_which(text: str) -> tuple[str, str]:
-    """HOST and which of its backups: "web1@2026-11-20T220003Z" is (web1, that name), "web1" is (web1, "latest")."""
+    """HOST and which of its backups: "web1@2026-11-20T220003Z" is (web1, that name), "web1" is (web1, NEWEST)."""
     host, _, which = text.partition("@")
-    return host, which or LATEST
+    return host, which
 
 
 def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorable]:
@@ -70,14 +73,14 @@ def _notes(pool: Pool, host: str) -> Notes:
         return Notes()
 
 
-def find(pool: Pool, host: str, which: str = LATEST, at: datetime | None = None) -> Restorable:
-    """The backup that is meant: "latest" (the newest complete one, without one the newest), a name, or the beginning of names, of
-    which the newest complete one counts: a day, a month. With `at` only those count that had begun by then.
+def find(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None) -> Restorable:
+    """The backup that is meant: NEWEST, LATEST (the newest complete one), a name, or the beginning of names, of which the newest
+    complete one counts: a day, a month. With `at` only those count that had begun by then.
 
     One that is stamped in the future comes after every other complete one. (A rehearsal's clock is `at`, or it has none.)
     Raises UsageError, which names the nearest.
     """
-    beginning = "" if which == LATEST else which
+    beginning = "" if which == LATEST else which  # all names begin as NEWEST does
     backups = (one for one in restorable(pool, host, beginning) if at is None or one.started <= at)
     end = at or (None if pool.rehearsal else latest(datetime.now(UTC)))
     if found := _best(backups, which, end):
@@ -85,17 +88,21 @@ def find(pool: Pool, host: str, which: str = LATEST, at: datetime | None = None)
     names = sorted(names_of(pool, host) - {WORKING})
     if not names:
         raise UsageError(f"{host} has no backup that can be restored from", f"`backupd list {host}` shows what there is")
+    if which == LATEST:
+        raise UsageError(f"{host} has no complete backup", f"`backupd list {host}` shows what there is; name one of them")
     if at:
         raise UsageError(f"{host} has no backup that had begun by {format_time(at)}", f"the oldest is {names[0]}")
-    if which == LATEST or which in names:
-        what = "that can be restored from" if which == LATEST else f"{which} that can be restored from"
+    if which == NEWEST or which in names:
+        what = "that can be restored from" if which == NEWEST else f"{which} that can be restored from"
         raise UsageError(f"{host} has no backup {what}", f"`backupd check` and `backupd list {host}` may know why")
     near = get_close_matches(which, names, 1, 0.3)
     raise UsageError(f"{host} has no backup {which}", f"the nearest is {near[0]}" if near else f"`backupd list {host}` shows them")
 
 
 def _best(backups: Iterable[Restorable], which: str, end: datetime | None) -> Restorable | None:
-    """The one that was named; else the first that is complete, stamped after `end` only without another; else the first of all."""
+    """The one that was named; else the first that is complete, stamped after `end` only without another; else the first of all,
+    unless LATEST is meant.
+    """
     ahead = other = None
     for one in backups:
         is_ahead = end is not None and one.started > end
@@ -105,7 +112,7 @@ def _best(backups: Iterable[Restorable], which: str, end: datetime | None) -> Re
             ahead = ahead or one
         elif not is_ahead or other is None:
             other = one if other is None or (end is not None and other.started > end) else other
-    return ahead or other
+    return ahead or (None if which == LATEST else other)
 
 
 class NoHost(UsageError):

@@ -11,6 +11,7 @@ Losing it loses no backup.
 from btrkeep.catalogue.model import (
     BACKUP_STATES,
     EXPIRY_OUTCOMES,
+    KILLED,
     RUN_OUTCOMES,
     Backup,
     BackupState,
@@ -35,6 +36,7 @@ __all__ = [
     "BACKUP_STATES",
     "BALANCE_OUTCOMES",
     "EXPIRY_OUTCOMES",
+    "KILLED",
     "RUN_OUTCOMES",
     "SPANS",
     "STEP_OUTCOMES",

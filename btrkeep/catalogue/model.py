@@ -11,6 +11,8 @@ from typing import NamedTuple, TypedDict
 
 BACKUP_STATES = ("running", "partial", "complete", "suspect", "failed", "expired", "deleting")
 RUN_OUTCOMES = ("complete", "suspect", "failed", "partial", "skipped")
+KILLED = "killed"
+"""What `Run.meaning` says of a run whose process was gone when the next one came: how rsync ended nobody knows."""
 EXPIRY_OUTCOMES = ("complete", "partial", "stopped", "failed", "killed")
 """complete: all that was due is gone. partial: hosts were left out, or a limit was reached. stopped: by a guard, or a signal.
 failed: an error ended it. killed: its process was gone when the next one came."""
@@ -94,6 +96,7 @@ class Run:
     exit_code: int | None
     """rsync's; negative for a signal."""
     meaning: str | None
+    """What `exit_code` means; without one KILLED, or nothing."""
     error: str | None
     last_lines: tuple[str, ...]
     literal_bytes: int | None
@@ -104,6 +107,11 @@ class Run:
     pid: int
     pid_started: str | None
     night: bool
+
+    @property
+    def killed(self) -> bool:
+        """Whether it was; its outcome is "failed" then, and `finished` is when it was last heard of."""
+        return self.exit_code is None and self.meaning == KILLED
 
 
 class RunFields(TypedDict, total=False):

@@ -24,6 +24,26 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         os.close(folder)
 
 
+def link_atomically(link: Path, target: str | None) -> None:
+    """Has the symlink point to `target`, or takes it away. What is no symlink stays.
+
+    One that points elsewhere goes also when no other can be made, on a full disk. Raises OSError.
+    """
+    before = str(link.readlink()) if link.is_symlink() else None
+    if before == target or (before is None and os.path.lexists(link)):
+        return
+    temporary = link.with_name(f".{link.name}.new")
+    try:
+        temporary.unlink(missing_ok=True)
+        if target is not None:
+            temporary.symlink_to(target)
+            temporary.replace(link)
+            before = None
+    finally:
+        if before is not None:
+            link.unlink()
+
+
 def with_reserve(pool: Path, write: Callable[[], None]) -> None:
     """Calls `write`, and once more with the pool's reserve given back when it finds no room. Raises OSError as `write` does."""
     try:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backupd.expire.plan import HostFacts, HostPlan, Step, _without_the_last, agreed, make_plan, plan_host
+from backupd.expire.plan import HostFacts, HostPlan, Step, _without_the_last, agreed, make_plan, only, plan_host
 from backupd.guards import Forced
-from backupd.retention import Candidate, Hold
+from backupd.retention import Asked, Candidate, Hold
 from btrkeep.config import Retention
 
 ZONE = ZoneInfo("UTC")
@@ -250,3 +250,31 @@ def test_planning_for_a_large_pool_takes_well_below_two_seconds() -> None:
     done = make_plan(many, ZONE, NOW, Forced())
     assert done.total > 95_000
     assert time.process_time() - begun < 1.5
+
+
+def asked(age: int, marked: timedelta = timedelta(0), **wishes: bool) -> Candidate:
+    return replace(backup(age, marked=marked), asked=Asked("private", **wishes))
+
+
+def test_what_somebody_asked_for_waits_for_its_grace_and_is_not_taken_back() -> None:
+    one = plan(backup(0), asked(1), backup(2), asked(3, marked=DAY))
+    assert (ages(one.wait), ages(one.delete), one.revive) == ([1], [3], ())
+
+
+def test_what_somebody_asked_for_is_nothing_that_a_guard_counts() -> None:
+    many = [asked(age, at_once=True) for age in range(1, 30)]
+    found = make_plan([facts(backup(0), *many, rows={})], ZONE, NOW, Forced())
+    assert (found.left_out, found.count("delete")) == ({}, 29)
+
+
+def test_in_doubt_about_the_clock_only_what_needs_no_grace_goes() -> None:
+    one = plan(backup(0), asked(1, marked=2 * DAY), asked(2, at_once=True), clock_waits=True)
+    assert (ages(one.delete), ages(one.wait)) == ([2], [1])
+
+
+def test_only_what_is_named_is_left_of_a_plan() -> None:
+    whole = make_plan([facts(backup(0), asked(1, at_once=True), asked(2, at_once=True), backup(3), backup(4))], ZONE, NOW, Forced())
+    name = asked(2).name
+    left = only(whole, {("web", name)})
+    assert [(host.delete[0].name, len(host.delete), host.mark, host.revive) for host in left.hosts] == [(name, 1, (), ())]
+    assert only(whole, {("db", name)}).hosts == ()

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from backupd.retention import Candidate, Decision, Hold, decide, parse_policy
+from backupd.retention import Asked, Candidate, Decision, Hold, decide, parse_policy
 from btrkeep.config import Retention
 from tests.backupd.golden.replay import kept, names, prune, pruned_each_time
 
@@ -335,3 +335,55 @@ def test_a_policy_that_is_none_says_what_is_wrong(text: str, said: str) -> None:
         parse_policy(text, BASE)
     assert said in str(caught.value)
     assert "quotes" not in str(caught.value)
+
+
+# --- what somebody asked to be deleted
+
+
+def asked(started: str, state: str = "complete", days_ago: int = 0, **wishes: bool) -> Candidate:
+    return backup(started, state, expired=NOW - days_ago * DAY, asked=Asked("private", **wishes))
+
+
+@pytest.mark.parametrize("policy", [FEW, POLICY, Retention()])
+def test_what_was_asked_to_be_deleted_goes_after_its_grace_whatever_a_rule_says(policy: Retention) -> None:
+    found = decisions(backup("2026-11-18T22:00Z"), asked("2026-11-19T22:00Z"), policy=replace(policy, grace=3600))
+    assert (found["19"].keep, found["19"].reasons) == (False, ("deleted by hand: private",))
+    assert found["19"].expires == NOW + timedelta(hours=1)
+    assert found["18"].keep
+
+
+def test_what_was_asked_to_go_at_once_has_no_grace() -> None:
+    found = decisions(backup("2026-11-18T22:00Z"), asked("2026-11-19T22:00Z", at_once=True), policy=replace(FEW, grace=3600))
+    assert found["19"].expires == NOW
+
+
+def test_what_was_asked_to_be_deleted_counts_for_nothing() -> None:
+    """The other one of its day stands for the day, and it makes no suspect one needless."""
+    first, second = asked("2026-11-19T04:00Z"), backup("2026-11-19T22:00Z")
+    assert reasons(second, first, backup("2026-11-20T22:00Z"), policy=Retention(daily=2, min_keep=1))["19"] == ("daily 2 of 2",)
+    newer = asked("2026-11-19T04:00Z"), backup("2026-11-20T22:00Z")
+    assert decisions(backup("2026-11-17T22:00Z"), backup("2026-11-18T22:00Z", "suspect"), *newer)["18"].keep
+
+
+def test_the_last_complete_one_goes_only_when_it_was_asked_for_as_the_last() -> None:
+    assert reasons(asked("2026-11-19T22:00Z"))["19"] == ("daily 1 of 1", "newest complete", "min_keep 1 of 1")
+    assert not decisions(asked("2026-11-19T22:00Z", last=True))["19"].keep
+    assert not decisions(asked("2026-11-18T22:00Z", "failed"), asked("2026-11-19T22:00Z"))["18"].keep
+    future = backup(NOW + 100 * DAY)  # what a wrong clock stamped is none that stays
+    assert {one.name: one.keep for one in decide([asked("2026-11-19T22:00Z"), future], FEW, ZoneInfo("UTC"), NOW)} == {
+        "2026-11-19T220000Z": True,
+        future.name: True,
+    }
+
+
+def test_a_hold_and_a_run_that_grew_from_it_keep_even_what_was_asked_to_be_deleted() -> None:
+    one = replace(asked("2026-11-19T22:00Z"), hold=Hold(None, "court"))
+    assert decisions(backup("2026-11-18T22:00Z"), one)["19"].reasons == ("held: court",)
+    one = replace(asked("2026-11-19T22:00Z"), in_use=True)
+    assert decisions(backup("2026-11-18T22:00Z"), one)["19"].reasons == ("base of the run in progress",)
+
+
+def test_one_that_is_stamped_in_the_future_can_be_asked_to_go() -> None:
+    future = replace(backup(NOW + 100 * DAY), expired=NOW, asked=Asked())
+    found = {one.name: one.reasons for one in decide([backup("2026-11-19T22:00Z"), future], FEW, ZoneInfo("UTC"), NOW)}
+    assert found[future.name] == ("deleted by hand",)

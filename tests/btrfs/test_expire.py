@@ -256,7 +256,7 @@ def test_the_text_for_people_says_what_was_done(pool: Expiries) -> None:
     pool.history("web", 5)
     assert "2 marked as expired, 0 deleted" in pool.backupd("expire", *at(NOW)).stdout
     text = pool.backupd("expire", *at(LATER)).stdout
-    assert "deleting 2 backups whose grace is over" in text
+    assert "deleting 2 backups" in text
     assert "2 of 2 deleted" in text
     assert "per deleted subvolume" in text
 

@@ -1,5 +1,6 @@
 """A pool without room for a single byte: what frees room works, and afterwards so does everything, with no hand in the pool."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +9,11 @@ import pytest
 
 from btrkeep.errors import LockHeld
 from btrkeep.pool.locks import take_lock
-from tests.beds.btrfs import MIB, fill, fill_metadata, makes
+from tests.beds import work
+from tests.beds.btrfs import MIB, fill, fill_metadata, fits, makes
 from tests.beds.expiries import LATER, NOW, Expiries, at
 from tests.beds.nights import Nights
-from tests.beds.watch import is_locked
+from tests.beds.watch import is_locked, subvolumes, wait_for
 
 RESERVE = 4 * MIB  # one percent of these pools
 
@@ -55,6 +57,38 @@ def test_expire_marks_and_deletes_on_a_full_pool_and_the_pool_takes_backups_agai
     full.run("web", *at(LATER))
     assert full.differences("web", full.source) == []
     assert reserve(full) == pytest.approx(RESERVE, abs=4096)
+
+
+@pytest.mark.parametrize("how", ["delete", "skip-grace"])
+def test_room_that_is_needed_now_comes_back_on_a_full_pool(full: Expiries, how: str) -> None:
+    first, second, *rest = full.names("web")  # the first one has filled the pool
+    if how == "delete":
+        full.backupd("delete", f"web@{first}", "--reason", "full", "--now-without-grace", *at(NOW))
+        assert full.left("web") == [second, *rest]
+    else:
+        full.expire(NOW, "web", "--skip-grace")
+        assert full.left("web") == rest
+    wait_for(lambda: fits(full.pool / "byte"), 60)
+    assert full.consistent() == []
+    assert (full.pool / "hosts" / "web" / "latest").readlink() == Path(rest[-1])
+
+
+def test_what_fills_the_pool_and_is_unfinished_is_discarded(full: Expiries) -> None:
+    first, *_ = full.names("web")
+    full.backupd("delete", f"web@{first}", "--now-without-grace", *at(NOW))
+    wait_for(lambda: fits(full.pool / "byte"), 60)
+    working = full.backup("web", ".working")
+    work("btrfs", "subvolume", "create", working)
+    uuid = full.subvolume("web", ".working")["UUID"]
+    fields = {**full.record("web", full.names("web")[-1]), "state": "partial", "name": None, "uuid": uuid}
+    (working / "backup.json").write_text(json.dumps(fields))
+    (working / "data").mkdir()
+    fill(full.top, into=working)
+    work("btrfs", "property", "set", "-f", "-ts", working, "ro", "false")
+    work("sh", "-ec", f"find {working} -maxdepth 1 -type f -not -name backup.json -exec mv -t {working}/data {{}} +")
+    full.backupd("discard", "web", "--yes", *at(NOW))
+    assert "hosts/web/.working" not in subvolumes(full)
+    wait_for(lambda: fits(full.pool / "byte"), 60)
 
 
 def test_notes_of_all_kinds_can_be_written_on_a_full_pool(full: Expiries) -> None:

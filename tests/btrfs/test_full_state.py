@@ -71,6 +71,17 @@ def test_a_full_state_folder_at_the_start_costs_no_backup(site: Nights) -> None:
     assert disagreements(site) == []
 
 
+def test_a_run_that_has_nothing_to_do_does_not_say_that_all_is_well_before_an_error(site: Nights) -> None:
+    site.run()
+    fill(site)
+    done = site.backupd("run", check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert "nothing was due" not in done.stdout
+    assert done.stdout.splitlines()[-2:][0] == "no host was backed up"
+    make_room(site)
+    assert site.backupd("run").stdout.splitlines()[-1] == "nothing was due"
+
+
 def test_a_state_folder_that_is_full_from_the_beginning_costs_no_backup(site: Nights) -> None:
     site.state.mkdir(exist_ok=True)
     fill(site)

@@ -127,6 +127,8 @@ def about_keeping(nights: Nights) -> dict[str, Any]:
     said["retention"] = nights.json("retention", "explain", "web1", "--policy", "daily=1,min_keep=1")
     said["unexpire"] = nights.json("unexpire", "web1", second)
     nights.backupd("release", "web1", second)
+    said["discard"] = nights.json("discard", "web1", "--yes")  # what was stopped for `status`
+    said["delete"] = nights.json("delete", f"web1@{first}", "--reason", "has private files in it", "--force")
     said["rename"] = nights.json("rename", "web1", "web2", "--yes")
     said["forget"] = nights.json("forget", "web2", "--yes")
     said["expire --dry-run"], said["expire"] = nights.json("expire", "--dry-run"), nights.json("expire")

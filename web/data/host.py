@@ -1,8 +1,8 @@
 """One host: how it is, what is set for it, its backups and why each is kept, its runs.
 
 Why a backup is kept is decided by the rules that expiry itself goes by, from the catalogue's rows. Those know everything but that
-a host was given up (`backupd forget`), which is only in the pool: then rows and rules disagree, `in_doubt` says so, and the root
-service can be asked (`exact`).
+a host was given up (`backupd forget`) or a backup deleted by hand, which is only in the pool: then rows and rules disagree,
+`in_doubt` says so, and the root service can be asked (`exact`).
 """
 
 import re

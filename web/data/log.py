@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from btrkeep.catalogue import RUN_OUTCOMES, Catalogue, PastRuns, Run
+from btrkeep.catalogue import KILLED, RUN_OUTCOMES, Catalogue, PastRuns, Run
 from btrkeep.units import elapsed
 from web.data.alive import is_alive
 from web.telling import host_error, host_line
@@ -77,7 +77,7 @@ def as_shown(run: Run, runs: bool) -> LogRun:
         run.started,
         run.finished,
         elapsed(run.started, run.finished),
-        run.outcome or ("running" if runs else "killed"),
+        KILLED if run.killed else run.outcome or ("running" if runs else KILLED),
         run.backup,
         run.night,
         run.attempts,

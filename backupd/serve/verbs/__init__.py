@@ -108,7 +108,7 @@ VERBS: Mapping[str, Verb] = {
             **_HOST,
             **_PATH,
             "before": Argument(given.which),
-            "after": Argument(given.which, "latest"),
+            "after": Argument(given.which, ""),  # the newest complete one
             "content": Argument(given.flag, False),
             "limit": Argument(given.number(1, 5000), 1000),
             **_SECONDS,

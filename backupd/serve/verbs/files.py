@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from backupd.files.near import entry_at
 from backupd.files.sameness import Enough
 from backupd.files.tree import Entry, Tree
-from backupd.files.which import LATEST, NoHost, Restorable, find, restorable
+from backupd.files.which import NEWEST, NoHost, Restorable, find, restorable
 from backupd.serve.call import Call, Gone
 from btrkeep.errors import UsageError
 from btrkeep.serving.protocol import Refused
@@ -113,7 +113,7 @@ def versions(call: Call) -> dict[str, Any]:
         wanted = [one for one in every if not call["since"] or one.name >= call["since"]]
         history = history_of(wanted, call["path"], call["content"], pulse=_Pulse(call))
     if not history.versions and not history.stopped and not call["since"]:
-        with opened(call, LATEST) as [(found, tree)]:
+        with opened(call, NEWEST) as [(found, tree)]:
             raise missing(tree, call["path"], found.host)
     return {**history_object(call["host"], history), "of": len(every), "next": _next(call, history)}
 

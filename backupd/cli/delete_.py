@@ -1,0 +1,146 @@
+"""`backupd delete`: backups that somebody wants gone."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from typing import Any
+
+import click
+
+from backupd.cli.context import Opened, json_option, now_option, opened
+from backupd.cli.expire_ import LOCK, carry_out, exit_status, watcher_of
+from backupd.cli.inside import complete_which
+from backupd.cli.names import writing
+from backupd.deleting import Chosen, choose, mark, see_clock
+from backupd.expire.run import Scope
+from backupd.expire.site import ExpirySite
+from backupd.files.which import see_host
+from backupd.guards import Forced
+from backupd.retention import Asked
+from btrkeep.cli import echo_json
+from btrkeep.errors import Exit, UsageError
+from btrkeep.pool.locks import take_lock
+from btrkeep.units import format_time, printable
+
+
+@click.command("delete")
+@click.argument("backups", nargs=-1, required=True, metavar="HOST@BACKUP...", shell_complete=complete_which)
+@click.option("--reason", default="", metavar="TEXT", help="Why; shown by `list`, `retention explain` and `log`.")
+@click.option("--force", is_flag=True, help="Also when no complete backup of the host is left then.")
+@click.option("--now-without-grace", "at_once", is_flag=True, help="Delete at once. It cannot be taken back.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@json_option
+@now_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    backups: tuple[str, ...],
+    reason: str,
+    force: bool,
+    at_once: bool,
+    dry_run: bool,
+    as_json: bool,
+    now: datetime | None,
+) -> int:
+    """Delete backups by name, whatever the retention says: all of those named, or none.
+
+    They expire, and the next `backupd expire` after their grace deletes them; until then `backupd unexpire` takes one back. With
+    --now-without-grace they are deleted at once. `latest` is the newest complete backup of its host.
+
+    Refused are the last complete backup of a host (unless --force is said), one that is held, and one from which an unfinished
+    backup grows; with --now-without-grace also one that is being restored from.
+
+    Exit status 0: done; 1: one of them has to stay, so nothing was done, or could not be deleted at once; 3: a run works on the
+    host, or, with --now-without-grace, an expiry is under way.
+    """
+    wanted = _by_host(backups)
+    asked = Asked(" ".join(reason.split()), force, at_once)
+    with opened(ctx, now, writes=not dry_run) as site:
+        moment = site.clock.now().replace(microsecond=0)  # what notes.json can hold
+        expiry = ExpirySite(site.config, site.pool, site.catalogue, moment, watcher_of(as_json=as_json))
+        for host in wanted:
+            see_host(site.pool, host)
+        if not at_once:
+            see_clock(expiry)
+        if dry_run:
+            chosen = [choose(expiry, host, names, asked) for host, names in wanted.items()]
+            _tell(chosen, asked, dry_run=True, as_json=as_json)
+            return Exit.OK
+        with ExitStack() as held:
+            if at_once:
+                held.enter_context(take_lock(site.pool.locks / LOCK, "backupd delete", format_time(moment)))
+            with ExitStack() as locks, writing(site.pool):
+                for host in wanted:
+                    locks.enter_context(expiry.lock(host))
+                chosen = [choose(expiry, host, names, asked) for host, names in wanted.items()]
+                mark(expiry, chosen)
+            return _delete(site, expiry, chosen, asked, as_json=as_json)
+
+
+def _by_host(backups: Sequence[str]) -> dict[str, list[str]]:
+    """The names that are wanted of each host, hosts in the order of their locks. Raises UsageError."""
+    wanted: dict[str, list[str]] = {}
+    for text in backups:
+        host, at, name = text.partition("@")
+        if not host or not at or not name:
+            raise UsageError(f"{text!r} names no backup", "write HOST@NAME; `backupd list HOST` shows the names")
+        wanted.setdefault(host, []).append(name)
+    return dict(sorted(wanted.items()))
+
+
+def _delete(site: Opened, expiry: ExpirySite, chosen: Sequence[Chosen], asked: Asked, *, as_json: bool) -> int:
+    if not asked.at_once:
+        _tell(chosen, asked, as_json=as_json)
+        return Exit.OK
+    names = frozenset((one.host, backup.name) for one in chosen for backup in one.backups)
+    scope = Scope(frozenset(one.host for one in chosen), names)
+    summary = carry_out(expiry, Forced(), scope, None, wait=False)
+    gone = {(host, name) for host, name in names if not (site.pool.host(host) / name).exists()}
+    _tell(chosen, asked, gone=gone, as_json=as_json)
+    return exit_status(summary) or (Exit.OK if gone == names else Exit.ATTENTION)
+
+
+def _tell(
+    chosen: Sequence[Chosen], asked: Asked, *, gone: set[tuple[str, str]] | None = None, dry_run: bool = False, as_json: bool
+) -> None:
+    if as_json:
+        echo_json({"dry_run": dry_run, "backups": list(_objects(chosen, asked, gone or set()))})
+        return
+    for one in chosen:
+        for line in _lines(one, asked, gone or set(), dry_run):
+            click.echo(printable(line))
+
+
+def _objects(chosen: Sequence[Chosen], asked: Asked, gone: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    for one in chosen:
+        for backup in one.backups:
+            yield {
+                "host": one.host,
+                "name": backup.name,
+                "at": format_time(backup.marked),
+                "why": backup.why,
+                "expires": None if asked.at_once else format_time(backup.expires),
+                "deleted": (one.host, backup.name) in gone,
+                "next_base": one.base,
+            }
+
+
+def _lines(one: Chosen, asked: Asked, gone: set[tuple[str, str]], dry_run: bool) -> Iterator[str]:
+    for backup in one.backups:
+        name = f"{one.host} {backup.name}"
+        if asked.at_once:
+            yield f"{name} " + ("would be deleted at once" if dry_run else _became((one.host, backup.name) in gone))
+        else:
+            expires = format_time(backup.expires)
+            what = "would expire" if dry_run else "has expired"
+            yield f"{name} {what}: it can be restored until {expires}, then `backupd expire` deletes it"
+    if not asked.at_once and not dry_run:
+        yield f"until then `backupd unexpire {one.host} NAME` takes one back"
+    if one.base is None:
+        yield f"no complete backup of {one.host} is left then: no `latest`, and the next one is a first copy"
+    elif one.moves:
+        yield f"the next backup of {one.host} grows from {one.base}"
+
+
+def _became(is_gone: bool) -> str:
+    return "is deleted" if is_gone else "is not deleted yet: it has expired, and the next `backupd expire` deletes it without grace"

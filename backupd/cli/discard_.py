@@ -1,0 +1,72 @@
+"""`backupd discard`: what a host has unfinished is given up."""
+
+from datetime import datetime
+
+import click
+
+from backupd.cli.context import Opened, json_option, now_option, opened
+from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, see_host_or_folder
+from backupd.unfinished import Unfinished, discard, is_busy, look
+from btrkeep.cli import echo_json
+from btrkeep.errors import Exit, Unfit
+from btrkeep.pool.locks import held_by
+from btrkeep.pool.subvolume import describe
+from btrkeep.units import format_duration, format_size, format_time
+
+
+@click.command("discard")
+@click.argument("host", shell_complete=complete_host_of_pool)
+@click.option("--dry-run", is_flag=True, help="Say what would be lost; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bool, now: datetime | None) -> int:
+    """Give up what HOST has unfinished: what a run left that was stopped or killed before its end.
+
+    The next run would go on with it; without it that begins anew, from the newest complete backup. Final backups stay. On a full
+    pool this gives the room back that an unfinished backup keeps. Refused while a run works on the host.
+    """
+    if dry_run:
+        with opened(ctx, now) as site:
+            see_host_or_folder(site, host)
+            if is_busy(site.pool, host):
+                raise held_by(site.pool.locks / f"host-{host}")
+            _tell(_found(site, host), site.clock.now(), as_json=as_json, dry_run=True)
+        return Exit.OK
+    with locked_host(ctx, host, "discard", now) as (site, moment):
+        one = _found(site, host)
+    click.echo(_lost(one, moment), err=as_json)
+    confirmed("it is deleted for good", host, yes, as_json)
+    with locked_host(ctx, host, "discard", now) as (site, moment):  # the question may have waited for long
+        discard(site.pool, site.catalogue, one)
+    _tell(one, moment, as_json=as_json)
+    return Exit.OK
+
+
+def _found(site: Opened, host: str) -> Unfinished:
+    """What there is to discard. Raises Unfit."""
+    if one := look(site.pool, host):
+        return one
+    path = site.pool.working(host)
+    there = describe(path)
+    if there is None:
+        raise Unfit(f"{host} has nothing unfinished", f"`backupd list {host}` shows what there is")
+    if there.read_only:
+        raise Unfit(f"{path} is finished and lacks its name only", "the next run or expiry gives it that; then `backupd delete`")
+    raise Unfit(f"{path} is not ours", "look at it, and move it away")
+
+
+def _lost(one: Unfinished, now: datetime) -> str:
+    since = f", begun {format_time(one.began)} ({format_duration((now - one.began).total_seconds())} ago)" if one.began else ""
+    return f"{one.host} has {format_size(one.size)} unfinished{since}"
+
+
+def _tell(one: Unfinished, now: datetime, *, as_json: bool, dry_run: bool = False) -> None:
+    if as_json:
+        began = format_time(one.began) if one.began else None
+        echo_json({"dry_run": dry_run, "host": one.host, "path": str(one.path), "bytes": one.size, "began": began})
+    elif dry_run:
+        click.echo(f"{_lost(one, now)}: it would be deleted")
+    else:
+        click.echo("it is deleted; its room comes back as the kernel drops it (`backupd progress` watches that)")

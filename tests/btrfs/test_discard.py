@@ -1,0 +1,136 @@
+"""`discard`: what a stopped run left goes, and nothing else. One pool for all; each test has a host of its own."""
+
+import fcntl
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import btrfs, work
+from tests.beds.expiries import fingerprint
+from tests.beds.history import every, make_histories, moment
+from tests.beds.nights import Nights
+from tests.beds.watch import disagreements, does_at, killed, rows, subvolumes
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+HOSTS = [f"host{number}" for number in range(11)]
+SIZE = 1 << 20
+_unused = iter(HOSTS)
+
+
+@pytest.fixture(scope="module")
+def pool(_shared_mount: Path) -> Iterator[Nights]:
+    top = Path(tempfile.mkdtemp(prefix="discard-", dir=_shared_mount))
+    nights = Nights(top)
+    make_histories(nights, HOSTS, every(1, 1, moment("2026-11-20 03:00")), rebuild=False)
+    for host in HOSTS:
+        leave(nights, host)
+    nights.backupd("rebuild")
+    yield nights
+    for path in btrfs.subvolumes_below(top, _shared_mount):
+        work("btrfs", "property", "set", "-f", "-ts", path, "ro", "false")
+        btrfs.delete_subvolume(path, _shared_mount)
+    shutil.rmtree(top)
+
+
+def leave(nights: Nights, host: str) -> None:
+    """What a run leaves that was stopped: a writable snapshot of its base with a record of its own, and SIZE bytes of new data."""
+    path, (base,) = nights.backup(host, ".working"), nights.names(host)
+    work("btrfs", "subvolume", "snapshot", nights.backup(host, base), path)
+    shown = work("btrfs", "subvolume", "show", path).stdout
+    uuid = next(line.split()[1] for line in shown.splitlines() if line.strip().startswith("UUID:"))
+    fields: dict[str, Any] = {**nights.record(host, base), "state": "partial", "name": None, "uuid": uuid, "base": base}
+    fields |= {"started": "2026-11-21T03:00:00Z", "finished": None}
+    (path / "backup.json").write_text(json.dumps(fields))
+    work("dd", "if=/dev/urandom", f"of={path}/data/new", "bs=1M", "count=1", "conv=fsync")
+
+
+@pytest.fixture
+def host(pool: Nights) -> str:
+    return next(_unused)
+
+
+def there(pool: Nights, host: str) -> bool:
+    return f"hosts/{host}/.working" in subvolumes(pool)
+
+
+def refused(pool: Nights, *words: str, status: int = 1) -> str:
+    done = pool.backupd("discard", *words, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stdout + done.stderr
+    return done.stderr
+
+
+def test_what_is_unfinished_goes_for_good_and_the_final_backup_stays(pool: Nights, host: str) -> None:
+    said = json.loads(pool.backupd("discard", host, "--yes", "--json").stdout)
+    assert (said["host"], said["began"], said["dry_run"]) == (host, "2026-11-21T03:00:00Z", False)
+    assert SIZE <= said["bytes"] < 2 * SIZE
+    assert not there(pool, host)
+    assert rows(pool, f"select name != '' from backup where host = '{host}'") == [(1,)]
+    assert len(pool.names(host)) == 1
+    assert f"{host} has nothing unfinished" in refused(pool, host, "--yes")
+
+
+def test_a_rehearsal_says_what_would_be_lost_and_changes_nothing(pool: Nights, host: str) -> None:
+    before = fingerprint(pool.pool / "hosts" / host)
+    said = pool.backupd("discard", host, "--dry-run").stdout
+    assert f"{host} has 1.00 MiB unfinished, begun 2026-11-21T03:00:00Z (" in said
+    assert fingerprint(pool.pool / "hosts" / host) == before
+
+
+def test_without_a_terminal_it_has_to_be_said_that_one_is_sure(pool: Nights, host: str) -> None:
+    assert "say --yes if you are sure" in refused(pool, host, status=2)
+    assert there(pool, host)
+
+
+def test_while_a_run_works_on_the_host_it_is_refused(pool: Nights, host: str) -> None:
+    with (pool.pool / ".btrkeep" / "locks" / f"host-{host}").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert "the lock is held" in refused(pool, host, "--yes", status=3)
+        assert "the lock is held" in refused(pool, host, "--dry-run", status=3)
+    assert there(pool, host)
+
+
+def test_a_run_that_was_at_it_while_the_question_waited_keeps_it(pool: Nights, host: str) -> None:
+    record = pool.backup(host, ".working") / "backup.json"
+    later = f"sed -i s/2026-11-21T03:00:00Z/2026-11-21T09:00:00Z/ {record}"
+    done = does_at(pool, later, "backupd.cli.discard_:confirmed", "discard", host, "--yes")
+    assert (done.returncode, "has changed meanwhile" in done.stderr) == (1, True), done.stderr
+    assert there(pool, host)
+
+
+def test_what_waited_for_a_commit_is_no_change(pool: Nights, host: str) -> None:
+    (pool.backup(host, ".working") / "data" / "late").write_text("not committed")
+    done = does_at(pool, f"btrfs filesystem sync {pool.pool}", "backupd.cli.discard_:confirmed", "discard", host, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert not there(pool, host)
+
+
+@pytest.mark.parametrize("what", ["finished", "foreign", "inside"])
+def test_what_is_finished_or_not_ours_is_left_alone(pool: Nights, host: str, what: str) -> None:
+    path = pool.backup(host, ".working")
+    if what == "finished":
+        fields = {**json.loads((path / "backup.json").read_text()), "state": "complete", "name": "2026-11-21T030000Z"}
+        (path / "backup.json").write_text(json.dumps(fields))
+        work("btrfs", "property", "set", "-ts", path, "ro", "true")
+        said = "is finished and lacks its name only"
+    elif what == "foreign":
+        (path / "mine").write_text("somebody's")
+        said = "is not ours"
+    else:
+        work("btrfs", "subvolume", "create", path / "data" / "mine")
+        said = "holds a subvolume that is not ours"
+    assert said in refused(pool, host, "--yes")
+    assert there(pool, host)
+
+
+def test_a_discard_killed_before_the_row_is_in_the_catalogue_after_the_next_reconciling(pool: Nights, host: str) -> None:
+    killed(pool, "after", "backupd.working:delete", "discard", host, "--yes")
+    assert not there(pool, host)
+    assert rows(pool, f"select count(*) from backup where host = '{host}'") == [(2,)]
+    pool.backupd("expire", host)
+    assert rows(pool, f"select count(*) from backup where host = '{host}'") == [(1,)]
+    assert [line for line in disagreements(pool) if f"/{host}/" in line] == []

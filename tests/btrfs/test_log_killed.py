@@ -1,0 +1,65 @@
+"""What `log` and `list` say of a run that was killed, before the next one has cleared up behind it and afterwards."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.beds.expiries import LATER, NOW, Expiries, at
+from tests.beds.history import TIME
+from tests.beds.nights import Nights
+from tests.beds.watch import hold, rows, wait_for
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_a_killed_run_is_killed_in_the_log_and_what_it_was_at_is_partial(
+    nights: Nights, backupd_running: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    (nights.source / "big").write_bytes(b"x" * 2_000_000)
+    nights.host("web", nights.source)
+    nights.backupd("list")  # makes the catalogue
+    flag = hold(nights)
+    process = backupd_running("--config", nights.config, "run", "web")
+    wait_for(lambda: rows(nights, "select 1 from progress"), 60)
+    assert nights.json("log", "web")[0]["outcome"] == "running"
+    assert nights.json("list", "web")[0]["state"] == "running"
+    assert "rsync has not ended" in nights.backupd("log", "web").stdout
+    process.kill()
+    process.wait(30)
+    (heard,) = rows(nights, "select updated from progress")[0]
+    flag.unlink()
+    for again in (False, True):
+        if again:  # the next run clears up
+            nights.ssh("")
+            nights.run("web")
+        run, said = nights.json("log", "web")[-1], nights.backupd("log", "web").stdout
+        assert (run["outcome"], run["exit_code"], run["backup"]) == ("killed", None, None)
+        assert "rsync did not run" not in said
+        assert "nobody knows how rsync ended" in said
+        if again:
+            assert run["finished"] == f"{heard[:19]}Z"  # the last that was heard of it
+        else:
+            assert [one["state"] for one in nights.json("list", "web")] == ["partial"]
+    assert [one["state"] for one in nights.listed("web")] == ["complete"]
+
+
+def test_the_log_tells_of_a_backup_that_somebody_deleted_when_and_why(shared_btrfs: Path) -> None:
+    pool = Expiries(shared_btrfs)
+    pool.host("web", pool.source)
+    (pool.source / "file").write_text("text")
+    pool.run("web", *at(NOW))
+    (first,) = pool.names("web")
+    pool.run("web", *at(LATER))
+    words = ("delete", f"web@{first}", "--reason", "private")
+    pool.backupd(*words, *at(LATER))
+    asked = LATER.strftime(TIME)
+    told = json.loads(pool.backupd("log", "web", "--json", *at(LATER)).stdout)
+    assert [one["deleted"] for one in told] == [None, {"asked": asked, "at": None, "why": "private"}]
+    pool.backupd(*words, "--now-without-grace", *at(LATER))
+    assert pool.left("web") == pool.names("web")
+    told = json.loads(pool.backupd("log", "web", "--json", *at(LATER)).stdout)
+    assert [one["deleted"] for one in told] == [None, {"asked": asked, "at": asked, "why": "private"}]
+    assert f"    {first} deleted {asked}, asked for {asked}: private" in pool.backupd("log", "web", *at(LATER)).stdout
