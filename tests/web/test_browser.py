@@ -84,7 +84,7 @@ def test_every_page_fits_a_telephone_a_small_one_and_a_laptop(site: Dashboard, b
         wide = {}
         for path in PAGES:
             page.goto(path)
-            for width in (PHONE["width"], 320, 1024, 1280):
+            for width in (PHONE["width"], 320, 768, 1024, 1280):
                 page.set_viewport_size({"width": width, "height": 800})
                 if (found := page.evaluate("document.documentElement.scrollWidth")) > width:
                     wide[path, width] = found

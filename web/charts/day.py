@@ -20,9 +20,10 @@ def day_chart(name: str, day: DayView, look: Look) -> bytes:
     """What was written, with the jobs above; or what was read."""
     kinds = kinds_of(day.phases) if name == NAMES[0] else []
     above = len(kinds) * _LANE + (6 if kinds else 0)
+    beside = max((width_of(kind) for kind in kinds), default=0)
     sheet = Sheet(look, _HEIGHT + above)
     most = max((getattr(slot, name) or 0 for slot in day.slots), default=0)
-    inside = frame(sheet, day.start, day.end, size_scale(most, "/s"), above=above)
+    inside = frame(sheet, day.start, day.end, size_scale(most, "/s"), above=above, beside=beside)
     _phases(sheet, inside, day)
     _unknown(sheet, inside, day)
     _stairs(sheet, inside, day, name)

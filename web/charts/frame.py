@@ -33,7 +33,7 @@ def size_scale(most: float, suffix: str = "") -> Scale:
     top = max(most, 1) * 1.08
     power = 1024 ** min(int(math.log(max(top, 1), 1024)), 5)
     step = _nice(top / power / 4) * power
-    return Scale(top, max(step, 1), lambda value: _short(value) + suffix if value else "0")
+    return Scale(top, max(step, 1), lambda value: plain_size(value) + suffix if value else "0")
 
 
 def number_scale(most: float) -> Scale:
@@ -48,7 +48,7 @@ def _nice(rough: float) -> float:
     return next(nice * power for nice in (1, 2, 2.5, 5, 10) if nice * power >= rough * (1 - 1e-9))
 
 
-def _short(value: float) -> str:
+def plain_size(value: float) -> str:
     """ "20 TiB" and not "20.0 TiB"."""
     number, unit = format_size(round(value)).split()
     return f"{float(number):g} {unit}"
@@ -76,10 +76,10 @@ class Frame:
         return self.bottom - min(max(value / self.scale.top, 0.0), 1.0) * (self.bottom - self.top)
 
 
-def frame(sheet: Sheet, start: datetime, end: datetime, scale: Scale, above: float = 0, below: float = 0) -> Frame:
-    """As large as the sheet lets it be, with `above` and `below` left free beyond that, and lines with their values drawn."""
-    left = max(width_of(scale.words(mark)) for mark in scale.marks()) + 8
-    found = Frame(left, _TOP + above, sheet.look.width - _RIGHT, sheet.height - _BOTTOM - below, start, end, scale)
+def frame(sheet: Sheet, start: datetime, end: datetime, scale: Scale, above: float = 0, beside: float = 0) -> Frame:
+    """As large as the sheet lets it be, with lines and their values drawn; `above` is free, and `beside` at least on its left."""
+    left = max(beside, *(width_of(scale.words(mark)) for mark in scale.marks())) + 8
+    found = Frame(left, _TOP + above, sheet.look.width - _RIGHT, sheet.height - _BOTTOM, start, end, scale)
     for mark in scale.marks():
         y = found.y(mark)
         sheet.line(found.left, y, found.right, y)
@@ -103,7 +103,7 @@ def _labels(sheet: Sheet, inside: Frame, named: Sequence[tuple[datetime, str]]) 
     taken = -math.inf
     for moment, words in named:
         x, half = inside.x(moment), width_of(words) / 2
-        if x - half < taken or x + half > sheet.look.width or not inside.start <= moment <= inside.end:
+        if not inside.start <= moment <= inside.end or x - half < max(taken, 0) or x + half > sheet.look.width:
             continue
         sheet.line(x, inside.bottom, x, inside.bottom + 4, "faint")
         sheet.text(x, inside.bottom + 5 + FONT, words, anchor="middle")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from btrkeep.units import counted, format_size
 from web.charts.bars import Bar, bar_chart
-from web.charts.frame import number_scale, size_scale
+from web.charts.frame import number_scale, plain_size, size_scale
 from web.charts.svg import Look
 from web.data.groups import Distribution, ScoreClass
 from web.data.score import SizeClass
@@ -40,5 +40,5 @@ def size_words(sizes: Sequence[SizeClass]) -> str:
 
 def size_chart(sizes: Sequence[SizeClass], look: Look) -> bytes:
     """Bytes that are free, by the size of the free extents."""
-    bars = [Bar(format_size(one.least).replace(".00", ""), one.bytes) for one in sizes]
+    bars = [Bar(plain_size(one.least), one.bytes) for one in sizes]
     return bar_chart(size_words(sizes), bars, size_scale(max((one.bytes for one in sizes), default=0)), look, "green")

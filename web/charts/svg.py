@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from html import escape
 
 LIGHT, DARK = "light", "dark"
-WIDTHS = (360, 720, 1080)
-"""Pixels: of a telephone, of half a page, of a whole one."""
+WIDTHS = (360, 540, 720, 960, 1240, 1400)
+"""Pixels: those of a telephone's page first, those of the widest page last."""
+_USUAL = 720
 FONT = 12
-_CHARACTER = 6.6
+_CHARACTER = 7.0
 """Pixels that a character is wide, about."""
 
 # After Okabe and Ito (https://jfly.uni-koeln.de/color/): people tell them apart who do not see all colours.
@@ -46,7 +47,7 @@ PALETTES: Mapping[str, Mapping[str, str]] = {
 class Look:
     """For whom a chart is drawn: pixels, and on which ground."""
 
-    width: int = WIDTHS[1]
+    width: int = _USUAL
     ground: str = LIGHT
 
     def colour(self, name: str) -> str:
@@ -57,7 +58,7 @@ class Look:
 def look_of(words: Mapping[str, str]) -> Look:
     """What a query asks for: `look` and `width`, of those that there are."""
     width = words.get("width", "")
-    wanted = int(width[:5]) if width.isascii() and width.isdigit() else WIDTHS[1]
+    wanted = int(width[:5]) if width.isascii() and width.isdigit() else _USUAL
     return Look(min(WIDTHS, key=lambda one: abs(one - wanted)), DARK if words.get("look") == DARK else LIGHT)
 
 

@@ -48,6 +48,11 @@ class Calendar:
     months: tuple[Month, ...]
     legend: tuple[tuple[str, str, str], ...]
 
+    @property
+    def newest(self) -> int:
+        """Today's day of the month; 0 without any month. The columns up to it are looked at first."""
+        return max((int(cell.day[-2:]) for month in self.months[:1] for cell in month.cells if cell.letter), default=0)
+
 
 def calendar(marks: Sequence[Mark], today: date) -> Calendar:
     """Every day from the oldest backup to `today`, all in the pool's zone. What is stamped later is not on it."""

@@ -15,6 +15,12 @@
     if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
   });
 
+  // A wide table begins where its newest is; browsers that know scroll-initial-target did that already.
+  for (const newest of document.querySelectorAll(".wide [data-newest]")) {
+    const box = newest.closest(".wide");
+    box.scrollLeft = newest.offsetLeft + newest.offsetWidth - box.clientWidth;
+  }
+
   // The menu closes with Escape and with a click elsewhere.
   const menu = document.querySelector(".me");
   if (menu) {

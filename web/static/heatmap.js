@@ -14,6 +14,7 @@
     const canvas = figure.querySelector(".canvas");
     const image = canvas.querySelector("img");
     const words = figure.querySelector(".under");
+    words.hidden = false;
     const mark = document.createElement("span");
     mark.className = "mark";
     mark.hidden = true;

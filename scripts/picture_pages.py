@@ -1,0 +1,128 @@
+"""Makes a picture of every page of the dashboard as people meet it: 390 to 1920 pixels wide, light and dark, with few hosts and many.
+
+    sudo .venv/bin/python scripts/picture_pages.py FOLDER [--hosts 0,3,300,3000] [--widths 390,768,1280,1920] [--only NAME,...]
+
+It says of each page what can be measured: that it is wider than its window, that a text is cut, that a name is broken in the middle.
+Whether it is good to look at is for who opens the pictures: FOLDER/HOSTS/NAME-WIDTH-LOOK.png. `site` in --hosts is the real small
+pool, with the pages of files; that takes root and a btrfs.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # it runs in a bare checkout
+
+from playwright.sync_api import Browser, Page  # noqa: E402
+
+from tests.beds import btrfs, session  # noqa: E402
+from tests.beds.browser import chromium, enter, visit  # noqa: E402
+from tests.beds.dashboard import Dashboard, own_folder, real_shop, serving  # noqa: E402
+from tests.beds.geometry import troubles  # noqa: E402
+from tests.beds.made_catalogue import made_catalogue  # noqa: E402
+
+PAGES = {
+    "overview": "/",
+    "hosts": "/hosts",
+    "host": "/hosts/{host}",
+    "failing": "/hosts/{failing}",
+    "run": "/hosts/{host}/run",
+    "pool": "/pool",
+    "day": "/pool/day",
+    "score": "/pool/score",
+    "heatmap": "/pool/heatmap",
+    "timelapse": "/pool/timelapse",
+    "blockgroups": "/pool/blockgroups",
+    "balance": "/pool/balance",
+    "expiry": "/pool/expiry",
+    "jobs": "/jobs",
+    "log": "/log",
+    "account": "/account",
+    "error": "/nowhere",
+}
+FILES = {
+    "login": "/login",
+    "files": "/files/shop?path={source}",
+    "names": "/files/shop?path={source}/names",
+    "file": "/files/shop?path={source}/prices.txt",
+    "versions": "/files/shop/versions?path={source}/prices.txt",
+    "compare": "/files/shop/compare?path={source}&before={first}",
+    "restore": "/restore/shop?path={source}/prices.txt",
+    "doctor": "/doctor",
+}
+TALLEST = 2600
+"""Pixels of a page that are kept."""
+
+
+def main() -> int:
+    """1 when something was measured that should not be."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--hosts", default="site,0,3,300,3000")
+    parser.add_argument("--widths", default="390,768,1280,1920")
+    parser.add_argument("--looks", default="light,dark")
+    parser.add_argument("--only", default="")
+    words = parser.parse_args()
+    os.environ[session.MARK] = session.own_name()
+    found = 0
+    try:
+        with chromium() as browser:
+            for hosts in words.hosts.split(","):
+                with site_of(hosts) as (web, pages):
+                    chosen = {name: path for name, path in pages.items() if not words.only or name in words.only.split(",")}
+                    place = words.folder / hosts
+                    place.mkdir(parents=True, exist_ok=True)
+                    for look in words.looks.split(","):
+                        for width in map(int, words.widths.split(",")):
+                            found += draw(browser, web, chosen, place, look, width)
+    finally:
+        session.end_session(session.own_name())
+    return 1 if found else 0
+
+
+@contextmanager
+def site_of(hosts: str) -> Iterator[tuple[Dashboard, dict[str, str]]]:
+    """A dashboard, and the addresses of its pages by their names."""
+    if hosts == "site":
+        with real_shop(btrfs.make(size="2G")) as web:
+            assert web.nights
+            words = {"source": str(web.nights.source), "first": web.nights.names("shop")[0]}
+            yield web, {name: path.format(**words) for name, path in FILES.items()}
+        return
+    with own_folder() as place:
+        made = made_catalogue(place / "state", int(hosts), hostile=False)
+        names = {"host": made.hosts[0], "failing": made.hosts[41 % len(made.hosts)]} if made.hosts else {}
+        with serving(place, made.state) as web:
+            yield web, {name: path.format(**names) for name, path in PAGES.items() if names or "{" not in path}
+
+
+def draw(browser: Browser, web: Dashboard, pages: dict[str, str], folder: Path, look: str, width: int) -> int:
+    """A picture for each page; how many troubles were found."""
+    found = 0
+    size = {"width": width, "height": 900}
+    with visit(browser, web.url, viewport=size, color_scheme=look, reduced_motion="reduce", has_touch=width < 500) as (page, _):
+        for name, path in pages.items():
+            page.context.clear_cookies() if name == "login" else enter(page, web.url, web.cookie)
+            page.goto(path, wait_until="networkidle")
+            if (button := page.get_by_role("button", name="Look now")).count():  # the doctor's, who has not looked yet
+                button.first.click()
+                page.wait_for_load_state("networkidle")
+            keep(page, folder / f"{name}-{width}-{look}.png")
+            for trouble in troubles(page):
+                found += 1
+                print(f"{folder.name:>5} {width:>5} {look:<5} {name:<12} {trouble}")
+    return found
+
+
+def keep(page: Page, path: Path) -> None:
+    """The page from its top on."""
+    size = page.viewport_size or {"width": 0, "height": 0}
+    tall = min(TALLEST, max(size["height"], page.evaluate("document.documentElement.scrollHeight")))
+    page.screenshot(path=path, full_page=True, clip={"x": 0, "y": 0, "width": size["width"], "height": tall})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

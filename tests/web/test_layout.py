@@ -1,0 +1,139 @@
+"""How pages lie in their windows, measured by a real browser: what a telephone shows first, what scrolls, what is whole."""
+
+import io
+from typing import Any
+
+import pytest
+from PIL import Image, ImageStat
+from playwright.sync_api import Browser, Locator, Page
+
+from bench.make_site import ZONE
+from tests.beds.browser import LAPTOP, PHONE, enter, visit
+from tests.beds.dashboard import Dashboard
+from tests.beds.geometry import troubles
+
+HOST = "/hosts/web0000.example.org"
+EDGE = 8  # pixels
+
+
+def looked_at(locator: Locator) -> "Image.Image":
+    return Image.open(io.BytesIO(locator.screenshot())).convert("L")
+
+
+def box_of(locator: Locator) -> Any:
+    box = locator.bounding_box()
+    assert box
+    return box
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["script", "no-script"])
+def test_the_calendar_shows_the_newest_days_on_a_telephone(site: Dashboard, browser: Browser, script: bool) -> None:
+    with visit(browser, site.url, viewport=PHONE, java_script_enabled=script) as (page, _):
+        enter(page, site.url, site.cookie)
+        page.goto(HOST)
+        calendar = page.locator(".calendar")
+        around, months = box_of(page.get_by_role("region", name="Calendar of backups")), box_of(calendar.locator("tbody th").first)
+        assert site.made
+        today = site.made.now.astimezone(ZONE).date()
+        for day in range(max(1, today.day - 5), today.day + 1):
+            column = box_of(calendar.locator("thead th").nth(day))
+            assert months["x"] + months["width"] - 1 <= column["x"], day
+            assert column["x"] + column["width"] <= around["x"] + around["width"] + 1, day
+
+
+def test_a_table_that_goes_on_has_a_shadow_at_that_edge_until_its_end_is_seen(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url, viewport=PHONE) as (page, _):
+        enter(page, site.url, site.cookie)
+        page.goto("/pool/balance")
+        table = page.get_by_role("region", name="Runs of balance")
+        assert table.evaluate("e => e.scrollWidth - e.clientWidth") > 200
+
+        def shade() -> float:
+            """Of the edge against what is beside it, both in the gap above the heading's words."""
+            image = looked_at(table)
+            wide = image.width
+            parts = [image.crop((wide - from_, 3, wide - to, 8)) for from_, to in ((EDGE, 2), (6 * EDGE, 5 * EDGE))]
+            edge, beside = (float(ImageStat.Stat(part).mean[0]) for part in parts)
+            return beside - edge
+
+        assert shade() > 30
+        table.evaluate("e => { e.scrollLeft = e.scrollWidth }")
+        assert abs(shade()) < 8
+        first = box_of(table.locator("tbody th").first)
+        assert first["x"] >= 0, "the row's name is out of sight"
+
+
+def test_names_are_whole_and_the_table_of_expiries_fits_a_laptop(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url, viewport=LAPTOP) as (page, _):
+        enter(page, site.url, site.cookie)
+        for path in ("/hosts", "/log", "/pool/expiry"):
+            page.goto(path)
+            assert [one for one in troubles(page) if "example.org" in one or "wide" in one] == [], path
+            too_wide = page.evaluate(
+                "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth).map(e => e.ariaLabel)"
+            )
+            assert too_wide == [], path
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280, 1920])
+def test_charts_are_as_wide_as_their_page_and_their_letters_as_large(site: Dashboard, browser: Browser, width: int) -> None:
+    with visit(browser, site.url, viewport={"width": width, "height": 900}) as (page, _):
+        enter(page, site.url, site.cookie)
+        for path in ("/pool/day", "/"):
+            page.goto(path)
+            for chart in page.locator("picture.chart img, .plot svg").all():
+                chart.scroll_into_view_if_needed()
+                chart.evaluate("async e => e.decode && await e.decode()")
+                found = chart.evaluate(_WIDTHS)
+                assert found["own"] > found["room"] - 2, (path, found)
+                assert 10 <= found["letters"] <= 15, (path, found)
+
+
+_WIDTHS = """e => {
+  const around = e.closest("main, figure, .pool-now > div"), style = getComputedStyle(around);
+  const own = e.getBoundingClientRect().width, text = e.querySelector("text");
+  const room = around.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+  const letters = text ? parseFloat(getComputedStyle(text).fontSize) * own / e.viewBox.baseVal.width : 12 * own / e.naturalWidth;
+  return {own, room, letters};
+}"""
+
+
+def test_the_labels_of_charts_are_whole(site: Dashboard, browser: Browser) -> None:
+    cut = []
+    with visit(browser, site.url, viewport=PHONE) as (page, _):
+        enter(page, site.url, site.cookie)
+        page.goto(HOST)
+        cut += [one for one in troubles(page) if "outside" in one]
+        for address in ("/pool/charts/trend/{}.svg?days=7", "/pool/charts/trend/{}.svg?days=180"):
+            for name in ("allocated", "unused", "score", "orphans"):
+                cut += _cut(page, address.format(name) + "&width=360")
+    assert cut == []
+
+
+def _cut(page: Page, address: str) -> list[str]:
+    page.goto(address)
+    found = page.evaluate(
+        "[...document.querySelectorAll('text')].filter(e => { const box = e.getBBox();"
+        " return box.x < 0 || box.x + box.width > document.documentElement.viewBox.baseVal.width; }).map(e => e.textContent)"
+    )
+    return [f"{address}: {one}" for one in found]
+
+
+def test_without_javascript_nobody_is_told_to_point_at_the_picture(site: Dashboard, browser: Browser) -> None:
+    for script in (True, False):
+        with visit(browser, site.url, java_script_enabled=script) as (page, _):
+            enter(page, site.url, site.cookie)
+            page.goto("/pool/heatmap")
+            assert page.get_by_text("Point at the picture").is_visible() == script
+
+
+def test_the_heatmap_of_a_dark_overview_does_not_blind(site: Dashboard, browser: Browser) -> None:
+    light = {}
+    for scheme in ("light", "dark"):
+        with visit(browser, site.url, color_scheme=scheme) as (page, _):
+            enter(page, site.url, site.cookie)
+            page.goto("/")
+            picture = looked_at(page.locator(".heat-small img"))
+            light[scheme] = ImageStat.Stat(picture).mean[0], picture.getextrema()[1]
+    assert light["dark"][1] < 190 < light["light"][1]
+    assert light["dark"][0] > 40, "it can still be seen"
