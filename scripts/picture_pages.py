@@ -1,9 +1,9 @@
-"""Makes a picture of every page of the dashboard as people meet it: 390 to 1920 pixels wide, light and dark, with few hosts and many.
+"""Makes a picture of every page of the dashboard: 390 to 1920 pixels wide, light and dark, with no hosts, few and thousands.
 
     sudo .venv/bin/python scripts/picture_pages.py FOLDER [--hosts 0,3,300,3000] [--widths 390,768,1280,1920] [--only NAME,...]
 
-It says of each page what can be measured: that it is wider than its window, that a text is cut, that a name is broken in the middle.
-Whether it is good to look at is for who opens the pictures: FOLDER/HOSTS/NAME-WIDTH-LOOK.png. `site` in --hosts is the real small
+It says of each page what can be measured: that it is wider than its window, that a text is cut or a name broken in the middle.
+Whether it is good to look at is for who opens the pictures: FOLDER/HOSTS/NAME-WIDTH-LOOK.png. `site` in --hosts is a small real
 pool, with the pages of files; that takes root and a btrfs.
 """
 
@@ -16,13 +16,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # it runs in a bare checkout
 
-from playwright.sync_api import Browser, Page  # noqa: E402
+from playwright.sync_api import Browser, Page
 
-from tests.beds import btrfs, session  # noqa: E402
-from tests.beds.browser import chromium, enter, visit  # noqa: E402
-from tests.beds.dashboard import Dashboard, own_folder, real_shop, serving  # noqa: E402
-from tests.beds.geometry import troubles  # noqa: E402
-from tests.beds.made_catalogue import made_catalogue  # noqa: E402
+from tests.beds import btrfs, session
+from tests.beds.browser import chromium, enter, visit
+from tests.beds.dashboard import Dashboard, own_folder, real_shop, serving
+from tests.beds.geometry import troubles
+from tests.beds.made_catalogue import made_catalogue
 
 PAGES = {
     "overview": "/",

@@ -14,7 +14,7 @@ from backupd.sampling.ticks import date_ticks
 from btrkeep.units import format_size
 
 WIDTH, HEIGHT = 640.0, 170.0
-LEFT, RIGHT, TOP, BOTTOM = 84.0, 12.0, 10.0, 26.0
+LEFT, RIGHT, TOP, BOTTOM = 98.0, 12.0, 10.0, 26.0
 """Margins, for the letters."""
 _TICKS = 4
 _DATES = 5  # at most; more do not fit beside each other on a phone
