@@ -1,0 +1,110 @@
+"""Wraps the paragraphs of .rst files that have a line of more than 132 characters; nothing else in them is changed.
+
+    scripts/wrap_rst.py [--check] [FILE...]
+
+Without files it takes all that git knows. Blocks of code and simple tables are left as they are. `--check` only names the lines that
+are too long, also those that it cannot wrap, and ends with 1 when there are any.
+"""
+
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+WIDTH = 132
+_GLUE = "\0"
+_ITEM = re.compile(r"\s*(?:(?:[-*]|\d+\.|#\.) +)+")
+_BORDER = re.compile(r"\s*=+(?: +=+)+$")
+_LITERAL = re.compile(r"\s*\.\. (?:code-block|code|parsed-literal|math|raw|toctree)::")
+_DIRECTIVE = re.compile(r"\s*\.\. ")
+_MARKER = re.compile(r" (?=(?:[-*+]|\d+\.|#\.|\.\.)(?: |$))")
+"""What would begin an item if it began a line."""
+
+
+def main(words: Sequence[str]) -> int:
+    """The exit status."""
+    check = "--check" in words
+    named = [Path(word) for word in words if not word.startswith("-")]
+    status = 0
+    for path in named or tracked():
+        text = path.read_text(encoding="utf-8")
+        if check:
+            for number in too_long(text):
+                print(f"{path}:{number}: more than {WIDTH} characters")
+                status = 1
+        elif (new := wrapped(text)) != text:
+            path.write_text(new, encoding="utf-8")
+    return status
+
+
+def tracked() -> list[Path]:
+    """The files of the checkout that this script lies in."""
+    top = Path(__file__).resolve().parents[1]
+    listed = subprocess.run(["git", "ls-files", "*.rst"], cwd=top, capture_output=True, text=True, check=True).stdout
+    return [top / name for name in listed.splitlines()]
+
+
+def too_long(text: str) -> list[int]:
+    """Numbers of lines, from 1."""
+    return [number for number, line in enumerate(text.splitlines(), 1) if len(line) > WIDTH]
+
+
+def wrapped(text: str) -> str:
+    """The same text in lines of at most WIDTH characters, as far as words let it."""
+    return "".join(f"{line}\n" for item in _items(text.splitlines()) for line in _wrap(item))
+
+
+def _wrap(item: list[str]) -> list[str]:
+    if max(map(len, item)) <= WIDTH:
+        return item
+    found = _ITEM.match(item[0])
+    begin = found[0] if found else " " * _indent(item[0])
+    text = " ".join([item[0][len(begin) :], *(line.strip() for line in item[1:])])
+    text = re.sub(r"``[^`]{1,60}``", lambda literal: literal[0].replace(" ", _GLUE), text)
+    lines = textwrap.wrap(
+        _MARKER.sub(_GLUE, text),
+        WIDTH,
+        initial_indent=begin,
+        subsequent_indent=" " * len(begin),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace(_GLUE, " ") for line in lines]
+
+
+def _items(lines: Sequence[str]) -> Iterator[list[str]]:
+    """Paragraphs, and items of lists; each line that must stay as it is by itself."""
+    item: list[str] = []
+    hanging, literal, in_table = 0, -1, False
+    for number, line in enumerate(lines):
+        if literal >= 0 and line.strip() and _indent(line) <= literal:
+            literal = -1
+        border = literal < 0 and bool(_BORDER.match(line))
+        if literal >= 0 or in_table or border or not line.strip() or _DIRECTIVE.match(line):
+            if item:
+                yield item
+                item = []
+            yield [line]
+        elif item and not _ITEM.match(line) and _indent(line) == hanging:
+            item.append(line)
+        else:
+            if item:
+                yield item
+            found = _ITEM.match(line)
+            item, hanging = [line], len(found[0]) if found else _indent(line)
+        if border:
+            in_table = not in_table or bool(number + 1 < len(lines) and lines[number + 1].strip())
+        if literal < 0 and (_LITERAL.match(line) or (line.endswith("::") and not _DIRECTIVE.match(line))):
+            literal = hanging if item else _indent(line)
+    if item:
+        yield item
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
