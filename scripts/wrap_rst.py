@@ -2,8 +2,8 @@
 
     scripts/wrap_rst.py [--check] [FILE...]
 
-Without files it takes all that git knows. Blocks of code and simple tables are left as they are. `--check` only names the lines that
-are too long, also those that it cannot wrap, and ends with 1 when there are any.
+Without files it takes all that git knows. Of a simple table the last column is wrapped; blocks of code are left as they are.
+`--check` only names the lines that are too long, also those that it cannot wrap, and ends with 1 when there are any.
 """
 
 import re
@@ -17,8 +17,10 @@ WIDTH = 132
 _GLUE = "\0"
 _ITEM = re.compile(r"\s*(?:(?:[-*]|\d+\.|#\.) +)+")
 _BORDER = re.compile(r"\s*=+(?: +=+)+$")
+_UNDERLINE = re.compile(r"([=~^\"'*+#-])\1{2,}$")
 _LITERAL = re.compile(r"\s*\.\. (?:code-block|code|parsed-literal|math|raw|toctree)::")
 _DIRECTIVE = re.compile(r"\s*\.\. ")
+_OPTION = re.compile(r"\s*:[\w-]+: ")
 _MARKER = re.compile(r" (?=(?:[-*+]|\d+\.|#\.|\.\.)(?: |$))")
 """What would begin an item if it began a line."""
 
@@ -53,14 +55,18 @@ def too_long(text: str) -> list[int]:
 
 def wrapped(text: str) -> str:
     """The same text in lines of at most WIDTH characters, as far as words let it."""
-    return "".join(f"{line}\n" for item in _items(text.splitlines()) for line in _wrap(item))
+    return "".join(f"{line}\n" for is_text, item in _items(text.splitlines()) for line in (_wrap(item) if is_text else item))
 
 
 def _wrap(item: list[str]) -> list[str]:
     if max(map(len, item)) <= WIDTH:
         return item
-    found = _ITEM.match(item[0])
-    begin = found[0] if found else " " * _indent(item[0])
+    found = _ITEM.match(item[0]) or _OPTION.match(item[0])
+    return _lines(item, found[0] if found else " " * _indent(item[0]))
+
+
+def _lines(item: list[str], begin: str) -> list[str]:
+    """The words of the item behind `begin`, and below each other."""
     text = " ".join([item[0][len(begin) :], *(line.strip() for line in item[1:])])
     text = re.sub(r"``[^`]{1,60}``", lambda literal: literal[0].replace(" ", _GLUE), text)
     lines = textwrap.wrap(
@@ -74,24 +80,25 @@ def _wrap(item: list[str]) -> list[str]:
     return [line.replace(_GLUE, " ") for line in lines]
 
 
-def _items(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Paragraphs, and items of lists; each line that must stay as it is by itself."""
+def _items(lines: Sequence[str]) -> Iterator[tuple[bool, list[str]]]:
+    """Paragraphs and items of lists, with True; lines that must stay as they are, with False."""
     item: list[str] = []
-    hanging, literal, in_table = 0, -1, False
+    hanging, literal, in_table, column = 0, -1, False, 0
     for number, line in enumerate(lines):
         if literal >= 0 and line.strip() and _indent(line) <= literal:
             literal = -1
         border = literal < 0 and bool(_BORDER.match(line))
-        if literal >= 0 or in_table or border or not line.strip() or _DIRECTIVE.match(line):
+        column = line.rindex(" ") + 1 if border else column
+        if literal >= 0 or in_table or border or not line.strip() or _DIRECTIVE.match(line) or _UNDERLINE.match(line):
             if item:
-                yield item
+                yield True, item
                 item = []
-            yield [line]
-        elif item and not _ITEM.match(line) and _indent(line) == hanging:
+            yield False, _row(line, column, border) if in_table or border else [line]
+        elif item and not _ITEM.match(line) and (_indent(line) == hanging or _goes_on(item, line)):
             item.append(line)
         else:
             if item:
-                yield item
+                yield True, item
             found = _ITEM.match(line)
             item, hanging = [line], len(found[0]) if found else _indent(line)
         if border:
@@ -99,7 +106,18 @@ def _items(lines: Sequence[str]) -> Iterator[list[str]]:
         if literal < 0 and (_LITERAL.match(line) or (line.endswith("::") and not _DIRECTIVE.match(line))):
             literal = hanging if item else _indent(line)
     if item:
-        yield item
+        yield True, item
+
+
+def _row(line: str, column: int, border: bool) -> list[str]:
+    """A line of a table whose last column begins at `column`."""
+    if len(line) <= WIDTH or border:
+        return [line[:WIDTH]]
+    return _lines([line], line[:column])
+
+
+def _goes_on(option: list[str], line: str) -> bool:
+    return bool(_OPTION.match(option[0])) and not _OPTION.match(line) and _indent(line) > _indent(option[0])
 
 
 def _indent(line: str) -> int:
