@@ -2,7 +2,8 @@
 
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from unicodedata import combining, east_asian_width
 
 import click
@@ -10,13 +11,15 @@ import click
 _GAP = "  "
 _INDENT = "    "
 _NARROWEST = 20
+_FEW = 2
 
 
 def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence[str] = (), spare: Sequence[str] = ()) -> str:
     """Aligned columns; those named in `right` to the right. Rows hold text that is already safe to show, styled or not.
 
     A last column without a word in it is left out. On a terminal that is too narrow the columns named in `spare` go; then the last
-    one wraps, or stands in lines of its own below.
+    one wraps, or stands in lines of its own below. Where even that is too wide the first one stands above the others, once for
+    all rows in a row that have the same.
     """
     lines = [headers, *rows] if headers else rows
     kept = [number for number in range(len(lines[0])) if not _is_empty(number, rows)]
@@ -25,15 +28,42 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence
     if terminal and _total(widths, kept) > terminal and spare:
         kept = [number for number in kept if headers[number] not in spare]
     to_the_right = {number for number in kept if headers and headers[number] in right}
-    if not terminal or _total(widths, kept) <= terminal:
-        return "\n".join(_line(line, kept, widths, to_the_right) for line in lines)
-    *kept, last = kept
-    room = terminal - _total(widths, kept) - len(_GAP)
-    before = [_line(line, kept, widths, to_the_right) for line in lines]
-    if room >= _NARROWEST:
-        return "\n".join(_beside(text, line[last], terminal - room, room) for text, line in zip(before, lines, strict=True))
-    below = ["" if line is headers else line[last] for line in lines]
-    return "\n".join(_below(text, words, terminal) for text, words in zip(before, below, strict=True))
+    laid = _Laid(lines, bool(headers), widths, to_the_right)
+    if terminal and len(kept) > _FEW and _total(widths, kept[:-1]) > terminal:
+        return "\n".join(_grouped([line[kept[0]] for line in lines], laid.rows(kept[1:], terminal - len(_GAP))))
+    return "\n".join(laid.rows(kept, terminal))
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """Lines of a table, the first one its headers if it `has_headers`, and how wide each of all columns is."""
+
+    lines: Sequence[Sequence[str]]
+    has_headers: bool
+    widths: Sequence[int]
+    right: set[int]
+
+    def rows(self, kept: Sequence[int], terminal: int) -> list[str]:
+        """The columns `kept` of each line, the last of them folded where `terminal` columns (0: any) are not enough."""
+        if not terminal or _total(self.widths, kept) <= terminal:
+            return [_line(line, kept, self.widths, self.right) for line in self.lines]
+        *kept, last = kept
+        room = terminal - _total(self.widths, kept) - len(_GAP)
+        before = [_line(line, kept, self.widths, self.right) for line in self.lines]
+        if room >= _NARROWEST:
+            return [_beside(text, line[last], terminal - room, room) for text, line in zip(before, self.lines, strict=True)]
+        below = ["" if self.has_headers and not number else line[last] for number, line in enumerate(self.lines)]
+        return [_below(text, words, terminal) for text, words in zip(before, below, strict=True)]
+
+
+def _grouped(names: Sequence[str], rows: Sequence[str]) -> Iterator[str]:
+    """Each name, and indented below it its rows."""
+    before = None
+    for name, row in zip(names, rows, strict=True):
+        if name != before:
+            yield name
+        before = name
+        yield textwrap.indent(row, _GAP)
 
 
 def _is_empty(number: int, rows: Sequence[Sequence[str]]) -> bool:

@@ -81,3 +81,20 @@ def test_colours_and_letters_of_any_width_keep_the_columns_straight() -> None:
     rows = [(click.style("ok", fg="green"), "|"), ("備份", "|"), ("é́", "|"), ("failing", "|")]
     shown = [click.unstyle(line) for line in table(rows, ["STATE", "X"]).splitlines()]
     assert shown == ["STATE    X", "ok       |", "備份     |", "é́        |", "failing  |"]
+
+
+def test_where_the_numbers_have_no_room_the_names_stand_above_them_once(terminal: pytest.MonkeyPatch) -> None:
+    long = "database-primary-0041-of-some-customer"
+    rows = [(long, f"2026-11-2{day}T220000Z", "complete", "0.2s", "880 KiB") for day in (0, 1)] + [
+        ("lab", "-", "failed", "", "0 B")
+    ]
+    terminal.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((60, 24)))
+    assert table(rows, ["HOST", "NAME", "STATE", "TOOK", "SIZE"], right=["TOOK", "SIZE"]).splitlines() == [
+        "HOST",
+        "  NAME                STATE     TOOK     SIZE",
+        long,
+        "  2026-11-20T220000Z  complete  0.2s  880 KiB",
+        "  2026-11-21T220000Z  complete  0.2s  880 KiB",
+        "lab",
+        "  -                   failed              0 B",
+    ]

@@ -95,10 +95,12 @@ class Terminal:
 
 
 @contextmanager
-def at_a_terminal(words: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Iterator[Terminal]:
+def at_a_terminal(
+    words: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | None = None, width: int = _WIDTH
+) -> Iterator[Terminal]:
     """Starts the command with a terminal of its own as all three files; killed at the end, if need be."""
     end, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _HEIGHT, _WIDTH, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _HEIGHT, width, 0, 0))
     environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", **(env or {})}
     process = subprocess.Popen(
         [*map(str, words)], stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=cwd, start_new_session=True
