@@ -50,12 +50,16 @@ def tracked() -> list[Path]:
 
 def too_long(text: str) -> list[int]:
     """Numbers of lines, from 1."""
-    return [number for number, line in enumerate(text.splitlines(), 1) if len(line) > WIDTH]
+    return [number for number, line in enumerate(text.splitlines(), 1) if len(line) > WIDTH and line not in _code(text)]
 
 
 def wrapped(text: str) -> str:
     """The same text in lines of at most WIDTH characters, as far as words let it."""
     return "".join(f"{line}\n" for is_text, item in _items(text.splitlines()) for line in (_wrap(item) if is_text else item))
+
+
+def _code(text: str) -> set[str]:
+    return {item[0] for is_text, item in _items(text.splitlines()) if not is_text and len(item[0]) > WIDTH and _indent(item[0])}
 
 
 def _wrap(item: list[str]) -> list[str]:

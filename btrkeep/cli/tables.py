@@ -30,7 +30,7 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence
     to_the_right = {number for number in kept if headers and headers[number] in right}
     laid = _Laid(lines, bool(headers), widths, to_the_right)
     if terminal and len(kept) > _FEW and _total(widths, kept[:-1]) > terminal:
-        return "\n".join(_grouped([line[kept[0]] for line in lines], laid.rows(kept[1:], terminal - len(_GAP))))
+        return "\n".join(_grouped([line[kept[0]] for line in lines], laid.rows(kept[1:], max(terminal - len(_GAP), 1))))
     return "\n".join(laid.rows(kept, terminal))
 
 

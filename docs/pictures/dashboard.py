@@ -92,8 +92,12 @@ def _keep(data: bytes, path: Path) -> None:
     from io import BytesIO
 
     image = Image.open(BytesIO(data)).convert("RGB")
-    # Colours mean something here: the few pixels of a rare one must not take that of a frequent one.
-    image.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+    # Colours mean something here: those of grounds and shapes stay what they are, and a rare one does not take that of a frequent one.
+    frequent = sorted(image.getcolors(1 << 24) or [], reverse=True)[: COLOURS // 2]
+    rare = image.quantize(COLOURS - len(frequent), Image.Quantize.MAXCOVERAGE).getpalette() or []
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for _, colour in frequent for part in colour] + rare)
+    image.quantize(palette=palette, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 if __name__ == "__main__":
