@@ -7,6 +7,7 @@ browser looks at both: in light, in dark, and as a telephone. The pictures are r
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -92,8 +93,9 @@ def _keep(data: bytes, path: Path) -> None:
     from io import BytesIO
 
     image = Image.open(BytesIO(data)).convert("RGB")
-    # Colours mean something here: those of grounds and shapes stay what they are, and a rare one does not take that of a frequent one.
-    frequent = sorted(image.getcolors(1 << 24) or [], reverse=True)[: COLOURS // 2]
+    # Colours mean something here: those of grounds and shapes stay, and a rare one does not take that of a frequent one.
+    counted: Any = image.getcolors(1 << 24)
+    frequent = sorted(counted, reverse=True)[: COLOURS // 2]
     rare = image.quantize(COLOURS - len(frequent), Image.Quantize.MAXCOVERAGE).getpalette() or []
     palette = Image.new("P", (1, 1))
     palette.putpalette([part for _, colour in frequent for part in colour] + rare)
