@@ -161,4 +161,4 @@ def test_a_run_that_was_killed_is_told_as_killed(nights: Nights, backupd_running
     assert nights.json("log")[0]["outcome"] == "killed"
     nights.settings("ssh", command=shlex.quote(str(FAKESSH)))
     nights.run("web")  # ends what was left of it, too
-    assert [run["outcome"] for run in nights.json("log")] == ["complete", "failed"]
+    assert [run["outcome"] for run in nights.json("log")] == ["complete", "killed"]

@@ -123,7 +123,8 @@ def test_a_chart_of_three_bars_is_narrow() -> None:
     def width(count: int, look: Look) -> int:
         drawn = bar_chart("x", [Bar("1", 1.0)] * count, number_scale(1), look).decode()
         assert f'width="{look.width}"' in drawn  # the sheet is as wide as the page, so letters have the size of the page's
-        return max(round(float(x) + float(wide)) for x, wide in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', drawn))
+        bars = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', drawn)
+        return max(round(float(x) + float(wide)) for x, wide in bars)
 
     assert width(3, Look(1240)) < 320
     assert 1200 < width(30, Look(1240)) < 1240
