@@ -15,7 +15,7 @@ from shutil import which
 
 from backupd.alarms.send import service_of
 from backupd.clock import Clock
-from backupd.doubts import lost, see
+from backupd.doubts import see
 from backupd.health import verdict as health
 from backupd.health.judge import Limits, PoolFacts, judge
 from backupd.health.look import look_at_pool
@@ -166,13 +166,11 @@ def _catalogue(config: Config) -> Iterator[Finding]:
     except OperatorError as error:
         yield Finding("error", "catalogue", error.message, error.hint)
         return
-    foreign = judge(PoolFacts(foreign=known if known not in (None, pool_id) else ""), Limits.of(config)).of(health.CATALOGUE)
-    for one in foreign:
+    facts = PoolFacts(foreign=known if known not in (None, pool_id) else "", lost=doubts.lost)
+    wrong = judge(facts, Limits.of(config)).of(health.CATALOGUE)
+    for one in wrong:
         yield Finding(one.level, "catalogue", one.text, one.hint)
-    if doubts.lost and not foreign:
-        said = lost(config.pool.state)
-        yield Finding("error", "catalogue", said.message, said.hint)
-    elif not foreign:
+    if not wrong:
         yield Finding("ok", "catalogue", str(config.pool.state))
     if doubts.clock:
         yield Finding("warning", "clock", doubts.clock, "see that the clock is right: timedatectl")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from backupd.expire.clocks import doubt
 from backupd.folders import hosts_of, names_of
+from backupd.health import judge
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.published import CLOCK, LOST
 from btrkeep.errors import OperatorError
@@ -25,9 +26,12 @@ class Doubts:
 
 
 def is_lost(pool: Pool, catalogue: Catalogue) -> bool:
-    """Whether the pool has backups and the catalogue none. Only then the pool is looked at, by names alone."""
-    if catalogue.has_backups():
-        return False
+    """Whether the pool has backups and the catalogue none. Only then the pool is looked at."""
+    return not catalogue.has_backups() and has_backups(pool)
+
+
+def has_backups(pool: Pool) -> bool:
+    """Whether there is any, by names alone."""
     try:
         return any(name != WORKING for host in hosts_of(pool) for name in names_of(pool, host))
     except FileNotFoundError:  # nothing was ever backed up
@@ -46,7 +50,5 @@ def see(pool: Pool, catalogue: Catalogue, now: datetime) -> Doubts:
 
 def lost(state: Path) -> OperatorError:
     """What to say of a lost one, and what to do."""
-    return OperatorError(
-        f"the catalogue in {state} knows none of the backups that are in the pool: it was lost",
-        "see that `state` is the right folder, and mounted; then make it again from the pool: backupd rebuild",
-    )
+    said = judge.lost(state)
+    return OperatorError(said.text, said.hint)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from backupd.health.judge import Limits, PoolFacts, judge
+from backupd.health.judge import NOTHING_WRONG, Limits, OfCatalogue, PoolFacts, judge
 from backupd.health.verdict import Verdict
 from btrkeep.pool.room import Room
 
@@ -132,7 +132,7 @@ class Site:
     `created`: when the pool was. `hosts`: how many are enabled, and `unruled` those of them without any rule of retention.
     `schedule`: what starts backups, names of timers or of files of cron. `own_balance`: something starts btrfs-balancer.
     `mount_option` is that of [expiry], `expiring`: one runs now. `most_backups`: the host that has the most, and how many.
-    `foreign` and `was_full` are as in backupd.health.judge.PoolFacts.
+    `catalogue`: what is to be said of it.
     """
 
     limits: Limits
@@ -148,8 +148,7 @@ class Site:
     mount_option: str = "none"
     expiring: bool = False
     most_backups: tuple[str, int] | None = None
-    foreign: str | None = ""
-    was_full: bool = False
+    catalogue: OfCatalogue = NOTHING_WRONG
 
     @property
     def pool(self) -> Path:
@@ -173,11 +172,10 @@ class Facts:
         fs, site = self.filesystem, self.site
         of_mount = None if fs.mount_options is None else "ro" in fs.mount_options
         known = PoolFacts(
-            foreign=site.foreign,
+            **site.catalogue._asdict(),
             read_only="ro" in fs.options or of_mount,
             missing=fs.missing,
             errors=fs.errors,
             room=fs.room,
-            was_full=site.was_full,
         )
         return judge(known, site.limits)

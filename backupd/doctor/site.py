@@ -22,7 +22,6 @@ def read_site(config: Config, pool: Pool) -> Site:
     by_ssh = any(host.address for host in enabled)
     counts = {host: len(names_of(pool, host)) for host in hosts_of(pool)}
     expiring = read_holder(pool.locks / "expire")
-    foreign, was_full = read_catalogue(config.pool.state, pool.id)
     return Site(
         limits=Limits.of(config),
         name=config.name,
@@ -37,8 +36,7 @@ def read_site(config: Config, pool: Pool) -> Site:
         mount_option=config.expiry.mount_option,
         expiring=expiring is not None and expiring.alive,
         most_backups=max(counts.items(), key=lambda item: item[1], default=None),
-        foreign=foreign,
-        was_full=was_full,
+        catalogue=read_catalogue(config.pool.state, pool),
     )
 
 

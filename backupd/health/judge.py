@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from backupd.health import verdict as v
 from backupd.health.room import lacks_room
@@ -22,18 +23,30 @@ class PoolFacts:
     """The pool at a moment. None is what could not be looked at.
 
     `fault`: why it cannot be used, with a hint; "" when it can, and otherwise nothing else is known. `foreign`: the pool that the
-    catalogue in `state` is of, "" for this one. `errors`: by number of the device, those counters that are not zero. `was_full`:
-    that more than `used_limit` is used stands already.
+    catalogue in `state` is of, "" for this one. `lost`: the pool has backups, and the catalogue knows none. `errors`: by number of
+    the device, those counters that are not zero. `was_full`: that more than `used_limit` is used stands already.
     """
 
     fault: str = ""
     hint: str = ""
     foreign: str | None = None
+    lost: bool = False
     read_only: bool | None = None
     missing: tuple[int, ...] | None = None
     errors: Mapping[int, Mapping[str, int]] | None = None
     room: Room | None = None
     was_full: bool = False
+
+
+class OfCatalogue(NamedTuple):
+    """What the catalogue says of the pool, and what is to be said of it; the fields are those of PoolFacts."""
+
+    foreign: str | None = ""
+    lost: bool = False
+    was_full: bool = False
+
+
+NOTHING_WRONG = OfCatalogue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +83,15 @@ def _catalogue(facts: PoolFacts, limits: Limits) -> Iterator[Finding]:
     if facts.foreign:
         text = f"the catalogue in {limits.state} is of another pool ({facts.foreign})"
         yield Finding(v.CATALOGUE, ERROR, text, "set another `state`, or run `backupd rebuild`")
+    elif facts.lost:
+        yield lost(limits.state)
+
+
+def lost(state: Path) -> Finding:
+    """The catalogue in that folder was."""
+    text = f"the catalogue in {state} knows none of the backups that are in the pool: it was lost"
+    hint = "see that `state` is the right folder, and mounted; then make it again from the pool: backupd rebuild"
+    return Finding(v.CATALOGUE, ERROR, text, hint)
 
 
 def _mount(facts: PoolFacts, limits: Limits) -> Iterator[Finding]:

@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
-from backupd.health.judge import PoolFacts
+from backupd.doubts import has_backups, is_lost
+from backupd.health.judge import OfCatalogue, PoolFacts
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
 from btrkeep.pool.balance import missing_devices
-from btrkeep.pool.marker import open_pool
+from btrkeep.pool.marker import Pool, open_pool
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.room import read_room
 
@@ -21,14 +22,13 @@ def look_at_pool(config: Config, catalogue: Catalogue | None = None) -> PoolFact
     path = config.pool.path
     try:
         pool = open_pool(path)
-        foreign, was_full = _of_catalogue(catalogue, pool.id) if catalogue else read_catalogue(config.pool.state, pool.id)
+        known = _of_catalogue(catalogue, pool) if catalogue else read_catalogue(config.pool.state, pool)
         return PoolFacts(
-            foreign=foreign,
+            **known._asdict(),
             read_only=_is_read_only(path),
             missing=missing_devices(path),
             errors=device_errors(read_allocation(path)),
             room=read_room(path),
-            was_full=was_full,
         )
     except PoolUnusable as error:
         return PoolFacts(fault=error.message, hint=error.hint)
@@ -49,18 +49,19 @@ def device_errors(found: Allocation) -> dict[int, dict[str, int]]:
     return {devid: errors for devid, errors in known.items() if errors}
 
 
-def read_catalogue(state: Path, pool_id: str) -> tuple[str | None, bool]:
-    """`foreign` and `was_full` of PoolFacts, changing nothing. One that is not there is nobody else's."""
+def read_catalogue(state: Path, pool: Pool) -> OfCatalogue:
+    """That of a folder, changing nothing. One that is not there is nobody else's, and lost when the pool has backups."""
     try:
         (state / FILE).stat()
         with Catalogue.open_readonly(state) as catalogue:
-            return _of_catalogue(catalogue, pool_id)
+            return _of_catalogue(catalogue, pool)
     except FileNotFoundError:
-        return "", False
+        return OfCatalogue(lost=has_backups(pool))
     except (OperatorError, OSError):
-        return None, False
+        return OfCatalogue(foreign=None)
 
 
-def _of_catalogue(catalogue: Catalogue, pool_id: str) -> tuple[str, bool]:
-    known = catalogue.pool_id() or pool_id
-    return "" if known == pool_id else known, any(row.key == _FULL and row.recovered is None for row in catalogue.alarms())
+def _of_catalogue(catalogue: Catalogue, pool: Pool) -> OfCatalogue:
+    known = catalogue.pool_id() or pool.id
+    was_full = any(row.key == _FULL and row.recovered is None for row in catalogue.alarms())
+    return OfCatalogue("" if known == pool.id else known, is_lost(pool, catalogue), was_full)

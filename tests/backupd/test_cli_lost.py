@@ -196,6 +196,9 @@ def test_every_command_says_that_the_catalogue_was_lost_until_somebody_makes_it_
         assert "backupd rebuild" in said.stderr
         assert "yet" not in said.stdout
     assert nights.json("status")["lost"] is True
+    assert [one["check"] for one in nights.json("status")["pool"]["findings"]] == ["catalogue"]
+    doctor = json.loads(nights.backupd("doctor", "--json", check=False).stdout)
+    assert "catalogue" in [one["name"] for one in doctor["findings"]]
     found = nights.backupd("check", check=False)
     assert found.returncode == 1
     assert "knows none of the backups" in found.stdout

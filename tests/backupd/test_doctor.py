@@ -16,7 +16,7 @@ from backupd.doctor.fix import fix, refusal, rule_named
 from backupd.doctor.page import refreshed
 from backupd.doctor.rules import BY_NAME, RULES, examine, judge
 from backupd.doctor.rules.shape import is_accelerated
-from backupd.health.judge import Limits
+from backupd.health.judge import Limits, OfCatalogue
 from btrkeep.config.values import MinFree
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.room import Room
@@ -114,7 +114,8 @@ FOUND: list[tuple[str, str, Facts]] = [
     ("unallocated", "warning", fs(room=Room(40 * TIB, 10 * TIB, 3 * GIB, 10 * GIB))),
     ("unallocated", "error", fs(room=Room(40 * TIB, 10 * TIB, 3 * GIB, 1 << 20))),
     ("unallocated", "warning", fs(room=Room(100 * GIB, 50 * GIB, 2 * GIB - 1, 10 * GIB))),
-    ("catalogue", "error", site(foreign="0815")),
+    ("catalogue", "error", site(catalogue=OfCatalogue(foreign="0815"))),
+    ("catalogue", "error", site(catalogue=OfCatalogue(lost=True))),
     ("scrub", "warning", scrubbed(finished=OLD)),
     ("scrub", "warning", scrubbed(finished=None)),
     ("scrub", "warning", scrubbed(finished=None, unfinished=True)),
@@ -218,7 +219,7 @@ BLIND: tuple[tuple[Facts, set[str]], ...] = (
     (scrubbed(finished=None, known=False, running=True), {"scrub"}),
     (machine(clock=None), {"clock"}),
     (machine(rsync=None), {"rsync"}),
-    (site(foreign=None), {"catalogue"}),
+    (site(catalogue=OfCatalogue(foreign=None)), {"catalogue"}),
 )
 
 

@@ -42,6 +42,7 @@ def room(free: int, unallocated: int, metadata: int = GIB, total: int = 100 * GI
         (well(errors={1: {"read": 1}}), {"device-errors": "error"}),
         (well(read_only=True), {"read-only": "error"}),
         (well(foreign="0815"), {"catalogue": "error"}),
+        (well(lost=True), {"catalogue": "error"}),
         (PoolFacts(fault="not mounted"), {"unusable": "error"}),
     ],
 )

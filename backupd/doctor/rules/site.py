@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from backupd.doctor.facts import Facts
 from backupd.doctor.finding import Finding, Rule, Run
+from backupd.doctor.rules.commands import backupd
 from backupd.health import verdict as health
 from backupd.version import OLDEST, SAFE
 from btrkeep.units import counted, printable
@@ -129,14 +130,14 @@ def _catalogue(facts: Facts) -> Iterator[Finding]:
             "catalogue",
             one.level,
             one.text,
-            "nothing can be backed up, and what is shown of hosts and nights is another pool's",
-            "rebuild makes a catalogue of this pool from its backups; the other pool keeps its own when `state` is changed first",
-            (f"# give this pool a `state` of its own in {facts.site.file}, then:", "backupd rebuild"),
+            "what is shown of hosts and nights is not this pool's past, and another pool's catalogue lets nothing be backed up",
+            "rebuild makes a catalogue of this pool from its backups; another pool keeps its own when `state` is changed first",
+            (f"# see that `state` in {facts.site.file} is this pool's own folder, and mounted", backupd(facts.site, "rebuild")),
         )
 
 
 def _unseen_catalogue(facts: Facts) -> str:
-    return "the catalogue cannot be read: `backupd check` says why" if facts.site.foreign is None else ""
+    return "the catalogue cannot be read: `backupd check` says why" if facts.site.catalogue.foreign is None else ""
 
 
 def _unseen_rsync(facts: Facts) -> str:
@@ -148,7 +149,7 @@ def _unseen_clock(facts: Facts) -> str:
 
 
 RULES = (
-    Rule("catalogue", ("error",), "the catalogue is another pool's", _catalogue, blind=_unseen_catalogue),
+    Rule("catalogue", ("error",), "the catalogue is another pool's, or was lost", _catalogue, blind=_unseen_catalogue),
     Rule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync, blind=_unseen_rsync),
     Rule("ssh-key", ("error",), "the private key is missing, or others can read it", _key, fixable=True),
     Rule("known-hosts", ("error",), "known_hosts is missing or empty, or others can write to it", _known_hosts, fixable=True),
