@@ -58,7 +58,7 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
         rows = [_row(backup, later) for backup in _as_they_are(site, backups)]
     click.echo(table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"], spare=["STARTED"]) if rows else _NONE[site.lost])
     if rows and not every:
-        click.echo("These are the newest of each host: `backupd list HOST` shows all of one, --all those of every host.")
+        click.echo("Only the newest of each host: `backupd list HOST`, or --all, shows the others.")
     return 0
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from backupd.metrics import dashboard, rules
 from backupd.metrics.table import METRICS, Metric
+from btrkeep.config.reference import wrapped
 
 BEGIN, END = ".. metrics begin here\n", ".. metrics end here\n"
 
@@ -31,4 +32,4 @@ def refreshed(text: str) -> str:
 def _entry(metric: Metric) -> str:
     labels = f" Labels: {', '.join(f'``{label}``' for label in metric.labels)}." if metric.labels else ""
     kind = " A counter." if metric.kind == "counter" else ""
-    return f"``{metric.name}``\n    {metric.meaning}{kind}{labels}\n"
+    return f"``{metric.name}``\n{wrapped(f'{metric.meaning}{kind}{labels}')}\n"

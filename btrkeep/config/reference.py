@@ -3,6 +3,8 @@
 `python -m btrkeep.config docs/configuration.rst` writes it anew; a test says when that is due.
 """
 
+import re
+from textwrap import fill
 from typing import Any
 
 from btrkeep.config.keys import SECTIONS, TABLE, WRITTEN, Key
@@ -21,6 +23,7 @@ TITLES = {
     "group": "Hosts: for a group or one host",
     "host": "Hosts: for one host only",
 }
+_BLANK = "\0"  # one at which no line ends
 
 
 def refreshed(text: str) -> str:
@@ -44,12 +47,19 @@ def _entry(key: Key) -> str:
     places = ", ".join(f"``{place}``" for section in key.sections for place in WRITTEN[section])
     return (
         f"``{key.name}``\n"
-        f"    {key.meaning}\n\n"
+        f"{wrapped(key.meaning)}\n\n"
         f"    :Type: {key.kind.title}\n"
         f"    :Default: {_default(key)}\n"
         f"    :In: {places}\n"
         f"    :Example: ``{key.name} = {key.example}``\n"
     )
+
+
+def wrapped(text: str) -> str:
+    """A paragraph four columns in, in lines of the length that all pages have; no piece of code is broken."""
+    held = re.sub("``.*?``", lambda code: code[0].replace(" ", _BLANK), text)
+    whole = fill(held, 132, initial_indent="    ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return whole.replace(_BLANK, " ")
 
 
 def _default(key: Key) -> str:

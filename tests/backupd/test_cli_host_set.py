@@ -241,5 +241,5 @@ def test_keys_and_what_they_take_are_completed(main: Path) -> None:
     assert completed(main, "new", "--unset", "retention.y") == ["retention.yearly"]
     assert completed(main.with_name("none.toml"), "new", "group=") == []
     script = "COMPREPLY=(); compopt() { echo $*; }; " + backupd("completion", "bash").stdout
-    answers = 'backupd() { echo "plain,port="; }; COMP_WORDS=(backupd host set new po) COMP_CWORD=4; _backupd_completion backupd'
+    answers = 'env() { echo "plain,port="; }; COMP_WORDS=(backupd host set new po) COMP_CWORD=4; _backupd_completion backupd'
     assert work("bash", "-c", f"{script}\n{answers}").stdout == "-o nospace\n", "a value follows behind ="

@@ -286,8 +286,7 @@ def test_looking_changes_nothing(told: Nights) -> None:
     before = state()
     said(told, "web1", "--policy", "daily=1")
     said(told)
-    assert state() == before
-    assert not any((told.pool / ".btrkeep" / "locks").glob("host-web1"))
+    assert state() == before  # the files of locks among it, which have their times
 
 
 def test_a_wrong_stamp_is_kept_and_told(nights: Nights) -> None:

@@ -65,7 +65,7 @@ STEPS = (
     Step("before", "backupd.working:set_read_only"),
     Step("after", "backupd.working:set_read_only", finished=True),
     Step("before", "backupd.working:_rename", finished=True),
-    Step("before", "backupd.working:_point_latest", finished=True),
+    Step("before", "backupd.working:point_latest", finished=True),
     Step("after", "backupd.working:_rename", finished=True),
     Step("before", "btrkeep.catalogue:Catalogue.finish_backup", finished=True),
     Step("after", "btrkeep.catalogue:Catalogue.finish_backup", finished=True),

@@ -399,6 +399,9 @@ NOT_TRIED = {
     "clock": "would install a package",
     "schedule": "needs systemd: tests/systemd enable these timers",
     "retention": "is text for the configuration",
+    "catalogue": "is `backupd rebuild`: tests/backupd/test_cli_lost.py",
+    "room": "as many backups have to expire, or a device to be added, as it takes",
+    "used": "as many backups have to expire, or a device to be added, as it takes",
 }
 
 

@@ -278,7 +278,7 @@ def test_list_shows_when_an_expired_backup_goes_and_what_is_held(pool: Nights, h
         goes = (datetime.fromisoformat(SOON) + timedelta(days=3)).strftime(TIME)
         lines = {line.split()[1]: line for line in pool.backupd("list", host).stdout.splitlines()}
         assert lines[first].split()[2] == "expired"
-        assert lines[first].endswith(f"goes {goes}")
+        assert lines[first].endswith(f"expires {goes}")
         assert lines[second].endswith("held until 2099-01-01T00:00:00Z: the audit")
         listed = {one["name"]: one for one in pool.json("list", host)}
         assert [listed[name]["expires"] for name in (first, second, suspect)] == [goes, None, None]

@@ -213,7 +213,7 @@ def test_a_symlink_that_is_swapped_in_while_it_restores_leads_nowhere(backed_up:
         doing = Restore(tree, request, preview(tree, request, reflinks=True))
 
         def swap(progress: Any) -> None:
-            if progress.place.endswith("/below/and-again") and not (out / "contents" / "below").is_symlink():
+            if progress.place.endswith(b"/below/and-again") and not (out / "contents" / "below").is_symlink():
                 (out / "contents" / "below").rename(out / "moved")
                 (out / "contents" / "below").symlink_to(outside)
 

@@ -101,7 +101,8 @@ def download(service: Service, path: str, kind: str, to: Path) -> None:
 
 
 def test_a_zip_of_many_names_takes_no_memory_for_each_of_them(service: Service, tmp_path: Path) -> None:
-    assert taken(service, lambda: download(service, "/many", "zip", tmp_path / "zip")) < 32 * MIB
+    # A service that has done nothing yet has 29 MiB, and reuses nothing; with all names in memory it took some 85 more.
+    assert taken(service, lambda: download(service, "/many", "zip", tmp_path / "zip")) < 44 * MIB
     with zipfile.ZipFile(tmp_path / "zip") as found:  # Python's own reader, and Info-ZIP's
         assert len(found.namelist()) == MANY + 1
         assert found.read(f"many/{0:06}{LONG}") == b"nowhere"

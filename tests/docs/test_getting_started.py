@@ -71,7 +71,7 @@ def web1(start: Page) -> Steps:
 
 def afterwards(start: Page) -> Steps:
     delete, rebuild = start.section("Delete an old backup").block("sh"), start.section("When the catalogue is lost").block("sh")
-    in_place_of_the_example = re.sub(r"/here/\S+", "/here/$oldest", delete)
+    in_place_of_the_example = re.sub(r"here@\S+", "here@$oldest", delete)
     return {
         "keep": start.section("How long backups are kept").block("sh"),
         "delete": f"oldest=$(ls /srv/backup/hosts/here | head -1); {in_place_of_the_example}; backupd list here",
@@ -109,6 +109,6 @@ def test_who_follows_the_page_has_backups_and_gets_a_file_back(page: Read, make_
     assert re.search(r"^ok +web1 +reached", told["connect"].out, re.MULTILINE), str(told["connect"])
     assert re.search(r"^web1 +ok ", told["run web1"].out, re.MULTILINE), str(told["run web1"])
     assert re.search(r"daily 1 of 14, weekly 1 of 13, monthly 1 of 12", told["keep"].out), str(told["keep"])
-    assert len(re.findall(r"^here ", told["delete"].out, re.MULTILINE)) == 1
+    assert len(re.findall(r"^here +\S+Z +complete ", told["delete"].out, re.MULTILINE)) == 1
     assert "the host key is unknown or changed" in told["key unknown"].out
     assert '"reached, 2 paths can be listed"' in told["key learnt"].out
