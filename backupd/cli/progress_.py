@@ -66,10 +66,21 @@ def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: boo
         _show(_seen_once(shown), as_json=as_json)
     elif not as_json and os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb":
         _live(shown, str(path))
-    else:
+    elif as_json:
         for seen in shown:
-            click.echo(json.dumps(as_json_object(seen)) if as_json else f"{format_time(datetime.now(UTC))} {line(seen)}")
+            click.echo(json.dumps(as_json_object(seen)))
+    else:
+        _log(shown)
     return Exit.OK
+
+
+def _log(shown: Iterator[Seen]) -> None:
+    """A line each time, and one as long as nothing waits: it may go into a file for days."""
+    nothing = False
+    for seen in shown:
+        if not (nothing and _nothing(seen)):
+            click.echo(f"{format_time(datetime.now(UTC))} {line(seen)}")
+        nothing = _nothing(seen)
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  signal calls it with both

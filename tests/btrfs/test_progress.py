@@ -270,6 +270,15 @@ def seen(**fields: Any) -> Seen:
     return Seen(**{**given, **fields})
 
 
+def test_into_a_file_it_says_once_that_nothing_waits(btrfs_mount: Path, backupd_running: Running) -> None:
+    process = backupd_running("progress", btrfs_mount, "--interval", "0.1", env={"PYTHONUNBUFFERED": "1"})
+    assert process.stdout is not None
+    assert "no deleted subvolume waits" in process.stdout.readline()
+    time.sleep(0.6)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate()[0] == ""
+
+
 def test_of_several_that_were_begun_the_one_that_moves_is_being_dropped() -> None:
     old, other, moved = Drop(300, (900, 1, 0), 1), Drop(301, (500, 1, 0), 1), Drop(301, (600, 1, 0), 1)
     before = {300: old, 301: other}
