@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -100,7 +101,7 @@ def test_a_services_own_mount_is_not_taken_for_the_machines(make_btrfs: Make) ->
     nights.host("here", nights.source, address=None)
 
     def inside(*words: str) -> Any:
-        command = " ".join(map(str, (sys.executable, "-m", "backupd", "--config", nights.config, *words, "--json")))
+        command = shlex.join(map(str, (sys.executable, "-m", "backupd", "--config", nights.config, *words, "--json")))
         script = SANDBOX.format(point=nights.top, words=command)
         return json.loads(work("unshare", "--mount", "sh", "-c", script, cwd=TOP, check=False).stdout)
 

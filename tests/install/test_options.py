@@ -294,7 +294,7 @@ with create_engine(f"sqlite:///{state}/catalogue.sqlite").connect() as connectio
 
 def test_the_documentation_is_where_messages_say_and_goes_with_the_rest() -> None:
     """Also when no HTML can be made of it, which is no reason to fail."""
-    asks = f"{sys.executable} -P -c 'from btrkeep.config import page; print(page(\"monitoring\"))'"
+    asks = f"{shlex.quote(sys.executable)} -P -c 'from btrkeep.config import page; print(page(\"monitoring\"))'"
     named = f"mkdir -p /elsewhere; cp -R btrkeep /elsewhere/; cd /; PYTHONPATH=/elsewhere {asks}"
     manual = "man -M /usr/local/share/man -w 5 btrkeep.toml"
     done = told(
