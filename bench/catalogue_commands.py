@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backupd import record as records
+from backupd.repo import backup_json as records
 from bench import make_catalogue
 from bench.common import Bed, bed, parser, report, say, spread, wait_for_quiet
+from btrkeep.backup_states import COMPLETE
 from btrkeep.pool.subvolume import create, describe, set_read_only
 from btrkeep.units import backup_name
 from tests.beds import TOP, work
@@ -83,7 +84,7 @@ def _make_folder(pool: Path, host: int, count: int) -> None:
     create(path)
     subvolume = describe(path)
     assert subvolume is not None
-    records.write(path, records.Record(newest.host, subvolume.uuid, records.COMPLETE, newest.started, name=path.name))
+    records.write(path, records.Record(newest.host, subvolume.uuid, COMPLETE, newest.started, name=path.name))
     set_read_only(path)
 
 

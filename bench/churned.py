@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from backupd import record as records
-from backupd.notes import EXPIRED, Notes, write_notes
+from backupd.repo import backup_json as records
+from backupd.repo.notes_json import Notes, write_notes
+from btrkeep.backup_states import COMPLETE, EXPIRED
 from btrkeep.pool.orphans import orphans, wait_for
 from btrkeep.pool.subvolume import commit, create, delete, describe, set_read_only, snapshot
 from btrkeep.units import backup_name, format_time
@@ -90,9 +91,7 @@ class _Host:
         assert subvolume is not None
         self.backups[path.name] = subvolume.id
         ended = started + timedelta(seconds=20)
-        record = records.Record(
-            self.folder.name, subvolume.uuid, records.COMPLETE, started, path.name, finished=ended, duration=20.0
-        )
+        record = records.Record(self.folder.name, subvolume.uuid, COMPLETE, started, path.name, finished=ended, duration=20.0)
         records.write(path, record)
 
     def finalise(self) -> None:

@@ -16,13 +16,14 @@ from datetime import timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from backupd.notes import EXPIRED, Notes, write_notes
-from backupd.retention import Candidate, decide
+from backupd.repo.notes_json import Notes, write_notes
 from bench import make_catalogue
 from bench.catalogue_commands import NOW, Measured, make_site, measure
 from bench.common import own_folder, plain_parser, report, say, spread, wait_for_quiet
+from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.config import Retention
+from btrkeep.decisions.retention import Candidate, decide
 from btrkeep.units import format_time, parse_time
 from tests.beds import TOP, btrfs, work
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from backupd.history import FILE, bring_back, keep
+from backupd.repo.history_copy import FILE, bring_back, keep
 from bench.make_catalogue import POOL_ID, make
 from btrkeep.catalogue import Catalogue
 from btrkeep.pool.marker import MARKER, Pool

@@ -14,13 +14,13 @@ from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from backupd.health.verdict import FACT, USED, WARNING, Finding, StoredVerdict, Verdict, as_text
 from bench import make_catalogue, site_history, site_pictures
 from bench.site_history import FILESYSTEM, POOL
 from btrkeep.catalogue import Backup, Catalogue, Progress, Run, StoredAlarm
 from btrkeep.config.model import Config, HostConfig, PoolSettings, Retention
 from btrkeep.config.published import publish
 from btrkeep.config.values import Window
+from btrkeep.decisions.findings import FACT, USED, WARNING, Finding, StoredVerdict, Verdict, as_text
 
 GROUPS = ("web", "database", "mail", "shop", "lab")
 _FULL = "91.4% of the pool's 40.0 TiB are used, the limit is 90%: 3.4 TiB available"

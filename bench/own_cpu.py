@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from backupd import working
 from backupd.cli import main
+from backupd.run import work_subvolume as working
 from btrkeep.pool.syncfs import Syncfs
 
 _COMMITTING = ((working, "snapshot"), (Syncfs, "sync"), (working, "set_read_only"))

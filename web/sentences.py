@@ -33,9 +33,9 @@ _OURS = re.compile(
         )
     )
 )
-"""Sentences of backupd.verdict and of what stops a run, that hold nothing but numbers."""
+"""Sentences of backupd.run.verdict and of what stops a run, that hold nothing but numbers."""
 _BEFORE_A_LINE = ("this server could not write: ", "the source is missing or cannot be entered: ", "nothing could be read: ")
-"""What backupd.verdict says before a line of rsync's."""
+"""What backupd.run.verdict says before a line of rsync's."""
 _ALARM = re.compile(r"the newest backup is suspect: |the backup is (?:failed|partial): ")
 _SILENT = re.compile(rf"no complete backup (?:for {_DURATION}|ever, {_DURATION} after it was first looked for)")
 _PLACES = ("/etc/btrkeep", "/run/btrkeep", "/var/lib/btrkeep")

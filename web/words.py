@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from backupd.due import latest
+from btrkeep.decisions.due import latest
 from btrkeep.units import format_time
 
 _BROWSERS = (

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo
 
 from backupd.alarms.words import Message, harmless, section, sender
-from backupd.due import latest
-from backupd.seen import Seen
-from backupd.status import STATES
+from backupd.health.status_report import Seen
 from btrkeep.catalogue import RunTotals, StoredAlarm
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.host_state import STATES
 from btrkeep.units import counted, format_duration, format_share, format_size
 
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from backupd.health import verdict as health
-from backupd.health.judge import Limits, judge
-from backupd.health.verdict import Verdict
-from backupd.seen import Seen
-from backupd.status import HostStatus
+from backupd.health.status_report import Seen
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.config import HostConfig
+from btrkeep.decisions import findings as health
+from btrkeep.decisions.findings import Verdict
+from btrkeep.decisions.host_state import HostStatus
+from btrkeep.decisions.pool_health import Limits, judge
 from btrkeep.units import elapsed, format_duration
 
 FAILURE, SUSPECT, SILENT, ROOM, DEVICES = "failure", "suspect", "silent", "room", "devices"

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backupd.alarms.words import harmless
-from backupd.status import HostStatus
 from btrkeep.config import Config
+from btrkeep.decisions.host_state import HostStatus
 from btrkeep.units import format_share
 
 _MOST = 20

@@ -4,9 +4,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from backupd.alarms.night import Verdict, judge
-from backupd.due import latest
-from backupd.site import Site
-from backupd.status import host_status
+from backupd.run.context import Site
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.host_state import host_status
 from btrkeep.errors import OperatorError
 
 if TYPE_CHECKING:

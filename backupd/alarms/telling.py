@@ -14,10 +14,10 @@ from backupd.alarms.journal import UnitFailure, has_failed
 from backupd.alarms.memory import News, by_key, news, remembered
 from backupd.alarms.send import Delivery, send
 from backupd.alarms.words import Message
-from backupd.health.verdict import CATALOGUE, FACT, StoredVerdict, Verdict, as_text
-from backupd.seen import look
+from backupd.health.status_report import look
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.config import Config
+from btrkeep.decisions.findings import CATALOGUE, FACT, StoredVerdict, Verdict, as_text
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import format_time, parse_time

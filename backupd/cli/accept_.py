@@ -4,10 +4,10 @@ from datetime import datetime
 
 import click
 
-from backupd.accepting import accept
+from backupd.actions.accept import accept
 from backupd.cli.context import complete_host, json_option, now_option, opened, see_host
 from backupd.cli.names import complete_name
-from backupd.record import COMPLETE
+from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import format_time

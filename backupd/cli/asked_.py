@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import load_config
-from backupd.clock import Clock
 from backupd.serve.carrying import PREVIEW_TAKES, carry_out
 from backupd.serve.commands import command_of
 from backupd.serve.jobs import PREVIEW, Jobs
 from backupd.serve.requests import RUNTIME, take
+from btrkeep.clock import Clock
 from btrkeep.config import load
 from btrkeep.errors import UsageError
 from btrkeep.process.watched import ours

@@ -6,8 +6,8 @@ from datetime import datetime
 
 import click
 
-from backupd.checks import Finding, check_all, check_hosts
 from backupd.cli.context import clock_for, json_option, load_config, now_option
+from backupd.doctor.checks import Finding, check_all, check_hosts
 from btrkeep.cli import echo_json, table
 from btrkeep.errors import Exit
 from btrkeep.pool.marker import open_pool

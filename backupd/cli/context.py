@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backupd.clock import Clock
 from btrkeep.cli import complain
+from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.marker import Pool, open_pool
@@ -103,7 +103,7 @@ def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = Fa
     with ExitStack() as held:
         trouble = None
         if stand_in:
-            from backupd.ledger import catalogue_or_stand_in
+            from backupd.run.ledger import catalogue_or_stand_in
 
             catalogue, trouble = held.enter_context(catalogue_or_stand_in(config.pool.state, pool.id))
         else:
@@ -119,13 +119,13 @@ def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = Fa
         if clock.tells_nights(rehearsal=pool.rehearsal):
             catalogue.know_since(clock.now())
         if writes:
-            from backupd.published import tell_dashboard
+            from backupd.repo.publish import tell_dashboard
 
             tell_dashboard(config, pool, catalogue, clock)
         if trouble:
             yield Opened(config, pool, catalogue, clock, trouble)
             return
-        from backupd.doubts import lost, see
+        from backupd.health.doubts import lost, see
 
         found = see(pool, catalogue, clock.now())
         if found.lost and not writes:

@@ -9,10 +9,10 @@ import click
 
 from backupd.cli.context import json_option, now_option, opened
 from backupd.cli.trend_ import png_option
-from backupd.sampling.day import MINUTES, Phase, Slot, Sum, bounds, phases, slots, sums
 from backupd.sampling.picture_data import Day
 from btrkeep.catalogue import Job
 from btrkeep.cli import echo_json
+from btrkeep.decisions.day_phases import MINUTES, Phase, Slot, Sum, bounds, phases, slots, sums
 from btrkeep.errors import Exit
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_time, printable

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 from backupd.cli.trend_view import signs, width
 from backupd.sampling.chart import Axis, bars, labelled, strip, under
-from backupd.sampling.day import Slot, Sum, kinds_of
 from backupd.sampling.picture_data import Day
-from backupd.sampling.ticks import hour_ticks
 from btrkeep.cli import table
+from btrkeep.decisions.day_phases import Slot, Sum, kinds_of
+from btrkeep.decisions.time_ticks import hour_ticks
 from btrkeep.units import format_duration, format_size
 
 _SCALE = 11  # columns of "12.3 MiB/s"

@@ -7,17 +7,17 @@ from typing import Any
 
 import click
 
+from backupd.actions.delete import Chosen, choose, mark, see_clock
 from backupd.cli.context import Opened, json_option, now_option, opened
 from backupd.cli.expire_ import LOCK, carry_out, exit_status, watcher_of
 from backupd.cli.inside import complete_which
 from backupd.cli.names import writing
-from backupd.deleting import Chosen, choose, mark, see_clock
 from backupd.expire.run import Scope
 from backupd.expire.site import ExpirySite
 from backupd.files.which import see_host
-from backupd.guards import Forced
-from backupd.retention import Asked
 from btrkeep.cli import echo_json
+from btrkeep.decisions.retention import Asked
+from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import format_time, printable

@@ -4,9 +4,9 @@ from datetime import datetime
 
 import click
 
+from backupd.actions.discard import Unfinished, discard, is_busy, look
 from backupd.cli.context import Opened, json_option, now_option, opened
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, see_host_or_folder
-from backupd.unfinished import Unfinished, discard, is_busy, look
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit, Unfit
 from btrkeep.pool.locks import held_by

@@ -11,15 +11,15 @@ import click
 from backupd.cli.context import json_option, load_config, now_option, opened, see_writable
 from backupd.cli.expiry_view import JsonWatcher, LineWatcher, echo_rehearsal, rehearsal_as_json, summary_as_json
 from backupd.cli.names import complete_host_of_pool, see_host_or_folder
-from backupd.doubts import see
 from backupd.expire.option import MountOption
 from backupd.expire.report import Summary, Watcher
 from backupd.expire.run import EVERYTHING, Expiry, Scope, make_rehearsal
 from backupd.expire.site import ExpirySite
-from backupd.guards import Forced
-from backupd.history import keep
+from backupd.health.doubts import see
+from backupd.repo.history_copy import keep
 from btrkeep.cli import echo_json
 from btrkeep.config import Config
+from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, LockHeld, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import open_pool

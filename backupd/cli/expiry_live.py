@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from backupd.cli.expiry_view import plan_notices, summary_lines
-from backupd.expire.plan import Plan
 from backupd.expire.report import Progress, Summary
 from btrkeep.cli.telling import terminal
+from btrkeep.decisions.expiry_plan import Plan
 from btrkeep.units import counted, format_duration, printable
 
 _WIDEST_BAR = 40

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from backupd.expire.plan import HostPlan, Plan, Step
 from backupd.expire.report import Progress, Summary, names_in_words
 from btrkeep.cli.telling import say
+from btrkeep.decisions.expiry_plan import HostPlan, Plan, Step
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
 LISTS = {

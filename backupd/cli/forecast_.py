@@ -8,9 +8,9 @@ import click
 
 from backupd.cli.context import json_option, now_option, opened
 from backupd.cli.trend_view import width
-from backupd.sampling.forecast import Full, TooLittle, bounded, forecast
-from backupd.sampling.trend import points
 from btrkeep.cli import echo_json
+from btrkeep.decisions.forecast import Full, TooLittle, bounded, forecast
+from btrkeep.decisions.trend import points
 from btrkeep.errors import Exit
 from btrkeep.units import format_size, format_time
 

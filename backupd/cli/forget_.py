@@ -4,10 +4,10 @@ from datetime import datetime
 
 import click
 
+from backupd.actions.forget import Goods, forget, goods_of, see_forgettable, take_back
 from backupd.cli.context import Opened, json_option, now_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host
 from backupd.expire.look import policy_of
-from backupd.forgetting import Goods, forget, goods_of, see_forgettable, take_back
 from btrkeep.cli import echo_json
 from btrkeep.units import counted, format_duration, format_time
 

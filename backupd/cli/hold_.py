@@ -5,11 +5,11 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from backupd.actions.hold import hold, hold_fields
 from backupd.cli.context import json_option, now_option
 from backupd.cli.names import DAY, complete_host_of_pool, complete_name, locked_host, moment_of
-from backupd.holding import hold, hold_fields
-from backupd.retention import Hold
 from btrkeep.cli import echo_json
+from btrkeep.decisions.retention import Hold
 from btrkeep.errors import UsageError
 from btrkeep.units import format_time
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from backupd.checks import Finding, check_all
 from backupd.cli.check_ import show
 from backupd.cli.context import complete_host, json_option
 from backupd.cli.host_set import set_command
 from backupd.cli.questions import Talk
 from backupd.cli.reach import Reached, probe, reach
+from backupd.doctor.checks import Finding, check_all
 from backupd.hosts.files import Files, add_host, remove_host
 from btrkeep.cli import echo_json, table
 from btrkeep.config import Config, HostConfig

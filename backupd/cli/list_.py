@@ -8,17 +8,18 @@ from typing import Any
 
 import click
 
+from backupd.actions.hold import hold_fields, is_held
 from backupd.cli.context import Opened, json_option, now_option, opened
 from backupd.cli.names import complete_host_of_pool, see_host_or_folder
-from backupd.due import latest
 from backupd.expire.look import asked_of, hold_of, policy_of
-from backupd.holding import hold_fields, is_held
-from backupd.notes import Notes, read_notes
-from backupd.record import PARTIAL, RUNNING, UnreadableRecord
-from backupd.retention import Asked, by_hand, goes_words
-from backupd.rows import NO_NOTES, hold_words
+from backupd.repo.backup_json import UnreadableRecord
+from backupd.repo.catalogue_row import NO_NOTES, hold_words
+from backupd.repo.notes_json import Notes, read_notes
+from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
 from btrkeep.cli import stream_json, table
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.retention import Asked, by_hand, goes_words
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 

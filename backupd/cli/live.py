@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from backupd.cli.observers import COLOURS, result_line, summary_line
-from backupd.site import HostResult, Running
+from backupd.run.context import HostResult, Running
 from btrkeep.cli.telling import terminal
 from btrkeep.units import counted, format_duration, format_size, printable
 

@@ -8,8 +8,9 @@ import click
 
 from backupd.cli.context import complete_host, json_option, now_option, opened, see_host
 from backupd.expire.look import asked_of
-from backupd.notes import EXPIRED, read_notes
-from backupd.record import UnreadableRecord
+from backupd.repo.backup_json import UnreadableRecord
+from backupd.repo.notes_json import read_notes
+from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import KILLED, Run
 from btrkeep.cli import echo_json
 from btrkeep.pool.marker import Pool

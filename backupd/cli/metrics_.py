@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from backupd.cli.context import clock_for, json_option, load_config, now_option
-from backupd.health.verdict import FACT, from_text
-from backupd.seen import look
+from backupd.health.status_report import look
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json
+from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import open_pool
 

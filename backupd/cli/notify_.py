@@ -10,11 +10,11 @@ import click
 from backupd.alarms.journal import read_failure, see_unit
 from backupd.alarms.telling import Told, alone, see_own, tell_failure, tell_news, tell_test
 from backupd.cli.context import clock_for, json_option, load_config, now_option
-from backupd.health.judge import Limits, judge
 from backupd.health.look import look_at_pool
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.cli import complain, echo_json
 from btrkeep.config import Config, page
+from btrkeep.decisions.pool_health import Limits, judge
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.service import is_service, tell

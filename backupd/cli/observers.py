@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from backupd.site import HostResult, Running
+from backupd.run.context import HostResult, Running
 from btrkeep.cli.telling import say
 from btrkeep.units import counted, format_duration, format_size, printable
 

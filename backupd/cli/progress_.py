@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backupd.cleaner import Rate, TimeLeft
 from backupd.cli.context import json_option, load_config
-from backupd.watcher import Dropping, Seen, Watcher, see_btrfs
+from backupd.expire.cleaner import Rate, TimeLeft
+from backupd.expire.monitor import Dropping, Seen, Watcher, see_btrfs
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import open_pool

@@ -3,8 +3,8 @@
 import asyncio
 from dataclasses import dataclass, replace
 
-from backupd.checks import Finding, check_hosts
 from backupd.cli.questions import Talk
+from backupd.doctor.checks import Finding, check_hosts
 from backupd.hosts.keys import ask_host_key, authorized_line, is_known, learn, make_key, name_of
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import OperatorError

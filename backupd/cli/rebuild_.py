@@ -6,13 +6,13 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import clock_for, json_option, load_config, now_option, see_writable
-from backupd.clock import Clock
-from backupd.doubts import see
-from backupd.history import BroughtBack, bring_back
-from backupd.reconcile import all_rows, point_all, reconcile
+from backupd.health.doubts import see
+from backupd.repo.history_copy import BroughtBack, bring_back
+from backupd.repo.reconcile import all_rows, point_all, reconcile
 from btrkeep.catalogue import Catalogue, CatalogueDamaged
 from btrkeep.catalogue.history import COLUMNS
 from btrkeep.cli import echo_json
+from btrkeep.clock import Clock
 from btrkeep.errors import Exit
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool, open_pool

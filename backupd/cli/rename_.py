@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from backupd import renaming
+from backupd.actions import rename as renaming
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
 from backupd.cli.names import complete_host_of_pool, confirmed, see_host_or_folder, writing
 from btrkeep.cli import echo_json

@@ -23,7 +23,7 @@ from backupd.files.to_tar import total, write_file, write_stream
 from backupd.files.wanted import ORIGINAL, Doing, Wanted, preview_object, result_object
 from backupd.files.which import parse_which
 from backupd.files.words import shown
-from backupd.reading import read
+from backupd.repo.read_lock import read
 from btrkeep.cli import echo_json
 from btrkeep.cli.telling import say
 from btrkeep.config import Config, other_pools

@@ -13,8 +13,11 @@ import click
 from backupd.cli.context import TIME, Opened, complete_host, json_option, now_option, opened
 from backupd.cli.names import see_host_or_folder
 from backupd.expire.look import look, look_again, policy_of
-from backupd.expire.plan import HostFacts
-from backupd.explain import (
+from btrkeep.cli import complain, stream_json, table
+from btrkeep.config import Retention
+from btrkeep.decisions.calendar_strip import strip
+from btrkeep.decisions.expiry_plan import HostFacts
+from btrkeep.decisions.explain import (
     Explained,
     as_of,
     cells,
@@ -26,10 +29,7 @@ from backupd.explain import (
     policy_words,
     words_of,
 )
-from backupd.retention import parse_policy
-from backupd.strip import strip
-from btrkeep.cli import complain, stream_json, table
-from btrkeep.config import Retention
+from btrkeep.decisions.retention import parse_policy
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import counted, format_time, printable
 

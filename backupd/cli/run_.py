@@ -13,18 +13,18 @@ import click
 from backupd.alarms.reporting import Reporting
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
 from backupd.cli.observers import JsonObserver, LineObserver, as_json_object
-from backupd.doubts import see
-from backupd.due import latest
-from backupd.history import bring_back, keep
-from backupd.ledger import Ledger
-from backupd.night import Night, Planned, plan
-from backupd.reconcile import reconcile
+from backupd.health.doubts import see
+from backupd.repo.history_copy import bring_back, keep
+from backupd.repo.reconcile import reconcile
 from backupd.rsync.command import passes, rsync_command
-from backupd.site import HostResult, Observer, Site, buckets_of
-from backupd.version import rsync_version
-from backupd.working import find_base
+from backupd.rsync.version import rsync_version
+from backupd.run.context import HostResult, Observer, Site, buckets_of
+from backupd.run.ledger import Ledger
+from backupd.run.night import Night, Planned, plan
+from backupd.run.work_subvolume import find_base
 from btrkeep.catalogue import CatalogueUnusable
 from btrkeep.cli import echo_json
+from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.reserve import see_reserve

@@ -7,12 +7,12 @@ from typing import Any
 import click
 
 from backupd.cli.context import Opened, json_option, now_option, opened
-from backupd.published import tell_dashboard
+from backupd.repo.publish import tell_dashboard
 from backupd.sampling import take
 from backupd.sampling.read import look
-from backupd.sampling.trend import metadata_share
 from btrkeep.catalogue import CatalogueBusy, Sample
 from btrkeep.cli import complain, echo_json
+from btrkeep.decisions.trend import metadata_share
 from btrkeep.errors import Exit, OperatorError, PoolUnusable
 from btrkeep.pool.allocation import ERRORS
 from btrkeep.units import counted, format_share, format_size, format_time, printable

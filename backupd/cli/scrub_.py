@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
+from backupd.actions.scrub import Scrubbed, State, Stopped, scrub
 from backupd.cli.context import json_option, load_config, see_writable
-from backupd.scrub import Scrubbed, State, Stopped, scrub
 from btrkeep.cli import echo_json
 from btrkeep.cli.telling import say
 from btrkeep.errors import Exit

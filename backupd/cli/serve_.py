@@ -12,12 +12,12 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import TIME, clock_for, load_config
-from backupd.clock import Clock
 from backupd.serve.ground import Ground
 from backupd.serve.listening import bound, handed_over
 from backupd.serve.peer import allowed_users
 from backupd.serve.server import Server
 from backupd.serve.starting import keep_starting
+from btrkeep.clock import Clock
 from btrkeep.errors import UsageError
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.service import tell

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from backupd.cli.expiry_view import progress_line
 from backupd.cli.observers import summary_line
-from backupd.expire.plan import Plan
 from backupd.expire.report import Progress, Summary, Watcher, names_in_words
-from backupd.site import HostResult, Observer, Running
+from backupd.run.context import HostResult, Observer, Running
+from btrkeep.decisions.expiry_plan import Plan
 from btrkeep.process.service import Status
 from btrkeep.units import counted, format_duration
 

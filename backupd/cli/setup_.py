@@ -5,18 +5,18 @@ from typing import Any
 
 import click
 
-from backupd.checks import Finding, check_all
 from backupd.cli.context import json_option, opened
 from backupd.cli.host_ import files_of, keys_of, show_findings, try_host
 from backupd.cli.questions import Talk, asked, see_nothing_missing, words
 from backupd.cli.reach import Reached, reach
 from backupd.cli.setup_places import suggested_name
 from backupd.cli.setup_pool import PoolGiven, pool_is_set_up, set_up_pool
-from backupd.due import latest
+from backupd.doctor.checks import Finding, check_all
 from backupd.hosts.files import Files, add_host
 from btrkeep.cli import echo_json
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.sources import name_fault, parse_address
+from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, UsageError
 
 _REST = "run `backupd setup` again when that is mended: it goes on where it was"

@@ -10,13 +10,13 @@ from typing import Any
 from backupd.cli.questions import Talk, asked
 from backupd.cli.setup_places import btrfs_mounts, is_pool, machine_zone, place_for_pool, suggested_place
 from backupd.doctor.rules.mount import POWERLESS, powerless
-from backupd.explain import policy_words
 from backupd.hosts.edit import with_keys
 from backupd.hosts.files import Files
-from backupd.retention import parse_policy
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, Retention, example, kinds
 from btrkeep.config.problems import Refused
+from btrkeep.decisions.explain import policy_words
+from btrkeep.decisions.retention import parse_policy
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.marker import create_pool, open_pool
 from btrkeep.pool.mounts import mount_of

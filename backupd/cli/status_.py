@@ -6,13 +6,13 @@ from typing import Any
 import click
 
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened, see_host
-from backupd.due import latest
-from backupd.health import verdict as health
-from backupd.health.judge import Limits, judge
 from backupd.health.look import look_at_pool
-from backupd.status import STATES, HostStatus, host_status
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, table
+from btrkeep.decisions import findings as health
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.host_state import STATES, HostStatus, host_status
+from btrkeep.decisions.pool_health import Limits, judge
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
 

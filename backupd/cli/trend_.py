@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backupd.cli.context import json_option, now_option, opened
-from backupd.sampling.trend import Point, points, step_for
 from btrkeep.cli import echo_json
+from btrkeep.decisions.trend import Point, points, step_for
 from btrkeep.errors import Exit
 from btrkeep.units import format_time, printable
 

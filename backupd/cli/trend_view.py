@@ -8,8 +8,8 @@ from datetime import datetime
 from itertools import pairwise
 
 from backupd.sampling.chart import ASCII, BLOCKS, Signs, axis_for, filled, labelled, under
-from backupd.sampling.ticks import date_ticks
-from backupd.sampling.trend import Point
+from btrkeep.decisions.time_ticks import date_ticks
+from btrkeep.decisions.trend import Point
 from btrkeep.units import format_share, format_size
 
 _HEIGHT = 12

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from backupd.health.judge import NOTHING_WRONG, Limits, OfCatalogue, PoolFacts, judge
-from backupd.health.verdict import Verdict
+from btrkeep.decisions.findings import Verdict
+from btrkeep.decisions.pool_health import NOTHING_WRONG, Limits, OfCatalogue, PoolFacts, judge
 from btrkeep.pool.room import Room
 
 

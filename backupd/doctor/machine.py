@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from backupd.doctor.facts import Machine
-from backupd.version import rsync_version
+from backupd.rsync.version import rsync_version
 from btrkeep.process.programs import ProgramFailed
 
 _MOST_ERROR = 16_000_000  # microseconds; what systemd's timedated calls synchronised (ntp_synced in basic/time-util.c)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from backupd.doctor.facts import KeyFile, Site
 from backupd.doctor.schedule import what_starts
-from backupd.folders import hosts_of, names_of
-from backupd.health.judge import Limits
 from backupd.health.look import read_catalogue
+from backupd.repo.listing import hosts_of, names_of
 from btrkeep.config import Config
+from btrkeep.decisions.pool_health import Limits
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.units import parse_time

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from backupd.notes import NOTES, Notes, text_of
+from backupd.repo.notes_json import NOTES, Notes, text_of
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.atomic import with_reserve
 from btrkeep.pool.syncfs import Syncfs, syncing

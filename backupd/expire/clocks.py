@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.guards import ClockFact, ClockPast, ClockVerdict, Forced, after, clock_verdict
 from btrkeep.catalogue import Catalogue
+from btrkeep.decisions.safety_limits import ClockFact, ClockPast, ClockVerdict, Forced, after, clock_verdict
 from btrkeep.units import format_time, parse_time
 
 FACT = "expiry_clock"

@@ -13,13 +13,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from backupd.expire.look import Seen, is_still
-from backupd.expire.plan import HostPlan, Plan
 from backupd.expire.queue import Queue
 from backupd.expire.report import Deleted
 from backupd.expire.site import ExpirySite
-from backupd.notes import EXPIRED
-from backupd.reading import unread
-from backupd.working import point_latest
+from backupd.repo.read_lock import unread
+from backupd.run.work_subvolume import point_latest
+from btrkeep.backup_states import EXPIRED
+from btrkeep.decisions.expiry_plan import HostPlan, Plan
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.subvolume import Subvolume, delete
 

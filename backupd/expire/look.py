@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from backupd.expire.plan import HostFacts
-from backupd.folders import hosts_of
-from backupd.notes import ASKED, DELETING, EXPIRED, HOLD, Notes, accepted_state, read_notes
-from backupd.record import COMPLETE, FINAL, SUSPECT, Record, UnreadableRecord
-from backupd.retention import Asked, Candidate, Hold
-from backupd.working import ours
+from backupd.repo.backup_json import Record, UnreadableRecord
+from backupd.repo.listing import hosts_of
+from backupd.repo.notes_json import ASKED, HOLD, Notes, accepted_state, read_notes
+from backupd.run.work_subvolume import ours
+from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED, FINAL, SUSPECT
 from btrkeep.catalogue import BackupState, Catalogue
 from btrkeep.config import Config, Retention
+from btrkeep.decisions.expiry_plan import HostFacts
+from btrkeep.decisions.retention import Asked, Candidate, Hold
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, describe
 from btrkeep.units import parse_backup_name, parse_time

@@ -13,10 +13,11 @@ from typing import Any
 
 from backupd.expire.batch import write_many
 from backupd.expire.look import Seen, gone_names
-from backupd.expire.plan import HostPlan, Step
 from backupd.expire.site import ExpirySite
-from backupd.notes import ASKED, EXPIRED, Notes, read_notes
-from backupd.working import point_latest
+from backupd.repo.notes_json import ASKED, Notes, read_notes
+from backupd.run.work_subvolume import point_latest
+from btrkeep.backup_states import EXPIRED
+from btrkeep.decisions.expiry_plan import HostPlan, Step
 from btrkeep.units import format_time
 
 _AT_ONCE = 100  # hosts locked together: a tenth of a second or two, and below everybody's limit of open files

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from backupd.expire.plan import Plan
+from btrkeep.decisions.expiry_plan import Plan
 from btrkeep.process.proc import Standing
 from btrkeep.units import counted
 

@@ -19,13 +19,13 @@ from backupd.expire.look import look, unfinished_deletions
 from backupd.expire.mark import drop_stale_notes, mark
 from backupd.expire.option import MountOption
 from backupd.expire.pace import Governor, governor
-from backupd.expire.plan import Plan, make_plan, only
 from backupd.expire.queue import REFILL, Queue
 from backupd.expire.report import Progress, Summary, held_words, stuck_words
 from backupd.expire.site import ExpirySite
-from backupd.guards import Forced
-from backupd.reconcile import reconcile
+from backupd.repo.reconcile import reconcile
 from btrkeep.catalogue import Catalogue, ExpiryFields
+from btrkeep.decisions.expiry_plan import Plan, make_plan, only
+from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import BALANCE_LOCK, take_lock

@@ -8,11 +8,11 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from backupd.expire.look import Seen, look_again, policy_of
-from backupd.expire.plan import HostPlan, agreed, plan_host
 from backupd.expire.report import Stopper, Summary, Watcher
-from backupd.reconcile import RECONCILING
+from backupd.repo.reconcile import RECONCILING
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
+from btrkeep.decisions.expiry_plan import HostPlan, agreed, plan_host
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.pool.marker import Pool

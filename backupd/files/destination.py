@@ -10,12 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from backupd.beneath import open_folder
 from backupd.files.disks import Disks
 from backupd.files.placing import Names
 from backupd.files.tree import Entry, entry_of, joined, look
 from backupd.files.walls import Walls, names_of
 from btrkeep.errors import LockHeld, OperatorError, UsageError
+from btrkeep.fs.openat import open_folder
 from btrkeep.pool.marker import Pool
 
 PREFIX = b".btrkeep-restore-"

@@ -11,9 +11,9 @@ from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain, islice
 
-from backupd.beneath import FOLDER
 from backupd.files.tree import Entry, Tree, components, joined, look
 from btrkeep.errors import OperatorError, UsageError
+from btrkeep.fs.openat import FOLDER
 from btrkeep.units import printable
 
 _MANY = 1_000  # names; to compare one with that many takes 10 ms, and 400 where they are made to be alike

@@ -5,12 +5,12 @@ Files that share their data on disk, as reflinks do, hold the same and are not r
 
 import os
 
-from backupd.fiemap import share_all
 from backupd.files.content import PIECE, data_runs, pieces
 from backupd.files.destination import Destination
 from backupd.files.placing import Visit
 from backupd.files.tree import open_plain
 from backupd.files.writing import Moved
+from btrkeep.fs.fiemap import share_all
 from btrkeep.pool.marker import filesystem_of
 
 _NOTHING = bytes(PIECE)

@@ -25,7 +25,7 @@ from backupd.rsync.giving import ABOVE_STAYS, CONTENT, EXACT, LOOK, NEWER_STAYS,
 from backupd.rsync.meaning import Kind, meaning
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import LONGEST_REST, Output
-from backupd.transfer import Watch
+from backupd.rsync.process import Watch
 from btrkeep.config import SshSettings
 from btrkeep.errors import OperatorError
 from btrkeep.process.group import Group

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from backupd.beneath import FOLDER, open_folder
 from backupd.files.spool import ordered
-from backupd.record import DATA
+from backupd.repo.backup_json import DATA
+from btrkeep.fs.openat import FOLDER, open_folder
 
 KINDS = {
     stat.S_IFREG: "file",

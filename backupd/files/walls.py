@@ -10,9 +10,9 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from backupd.beneath import FOLDER, open_folder
 from backupd.files.tree import components
 from btrkeep.errors import UsageError
+from btrkeep.fs.openat import FOLDER, open_folder
 from btrkeep.pool.mounts import mount_id
 
 Names = tuple[bytes, ...]

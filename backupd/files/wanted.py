@@ -19,7 +19,7 @@ from backupd.files.to_host import Giving
 from backupd.files.tree import Tree
 from backupd.files.which import Restorable
 from backupd.files.words import shown
-from backupd.record import DATA
+from backupd.repo.backup_json import DATA
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, is_on

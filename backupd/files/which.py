@@ -13,11 +13,12 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 
-from backupd.due import latest
-from backupd.folders import hosts_of, names_of
-from backupd.notes import Notes, effective_state, read_notes
-from backupd.record import COMPLETE, FINAL, Record, UnreadableRecord
-from backupd.working import LATEST, ours
+from backupd.repo.backup_json import Record, UnreadableRecord
+from backupd.repo.listing import hosts_of, names_of
+from backupd.repo.notes_json import Notes, effective_state, read_notes
+from backupd.run.work_subvolume import LATEST, ours
+from btrkeep.backup_states import COMPLETE, FINAL
+from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.units import format_time, parse_backup_name

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from backupd.doubts import has_backups, is_lost
-from backupd.health.judge import OfCatalogue, PoolFacts
+from backupd.health.doubts import has_backups, is_lost
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.config import Config
+from btrkeep.decisions.pool_health import OfCatalogue, PoolFacts
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
 from btrkeep.pool.balance import missing_devices

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from backupd.metrics import table as m
+from btrkeep import metric_table as m
 
 _POOL = 'pool=~"$pool"'
 _UNWELL = 'state!="ok"'

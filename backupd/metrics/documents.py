@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from backupd.metrics import dashboard, rules
-from backupd.metrics.table import METRICS, Metric
 from btrkeep.config.reference import wrapped
+from btrkeep.metric_table import METRICS, Metric
 
 BEGIN, END = ".. metrics begin here\n", ".. metrics end here\n"
 

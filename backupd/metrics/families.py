@@ -7,15 +7,16 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from backupd.due import is_due
-from backupd.health import verdict as health
-from backupd.metrics import table
-from backupd.metrics.table import Metric
-from backupd.seen import Seen
-from backupd.status import STATES
+from backupd.health.status_report import Seen
 from btrkeep import __version__
-from btrkeep.catalogue import BACKUP_STATES, HostFacts, StoredAlarm
+from btrkeep import metric_table as table
+from btrkeep.backup_states import BACKUP_STATES
+from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.config.kinds import EVENT_WORDS
+from btrkeep.decisions import findings as health
+from btrkeep.decisions.due import is_due
+from btrkeep.decisions.host_state import STATES
+from btrkeep.metric_table import Metric
 from btrkeep.units import elapsed
 
 Family = CounterMetricFamily | GaugeMetricFamily

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from backupd.metrics import table as m
+from btrkeep import metric_table as m
 
 DAY = 86400
 # A host that matters: enabled, and no laptop.

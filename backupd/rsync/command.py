@@ -24,7 +24,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backupd.bandwidth import Bucket, relay_command, shell_words
+from backupd.rsync.bandwidth import Bucket, relay_command, shell_words
 from btrkeep.config import HostConfig, SshSettings
 
 LARGE = 1 << 20  # inplace = "large": from this size on a rewrite costs more than the dead space in-place leaves

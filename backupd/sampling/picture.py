@@ -16,10 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from backupd.sampling.day import kinds_of, unknown_spans
 from backupd.sampling.picture_data import Day
-from backupd.sampling.ticks import date_ticks, hour_ticks
-from backupd.sampling.trend import Point
+from btrkeep.decisions.day_phases import kinds_of, unknown_spans
+from btrkeep.decisions.time_ticks import date_ticks, hour_ticks
+from btrkeep.decisions.trend import Point
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_size
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from backupd.sampling.day import Phase, Slot, Sum
+from btrkeep.decisions.day_phases import Phase, Slot, Sum
 
 
 @dataclass(frozen=True, slots=True)

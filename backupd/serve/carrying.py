@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backupd.clock import Clock
 from backupd.serve.jobs import DONE, FAILED, RUNNING, Job, Jobs
+from btrkeep.clock import Clock
 from btrkeep.errors import Exit
 from btrkeep.process.group import Group
 from btrkeep.process.proc import start_time

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backupd.clock import Clock
-from backupd.published import tell_dashboard
+from backupd.repo.publish import tell_dashboard
 from backupd.serve.memory import Memory
 from btrkeep.catalogue import Catalogue
+from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.marker import Pool, open_pool

@@ -8,8 +8,8 @@ The pool explains itself (backup.json); the catalogue is a cache of it, plus the
 Losing it loses no backup.
 """
 
+from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue.model import (
-    BACKUP_STATES,
     EXPIRY_OUTCOMES,
     KILLED,
     RUN_OUTCOMES,

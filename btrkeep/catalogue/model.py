@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, TypedDict
 
-BACKUP_STATES = ("running", "partial", "complete", "suspect", "failed", "expired", "deleting")
 RUN_OUTCOMES = ("complete", "suspect", "failed", "partial", "skipped")
 KILLED = "killed"
 """What `Run.meaning` says of a run whose process was gone when the next one came: how rsync ended nobody knows."""

@@ -14,11 +14,11 @@ from zoneinfo import ZoneInfo
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))  # the pictures are made in a bare checkout
 
-from backupd.sampling.day import phases, slots, sums  # noqa: E402
 from backupd.sampling.picture import day_figure, save, trend_figure  # noqa: E402
 from backupd.sampling.picture_data import Day  # noqa: E402
-from backupd.sampling.trend import points  # noqa: E402
 from btrkeep.catalogue import Job, Sample  # noqa: E402
+from btrkeep.decisions.day_phases import phases, slots, sums  # noqa: E402
+from btrkeep.decisions.trend import points  # noqa: E402
 
 GIB, TIB = 1 << 30, 1 << 40
 SIZE = 40 * TIB

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from backupd.health.judge import PoolFacts
-from backupd.seen import DeviceErrors, PoolNumbers, Seen
-from backupd.status import host_status
+from backupd.health.status_report import DeviceErrors, PoolNumbers, Seen
 from btrkeep.catalogue import Balance, Expiry, HostFacts
 from btrkeep.config import Config, HostConfig, NotifySettings, PoolSettings
+from btrkeep.decisions.host_state import host_status
+from btrkeep.decisions.pool_health import PoolFacts
 from btrkeep.pool.room import Room
 from tests.backupd.facts import NOW
 

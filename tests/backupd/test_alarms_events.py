@@ -6,9 +6,9 @@ import pytest
 
 from backupd.alarms.events import Known, find
 from backupd.alarms.night import judge
-from backupd.health.judge import PoolFacts
 from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.config import HostConfig
+from btrkeep.decisions.pool_health import PoolFacts
 from btrkeep.pool.room import Room
 from tests.backupd.facts import ago, facts
 from tests.backupd.seen import GIB, balance, config, expiry, seen, well

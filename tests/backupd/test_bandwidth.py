@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backupd import throttle
-from backupd.bandwidth import Bucket, brought_to, prepare, relay_command, shell_words
+from backupd.rsync import throttle
+from backupd.rsync.bandwidth import Bucket, brought_to, prepare, relay_command, shell_words
 
 SECOND = throttle.SECOND
 BOOT, OTHER_BOOT = b"b" * 16, b"o" * 16
@@ -178,7 +178,7 @@ def test_what_rsync_cannot_be_told_is_refused() -> None:
 
 def test_two_processes_that_prepare_a_bucket_at_once_end_with_one_whole_record(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from backupd.bandwidth import prepare\n"
+        "import sys; from pathlib import Path; from backupd.rsync.bandwidth import prepare\n"
         "for rate in range(1000, 1300): prepare(Path(sys.argv[1]), 'pool', rate)"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code, tmp_path], cwd=Path(__file__).parents[2]) for _ in range(3)]
@@ -189,7 +189,7 @@ def test_two_processes_that_prepare_a_bucket_at_once_end_with_one_whole_record(t
 
 def test_processes_that_draw_at_once_lose_nothing_of_the_account(tmp_path: Path) -> None:
     bucket, draws = prepare(tmp_path, "pool", 1_000_000), 4000
-    code = f"import sys; from backupd.throttle import Bucket; b = Bucket(sys.argv[1])\nfor _ in range({draws}): b.draw(1000)"
+    code = f"import sys; from backupd.rsync.throttle import Bucket; b = Bucket(sys.argv[1])\nfor _ in range({draws}): b.draw(1000)"
     begin = time.monotonic()
     processes = [subprocess.Popen([sys.executable, "-c", code, bucket.path], cwd=Path(__file__).parents[2]) for _ in range(3)]
     assert [process.wait(30) for process in processes] == [0, 0, 0]

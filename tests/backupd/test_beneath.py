@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.beneath import open_folder
+from btrkeep.fs.openat import open_folder
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.cleaner import WINDOW, Watch, rate, time_left, watched
+from backupd.expire.cleaner import WINDOW, Watch, rate, time_left, watched
 
 IDS = range(1000, 1_000_000)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from backupd.history import keep
+from backupd.repo.history_copy import keep
 from btrkeep.catalogue import Catalogue
 from btrkeep.pool.marker import open_pool
 from tests.beds import btrfs

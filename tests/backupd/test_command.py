@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.bandwidth import Bucket, prepare
 from backupd.rsync import command
+from backupd.rsync.bandwidth import Bucket, prepare
 from backupd.rsync.command import LARGE, passes, probe_command, rsync_command, ssh_command
 from btrkeep.config import HostConfig, SshSettings
 from tests.backupd.pulls import FAKESSH, arrived, pull, restricted, run

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from backupd.cli.live import LiveObserver
 from backupd.rsync.messages import Class, classify
-from backupd.site import Running
+from backupd.run.context import Running
 from btrkeep import cli
 from btrkeep.units import counted
 

@@ -16,8 +16,8 @@ from backupd.doctor.fix import fix, refusal, rule_named
 from backupd.doctor.page import refreshed
 from backupd.doctor.rules import BY_NAME, RULES, examine, judge
 from backupd.doctor.rules.shape import is_accelerated
-from backupd.health.judge import Limits, OfCatalogue
 from btrkeep.config.values import MinFree
+from btrkeep.decisions.pool_health import Limits, OfCatalogue
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.room import Room
 from tests.beds import TOP, work

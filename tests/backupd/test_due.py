@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backupd.due import DAY, Due, is_due, is_late, next_window, period_after, period_start, window_end
 from btrkeep.config import Window
 from btrkeep.config.values import parse_window
+from btrkeep.decisions.due import DAY, Due, is_due, is_late, next_window, period_after, period_start, window_end
 from tests.beds import work
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backupd.expire.plan import HostFacts, HostPlan, Step, _without_the_last, agreed, make_plan, only, plan_host
-from backupd.guards import Forced
-from backupd.retention import Asked, Candidate, Hold
 from btrkeep.config import Retention
+from btrkeep.decisions.expiry_plan import HostFacts, HostPlan, Step, _without_the_last, agreed, make_plan, only, plan_host
+from btrkeep.decisions.retention import Asked, Candidate, Hold
+from btrkeep.decisions.safety_limits import Forced
 
 ZONE = ZoneInfo("UTC")
 NOW = datetime(2026, 3, 20, 23, tzinfo=UTC)
@@ -134,8 +134,8 @@ def test_everything_of_a_host_that_was_given_up_goes() -> None:
 
 def test_no_plan_deletes_all_complete_backups_of_a_host_whatever_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     """Should the decision ever be wrong."""
-    from backupd.expire import plan as module
-    from backupd.retention import Decision
+    from btrkeep.decisions import expiry_plan as module
+    from btrkeep.decisions.retention import Decision
 
     def wrong(candidates: Sequence[Candidate], *_: object, **__: object) -> list[Decision]:
         return [Decision(one.name, False, ("wrong",), NOW) for one in candidates]

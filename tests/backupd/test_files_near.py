@@ -11,7 +11,7 @@ from backupd.files.near import entry_at, near, path_given, resolved
 from backupd.files.tree import Tree
 from backupd.files.versions import versions
 from backupd.files.which import Restorable
-from backupd.record import Record
+from backupd.repo.backup_json import Record
 from btrkeep.errors import OperatorError, UsageError
 from tests.beds import work
 

@@ -8,8 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd.expire.clocks import keep_clocks, past_clocks
-from backupd.guards import ClockFact, ClockPast, ClockVerdict, Forced, Share, after, clock_verdict, force_word, too_many
 from btrkeep.catalogue import Catalogue
+from btrkeep.decisions.safety_limits import (
+    ClockFact,
+    ClockPast,
+    ClockVerdict,
+    Forced,
+    Share,
+    after,
+    clock_verdict,
+    force_word,
+    too_many,
+)
 from btrkeep.errors import UsageError
 
 NOTHING = Forced()

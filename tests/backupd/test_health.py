@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from backupd.health import verdict as v
-from backupd.health.judge import Limits, PoolFacts, judge
-from backupd.health.verdict import CHECKS, StoredVerdict, Verdict, as_text, from_text
 from btrkeep.config.values import MinFree
+from btrkeep.decisions import findings as v
+from btrkeep.decisions.findings import CHECKS, StoredVerdict, Verdict, as_text, from_text
+from btrkeep.decisions.pool_health import Limits, PoolFacts, judge
 from btrkeep.pool.room import Room
 from tests.backupd.facts import NOW
 from tests.backupd.seen import GIB, well

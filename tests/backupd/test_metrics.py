@@ -12,12 +12,12 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from backupd.health.judge import PoolFacts
 from backupd.metrics.documents import documents
 from backupd.metrics.families import Registry, families
-from backupd.metrics.table import METRICS
 from btrkeep.catalogue import FreeSpaceScore, StoredAlarm
 from btrkeep.config import HostConfig
+from btrkeep.decisions.pool_health import PoolFacts
+from btrkeep.metric_table import METRICS
 from tests.backupd.facts import NOW, ago, facts
 from tests.backupd.seen import balance, config, expiry, numbers, seen
 from tests.beds import TOP, work

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from backupd.metrics import dashboard, rules
-from backupd.metrics.table import METRICS
 from btrkeep.config import NotifySettings, load
+from btrkeep.metric_table import METRICS
 from tests.beds import TOP, work
 
 DOCS = TOP / "docs"

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from backupd.expire.report import Deleted, held_words
-from backupd.reconcile import Reconciled
+from backupd.repo.reconcile import Reconciled
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.night import Planned, plan
-from backupd.scarcity import too_little_room
+from backupd.run.night import Planned, plan
+from backupd.run.scarcity import too_little_room
 from btrkeep.config import Config, HostConfig, Window
 from btrkeep.config.model import PoolSettings
 from btrkeep.config.values import parse_min_free, parse_window

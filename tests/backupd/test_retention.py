@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from backupd.retention import Asked, Candidate, Decision, Hold, decide, parse_policy
 from btrkeep.config import Retention
+from btrkeep.decisions.retention import Asked, Candidate, Decision, Hold, decide, parse_policy
 from tests.backupd.golden.replay import kept, names, prune, pruned_each_time
 
 POLICY = Retention(daily=14, weekly=13, monthly=12)

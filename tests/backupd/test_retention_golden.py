@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.retention import Candidate
 from btrkeep.config import Retention
+from btrkeep.decisions.retention import Candidate
 from tests.backupd.golden.reference import GOLDEN, RULES, Backup, Scenario, golden, scenarios, text
 from tests.backupd.golden.reference import kept as truth
 from tests.backupd.golden.replay import candidate, expire, kept, pruned_each_time

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backupd.due import FUTURE
-from backupd.retention import Candidate, Hold, decide
 from btrkeep.config import Retention
+from btrkeep.decisions.due import FUTURE
+from btrkeep.decisions.retention import Candidate, Hold, decide
 from tests.backupd.golden.replay import expire, kept, names, prune
 from tests.backupd.test_retention_golden import ODD
 

@@ -8,10 +8,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from backupd.cli.day_view import lines, sum_lines
-from backupd.sampling.day import Phase, Slot, Sum, phases, slots, sums, unknown_spans, within
 from backupd.sampling.picture_data import Day
-from backupd.sampling.ticks import hour_ticks
 from btrkeep.catalogue import Job
+from btrkeep.decisions.day_phases import Phase, Slot, Sum, phases, slots, sums, unknown_spans, within
+from btrkeep.decisions.time_ticks import hour_ticks
 from tests.backupd.made_samples import GIB, START, every_five_minutes, sample
 
 HOUR, MIB = timedelta(hours=1), 1 << 20

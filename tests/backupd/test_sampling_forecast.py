@@ -7,7 +7,7 @@ from statistics import linear_regression
 import pytest
 
 from backupd.cli.forecast_ import lines, words
-from backupd.sampling.forecast import Full, Growth, TooLittle, bounded, forecast, slope
+from btrkeep.decisions.forecast import Full, Growth, TooLittle, bounded, forecast, slope
 from tests.backupd.made_samples import GIB, START, TIB
 
 SIZE = 40 * TIB

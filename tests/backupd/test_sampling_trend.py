@@ -10,8 +10,8 @@ from PIL import Image, ImageChops
 from backupd.cli.trend_view import lines
 from backupd.sampling.chart import ASCII, BLOCKS, Axis, axis_for, bars, filled, labelled, strip, under
 from backupd.sampling.picture import save, trend_figure
-from backupd.sampling.ticks import date_ticks
-from backupd.sampling.trend import Point, data_factor, metadata_share, points, step_for
+from btrkeep.decisions.time_ticks import date_ticks
+from btrkeep.decisions.trend import Point, data_factor, metadata_share, points, step_for
 from btrkeep.errors import OperatorError
 from tests.backupd.made_samples import GIB, START, TIB, every_five_minutes, sample
 from tests.beds import TOP

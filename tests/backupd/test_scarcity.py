@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd import scarcity
 from backupd.cli.observers import JsonObserver
-from backupd.clock import Clock
-from backupd.hostrun import HostRun
-from backupd.night import Night
-from backupd.scarcity import Growth, Level, Scarcity, fastest, next_level, next_look, running_out
-from backupd.site import Site
-from backupd.version import rsync_version
+from backupd.rsync.version import rsync_version
+from backupd.run import scarcity
+from backupd.run.context import Site
+from backupd.run.host import HostRun
+from backupd.run.night import Night
+from backupd.run.scarcity import Growth, Level, Scarcity, fastest, next_level, next_look, running_out
 from btrkeep.catalogue import Catalogue
+from btrkeep.clock import Clock
 from btrkeep.config import HostConfig, load
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import Room

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from backupd.clock import Clock
 from backupd.serve.carrying import Log, carry_out
 from backupd.serve.commands import command_of, folder_of
 from backupd.serve.jobs import Job, Jobs, is_id, job_object, new_id
@@ -27,6 +26,7 @@ from backupd.serve.peer import allowed_users
 from backupd.serve.requests import Asked, leave, take
 from backupd.serve.starting import start_command, unit_of
 from backupd.serve.turns import next_turns
+from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.watched import Abandoned, run_watched
@@ -164,7 +164,7 @@ def test_a_stop_is_passed_on_and_waited_for(tmp_path: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path
-from backupd.clock import Clock
+from btrkeep.clock import Clock
 from backupd.serve.carrying import carry_out
 from backupd.serve.jobs import Job, Jobs
 job = Job("{ID}", "run", "web1", "alice", "2026-11-21T21:00:00Z", {{}})

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from backupd.clock import Clock
 from backupd.serve.carrying import carry_out
 from backupd.serve.jobs import Job, Jobs, new_id
 from backupd.serve.starting import PREVIEWS, _see_free
 from backupd.serve.turns import FOR_OTHERS, IN_ALL, PER_ASKER, see_that_it_may_wait
+from btrkeep.clock import Clock
 from btrkeep.pool.marker import Pool
 from btrkeep.serving.protocol import Refused
 

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backupd.clock import Clock
 from backupd.serve import answering, verbs
 from backupd.serve.answering import answer
 from backupd.serve.call import Call, Frames, Gone, Wire
 from backupd.serve.ground import Ground
 from backupd.serve.verbs import VERBS, Verb
+from btrkeep.clock import Clock
 from btrkeep.serving.client import Absent, Agent
 from btrkeep.serving.protocol import FAILED, KINDS, LONGEST_REQUEST, Refused, decoded, encoded, read_request
 

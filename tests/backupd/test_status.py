@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.status import STATES, HostStatus, host_status
 from btrkeep.catalogue import HostFacts
 from btrkeep.config import HostConfig
+from btrkeep.decisions.host_state import STATES, HostStatus, host_status
 from tests.backupd.facts import NOTHING, NOW, ago, facts
 
 DAILY = HostConfig("web1", every=86400.0)

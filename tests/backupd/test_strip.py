@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.retention import Decision
-from backupd.strip import (
+from btrkeep.decisions.calendar_strip import (
     DAILY,
     GOES,
     HELD,
@@ -25,6 +24,7 @@ from backupd.strip import (
     kind_of,
     strip,
 )
+from btrkeep.decisions.retention import Decision
 
 TODAY = date(2026, 11, 20)
 ROW = re.compile(r"(\d{4})-(\d\d)  ([ .HYMWdk?x]*)(?:  .*)?")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.unlisted import MOST_LOOKS, files_below
+from backupd.run.unlisted import MOST_LOOKS, files_below
 
 DEEP = 900
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd.rsync.messages import Messages
-from backupd.verdict import Limits, Outcome, PathResult, Verdict, decide, judge
+from backupd.run.verdict import Limits, Outcome, PathResult, Verdict, decide, judge
 from tests.backupd.pulls import UNPRIVILEGED, Pulled, meanwhile, pull
 
 LIMITS = Limits(shrink=0.5, unreadable=0.01)

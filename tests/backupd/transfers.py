@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from backupd.bandwidth import Bucket, prepare, relay_command, shell_words
+from backupd.rsync.bandwidth import Bucket, prepare, relay_command, shell_words
 
 MB = 1_000_000
 PROJECT = Path(__file__).parents[2]

@@ -77,11 +77,11 @@ def arm(spec: str, when: str, count: int) -> None:
 
 
 if __name__ == "__main__":
+    import backupd.actions.hold
+    import backupd.actions.rename
     import backupd.cli
     import backupd.cli.accept_
     import backupd.cli.run_
-    import backupd.holding
-    import backupd.renaming
 
     arm(sys.argv[2], sys.argv[1], int(sys.argv[3]))
     sys.argv = ["backupd", *sys.argv[4:]]

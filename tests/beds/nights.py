@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from backupd.cli.observers import JsonObserver
-from backupd.clock import Clock
-from backupd.due import latest
-from backupd.night import Night, plan
-from backupd.site import HostResult, Site
-from backupd.version import rsync_version
+from backupd.rsync.version import rsync_version
+from backupd.run.context import HostResult, Site
+from backupd.run.night import Night, plan
 from btrkeep.catalogue import Catalogue
+from btrkeep.clock import Clock
 from btrkeep.config import load
+from btrkeep.decisions.due import latest
 from btrkeep.pool.marker import open_pool
 from tests.beds import session
 from tests.beds.badssh import FAKESSH

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from backupd.slots import Places, Slots
-from backupd.transfer import Stopper
+from backupd.rsync.process import Stopper
+from backupd.run.slots import Places, Slots
 from btrkeep.pool.locks import take_lock
 from btrkeep.serving.client import Refused
 from tests.beds.badssh import FAKESSH
@@ -237,8 +237,8 @@ def test_who_has_the_turn_and_goes_no_further_holds_up_the_others_for_a_while_on
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that was stopped with Ctrl-Z."""
-    monkeypatch.setattr("backupd.slots._LOOK", 0.01)
-    monkeypatch.setattr("backupd.slots._PATIENCE", 5)
+    monkeypatch.setattr("backupd.run.slots._LOOK", 0.01)
+    monkeypatch.setattr("backupd.run.slots._PATIENCE", 5)
     said, looks = list[Slots](), count()
     with take_lock(tmp_path / "slot-turn", "a run", "now"), Places(tmp_path, "another", "now") as places:
         assert asyncio.run(places.wait([Slots("slot", 1, "")], Stopper(), lambda: next(looks) > 50, said.append))

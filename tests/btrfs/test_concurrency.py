@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from backupd import hostrun, working
-from backupd.hardlinks import Stopped
-from backupd.record import Record
+from backupd.repo.backup_json import Record
+from backupd.repo.hardlinks import Stopped
+from backupd.run import host as hostrun
+from backupd.run import work_subvolume as working
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.working import StoppedEarly, recover_and_prepare
+from backupd.run.work_subvolume import StoppedEarly, recover_and_prepare
 from btrkeep.config import load
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.syncfs import syncing
@@ -185,7 +185,7 @@ def test_a_run_that_goes_on_with_another_is_killed_at_each_of_its_steps_and_the_
     pair: Nights, tree: Path
 ) -> None:
     def killed_at(when: str, step: str) -> bool:
-        killed(pair, when, f"backupd.working:{step}", "run", "web")
+        killed(pair, when, f"backupd.run.work_subvolume:{step}", "run", "web")
         return marked(pair)
 
     broken_off(pair)
@@ -227,7 +227,7 @@ def test_a_working_whose_record_a_power_cut_left_empty_costs_its_host_nothing(
 
 
 def broken_off_at_once(nights: Nights) -> None:
-    killed(nights, "after", "backupd.working:recover_and_prepare", "run", "web")
+    killed(nights, "after", "backupd.run.work_subvolume:recover_and_prepare", "run", "web")
 
 
 def test_a_host_with_such_a_working_can_be_given_up(shared_btrfs: Path, tree: Path) -> None:

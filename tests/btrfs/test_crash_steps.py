@@ -35,38 +35,38 @@ class Step:
 
 
 STEPS = (
-    Step("before", "backupd.leftovers:take_lock"),
-    Step("after", "backupd.leftovers:take_lock"),
+    Step("before", "backupd.run.orphaned_receivers:take_lock"),
+    Step("after", "backupd.run.orphaned_receivers:take_lock"),
     Step("after", "btrkeep.catalogue:Catalogue.start_run"),
-    Step("before", "backupd.working:snapshot"),
-    Step("after", "backupd.working:snapshot"),
-    Step("before", "backupd.record:write"),
-    Step("after", "backupd.record:write"),
-    Step("after", "backupd.working:_make"),
-    Step("before", "backupd.working:drop_other_paths"),
-    Step("after", "backupd.working:drop_other_paths"),
-    Step("before", "backupd.working:split"),
-    Step("before", "backupd.hardlinks:copy_inode"),
-    Step("after", "backupd.hardlinks:copy_inode", count=2),  # the copy lies beside `data`, not yet under its name
-    Step("after", "backupd.working:split"),
+    Step("before", "backupd.run.work_subvolume:snapshot"),
+    Step("after", "backupd.run.work_subvolume:snapshot"),
+    Step("before", "backupd.repo.backup_json:write"),
+    Step("after", "backupd.repo.backup_json:write"),
+    Step("after", "backupd.run.work_subvolume:_make"),
+    Step("before", "backupd.run.work_subvolume:drop_other_paths"),
+    Step("after", "backupd.run.work_subvolume:drop_other_paths"),
+    Step("before", "backupd.run.work_subvolume:split"),
+    Step("before", "backupd.repo.hardlinks:copy_inode"),
+    Step("after", "backupd.repo.hardlinks:copy_inode", count=2),  # the copy lies beside `data`, not yet under its name
+    Step("after", "backupd.run.work_subvolume:split"),
     Step("before", "btrkeep.catalogue:Catalogue.put_backup"),
     Step("after", "btrkeep.catalogue:Catalogue.put_backup"),
-    Step("before", "backupd.transfer:Group.start"),
-    Step("after", "backupd.transfer:Group.start"),  # rsync runs, and the lock does not name it yet
+    Step("before", "backupd.rsync.process:Group.start"),
+    Step("after", "backupd.rsync.process:Group.start"),  # rsync runs, and the lock does not name it yet
     Step("after", "btrkeep.pool.locks:Lock.note_group"),
-    Step("before", "backupd.site:Running.take"),  # rsync has said its first word
-    Step("after", "backupd.paths:transfer"),
-    Step("after", "backupd.paths:transfer", count=2),
-    Step("before", "backupd.hostrun:dig_written"),
-    Step("after", "backupd.hostrun:dig_written"),
-    Step("before", "backupd.working:finalise"),
-    Step("before", "backupd.record:write", count=2),
-    Step("after", "backupd.record:write", count=2),
-    Step("before", "backupd.working:set_read_only"),
-    Step("after", "backupd.working:set_read_only", finished=True),
-    Step("before", "backupd.working:_rename", finished=True),
-    Step("before", "backupd.working:point_latest", finished=True),
-    Step("after", "backupd.working:_rename", finished=True),
+    Step("before", "backupd.run.context:Running.take"),  # rsync has said its first word
+    Step("after", "backupd.run.source_paths:transfer"),
+    Step("after", "backupd.run.source_paths:transfer", count=2),
+    Step("before", "backupd.run.host:dig_written"),
+    Step("after", "backupd.run.host:dig_written"),
+    Step("before", "backupd.run.work_subvolume:finalise"),
+    Step("before", "backupd.repo.backup_json:write", count=2),
+    Step("after", "backupd.repo.backup_json:write", count=2),
+    Step("before", "backupd.run.work_subvolume:set_read_only"),
+    Step("after", "backupd.run.work_subvolume:set_read_only", finished=True),
+    Step("before", "backupd.run.work_subvolume:_rename", finished=True),
+    Step("before", "backupd.run.work_subvolume:point_latest", finished=True),
+    Step("after", "backupd.run.work_subvolume:_rename", finished=True),
     Step("before", "btrkeep.catalogue:Catalogue.finish_backup", finished=True),
     Step("after", "btrkeep.catalogue:Catalogue.finish_backup", finished=True),
 )
@@ -181,11 +181,11 @@ def test_a_killed_run_whose_backup_was_final_is_remembered_with_that_backup(crow
 
 
 FIRST_STEPS = (
-    Step("before", "backupd.working:create"),
-    Step("after", "backupd.working:create"),
-    Step("after", "backupd.record:write"),
-    Step("after", "backupd.site:Running.take"),
-    Step("after", "backupd.working:finalise", finished=True),
+    Step("before", "backupd.run.work_subvolume:create"),
+    Step("after", "backupd.run.work_subvolume:create"),
+    Step("after", "backupd.repo.backup_json:write"),
+    Step("after", "backupd.run.context:Running.take"),
+    Step("after", "backupd.run.work_subvolume:finalise", finished=True),
 )
 
 
@@ -208,7 +208,7 @@ def test_a_writable_working_is_continued_whatever_its_backup_json_says(crowd: Cr
     source.mkdir()
     (source / "file").write_text("first")
     nights.host(host, source)
-    killed(nights, "before", "backupd.working:set_read_only", "run", host)
+    killed(nights, "before", "backupd.run.work_subvolume:set_read_only", "run", host)
     assert nights.record(host, ".working")["state"] == "complete"
     assert nights.json("list", host)[0]["name"] is None
     nights.run("other")
@@ -224,7 +224,7 @@ def test_a_writable_working_is_continued_whatever_its_backup_json_says(crowd: Cr
 def test_a_finished_working_gets_the_name_of_its_record_although_the_host_is_run_again_at_once(crowd: Crowd) -> None:
     nights, host = crowd.nights, "finished"
     nights.host(host, crowd.kept)
-    killed(nights, "after", "backupd.working:set_read_only", "run", host)
+    killed(nights, "after", "backupd.run.work_subvolume:set_read_only", "run", host)
     name = nights.record(host, ".working")["name"]
     before = manifest(nights.backup(host, ".working"))
     nights.run(host)
@@ -238,8 +238,8 @@ def test_a_finished_working_gets_the_name_of_its_record_although_the_host_is_run
 def test_the_run_that_ends_what_another_left_may_be_killed_as_well(crowd: Crowd, when: str) -> None:
     nights, host = crowd.nights, f"twice-{when}"
     nights.host(host, crowd.kept)
-    killed(nights, "after", "backupd.working:set_read_only", "run", host)
-    killed(nights, when, "backupd.working:_rename", "run", "other")
+    killed(nights, "after", "backupd.run.work_subvolume:set_read_only", "run", host)
+    killed(nights, when, "backupd.run.work_subvolume:_rename", "run", "other")
     nights.run("other")
     (name,) = nights.names(host)
     assert nights.record(host)["name"] == name
@@ -251,7 +251,7 @@ def test_what_was_killed_while_links_were_split_is_discarded_when_it_does_not_fi
     nights, host = crowd.nights, "split-then-changed"
     nights.host(host, crowd.kept)
     nights.run(host)
-    killed(nights, "after", "backupd.hardlinks:copy_inode", "run", host)
+    killed(nights, "after", "backupd.repo.hardlinks:copy_inode", "run", host)
     assert (nights.backup(host, ".working") / ".split").exists()
     nights.host(host, crowd.kept, exclude=["/nothing"])
     assert nights.run(host)[host]["outcome"] == "complete"
@@ -270,7 +270,7 @@ def test_an_acceptance_that_was_killed_before_its_row_can_be_given_again(crowd: 
         (source / str(number)).unlink()
     assert nights.run(host, status=1)[host]["outcome"] == "suspect"
     name = nights.names(host)[-1]
-    killed(nights, "after", "backupd.accepting:write_notes", "accept", host, name, "--why", "moved")
+    killed(nights, "after", "backupd.actions.accept:write_notes", "accept", host, name, "--why", "moved")
     nights.backupd("accept", host, name)
     assert rows(nights, f"select state from backup where host = '{host}' order by name") == [("complete",), ("complete",)]
     assert "moved" in (nights.pool / "hosts" / host / "notes.json").read_text()

@@ -222,9 +222,9 @@ def test_a_rehearsal_says_it_all_and_changes_nothing(pool: Expiries, host: str, 
 
 
 KILLS = [
-    ("before", "backupd.deleting:write_many", 1),
-    ("after", "backupd.deleting:write_many", 1),
-    ("after", "backupd.deleting:row_of", 2),
+    ("before", "backupd.actions.delete:write_many", 1),
+    ("after", "backupd.actions.delete:write_many", 1),
+    ("after", "backupd.actions.delete:row_of", 2),
     ("before", "backupd.expire.run:Expiry.run", 1),
     ("before", "backupd.expire.delete:delete", 1),
     ("after", "backupd.expire.delete:delete", 1),
@@ -242,7 +242,7 @@ def test_a_deletion_at_once_killed_at_a_step_is_ended_by_the_next_expiry(
     killed(pool, when, step, *words, *at(now), count=number)
     assert {second, suspect} <= set(pool.left(host))
     pool.expire(now, host)  # at the same moment: no grace has ended
-    is_written = (when, step) != ("before", "backupd.deleting:write_many")
+    is_written = (when, step) != ("before", "backupd.actions.delete:write_many")
     assert pool.left(host) == ([second, suspect] if is_written else [first, second, third, suspect])
     assert latest(pool, host) == (second if is_written else third)
     assert sorted(pool.notes(host).get("deleted", {})) == ([first, third] if is_written else [])
@@ -253,7 +253,7 @@ def test_a_deletion_killed_before_the_row_is_in_the_row_after_the_next_reconcili
     pool: Expiries, host: str, now: datetime
 ) -> None:
     third = pool.names(host)[2]
-    killed(pool, "after", "backupd.deleting:write_many", "delete", f"{host}@{third}", *at(now))
+    killed(pool, "after", "backupd.actions.delete:write_many", "delete", f"{host}@{third}", *at(now))
     assert row(pool, host, third) == "complete"
     pool.expire(now, host)
     assert (row(pool, host, third), pool.marked(host), latest(pool, host)) == ("expired", [third], pool.names(host)[1])

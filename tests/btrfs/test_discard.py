@@ -128,7 +128,7 @@ def test_what_is_finished_or_not_ours_is_left_alone(pool: Nights, host: str, wha
 
 
 def test_a_discard_killed_before_the_row_is_in_the_catalogue_after_the_next_reconciling(pool: Nights, host: str) -> None:
-    killed(pool, "after", "backupd.working:delete", "discard", host, "--yes")
+    killed(pool, "after", "backupd.run.work_subvolume:delete", "discard", host, "--yes")
     assert not there(pool, host)
     assert rows(pool, f"select count(*) from backup where host = '{host}'") == [(2,)]
     pool.backupd("expire", host)

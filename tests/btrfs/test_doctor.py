@@ -18,8 +18,8 @@ from backupd.doctor.filesystem import read_filesystem
 from backupd.doctor.finding import Finding
 from backupd.doctor.rules import judge
 from backupd.doctor.scrub import FOLDER, read_scrub
-from backupd.health.judge import Limits
 from btrkeep.config.values import MinFree
+from btrkeep.decisions.pool_health import Limits
 from tests.beds import btrfs, differences, manifest, work
 from tests.beds.nights import Nights
 

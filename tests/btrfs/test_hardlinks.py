@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from backupd import hardlinks
-from backupd.hardlinks import split
+from backupd.repo import hardlinks
+from backupd.repo.hardlinks import split
 from btrkeep.errors import PoolUnusable
 from btrkeep.treescan import linked_inodes
 from tests.beds import Entry, differences, exclusive_bytes, manifest, work

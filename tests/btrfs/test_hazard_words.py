@@ -47,7 +47,7 @@ def measured_run(nights: Nights) -> tuple[dict[str, Any], int]:
 def test_numbers_that_add_up_beyond_what_sqlite_holds_stay_that_hosts_own_trouble(
     nights: Nights, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backupd.paths._LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("backupd.run.source_paths._LONGEST_PAUSE", 0.01)
     text = b"Number of files: %(n)d (reg: %(n)d)\nTotal file size: %(n)d bytes\nLiteral data: %(n)d bytes\n" % {b"n": 10**18 - 1}
     text += b"Total bytes received: %d\n" % (10**18 - 1)
     nights.host("liar", tree, attempts=10, rsync_path=says(nights, text, "dies"))

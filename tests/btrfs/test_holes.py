@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.holes import dig, dig_written
+from backupd.run.holes import dig, dig_written
 from btrkeep.errors import PoolUnusable
 from tests.beds import differences, exclusive_bytes, manifest, shares, work
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from backupd.cleaner import Rate, TimeLeft
 from backupd.cli.progress_ import left_text, line, rows, screen
-from backupd.watcher import Dropping, Seen, in_hand
+from backupd.expire.cleaner import Rate, TimeLeft
+from backupd.expire.monitor import Dropping, Seen, in_hand
 from btrkeep.pool.orphans import Drop, key_text
 from tests.beds import backupd, btrfs, cleaner, session, work
 from tests.beds.cli import BACKUPD, TOP

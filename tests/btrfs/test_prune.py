@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.working import NotOurs, drop_other_paths
+from backupd.run.work_subvolume import NotOurs, drop_other_paths
 from tests.beds import work
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]

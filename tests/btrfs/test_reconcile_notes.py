@@ -67,13 +67,13 @@ def test_a_hold_that_is_set_while_the_catalogue_is_rebuilt_is_not_lost(pool: Exp
     name = pool.history("a", 1)[0]
     pool.history("b", 1)
     hold = shlex.join([sys.executable, "-m", "backupd", "--config", str(pool.config), "hold", "a", name])
-    step = ("does:" + hold, "backupd.reconcile:row_of", "2")
+    step = ("does:" + hold, "backupd.repo.reconcile:row_of", "2")
     done = work(sys.executable, "-P", KILL_AT, *step, "--config", pool.config, "rebuild", "--json", env={"PYTHONPATH": str(TOP)})
     assert '"locked": []' in done.stdout
     assert row(pool, "a", name)[2] == "held"
 
 
-@pytest.mark.parametrize("step", ["before backupd.record:write", "after backupd.working:snapshot"])
+@pytest.mark.parametrize("step", ["before backupd.repo.backup_json:write", "after backupd.run.work_subvolume:snapshot"])
 def test_what_a_killed_run_was_making_goes_also_when_its_host_is_configured_no_more(pool: Expiries, step: str) -> None:
     pool.host("web", pool.source)
     pool.host("other", pool.source)

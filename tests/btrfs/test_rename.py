@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.reading import read
+from backupd.repo.read_lock import read
 from tests.beds import btrfs, differences, exclusive_bytes, manifest, work
 from tests.beds.history import notes_of, write_down
 from tests.beds.nights import Nights
@@ -166,7 +166,7 @@ def test_a_partial_run_that_does_not_fit_any_more_is_discarded_under_the_new_nam
 
 
 def test_a_finished_backup_that_lacks_its_name_gets_it_under_the_new_one(pool: Nights, old: str, new: str) -> None:
-    killed(pool, "after", "backupd.working:set_read_only", "run", old)
+    killed(pool, "after", "backupd.run.work_subvolume:set_read_only", "run", old)
     name = pool.record(old, ".working")["name"]
     pool.backupd("rename", old, new, "--yes")
     configure_new(pool, old, new)
@@ -205,10 +205,10 @@ def test_a_new_host_of_the_old_name_has_nothing_to_do_with_it(pool: Nights, old:
 
 
 STEPS = [
-    ("before", "backupd.renaming:write_notes", False),
-    ("after", "backupd.renaming:write_notes", False),
-    ("before", "backupd.renaming:commit", True),
-    ("after", "backupd.renaming:commit", True),
+    ("before", "backupd.actions.rename:write_notes", False),
+    ("after", "backupd.actions.rename:write_notes", False),
+    ("before", "backupd.actions.rename:commit", True),
+    ("after", "backupd.actions.rename:commit", True),
     ("after", "btrkeep.catalogue.expiring:ExpiringCatalogue.rename_host", True),
 ]
 
@@ -293,7 +293,7 @@ def test_a_host_that_is_restored_from_keeps_its_name_until_that_is_over(pool: Ni
 
 
 def test_what_a_killed_run_left_outside_the_hosts_folder_goes(pool: Nights, old: str, new: str) -> None:
-    killed(pool, "after", "backupd.working:snapshot", "run", old)
+    killed(pool, "after", "backupd.run.work_subvolume:snapshot", "run", old)
     assert any(path.startswith(f".btrkeep/new/{old}/") for path in subvolumes(pool))
     pool.backupd("rename", old, new, "--yes")
     assert not any(f"new/{old}" in path for path in subvolumes(pool))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.fiemap import share_all
+from btrkeep.fs.fiemap import share_all
 from tests.beds import differences, manifest, ssh, work
 from tests.beds.everything import write
 from tests.beds.nights import Nights

@@ -12,7 +12,7 @@ import pytest
 
 from backupd.files.archive import write_archive
 from backupd.files.tree import Tree
-from backupd.reading import read, unread
+from backupd.repo.read_lock import read, unread
 from btrkeep.errors import OperatorError
 from tests.beds import work
 from tests.beds.expiries import LATER, NOW, Expiries

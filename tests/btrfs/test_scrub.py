@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backupd.scrub import parse
+from backupd.actions.scrub import parse
 from tests.beds import btrfs, work
 from tests.beds.nights import Nights
 

@@ -145,7 +145,9 @@ def test_a_second_signal_does_not_wait_for_anybody(nights: Nights, web: Path, ba
     assert processes(f"{nights.top}/begun") == {}
 
 
-@pytest.mark.parametrize("step", ["backupd.working:split", "backupd.hostrun:dig_written", "backupd.working:Syncfs.sync"])
+@pytest.mark.parametrize(
+    "step", ["backupd.run.work_subvolume:split", "backupd.run.host:dig_written", "backupd.run.work_subvolume:Syncfs.sync"]
+)
 def test_a_second_signal_ends_a_step_that_takes_long_and_the_next_run_ends_what_it_began(
     nights: Nights, web: Path, step: str
 ) -> None:
@@ -166,7 +168,7 @@ def test_a_second_signal_ends_a_step_that_takes_long_and_the_next_run_ends_what_
 def test_a_signal_while_working_is_prepared_starts_no_transfer(nights: Nights, web: Path) -> None:
     nights.run()
     change(web)
-    process, flag = slow_at(nights, 1, "backupd.working:split", "run", "web")
+    process, flag = slow_at(nights, 1, "backupd.run.work_subvolume:split", "run", "web")
     wait_for(flag.exists)
     took, stdout = stopped(process)
     assert took < SOON
@@ -178,7 +180,7 @@ def test_a_signal_while_working_is_prepared_starts_no_transfer(nights: Nights, w
 
 
 def test_a_signal_while_a_backup_is_made_final_lets_it_become_final(nights: Nights, web: Path) -> None:
-    process, flag = slow_at(nights, 1, "backupd.working:set_read_only", "run", "web")
+    process, flag = slow_at(nights, 1, "backupd.run.work_subvolume:set_read_only", "run", "web")
     wait_for(flag.exists)
     _, stdout = stopped(process)
     assert "web: complete" in stdout
@@ -253,7 +255,7 @@ def test_a_reader_that_has_seen_enough_does_not_end_the_backups(nights: Nights, 
     nights.host("other", web)
     nights.settings("backup", concurrency=1)
     hold_once = hold(nights)
-    process, _ = slow_at(nights, 0, "backupd.working:create", "run", "web", "other")
+    process, _ = slow_at(nights, 0, "backupd.run.work_subvolume:create", "run", "web", "other")
     assert process.stdout is not None
     wait_for(hold_once.exists)
     process.stdout.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.transfer import Ended, Stopper, transfer
+from backupd.rsync.process import Ended, Stopper, transfer
 from btrkeep.pool.locks import take_lock
 from tests.beds import ssh as sshbed
 from tests.beds.nights import Nights

@@ -22,8 +22,8 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
+from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue import (
-    BACKUP_STATES,
     BALANCE_OUTCOMES,
     EXPIRY_OUTCOMES,
     RUN_OUTCOMES,

@@ -8,13 +8,14 @@ import click
 import pytest
 
 from backupd.cli import COMMANDS, group
-from backupd.health.verdict import CHECKS, LEVELS
-from backupd.record import Record
-from backupd.status import STATES
-from backupd.synced import MARK
+from backupd.repo.backup_json import Record
+from backupd.run.synced import MARK
 from backupd.usage.model import METHODS
-from btrkeep.catalogue.model import BACKUP_STATES, EXPIRY_OUTCOMES, RUN_OUTCOMES
+from btrkeep.backup_states import BACKUP_STATES
+from btrkeep.catalogue.model import EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.config.keys import TABLE
+from btrkeep.decisions.findings import CHECKS, LEVELS
+from btrkeep.decisions.host_state import STATES
 from tests.beds import TOP, work
 from tests.docs.pages import OURS, Page
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from backupd.rsync.command import passes, rsync_command, ssh_command
 from backupd.rsync.meaning import _SHELL_SAYS, _SSH_SAYS, MEANING, Kind
-from backupd.status import STATES
 from btrkeep.catalogue.model import RUN_OUTCOMES
 from btrkeep.config import HostConfig, load
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.model import SshSettings
+from btrkeep.decisions.host_state import STATES
 from btrkeep.errors import EXIT_MEANING
 from btrkeep.units import format_share
 from tests.beds import TOP

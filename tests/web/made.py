@@ -13,10 +13,10 @@ from zoneinfo import ZoneInfo
 
 from flask.testing import FlaskClient
 
-from backupd.health.verdict import FACT, StoredVerdict, Verdict, as_text
 from btrkeep.catalogue import Backup, Catalogue, Run
 from btrkeep.config.model import Config, HostConfig, PoolSettings
 from btrkeep.config.published import publish
+from btrkeep.decisions.findings import FACT, StoredVerdict, Verdict, as_text
 from btrkeep.units import backup_name
 from tests.beds import session
 from tests.beds.session import start_time

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from backupd.metrics import table
+from btrkeep import metric_table as table
 from btrkeep.config import HostConfig
 from btrkeep.pool.allocation import ERRORS
 from tests.beds.dashboard import OPERATOR, VIEWER, Dashboard, own_folder, serving

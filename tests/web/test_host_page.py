@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from backupd.strip import DAILY, GOES, HELD, WEEKLY
 from btrkeep.config import HostConfig, Retention
 from btrkeep.config.values import parse_window
+from btrkeep.decisions.calendar_strip import DAILY, GOES, HELD, WEEKLY
 from btrkeep.units import backup_name
 from tests.web.made import BERLIN, DAY, EVENING, NOW, backup, client, run, token, write
 from web.data.calendar import Mark, calendar

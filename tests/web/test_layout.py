@@ -8,8 +8,8 @@ import pytest
 from PIL import Image, ImageStat
 from playwright.sync_api import Browser, Locator, Page
 
-from backupd.sampling.day import Phase, Slot
 from bench.make_site import ZONE
+from btrkeep.decisions.day_phases import Phase, Slot
 from tests.beds.browser import LAPTOP, PHONE, enter, visit
 from tests.beds.dashboard import Dashboard
 from tests.beds.geometry import troubles

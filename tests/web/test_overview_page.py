@@ -9,12 +9,12 @@ from time import sleep
 
 import pytest
 
-from backupd.health.verdict import FACT, Finding, StoredVerdict, Verdict, as_text
 from btrkeep.catalogue import Balance, Catalogue, Progress, Run, Sample, StoredAlarm
 from btrkeep.config import HostConfig, Window
 from btrkeep.config.model import Config, PoolSettings
 from btrkeep.config.published import publish
 from btrkeep.config.values import parse_window
+from btrkeep.decisions.findings import FACT, Finding, StoredVerdict, Verdict, as_text
 from tests.web.made import BERLIN, DAY, EVENING, FILESYSTEM, HOUR, ME, MY_START, NOW, backup, client, run, write
 from web.access import Viewer
 from web.data.hosts import Query, host_list

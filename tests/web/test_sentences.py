@@ -9,8 +9,8 @@ from flask import Flask, g
 
 from backupd.alarms.events import FAILURE, HOST, Alarm
 from backupd.rsync.messages import Messages
+from backupd.run.verdict import Limits, judge
 from backupd.serve.jobs import FAILED, RUNNING, Job, as_it_is, job_object
-from backupd.verdict import Limits, judge
 from web import telling
 from web.access import Viewer
 from web.sentences import WITHHELD, of_alarm, of_error, of_host_itself

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from zoneinfo import ZoneInfo
 
-from backupd.sampling.day import kinds_of, unknown_spans
+from btrkeep.decisions.day_phases import kinds_of, unknown_spans
 from btrkeep.units import format_size
 from web.charts.frame import Frame, frame, hours, size_scale
 from web.charts.svg import FONT, Look, Sheet, width_of

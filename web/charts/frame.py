@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from backupd.sampling.ticks import date_ticks, hour_ticks
+from btrkeep.decisions.time_ticks import date_ticks, hour_ticks
 from btrkeep.units import format_size
 from web.charts.svg import FONT, Sheet, width_of
 

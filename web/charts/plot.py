@@ -10,7 +10,7 @@ from datetime import datetime
 from math import ceil
 from zoneinfo import ZoneInfo
 
-from backupd.sampling.ticks import date_ticks
+from btrkeep.decisions.time_ticks import date_ticks
 from btrkeep.units import format_size
 
 WIDTH, HEIGHT = 640.0, 170.0

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from backupd.strip import KINDS, NONE, Kind
+from btrkeep.decisions.calendar_strip import KINDS, NONE, Kind
 
 
 @dataclass(frozen=True, slots=True)

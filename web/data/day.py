@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from backupd.sampling.day import MINUTES, Phase, Slot, Sum, bounds, phases, slots, sums
 from btrkeep.catalogue import Catalogue, Job
+from btrkeep.decisions.day_phases import MINUTES, Phase, Slot, Sum, bounds, phases, slots, sums
 from web.data.alive import is_alive
 
 _EARLIEST = date(1970, 1, 3)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from backupd.due import latest
 from btrkeep.catalogue.model import Backup
+from btrkeep.decisions.due import latest
 from btrkeep.units import parse_backup_name, parse_time
 
 RESTORABLE = ("complete", "suspect", "failed", "expired")

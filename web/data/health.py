@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from backupd.health.verdict import FACT, UNKNOWN, Finding, from_text
+from btrkeep.decisions.findings import FACT, UNKNOWN, Finding, from_text
 from web.source import Source
 
 STALE = timedelta(hours=1)

@@ -12,13 +12,13 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
-from backupd.due import latest
-from backupd.expire.plan import HostFacts
-from backupd.explain import explain, policy_words, words_of
-from backupd.retention import Candidate, Decision, Hold
-from backupd.strip import kind_of
 from btrkeep.catalogue import Backup, Run
 from btrkeep.config import HostConfig, Retention
+from btrkeep.decisions.calendar_strip import kind_of
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.expiry_plan import HostFacts
+from btrkeep.decisions.explain import explain, policy_words, words_of
+from btrkeep.decisions.retention import Candidate, Decision, Hold
 from btrkeep.units import format_duration, parse_time
 from web.access import Viewer
 from web.data import hosts
@@ -205,7 +205,7 @@ def candidates(backups: Iterable[Backup]) -> list[Candidate]:
 
 
 def hold_of(words: str | None) -> Hold | None:
-    """The hold that a row tells of in words (backupd.rows.hold_words), also one whose end is past."""
+    """The hold that a row tells of in words (backupd.repo.catalogue_row.hold_words), also one whose end is past."""
     if words is None:
         return None
     match = _HELD.fullmatch(words)

@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from backupd.due import latest
-from backupd.status import STATES, HostStatus, host_status
 from btrkeep.catalogue import Catalogue, Fate, HostFacts, Tried
 from btrkeep.config import HostConfig, Window
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.host_state import STATES, HostStatus, host_status
 from web.access import Viewer
 from web.data import nights, running
 from web.data.nights import Night, Past

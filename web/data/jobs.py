@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from backupd.sampling.day import phases
 from btrkeep.catalogue import Catalogue, Night, PastRuns
+from btrkeep.decisions.day_phases import phases
 from btrkeep.units import counted, elapsed, format_size, parse_time
 from web.data.alive import is_alive
 from web.data.balance import balances

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from backupd.due import DAY, is_due, window_end
 from btrkeep.catalogue import HostFacts, Tried
 from btrkeep.config import HostConfig, Window
+from btrkeep.decisions.due import DAY, is_due, window_end
 from btrkeep.units import counted
 from web.data.nights import OUTCOMES, best, boundaries, end_of, explained, last_chance, outcome_of, usual_window
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
-from backupd.due import DAY, period_after, period_start, window_end
 from btrkeep.catalogue import Fate, Tried
 from btrkeep.config import HostConfig, Window
+from btrkeep.decisions.due import DAY, period_after, period_start, window_end
 from btrkeep.units import parse_backup_name
 
 COUNT = 30

@@ -10,13 +10,13 @@ They are written as text here, for there are eleven of each host, and prometheus
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from backupd.health.verdict import CHECKS, FACT, from_text, grade
-from backupd.metrics import table
-from backupd.metrics.table import Metric
-from backupd.status import STATES
 from btrkeep import __version__
-from btrkeep.catalogue import BACKUP_STATES
+from btrkeep import metric_table as table
+from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.config.kinds import EVENT_WORDS
+from btrkeep.decisions.findings import CHECKS, FACT, from_text, grade
+from btrkeep.decisions.host_state import STATES
+from btrkeep.metric_table import Metric
 from web.data.health import STALE
 from web.data.hosts import UNCONFIGURED, HostRow, every_row
 from web.source import Source

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from backupd.due import next_window
+from btrkeep.decisions.due import next_window
 from web.access import Viewer
 from web.data import hosts, night_sum
 from web.data.alarms import OpenAlarm, open_alarms

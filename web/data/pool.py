@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from backupd.sampling.trend import metadata_share
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
+from btrkeep.decisions.trend import metadata_share
 
 ERRORS = ("writing", "reading", "flushing", "corruption", "generation")
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from backupd.sampling.forecast import Full, TooLittle, bounded, forecast
-from backupd.sampling.trend import points, step_for
 from btrkeep.catalogue import Catalogue, Sample
 from btrkeep.catalogue.model_past import SampleMark
+from btrkeep.decisions.forecast import Full, TooLittle, bounded, forecast
+from btrkeep.decisions.trend import points, step_for
 
 SPANS = {1: "a day", 7: "a week", 30: "a month", 90: "three months", 180: "half a year", 365: "a year", 3650: "all"}
 """Days that can be chosen, and their names."""

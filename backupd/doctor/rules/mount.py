@@ -6,7 +6,7 @@ from pathlib import Path
 
 from backupd.doctor.facts import Facts, Filesystem
 from backupd.doctor.finding import Finding, Rule, Run
-from backupd.health import verdict as health
+from btrkeep.decisions import findings as health
 
 LONGEST_COMMIT = 300  # seconds; above it the kernel warns too
 SHORTEST_COMMIT = 10

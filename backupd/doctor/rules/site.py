@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from backupd.doctor.facts import Facts
 from backupd.doctor.finding import Finding, Rule, Run
 from backupd.doctor.rules.commands import backupd
-from backupd.health import verdict as health
-from backupd.version import OLDEST, SAFE
+from backupd.rsync.version import OLDEST, SAFE
+from btrkeep.decisions import findings as health
 from btrkeep.units import counted, printable
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from backupd.doctor.facts import Facts
 from backupd.doctor.finding import Finding, Rule, Run, Write
 from backupd.doctor.rules.commands import backupd, balance, filters
-from backupd.health import verdict as health
+from btrkeep.decisions import findings as health
 from btrkeep.units import counted, format_duration
 
 SCRUB_EVERY = timedelta(days=35)

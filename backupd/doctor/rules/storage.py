@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from backupd.doctor.facts import Facts, Layer
 from backupd.doctor.finding import Finding, Rule
 from backupd.doctor.rules.commands import balance, filters, safest
-from backupd.health import verdict as health
+from btrkeep.decisions import findings as health
 from btrkeep.units import counted, printable
 
 _ONE_COPY = ("single", "raid0")

@@ -5,15 +5,15 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from backupd.accepting import accept as accept_it
-from backupd.folders import hosts_of
-from backupd.holding import Noted, hold_fields
-from backupd.holding import hold as hold_it
-from backupd.holding import release as release_it
-from backupd.record import COMPLETE
-from backupd.retention import Hold
+from backupd.actions.accept import accept as accept_it
+from backupd.actions.hold import Noted, hold_fields
+from backupd.actions.hold import hold as hold_it
+from backupd.actions.hold import release as release_it
+from backupd.repo.listing import hosts_of
 from backupd.serve.call import Call
 from backupd.serve.ground import Site
+from btrkeep.backup_states import COMPLETE
+from btrkeep.decisions.retention import Hold
 from btrkeep.errors import PoolUnusable, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.serving.protocol import Refused

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from backupd.expire.look import look_again, policy_of
-from backupd.expire.plan import HostFacts
-from backupd.explain import explain, objects
 from backupd.serve.call import Call
 from backupd.serve.verbs.keeping import see_host
+from btrkeep.decisions.expiry_plan import HostFacts
+from btrkeep.decisions.explain import explain, objects
 from btrkeep.errors import Exit
 from btrkeep.process.watched import Ended, ours, run_watched
 from btrkeep.serving.protocol import Refused

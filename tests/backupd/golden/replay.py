@@ -5,8 +5,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from backupd.retention import Candidate, decide
 from btrkeep.config import Retention
+from btrkeep.decisions.retention import Candidate, decide
 from tests.backupd.golden.reference import Backup
 
 

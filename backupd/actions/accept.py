@@ -1,0 +1,43 @@
+"""A suspect backup that counts as complete after all. Whoever calls this has the host's lock."""
+
+from datetime import datetime
+
+from backupd.repo.backup_json import Record
+from backupd.repo.notes_json import effective_state, read_notes, write_notes
+from backupd.repo.reconcile import row_of
+from backupd.run.work_subvolume import LATEST, final_backups, point_latest
+from btrkeep.backup_states import SUSPECT
+from btrkeep.catalogue import Catalogue
+from btrkeep.decisions.due import latest
+from btrkeep.errors import Unfit, UsageError
+from btrkeep.pool.marker import Pool
+from btrkeep.units import format_time
+
+
+def _newest_first(pool: Pool, host: str, now: datetime) -> list[Record]:
+    """Those that are stamped in the future come last."""
+    return sorted((one.record for one in final_backups(pool, host)), key=lambda record: record.started > latest(now))
+
+
+def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime) -> str:
+    """Notes that the backup is right; gives its name, which for `latest` is that of the newest suspect one.
+
+    Raises UsageError for a name that is none, Unfit for a backup that is not suspect.
+    """
+    folder = pool.host(host)
+    notes = read_notes(folder)
+    found = {record.name: record for record in _newest_first(pool, host, now)}
+    suspect = [record.name for record in found.values() if effective_state(record, notes) == SUSPECT]
+    if name == LATEST and suspect:
+        name = str(suspect[0])
+    if name not in found:
+        raise UsageError(f"{host} has no backup {name}", f"`backupd list {host}` shows them")
+    if name not in suspect and not notes.accepted(name):
+        raise Unfit(f"{host} {name} is {effective_state(found[name], notes)}, not suspect", "only a suspect backup can be accepted")
+    if name in suspect:  # else a run of this command was killed before the row
+        write_notes(folder, notes.with_note(name, "accepted", {"at": format_time(now), "why": why}))
+    row = row_of(pool, host, name)
+    assert row is not None
+    catalogue.put_backup(row)  # its state is what the notes make of it
+    point_latest(pool, host)
+    return name

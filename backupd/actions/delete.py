@@ -1,0 +1,140 @@
+"""Backups that somebody wants gone. They are looked at under their host's lock, and what is asked is written into its notes.
+
+They expire with that, for a reason of somebody's own: until their grace is over they can be restored and taken back, and
+`backupd expire` does the rest (expire/run.py), at once when that was asked for too.
+"""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+
+from backupd.actions.hold import is_held
+from backupd.expire.batch import write_many
+from backupd.expire.clocks import judge_clock, read_clocks
+from backupd.expire.look import Seen, look_again, policy_of
+from backupd.expire.site import ExpirySite
+from backupd.repo.notes_json import ASKED, HOLD, Notes
+from backupd.repo.read_lock import unread
+from backupd.repo.reconcile import row_of
+from backupd.run.work_subvolume import LATEST, newest_complete, point_latest
+from btrkeep.backup_states import COMPLETE, EXPIRED
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.retention import Asked, Candidate
+from btrkeep.decisions.safety_limits import Forced
+from btrkeep.errors import OperatorError, Unfit, UsageError
+from btrkeep.units import format_time
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """A backup that is to go. `marked`: since when it has expired; `expires`: when it may be deleted."""
+
+    name: str
+    why: str
+    marked: datetime
+    expires: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What is to go of a host. `base`: the complete backup that its next one grows from afterwards, None when none is left.
+
+    `moves`: whether that is another one than before.
+    """
+
+    host: str
+    backups: tuple[Doomed, ...]
+    base: str | None
+    moves: bool
+    notes: Notes
+
+
+def see_clock(site: ExpirySite) -> None:
+    """Raises OperatorError when the clock is behind: a grace that began years ago would be over as soon as it is right."""
+    verdict, _ = judge_clock(site.catalogue, read_clocks(site.now), Forced(), rehearsal=site.pool.rehearsal)
+    if verdict.stop:
+        raise OperatorError(
+            "the clock went backwards, so no grace can begin now",
+            "`backupd expire --dry-run` says more; --now-without-grace needs none",
+        )
+
+
+def choose(site: ExpirySite, host: str, wanted: Sequence[str], asked: Asked) -> Chosen:
+    """What is to go of these: full names, or `latest`. Changes nothing; to be called under the host's lock.
+
+    Raises UsageError for a name that is none, Unfit for a backup that must stay, UnreadableRecord when nobody knows.
+    """
+    rows = {one.name: one.state for one in site.catalogue.backups(host) if one.name}
+    seen = look_again(site.pool, host, policy_of(site.config, host), rows)
+    if seen.facts.forgotten:
+        raise Unfit(f"{host} is forgotten, so all its backups go", f"`backupd expire {host} --skip-grace` deletes them at once")
+    found = {one.name: one for one in seen.facts.candidates}
+    names = dict.fromkeys(_name(site, host, name, found, seen.unreadable) for name in wanted)
+    for name in names:
+        _see_that_it_may_go(site, host, found[name], asked)
+    before, base = _base(found.values(), (), site.now), _base(found.values(), names, site.now)
+    is_last = base is None or found[base].started > latest(site.now)
+    if is_last and not asked.last and any(found[name].state == COMPLETE for name in names):
+        raise Unfit(f"no complete backup of {host} would be left", "--force deletes the last one too")
+    grace = timedelta(0) if asked.at_once else timedelta(seconds=seen.facts.policy.grace)
+    backups = tuple(_doomed(found[name], asked, grace, site.now) for name in names)
+    return Chosen(host, backups, base, base != before, _noted(seen, backups, asked))
+
+
+def _name(site: ExpirySite, host: str, name: str, found: Mapping[str, object], unreadable: Mapping[str, str]) -> str:
+    if name == LATEST:
+        name = newest_complete(site.pool, host) or name
+    if name in found:
+        return name
+    if name in unreadable:
+        raise Unfit(f"{host} {name} is left alone: {unreadable[name]}", "only what says that it is ours is deleted")
+    if name == LATEST:
+        raise UsageError(f"{host} has no complete backup", f"`backupd list {host}` shows what there is")
+    near = get_close_matches(name, found, 1)
+    hint = f"did you mean {near[0]}?" if near else f"`backupd list {host}` shows them"
+    raise UsageError(f"{host} has no backup {name}", hint)
+
+
+def _see_that_it_may_go(site: ExpirySite, host: str, one: Candidate, asked: Asked) -> None:
+    if is_held(one.hold, site.now):
+        raise Unfit(f"{host} {one.name} is held", f"`backupd release {host} {one.name}` ends the hold")
+    if one.in_use:
+        raise Unfit(
+            f"{host} {one.name} is what an unfinished backup of the host grows from",
+            f"the next run goes on with that one; `backupd discard {host}` gives it up",
+        )
+    if asked.at_once:
+        with unread(site.pool.host(host) / one.name) as nobody_reads:
+            if not nobody_reads:
+                raise Unfit(f"{host} {one.name} is being restored from", "wait for that, or leave --now-without-grace out")
+
+
+def _base(backups: Iterable[Candidate], without: Container[str], now: datetime) -> str | None:
+    """The newest complete one without these; one that is stamped in the future only when there is no other."""
+    complete = [one for one in backups if one.state == COMPLETE and not one.expired and one.name not in without]
+    return max(complete, key=lambda one: (one.started <= latest(now), one.started, one.name)).name if complete else None
+
+
+def _doomed(one: Candidate, asked: Asked, grace: timedelta, now: datetime) -> Doomed:
+    """One that has expired before keeps its mark, and the reason that was given for it unless there is another."""
+    marked = one.marked(now) or now
+    return Doomed(one.name, asked.why or (one.asked.why if one.asked else ""), marked, marked + grace)
+
+
+def _noted(seen: Seen, backups: Iterable[Doomed], asked: Asked) -> Notes:
+    notes = seen.notes
+    for one in backups:
+        note = {"at": format_time(one.marked), "why": one.why, ASKED: {"last": asked.last, "at_once": asked.at_once}}
+        notes = notes.without(one.name, HOLD).with_note(one.name, EXPIRED, note)
+    return notes
+
+
+def mark(site: ExpirySite, chosen: Sequence[Chosen]) -> None:
+    """Writes it down for all hosts, which are locked: the notes, on disk, and then the rows. Raises OSError, PoolUnusable."""
+    write_many(site.pool.path, {site.pool.host(one.host): one.notes for one in chosen})
+    for one in chosen:
+        for backup in one.backups:
+            if row := row_of(site.pool, one.host, backup.name):
+                site.catalogue.put_backup(row)
+        point_latest(site.pool, one.host)

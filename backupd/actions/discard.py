@@ -1,0 +1,155 @@
+"""The unfinished backups of a pool, and giving up one that keeps the room which the others need.
+
+A host that has more than the pool has room for is stopped, and its `.working` would keep the room for ever: no later run could
+begin anything. It is no backup, so it goes before anybody else's night does. What was stopped for another reason is left alone.
+"""
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from backupd.repo import backup_json as records
+from backupd.run import work_subvolume as working
+from btrkeep.backup_states import PARTIAL
+from btrkeep.catalogue import Catalogue
+from btrkeep.errors import OperatorError, Unfit
+from btrkeep.pool.locks import left_behind, read_holder
+from btrkeep.pool.marker import WORKING, Pool
+from btrkeep.pool.orphans import wait_for
+from btrkeep.pool.subvolume import Subvolume, commit, opened
+from btrkeep.treescan import written_bytes
+from btrkeep.units import format_size
+
+log = logging.getLogger(__name__)
+
+_LONGEST = 600.0  # seconds for the kernel's cleaner
+_LOOK = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A `.working` of ours. `size`: bytes that were written to it; `for_room`: it was stopped for want of room.
+
+    `began`: when the run that was last at it did, None when its record does not say.
+    """
+
+    host: str
+    path: Path
+    subvolume: Subvolume
+    size: int
+    for_room: bool
+    began: datetime | None = None
+
+
+def all_unfinished(pool: Pool) -> list[Unfinished]:
+    """Those that nobody works on, also of a host that is not configured any more, the largest first.
+
+    What cannot be read is passed over.
+    """
+    return sorted(_each(pool), key=lambda one: (-one.size, one.host))
+
+
+def _each(pool: Pool) -> Iterator[Unfinished]:
+    for path in sorted(pool.hosts.glob(f"*/{WORKING}")):
+        try:
+            if not is_busy(pool, path.parent.name) and (one := look(pool, path.parent.name)):
+                yield one
+        except (OSError, OperatorError) as error:
+            log.warning("%s is passed over: %s", path, error)
+
+
+def is_busy(pool: Pool, host: str) -> bool:
+    """Whether somebody works on the host, or what a killed run left of its transfer does."""
+    path = pool.locks / f"host-{host}"
+    holder = read_holder(path)
+    return holder is not None and (holder.alive or bool(left_behind(path, holder)))
+
+
+def look(pool: Pool, host: str) -> Unfinished | None:
+    """What the host has unfinished; None when that is nothing, or finished but for its name. Raises OSError, OperatorError."""
+    path = pool.working(host)
+    subvolume = working.unfinished(path, host)
+    if subvolume is None or subvolume.read_only:
+        return None
+    with opened(path) as fd:  # what grew from a backup shares what is older than itself
+        size = written_bytes(fd, subvolume.created - 1)
+    record = _record(path, subvolume)
+    return Unfinished(host, path, subvolume, size, _is_for_room(record), record.started if record else None)
+
+
+def _record(path: Path, subvolume: Subvolume) -> records.Record | None:
+    """Its own record; None when it has none, or a power cut has damaged it."""
+    try:
+        record = records.read(path)
+    except records.UnreadableRecord:
+        return None
+    return record if record and record.uuid == subvolume.uuid else None
+
+
+def _is_for_room(record: records.Record | None) -> bool:
+    return record is not None and (record.state, record.stopped_for) == (PARTIAL, records.ROOM)
+
+
+def more_room(found: Sequence[Unfinished]) -> str:
+    """The hint for a pool with too little room; `found` are the unfinished backups, the largest first."""
+    hint = "expire backups, or give the pool more room"
+    if not found:
+        return hint
+    host, size = found[0].host, format_size(found[0].size)
+    return f"{hint}; what {host} has unfinished takes {size}: `backupd discard {host}` gives it up"
+
+
+def _is_still(one: Unfinished) -> bool:
+    """Whether that very subvolume lies there still, and no run was at it since. What waited for a commit when it was looked at does
+    not count. Raises OSError, OperatorError.
+    """
+    found = working.unfinished(one.path, one.host)
+    if found is None or found.read_only or (found.id, found.uuid) != (one.subvolume.id, one.subvolume.uuid):
+        return False
+    record = _record(one.path, found)
+    return (record.started if record else None) == one.began
+
+
+def discard(pool: Pool, catalogue: Catalogue, one: Unfinished) -> None:
+    """Deletes it for good, then its row. Whoever calls has the host's lock.
+
+    Raises Unfit when it is not what it was, NotOurs when something of somebody's is in it, OSError.
+    """
+    if not _is_still(one):
+        raise Unfit(f"what {one.host} has unfinished has changed meanwhile", f"look again: `backupd discard {one.host} --dry-run`")
+    try:
+        working.discard(one.path, one.subvolume.uuid)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        raise working.NotOurs(f"{one.path} holds a subvolume that is not ours", "move that away") from error
+    commit(pool.path)  # which wakes the cleaner too
+    catalogue.drop_backup(one.host, None)
+
+
+def give_up(one: Unfinished) -> bool:
+    """Deletes it, if it is still what was found, and was stopped for want of room. Whoever calls has the host's lock."""
+    try:
+        if not _is_still(one) or not _is_for_room(_record(one.path, one.subvolume)):
+            return False
+        working.discard(one.path, one.subvolume.uuid)
+    except (OSError, OperatorError) as error:  # such as a subvolume of somebody's in it
+        log.warning("%s cannot be discarded: %s", one.path, error)
+        return False
+    return True
+
+
+async def room_came_back(pool: Pool, one: Unfinished, enough: Callable[[], bool], stopped: Callable[[], bool]) -> bool:
+    """Waits until there is `enough` room, or the kernel has dropped what was given up; False when `stopped`, or after long."""
+    await asyncio.to_thread(commit, pool.path)  # which wakes the cleaner
+    gone, end = False, asyncio.get_running_loop().time() + _LONGEST
+    while not gone and not enough():
+        if stopped() or asyncio.get_running_loop().time() > end:
+            return False
+        gone = await asyncio.to_thread(wait_for, pool.path, one.subvolume.id, _LOOK)
+        await asyncio.to_thread(commit, pool.path)  # only then what was freed can be used again
+    return True

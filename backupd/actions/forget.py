@@ -1,0 +1,104 @@
+"""A host that is given up, so that all its backups expire, and taking that back.
+
+It is one line in the host's notes.json; what follows from it is done by `backupd expire`. Whoever calls `forget` or `take_back` has
+the host's lock.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from backupd.actions.hold import holds
+from backupd.expire.look import forgotten_at
+from backupd.repo.notes_json import ASKED, read_notes, write_notes
+from backupd.repo.reconcile import row_of
+from backupd.run.work_subvolume import point_latest
+from btrkeep.backup_states import DELETING, EXPIRED
+from btrkeep.catalogue import Backup, Catalogue
+from btrkeep.config import Config
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.pool.marker import Pool
+from btrkeep.units import counted, format_size, format_time
+
+_WHY = "host forgotten"  # what retention gives as the reason
+
+
+@dataclass(frozen=True, slots=True)
+class Goods:
+    """What a host has: final backups by name, the size of the newest one whose size is known, what rsync wrote for all of them.
+
+    Bytes; None: not known.
+    """
+
+    names: tuple[str, ...]
+    newest: int | None
+    written: int | None
+
+    def __str__(self) -> str:
+        if not self.names:
+            return "no backups"
+        span = self.names[0] if len(self.names) == 1 else f"{self.names[0]} to {self.names[-1]}"
+        sizes = [f"the newest holds {format_size(self.newest)}"] if self.newest is not None else []
+        sizes += [f"rsync wrote {format_size(self.written)} of data for all of them"] if self.written is not None else []
+        return f"{counted(len(self.names), 'backup')}, {span}" + (f"; {', '.join(sizes)}" if sizes else "")
+
+
+def goods_of(catalogue: Catalogue, host: str) -> Goods:
+    """What the catalogue knows of a host's backups."""
+    found = [one for one in catalogue.backups(host) if one.name]
+    sizes = [one.bytes for one in found if one.bytes is not None]
+    return Goods(tuple(str(one.name) for one in found), sizes[-1] if sizes else None, _written(found))
+
+
+def _written(found: list[Backup]) -> int | None:
+    known = [one.new_bytes for one in found if one.new_bytes is not None]
+    return sum(known) if known and len(known) == len(found) else None
+
+
+def see_forgettable(config: Config, pool: Pool, host: str, now: datetime) -> None:
+    """Raises UsageError when the host is still backed up, OperatorError when it has nothing or some of it is held."""
+    configured = config.hosts.get(host)
+    if configured and configured.enabled:
+        raise UsageError(
+            f"{host} is still backed up", f"remove it from {config.file}, or set enabled = false there, and then forget it"
+        )
+    if not pool.host(host).is_dir():
+        raise OperatorError(f"{host} has nothing in the pool", "there is nothing to forget")
+    held = list(holds(read_notes(pool.host(host)), now))
+    if held:
+        names = ", ".join(name for name, _ in held)
+        raise OperatorError(
+            f"{counted(len(held), 'backup')} of {host} {'is' if len(held) == 1 else 'are'} held: {names}",
+            f"`backupd release {host} {held[0][0]}` ends a hold",
+        )
+
+
+def forget(pool: Pool, host: str, now: datetime) -> datetime:
+    """Says that all backups of the host may go, and since when: it may have been forgotten before."""
+    notes = read_notes(pool.host(host))
+    if since := forgotten_at(notes):
+        return since
+    write_notes(pool.host(host), replace(notes, forgotten={"at": format_time(now)}))
+    return now
+
+
+def take_back(pool: Pool, catalogue: Catalogue, host: str) -> list[str]:
+    """The host is forgotten no more, and backups that expired because it was come back, unless they are being deleted: their names.
+
+    Raises OperatorError when it is not forgotten.
+    """
+    notes = read_notes(pool.host(host))
+    if not notes.forgotten:
+        raise OperatorError(f"{host} is not forgotten", "there is nothing to take back")
+    rows = {one.name: one.state for one in catalogue.backups(host)}
+    marked = [
+        name for name in notes.backups if (note := notes.note(name, EXPIRED)) and (note.get("why"), ASKED in note) == (_WHY, False)
+    ]
+    back = sorted(name for name in marked if rows.get(name) != DELETING)
+    for name in back:
+        notes = notes.without(name, EXPIRED)
+    write_notes(pool.host(host), replace(notes, forgotten=None))
+    for name in back:
+        if row := row_of(pool, host, name):
+            catalogue.put_backup(row)
+    point_latest(pool, host)
+    return back

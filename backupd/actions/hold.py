@@ -1,0 +1,144 @@
+"""What keeps a backup against retention: holds, their end, and taking back one that has expired but is not deleted yet.
+
+All of it is said in the host's notes.json, on disk before the catalogue's row follows; a command that was killed between the two
+does the rest when it is given again. Whoever calls these functions has the host's lock.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from typing import Any
+
+from backupd.expire.look import hold_of
+from backupd.repo.backup_json import Record
+from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes, write_notes
+from backupd.repo.reconcile import row_of
+from backupd.run.work_subvolume import LATEST, final_backups, point_latest
+from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED
+from btrkeep.catalogue import Backup, Catalogue
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.retention import Hold
+from btrkeep.errors import Unfit, UsageError
+from btrkeep.pool.marker import Pool
+from btrkeep.units import format_time
+
+UNEXPIRED_FOR = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What a backup is now. `hold`: the hold that was set, or that has ended. `unexpired`: it had expired before."""
+
+    name: str
+    state: str
+    hold: Hold
+    unexpired: bool = False
+
+
+def is_held(hold: Hold | None, now: datetime) -> bool:
+    """Whether there is a hold and it lasts."""
+    return hold is not None and (hold.until is None or now < hold.until)
+
+
+def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now: datetime) -> Noted:
+    """Holds a backup; a hold that it has is replaced, a mark that it expired goes. `latest` is the newest complete one.
+
+    Raises UsageError for a name that is none, Unfit when it is being deleted or its host is forgotten.
+    """
+    work = _Work(pool, catalogue, host, now)
+    chosen = work.choose(name, lambda record: effective_state(record, work.notes) == COMPLETE, "complete")
+    return _set(work, chosen, new, now)
+
+
+def _set(work: "_Work", name: str, new: Hold, now: datetime) -> Noted:
+    _see_that_it_stays(work, name)
+    expired = work.is_expired(name)
+    note = {"at": format_time(now), "until": format_time(new.until) if new.until else None, "why": new.why}
+    row = work.write(work.notes.without(name, EXPIRED).with_note(name, HOLD, note), name)
+    return Noted(name, row.state, new, expired)
+
+
+def _see_that_it_stays(work: "_Work", name: str) -> None:
+    if work.notes.forgotten:
+        raise Unfit(f"{work.host} is forgotten, so all its backups go", f"`backupd forget {work.host} --undo` takes it back")
+    if work.row(name) == DELETING:
+        raise Unfit(f"{work.host} {name} is being deleted", "what is left of it cannot be kept any more")
+
+
+def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetime) -> Noted:
+    """Ends a backup's hold. `latest` is the newest one that is held. Raises UsageError, or Unfit when it is not held."""
+    work = _Work(pool, catalogue, host, now)
+    chosen = work.choose(name, lambda record: hold_of(work.notes, str(record.name)) is not None, "held")
+    ended = hold_of(work.notes, chosen)
+    if ended is None and not work.row_held(chosen):
+        raise Unfit(f"{host} {chosen} is not held", f"`backupd list {host}` shows which are")
+    row = work.write(work.notes.without(chosen, HOLD), chosen)
+    return Noted(chosen, row.state, ended or Hold())
+
+
+def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime) -> Noted:
+    """Takes an expired backup back and holds it for 30 days. `latest` is the newest expired one.
+
+    Raises UsageError, or Unfit when it has not expired or is being deleted already.
+    """
+    work = _Work(pool, catalogue, host, now)
+    chosen = work.choose(name, lambda record: work.notes.note(str(record.name), EXPIRED) is not None, EXPIRED)
+    _see_that_it_stays(work, chosen)
+    if not work.is_expired(chosen):
+        raise Unfit(f"{host} {chosen} has not expired", f"`backupd hold {host} {chosen}` keeps it from expiring")
+    return _set(work, chosen, Hold(now + UNEXPIRED_FOR, why), now)
+
+
+class _Work:
+    """The host that is worked on: its notes, its backups, its rows."""
+
+    def __init__(self, pool: Pool, catalogue: Catalogue, host: str, now: datetime) -> None:
+        self.pool, self.catalogue, self.host, self.now = pool, catalogue, host, now
+        self.notes = read_notes(pool.host(host))
+        self.rows = {row.name: row for row in catalogue.backups(host)}
+
+    def choose(self, name: str, fits: Callable[[Record], bool], kind: str) -> str:
+        records = (record for _, _, record in final_backups(self.pool, self.host))  # the newest first
+        found = {str(one.name): one for one in sorted(records, key=lambda one: one.started > latest(self.now))}
+        if name == LATEST:
+            name = next((one for one, record in found.items() if fits(record)), "")
+            if not name:
+                raise UsageError(f"{self.host} has no {kind} backup", f"`backupd list {self.host}` shows what there is")
+        if name not in found:
+            near = get_close_matches(name, found, 1)
+            hint = f"did you mean {near[0]}?" if near else f"`backupd list {self.host}` shows them"
+            raise UsageError(f"{self.host} has no backup {name}", hint)
+        return name
+
+    def row(self, name: str) -> str | None:
+        """The state that the catalogue knows."""
+        return self.rows[name].state if name in self.rows else None
+
+    def row_held(self, name: str) -> bool:
+        return name in self.rows and self.rows[name].held is not None
+
+    def is_expired(self, name: str) -> bool:
+        """In the catalogue alone when this command was killed before the row."""
+        return self.notes.note(name, EXPIRED) is not None or self.row(name) == EXPIRED
+
+    def write(self, notes: Notes, name: str) -> Backup:
+        write_notes(self.pool.host(self.host), notes)
+        row = row_of(self.pool, self.host, name)
+        assert row is not None
+        self.catalogue.put_backup(row)
+        point_latest(self.pool, self.host)
+        return row
+
+
+def holds(notes: Notes, now: datetime) -> Iterator[tuple[str, Hold]]:
+    """The backups that are held now, with their holds, oldest first."""
+    for name in sorted(notes.backups):
+        found = hold_of(notes, name)
+        if found and is_held(found, now):
+            yield name, found
+
+
+def hold_fields(hold: Hold | None) -> Mapping[str, Any] | None:
+    """A hold as JSON has it."""
+    return {"until": format_time(hold.until) if hold.until else None, "why": hold.why} if hold else None

@@ -1,0 +1,119 @@
+"""A host gets another name: its folder moves, the backups in it stay as they are.
+
+Each backup goes on saying the name that it was made under, so the notes of the host say first, on disk, which names it had; then
+the folder moves, which is one step; then that is on disk too; and at last the catalogue follows. A command that was killed in
+between does the rest when it is given again, and any run meanwhile finds the host under the one name or the other.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+
+from backupd.repo.listing import names_of
+from backupd.repo.notes_json import read_notes, write_notes
+from backupd.repo.read_lock import unread
+from backupd.repo.reconcile import row_of
+from backupd.run.work_subvolume import point_latest
+from btrkeep.catalogue import Catalogue
+from btrkeep.config.problems import quoted
+from btrkeep.config.sources import name_fault
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.subvolume import commit, delete, describe
+
+
+@contextmanager
+def locked(pool: Pool, old: str, new: str, since: str) -> Iterator[None]:
+    """The locks that a rename needs: of both hosts, and of whatever has a list of hosts in hand: a night, a rebuild, an expiry."""
+    with ExitStack() as held:
+        for name in ("night", "expire", f"host-{old}", f"host-{new}"):
+            held.enter_context(take_lock(pool.locks / name, "backupd rename", since))
+        yield
+
+
+def see_names(old: str, new: str) -> None:
+    """Raises UsageError for a name that no host can have, and for the one that it has."""
+    if fault := name_fault(new):
+        raise UsageError(
+            f"{quoted(new)} cannot be a host's name: {fault}",
+            "a name is made of letters, digits, . _ and -, such as web2.example.org",
+        )
+    if old == new:
+        raise UsageError(f"{old} has that name already", "name another one")
+
+
+def see_renameable(pool: Pool, old: str, new: str) -> None:
+    """Raises OperatorError when there is nothing to rename, or something in the way. The names have been looked at."""
+    if is_renamed(pool, old, new):
+        return
+    if not pool.host(old).is_dir():
+        raise OperatorError(f"{old} has nothing in the pool", "it is enough to change its name in the configuration")
+    if names_of(pool, new):
+        raise OperatorError(
+            f"{new} has backups already", "two hosts cannot become one; choose another name, or forget that host first"
+        )
+    if os.path.lexists(pool.host(new)) and (not pool.host(new).is_dir() or any(os.scandir(pool.host(new)))):
+        raise OperatorError(f"{pool.host(new)} is in the way", "look at what it holds, and move it away")
+
+
+def is_renamed(pool: Pool, old: str, new: str) -> bool:
+    """Whether the folder has moved already: the rest may be to be done."""
+    return not os.path.lexists(pool.host(old)) and old in read_notes(pool.host(new)).was
+
+
+def rename(pool: Pool, catalogue: Catalogue, old: str, new: str) -> int:
+    """Renames, or does what an earlier call left undone; how many backups the host has. The caller has the locks."""
+    see_renameable(pool, old, new)
+    if not is_renamed(pool, old, new):
+        _clear_staged(pool, old)
+        notes = read_notes(pool.host(old))
+        write_notes(pool.host(old), replace(notes, was=tuple(dict.fromkeys((*notes.was, old)))))
+        with _nobody_reads(pool, old):
+            pool.host(old).rename(pool.host(new))
+    commit(pool.hosts)
+    point_latest(pool, new)
+    _in_catalogue(pool, catalogue, old, new)
+    return sum(1 for name in names_of(pool, new) if name[0] != ".")
+
+
+@contextmanager
+def _nobody_reads(pool: Pool, host: str) -> Iterator[None]:
+    """A restore to a host goes by the path of its backup. Raises OperatorError when there is one."""
+    with ExitStack() as held:
+        for name in sorted(names_of(pool, host)):
+            try:
+                is_unread = held.enter_context(unread(pool.host(host) / name))
+            except OSError:  # something that only has such a name
+                continue
+            if not is_unread:
+                raise OperatorError(f"{host}@{name} is being restored from", "wait until that has come to its end")
+        yield
+
+
+def _clear_staged(pool: Pool, old: str) -> None:
+    """What a killed run of the host left before it was a `.working`: no run of that name would clear it away any more."""
+    staged = pool.staged(old)
+    if left := describe(staged):
+        delete(staged.parent, left.id)
+    with suppress(OSError):  # never made, or something of somebody else's is in it
+        staged.parent.rmdir()
+
+
+def _in_catalogue(pool: Pool, catalogue: Catalogue, old: str, new: str) -> None:
+    """Rows and runs get the new name. When there are some of that name, of a run that found the folder first, the pool tells."""
+    if not _is_known(catalogue, old):
+        return
+    if not _is_known(catalogue, new):
+        catalogue.rename_host(old, new)
+        return
+    catalogue.drop_host(old)
+    catalogue.drop_host(new)
+    for name in sorted(names_of(pool, new)):
+        if row := row_of(pool, new, name):
+            catalogue.put_backup(row)
+
+
+def _is_known(catalogue: Catalogue, host: str) -> bool:
+    return bool(catalogue.runs(host, 1) or list(catalogue.backups(host)))

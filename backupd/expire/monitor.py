@@ -1,0 +1,132 @@
+"""Looks at the cleaner of a mounted btrfs, again and again, and what they tell together."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from backupd.expire.cleaner import Rate, TimeLeft, Watch, rate, time_left, watched
+from btrkeep.errors import PoolUnusable, UsageError
+from btrkeep.pool.marker import filesystem_uuid
+from btrkeep.pool.mounts import mount_of
+from btrkeep.pool.orphans import Drop, Key, dead_roots, queued
+from btrkeep.pool.rootnode import branches, passed
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Dropping:
+    """The root that is being dropped. `seconds`: how long it was seen so; `from_before`: it was already when the watch began.
+
+    `passed` of `branches` of its tree lie behind it; both None where that cannot be told.
+    """
+
+    drop: Drop
+    since: datetime
+    seconds: float
+    from_before: bool
+    passed: int | None
+    branches: int | None
+
+    @property
+    def share(self) -> float | None:
+        """How much of the way is done."""
+        return self.passed / self.branches if self.branches and self.passed is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look, with what those before it tell.
+
+    `held`: so many at least that the cleaner cannot have yet, as a file is open. `idle`: the cleaner has none of them in its hands;
+    then `dropping` is one that it once began, and does not go on with, as on a filesystem that is read-only by now.
+    """
+
+    waiting: int
+    held: int
+    idle: bool
+    dropping: Dropping | None
+    rate: Rate | None
+    left: TimeLeft | None
+
+
+def see_btrfs(mountpoint: str) -> Path:
+    """The path to watch. Raises UsageError when there is no mounted btrfs."""
+    if not mountpoint:
+        raise UsageError("MOUNTPOINT is empty", "leave it out for the configured pool, or name a folder on a mounted btrfs")
+    path = Path(mountpoint)
+    if not path.is_dir():
+        raise UsageError(f"there is no folder {mountpoint}", "name a folder on a mounted btrfs, such as /srv/backup")
+    mount = mount_of(path)
+    if mount.filesystem != "btrfs":
+        where = f"{mountpoint} is on {mount.target}, which is {mount.filesystem} and no btrfs"
+        raise UsageError(where, "mount the btrfs, or name a folder on one")
+    return path
+
+
+def in_hand(drops: Sequence[Drop], before: Mapping[int, Drop], last: int | None) -> Drop | None:
+    """Which of those with progress is being dropped: the one that moved since the look before, else the one that did last.
+
+    There are several after drops that were interrupted. None while it cannot be told.
+    """
+    if len(drops) == 1:
+        return drops[0]
+    moved = [drop for drop in drops if before and before.get(drop.root) != drop]
+    return moved[-1] if moved else next((drop for drop in drops if drop.root == last), None)
+
+
+class Watcher:
+    """Watches one filesystem. Keeps nothing of it open, so that it can be unmounted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._filesystem = self._ask(filesystem_uuid)
+        self._watch = Watch()
+        self._drops: dict[int, Drop] = {}
+        self._branches: tuple[int, tuple[Key, ...] | None] = (0, None)
+
+    def look(self) -> Seen:
+        """One more look. Raises PoolUnusable when there may be none, or the path is on another filesystem by now."""
+        if self._ask(filesystem_uuid) != self._filesystem:
+            raise PoolUnusable(f"{self.path} is on another filesystem now", "mount it again, then watch it again")
+        before = self._ask(queued)
+        dead = {each.id: each for each in self._ask(dead_roots)}
+        after = self._ask(queued)
+        listed = None if before is None or after is None else min(before, after)  # in between the cleaner took one up, or was done
+        read_only = "ro" in self._ask(mount_of).super_options  # then there may be no list, and no cleaner at work
+        drop = in_hand([each.drop for each in dead.values() if each.drop], self._drops, self._watch.dropping)
+        self._drops = {each.drop.root: each.drop for each in dead.values() if each.drop}
+        if drop and self._branches[0] != drop.root:
+            self._branches = (drop.root, self._ask(lambda path: branches(path, dead[drop.root])))
+        known = len(self._watch.waiting & dead.keys())  # one that is just being deleted is not in the cleaner's list yet
+        self._watch = watched(self._watch, time.monotonic(), dead.keys(), drop.root if drop else None)
+        dropping = self._dropping(drop) if drop else None
+        return Seen(
+            waiting=len(dead),
+            held=max(0, known - listed - 1) if listed is not None and not read_only else 0,  # one may be in the cleaner's hands
+            idle=read_only or (listed is not None and listed >= len(dead)),
+            dropping=dropping,
+            rate=rate(self._watch),
+            left=time_left(self._watch, dropping.share if dropping else None),
+        )
+
+    def _dropping(self, drop: Drop) -> Dropping:
+        since = self._watch.since
+        seconds = self._watch.steps[-1].at - since if since is not None else 0.0
+        keys = self._branches[1]
+        behind = passed(keys, drop.drop_progress) if keys and drop.drop_progress else None
+        begun = datetime.now(UTC) - timedelta(seconds=seconds)
+        return Dropping(drop, begun, seconds, self._watch.from_before, behind, len(keys) if keys else None)
+
+    def _ask(self, question: Callable[[Path], _Answer]) -> _Answer:
+        try:
+            return question(self.path)
+        except PermissionError:
+            raise PoolUnusable(f"the deleted subvolumes of {self.path} may not be looked at", "run this as root") from None
+        except OSError as error:
+            raise PoolUnusable(
+                f"{self.path} cannot be watched: {error.strerror}", "look whether the btrfs is mounted there"
+            ) from None

@@ -1,0 +1,194 @@
+"""One look at all that there is to tell of: the hosts, the pool, the jobs. Alarms, the digest and the metrics are made of it.
+
+`look` acts; what it gives is plain data. The pool may be gone, which is worth telling: the catalogue is enough for the rest.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from backupd.health.doubts import is_lost
+from backupd.health.look import look_at_pool
+from btrkeep.catalogue import (
+    Balance,
+    BalanceTotals,
+    Catalogue,
+    Expiry,
+    ExpiryTotals,
+    FreeSpaceScore,
+    HostFacts,
+    Progress,
+    RunTotals,
+    Sample,
+)
+from btrkeep.config import Config
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.findings import Verdict
+from btrkeep.decisions.host_state import HostStatus, host_status
+from btrkeep.decisions.pool_health import Limits, PoolFacts, judge
+from btrkeep.errors import PoolUnusable
+from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
+from btrkeep.pool.marker import open_pool
+from btrkeep.pool.orphans import orphans
+from btrkeep.pool.room import Room
+from btrkeep.process.proc import start_time
+
+_FRESH = timedelta(minutes=15)  # three samples
+DAY = timedelta(days=1)
+_NO_EXPIRY, _NO_BALANCE = ExpiryTotals(0, 0), BalanceTotals(0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceErrors:
+    """What a device of the pool has counted since its counters were set back, by the names in btrkeep.pool.allocation.ERRORS."""
+
+    devid: int
+    errors: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.errors.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNumbers:
+    """How the pool's filesystem was at a moment. Sizes are bytes of the devices: what is stored twice counts twice.
+
+    `spaces`: by type ("data"), allocated and used, as files have them.
+    """
+
+    taken: datetime
+    size: int
+    allocated: int
+    used: int
+    spaces: Mapping[str, tuple[int, int]]
+    devices: tuple[DeviceErrors, ...]
+    orphans: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What `look` found. Without `numbers` the pool could not be looked at."""
+
+    config: Config
+    now: datetime
+    hosts: tuple[HostStatus, ...]
+    facts: Mapping[str, HostFacts]
+    pool: PoolFacts
+    running: tuple[Progress, ...] = ()
+    numbers: PoolNumbers | None = None
+    expiry: Expiry | None = None
+    """The newest one that has ended, or was killed."""
+    expiry_totals: ExpiryTotals = _NO_EXPIRY
+    score: FreeSpaceScore | None = None
+    balance: Balance | None = None
+    """The newest one that has ended, or was killed."""
+    balance_totals: BalanceTotals = _NO_BALANCE
+    backups: Mapping[str, int] = field(default_factory=dict)
+    """How many there are in each state."""
+    lost: bool | None = None
+    """Whether the catalogue knows none of the backups that are in the pool; None where the pool could not be looked at."""
+    day: tuple[RunTotals, ...] = ()
+    """Runs that ended in the last 24 hours."""
+
+    @property
+    def fault(self) -> str:
+        """Why the pool cannot be used, "" when it can."""
+        return self.pool.fault
+
+    @property
+    def room(self) -> Room | None:
+        return self.pool.room
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is wrong with the pool."""
+        return judge(self.pool, Limits.of(self.config))
+
+
+def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> Seen:
+    """What there is. Numbers of the pool are those of the newest sample; with `live`, or without a recent one, of this moment.
+
+    Raises OperatorError when the catalogue cannot be read.
+    """
+    facts = catalogue.host_facts(latest(now))
+    seen = Seen(
+        config=config,
+        now=now,
+        hosts=tuple(host_status(host, facts.get(host.name), config.pool.zone, now) for host in config.hosts.values()),
+        facts=facts,
+        pool=look_at_pool(config, catalogue),
+        running=tuple(one for one in catalogue.progress() if start_time(one.pid) == one.pid_started),
+        expiry=next((one for one in catalogue.expiries(2) if _has_ended(one)), None),
+        expiry_totals=catalogue.expiry_totals(),
+        backups=catalogue.state_counts(),
+        day=tuple(catalogue.run_totals(now - DAY, latest(now))),
+    )
+    if seen.fault:
+        return seen
+    try:
+        return _with_pool(seen, catalogue, live=live)
+    except PoolUnusable as error:
+        return replace(seen, pool=PoolFacts(error.message, error.hint))
+    except OSError as error:
+        return replace(seen, pool=PoolFacts(f"{config.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)"))
+
+
+def _has_ended(job: Expiry | Balance) -> bool:
+    """Whether it is over: a killed one has no end in the catalogue, but no process either."""
+    return job.finished is not None or start_time(job.pid) != job.pid_started
+
+
+def _with_pool(seen: Seen, catalogue: Catalogue, *, live: bool) -> Seen:
+    """With what only the pool, or only its UUID, can tell. Raises PoolUnusable, OSError."""
+    pool = open_pool(seen.config.pool.path)
+    sample = None if live else catalogue.newest_sample(pool.filesystem)
+    if sample and timedelta() <= seen.now - sample.taken <= _FRESH:
+        numbers = numbers_of_sample(sample)
+    else:
+        numbers = numbers_now(read_allocation(pool.path), _waiting(pool.path), seen.now)
+    return replace(
+        seen,
+        lost=is_lost(pool, catalogue),
+        numbers=numbers,
+        score=catalogue.newest_score(pool.filesystem),
+        balance=next((one for one in catalogue.balances(pool.filesystem, 2) if _has_ended(one)), None),
+        balance_totals=catalogue.balance_totals(pool.filesystem),
+    )
+
+
+def _waiting(path: Path) -> int | None:
+    """How many deleted subvolumes there are; None for who may not search trees, as a unit without capabilities."""
+    try:
+        return len(orphans(path))
+    except PermissionError:
+        return None
+
+
+def numbers_of_sample(sample: Sample) -> PoolNumbers:
+    """What a sample says, in the shape that this module tells it in."""
+    devices = (DeviceErrors(int(devid), _by_name(values[2:])) for devid, values in sample.devices.items())
+    spaces = [(name.split()[0], values[0], values[1]) for name, values in sample.spaces.items()]
+    return PoolNumbers(sample.taken, sample.size, sample.allocated, sample.used, _summed(spaces), tuple(devices), sample.orphans)
+
+
+def numbers_now(found: Allocation, waiting: int | None, now: datetime) -> PoolNumbers:
+    """The same of the pool itself. `waiting`: how many deleted subvolumes there are."""
+    devices = (DeviceErrors(device.devid, _by_name(device.errors or ())) for device in found.devices)
+    spaces = [(space.type, space.total, space.used) for space in found.spaces]
+    return PoolNumbers(now, found.size, found.allocated, found.used, _summed(spaces), tuple(devices), waiting)
+
+
+def _by_name(errors: Sequence[int]) -> dict[str, int]:
+    """Nothing of a device that has none to tell, as a missing one."""
+    return dict(zip(ERRORS, errors, strict=True)) if errors else {}
+
+
+def _summed(spaces: Iterable[tuple[str, int, int]]) -> dict[str, tuple[int, int]]:
+    """By type, over the profiles: while a filesystem is converted it has two."""
+    found: dict[str, tuple[int, int]] = {}
+    for kind, allocated, used in spaces:
+        before = found.get(kind, (0, 0))
+        found[kind] = (before[0] + allocated, before[1] + used)
+    return found

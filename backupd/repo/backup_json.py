@@ -1,0 +1,225 @@
+"""backup.json: what a backup says about itself without any catalogue.
+
+It lies in the subvolume and is final with it; its promise is that every later version reads it. What changes afterwards is in
+notes.json (notes.py).
+"""
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from backupd.rsync.output import bounded
+from backupd.run.verdict import Outcome, PathResult
+from btrkeep.errors import OperatorError
+from btrkeep.units import format_time, parse_time
+
+FORMAT = 1
+RECORD = "backup.json"
+DATA = "data"
+ROOM = "room"
+"""What a run was stopped for: it grew fastest while the pool had too little of it."""
+
+LARGEST = 16 << 20
+"""Bytes of a backup.json or notes.json at the most; real ones have some thousands."""
+LARGEST_NUMBER = (1 << 63) - 1  # what a database's column takes
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo may lie there
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)  # missing; a symlink; a socket
+
+
+class UnreadableRecord(OperatorError):
+    """A backup.json or notes.json that cannot be understood; what it speaks of is neither used nor deleted."""
+
+
+NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What comes of JSON that is none, is nested without end, or means something else than it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One backup.json. `name` is None until the backup is final; `settings` are those that a continued run must share.
+
+    `split`: before the run's rsync no file had more than one link (hardlinks.py), so its links are all younger than the subvolume.
+
+    `doubted`: files that have the time of doubt.py are not known to be on the disk. The file has it only when it is so.
+
+    `stopped_for`: ROOM in a partial one that was stopped for it, else None, and then not in the file.
+
+    `written`: of what rsync wrote, bytes that are data on the disk, where others became holes; else None, and not in the file.
+    """
+
+    host: str
+    uuid: str
+    state: str
+    started: datetime
+    name: str | None = None
+    base: str | None = None
+    base_uuid: str | None = None
+    finished: datetime | None = None
+    duration: float | None = None
+    attempts: int = 0
+    paths: tuple[PathResult, ...] = ()
+    warnings: tuple[str, ...] = ()
+    error: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    rsync_version: str | None = None
+    protocol: int | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    version: str = ""
+    split: bool = False
+    doubted: bool = False
+    stopped_for: str | None = None
+    written: int | None = None
+
+    def total(self, key: str) -> int | None:
+        """The sum of one of rsync's numbers over all paths, bounded as they are; None when no path has it."""
+        found = [result.numbers[key] for result in self.paths if key in result.numbers]
+        return bounded(sum(found)) if found else None
+
+    @property
+    def new_bytes(self) -> int | None:
+        """What rsync wrote of data, without what became holes."""
+        literal = self.total("literal")
+        return literal if self.written is None or literal is None else min(literal, self.written)
+
+    @property
+    def files(self) -> int | None:
+        """Regular files. rsync tells no kinds of a list that is empty."""
+        regular = self.total("regular")
+        return self.total("files") if regular is None else regular
+
+    def path(self, name: str) -> PathResult | None:
+        """The result of one source path."""
+        return next((result for result in self.paths if result.path == name), None)
+
+    def to_fields(self) -> dict[str, Any]:
+        """What the file holds, as JSON has it. (dataclasses.asdict copies deeply, which is half of a small host's CPU time.)"""
+        fields: dict[str, Any] = {"format": FORMAT, **{name: getattr(self, name) for name in _FIELDS}}
+        if not self.doubted:
+            del fields["doubted"]
+        for name in ("stopped_for", "written"):
+            if fields[name] is None:
+                del fields[name]
+        fields["started"] = format_time(self.started)
+        fields["finished"] = format_time(self.finished) if self.finished else None
+        fields["paths"] = [{name: getattr(result, name) for name in _PATH_FIELDS} for result in self.paths]
+        fields["totals"] = {key: self.total(key) for key in ("files", "bytes", "literal", "matched", "received")}
+        return fields
+
+
+_FIELDS = tuple(Record.__dataclass_fields__)
+_PATH_FIELDS = tuple(PathResult.__dataclass_fields__)
+
+
+def parse(text: str) -> Record:
+    """The record that `text` holds. Raises UnreadableRecord; unknown fields of a newer minor version are passed over."""
+    try:
+        fields = json.loads(text)
+        if fields["format"] > FORMAT:
+            raise UnreadableRecord(
+                f"backup.json has format {fields['format']}, this program knows {FORMAT}", "use the newer btrkeep"
+            )
+        known = {name: fields[name] for name in Record.__dataclass_fields__ if name in fields}
+        known["started"] = parse_time(known["started"])
+        known["finished"] = parse_time(known["finished"]) if known.get("finished") else None
+        known["paths"] = tuple(_path_result(entry) for entry in known.get("paths", ()))
+        known["warnings"] = tuple(known.get("warnings", ()))
+        return _checked(Record(**known))
+    except NOT_UNDERSTOOD as error:
+        raise UnreadableRecord(f"backup.json cannot be understood: {error!r}", "nothing is done with this backup") from None
+
+
+def _checked(record: Record) -> Record:
+    """The record, if its fields are what a catalogue's row takes. Raises TypeError, ValueError."""
+    texts = (record.host, record.uuid, record.state, *record.warnings)
+    maybe = (record.name, record.base, record.base_uuid, record.error, record.rsync_version, record.stopped_for)
+    if not all(isinstance(text, str) for text in texts) or not all(text is None or isinstance(text, str) for text in maybe):
+        raise TypeError("a text is none")
+    numbers: list[Any] = [
+        record.duration or 0,
+        record.attempts,
+        record.written or 0,
+        *(number for path in record.paths for number in path.numbers.values()),
+    ]
+    if not all(isinstance(number, float) or (isinstance(number, int) and abs(number) <= LARGEST_NUMBER) for number in numbers):
+        raise ValueError("a number is none, or out of all bounds")
+    return record
+
+
+def _path_result(entry: Mapping[str, Any]) -> PathResult:
+    known = {name: entry[name] for name in PathResult.__dataclass_fields__ if name in entry}
+    lists = {name: tuple(known.get(name, ())) for name in ("warnings", "samples")}
+    numbers = {key: bounded(int(number)) for key, number in known.get("numbers", {}).items()}  # once they could be any
+    return PathResult(**{**known, **lists, "numbers": numbers, "outcome": Outcome(known["outcome"])})
+
+
+def read(subvolume: Path) -> Record | None:
+    """The record in a subvolume, None when there is none. Raises UnreadableRecord. Never follows a symlink."""
+    path = subvolume / RECORD
+    try:
+        text = _text_of(path)
+    except (OSError, ValueError) as error:
+        raise UnreadableRecord(f"{path}: {error}", "nothing is done with this backup") from None
+    return None if text is None else parse(text)
+
+
+def _text_of(path: Path) -> str | None:
+    """What the file holds; None when it is missing or no file."""
+    try:
+        fd = os.open(path, _READ)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            return None
+        raise
+    try:
+        return _content(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    finally:
+        os.close(fd)
+
+
+def _content(fd: int) -> str:
+    """The text of a regular file. Raises OSError; ValueError when it is none, or too large to be one of ours."""
+    with os.fdopen(fd, "rb", closefd=False) as file:
+        found = file.read(LARGEST + 1)
+    if len(found) > LARGEST:
+        raise ValueError(f"it has more than {LARGEST >> 20} MiB")
+    return found.decode("utf-8")
+
+
+def text_of_file(path: Path) -> str:
+    """The text of a regular file of ours; no symlink is followed, no pipe waited for.
+
+    Raises OSError when it is missing, or no file; ValueError when it is no text, or too large to be ours.
+    """
+    fd = os.open(path, _READ)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        return _content(fd)
+    finally:
+        os.close(fd)
+
+
+def write(subvolume: Path, record: Record, *, durable: bool = False) -> None:
+    """Replaces the record of a writable subvolume. What makes that durable is the sync that follows.
+
+    With `durable` the new one is on the disk before it has the name: a power cut leaves one of the two, never an empty file.
+    """
+    temporary = subvolume / (RECORD + ".new")
+    try:
+        file = temporary.open("xb")
+    except FileExistsError:  # left by a run that was killed here
+        temporary.unlink()
+        file = temporary.open("xb")
+    with file:
+        file.write(json.dumps(record.to_fields()).encode("utf-8") + b"\n")
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(subvolume / RECORD)

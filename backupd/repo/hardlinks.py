@@ -1,0 +1,180 @@
+"""The hard link guard: before rsync runs, every name of a linked file gets an inode of its own.
+
+rsync into a snapshot changes a file through whatever inode its name has. When the source broke a hard link since the base, the
+names are still one inode here, and what is new of one name becomes the other's too: its content with --inplace, its owner, mode,
+ACL and xattrs in any case. rsync exits 0, and every following night flips which one is wrong. Splitting first ends right: rsync
+sees independent files, and -H makes those links again that still hold. Data is not copied, the copies are reflinks; the cost is
+metadata: 90 microseconds a name on an idle machine, three times that where every name is in another folder.
+
+The tree is hostile ground, so folders are opened as btrkeep.fs.openat says, and the copy is made under a name beside `data`, where
+no name of the host's can be. Killed at any moment it leaves at most that one copy; the next split removes it first, and goes on.
+"""
+
+import errno
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.fs.openat import FOLDER, open_folder
+from btrkeep.fs.reflink import copy_inode
+from btrkeep.treescan import FolderPaths, LinkedInode, linked_inodes
+from btrkeep.units import printable
+
+DATA = b"data"
+STAGING = b".split"
+
+_FOLDERS_OPEN = 64
+_POOL_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+
+
+Stopped = Callable[[], bool]
+"""Asked before every name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitResult:
+    """What a split did: inodes that had several names, names that got an inode of their own, seconds it took."""
+
+    inodes: int
+    names: int
+    seconds: float
+
+
+def split(subvolume: Path, under: str = "/", *, since: int = 0, stopped: Stopped = lambda: False) -> SplitResult:
+    """Leaves no file with more than one link in `subvolume`/data, each name with the content and attributes that it had.
+
+    With `under`, only names below that source path: what another path's rsync has just linked stays linked.
+
+    With `since`, a generation: when no file had more than one link then, only what was written since has to be looked at. A file
+    has at most one name that is older, so one of those found is always enough to tell it from the others.
+
+    Regular files become reflink copies; symlinks, fifos, sockets and device nodes are made again. Folders keep their times. The
+    subvolume is writable, nobody else writes in it, and what was changed in it before is committed (a snapshot that was just made
+    is; one that is continued needs the SYNC ioctl). Can be repeated, also after it was killed.
+
+    When it is `stopped` it returns what was done until then: some files still have several links, so no rsync may run then.
+
+    Raises PoolUnusable when the pool is full or cannot be written, OperatorError when a name cannot be copied for another reason.
+    """
+    started = time.monotonic()
+    root = os.open(subvolume, FOLDER)
+    try:
+        _remove_staging(root)
+        inodes, names = _split_all(root, (DATA, *(part for part in os.fsencode(under).split(b"/") if part)), since, stopped)
+    except OSError as error:
+        raise _for_the_operator(error, os.fsencode(subvolume)) from error
+    finally:
+        with suppress(OSError):
+            _remove_staging(root)
+        os.close(root)
+    return SplitResult(inodes, names, time.monotonic() - started)
+
+
+def _split_all(root: int, top: tuple[bytes, ...], since: int, stopped: Stopped) -> tuple[int, int]:
+    inodes = names = 0
+    with _Folders(root, top) as folders:
+        for inode in linked_inodes(root, since=since):
+            done = 0
+            for folder, name in inode.names:
+                if stopped():
+                    return inodes + bool(done), names + done
+                done += _split_name(root, folders, inode, folder, name)
+            inodes, names = inodes + bool(done), names + done
+    return inodes, names
+
+
+def _remove_staging(root: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(STAGING, dir_fd=root)
+
+
+@dataclass(slots=True)
+class _Folder:
+    fd: int
+    times: tuple[int, int]  # of access and of modification, ns
+    changed: bool = False
+
+    def close(self) -> None:
+        try:
+            if self.changed:
+                os.utime(self.fd, ns=self.times)
+        finally:
+            os.close(self.fd)
+
+
+class _Folders:
+    """Folders below `top`, a bounded number of them open. Each gets its times back when it is closed."""
+
+    def __init__(self, root: int, top: tuple[bytes, ...]) -> None:
+        self._root = root
+        self._top = top
+        self._paths = FolderPaths(root)
+        self._open: OrderedDict[int, _Folder | None] = OrderedDict()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with ExitStack() as stack:  # closes them all, also when one cannot be given its times
+            for folder in self._open.values():
+                stack.callback(_close, folder)
+
+    def get(self, ino: int) -> _Folder | None:
+        """The folder with this inode number, or None when it is outside of `top`."""
+        if ino in self._open:
+            self._open.move_to_end(ino)
+            return self._open[ino]
+        if len(self._open) >= _FOLDERS_OPEN:
+            _close(self._open.popitem(last=False)[1])
+        path = self._paths.of(ino)
+        self._open[ino] = self._opened(ino, path) if path[: len(self._top)] == self._top else None
+        return self._open[ino]
+
+    def _opened(self, ino: int, path: tuple[bytes, ...]) -> _Folder:
+        fd = open_folder(self._root, path)
+        status = os.fstat(fd)
+        if status.st_ino != ino:
+            os.close(fd)
+            raise OperatorError(f"{printable(b'/'.join(path))} is not the folder it was: somebody else writes in this backup")
+        return _Folder(fd, (status.st_atime_ns, status.st_mtime_ns))
+
+
+def _close(folder: _Folder | None) -> None:
+    if folder:
+        folder.close()
+
+
+def _split_name(root: int, folders: _Folders, inode: LinkedInode, folder_ino: int, name: bytes) -> bool:
+    """Whether the name was given an inode of its own. The last name that is left has the old one for itself."""
+    try:
+        folder = folders.get(folder_ino)
+        if folder is None or not _is_linked(folder.fd, name, inode.ino):
+            return False
+    except FileNotFoundError:
+        return False  # removed since the commit
+    try:
+        folder.changed = True
+        copy_inode(folder.fd, name, root, STAGING)
+        os.rename(STAGING, name, src_dir_fd=root, dst_dir_fd=folder.fd)
+    except OSError as error:
+        raise _for_the_operator(error, name) from error
+    return True
+
+
+def _is_linked(folder: int, name: bytes, ino: int) -> bool:
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    return status.st_ino == ino and status.st_nlink > 1
+
+
+def _for_the_operator(error: OSError, name: bytes) -> OperatorError:
+    message = f"splitting hard links failed at {printable(name)}: {error.strerror}"
+    if error.errno in _POOL_FAULTS:
+        return PoolUnusable(message, "look at the pool's free space, its mount options and the kernel's log")
+    return OperatorError(message)

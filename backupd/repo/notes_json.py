@@ -1,0 +1,140 @@
+"""notes.json: what is said of a host's backups after they are final: accepted, held, expired; and of the host itself.
+
+It lies beside the backups and is the truth; the catalogue's rows follow it. It is replaced as a whole, on disk before anything that
+depends on it is done. One that cannot be read means that nothing of this host is deleted.
+
+    {"format": 1, "backups": {NAME: {"accepted": {"at", "why"}, "hold": {"at", "until", "why"}, "expired": {"at", "why"}}},
+     "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}}}
+
+A backup that somebody asked to be deleted is expired with {"asked": {"last", "at_once"}} besides.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from backupd.repo.backup_json import NOT_UNDERSTOOD, Record, UnreadableRecord, text_of_file
+from btrkeep.backup_states import COMPLETE, EXPIRED, SUSPECT
+from btrkeep.pool.atomic import with_reserve, write_atomically
+from btrkeep.units import parse_time
+
+FORMAT = 1
+NOTES = "notes.json"
+ACCEPTED, HOLD = "accepted", "hold"  # keys of a backup's notes, beside EXPIRED
+ASKED = "asked"  # a key of EXPIRED: what was asked for with `backupd delete`
+_REMEMBERED = 500  # deletions by hand of a host: the newest
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """notes.json of a host. `backups`: by a backup's name and the note's key. `was`: names that the host had before it was renamed.
+
+    `forgotten`: the host was given up, all its backups may go. `deleted`: what is gone because somebody asked for it, by name: when
+    that was, when it was gone, and why.
+    """
+
+    backups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    was: tuple[str, ...] = ()
+    forgotten: Mapping[str, Any] | None = None
+    deleted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def note(self, name: str, key: str) -> Mapping[str, Any] | None:
+        """One note of one backup."""
+        return self.backups.get(name, {}).get(key)
+
+    def accepted(self, name: str) -> bool:
+        """Whether a suspect backup was accepted."""
+        return bool(self.note(name, ACCEPTED))
+
+    def expired_at(self, name: str) -> datetime | None:
+        """When retention marked the backup, None when it did not."""
+        return _moment(self.note(name, EXPIRED), "at")
+
+    def held_until(self, name: str) -> datetime | None:
+        """The end of a hold; None without a hold, and for one without end: ask `note(name, HOLD)` first."""
+        return _moment(self.note(name, HOLD), "until")
+
+    def with_note(self, name: str, key: str, value: Mapping[str, Any]) -> "Notes":
+        """The notes with one more."""
+        return replace(self, backups={**self.backups, name: {**self.backups.get(name, {}), key: value}})
+
+    def without(self, name: str, key: str | None = None) -> "Notes":
+        """The notes without that one; without a key, without any of that backup."""
+        left = {} if key is None else {one: value for one, value in self.backups.get(name, {}).items() if one != key}
+        others = {other: notes for other, notes in self.backups.items() if other != name}
+        return replace(self, backups={**others, name: left} if left else others)
+
+    def gone(self, name: str, at: str) -> "Notes":
+        """The notes when that backup is deleted for good. One that somebody asked for is remembered."""
+        note, left = self.note(name, EXPIRED), self.without(name)
+        if not note or not note.get(ASKED):
+            return left
+        deleted = {**self.deleted, name: {"asked": note["at"], "at": at, "why": note.get("why") or ""}}
+        return replace(left, deleted=dict(sorted(deleted.items(), key=lambda item: str(item[1]["at"]))[-_REMEMBERED:]))
+
+
+def _moment(note: Mapping[str, Any] | None, key: str) -> datetime | None:
+    return parse_time(note[key]) if note and note.get(key) else None
+
+
+def read_notes(folder: Path) -> Notes:
+    """The notes in a host's folder. Raises UnreadableRecord when they are there and cannot be read."""
+    path = folder / NOTES
+    try:
+        return _parse(json.loads(text_of_file(path)), path)
+    except FileNotFoundError:
+        return Notes()
+    except (OSError, *NOT_UNDERSTOOD) as error:
+        raise UnreadableRecord(
+            f"{path} cannot be read: {error}", "mend or restore the file; until then nothing of this host is deleted"
+        ) from None
+
+
+def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
+    if fields["format"] > FORMAT:
+        raise UnreadableRecord(f"{path} has format {fields['format']}, this program knows {FORMAT}", "use the newer btrkeep")
+    notes = Notes(
+        {name: {key: dict(note) for key, note in of.items()} for name, of in fields["backups"].items()},
+        tuple(str(name) for name in fields.get("was", ())),
+        dict(fields["forgotten"]) if fields.get("forgotten") else None,
+        {str(name): dict(one) for name, one in fields.get("deleted", {}).items()},
+    )
+    for name in notes.backups:  # whoever reads the notes may rely on their times
+        notes.expired_at(name)
+        notes.held_until(name)
+    return notes
+
+
+def write_notes(folder: Path, notes: Notes) -> None:
+    """Replaces the notes as a whole, on disk before this returns. On a full pool they take the reserve. Raises OSError."""
+    pool = folder.parent.parent
+    with_reserve(pool, lambda: write_atomically(folder / NOTES, text_of(notes)))
+
+
+def text_of(notes: Notes) -> str:
+    """What the file holds."""
+    fields: dict[str, Any] = {"format": FORMAT, "backups": notes.backups}
+    if notes.was:
+        fields["was"] = list(notes.was)
+    if notes.forgotten:
+        fields["forgotten"] = notes.forgotten
+    if notes.deleted:
+        fields["deleted"] = notes.deleted
+    return json.dumps(fields, indent=1) + "\n"
+
+
+def effective_state(record: Record, notes: Notes) -> str:
+    """The state that counts: an expired backup is expired, an accepted suspect one complete."""
+    if record.name and notes.note(record.name, EXPIRED):
+        return EXPIRED
+    return accepted_state(record, notes)
+
+
+def accepted_state(record: Record, notes: Notes) -> str:
+    """The state without regard to expiry: what the backup is as long as it can be restored."""
+    if record.state == SUSPECT and record.name and notes.accepted(record.name):
+        return COMPLETE
+    return record.state

@@ -1,0 +1,26 @@
+"""What the dashboard may know of the configuration, written into the catalogue by whoever has read it as root."""
+
+import logging
+
+from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
+from btrkeep.clock import Clock
+from btrkeep.config import Config, point, publish
+from btrkeep.pool.marker import Pool
+from btrkeep.units import printable
+
+_log = logging.getLogger(__name__)
+
+
+def tell_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock: Clock) -> None:
+    """Publish what has changed, and say where it is found. What does not succeed the next command does: nobody fails for that.
+
+    Hosts that were not published before are there since now.
+    """
+    now = clock.now() if clock.tells_nights(rehearsal=pool.rehearsal) else None
+    try:
+        publish(config, catalogue, rehearsal=pool.rehearsal, filesystem=pool.filesystem, now=now)
+        point(config)
+    except (CatalogueBusy, CatalogueUnusable) as error:
+        _log.info("%s", printable(error.message))
+    except OSError as error:
+        _log.info("the dashboard is not told where %s is: %s", printable(str(config.pool.state)), error.strerror)

@@ -1,0 +1,56 @@
+"""A backup that is being restored is not deleted meanwhile: a shared flock(2) on the folder of its subvolume says that it is read.
+
+Nothing is written for it, so it works in a pool that is mounted read-only, and the kernel takes it back from whoever dies. Whoever
+deletes a backup asks first, and holds the same lock alone while it deletes. It is taken last of all locks, and never waited for.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from btrkeep.errors import OperatorError
+from btrkeep.fs.openat import FOLDER
+
+
+@contextmanager
+def read(backup: Path) -> Iterator[None]:
+    """Within, nobody of us deletes the backup whose subvolume is at that path. Raises OperatorError when it is being deleted."""
+    fd = _locked(backup, fcntl.LOCK_SH)
+    try:
+        if fd is None or not _is_at(backup, fd):
+            raise OperatorError(f"{backup} is being deleted", "restore from another one: `backupd list` shows what there is")
+        yield
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+@contextmanager
+def unread(backup: Path) -> Iterator[bool]:
+    """Whether nobody restores from the backup; if so nobody begins to within. Raises OSError when it is not there."""
+    fd = _locked(backup, fcntl.LOCK_EX)
+    try:
+        yield fd is not None
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def _locked(backup: Path, how: int) -> int | None:
+    fd = os.open(backup, FOLDER)
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _is_at(backup: Path, fd: int) -> bool:
+    """It may have been deleted between its opening and the lock."""
+    try:
+        return os.path.samestat(os.lstat(backup), os.fstat(fd))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,256 @@
+"""The pool and the catalogue brought together: where they differ, the pool wins."""
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+from backupd.repo.backup_json import DATA, RECORD, UnreadableRecord, read
+from backupd.repo.catalogue_row import agrees, backup_row
+from backupd.repo.hardlinks import STAGING
+from backupd.repo.listing import hosts_of, names_of
+from backupd.repo.notes_json import Notes, effective_state, read_notes
+from backupd.run.work_subvolume import ours, point_latest, recover
+from btrkeep.backup_states import FINAL, PARTIAL
+from btrkeep.catalogue import KILLED, Backup, Catalogue, NotedState, Run
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import MARKER, WORKING, Pool
+from btrkeep.pool.subvolume import delete, describe
+from btrkeep.process.proc import start_time
+from btrkeep.units import counted
+
+log = logging.getLogger(__name__)
+
+RECONCILING = "reconciling"
+_KILLED, _ADDED, _DROPPED, _AMENDED, _STAGED = "killed", "added", "dropped", "amended", "staged"
+_WORDS = {
+    _KILLED: ("killed run", "found"),
+    _ADDED: ("backup", "added"),
+    _DROPPED: ("row", "without a backup dropped"),
+    _AMENDED: ("row", "brought up to date with notes.json"),
+    _STAGED: ("beginning", "of a killed run removed"),
+}
+
+
+def row_of(pool: Pool, host: str, name: str) -> Backup | None:
+    """The row of what lies at that name, None when it is not ours. Raises UnreadableRecord."""
+    path: Path = pool.host(host) / name
+    found = ours(path, host)
+    if not found:
+        return None
+    subvolume, record = found
+    if name == WORKING:
+        return backup_row(pool, replace(record, name=None, state=PARTIAL), PARTIAL, subvolume.id)  # whatever its record says
+    if record.state not in FINAL or not subvolume.read_only:
+        return None
+    notes = read_notes(pool.host(host))
+    return backup_row(pool, record, effective_state(record, notes), subvolume.id, notes)
+
+
+def all_rows(pool: Pool, trouble: list[str]) -> Iterator[Backup]:
+    """Every backup of the pool, for a rebuild. What cannot be read is told in `trouble` and passed over."""
+    for host in hosts_of(pool):
+        names: list[str] = []
+        with _told(trouble, host):
+            names = sorted(names_of(pool, host))
+        for name in names:
+            row = None
+            with _told(trouble, f"{host}/{name}"):
+                row = row_of(pool, host, name)
+                if row is None:
+                    trouble.append(f"{host}/{name}: not a backup of ours (its backup.json does not name it), left alone")
+            if row:
+                yield row
+
+
+@contextmanager
+def _told(trouble: list[str], where: str) -> Iterator[None]:
+    """What goes wrong with one host is said and costs the others nothing; a bug has its traceback in the log besides."""
+    try:
+        yield
+    except (LockHeld, PoolUnusable):
+        raise
+    except OperatorError as error:
+        trouble.append(f"{where}: {error.message}")
+    except OSError as error:
+        trouble.append(f"{where}: {error}")
+    except Exception as error:
+        log.exception("%s", where)
+        trouble.append(f"{where}: {error!r}")
+
+
+@dataclass(slots=True)
+class Reconciled:
+    """What was done: `counts`, by what it is. `locked`: hosts that differ, and that somebody works on. `trouble`: hosts that
+    are left as they are, and why.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    locked: list[str] = field(default_factory=list)
+    trouble: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        done = [f"{counted(self.counts[what], noun)} {rest}" for what, (noun, rest) in _WORDS.items() if self.counts[what]]
+        return ", ".join([*done, *(f"left as it is: {text}" for text in self.trouble)])
+
+    def in_the_pool(self) -> "Reconciled":
+        """The same without what was done to rows."""
+        return Reconciled(Counter({_STAGED: self.counts[_STAGED]} if self.counts[_STAGED] else {}), self.locked, self.trouble)
+
+    def __bool__(self) -> bool:
+        """Whether there is something to say."""
+        return bool(self.counts or self.trouble)
+
+
+def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> Reconciled:
+    """Mends what a kill or a hand in the pool left different, cheaply: by names, and by what the hosts' notes say.
+
+    A host that is locked is left to whoever works on it. One whose folder holds something that is in the way is named in the
+    answer and costs the others nothing.
+    """
+    done = Reconciled()
+    dead = [run for run in catalogue.unfinished_runs() if start_time(run.pid) != run.pid_started]
+    killed = {run.host for run in dead}
+    if dead:
+        done.counts[_KILLED] = len(dead)
+    known: dict[str, set[str]] = {}
+    for host, name in catalogue.names():
+        known.setdefault(host, set()).add(name or WORKING)
+    noted: dict[str, list[NotedState]] = {}
+    for row in catalogue.noted_states():
+        noted.setdefault(row.host, []).append(row)
+    for host in sorted({*hosts_of(pool), *known}):
+        with _told(done.trouble, host):
+            if host in killed or _differs(pool, host, known.get(host, set()), noted.get(host, ())):
+                _mend_locked(pool, catalogue, host, since, done)
+    for host in _staged_hosts(pool):
+        with _told(done.trouble, f"{MARKER}/new/{host}"):
+            _drop_staged(pool, host, since, done)
+    heard = {one.run_id: one.updated for one in catalogue.progress()} if dead else {}
+    for run in dead:
+        _end_dead_run(catalogue, run, heard.get(run.id))
+    return done
+
+
+def _differs(pool: Pool, host: str, known: set[str], noted: Sequence[NotedState]) -> bool:
+    there = names_of(pool, host, known)
+    if there != known or (WORKING in there and _is_finished(pool, host)):
+        return True
+    return bool(_stale(read_notes(pool.host(host)), known, noted))
+
+
+def _stale(notes: Notes, known: AbstractSet[str], noted: Sequence[NotedState]) -> set[str]:
+    """Names of rows that do not say what the host's notes say."""
+    rows = {row.name: row for row in noted if row.name}
+    return {name for name in known & (notes.backups.keys() | rows.keys()) if not agrees(rows.get(name), notes, name)}
+
+
+def _mend_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: Reconciled) -> None:
+    try:
+        lock = take_lock(pool.locks / f"host-{host}", RECONCILING, since)
+    except LockHeld:
+        done.locked.append(host)
+        return
+    with lock:
+        done.counts.update({what: count for what, count in _mend(pool, catalogue, host).items() if count})
+
+
+def _staged_hosts(pool: Pool) -> list[str]:
+    """Of which a killed run may have left something that it was making."""
+    try:
+        return sorted(entry.name for entry in os.scandir(pool.path / MARKER / "new") if entry.is_dir(follow_symlinks=False))
+    except FileNotFoundError:
+        return []
+
+
+def _drop_staged(pool: Pool, host: str, since: str, done: Reconciled) -> None:
+    """Deletes the subvolume that a run of the host was making when it was killed: before it had a record, or the name `.working`.
+
+    Runs hold the host's lock while they make one. What does not look like a run's is left alone.
+    """
+    path = pool.staged(host)
+    if describe(path) is None:
+        return
+    try:
+        lock = take_lock(pool.locks / f"host-{host}", RECONCILING, since)
+    except LockHeld:
+        return
+    with lock:
+        found = describe(path)
+        if found and not found.read_only and _is_runs(path, host, read_notes(pool.host(host)).was):
+            delete(path.parent, found.id)
+            done.counts[_STAGED] += 1
+
+
+def _is_runs(path: Path, host: str, was: Sequence[str]) -> bool:
+    """Whether it is empty, or a snapshot of one of the host's backups, of today's name or one that it `was`."""
+    if not {entry.name for entry in os.scandir(path)} <= {RECORD, RECORD + ".new", DATA, os.fsdecode(STAGING)}:
+        return False
+    try:
+        record = read(path)
+    except UnreadableRecord:
+        return True
+    return not os.path.lexists(path / DATA) if record is None else record.host in (host, *was)
+
+
+def _is_finished(pool: Pool, host: str) -> bool:
+    subvolume = describe(pool.working(host))
+    return subvolume is not None and subvolume.read_only
+
+
+def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
+    """How much of what was done. All is looked at again, under the host's lock.
+
+    The row of a `.working` is written anew: nobody works on it any more.
+    """
+    recover(pool, host)
+    there, rows = names_of(pool, host), {row.name or WORKING: row for row in catalogue.backups(host)}
+    for name in rows.keys() - there:
+        catalogue.drop_backup(host, None if name == WORKING else name)
+    if WORKING in rows.keys() & there:
+        _add(pool, catalogue, host, WORKING)
+    noted = [NotedState(host, one.name, one.state, one.outcome, one.held, one.expired) for one in rows.values() if one.name]
+    stale = _stale(read_notes(pool.host(host)), rows.keys() & there, noted)
+    point_latest(pool, host)
+    return {
+        _ADDED: sum(_add(pool, catalogue, host, name) for name in there - rows.keys()),
+        _DROPPED: len(rows.keys() - there),
+        _AMENDED: sum(_add(pool, catalogue, host, name) for name in stale),
+    }
+
+
+def _add(pool: Pool, catalogue: Catalogue, host: str, name: str) -> bool:
+    try:
+        row = row_of(pool, host, name)
+    except OperatorError:
+        return False
+    if row:
+        catalogue.put_backup(row)
+    return row is not None
+
+
+def point_all(pool: Pool, since: str) -> None:
+    """The `latest` of every host that nobody works on."""
+    for host in hosts_of(pool):
+        with suppress(LockHeld, PoolUnusable), take_lock(pool.locks / f"host-{host}", RECONCILING, since):
+            point_latest(pool, host)
+
+
+def _end_dead_run(catalogue: Catalogue, run: Run, heard: datetime | None) -> None:
+    """A run whose process is gone was killed. Its row says so, or, when its backup was final by then, what became of that.
+
+    `heard`: when it last said how far it was.
+    """
+    made = next((one for one in catalogue.backups(run.host) if one.name and one.started == run.started), None)
+    if made is None:
+        error, meaning = "the run was killed before it came to its end", KILLED if run.exit_code is None else run.meaning
+        catalogue.finish_run(run.id, finished=heard or run.started, outcome="failed", meaning=meaning, error=error)
+        return
+    outcome = made.state if made.state in FINAL else "failed"
+    catalogue.finish_run(run.id, finished=made.finished or run.started, outcome=outcome, backup=made.name, error=made.error)

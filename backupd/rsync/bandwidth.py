@@ -1,0 +1,109 @@
+"""The shared bandwidth budget, as the engine sees it: bucket files, and the command that rsync gets as its remote shell.
+
+rsync's --bwlimit cannot be changed while it runs, so every transfer's remote shell is wrapped by backupd.rsync.throttle: its relays draw
+on the bucket files made here, also those of another backupd process. docs/decisions/0002-bandwidth.rst says why.
+"""
+
+import fcntl
+import os
+import re
+import stat
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from backupd.rsync import throttle
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_FRESH = b"", b"", 0, 0
+_TO_QUOTE = re.compile("[ '\"]")
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One budget: its file, and its rate in bytes per second."""
+
+    path: Path
+    rate: int
+
+
+def prepare(folder: Path, name: str, rate: int) -> Bucket:
+    """The bucket of that name in `folder`, made or brought to `rate` bytes per second; transfers that run follow at once.
+
+    What transfers have already drawn on a live bucket stays drawn. The file is changed in place, under its lock: a new file in its
+    place would be a second budget beside the one that running transfers hold. Raises ValueError for a rate below 1, OSError.
+    """
+    if rate < 1:
+        raise ValueError(f"{rate} bytes per second is no rate: no limit is no bucket")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / name
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise ValueError(f"{path} is no regular file")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        old = os.pread(file, throttle.RECORD.size, 0)
+        new = brought_to(old, rate, boot=_boot_id(), now=time.monotonic_ns())
+        if new != old:
+            os.pwrite(file, new, 0)
+    finally:
+        os.close(file)
+    return Bucket(path, rate)
+
+
+def brought_to(record: bytes, rate: int, *, boot: bytes, now: int) -> bytes:
+    """A bucket's `record` with `rate`: a live one keeps its debt (in bytes), one of another boot or none at all begins anew."""
+    magic, its_boot, its_rate, arrival = throttle.RECORD.unpack(record) if len(record) == throttle.RECORD.size else _FRESH
+    if magic != throttle.MAGIC or its_boot != boot or arrival > now + throttle.ABSURD:
+        arrival = 0
+    elif arrival > now:
+        arrival = now + (arrival - now) * its_rate // rate
+    return throttle.RECORD.pack(throttle.MAGIC, boot, rate, arrival)
+
+
+def _boot_id() -> bytes:
+    return bytes.fromhex(_BOOT_ID.read_text().strip().replace("-", ""))
+
+
+def relay_command(buckets: Sequence[Bucket], shell: Sequence[str]) -> tuple[str, ...]:
+    """The remote shell for rsync's -e (see `shell_words`): `shell` within `buckets`, or this machine's when `shell` is empty.
+
+    Without buckets it is `shell` itself; empty then means that rsync reads the local path as it is, without any -e.
+    """
+    if not buckets:
+        return tuple(shell)
+    paths = [str(bucket.path.absolute()) for bucket in buckets]
+    return (_python(), "-I", "-S", str(Path(throttle.__file__).absolute()), *paths, "--", *(shell or ("--local",)))
+
+
+def _python() -> str:
+    # -I -S: nothing of the environment and no site-packages, which is also what makes it start in half the time.
+    return sys.executable or "/usr/bin/python3"
+
+
+def shell_words(command: Sequence[str]) -> str:
+    """`command` as the one string that rsync's -e and RSYNC_RSH take apart again. Raises ValueError when a word holds a NUL.
+
+    rsync's own rules (main.c, do_cmd): words end at spaces and only there; quotes of either kind hold them together; the same
+    quote twice within quotes is that quote; a backslash is nothing special.
+    """
+    if not command:
+        raise ValueError("no remote shell: rsync would take an empty one for ssh")
+    return _joined(tuple(command))
+
+
+@lru_cache(16)
+def _joined(command: tuple[str, ...]) -> str:
+    """Remembered, for all source paths of a host have the same remote shell: a dry run asks for 12,000."""
+    return " ".join(_quoted(word) for word in command)
+
+
+def _quoted(word: str) -> str:
+    if "\0" in word:
+        raise ValueError(f"{word!r} cannot be passed to a program")
+    if word and not _TO_QUOTE.search(word):
+        return word
+    return "'" + word.replace("'", "''") + "'"

@@ -1,0 +1,138 @@
+"""What a run works with: the configuration, the opened pool and catalogue, the clock, and who is told of what happens."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from backupd.rsync.bandwidth import Bucket, prepare
+from backupd.rsync.output import Output
+from backupd.rsync.version import Rsync
+from backupd.run.ledger import Ledger
+from btrkeep.catalogue import Catalogue
+from btrkeep.clock import Clock
+from btrkeep.config import Config, HostConfig
+from btrkeep.pool.marker import Pool
+
+_RATE_WINDOW = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostResult:
+    """What became of one host in this run. `outcome`: complete, suspect, failed, partial, skipped or locked."""
+
+    host: str
+    outcome: str
+    error: str | None = None
+    name: str | None = None
+    files: int | None = None
+    bytes: int | None = None
+    new_bytes: int | None = None
+    seconds: float = 0.0
+    attempts: int = 0
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Whether nobody needs to look."""
+        return self.outcome in ("complete", "skipped")
+
+
+@dataclass(slots=True)
+class Running:
+    """A transfer as it goes on. `expected_files` is what the base had, None for a first backup."""
+
+    host: str
+    run_id: int
+    expected_files: int | None = None
+    path: str = ""
+    output: Output | None = None
+    done_files: int = 0
+    done_bytes: int = 0
+    begun: float = field(default_factory=time.monotonic)
+    pid: int = 0
+    in_catalogue: bool = False
+    _share: float = 0.0
+    _seen: deque[tuple[float, int]] = field(default_factory=deque)
+
+    @property
+    def files(self) -> int:
+        """Names looked at so far, over all paths."""
+        return self.done_files + (self.output.progress.checked if self.output else 0)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of file data received so far."""
+        return self.done_bytes + (self.output.progress.bytes if self.output else 0)
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second, over the last seconds."""
+        since, before = self._seen[0] if self._seen else (self.begun, 0)
+        return max(0.0, (self.bytes - before) / max(0.001, time.monotonic() - since))
+
+    @property
+    def share(self) -> float | None:
+        """The share of names looked at, measured against the base; never goes back. None without a base."""
+        if not self.expected_files:
+            return None
+        self._share = max(self._share, min(1.0, self.files / self.expected_files))
+        return self._share
+
+    def take(self, output: Output) -> None:
+        """The running rsync said something."""
+        self.output = output
+        now = time.monotonic()
+        if not self._seen or now - self._seen[-1][0] >= 1:
+            self._seen.append((now, self.bytes))
+        while now - self._seen[0][0] > _RATE_WINDOW and len(self._seen) > 1:
+            self._seen.popleft()
+
+    def finish_path(self) -> None:
+        """The current path is done."""
+        self.done_files, self.done_bytes = self.files, self.bytes
+        self.output = None
+
+
+class Observer(Protocol):
+    """Who is told. Called in the loop's thread; must be quick."""
+
+    def begin(self, hosts: Sequence[str]) -> None: ...
+    def started(self, running: Running) -> None: ...
+    def finished(self, result: HostResult) -> None: ...
+    def notice(self, text: str) -> None: ...
+    def end(self, *, trouble: bool = False) -> None: ...
+
+
+@dataclass(slots=True)
+class Site:
+    """Everything a run needs. `catalogue` is a Ledger where it must not cost a backup that it cannot be written.
+
+    `retry_pause` is the first pause in seconds between attempts; it triples.
+    """
+
+    config: Config
+    pool: Pool
+    catalogue: Catalogue | Ledger
+    clock: Clock
+    rsync: Rsync
+    observer: Observer
+    night: bool
+    retry_pause: float = 10.0
+    running: dict[str, Running] = field(default_factory=dict)
+
+    def buckets(self, host: HostConfig) -> list[Bucket]:
+        """The bandwidth budgets that a host's transfer draws on: the pool's, its group's, its own. Made when missing."""
+        return [prepare(self.pool.bandwidth, bucket.path.name, bucket.rate) for bucket in buckets_of(self.config, self.pool, host)]
+
+
+def buckets_of(config: Config, pool: Pool, host: HostConfig) -> list[Bucket]:
+    """Which budgets bind a host, without touching their files."""
+    group = config.groups.get(host.group or "")
+    limits = (
+        ("pool", config.backup.bandwidth),
+        (f"group-{host.group}", group.bandwidth if group else None),
+        (f"host-{host.name}", host.bandwidth),
+    )
+    return [Bucket(pool.bandwidth / name, rate) for name, rate in limits if rate]

@@ -1,0 +1,291 @@
+"""Gives back their holes to files that rsync wrote dense.
+
+`--sparse` together with a snapshot as base rewrites what is unchanged and so loses sharing; without it, a sparse file that is new
+arrives with its holes written as zeros. So after rsync, the files that were written, which the filesystem knows by its generations,
+are looked through: runs of zeros become holes, but only where the data belongs to this file alone. What it shares with another
+backup costs nothing and stays untouched.
+
+A hole frees room only when nothing of its extent is left: btrfs keeps an extent as long as one block of it is in use. So where
+zeros were a good part of an extent, what remains of it is written anew, the same bytes in the same place.
+"""
+
+import errno
+import fcntl
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from types import TracebackType
+from typing import Self
+
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.fs.fiemap import Run, extents, is_private
+from btrkeep.fs.openat import FILE, FOLDER, open_folder
+from btrkeep.fs.reflink import NOCOW, inode_flags
+from btrkeep.pool.atomic import NO_ROOM
+from btrkeep.pool.subvolume import commit, describe
+from btrkeep.treescan import FolderPaths, written_bytes, written_files
+from btrkeep.units import printable
+
+log = logging.getLogger(__name__)
+
+DATA = b"data"
+PIECE = 1 << 20  # bytes read or written at a time
+WORTH_DIGGING = 1 << 16  # bytes of a file, and of what was written to it
+WORTH_COUNTING = 1 << 20  # bytes that came in a first copy: of fewer it makes no difference how many became holes
+# The longest extent that btrfs makes. fiemap shows neighbours as one; so much is judged at a time.
+_WINDOW = 128 << 20
+# Shorter runs of zeros are common in programs and databases that were never sparse: a hole there costs an item and frees nothing.
+_SHORTEST_RUN = 16 << 10
+# From this share of zeros on, the rest of an extent is written anew. Below, the zeros stay allocated, at most a third of the data.
+_WORTH_REWRITING = 1 / 4
+
+# struct space_resv: punches a hole and keeps the size, as fallocate(2) does, which Python has only without its modes. Linux 5.5.
+_UNRESVSP64 = 0x4030582B
+_SPACE_RESV = Struct("=hh4xqqiI16x")
+
+_CAPABILITY = "security.capability"
+_NO_SUCH_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ETXTBSY}
+_POOL_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+
+
+@dataclass(frozen=True, slots=True)
+class DugResult:
+    """Files in which holes were made, and bytes that are holes now."""
+
+    files: int
+    bytes: int
+
+
+class _Stopped(Exception):
+    """Nobody waits for holes any more, or the pool is full."""
+
+
+Stopped = Callable[[], bool]
+"""Asked before every file and every piece of one."""
+
+
+def dig_written(subvolume: Path, stopped: Stopped, at_least: int = WORTH_DIGGING) -> DugResult:
+    """Makes holes of the zeros in all files that were given `at_least` bytes since the subvolume came to be, as `dig` does.
+
+    Commits first: only then the filesystem can be asked.
+    """
+    found = describe(subvolume)
+    if found is None:
+        raise OperatorError(f"{subvolume} is no subvolume")
+    commit(subvolume)
+    root = os.open(subvolume, FOLDER)
+    try:
+        return dig(subvolume, _names(root, found.created, at_least), at_least, stopped)
+    finally:
+        os.close(root)
+
+
+def data_written(subvolume: Path) -> int:
+    """Bytes of data that its files were given since the subvolume came to be, before compression; holes are none. Commits first."""
+    found = describe(subvolume)
+    if found is None:
+        raise OperatorError(f"{subvolume} is no subvolume")
+    commit(subvolume)
+    root = os.open(subvolume, FOLDER)
+    try:
+        return written_bytes(root, found.created - 1, inline=True)
+    finally:
+        os.close(root)
+
+
+def _names(root: int, since: int, at_least: int) -> Iterator[bytes]:
+    paths = FolderPaths(root)
+    for ino in written_files(root, since, at_least):
+        with suppress(FileNotFoundError):  # deleted, and still open
+            top, *path = paths.of(ino)
+            if top == DATA:
+                yield b"/".join(path)
+
+
+def dig(subvolume: Path, names: Iterable[bytes], at_least: int = WORTH_DIGGING, stopped: Stopped = lambda: False) -> DugResult:
+    """Makes holes of the zeros in those `names` that are regular files of `at_least` bytes.
+
+    Names are paths relative to `subvolume`/data. What is not there, is no regular file or lies behind a symlink is left out.
+    Content, owner, mode, times and file capabilities stay. The subvolume is writable and nobody else writes in it. When it is
+    `stopped`, or the pool is full, it returns what was done until then. Raises PoolUnusable when the pool cannot be written, or is
+    too full for a file's times and capabilities to be put back, OperatorError for other errors.
+    """
+    files = total = 0
+    root = os.open(subvolume, FOLDER)
+    try:
+        with _LastFolder(root) as folders:
+            for name in names:
+                dug = _dig_name(folders, name, at_least, stopped)
+                files, total = files + bool(dug), total + dug
+    except _Stopped:  # the file that it was at has some of its holes, and may not be counted
+        pass
+    finally:
+        os.close(root)
+    return DugResult(files, total)
+
+
+class _LastFolder:
+    """The folder of the last name is kept open: files of one folder often come one after the other."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._path: list[bytes] | None = None
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._path is not None:
+            os.close(self._fd)
+        self._path = None
+
+    def get(self, path: list[bytes]) -> int:
+        if path != self._path:
+            self._close()
+            self._fd = open_folder(self._root, [DATA, *path])
+            self._path = path
+        return self._fd
+
+
+def _dig_name(folders: _LastFolder, name: bytes, at_least: int, stopped: Stopped) -> int:
+    *path, last = [component for component in name.split(b"/") if component not in (b"", b".")] or [b""]
+    if b".." in path:
+        return 0
+    try:
+        fd = _open_file(folders.get(path), last, at_least)
+        if fd is None:
+            return 0
+        try:
+            return _dig_file(fd, stopped)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno in _NO_SUCH_FILE:
+            return 0
+        message = f"making holes failed at {printable(name)}: {error.strerror}"
+        raise (PoolUnusable if error.errno in _POOL_FAULTS else OperatorError)(message) from error
+
+
+def _open_file(folder: int, name: bytes, at_least: int) -> int | None:
+    # Looked at before it is opened: opening a device does something.
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if not stat.S_ISREG(status.st_mode) or status.st_size < at_least:
+        return None
+    return os.open(name, os.O_RDWR | FILE, dir_fd=folder)
+
+
+def _dig_file(fd: int, stopped: Stopped) -> int:
+    """The bytes that are holes now and were not."""
+    status = os.fstat(fd)
+    block = status.st_blksize
+    if status.st_size <= PIECE and not _zero_runs(fd, (0, status.st_size), block, stopped):
+        return 0  # reading what was just written costs less than the flush that fiemap needs
+    dug, capability = 0, _capability(fd)
+    try:
+        for window in _private_windows(fd, status.st_size, stopped):
+            runs = _zero_runs(fd, window, block, stopped)
+            dug += _length(runs)
+            for run in runs:
+                _punch(fd, run)
+            if _worth_rewriting(window, runs) and not inode_flags(fd) & NOCOW:
+                _rewrite(fd, _between(window, runs), stopped)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        log.warning("the pool is full: zeros in files that came dense stay allocated")
+        raise _Stopped from error  # it would have saved room, and is not worth the backup
+    finally:
+        if dug:
+            _put_back(fd, status, capability)
+    return dug
+
+
+def _see_that_it_goes_on(stopped: Stopped) -> None:
+    if stopped():
+        raise _Stopped
+
+
+def _private_windows(fd: int, size: int, stopped: Stopped) -> Iterator[Run]:
+    """The extents on disk that nothing else refers to, not compressed, up to the end of the file; long ones in parts.
+
+    Neighbours on disk are one extent here.
+    """
+    for start, _, length, flags in extents(fd):
+        _see_that_it_goes_on(stopped)
+        if is_private(flags):
+            for part in range(start, min(start + length, size), _WINDOW):
+                yield part, min(part + _WINDOW, start + length, size)
+
+
+def _zero_runs(fd: int, window: Run, block: int, stopped: Stopped) -> list[Run]:
+    """The runs of whole blocks of zeros in `window`, which starts at a block; a file's last block may be short.
+
+    Comparing block by block runs at 40 GB/s on data, where the first bytes differ, and at 25 GB/s on zeros.
+    """
+    start, end = window
+    zeros, runs, last = bytes(block), [], -1
+    for at in range(start, end, PIECE):
+        _see_that_it_goes_on(stopped)
+        piece = os.pread(fd, min(PIECE, end - at), at)
+        piece += bytes(-len(piece) % block)
+        for offset in range(0, len(piece), block):
+            if piece.startswith(zeros, offset):
+                if last != at + offset:
+                    runs.append((at + offset, 0))
+                last = at + offset + block
+                runs[-1] = (runs[-1][0], last)
+    return [run for run in runs if run[1] - run[0] >= _SHORTEST_RUN or (run[0] == start and run[1] >= end)]
+
+
+def _length(runs: Iterable[Run]) -> int:
+    return sum(end - start for start, end in runs)
+
+
+def _worth_rewriting(window: Run, runs: list[Run]) -> bool:
+    return _length(runs) >= _WORTH_REWRITING * _length([window])
+
+
+def _between(window: Run, runs: list[Run]) -> Iterator[Run]:
+    """What of the window is in none of the runs."""
+    position, end = window
+    for start, stop in [*runs, (end, end)]:
+        if position < start:
+            yield position, start
+        position = stop
+
+
+def _punch(fd: int, run: Run) -> None:
+    fcntl.ioctl(fd, _UNRESVSP64, _SPACE_RESV.pack(0, os.SEEK_SET, run[0], run[1] - run[0], 0, 0))
+
+
+def _rewrite(fd: int, parts: Iterable[Run], stopped: Stopped) -> None:
+    """The same bytes again, into new extents. Interrupted at any point the content is still the same."""
+    for start, end in parts:
+        for at in range(start, end, PIECE):
+            _see_that_it_goes_on(stopped)
+            piece = memoryview(os.pread(fd, min(PIECE, end - at), at))
+            while piece:
+                written = os.pwrite(fd, piece, at)
+                piece, at = piece[written:], at + written
+
+
+def _capability(fd: int) -> bytes | None:
+    with suppress(OSError):
+        return os.getxattr(fd, _CAPABILITY)
+    return None
+
+
+def _put_back(fd: int, status: os.stat_result, capability: bytes | None) -> None:
+    """Every write takes file capabilities away, and changes the time by which rsync knows that it need not look again."""
+    if capability is not None:
+        os.setxattr(fd, _CAPABILITY, capability)
+    os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -1,0 +1,73 @@
+"""`before` and `after`: programs of the administrator, run on this machine around a host's backup."""
+
+import asyncio
+import os
+import signal
+from collections import deque
+from dataclasses import dataclass
+
+from backupd.rsync.process import Stopper
+from btrkeep.config import HostConfig
+from btrkeep.pool.marker import Pool
+from btrkeep.process.group import Group, Unending
+from btrkeep.process.programs import ProgramFailed
+from btrkeep.units import printable
+
+SKIP = 75  # EX_TEMPFAIL of sysexits.h: not tonight
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A hook that did not succeed; `skip`: it asked to leave the host out tonight."""
+
+    message: str
+    skip: bool
+
+
+def command_of(words: tuple[str, ...], host: HostConfig) -> tuple[str, ...]:
+    """The hook's words with {host} and {address} filled in. Nothing else is expanded, and no shell is used."""
+    return tuple(word.replace("{host}", host.name).replace("{address}", host.address or "") for word in words)
+
+
+async def run(which: str, host: HostConfig, pool: Pool, stopper: Stopper, *, state: str) -> Trouble | None:
+    """Runs the hook, if there is one; None when it succeeded. Its processes are gone when this returns, or cannot be ended."""
+    words = command_of(host.before if which == "before" else host.after, host)
+    if not words:
+        return None
+    if stopper.event.is_set():
+        return Trouble(f"{which}: {stopper.reason}", skip=False)
+    last: deque[str] = deque(maxlen=1)
+
+    def keep(data: bytes) -> None:
+        last.extend(line for line in data.decode("utf-8", "replace").splitlines() if line.strip())
+
+    env = {
+        **os.environ,
+        "BTRKEEP_HOST": host.name,
+        "BTRKEEP_ADDRESS": host.address or "",
+        "BTRKEEP_POOL": str(pool.path),
+        "BTRKEEP_STATE": state,
+    }
+    try:
+        group = Group.start(words, on_stdout=keep, on_stderr=keep, env=env)
+    except ProgramFailed as error:
+        return Trouble(f"{which}: {error.message}", skip=False)
+    stopper.group = group
+    try:
+        status = await group.wait()
+    except Unending as error:
+        return Trouble(f"{which}: {stopper.reason}; {error.message}" if stopper.reason else f"{which}: {error.message}", skip=False)
+    except asyncio.CancelledError:  # as for a transfer: nothing that we started may outlive the loop
+        group.signal(signal.SIGKILL)
+        raise
+    finally:
+        stopper.group = None
+    said = f": {printable(last[0])}" if last else ""
+    if status == 0:
+        return None  # also when it was told to stop: what it did stands, so `after` has to run
+    if stopper.reason:
+        return Trouble(f"{which}: {stopper.reason}", skip=False)
+    return Trouble(
+        f"{which} {'asks to skip' if status == SKIP else f'failed (exit status {status})'}{said}",
+        skip=status == SKIP and which == "before",
+    )

@@ -1,0 +1,277 @@
+"""One host's backup, from the lock to the catalogue row.
+
+The steps, each in the module that does it: lock (leftovers), `.working` (working), rsync per source path (paths), judgement
+(verdict), final or partial (working), catalogue (rows). This module is their order, and what happens when one fails.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from backupd.repo.backup_json import Record
+from backupd.repo.catalogue_row import backup_row
+from backupd.rsync.process import Stopper
+from backupd.run import hooks
+from backupd.run import work_subvolume as working
+from backupd.run.context import HostResult, Running, Site
+from backupd.run.holes import WORTH_COUNTING, WORTH_DIGGING, data_written, dig_written
+from backupd.run.orphaned_receivers import take_host_lock
+from backupd.run.source_paths import HostTransfer
+from backupd.run.verdict import Outcome, Verdict, decide
+from backupd.run.work_subvolume import Prepared
+from btrkeep import __version__
+from btrkeep.backup_states import PARTIAL, RUNNING
+from btrkeep.catalogue import Backup, RunFields
+from btrkeep.config import HostConfig
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
+from btrkeep.pool.locks import Lock
+from btrkeep.pool.room import mount_options
+from btrkeep.pool.syncfs import Syncfs, syncing
+from btrkeep.process.proc import start_time
+from btrkeep.units import format_time
+
+log = logging.getLogger(__name__)
+
+
+class HostRun:
+    """The backup of one host, once. `stopper` may be used from outside at any time."""
+
+    def __init__(self, site: Site, host: HostConfig) -> None:
+        self.site = site
+        self.host = host
+        self.stopper = Stopper()
+        self.stopped_for: str | None = None  # what the record says of it (Record.stopped_for)
+        self.closing = Stopper()  # of the hook `after`, which a first signal lets come to its end
+        self.begin()
+        self.seconds: dict[str, float] = {}
+        self.run_id = 0
+        self.transfer: HostTransfer | None = None
+        self.row: Backup | None = None  # what the catalogue says of `.working` while this run works on it
+        self.ended = False
+
+    def begin(self) -> None:
+        """Has it begin now: it may have waited since it was made."""
+        self.started = self.site.clock.now().replace(microsecond=0)  # what names and backup.json can hold
+        self.begun = time.monotonic()
+
+    def kill(self) -> None:
+        """Stops at once what runs for this host now."""
+        self.stopper.kill()
+        self.closing.kill()
+
+    async def run(self) -> HostResult:
+        """The whole of it. Raises PoolUnusable when no other host can be helped either; everything else becomes a result."""
+        path = self.site.pool.locks / f"host-{self.host.name}"
+        try:
+            with await take_host_lock(path, f"backup of {self.host.name}", format_time(self.started)) as lock:
+                return await self._locked(lock)
+        except LockHeld as error:
+            return HostResult(self.host.name, "locked", error.message)
+
+    async def _locked(self, lock: Lock) -> HostResult:
+        pid = os.getpid()
+        self.run_id = self.site.catalogue.start_run(self.host.name, self.started, pid, start_time(pid), self.site.night)
+        running = self.site.running[self.host.name] = Running(self.host.name, self.run_id, pid=pid)
+        self.site.observer.started(running)
+        deadline = asyncio.get_running_loop().call_later(self.host.deadline, self.stopper.stop, "the deadline has passed")
+        try:
+            return await self._with_hooks(lock, running)
+        except PoolUnusable as error:
+            self._failed(error.message)
+            raise
+        except OperatorError as error:
+            return self._failed(error.message)
+        except OSError as error:
+            result = self._failed(f"this server: {error}")
+            self._see_that_the_pool_works()
+            return result
+        finally:
+            deadline.cancel()
+            self.site.running.pop(self.host.name, None)
+            if not self.ended:  # a bug, which whoever runs many hosts writes to the log
+                self._failed("internal error")
+
+    async def _with_hooks(self, lock: Lock, running: Running) -> HostResult:
+        """`before` may skip or fail the host; `after` runs whenever `before` went through, and its failure is said."""
+        trouble = await hooks.run("before", self.host, self.site.pool, self.stopper, state="")
+        if trouble and trouble.skip:
+            self._finish_run("skipped", trouble.message)
+            return HostResult(self.host.name, "skipped", trouble.message)
+        if trouble:
+            return self._failed(trouble.message)
+        state = "failed"
+        try:
+            result = await self._backup(lock, running)
+            state = result.outcome
+        finally:
+            self.site.running.pop(self.host.name, None)  # its run has ended, so nobody must write progress of it any more
+            late = asyncio.get_running_loop().call_later(self.host.deadline, self.closing.stop, "the deadline has passed")
+            trouble = await hooks.run("after", self.host, self.site.pool, self.closing, state=state)
+            late.cancel()
+        if trouble:
+            error = f"{result.error}; {trouble.message}" if result.error else trouble.message
+            outcome = "failed" if result.good else result.outcome
+            self.site.catalogue.update_run(self.run_id, error=error, outcome=outcome)
+            return replace(result, outcome=outcome, error=error)
+        return result
+
+    async def _backup(self, lock: Lock, running: Running) -> HostResult:
+        if not self.stopper.reason:
+            with syncing(self.site.pool.path) as disk, suppress(working.StoppedEarly):  # from before anything is written until
+                return await self._written(lock, running, disk)  # all of it is on the disk
+        self._finish_run("partial", self.stopper.reason)
+        return HostResult(self.host.name, "partial", self.stopper.reason)
+
+    async def _written(self, lock: Lock, running: Running, disk: Syncfs) -> HostResult:
+        prepared, first = await self._prepare(running, disk)
+        transfer = self.transfer = HostTransfer(self.site, self.host, prepared, lock, self.stopper, running)
+        try:
+            await transfer.run()
+            self.seconds |= transfer.seconds
+            verdict = decide(list(transfer.results.values()))
+            record = self._record(first, transfer, verdict)
+            if verdict.state is not None:
+                return await self._finalise(prepared, record, verdict, transfer, disk)
+        except working.DataLost:
+            raise
+        except Exception as error:
+            if not transfer.writing:  # a process that was given up may still write, so nothing can be said of the files
+                left = replace(first, error=str(error))
+                await asyncio.to_thread(working.leave_after_error, prepared, left, disk)
+            raise
+        return await self._leave_unfinished(prepared, record, verdict, transfer, disk)
+
+    async def _prepare(self, running: Running, disk: Syncfs) -> tuple[Prepared, Record]:
+        site, begun = self.site, time.monotonic()
+        recovered, prepared = await asyncio.to_thread(
+            working.recover_and_prepare, site.pool, self.host, self.started, disk, self.stopper.event.is_set
+        )
+        self.seconds["prepare"] = round(time.monotonic() - begun, 3)
+        if recovered:
+            site.catalogue.drop_backup(self.host.name, None)
+            site.catalogue.put_backup(backup_row(site.pool, recovered, recovered.state))
+        running.expected_files = prepared.base.total("files") if prepared.base else None
+        first = working.first_record(prepared, self.host, self.started)
+        self.row = backup_row(site.pool, first, RUNNING, prepared.id)
+        site.catalogue.put_backup(self.row)
+        return prepared, first
+
+    async def _finalise(
+        self, prepared: Prepared, record: Record, verdict: Verdict, transfer: HostTransfer, disk: Syncfs
+    ) -> HostResult:
+        site = self.site
+        # The sum is the host's word. A lie costs a commit, or room for zeros that are the host's own.
+        literal = record.total("literal") or 0
+        written = not prepared.fresh or literal >= WORTH_DIGGING
+        with_holes = transfer.sparse and literal >= WORTH_COUNTING
+        if written and not transfer.sparse:
+            begun = time.monotonic()
+            with_holes = (await asyncio.to_thread(dig_written, prepared.path, self.stopper.event.is_set)).bytes > 0
+            self.seconds["holes"] = round(time.monotonic() - begun, 3)
+        if with_holes and (data := await asyncio.to_thread(data_written, prepared.path)) < literal:
+            record = replace(record, written=data)
+        _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk)
+        final = replace(final, duration=round(time.monotonic() - self.begun, 3))  # the row knows what the file could not yet
+        row = backup_row(site.pool, final, final.state, prepared.id)
+        fields: RunFields = {**self._run_fields(verdict.error), "finished": self._moment(), "literal_bytes": final.new_bytes or 0}
+        site.catalogue.finish_backup(row, self.run_id, **fields)
+        self.ended = True
+        return self._result(verdict.outcome, final)
+
+    def _record(self, first: Record, transfer: HostTransfer, verdict: Verdict) -> Record:
+        results = tuple(transfer.results.values())
+        spent = time.monotonic() - self.begun
+        return replace(
+            first,
+            state=verdict.state or PARTIAL,
+            finished=self.started + timedelta(seconds=int(spent)),
+            duration=round(spent, 3),
+            attempts=transfer.attempts,
+            paths=results,
+            warnings=tuple(warning for result in results for warning in result.warnings),
+            error=verdict.error,
+            rsync_version=self.site.rsync.version,
+            protocol=transfer.protocol or self.site.rsync.protocol,
+            seconds=self.seconds,
+            version=__version__,
+            stopped_for=None if verdict.state else self.stopped_for,
+        )
+
+    async def _leave_unfinished(
+        self, prepared: Prepared, record: Record, verdict: Verdict, transfer: HostTransfer, disk: Syncfs
+    ) -> HostResult:
+        """What arrived stays for the next run; a `.working` in which nothing arrived goes again."""
+        nothing, lost = prepared.fresh and not transfer.anything_arrived, False
+        try:
+            if nothing:
+                await asyncio.to_thread(working.discard, prepared.path, prepared.uuid)
+            else:
+                await asyncio.to_thread(working.leave, prepared, record, disk)
+        except working.DataLost as error:
+            verdict = replace(verdict, outcome="failed", error=f"{verdict.error}; {error}")
+            record = replace(record, error=verdict.error)
+            nothing, lost = not os.path.lexists(prepared.path), True
+        except OSError as error:  # the same fault once more; a writable `.working` is partial whatever its record says
+            log.warning("%s: %s", prepared.path, error.strerror)
+            nothing = False
+        if nothing:
+            self.site.catalogue.drop_backup(self.host.name, None)
+        else:
+            self.site.catalogue.put_backup(backup_row(self.site.pool, record, PARTIAL, prepared.id))
+        if self.host.optional and transfer.unreachable and not lost:
+            outcome = "skipped"
+        else:
+            outcome = "failed" if nothing and not self.stopper.reason else verdict.outcome
+        self._finish_run(outcome, verdict.error)
+        self.row = None
+        if lost or any(result.outcome is Outcome.FAULT for result in record.paths):
+            self._see_that_the_pool_works()
+        return self._result(outcome, record)
+
+    def _see_that_the_pool_works(self) -> None:
+        """A host's words cannot end the night; the pool's own state can. Raises PoolUnusable."""
+        if "ro" in mount_options(self.site.pool.path):
+            raise PoolUnusable(
+                f"{self.site.pool.path} has become read-only", "look at the kernel's messages (dmesg) before anything else"
+            )
+
+    def _failed(self, error: str) -> HostResult:
+        self._finish_run("failed", error)
+        if self.row and os.path.lexists(self.site.pool.working(self.host.name)):  # it stays, and nobody works on it
+            self.site.catalogue.put_backup(replace(self.row, state=PARTIAL))
+        elif self.row:
+            self.site.catalogue.drop_backup(self.host.name, None)
+        return HostResult(self.host.name, "failed", error, seconds=time.monotonic() - self.begun)
+
+    def _finish_run(self, outcome: str, error: str | None) -> None:
+        fields: RunFields = {**self._run_fields(error), "finished": self._moment(), "outcome": outcome}
+        self.site.catalogue.finish_run(self.run_id, **fields)
+        self.ended = True
+
+    def _moment(self) -> datetime:
+        """Now, on the clock that this run began with."""
+        return self.started + timedelta(seconds=time.monotonic() - self.begun)
+
+    def _run_fields(self, error: str | None) -> RunFields:
+        """What the run's row says; rsync's part of it once there was an rsync."""
+        if self.transfer is None:
+            return {"error": error, "rsync_version": self.site.rsync.version}
+        return {**self.transfer.run_fields(), "error": error, "rsync_version": self.site.rsync.version}
+
+    def _result(self, outcome: str, record: Record) -> HostResult:
+        return HostResult(
+            self.host.name,
+            outcome,
+            record.error,
+            record.name,
+            record.files,
+            record.total("bytes"),
+            record.new_bytes,
+            time.monotonic() - self.begun,
+            record.attempts,
+            record.warnings,
+        )

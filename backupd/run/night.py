@@ -1,0 +1,352 @@
+"""Many hosts, a few at a time: who runs next, when nothing new may start, and how everything stops.
+
+The decisions (`plan`) are pure; `Night` carries them out in one asyncio loop.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from backupd.actions.discard import Unfinished, all_unfinished, give_up, more_room, room_came_back
+from backupd.repo import backup_json as records
+from backupd.run.context import HostResult, Running, Site
+from backupd.run.host import HostRun
+from backupd.run.ledger import Ledger
+from backupd.run.scarcity import Scarcity, too_little_room
+from backupd.run.slots import Places, slots_of
+from btrkeep.catalogue import HostFacts, Progress
+from btrkeep.config import Config, HostConfig
+from btrkeep.decisions.due import is_due, is_late, next_window, window_end
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.room import read_room
+from btrkeep.process.proc import start_time
+from btrkeep.units import counted, format_size, format_time
+
+log = logging.getLogger(__name__)
+
+_PROGRESS_PAUSE = 2.0
+_ROOM_PAUSE = 1.0
+_TOO_MUCH = "leave some of it out (`exclude`), expire backups, or give the pool more room; a later run discards it for the others"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A host and whether this run takes it, with the reason. `bound`: its window binds this run."""
+
+    host: HostConfig
+    runs: bool
+    reason: str
+    bound: bool = False
+
+
+def plan(
+    config: Config,
+    facts: Mapping[str, HostFacts],
+    now: datetime,
+    *,
+    names: Sequence[str] = (),
+    everything: bool = False,
+    catch_up: bool = False,
+) -> list[Planned]:
+    """What a run would do, in the order it would do it. Raises UsageError for a name that is not configured.
+
+    Whoever was tried longest ago comes first, so that a host which fails or takes long cannot starve the others.
+    """
+    if names:
+        return [_named(config, name) for name in dict.fromkeys(names)]
+    hosts = [host for host in config.hosts.values() if host.enabled]
+    hosts.sort(key=lambda host: _last_try(facts.get(host.name)))
+    if everything:
+        return [Planned(host, True, "asked for with --all") for host in hosts]
+    return [_of_the_night(host, facts.get(host.name), config.pool.zone, now, catch_up) for host in hosts]
+
+
+def _run(transfers: int, whose: str = "") -> str:
+    """ "1 transfer runs", "2 transfers of the group dmz run"."""
+    return f"{counted(transfers, 'transfer')}{whose} {'runs' if transfers == 1 else 'run'}"
+
+
+def _named(config: Config, name: str) -> Planned:
+    if name not in config.hosts:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, config.hosts, 1)
+        raise UsageError(f"no host {name} is configured", f"did you mean {near[0]}?" if near else f"look at {config.file}")
+    return Planned(config.hosts[name], True, "asked for by name")
+
+
+def _last_try(facts: HostFacts | None) -> int:
+    return facts.last_run or 0 if facts else 0
+
+
+def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime, catch_up: bool) -> Planned:
+    last = facts.last_complete if facts else None
+    due = is_due(last, host.every, host.window, zone, now)
+    if not due.due or host.window is None:
+        return Planned(host, due.due, due.reason)
+    if window_end(host.window, zone, now):
+        return Planned(host, True, due.reason, bound=True)
+    if catch_up and is_late(last, host.every, now):
+        return Planned(host, True, f"{due.reason}; --catch-up ignores the window {host.window}")
+    return Planned(
+        host, False, f"due, but outside the window {host.window}, which opens {format_time(next_window(host.window, zone, now))}"
+    )
+
+
+class NoRoom(PoolUnusable):
+    """Too little room for another transfer; those that run may come to their end."""
+
+
+class Night:
+    """Runs the planned hosts. `stop` and `kill` may be called at any time (from a signal handler of the loop).
+
+    `waits`: no host begins while other runs have all places of the pool or of its group.
+
+    A host that was stopped for want of room, in an earlier run, gives its room to the others when they need it, and goes last.
+    """
+
+    def __init__(self, site: Site, planned: Sequence[Planned], *, waits: bool = False) -> None:
+        self.site = site
+        self.waits = waits
+        self.waiting = [entry for entry in planned if entry.runs]
+        self.runs: dict[str, HostRun] = {}
+        self.results: list[HostResult] = []
+        self.reason: str | None = None
+        self.unusable: PoolUnusable | None = None
+        self._changed = asyncio.Condition()
+        self._room_seen = 0.0
+        self._making_room = asyncio.Lock()
+        self._last: set[str] = set()
+
+    def stop(self, reason: str) -> None:
+        """Nothing new starts; what runs is stopped cleanly and keeps what it has."""
+        self.reason = self.reason or reason
+        for run in self.runs.values():
+            run.stopper.stop(reason)
+
+    def kill(self) -> None:
+        """Stops all transfers at once."""
+        for run in self.runs.values():
+            run.kill()
+
+    async def run(self) -> list[HostResult]:
+        """The results, in the order in which hosts ended. Afterwards `unusable` says whether the pool ended it."""
+        self.site.observer.begin([entry.host.name for entry in self.waiting])
+        at_a_time = max(1, min(self.site.config.backup.concurrency, len(self.waiting)))
+        # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(at_a_time, "host"))
+        scarcity = Scarcity(self.site.pool.path, self.site.config, self._transfers, self._stop_for_room)
+        beside = [asyncio.create_task(self._tick()), asyncio.create_task(scarcity.run())]
+        try:
+            await asyncio.gather(*(self._worker() for _ in range(at_a_time)))
+        finally:
+            for task in beside:
+                task.cancel()
+            self.site.observer.end(trouble=self._is_in_trouble())
+        return self.results
+
+    def _is_in_trouble(self) -> bool:
+        """Whether an error is told afterwards: of the pool, or of the catalogue."""
+        catalogue = self.site.catalogue
+        return self.unusable is not None or (isinstance(catalogue, Ledger) and catalogue.trouble is not None)
+
+    async def _worker(self) -> None:
+        while entry := await self._next():
+            try:
+                await self._one(entry)
+            except NoRoom as error:
+                self._nothing_starts(error)
+            except PoolUnusable as error:
+                self.unusable = self.unusable or error
+                self.stop(error.message)
+            async with self._changed:
+                self._changed.notify_all()
+
+    def _nothing_starts(self, error: NoRoom) -> None:
+        self.unusable = self.unusable or error
+        self.reason = self.reason or error.message
+
+    def _transfers(self) -> dict[int, str]:
+        """The hosts that are being transferred, by the process group of that."""
+        runs = {host: run.stopper.group for host, run in self.runs.items() if run.transfer}
+        return {group.pid: host for host, group in runs.items() if group}
+
+    def _stop_for_room(self, host: str, why: str) -> None:
+        """The host's transfer keeps what it has, and nothing new starts."""
+        self._nothing_starts(NoRoom(f"{host} was stopped: {why}", f"{_TOO_MUCH}, `backupd discard {host}` now"))
+        run = self.runs[host]
+        if not run.stopper.reason:  # one that is being stopped for another reason must not be discarded for this one
+            run.stopped_for = records.ROOM
+        run.stopper.stop(why)
+
+    async def _next(self) -> Planned | None:
+        """The first waiting host whose group has a place; waits for one while others run."""
+        async with self._changed:
+            while self.waiting and not self.reason:
+                if entry := self._first_with_place():
+                    self.waiting.remove(entry)
+                    self.runs[entry.host.name] = HostRun(self.site, entry.host)
+                    return entry
+                await self._changed.wait()
+        return None
+
+    def _first_with_place(self) -> Planned | None:
+        """Those that go last do so when no other waits."""
+        first = [entry for entry in self.waiting if entry.host.name not in self._last] or self.waiting
+        return next((entry for entry in first if self._group_has_place(entry.host)), None)
+
+    def _group_has_place(self, host: HostConfig) -> bool:
+        group = self.site.config.groups.get(host.group or "")
+        if group is None or group.concurrency is None:
+            return True
+        return sum(run.host.group == host.group for run in self.runs.values()) < group.concurrency
+
+    async def _one(self, entry: Planned) -> None:
+        host = entry.host
+        run = self.runs[host.name]
+        closing = None
+        try:
+            if entry.bound and host.window:
+                now = self.site.clock.now()
+                end = window_end(host.window, self.site.config.pool.zone, now)
+                if end is None:
+                    self._tell(HostResult(host.name, "skipped", f"its window {host.window} closed before its turn came"))
+                    return
+                closing = asyncio.get_running_loop().call_later(
+                    (end - now).total_seconds(), run.stopper.stop, f"the window {host.window} has closed"
+                )
+            with Places(self.site.pool.locks, f"backup of {host.name}", format_time(run.started)) as places:
+                if await self._has_place(run, places) and await self._has_room(entry, run):
+                    result = await self._guarded(run)
+                    if not result.good:
+                        self._room_seen = 0.0  # it may be the pool that is full now
+                    self._tell(result)
+        finally:
+            if closing:
+                closing.cancel()
+            del self.runs[host.name]
+
+    async def _has_place(self, run: HostRun, places: Places) -> bool:
+        """Whether the host may begin now. A run that waits does so; another has it begin although too many run, and says so."""
+        wanted, name, said = slots_of(self.site.config, run.host), run.host.name, self.site.observer.notice
+        if not self.waits:
+            if missing := places.take(wanted):
+                said(f"{name} is one more than `concurrency`{missing.whose} allows: {_run(missing.count)} (--wait waits)")
+            return True
+        if await places.wait(
+            wanted,
+            run.stopper,
+            lambda: self.reason is not None,
+            lambda missing: said(f"{name} waits for its turn: {_run(missing.count, missing.whose)} already"),
+        ):
+            run.begin()
+            return True
+        if not self.reason:  # its window has closed
+            self._tell(HostResult(name, "skipped", run.stopper.reason))
+        return False
+
+    async def _has_room(self, entry: Planned, run: HostRun) -> bool:
+        """Whether the host may begin; when not, it goes last or was stopped. Raises NoRoom when there is none to be had."""
+        async with self._making_room:
+            while why := self._too_little_room():
+                if self.reason or run.stopper.reason:  # also while another host waited for room
+                    if not self.reason:  # its window has closed
+                        self._tell(HostResult(entry.host.name, "skipped", run.stopper.reason))
+                    return False
+                found = await asyncio.to_thread(all_unfinished, self.site.pool)
+                if entry.host.name in self._last or any(one.for_room and one.host == entry.host.name for one in found):
+                    self._go_last(entry, NoRoom(why, more_room(found)))
+                    return False
+                given_up = next((one for one in found if one.for_room and self._give_up(one)), None)
+                if given_up is None:
+                    raise NoRoom(why, more_room(found))
+                came_back = await room_came_back(self.site.pool, given_up, self._is_room, run.stopper.event.is_set)
+                if not came_back and not run.stopper.reason:
+                    raise NoRoom(why, f"what {given_up.host} had is deleted, but not gone yet: wait (`backupd progress`)")
+        return True
+
+    def _go_last(self, entry: Planned, error: NoRoom) -> None:
+        """A host that had too much itself takes no other's room. Raises that error when all others had their turn."""
+        self._last.add(entry.host.name)
+        if all(other.host.name in self._last for other in self.waiting):
+            raise error
+        self.waiting.append(entry)
+
+    def _give_up(self, one: Unfinished) -> bool:
+        """Whether it was discarded: not when somebody works on it, or when it is not what it was."""
+        try:
+            lock = take_lock(self.site.pool.locks / f"host-{one.host}", "discarding", format_time(self.site.clock.now()))
+        except LockHeld:
+            return False
+        with lock:
+            if not give_up(one):
+                return False
+            self.site.catalogue.drop_backup(one.host, None)
+        self._last.add(one.host)
+        self.site.observer.notice(
+            f"{one.host} was unfinished and took {format_size(one.size)}: discarded, so that others have room"
+        )
+        return True
+
+    def _is_room(self) -> bool:
+        return not self._too_little_room()
+
+    def _too_little_room(self) -> str:
+        """Why no transfer may start, or nothing. Raises PoolUnusable. The kernel is not asked more often than once a second."""
+        if time.monotonic() - self._room_seen < _ROOM_PAUSE:
+            return ""
+        try:
+            room = read_room(self.site.pool.path)
+        except OSError as error:
+            raise PoolUnusable(f"{self.site.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)") from error
+        if reason := too_little_room(room, self.site.config):
+            return reason
+        self._room_seen = time.monotonic()
+        return ""
+
+    async def _guarded(self, run: HostRun) -> HostResult:
+        """A bug met by one host must not cost the others their night: it is logged with its traceback and counted as failed."""
+        try:
+            return await run.run()
+        except (PoolUnusable, asyncio.CancelledError):
+            raise
+        except OperatorError as error:  # such as a catalogue that cannot be written
+            return HostResult(run.host.name, "failed", error.message)
+        except Exception as error:
+            log.exception("internal error while %s was backed up", run.host.name)
+            return HostResult(run.host.name, "failed", f"internal error: {error!r}")
+
+    def _tell(self, result: HostResult) -> None:
+        self.results.append(result)
+        self.site.observer.finished(result)
+
+    async def _tick(self) -> None:
+        """Writes down how far the running transfers are, for `status` and the dashboard."""
+        while True:
+            await asyncio.sleep(_PROGRESS_PAUSE)
+            try:
+                for running in self.site.running.values():
+                    self.site.catalogue.put_progress(self._progress_of(running))
+            except OperatorError as error:  # it is for looking at only; what matters says so itself
+                log.warning("progress is not written: %s", error.message)
+
+    def _progress_of(self, running: Running) -> Progress:
+        return Progress(
+            host=running.host,
+            run_id=running.run_id,
+            pid=running.pid,
+            pid_started=start_time(running.pid),
+            path=running.path,
+            files_done=running.files,
+            files_total=running.expected_files,
+            bytes=running.bytes,
+            rate=running.rate,
+            share=running.share,
+            updated=self.site.clock.now(),
+        )

@@ -1,0 +1,157 @@
+"""Room while transfers run: the one that grows fastest is stopped before the pool is full, and keeps what it has.
+
+A quarter of `min_free` is kept for what must be written whatever happens: records of the others, notes of expiry, metadata. A stop
+gives no room back, so after each one the others may use half of what is left before the next one is stopped.
+
+How much a transfer writes is the kernel's word (/proc/PID/io), never rsync's, which is its host's.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from btrkeep.config import Config
+from btrkeep.decisions.pool_room import for_metadata, lacks_room, least_metadata
+from btrkeep.pool.room import Room, read_room
+from btrkeep.process.proc import members
+from btrkeep.units import format_size
+
+log = logging.getLogger(__name__)
+
+_PART = 4  # of min_free, and of the room for metadata below which nothing starts
+_SHORTEST, _LONGEST = 0.1, 5.0  # seconds between two looks
+_FASTEST = 128 << 20  # bytes per second, at least, that a pool is thought to be filled with
+_REACTION = 0.5  # seconds in which a transfer goes on, from a look to its end
+_OVER = 3.0  # seconds over which growth is measured
+_KEPT = "a quarter of min_free, or half of what an earlier stop left"
+_GOING = 15.0  # seconds for a stopped transfer to end: it is killed after ten
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Bytes of room, for data and for metadata, below which a transfer is stopped."""
+
+    data: int
+    metadata: int
+
+
+def too_little_room(room: Room, config: Config) -> str:
+    """Why no new transfer may start, or nothing."""
+    return lacks_room(room, config.pool.min_free)
+
+
+def first_level(room: Room, config: Config) -> Level:
+    """The level of a night in which nothing was stopped yet."""
+    return Level(config.pool.min_free.bytes_of(room.total) // _PART, least_metadata(room.total) // _PART)
+
+
+def next_level(room: Room, level: Level) -> Level:
+    """The level after a transfer was stopped at `level`: the others may use half of what is left."""
+    return Level(min(level.data, room.available // 2), min(level.metadata, for_metadata(room) // 2))
+
+
+def running_out(room: Room, level: Level, rate: float = 0.0) -> str:
+    """Why a transfer has to be stopped, or nothing. `rate`: bytes per second by which the room becomes less.
+
+    A pool without `min_free` may be filled to the brim.
+    """
+    if level.data and room.available - rate * _REACTION < level.data:
+        speed = "" if room.available < level.data else f" and become less by {format_size(round(rate))}/s"
+        kept = f"{format_size(level.data)} are kept ({_KEPT})"
+        return f"the pool has too little room: {format_size(room.available)} are left ({room}){speed}, {kept}"
+    left = for_metadata(room)
+    if left < level.metadata:
+        return f"the pool has too little room for metadata: {format_size(left)} are left, {format_size(level.metadata)} are kept"
+    return ""
+
+
+def next_look(room: Room, level: Level, rate: float) -> float:
+    """Seconds until the next look: a fraction of what it takes to come to the level, at `rate` or the speed of fast disks."""
+    left = min(room.available - level.data, _PART * (for_metadata(room) - level.metadata))
+    return min(_LONGEST, max(_SHORTEST, left / (_PART * max(rate, _FASTEST))))
+
+
+def fastest(grown: Mapping[str, int]) -> str:
+    """The host whose transfer wrote most; of equals the first by name."""
+    return min(grown, key=lambda host: (-grown[host], host))
+
+
+class Growth:
+    """What the transfers of each host have written, in bytes: in all, and lately."""
+
+    def __init__(self) -> None:
+        self.total: dict[str, int] = {}
+        self._of_process: dict[int, int] = {}
+        self._before: deque[tuple[float, dict[str, int]]] = deque()
+
+    def look(self, groups: Mapping[int, str], now: float) -> dict[str, int]:
+        """What each host wrote lately; `groups`: the hosts by the process groups of their transfers."""
+        found = members(*groups)
+        for one in found:
+            host = groups[one.group]
+            more = max(0, one.written - self._of_process.get(one.pid, 0))
+            self.total[host] = self.total.get(host, 0) + more
+        self._of_process = {one.pid: one.written for one in found}
+        while len(self._before) > 1 and now - self._before[1][0] >= _OVER:
+            self._before.popleft()
+        before = self._before[0][1] if self._before else {}
+        self._before.append((now, dict(self.total)))
+        return {host: self.total.get(host, 0) - before.get(host, 0) for host in groups.values()}
+
+
+class Scarcity:
+    """Looks at the room of a pool as long as transfers run.
+
+    `groups` gives the hosts by the process groups of their transfers. `stop` is told a host and why it has to be stopped, with what
+    it wrote.
+    """
+
+    def __init__(
+        self, pool: Path, config: Config, groups: Callable[[], Mapping[int, str]], stop: Callable[[str, str], None]
+    ) -> None:
+        self.pool = pool
+        self.config = config
+        self.groups = groups
+        self.stop = stop
+        self.level: Level | None = None
+        self.growth = Growth()
+        self._seen: tuple[float, int] | None = None
+
+    async def run(self) -> None:
+        """Until it is cancelled. A bug is logged with its traceback, and does not end it: nobody waits for it who would notice."""
+        while True:
+            pause = _LONGEST
+            try:
+                pause = await self._look()
+            except OSError as error:  # who starts the next transfer looks too, and says what is wrong with the pool
+                log.warning("%s: its room cannot be seen: %s", self.pool, error.strerror)
+            except Exception:
+                log.exception("%s: its room cannot be seen", self.pool)
+            await asyncio.sleep(pause)
+
+    async def _look(self) -> float:
+        room, now = read_room(self.pool), time.monotonic()
+        level = self.level = self.level or first_level(room, self.config)
+        groups = self.groups()
+        grown, rate = self.growth.look(groups, now), self._rate(room, now)
+        if grown and (why := running_out(room, level, rate)):
+            host = fastest(grown)
+            self.stop(host, f"{why}; it wrote {format_size(self.growth.total.get(host, 0))}, and grew fastest")
+            await self._ended(next(group for group, name in groups.items() if name == host))
+            self.level = next_level(read_room(self.pool), level)
+            return _SHORTEST
+        return next_look(room, level, rate)
+
+    async def _ended(self, group: int) -> None:
+        end = time.monotonic() + _GOING
+        while group in self.groups() and time.monotonic() < end:
+            await asyncio.sleep(_SHORTEST)
+
+    def _rate(self, room: Room, now: float) -> float:
+        """Bytes per second by which the room became less since the last look."""
+        before, self._seen = self._seen, (now, room.available)
+        return max(0.0, (before[1] - room.available) / max(0.001, now - before[0])) if before else 0.0

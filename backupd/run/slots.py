@@ -1,0 +1,103 @@
+"""The places that transfers have in a pool: `concurrency` of them, and a group's own, whoever starts the transfers.
+
+A place is a lock, so a run that is killed frees it. rsync does not inherit it: what a killed run leaves behind is ended by the next
+run of that host, and must not keep a place until then. Whoever waits takes a turn at looking, by one more lock, so that a night
+with its next host ready does not always come first.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from backupd.rsync.process import Stopper
+from btrkeep.config import Config, HostConfig
+from btrkeep.errors import LockHeld
+from btrkeep.pool.locks import Lock, take_lock
+
+_LOOK = 0.5  # seconds
+_PATIENCE = 120  # looks; then it is looked without a turn: whoever has it may be stopped (Ctrl-Z)
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """So many places; `name` begins the names of their locks, and `whose` says whose they are."""
+
+    name: str
+    count: int
+    whose: str
+
+    def take(self, locks: Path, what: str, since: str) -> Lock | None:
+        """A place that is free, or None. Raises PoolUnusable."""
+        for number in range(self.count):
+            if lock := _tried(locks / f"{self.name}-{number}", what, since):
+                return lock
+        return None
+
+
+def slots_of(config: Config, host: HostConfig) -> tuple[Slots, ...]:
+    """A transfer of the host needs one of each, and takes them in this order as all others do: none waits for one that waits."""
+    group = config.groups.get(host.group or "")
+    own = (Slots(f"slot-of-{host.group}", group.concurrency, f" of {host.group}"),) if group and group.concurrency else ()
+    return (*own, Slots("slot", config.backup.concurrency, ""))
+
+
+class Places:
+    """One of each, of a host's run. `release` gives them back, as the end of a context does."""
+
+    def __init__(self, locks: Path, what: str, since: str) -> None:
+        self._locks, self._what, self._since = locks, what, since
+        self._held: list[Lock] = []
+
+    def take(self, wanted: Sequence[Slots]) -> Slots | None:
+        """Takes what is free; gives the first of which nothing was. Raises PoolUnusable."""
+        missing = [slots for slots in wanted if not self._take(slots)]
+        return missing[0] if missing else None
+
+    async def wait(
+        self, wanted: Sequence[Slots], stopper: Stopper, given_up: Callable[[], bool], say: Callable[[Slots], None]
+    ) -> bool:
+        """Waits until it has one of each; False when it was stopped or given up before. `say` is called once for what it waits for.
+
+        Raises PoolUnusable.
+        """
+        for slots in wanted:
+            turn, looks = self._turn(slots), 0
+            try:
+                while (turn is None and looks < _PATIENCE) or not self._take(slots):
+                    if not looks:
+                        say(slots)
+                    looks += 1
+                    await stopper.sleep(_LOOK)
+                    if stopper.reason or given_up():
+                        return False
+                    turn = turn or self._turn(slots)
+            finally:
+                if turn is not None:
+                    turn.release()
+        return True
+
+    def _turn(self, slots: Slots) -> Lock | None:
+        return _tried(self._locks / f"{slots.name}-turn", self._what, self._since)
+
+    def _take(self, slots: Slots) -> bool:
+        if lock := slots.take(self._locks, self._what, self._since):
+            self._held.append(lock)
+        return lock is not None
+
+    def release(self) -> None:
+        """Gives all of them back."""
+        while self._held:
+            self._held.pop().release()
+
+    def __enter__(self) -> "Places":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _tried(path: Path, what: str, since: str) -> Lock | None:
+    try:
+        return take_lock(path, what, since)
+    except LockHeld:
+        return None

@@ -1,0 +1,187 @@
+"""All source paths of one host, through rsync: passes, attempts, and which paths another attempt is worth."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from backupd.repo.backup_json import DATA
+from backupd.repo.hardlinks import Stopped, split
+from backupd.rsync.command import Pass, passes, rsync_command
+from backupd.rsync.meaning import Kind, Meaning, meaning
+from backupd.rsync.output import Output, bounded
+from backupd.rsync.process import Ended, Stopper, transfer
+from backupd.run.context import Running, Site
+from backupd.run.unlisted import files_below
+from backupd.run.verdict import Limits, Outcome, PathResult, enough_below, judge
+from backupd.run.work_subvolume import Prepared, drop_other_paths
+from btrkeep.catalogue import RunFields
+from btrkeep.config import HostConfig
+from btrkeep.pool.locks import Lock
+from btrkeep.pool.subvolume import commit, inodes_made
+from btrkeep.units import format_size
+
+_FLOWS = ("created", "deleted", "transferred", "transferred_bytes", "literal", "matched", "sent", "received")
+_LONGEST_PAUSE = 300.0
+MAY_SAY = 64 << 20
+"""Bytes that a host may have printed in a run, whatever it has."""
+_FOR_EACH_FILE = 256
+_LINE = 100  # bytes that take as long to read as a line takes beside its bytes
+
+
+class HostTransfer:
+    """The transfers of one run. Afterwards: `results` by path in the configured order, and what was written."""
+
+    def __init__(self, site: Site, host: HostConfig, prepared: Prepared, lock: Lock, stopper: Stopper, running: Running) -> None:
+        self.site = site
+        self.host = host
+        self.prepared = prepared
+        self.lock = lock
+        self.stopper = stopper
+        self.running = running
+        self.results: dict[str, PathResult] = {}
+        self.seconds = {"rsync": 0.0}
+        self.attempts = 0
+        self.protocol: int | None = None
+        self.sparse = prepared.base is None
+        self._last: Ended | None = None
+        self._said_bytes = 0
+        self._may_say = MAY_SAY
+        self.writing = False  # whether an rsync was started of which nobody has seen that all its processes are gone
+        self._said: dict[str, tuple[str, ...]] = {}
+
+    async def run(self) -> None:
+        """All paths, and again those whose connection broke, up to `attempts` times with growing pauses."""
+        pending: Sequence[str] = self.host.paths
+        for attempt in range(1, self.host.attempts + 1):
+            self.attempts = attempt
+            pending = await self._attempt(pending)
+            if not pending or attempt == self.host.attempts or not self._worth_another():
+                break
+            await self.stopper.sleep(min(_LONGEST_PAUSE, self.site.retry_pause * 3 ** (attempt - 1)))
+        self.results = {path: self.results[path] for path in self.host.paths}
+
+    async def _attempt(self, paths: Sequence[str]) -> list[str]:
+        """One go over `paths`; those that are still unfinished. A path that breaks does not keep the others from their turn."""
+        for number, path in enumerate(paths):
+            result = self.results[path] = await self._path(path)
+            if result.outcome is Outcome.FAULT or self.stopper.reason or self.unreachable:
+                for rest in paths[number + 1 :]:
+                    self.results.setdefault(rest, PathResult(rest, Outcome.UNFINISHED, result.reason))
+                break
+        return [path for path in paths if self.results[path].outcome is Outcome.UNFINISHED]
+
+    async def _path(self, path: str) -> PathResult:
+        """One source path through all its passes, or to the first that does not come to its end.
+
+        The last pass looks at everything, so what it says is all that there is to say.
+        """
+        earlier = self.results.get(path)
+        numbers = {key: count for key, count in earlier.numbers.items() if key in _FLOWS} if earlier else {}
+        begun, linked = time.monotonic(), earlier is not None
+        for one_pass in passes(self.host.inplace, based=not self.sparse):
+            if linked:  # an rsync has made hard links here already, and the host may have broken one since
+                await asyncio.to_thread(_split_again, self.prepared, path, self.stopper.event.is_set)
+            ended = await self._rsync(path, one_pass)
+            linked = True
+            _add(numbers, ended.output)
+            result = await self._judge(path, ended, numbers, time.monotonic() - begun)
+            if result.outcome.rank > Outcome.SUSPECT.rank:
+                break
+        self._said[path] = tuple(ended.messages.last)
+        self.running.finish_path()
+        return result
+
+    async def _rsync(self, path: str, one_pass: Pass) -> Ended:
+        if self._last:
+            await asyncio.to_thread(drop_other_paths, self.prepared.path / DATA, self.host.paths)
+        data = str(self.prepared.path / DATA)
+        command = rsync_command(self.host, self.site.config.ssh, path, data, one_pass, self.site.buckets(self.host))
+        self.running.path = path
+        self.writing = True
+        ended = self._last = await transfer(command, self.lock, self.stopper, self.host.stall, self.running.take, self._heard)
+        self.writing = False
+        self.protocol = ended.output.protocol or self.protocol
+        self.seconds["rsync"] = round(self.seconds["rsync"] + ended.seconds, 3)
+        return ended
+
+    def _heard(self, data: bytes) -> bool:
+        """Whether it shall be read. Stops a host that prints without end, as a sender can have anything printed.
+
+        rsync prints some 80 bytes for each file that it writes, and a line for each that cannot be read. So much more than that is
+        allowed for each file that the backup can have, which the filesystem knows.
+        """
+        self._said_bytes += len(data) + _LINE * data.count(b"\n")
+        if self._said_bytes > self._may_say:
+            with suppress(OSError):  # such as on a full pool
+                self._may_say = MAY_SAY + _FOR_EACH_FILE * self.attempts * inodes_made(self.prepared.path)
+        enough = self._said_bytes > self._may_say
+        if enough:
+            self.stopper.stop(f"the host prints without end: more than {format_size(self._may_say)}, which is not read any further")
+        return not enough
+
+    async def _judge(self, path: str, ended: Ended, numbers: Mapping[str, int], seconds: float) -> PathResult:
+        based_on = self.prepared.base.path(path) if self.prepared.base else None
+        limits = Limits(self.host.shrink_limit, self.host.unreadable_limit)
+        complete, before = numbers if ended.output.numbers else {}, based_on.numbers if based_on else None
+        below = 0
+        if unlisted := ended.messages.unlisted:
+            enough = enough_below(ended.messages, complete, limits)
+            stopped = self.stopper.event.is_set
+            below, unknown = await asyncio.to_thread(files_below, self.prepared.path, path, unlisted, enough, stopped)
+            ended.messages.unlisted_beyond += unknown
+            if unknown and not ended.stopped:
+                ended = replace(ended, stopped=self.stopper.reason)  # if that was why
+        result = judge(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below)
+        if ended.stopped:
+            result = replace(result, outcome=Outcome.UNFINISHED, reason=f"{path}: {ended.stopped}")
+        return replace(result, numbers=dict(numbers))
+
+    @property
+    def _means(self) -> Meaning | None:
+        return meaning(self._last.exit_code, self._last.messages.last) if self._last else None
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether the last rsync did not even reach the host."""
+        return self._means is not None and self._means.unreachable
+
+    @property
+    def anything_arrived(self) -> bool:
+        """Whether `.working`, which was new, may hold anything that this run brought."""
+        if any(result.numbers.get("received", 0) > 0 for result in self.results.values()):
+            return True
+        return self.protocol is not None and (not self.sparse or any((self.prepared.path / DATA).iterdir()))
+
+    def _worth_another(self) -> bool:
+        if self.stopper.reason or any(result.outcome is Outcome.FAULT for result in self.results.values()):
+            return False
+        return self._means is not None and self._means.kind is not Kind.HOST and not (self.host.optional and self.unreachable)
+
+    def run_fields(self) -> RunFields:
+        """What the run's row says of rsync: the worst path's exit status, the sums of all."""
+        results = list(self.results.values())
+        worst = max(results, key=lambda result: result.outcome.rank, default=None)
+        return {
+            "attempts": self.attempts,
+            "exit_code": worst.exit_code if worst else None,
+            "meaning": worst.meaning if worst else None,
+            "last_lines": self._said.get(worst.path, ()) if worst else (),
+            "literal_bytes": bounded(sum(result.numbers.get("literal", 0) for result in results)),
+            "matched_bytes": bounded(sum(result.numbers.get("matched", 0) for result in results)),
+            "received_bytes": bounded(sum(result.numbers.get("received", 0) for result in results)),
+            "protocol": self.protocol,
+        }
+
+
+def _split_again(prepared: Prepared, path: str, stopped: Stopped) -> None:
+    commit(prepared.path)  # the tree search sees committed inodes only
+    split(prepared.path, under=path, stopped=stopped)
+
+
+def _add(numbers: dict[str, int], output: Output) -> None:
+    """Flows add up over passes and attempts, the rest is as the last whole list had it. A killed rsync told only its progress."""
+    found = output.numbers or {"literal": output.progress.bytes, "received": output.progress.bytes}
+    for key, count in found.items():
+        numbers[key] = bounded(numbers.get(key, 0) + count) if key in _FLOWS else count

@@ -1,0 +1,41 @@
+"""The mark of a `.working` whose files are all on the disk, so that the next run may go by their times and sizes.
+
+It is set when a sync that tells of lost data has returned, after the last rsync and everything it started is gone; and it is taken
+away, for good, before the next one writes. So it needs to know of no boot and no mount: a `.working` without it was left by a kill,
+a power cut, a disk that lost data, or a version that knew of no mark.
+
+It is an extended attribute of the subvolume: to set one takes no room for data, so it works on a full pool, and it is there as a
+whole or not at all. It names the run that set it, by what backup.json says of that run: a version that knows of no mark writes
+another there.
+"""
+
+import os
+from pathlib import Path
+
+from backupd.repo.backup_json import Record
+from btrkeep.units import format_time
+
+MARK = "user.btrkeep.synced"
+
+
+def mark_synced(subvolume: Path, record: Record) -> None:
+    """Sets the mark for the run of that record. Raises OSError."""
+    os.setxattr(subvolume, MARK, _of(record), follow_symlinks=False)
+
+
+def is_synced(subvolume: Path, record: Record) -> bool:
+    """Whether the run of that record, which is the subvolume's, has set it."""
+    try:
+        return os.getxattr(subvolume, MARK, follow_symlinks=False) == _of(record)
+    except OSError:  # there is none
+        return False
+
+
+def take_mark(subvolume: Path) -> None:
+    """Removes the mark; the sync that follows makes that durable. Raises OSError."""
+    if MARK in os.listxattr(subvolume, follow_symlinks=False):
+        os.removexattr(subvolume, MARK, follow_symlinks=False)
+
+
+def _of(record: Record) -> bytes:
+    return format_time(record.started).encode()

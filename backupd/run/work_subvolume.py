@@ -1,0 +1,498 @@
+"""The subvolume of a run: where it comes from, how it becomes final, what is done with one that was left behind.
+
+Every function here is one small step that may be killed anywhere: what it leaves is either what was before, or what
+`recover` and `prepare` of the next run understand. Blocking; meant to be called in a thread.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from backupd.repo import backup_json as records
+from backupd.repo.backup_json import DATA, Record
+from backupd.repo.hardlinks import STAGING, Stopped, split
+from backupd.repo.notes_json import Notes, effective_state, read_notes
+from backupd.run.doubt import doubt, drop_doubted
+from backupd.run.synced import is_synced, mark_synced, take_mark
+from btrkeep.backup_states import COMPLETE, FAILED, FINAL, PARTIAL, RUNNING
+from btrkeep.config import HostConfig
+from btrkeep.errors import OperatorError
+from btrkeep.pool.atomic import link_atomically, with_reserve
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.subvolume import Subvolume, create, delete, describe, set_read_only, snapshot
+from btrkeep.pool.syncfs import Syncfs
+from btrkeep.process.programs import run
+from btrkeep.units import backup_name, counted, parse_backup_name, printable
+
+log = logging.getLogger(__name__)
+
+_CLOCK_TOLERANCE = timedelta(minutes=5)
+LATEST = "latest"
+"""The newest complete backup of a host: the name of a symlink in its folder, and in commands."""
+
+
+class FinalBackup(NamedTuple):
+    """A final backup of ours, as it lies in the pool."""
+
+    path: Path
+    subvolume: Subvolume
+    record: Record
+
+
+class NotOurs(OperatorError):
+    """Something lies where a backup of ours should be; it is left alone."""
+
+
+class Forgotten(OperatorError):
+    """The host was given up; it is not backed up before that is taken back."""
+
+
+class StoppedEarly(Exception):
+    """The run was stopped before all files of a `.working` were put in doubt. It has no mark, so the next run begins that again."""
+
+
+class DataLost(OSError):
+    """The disk did not take data of this run, so nothing of it is to be believed. It has one argument, a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A `.working` ready for rsync. `base` is the record it grew from; `fresh`: made by this run, so nothing in it is new.
+
+    `id` and `uuid` are the subvolume's, which it keeps when it is renamed. `doubted`: some of its files are (doubt.py).
+    """
+
+    path: Path
+    base: Record | None
+    fresh: bool
+    id: int
+    uuid: str
+    doubted: bool = False
+
+
+def settings_of(host: HostConfig) -> dict[str, Any]:
+    """What two runs must share for one to continue the other."""
+    return {
+        "paths": list(host.paths),
+        "exclude": [*host.left_out, *host.exclude],
+        "inplace": host.inplace,
+        "one_file_system": host.one_file_system,
+    }
+
+
+def ours(path: Path, host: str) -> tuple[Subvolume, Record] | None:
+    """The subvolume and record of a backup of ours, or None: its name, and the record's host, name and UUID, must agree.
+
+    A snapshot that a user made of a backup carries our backup.json too; its UUID tells it apart. Made under a name that the host
+    had earlier it is ours as well, and the record comes with today's name. Raises UnreadableRecord.
+    """
+    subvolume = describe(path)
+    record = records.read(path) if subvolume else None
+    if subvolume is None or record is None or record.uuid != subvolume.uuid or not _is_named(record.host, host, path.parent):
+        return None
+    if path.name != ".working" and record.name != path.name:
+        return None
+    return subvolume, record if record.host == host else replace(record, host=host)
+
+
+def _is_named(name: str, host: str, folder: Path) -> bool:
+    """Whether the host in that folder has that name, or had it (`backupd rename`). Raises UnreadableRecord."""
+    return name == host or name in read_notes(folder).was
+
+
+def final_backups(pool: Pool, host: str) -> Iterator[FinalBackup]:
+    """The host's final backups, newest name first; what is not ours or cannot be read is passed over."""
+    try:
+        names = sorted((entry.name for entry in os.scandir(pool.host(host)) if parse_backup_name(entry.name)), reverse=True)
+    except FileNotFoundError:
+        return
+    for name in names:
+        path = pool.host(host) / name
+        with contextlib.suppress(records.UnreadableRecord):
+            found = ours(path, host)
+            if found and found[0].read_only and found[1].state in FINAL:
+                yield FinalBackup(path, *found)
+
+
+def find_base(pool: Pool, host: str, now: datetime | None) -> FinalBackup | None:
+    """The newest complete backup, from the pool itself. One stamped in the future is a base only when there is no other.
+
+    Without `now`, in a rehearsal, no stamp is in the future. Raises UnreadableRecord when the notes cannot be read.
+    """
+    return _find_base(pool, host, now, read_notes(pool.host(host)))
+
+
+def _find_base(pool: Pool, host: str, now: datetime | None, notes: Notes) -> FinalBackup | None:
+    future = None
+    for backup in final_backups(pool, host):
+        if effective_state(backup.record, notes) != COMPLETE:
+            continue
+        if now is None or backup.record.started <= now + _CLOCK_TOLERANCE:
+            return backup
+        future = future or backup
+    return future
+
+
+def recover(pool: Pool, host: str) -> Record | None:
+    """Finishes a `.working` that was final but for its name; the record of what it became, None when there was none.
+
+    A read-only `.working` was synced with its record before it became read-only, so what the record says is true. That of a
+    writable one is not even read here: a power cut may have left it empty.
+    """
+    path = pool.working(host)
+    there = describe(path)
+    found = ours(path, host) if there and there.read_only else None
+    if not found:
+        return None
+    record = found[1]
+    if record.state not in FINAL or not record.name:
+        return None
+    _rename(pool, path, record.name)
+    return record
+
+
+def _rename(pool: Pool, path: Path, name: str) -> Path:
+    final = path.with_name(name)
+    if os.path.lexists(final):
+        raise NotOurs(f"{final} is there already, so {path} cannot take its name", "look at both, and move one of them away")
+    path.rename(final)
+    point_latest(pool, path.parent.name)
+    return final
+
+
+def newest_complete(pool: Pool, host: str) -> str | None:
+    """What `latest` means: the backup from which the next one grows, None when none is complete. Raises UnreadableRecord."""
+    found = find_base(pool, host, None if pool.rehearsal else datetime.now(UTC))
+    return found.path.name if found else None
+
+
+def point_latest(pool: Pool, host: str) -> None:
+    """Has the symlink `latest` name the newest complete backup; without one there is no link.
+
+    For whoever changes what is complete, under the host's lock. A convenience for people, never trusted by us, so never in the way.
+    """
+    latest = pool.host(host) / LATEST
+    try:
+        name = newest_complete(pool, host)
+        link_atomically(latest, name)
+    except (OperatorError, OSError) as error:  # notes that cannot be read: nobody knows what is complete
+        log.info("%s: %s", latest, error)
+
+
+def _never() -> bool:
+    return False
+
+
+def recover_and_prepare(
+    pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, stopped: Stopped = _never
+) -> tuple[Record | None, Prepared]:
+    """Both at once, for a run: one trip into a thread."""
+    return recover(pool, host.name), prepare(pool, host, now, disk, stopped)
+
+
+def prepare(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, stopped: Stopped = _never) -> Prepared:
+    """A writable `.working` that fits: a continued one, a snapshot of the newest complete backup, or an empty subvolume.
+
+    One that is continued was marked as synced, or is a first copy, which has all of its files in doubt then. `disk` is the run's.
+
+    When it is `stopped` no rsync may run in it: files that share an inode may not all be split. Raises StoppedEarly.
+
+    Raises Forgotten, NotOurs when a `.working` lies there that we did not make, OSError as the filesystem gives it.
+    """
+    folder = pool.host(host.name)
+    _see_that_there_is(folder)
+    notes = read_notes(folder)
+    if notes.forgotten:
+        raise Forgotten(
+            f"{host.name} is forgotten, so all its backups go, new ones too: `backupd forget {host.name} --undo` takes it back"
+        )
+    base = _find_base(pool, host.name, now, notes)
+    path = pool.working(host.name)
+    left = _left(path, host, base)
+    prepared = _continue(path, left, base, host, now, stopped) if left else _make(pool, host, base, now)
+    try:
+        _see_that_there_is(path / DATA, mode=0o777)
+        drop_other_paths(path / DATA, host.paths)
+        if not prepared.fresh:  # the mark is gone for good before anything is written; and a tree search sees committed inodes only
+            _sync(disk)
+        if base or not prepared.fresh:
+            split(path, since=_linked_since(base), stopped=stopped)
+    except DataLost:
+        raise
+    except Exception:
+        if not prepared.fresh:  # what earlier runs brought must not be lost with the mark
+            leave_after_error(prepared, first_record(prepared, host, now), disk)
+        raise
+    return prepared
+
+
+def _see_that_there_is(folder: Path, mode: int = 0o700) -> None:
+    if not folder.is_dir():
+        folder.mkdir(mode=mode, exist_ok=True)
+
+
+def _linked_since(base: FinalBackup | None) -> int:
+    """The generation before which nothing that a snapshot of `base` holds can have been linked: a hundredth of the tree to search.
+
+    Every run splits before its rsync, so the links in a backup were made after the snapshot that it grew in. One that does not say
+    that its run did so (of another version, or made by hand) is searched as a whole; so is what has no base.
+    """
+    return base.subvolume.created if base and base.record.split else 0
+
+
+def _make(pool: Pool, host: HostConfig, base: FinalBackup | None, now: datetime) -> Prepared:
+    """A new `.working`. It gets that name when it has its record, so one without its own record is somebody else's."""
+    staged, path = pool.staged(host.name), pool.working(host.name)
+    if not staged.parent.is_dir():
+        staged.parent.parent.mkdir(mode=0o700, exist_ok=True)  # which other hosts' runs make too
+        staged.parent.mkdir(mode=0o700)
+    if left := describe(staged):  # by a run that was killed here
+        delete(staged.parent, left.id)
+    if base:
+        snapshot(base.path, staged)
+    else:
+        create(staged)
+    subvolume = describe(staged)
+    assert subvolume is not None
+    prepared = _prepared(path, subvolume, base, fresh=True, doubted=False)
+    records.write(staged, first_record(prepared, host, now))
+    staged.rename(path)
+    return prepared
+
+
+def _continue(path: Path, left: "_Left", base: FinalBackup | None, host: HostConfig, now: datetime, stopped: Stopped) -> Prepared:
+    """A `.working` that was left, for rsync to go by its files' times and sizes: those that cannot be relied on are made unlike."""
+    prepared = _prepared(path, left.subvolume, base, fresh=False, doubted=left.record.doubted or not left.synced)
+    records.write(path, first_record(prepared, host, now), durable=True)  # before the mark goes: it may fail on a full pool
+    take_mark(path)
+    if not left.synced and not doubt(path, stopped):
+        raise StoppedEarly
+    return prepared
+
+
+def _prepared(path: Path, subvolume: Subvolume, base: FinalBackup | None, *, fresh: bool, doubted: bool) -> Prepared:
+    return Prepared(path, base.record if base else None, fresh, subvolume.id, subvolume.uuid, doubted)
+
+
+def first_record(prepared: Prepared, host: HostConfig, now: datetime) -> Record:
+    """The record of a run that begins."""
+    base = prepared.base
+    return Record(
+        host=host.name,
+        uuid=prepared.uuid,
+        state=RUNNING,
+        started=now,
+        base=base.name if base else None,
+        base_uuid=base.uuid if base else None,
+        settings=settings_of(host),
+        doubted=prepared.doubted,
+    )
+
+
+class _Left(NamedTuple):
+    """A writable `.working` of an earlier run that fits this one."""
+
+    subvolume: Subvolume
+    record: Record
+    synced: bool
+
+
+def _left(path: Path, host: HostConfig, base: FinalBackup | None) -> _Left | None:
+    """The `.working` that lies there, if it is worth continuing; else it is discarded. A foreign one is an error.
+
+    Without the mark nobody knows which of its files are on the disk. One that grew from a base is then had again for nothing.
+    """
+    if not os.path.lexists(path):
+        return None
+    subvolume = describe(path)
+    if subvolume is None or subvolume.read_only:
+        raise NotOurs(f"{path} is not ours", "move it away")
+    record = _fitting(path, subvolume, host, base)
+    synced = record is not None and is_synced(path, record)
+    if record and (synced or base is None):
+        return _Left(subvolume, record, synced)
+    if not record and not _made_by_us(path, subvolume, host.name):
+        raise NotOurs(f"{path} is not ours", "move it away")
+    try:
+        delete(path.parent, subvolume.id)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        raise NotOurs(f"{path} holds a subvolume that is not ours, so it cannot be discarded", "move that away") from error
+    return None
+
+
+def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBackup | None) -> Record | None:
+    """The record of a `.working` that can be continued by this host, as it is configured, from that base."""
+    try:
+        record = records.read(path)
+    except records.UnreadableRecord:
+        return None
+    base_uuid = base.record.uuid if base else None
+    fits = (
+        record is not None
+        and (record.uuid, record.base_uuid) == (subvolume.uuid, base_uuid)
+        and _is_named(record.host, host.name, path.parent)
+        and record.settings == settings_of(host)
+    )
+    return record if fits else None
+
+
+def unfinished(path: Path, host: str) -> Subvolume | None:
+    """The `.working` at `path` if it is one of ours, in whatever state a run or a power cut has left it; else None.
+
+    Raises UnreadableRecord for a read-only one whose record cannot be read: that was finished, and is damaged.
+    """
+    subvolume = describe(path)
+    if subvolume is None:
+        return None
+    if subvolume.read_only:
+        return subvolume if ours(path, host) else None
+    return subvolume if _made_by_us(path, subvolume, host) else None
+
+
+def _made_by_us(path: Path, subvolume: Subvolume, host: str) -> bool:
+    """A `.working` of ours: its record names it, or has been damaged (a power cut). Or it is empty."""
+    names = {entry.name for entry in os.scandir(path)}
+    if not names <= {records.RECORD, records.RECORD + ".new", DATA, os.fsdecode(STAGING)}:
+        return False
+    try:
+        record = records.read(path)
+    except records.UnreadableRecord:
+        return True
+    if record is None:
+        return not (path / DATA).exists() or not any(os.scandir(path / DATA))
+    return record.uuid == subvolume.uuid and _is_named(record.host, host, path.parent)
+
+
+def discard(path: Path, uuid: str) -> None:
+    """Deletes the `.working` of this run, if that is still what lies there."""
+    subvolume = describe(path)
+    if subvolume and subvolume.uuid == uuid and not subvolume.read_only:
+        delete(path.parent, subvolume.id)
+
+
+def drop_other_paths(data: Path, paths: tuple[str, ...]) -> None:
+    """Removes from the new backup what belongs to no source path any more, and whatever stands where a parent folder must be.
+
+    An older rsync would follow a symlink there. A host could have planted one when a path above was still a source of its own, or
+    in an earlier attempt of this very run.
+    """
+    wanted: dict[str, Any] = {}
+    for path in paths:
+        level = wanted
+        for part in path.strip("/").split("/") if path != "/" else ():
+            level = level.setdefault(part, {})
+        if path == "/":
+            return
+    _prune(data, wanted)
+
+
+def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
+    for entry in list(os.scandir(folder)):
+        below = wanted.get(entry.name)
+        is_folder = entry.is_dir(follow_symlinks=False)
+        is_file_source = below == {} and entry.is_file(follow_symlinks=False)
+        if below is None or not (is_folder or is_file_source):
+            if is_folder and describe(Path(entry.path)):
+                raise NotOurs(f"{entry.path} is a subvolume that is not ours", "move it away")
+            if is_folder:
+                _remove_tree(entry.path)
+            else:
+                Path(entry.path).unlink()
+        elif below:
+            _prune(Path(entry.path), below)
+
+
+def _remove_tree(folder: str) -> None:
+    """Removes a folder with all in it, by rm: a host nests folders deeper than a function may call itself or a process may have
+    descriptors. It follows no symlink and enters neither a subvolume nor a mount; raises NotOurs when there is one.
+    """
+    done = run(("rm", "--recursive", "--force", "--one-file-system", "--", folder), timeout=None, check=False)
+    if done.returncode:
+        said = printable((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[0].removeprefix("rm: "))
+        raise NotOurs(f"{folder} cannot be removed: {said}", "move away what is not ours in it")
+
+
+def leave(prepared: Prepared, record: Record, disk: Syncfs) -> None:
+    """Leaves `.working` to the next run, which may go on with it. rsync's group is gone. Raises DataLost, OSError.
+
+    It is marked only when all is on the disk: a run that is killed before, or loses data, leaves it without.
+    """
+    try:
+        records.write(prepared.path, record)
+    except OSError as error:  # a full pool; a writable `.working` is partial whatever its record says
+        log.warning("%s: %s", prepared.path, error.strerror)
+    _sync_or_discard(prepared, disk)
+    mark_synced(prepared.path, record)
+
+
+def leave_after_error(prepared: Prepared, record: Record, disk: Syncfs) -> None:
+    """The same when something went wrong that says nothing against what arrived; the error is told by whoever met it.
+
+    One that is final but for its name stays as it is. Where the disk does not take data it is as when DataLost is raised.
+    """
+    try:
+        there = describe(prepared.path)
+        if there and there.uuid == prepared.uuid and not there.read_only:
+            leave(prepared, replace(record, state=PARTIAL), disk)
+    except OSError as error:
+        log.warning("%s: %s", prepared.path, error)
+
+
+def finalise(pool: Pool, prepared: Prepared, record: Record, disk: Syncfs) -> tuple[Path, Record]:
+    """Makes `.working` final under the name of its start; each line is safe to be killed after. Raises DataLost, OSError.
+
+    The record is written before the sync, so a read-only `.working` always has a true one; the name comes last. On a full pool the
+    record takes the reserve: all the rest is there by now.
+    """
+    named = replace(_without_doubt(prepared, record), name=_free_name(pool, record), split=True)
+    with_reserve(pool.path, lambda: records.write(prepared.path, named))
+    _sync_or_discard(prepared, disk)
+    set_read_only(prepared.path)
+    assert named.name is not None
+    return _rename(pool, prepared.path, named.name), named
+
+
+def _without_doubt(prepared: Prepared, record: Record) -> Record:
+    """The record of a backup without files in doubt. One that failed keeps them, to be restored: it is never a base."""
+    if not record.doubted or record.state == FAILED:
+        return record
+    dropped = drop_doubted(prepared.path)
+    said = (f"{counted(dropped, 'file')} of a run that broke off could not be fetched again and left out",) if dropped else ()
+    return replace(record, doubted=False, warnings=(*record.warnings, *said))
+
+
+def _sync_or_discard(prepared: Prepared, disk: Syncfs) -> None:
+    """Everything that this run wrote is on the disk. If not, what grew from a base is discarded; a first copy is doubted later."""
+    try:
+        _sync(disk)
+    except DataLost:
+        if prepared.base:
+            with contextlib.suppress(OSError):  # then it stays, without a mark
+                discard(prepared.path, prepared.uuid)
+        raise
+
+
+def _sync(disk: Syncfs) -> None:
+    try:
+        disk.sync()
+    except OSError as error:
+        raise DataLost(
+            f"the disk did not take what was written ({error.strerror}): look at the kernel's messages (dmesg) and "
+            "`btrfs device stats`"
+        ) from error
+
+
+def _free_name(pool: Pool, record: Record) -> str:
+    """The name of the start; seconds later when another backup has it (a clock that was set back)."""
+    moment = record.started
+    while os.path.lexists(pool.host(record.host) / backup_name(moment)):
+        moment += timedelta(seconds=1)
+    return backup_name(moment)

@@ -1,0 +1,7 @@
+"""The states of a backup, as backup.json, the catalogue and JSON name them."""
+
+RUNNING, PARTIAL = "running", "partial"
+COMPLETE, SUSPECT, FAILED = "complete", "suspect", "failed"
+EXPIRED, DELETING = "expired", "deleting"
+FINAL = (COMPLETE, SUSPECT, FAILED)
+BACKUP_STATES = (RUNNING, PARTIAL, *FINAL, EXPIRED, DELETING)

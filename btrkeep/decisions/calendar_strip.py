@@ -1,0 +1,146 @@
+"""The strip of days: what becomes of a host's backups as one letter for each day, a month in a row, the oldest first. Pure.
+
+    2026-10  .............dddWdddd.ddWddddddM
+    2026-11  dddddddWdddd?dddddWx
+
+Plain ASCII, so that it can be read on every terminal; 40 columns, and some words beside it where there is room.
+"""
+
+import textwrap
+from calendar import monthrange
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from itertools import groupby
+
+from btrkeep.decisions.retention import Decision
+
+NONE = "."
+NARROWEST = 40  # columns of a month in full
+_BESIDE = 58  # columns with "31 kept, 100 go" beside it
+_INDENT = " " * len("2026-11  ")
+_FEW = 2  # so many months without a backup are told in words
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a letter stands for. `colour` is one of xterm's 256, of middling brightness: it is read on white and on black."""
+
+    letter: str
+    colour: int
+    words: str
+
+
+HELD, YEARLY, MONTHLY, WEEKLY, DAILY, KEPT, SUSPECT, GOES = KINDS = (  # of a day's backups the first of these is shown
+    Kind("H", 63, "held"),
+    Kind("Y", 166, "yearly"),
+    Kind("M", 133, "monthly"),
+    Kind("W", 31, "weekly"),
+    Kind("d", 28, "daily"),
+    Kind("k", 244, "kept for another reason"),
+    Kind("?", 166, "suspect or failed"),
+    Kind("x", 160, "goes"),
+)
+_RULES = {kind.words: kind for kind in (HELD, YEARLY, MONTHLY, WEEKLY, DAILY)}  # by the first word of a reason
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One backup: the day on which it began, in the pool's zone, and what becomes of it."""
+
+    day: date
+    kind: Kind
+
+
+def kind_of(decision: Decision, state: str) -> Kind:
+    """The letter of one backup: of the rules that keep it the one that does so longest."""
+    if not decision.keep:
+        return GOES
+    rules = {_RULES.get(reason.split()[0].rstrip(":"), KEPT) for reason in decision.reasons}
+    first = min(rules, key=KINDS.index, default=KEPT)
+    return SUSPECT if first is KEPT and state != "complete" else first
+
+
+Paint = Callable[[str, int], str]
+
+
+def plain(text: str, _colour: int) -> str:
+    """No colours."""
+    return text
+
+
+def strip(backups: Sequence[Shown], today: date, width: int, paint: Paint = plain) -> list[str]:
+    """The lines: a ruler of days, the months, the legend. `today` is in the pool's zone; what is stamped later is not shown.
+
+    Nothing when there is nothing to show, or less room than a month takes.
+    """
+    shown = [one for one in backups if one.day <= today]
+    if not shown or width < NARROWEST:
+        return []
+    days: dict[date, Kind] = {}
+    for one in shown:
+        days[one.day] = min(one.kind, days.get(one.day, one.kind), key=KINDS.index)
+    beside = _counts(shown) if width >= _BESIDE else {}
+    return [_ruler(), *_rows(days, today, beside, paint), *_legend(days, width, paint)]
+
+
+def _counts(shown: Sequence[Shown]) -> dict[date, str]:
+    words = {}
+    for month, group in groupby(sorted(shown, key=lambda one: one.day), key=lambda one: one.day.replace(day=1)):
+        going = [one.kind is GOES for one in group]
+        goes = f", {sum(going)} go" if any(going) else ""
+        words[month] = f"{len(going) - sum(going)} kept{goes}"
+    return words
+
+
+def _ruler() -> str:
+    text = [" "] * 31
+    for day in (1, 5, 10, 15, 20, 25, 30):
+        text[day - 1 : day - 1 + len(str(day))] = str(day)
+    return _INDENT + "".join(text)
+
+
+def _rows(days: Mapping[date, Kind], today: date, beside: Mapping[date, str], paint: Paint) -> Iterator[str]:
+    first = min(days)
+    used = {day.replace(day=1) for day in days}
+    for is_used, group in groupby(_months(first, today), key=lambda month: month in used):
+        months = list(group)
+        if not is_used and len(months) >= _FEW:
+            yield f"{_INDENT}({len(months)} months without a backup)"
+            continue
+        for month in months:
+            cells = "".join(_cell(day, days, first, today, paint) for day in _days(month))
+            room = " " * (31 - len(_days(month)) + 2)
+            yield (f"{month.year:04}-{month.month:02}  {cells}" + (room + beside[month] if month in beside else "")).rstrip()
+
+
+def _months(first: date, last: date) -> Iterator[date]:
+    month = first.replace(day=1)
+    while month <= last:
+        yield month
+        month = (month + timedelta(days=31)).replace(day=1)
+
+
+def _days(month: date) -> list[date]:
+    return [month.replace(day=day) for day in range(1, monthrange(month.year, month.month)[1] + 1)]
+
+
+def _cell(day: date, days: Mapping[date, Kind], first: date, today: date, paint: Paint) -> str:
+    if kind := days.get(day):
+        return paint(kind.letter, kind.colour)
+    return NONE if first <= day <= today else " "
+
+
+def _legend(days: Mapping[date, Kind], width: int, paint: Paint) -> list[str]:
+    """Only what is there; words stay together, so blanks in them are another character until the lines are broken."""
+    used = [kind for kind in KINDS if kind in days.values()]
+    items = [f"{kind.letter} {kind.words}".replace(" ", "\0") for kind in used] + [f"{NONE}\0none"]
+    lines = textwrap.wrap("  ".join(items), width - len(_INDENT), break_long_words=False)
+    by_letter = {kind.letter: kind for kind in used}
+    return [_INDENT + "  ".join(_painted(item, by_letter, paint) for item in line.split()) for line in lines]
+
+
+def _painted(item: str, by_letter: Mapping[str, Kind], paint: Paint) -> str:
+    letter, _, words = item.partition("\0")
+    kind = by_letter.get(letter)
+    return f"{paint(letter, kind.colour) if kind else letter} {words.replace(chr(0), ' ')}"

@@ -1,0 +1,184 @@
+"""What a day was like for the disks: how much they read and wrote at which time, and which job ran then. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from itertools import groupby, pairwise
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+from btrkeep.catalogue import Job, Sample
+from btrkeep.decisions.trend import data_factor
+
+_TOGETHER = timedelta(minutes=10)
+"""Jobs of one kind that are no further apart are one: between the hosts of a night there is a moment now and then."""
+_PASSIVE = "paused"
+MINUTES = 5
+"""How long a piece of a day is that is shown."""
+
+
+class Active(Protocol):
+    """A sample, as far as it says what the kernel did then."""
+
+    @property
+    def taken(self) -> datetime: ...
+
+    @property
+    def activity(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A piece of the day. `known`: the seconds of it that samples tell of; rates are bytes a second in these, of all devices."""
+
+    start: datetime
+    end: datetime
+    known: float
+    read: float | None
+    written: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A time in which a job of that kind ran."""
+
+    kind: str
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """What the disks did while a job of that kind ran; kind "": all day. Bytes of devices, all copies counted.
+
+    `known`: how many of `seconds` samples tell of; `read` and `written` are of these. `data` is what the jobs were there for: what
+    rsync wrote of files and balance moved of them, times the copies.
+    """
+
+    kind: str
+    seconds: float
+    known: float
+    read: int
+    written: int
+    data: int
+
+    @property
+    def metadata(self) -> int | None:
+        """What was written besides. None when less was written than data: it was compressed, or is not written yet."""
+        return self.written - self.data if self.written >= self.data and self.known else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Bytes of metadata for each byte of data. None without data."""
+        return self.metadata / self.data if self.metadata is not None and self.data else None
+
+
+def bounds(day: date | None, zone: ZoneInfo, now: datetime) -> tuple[datetime, datetime]:
+    """The day of the zone, of 23 or 25 hours when the clocks change; None: the 24 hours up to the last five minutes."""
+    if day is None:
+        end = datetime.fromtimestamp(-(-now.timestamp() // (60 * MINUTES)) * 60 * MINUTES, UTC)
+        return end - timedelta(days=1), end
+    days = (day, day + timedelta(days=1))
+    start, end = (datetime(one.year, one.month, one.day, tzinfo=zone).astimezone(UTC) for one in days)
+    return start, end
+
+
+def slots(samples: Sequence[Sample], start: datetime, end: datetime, count: int) -> list[Slot]:
+    """The time from `start` to `end` in `count` equal pieces. What a sample tells of is spread evenly over its time."""
+    length = (end - start) / count
+    found = []
+    for number in range(count):
+        begin = start + number * length
+        known, read, written = within(samples, begin, begin + length)
+        rates = (read / known, written / known) if known else (None, None)
+        found.append(Slot(begin, begin + length, known, *rates))
+    return found
+
+
+def unknown_spans(found: Sequence[Slot]) -> list[tuple[datetime, datetime]]:
+    """The times that no sample tells of: they must not look like times in which nothing went on."""
+    runs = [list(some) for is_known, some in groupby(found, lambda slot: slot.known > 0) if not is_known]
+    return [(some[0].start, some[-1].end) for some in runs]
+
+
+def within(samples: Iterable[Sample], start: datetime, end: datetime) -> tuple[float, float, float]:
+    """Of the time from `start` to `end`: how many seconds samples tell of, and bytes read and written in these."""
+    known = read = written = 0.0
+    for sample in samples:
+        if sample.seconds:
+            inside = _overlap(sample.taken - timedelta(seconds=sample.seconds), sample.taken, start, end)
+            known += inside
+            read += sample.read * inside / sample.seconds
+            written += sample.written * inside / sample.seconds
+    return known, read, written
+
+
+def _overlap(start: datetime, end: datetime, begin: datetime, last: datetime) -> float:
+    return max((min(end, last) - max(start, begin)).total_seconds(), 0.0)
+
+
+def phases(jobs: Iterable[Job], samples: Sequence[Active], start: datetime, end: datetime) -> list[Phase]:
+    """When jobs ran, each kind by itself; jobs that followed each other closely are one. All within `start` and `end`.
+
+    Every job has its end here. What the kernel was seen doing (a scrub, somebody else's balance) began at the sample before.
+    """
+    found = [Phase(job.kind, job.started, job.finished) for job in jobs if job.finished]
+    found += [
+        Phase(word, before.taken, sample.taken)
+        for before, sample in pairwise(samples)
+        for word in sample.activity.split(", ")
+        if word and _PASSIVE not in word and word in before.activity
+    ]
+    cut = [Phase(one.kind, max(one.start, start), min(one.end, end)) for one in found]
+    return _joined(sorted((one for one in cut if one.start < one.end), key=lambda one: (one.kind, one.start)))
+
+
+def _joined(ordered: Iterable[Phase]) -> list[Phase]:
+    found: list[Phase] = []
+    for one in ordered:
+        if found and found[-1].kind == one.kind and one.start - found[-1].end <= _TOGETHER:
+            found[-1] = Phase(one.kind, found[-1].start, max(found[-1].end, one.end))
+        else:
+            found.append(one)
+    return found
+
+
+def kinds_of(found: Sequence[Phase]) -> list[str]:
+    """The kinds of jobs that ran, in the order in which they began."""
+    return list(dict.fromkeys(phase.kind for phase in sorted(found, key=lambda one: one.start)))
+
+
+def sums(samples: Sequence[Sample], jobs: Sequence[Job], found: Sequence[Phase], start: datetime, end: datetime) -> list[Sum]:
+    """All day, and each kind of job. What ran at the same time counts for each of the two: the disks do not say for whom."""
+    factor = data_factor(samples[-1]) if samples else 1.0
+    kinds = kinds_of(found)
+    return [
+        _sum("", [Phase("", start, end)], samples, _data(jobs, start, end) * factor),
+        *(
+            _sum(
+                kind,
+                [phase for phase in found if phase.kind == kind],
+                samples,
+                _data([job for job in jobs if job.kind == kind], start, end) * factor,
+            )
+            for kind in kinds
+        ),
+    ]
+
+
+def _sum(kind: str, some: Sequence[Phase], samples: Sequence[Sample], data: float) -> Sum:
+    parts = [within(samples, phase.start, phase.end) for phase in some]
+    known, read, written = (sum(part[number] for part in parts) for number in range(3))
+    seconds = sum((phase.end - phase.start).total_seconds() for phase in some)
+    return Sum(kind, seconds, known, round(read), round(written), round(data))
+
+
+def _data(jobs: Iterable[Job], start: datetime, end: datetime) -> float:
+    """Of a job that ran over the edge the part that lies within, as if it had written evenly."""
+    found = 0.0
+    for job in jobs:
+        if job.data and job.finished:
+            took = (job.finished - job.started).total_seconds()
+            share = _overlap(job.started, job.finished, start, end) / took if took > 0 else float(start <= job.started < end)
+            found += job.data * share
+    return found

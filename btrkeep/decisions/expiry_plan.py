@@ -1,0 +1,219 @@
+"""What an expiry would do: what is marked, taken back, deleted now or later, host by host, with reasons. Pure.
+
+The same function decides twice: for the plan, from catalogue and names; and again under the host's lock, from the backups
+themselves. Only what both say is done.
+"""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED
+from btrkeep.config import Retention
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.retention import Candidate, Decision, decide
+from btrkeep.decisions.safety_limits import Forced, Share, too_many
+
+_GOING_ALREADY = (EXPIRED, DELETING)
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What is known of a host. `candidates`: its final backups, marked ones too; `rows`: the catalogue's state of each, by name.
+
+    `configured`: whether the configuration names it. `trouble`: why nothing may be done with it, such as notes that cannot be read.
+    `stale`: its notes speak of expired backups that are gone.
+    """
+
+    host: str
+    candidates: Sequence[Candidate]
+    policy: Retention
+    rows: Mapping[str, str] = field(default_factory=dict)
+    forgotten: datetime | None = None
+    configured: bool = True
+    trouble: str = ""
+    stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What happens to one backup and why. `expires`: when it may be deleted, None when it is kept."""
+
+    name: str
+    why: str
+    expires: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """One host's part. `delete` and `wait` are backups that are marked, those of `mark` that have no grace are in `delete` as well.
+
+    `amend`: backups whose rows do not say what they are, by name and right state. `rows`: the states that the rows had.
+    `going`: how many would go that the catalogue does not know as going yet, which is what the guards count.
+    """
+
+    host: str
+    total: int = 0
+    mark: tuple[Step, ...] = ()
+    revive: tuple[Step, ...] = ()
+    delete: tuple[Step, ...] = ()
+    wait: tuple[Step, ...] = ()
+    amend: tuple[tuple[str, str], ...] = ()
+    going: int = 0
+    forgotten: bool = False
+    rows: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The backups of which something is to be done."""
+        return frozenset(step.name for step in (*self.mark, *self.revive, *self.delete))
+
+    @property
+    def changes_notes(self) -> bool:
+        """Whether there is anything to write down."""
+        return bool(self.mark or self.revive or self.amend)
+
+    @property
+    def goes_at_once(self) -> bool:
+        """Whether something is to be deleted that is not marked yet."""
+        return not {step.name for step in self.mark}.isdisjoint(step.name for step in self.delete)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The whole. `hosts`: those where something is to be done or waits; `left_out`: hosts and why they are not among them.
+
+    `stop`: why nothing may be done at all. `unruled`: hosts without a policy, of which everything is kept; `unconfigured`: those of
+    them that no configuration names. `stale`: hosts whose notes speak of deleted backups. `total`: all final backups.
+    """
+
+    hosts: tuple[HostPlan, ...]
+    left_out: Mapping[str, str]
+    stop: str | None
+    total: int
+    unruled: tuple[str, ...] = ()
+    unconfigured: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
+
+    def count(self, what: str) -> int:
+        """How many backups are to be marked, revived, deleted, or wait: `what` is the name of that field."""
+        return sum(len(getattr(host, what)) for host in self.hosts)
+
+
+def plan_host(facts: HostFacts, zone: ZoneInfo, now: datetime, *, clock_waits: bool = False) -> HostPlan:
+    """The plan of one host. `clock_waits`: the clock is in doubt, so no grace and no hold ends in this run."""
+    candidates = [_held_on(one, now) for one in facts.candidates] if clock_waits else facts.candidates
+    decisions = decide(candidates, facts.policy, zone, now, forgotten=facts.forgotten)
+    by_name = {one.name: one for one in candidates}
+    mark, revive, delete, wait, amend = [], [], [], [], []
+    going = 0
+    for decision in decisions:
+        one = by_name[decision.name]
+        row = facts.rows.get(one.name, one.state)
+        if decision.keep:
+            if one.expired:
+                revive.append(_step(decision))
+            elif row != one.state:
+                amend.append((one.name, one.state))
+            continue
+        step = _step(decision)
+        going += row not in _GOING_ALREADY and not one.asked  # somebody's own word is nothing to guard against
+        if one.marked(now) is None:
+            mark.append(step)
+        needs_no_clock = row == DELETING or (one.asked is not None and one.asked.at_once)
+        over = decision.expires is not None and decision.expires <= now and (needs_no_clock or not clock_waits)
+        if over:
+            delete.append(step)
+        elif one.marked(now):
+            wait.append(step)
+            if row != EXPIRED:
+                amend.append((one.name, EXPIRED))
+    lists = tuple(mark), tuple(revive), _without_the_last(facts, delete, now), tuple(wait), tuple(amend)
+    return HostPlan(facts.host, len(candidates), *lists, going, facts.forgotten is not None, facts.rows)
+
+
+def _step(decision: Decision) -> Step:
+    return Step(decision.name, ", ".join(decision.reasons), decision.expires)
+
+
+def _held_on(one: Candidate, now: datetime) -> Candidate:
+    """The candidate with a hold that does not end yet, if its hold would have ended by `now`."""
+    if one.hold is None or one.hold.until is None or one.hold.until > now:
+        return one
+    return replace(one, hold=replace(one.hold, until=None))
+
+
+def _without_the_last(facts: HostFacts, delete: Sequence[Step], now: datetime) -> tuple[Step, ...]:
+    """The floor below all floors, held here once more, since what follows cannot be undone.
+
+    Deletes nothing at all when no complete backup would be left of a host that has one and was not given up. Those that somebody
+    asked to be deleted even as the last ones do not count.
+    """
+    if facts.forgotten is None and delete:
+        doomed = {step.name for step in delete}
+        complete = {
+            one.name
+            for one in facts.candidates
+            if one.state == COMPLETE and one.started <= latest(now) and not (one.asked and one.asked.last)
+        }
+        if complete and complete <= doomed:
+            return ()
+    return tuple(delete)
+
+
+def make_plan(all_facts: Iterable[HostFacts], zone: ZoneInfo, now: datetime, forced: Forced, *, clock_waits: bool = False) -> Plan:
+    """The plan of all hosts, guards included. Hosts that were given up are the operator's own word, and no guard counts them."""
+    plans, shares, left_out = [], {}, {}
+    unruled: list[str] = []
+    unconfigured: list[str] = []
+    stale: list[str] = []
+    total = 0
+    for facts in all_facts:
+        total += len(facts.candidates)
+        if facts.trouble:
+            left_out[facts.host] = facts.trouble
+            continue
+        if facts.stale:
+            stale.append(facts.host)
+        if facts.policy.missing and facts.candidates and facts.forgotten is None:
+            (unruled if facts.configured else unconfigured).append(facts.host)
+        one = plan_host(facts, zone, now, clock_waits=clock_waits)
+        if facts.forgotten is None:
+            shares[facts.host] = Share(one.going, one.total)
+        if one.changes_notes or one.delete or one.wait or one.forgotten:
+            plans.append(one)
+    guarded = too_many(shares, forced)
+    left_out |= guarded.left_out
+    hosts = tuple(one for one in plans if one.host not in left_out)
+    return Plan(hosts, left_out, guarded.stop, total, tuple(unruled), tuple(unconfigured), tuple(stale))
+
+
+def only(plan: Plan, names: Container[tuple[str, str]]) -> Plan:
+    """The deletions of a plan that are of these backups, by host and name, and nothing else."""
+    hosts = (
+        replace(
+            host,
+            mark=(),
+            revive=(),
+            wait=(),
+            amend=(),
+            delete=tuple(step for step in host.delete if (host.host, step.name) in names),
+        )
+        for host in plan.hosts
+    )
+    return replace(plan, hosts=tuple(host for host in hosts if host.delete), stale=())
+
+
+def agreed(plan: HostPlan, seen: HostPlan) -> HostPlan:
+    """What the plan and the second look both say. What is kept needs one voice only: the second look's revivals all count."""
+    return replace(
+        seen,
+        mark=_both(seen.mark, plan.mark),
+        delete=_both(seen.delete, plan.delete),
+    )
+
+
+def _both(seen: Sequence[Step], planned: Sequence[Step]) -> tuple[Step, ...]:
+    names = {step.name for step in planned}
+    return tuple(step for step in seen if step.name in names)

@@ -1,0 +1,116 @@
+"""What `retention explain` says: the decisions about backups, counted, and in the words of people and of JSON. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from btrkeep.backup_states import DELETING, EXPIRED
+from btrkeep.config import Retention
+from btrkeep.decisions.calendar_strip import Shown, kind_of
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.expiry_plan import HostFacts
+from btrkeep.decisions.retention import Decision, decide, goes_words
+from btrkeep.decisions.safety_limits import Forced, Guarded, Share, too_many
+from btrkeep.units import format_duration, format_time
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A host with the decision about each of its backups, oldest first. `today`: how many go by the policy as it is configured."""
+
+    facts: HostFacts
+    decisions: Sequence[Decision]
+    today: int
+
+    @property
+    def going(self) -> int:
+        """How many go, those that have expired already included."""
+        return sum(not decision.keep for decision in self.decisions)
+
+    @property
+    def oldest(self) -> str | None:
+        """The oldest one that is kept."""
+        return next((decision.name for decision in self.decisions if decision.keep), None)
+
+
+def as_of(facts: HostFacts, at: datetime) -> HostFacts:
+    """The host as it was or will be: without the backups and the marks that came later. None is made up for the future."""
+    then = [
+        replace(one, expired=None) if one.expired and one.expired > at else one for one in facts.candidates if one.started <= at
+    ]
+    return replace(facts, candidates=then)
+
+
+def explain(facts: HostFacts, policy: Retention, zone: ZoneInfo, now: datetime) -> Explained:
+    """The decisions by `policy`, which need not be the host's own."""
+
+    def by(rules: Retention) -> list[Decision]:
+        return decide(facts.candidates, rules, zone, now, forgotten=facts.forgotten)
+
+    decisions = by(policy)
+    own = decisions if policy == facts.policy else by(facts.policy)
+    return Explained(facts, decisions, sum(not decision.keep for decision in own))
+
+
+def guarded(hosts: Iterable[Explained]) -> Guarded:
+    """What an expiry would leave out, or not begin at all, because too much would go at once: what goes already does not count."""
+    return too_many({one.facts.host: _share(one) for one in hosts if one.facts.forgotten is None}, Forced())
+
+
+def _share(one: Explained) -> Share:
+    rows = one.facts.rows
+    new = sum(not decision.keep and rows.get(decision.name) not in (EXPIRED, DELETING) for decision in one.decisions)
+    return Share(new, len(one.decisions))
+
+
+def objects(host: Explained) -> Iterator[dict[str, Any]]:
+    """One object for each backup, as JSON has it."""
+    name = host.facts.host
+    for decision in host.decisions:
+        yield {
+            "host": name,
+            "name": decision.name,
+            "keep": decision.keep,
+            "reasons": decision.reasons,
+            "expires": format_time(decision.expires) if decision.expires else None,
+        }
+
+
+def words_of(decision: Decision, now: datetime) -> str:
+    """Why it is kept, or when it goes and why."""
+    why = ", ".join(decision.reasons)
+    return f"{goes_words(decision.expires, now)}: {why}" if decision.expires else why
+
+
+def policy_words(policy: Retention) -> str:
+    """The policy in one line."""
+    if policy.missing:
+        return "no retention policy, so everything is kept"
+    rules = ", ".join(f"{name} {count}" for name in ("daily", "weekly", "monthly", "yearly") if (count := getattr(policy, name)))
+    return f"{rules}; min_keep {policy.min_keep}, grace {format_duration(policy.grace)}"
+
+
+def cells(host: Explained, zone: ZoneInfo) -> list[Shown]:
+    """What the strip of days shows of it."""
+    by_name = {one.name: one for one in host.facts.candidates}
+    return [
+        Shown(by_name[decision.name].started.astimezone(zone).date(), kind_of(decision, by_name[decision.name].state))
+        for decision in host.decisions
+    ]
+
+
+def note_of(host: Explained, policy: Retention) -> str:
+    """What is worth saying of a host as a whole; nothing for most."""
+    facts = host.facts
+    if facts.forgotten:
+        return f"forgotten since {format_time(facts.forgotten)}"
+    if policy.missing and facts.candidates:
+        return "no retention policy" if facts.configured else "no retention policy, since it is not configured"
+    return ""
+
+
+def future_names(host: Explained, now: datetime) -> list[str]:
+    """Backups that the strip cannot show, since a wrong clock stamped them."""
+    return [one.name for one in host.facts.candidates if one.started > latest(now)]

@@ -1,0 +1,73 @@
+"""The state of a host in one word, and why. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from btrkeep.catalogue import HostFacts
+from btrkeep.config import HostConfig
+from btrkeep.decisions.due import is_due, is_late
+from btrkeep.units import format_time
+
+STATES = ("ok", "late", "failing", "suspect", "never")
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """One line of `backupd status`. `age` is seconds since the newest complete backup started; what is stamped in the future is not
+    that, and a warning says that it is there.
+    """
+
+    host: str
+    state: str
+    last_complete: datetime | None
+    age: float | None
+    next_due: datetime | None
+    error: str | None
+    warnings: Sequence[str] = ()
+
+
+def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime) -> HostStatus:
+    """What `status` says of a host. The first that fits: suspect, never, failing, late, ok; an absent optional host is not late."""
+    last = facts.last_complete if facts else None
+    age = max(0.0, (now - last).total_seconds()) if last else None
+    following = is_due(last, host.every, host.window, zone, now).when if host.enabled else None
+    return HostStatus(host.name, _state(host, facts, now), last, age, following, _error(facts), _warnings(facts))
+
+
+def _warnings(facts: HostFacts | None) -> tuple[str, ...]:
+    if facts is None:
+        return ()
+    if facts.ahead is None:
+        return facts.newest_warnings
+    words = f"a backup is stamped {format_time(facts.ahead)}, in the future, and counts for nothing: was a clock wrong?"
+    return (words, *facts.newest_warnings)
+
+
+def _state(host: HostConfig, facts: HostFacts | None, now: datetime) -> str:
+    if facts is None:
+        return "never"
+    if facts.newest_state == "suspect":
+        return "suspect"
+    if facts.last_complete is None:
+        return "never"
+    if facts.last_run_outcome in ("failed", "partial") and _newer_than_complete(facts):
+        return "failing"
+    if host.enabled and not host.optional and is_late(facts.last_complete, host.every, now):
+        return "late"
+    return "ok"
+
+
+def _newer_than_complete(facts: HostFacts) -> bool:
+    return facts.last_run_started is not None and (facts.last_complete is None or facts.last_run_started >= facts.last_complete)
+
+
+def _error(facts: HostFacts | None) -> str | None:
+    if facts is None:
+        return None
+    if facts.newest_state == "suspect":
+        return facts.newest_error
+    if facts.last_run_outcome in ("failed", "partial") and _newer_than_complete(facts):
+        return facts.last_run_error
+    return None  # also for a suspect backup that was accepted

@@ -1,0 +1,128 @@
+"""What is wrong with the pool, and how bad: the one decision that everybody asks who speaks of it. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from btrkeep.config import Config
+from btrkeep.config.values import MinFree
+from btrkeep.decisions import findings as v
+from btrkeep.decisions.findings import ERROR, WARNING, Finding, Verdict
+from btrkeep.decisions.pool_room import lacks_room
+from btrkeep.pool.room import Room
+from btrkeep.units import counted, format_share, format_size
+
+_FLOOR_SHARE, _FLOOR = 0.02, 4 << 30  # what btrfs-balancer leaves too
+_LITTLE_METADATA = 256 << 20
+_SLACK = 0.02  # how far below its limit the pool's use must come, for a level that sways must not ring twice a day
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFacts:
+    """The pool at a moment. None is what could not be looked at.
+
+    `fault`: why it cannot be used, with a hint; "" when it can, and otherwise nothing else is known. `foreign`: the pool that the
+    catalogue in `state` is of, "" for this one. `lost`: the pool has backups, and the catalogue knows none. `errors`: by number of
+    the device, those counters that are not zero. `was_full`: that more than `used_limit` is used stands already.
+    """
+
+    fault: str = ""
+    hint: str = ""
+    foreign: str | None = None
+    lost: bool = False
+    read_only: bool | None = None
+    missing: tuple[int, ...] | None = None
+    errors: Mapping[int, Mapping[str, int]] | None = None
+    room: Room | None = None
+    was_full: bool = False
+
+
+class OfCatalogue(NamedTuple):
+    """What the catalogue says of the pool, and what is to be said of it; the fields are those of PoolFacts."""
+
+    foreign: str | None = ""
+    lost: bool = False
+    was_full: bool = False
+
+
+NOTHING_WRONG = OfCatalogue()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the configuration has to say about it: `used_limit` is a share."""
+
+    pool: Path
+    state: Path
+    min_free: MinFree
+    used_limit: float
+
+    @classmethod
+    def of(cls, config: Config) -> "Limits":
+        """Those of a pool."""
+        return cls(config.pool.path, config.pool.state, config.pool.min_free, config.notify.used_limit)
+
+
+def judge(facts: PoolFacts, limits: Limits) -> Verdict:
+    """All that is wrong, the order being that of CHECKS."""
+    if facts.fault:
+        return Verdict((Finding(v.UNUSABLE, ERROR, facts.fault, facts.hint, unusable=True),), v.CHECKS[1:])
+    found = (*_catalogue(facts, limits), *_mount(facts, limits), *_devices(facts), *_room(facts, limits))
+    return Verdict(found, tuple(_unlooked(facts)))
+
+
+def _unlooked(facts: PoolFacts) -> Iterator[str]:
+    of_room = (v.ROOM, v.UNALLOCATED, v.USED)
+    known: dict[str, object] = {v.CATALOGUE: facts.foreign, v.READ_ONLY: facts.read_only, v.MISSING: facts.missing}
+    known |= {v.ERRORS: facts.errors, **dict.fromkeys(of_room, facts.room)}
+    yield from (check for check in v.CHECKS if check in known and known[check] is None)
+
+
+def _catalogue(facts: PoolFacts, limits: Limits) -> Iterator[Finding]:
+    if facts.foreign:
+        text = f"the catalogue in {limits.state} is of another pool ({facts.foreign})"
+        yield Finding(v.CATALOGUE, ERROR, text, "set another `state`, or run `backupd rebuild`")
+    elif facts.lost:
+        yield lost(limits.state)
+
+
+def lost(state: Path) -> Finding:
+    """The catalogue in that folder was."""
+    text = f"the catalogue in {state} knows none of the backups that are in the pool: it was lost"
+    hint = "see that `state` is the right folder, and mounted; then make it again from the pool: backupd rebuild"
+    return Finding(v.CATALOGUE, ERROR, text, hint)
+
+
+def _mount(facts: PoolFacts, limits: Limits) -> Iterator[Finding]:
+    if facts.read_only:
+        hint = "look at the kernel's messages (dmesg), then mount it read-write"
+        yield Finding(v.READ_ONLY, ERROR, f"{limits.pool} is mounted read-only: no backup can be made", hint, unusable=True)
+
+
+def _devices(facts: PoolFacts) -> Iterator[Finding]:
+    for devid in facts.missing or ():
+        text = f"device {devid} is missing: the pool is mounted without it"
+        yield Finding(v.MISSING, ERROR, text, "`backupd doctor` has the commands that replace it", device=devid)
+    for devid, errors in (facts.errors or {}).items():
+        kinds = ", ".join(counted(count, f"{name} error") for name, count in errors.items() if count)
+        hint = "`backupd doctor` says what to do; the counters stay until they are reset"
+        yield Finding(v.ERRORS, ERROR, f"device {devid} has counted {kinds}", hint, device=devid, count=sum(errors.values()))
+
+
+def _room(facts: PoolFacts, limits: Limits) -> Iterator[Finding]:
+    room = facts.room
+    if room is None or not room.total:
+        return
+    if reason := lacks_room(room, limits.min_free):
+        hint = "`backupd expire` deletes what is due; keep less, or add a device"
+        yield Finding(v.ROOM, ERROR, f"no transfer starts any more: {reason}", hint, unusable=True)
+    if room.unallocated < min(_FLOOR, int(room.total * _FLOOR_SHARE)):
+        is_tight = room.metadata_free < min(_LITTLE_METADATA, room.total // 100)
+        level, metadata = ERROR if is_tight else WARNING, format_size(room.metadata_free)
+        text = f"{format_size(room.unallocated)} are unallocated, and {metadata} free in metadata block groups"
+        yield Finding(v.UNALLOCATED, level, text, "`backupd doctor` has the commands that free some")
+    used, limit = 1 - room.available / room.total, limits.used_limit
+    if used >= (limit - _SLACK if facts.was_full else limit):
+        text = f"{format_share(used)} of the pool's {format_size(room.total)} are used, the limit is {format_share(limit)}: {room}"
+        yield Finding(v.USED, WARNING, text, "keep less, or add a device; `backupd forecast` says when it is full")

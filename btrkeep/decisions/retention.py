@@ -1,0 +1,342 @@
+"""Which backups of a host are kept, and why. Pure: plain data, an explicit `now`, reasons with every answer.
+
+The first complete backup of a day, ISO week, month and year, in the pool's zone, stands for it; of each kind the newest N that have
+one are kept. Suspect and failed ones go when two complete ones are newer; until then the same rules thin them. Nothing is measured
+from `now`, so a host that fell silent keeps what it has, and a wrong clock takes nothing away. A period's first backup stays its
+first, so it does not matter how often this is asked (docs/decisions/0008-retention.rst).
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from functools import lru_cache
+from itertools import islice
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+from btrkeep.backup_states import COMPLETE, FAILED, SUSPECT
+from btrkeep.config import Retention
+from btrkeep.config.keys import RETENTION, TABLE
+from btrkeep.config.problems import Refused, nearest
+from btrkeep.decisions.due import latest
+from btrkeep.units import format_time
+
+ENOUGH = 2  # so many newer complete backups make a suspect or failed one needless
+_KNOWN = (SUSPECT, FAILED)  # the states, besides complete, of which it is known what to do
+NO_POLICY = "no retention policy"
+STAMPED_IN_THE_FUTURE = "stamped in the future"
+BY_HAND = "deleted by hand"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A hold; `until` None is without end."""
+
+    until: datetime | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Somebody's word that a backup is to go (`backupd delete`), and why.
+
+    `last`: also when no other complete one is left. `at_once`: without grace.
+    """
+
+    why: str = ""
+    last: bool = False
+    at_once: bool = False
+
+
+def by_hand(asked: Asked | None) -> str:
+    """That somebody deleted it, and why; nothing when nobody did."""
+    return f"{BY_HAND}: {asked.why}" if asked and asked.why else BY_HAND if asked else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A final backup. `state`: complete, suspect or failed, without regard to expiry; `expired`: when it was marked, or None.
+
+    `in_use`: it is the base of the run in progress, or of one that will be continued. `asked`: somebody marked it, not a rule.
+    """
+
+    name: str
+    started: datetime
+    state: str
+    expired: datetime | None = None
+    hold: Hold | None = None
+    in_use: bool = False
+    asked: Asked | None = None
+
+    def marked(self, now: datetime) -> datetime | None:
+        """When it was marked; None when it was not, or the mark is stamped in the future: then its grace would end in years."""
+        return None if self.expired and self.expired > latest(now) else self.expired
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of one backup. `reasons`: every rule and floor that keeps it, else why it goes.
+
+    `expires`: when it may be deleted (the mark, or now, plus the grace); None when it is kept.
+    """
+
+    name: str
+    keep: bool
+    reasons: tuple[str, ...]
+    expires: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`name` is the policy's key for the number of periods; `period` gives the one that a local day lies in, later ones larger."""
+
+    name: str
+    period: Callable[[date], int]
+
+
+def _week(day: date) -> int:
+    year, week, _ = day.isocalendar()
+    return year * 100 + week
+
+
+RULES = (
+    Rule("daily", lambda day: day.toordinal()),
+    Rule("weekly", _week),
+    Rule("monthly", lambda day: day.year * 100 + day.month),
+    Rule("yearly", lambda day: day.year),
+)
+
+
+def decide(
+    candidates: Sequence[Candidate], policy: Retention, zone: ZoneInfo, now: datetime, *, forgotten: datetime | None = None
+) -> list[Decision]:
+    """One decision for each candidate, oldest first.
+
+    Give all final backups of the host, those that are marked expired too: until they are deleted they count as what they are,
+    but for those that somebody asked to be deleted: what becomes of the others is the same as if these had gone already.
+    `forgotten`: when the host was given up; then everything goes, whatever floors there are.
+    """
+    ordered = sorted(candidates, key=lambda backup: (backup.started, backup.name))
+    asked = _asked_to_go(ordered, now) if forgotten is None else {}
+    rest = _by_policy([one for one in ordered if one.name not in asked] if asked else ordered, policy, zone, now, forgotten)
+    if not asked:
+        return rest
+    by_name = {one.name: one for one in (*rest, *(_by_word(one, policy, now) for one in asked.values()))}
+    return [by_name[one.name] for one in ordered]
+
+
+def _asked_to_go(backups: Sequence[Candidate], now: datetime) -> dict[str, Candidate]:
+    """Those that were asked to be deleted, by name; a complete one only when another stays, or when it was asked for as the last.
+
+    When it was asked for, another did stay. That may have gone since, by hand.
+    """
+    asked = {one.name: one for one in backups if one.asked}
+    if not asked or any(_counts(one, latest(now)) for one in backups if not one.asked):
+        return asked
+    return {name: one for name, one in asked.items() if one.state != COMPLETE or (one.asked and one.asked.last)}
+
+
+def _by_word(backup: Candidate, policy: Retention, now: datetime) -> Decision:
+    """What becomes of one that was asked to be deleted: a hold keeps it, and so does a run that grew from it."""
+    assert backup.asked is not None
+    if kept := tuple(_kept_by_itself(backup, now)):
+        return Decision(backup.name, True, kept, None)
+    grace = timedelta(0) if backup.asked.at_once else timedelta(seconds=policy.grace)
+    return Decision(backup.name, False, (by_hand(backup.asked),), (backup.marked(now) or now) + grace)
+
+
+def _by_policy(
+    backups: Sequence[Candidate], policy: Retention, zone: ZoneInfo, now: datetime, forgotten: datetime | None
+) -> list[Decision]:
+    reasons: list[list[str]] = [[] for _ in backups]
+    if forgotten is None:
+        for place, reason in _kept(backups, policy, zone, now, reasons):
+            reasons[place].append(reason)
+    grace = timedelta(seconds=policy.grace)
+    replaced = _replaced(backups, now)
+    return [
+        Decision(backup.name, True, tuple(why), None)
+        if why
+        else Decision(backup.name, False, (_why_it_goes(backup, forgotten, place < replaced),), (backup.marked(now) or now) + grace)
+        for place, (backup, why) in enumerate(zip(backups, reasons, strict=True))
+    ]
+
+
+def _replaced(backups: Sequence[Candidate], now: datetime) -> int:
+    """The place before which every backup has ENOUGH newer complete ones; 0 when there are not so many."""
+    end = latest(now)
+    newest = (place for place in reversed(range(len(backups))) if _counts(backups[place], end))
+    return next(islice(newest, ENOUGH - 1, None), 0)
+
+
+def _counts(backup: Candidate, end: datetime) -> bool:
+    return backup.state == COMPLETE and backup.started <= end
+
+
+def _kept(
+    backups: Sequence[Candidate], policy: Retention, zone: ZoneInfo, now: datetime, reasons: Sequence[Sequence[str]]
+) -> Iterator[tuple[int, str]]:
+    """Place and reason of everything that is kept, `reasons` being those that were given so far.
+
+    A stamp in the future, which only a wrong clock makes, is no anchor and counts for nothing: what becomes of the others is
+    the same with it and without it.
+    """
+    if policy.missing:
+        yield from ((place, NO_POLICY) for place in range(len(backups)))
+        yield from _by_itself(backups, now)
+        return
+    end = latest(now)
+    counted = [place for place, backup in enumerate(backups) if backup.started <= end]
+    complete = [place for place in counted if backups[place].state == COMPLETE]
+    yield from _by_rules(backups, complete, policy, zone)
+    yield from _newest(complete, policy.min_keep)
+    yield from _by_itself(backups, now)
+    unfinished = [place for place in counted if backups[place].state != COMPLETE]
+    alone = [place for place in unfinished if not reasons[place]]  # held ones push no other out
+    for group, places in _not_yet_replaced(backups, alone, complete).items():
+        yield from _thinned(backups, places, group.state, policy, zone)
+    # Last, for a suspect backup that goes needs no other to go back to.
+    yield from _before_suspects(backups, [place for place in unfinished if reasons[place]], complete)
+
+
+def _by_rules(
+    backups: Sequence[Candidate], complete: Sequence[int], policy: Retention, zone: ZoneInfo
+) -> Iterator[tuple[int, str]]:
+    """The first complete backup of each of the newest periods that have one. One backup may stand for several periods."""
+    newest_first = [(place, _periods(_local_day(backups[place].started, zone))) for place in reversed(complete)]
+    for column, rule in enumerate(RULES):
+        if limit := getattr(policy, rule.name):
+            first = {
+                periods[column]: place for place, periods in newest_first
+            }  # the oldest of a period is the last to be put there
+            for period, reason in zip(sorted(first, reverse=True), _numbered(rule.name, limit, len(first)), strict=False):
+                yield first[period], reason
+
+
+def _local_day(moment: datetime, zone: ZoneInfo) -> int:
+    """The number of the day, in the pool's zone, that `moment` lies in."""
+    try:
+        return moment.astimezone(zone).toordinal()
+    except OverflowError:  # the first day that a date can have: one odd folder must not stop the decision about all others
+        return moment.toordinal()
+
+
+@lru_cache(16384)  # thousands of hosts share the same days
+def _periods(day: int) -> tuple[int, ...]:
+    """The periods that a local day lies in, one for each rule."""
+    return tuple(rule.period(date.fromordinal(day)) for rule in RULES)
+
+
+@lru_cache(1024)
+def _numbered(name: str, limit: int, most: int) -> tuple[str, ...]:
+    """ "daily 1 of 14", "daily 2 of 14", ...: at most `most` of them."""
+    return tuple(f"{name} {number} of {limit}" for number in range(1, min(limit, most) + 1))
+
+
+def _newest(complete: Sequence[int], min_keep: int) -> Iterator[tuple[int, str]]:
+    if complete:
+        yield complete[-1], "newest complete"
+    yield from zip(reversed(complete), _numbered("min_keep", min_keep, len(complete)), strict=False)
+
+
+def _by_itself(backups: Sequence[Candidate], now: datetime) -> Iterator[tuple[int, str]]:
+    """What keeps a backup whatever there is beside it."""
+    end = latest(now)
+    for place, backup in enumerate(backups):
+        for reason in _kept_by_itself(backup, now):
+            yield place, reason
+        if backup.started > end:
+            yield place, STAMPED_IN_THE_FUTURE
+
+
+def _kept_by_itself(backup: Candidate, now: datetime) -> Iterator[str]:
+    if backup.in_use:
+        yield "base of the run in progress"
+    if backup.hold and (backup.hold.until is None or now < backup.hold.until):
+        yield _held(backup.hold)
+
+
+def _held(hold: Hold) -> str:
+    until = f"held until {format_time(hold.until)}" if hold.until else "held"
+    return f"{until}: {hold.why}" if hold.why else until
+
+
+class _Group(NamedTuple):
+    """Suspect or failed backups with the same complete ones around them: so many are newer."""
+
+    newer: int
+    state: str
+
+
+def _not_yet_replaced(backups: Sequence[Candidate], unfinished: Sequence[int], complete: Sequence[int]) -> dict[_Group, list[int]]:
+    """Suspect and failed ones of which too few complete ones are newer: all that there may be of their days."""
+    groups: dict[_Group, list[int]] = {}
+    for place in unfinished:
+        newer = len(complete) - bisect_left(complete, place)
+        if newer < ENOUGH or backups[place].state not in _KNOWN:
+            groups.setdefault(_Group(newer, backups[place].state), []).append(place)
+    return groups
+
+
+def _thinned(
+    backups: Sequence[Candidate], places: Sequence[int], state: str, policy: Retention, zone: ZoneInfo
+) -> Iterator[tuple[int, str]]:
+    """Of one group what the policy would keep of complete ones. A group grows at its newer end only, and goes as a whole; so what
+    is kept of it does not depend on how often this is asked.
+    """
+    if state not in _KNOWN:  # a later version's; who does not know what it is does not delete it
+        yield from ((place, f"unknown state {state}") for place in places)
+        return
+    newest = zip(reversed(places), _numbered("newest", policy.min_keep, len(places)), strict=False)
+    for place, reason in (*_by_rules(backups, places, policy, zone), *newest):
+        yield place, f"{state}: {reason}"
+
+
+def _before_suspects(backups: Sequence[Candidate], kept: Sequence[int], complete: Sequence[int]) -> Iterator[tuple[int, str]]:
+    """What can be restored should a suspect backup turn out to be the loss it looks like."""
+    for place in kept:
+        before = bisect_left(complete, place)
+        if before and backups[place].state == SUSPECT:
+            yield complete[before - 1], f"last complete before the suspect {backups[place].name}"
+
+
+def _why_it_goes(backup: Candidate, forgotten: datetime | None, replaced: bool) -> str:
+    if forgotten:
+        return "host forgotten"
+    if backup.state == COMPLETE:
+        return "no rule keeps it"
+    return f"{backup.state}: {'two newer complete backups' if replaced else 'no rule keeps it'}"
+
+
+_KINDS = {key.name: key.kind for key in TABLE if RETENTION in key.sections}
+
+
+def parse_policy(text: str, base: Retention) -> Retention:
+    """The policy `base` with what "daily=7,weekly=4" changes in it; every key of [retention] may stand there.
+
+    Raises ValueError that says what is wrong.
+    """
+    changes: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if name not in _KINDS:
+            raise ValueError(f"{name!r} is no key of a policy ({', '.join(_KINDS)}){nearest(name, _KINDS)}")
+        if not equals:
+            raise ValueError(f"{name!r} has no value: write it like daily=7,weekly=4")
+        if name in changes:
+            raise ValueError(f"{name!r} is given twice")
+        changes[name] = _policy_value(name, value)
+    return replace(base, **changes)
+
+
+def _policy_value(name: str, text: str) -> Any:
+    try:
+        return _KINDS[name](int(text) if text.isascii() and text.isdecimal() else text)
+    except Refused as refused:
+        raise ValueError(f"{name}={text}: {str(refused).removesuffix(', without quotes')}") from None
+
+
+def goes_words(expires: datetime, now: datetime) -> str:
+    """When a backup goes that may be deleted from `expires` on: the next expiry takes it, once that is past."""
+    return f"to be deleted since {format_time(expires)}" if expires <= now else f"expires {format_time(expires)}"

@@ -1,0 +1,117 @@
+"""Copies an inode with everything that a backup keeps of it; the data of a regular file is shared, not copied.
+
+Owner, mode, times in nanoseconds, extended attributes of all namespaces (POSIX ACLs and file capabilities are among them), holes
+and preallocated extents, and the btrfs flags that decide whether data can be shared. Symlinks, fifos, sockets and device nodes are
+made again. Nothing is followed: both ends are a name in a folder that is open.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+from array import array
+
+from btrkeep.fs.openat import FILE
+
+# As on x86, arm, s390 and riscv.
+_FICLONE = 0x40049409
+_GETFLAGS, _SETFLAGS = 0x80086601, 0x40086602
+NOCOW = 0x800000
+# FS_COMPR_FL, FS_NOCOMP_FL, FS_NOCOW_FL. Files with nocow have no checksums, and cannot share data with those that have.
+_KEPT_FLAGS = 0x4 | 0x400 | NOCOW
+
+
+def copy_inode(folder: int, name: bytes, to_folder: int, to_name: bytes) -> None:
+    """Makes `to_name` in `to_folder`, which must not exist, a copy of `name`, which is no folder. Raises OSError."""
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISREG(status.st_mode):
+        _copy_file(folder, name, to_folder, to_name, status)
+    else:
+        _copy_special(folder, name, to_folder, to_name, status)
+
+
+def _copy_file(folder: int, name: bytes, to_folder: int, to_name: bytes, status: os.stat_result) -> None:
+    source = os.open(name, os.O_RDONLY | FILE, dir_fd=folder)
+    try:
+        copy = os.open(to_name, os.O_RDWR | os.O_CREAT | os.O_EXCL | FILE, 0o600, dir_fd=to_folder)
+        try:
+            _copy_flags(source, copy)
+            if status.st_size:
+                _share_data(source, copy, status.st_size)
+            # Data first: a write takes file capabilities away. Then the owner, which takes setuid bits away.
+            os.fchown(copy, status.st_uid, status.st_gid)
+            os.fchmod(copy, stat.S_IMODE(status.st_mode))
+            _copy_xattrs(source, copy)
+            os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+        finally:
+            os.close(copy)
+    finally:
+        os.close(source)
+
+
+def _copy_flags(source: int, copy: int) -> None:
+    wanted, have = inode_flags(source), inode_flags(copy)
+    if (wanted ^ have) & _KEPT_FLAGS:
+        fcntl.ioctl(copy, _SETFLAGS, array("l", [have & ~_KEPT_FLAGS | wanted & _KEPT_FLAGS]))
+
+
+def inode_flags(fd: int) -> int:
+    """What chattr shows and sets: FS_IOC_GETFLAGS."""
+    flags = array("l", [0])
+    fcntl.ioctl(fd, _GETFLAGS, flags)
+    return flags[0]
+
+
+def _share_data(source: int, copy: int, size: int) -> None:
+    try:
+        fcntl.ioctl(copy, _FICLONE, source)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        # One of the two has no checksums, which the mount option nodatasum decides and no flag shows. Such data cannot be shared.
+        _copy_data(source, copy, size)
+
+
+def _copy_data(source: int, copy: int, size: int) -> None:
+    os.ftruncate(copy, size)
+    position = 0
+    while (position := _next_data(source, position, size)) < size:
+        end = os.lseek(source, position, os.SEEK_HOLE)
+        while position < end:
+            position += os.copy_file_range(source, copy, end - position, position, position)
+
+
+def _next_data(source: int, position: int, size: int) -> int:
+    try:
+        return os.lseek(source, position, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # nothing but a hole up to the end
+            raise
+        return size
+
+
+def _copy_special(folder: int, name: bytes, to_folder: int, to_name: bytes, status: os.stat_result) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        os.symlink(os.readlink(name, dir_fd=folder), to_name, dir_fd=to_folder)
+    else:
+        os.mknod(to_name, stat.S_IFMT(status.st_mode) | 0o600, status.st_rdev, dir_fd=to_folder)
+    os.chown(to_name, status.st_uid, status.st_gid, dir_fd=to_folder, follow_symlinks=False)
+    if not stat.S_ISLNK(status.st_mode):
+        os.chmod(to_name, stat.S_IMODE(status.st_mode), dir_fd=to_folder)
+    _copy_xattrs(_by_descriptor(folder, name), _by_descriptor(to_folder, to_name))
+    os.utime(to_name, ns=(status.st_atime_ns, status.st_mtime_ns), dir_fd=to_folder, follow_symlinks=False)
+
+
+def _by_descriptor(folder: int, name: bytes) -> bytes:
+    """A path for the calls that take no folder's descriptor: those for extended attributes."""
+    return b"/proc/self/fd/%d/%s" % (folder, name)
+
+
+def _copy_xattrs(source: int | bytes, copy: int | bytes) -> None:
+    """All namespaces, POSIX ACLs too; what the copy inherited by being made is removed."""
+    follow = isinstance(source, int)
+    attributes, inherited = os.listxattr(source, follow_symlinks=follow), os.listxattr(copy, follow_symlinks=follow)
+    for attribute in set(inherited) - set(attributes):
+        os.removexattr(copy, attribute, follow_symlinks=follow)
+    for attribute in attributes:
+        os.setxattr(copy, attribute, os.getxattr(source, attribute, follow_symlinks=follow), follow_symlinks=follow)
