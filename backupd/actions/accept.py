@@ -3,9 +3,9 @@
 from datetime import datetime
 
 from backupd.repo.backup_json import Record
+from backupd.repo.final_backups import LATEST, final_backups, point_latest
 from backupd.repo.notes_json import effective_state, read_notes, write_notes
 from backupd.repo.reconcile import row_of
-from backupd.run.work_subvolume import LATEST, final_backups, point_latest
 from btrkeep.backup_states import SUSPECT
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.due import latest

@@ -14,10 +14,10 @@ from backupd.expire.batch import write_many
 from backupd.expire.clocks import judge_clock, read_clocks
 from backupd.expire.look import Seen, look_again, policy_of
 from backupd.expire.site import ExpirySite
+from backupd.repo.final_backups import LATEST, newest_complete, point_latest
 from backupd.repo.notes_json import ASKED, HOLD, Notes
 from backupd.repo.read_lock import unread
 from backupd.repo.reconcile import row_of
-from backupd.run.work_subvolume import LATEST, newest_complete, point_latest
 from btrkeep.backup_states import COMPLETE, EXPIRED
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Asked, Candidate

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from backupd.repo import backup_json as records
-from backupd.run import work_subvolume as working
+from backupd.repo import final_backups
 from btrkeep.backup_states import PARTIAL
 from btrkeep.catalogue import Catalogue
 from btrkeep.errors import OperatorError, Unfit
@@ -72,7 +72,7 @@ def is_busy(pool: Pool, host: str) -> bool:
 def look(pool: Pool, host: str) -> Unfinished | None:
     """What the host has unfinished; None when that is nothing, or finished but for its name. Raises OSError, OperatorError."""
     path = pool.working(host)
-    subvolume = working.unfinished(path, host)
+    subvolume = final_backups.unfinished(path, host)
     if subvolume is None or subvolume.read_only:
         return None
     with opened(path) as fd:  # what grew from a backup shares what is older than itself
@@ -107,7 +107,7 @@ def _is_still(one: Unfinished) -> bool:
     """Whether that very subvolume lies there still, and no run was at it since. What waited for a commit when it was looked at does
     not count. Raises OSError, OperatorError.
     """
-    found = working.unfinished(one.path, one.host)
+    found = final_backups.unfinished(one.path, one.host)
     if found is None or found.read_only or (found.id, found.uuid) != (one.subvolume.id, one.subvolume.uuid):
         return False
     record = _record(one.path, found)
@@ -122,11 +122,11 @@ def discard(pool: Pool, catalogue: Catalogue, one: Unfinished) -> None:
     if not _is_still(one):
         raise Unfit(f"what {one.host} has unfinished has changed meanwhile", f"look again: `backupd discard {one.host} --dry-run`")
     try:
-        working.discard(one.path, one.subvolume.uuid)
+        final_backups.discard(one.path, one.subvolume.uuid)
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
-        raise working.NotOurs(f"{one.path} holds a subvolume that is not ours", "move that away") from error
+        raise final_backups.NotOurs(f"{one.path} holds a subvolume that is not ours", "move that away") from error
     commit(pool.path)  # which wakes the cleaner too
     catalogue.drop_backup(one.host, None)
 
@@ -136,7 +136,7 @@ def give_up(one: Unfinished) -> bool:
     try:
         if not _is_still(one) or not _is_for_room(_record(one.path, one.subvolume)):
             return False
-        working.discard(one.path, one.subvolume.uuid)
+        final_backups.discard(one.path, one.subvolume.uuid)
     except (OSError, OperatorError) as error:  # such as a subvolume of somebody's in it
         log.warning("%s cannot be discarded: %s", one.path, error)
         return False

@@ -9,9 +9,9 @@ from datetime import datetime
 
 from backupd.actions.hold import holds
 from backupd.expire.look import forgotten_at
+from backupd.repo.final_backups import point_latest
 from backupd.repo.notes_json import ASKED, read_notes, write_notes
 from backupd.repo.reconcile import row_of
-from backupd.run.work_subvolume import point_latest
 from btrkeep.backup_states import DELETING, EXPIRED
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.config import Config

@@ -12,9 +12,9 @@ from typing import Any
 
 from backupd.expire.look import hold_of
 from backupd.repo.backup_json import Record
+from backupd.repo.final_backups import LATEST, final_backups, point_latest
 from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes, write_notes
 from backupd.repo.reconcile import row_of
-from backupd.run.work_subvolume import LATEST, final_backups, point_latest
 from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.decisions.due import latest

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
+from backupd.repo.final_backups import point_latest
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import read_notes, write_notes
 from backupd.repo.read_lock import unread
 from backupd.repo.reconcile import row_of
-from backupd.run.work_subvolume import point_latest
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.problems import quoted
 from btrkeep.config.sources import name_fault

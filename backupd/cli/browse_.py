@@ -15,7 +15,7 @@ from backupd.files.objects import backup_object
 from backupd.files.tree import Entry
 from backupd.files.which import NEWEST, parse_which
 from backupd.files.words import entry_object, shown
-from backupd.run.work_subvolume import LATEST
+from backupd.repo.final_backups import LATEST
 from btrkeep.cli import stream_object
 from btrkeep.errors import UsageError
 from btrkeep.units import counted

@@ -19,8 +19,8 @@ from backupd.cli.context import clock_for, load_config
 from backupd.cli.names import completing, moment_of
 from backupd.files.tree import Tree
 from backupd.files.which import NEWEST, Restorable, find, parse_which
+from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import hosts_of, names_of
-from backupd.run.work_subvolume import LATEST
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import WORKING, Pool, open_pool
 

@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 import click
 
 from backupd.cli.context import Opened, opened
+from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import HOLD, read_notes
-from backupd.run.work_subvolume import LATEST
 from btrkeep.backup_states import EXPIRED
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError

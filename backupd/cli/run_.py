@@ -14,6 +14,7 @@ from backupd.alarms.reporting import Reporting
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
 from backupd.cli.observers import JsonObserver, LineObserver, as_json_object
 from backupd.health.doubts import see
+from backupd.repo.final_backups import find_base
 from backupd.repo.history_copy import bring_back, keep
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.command import passes, rsync_command
@@ -21,7 +22,6 @@ from backupd.rsync.version import rsync_version
 from backupd.run.context import HostResult, Observer, Site, buckets_of
 from backupd.run.ledger import Ledger
 from backupd.run.night import Night, Planned, plan
-from backupd.run.work_subvolume import find_base
 from btrkeep.catalogue import CatalogueUnusable
 from btrkeep.cli import echo_json
 from btrkeep.decisions.due import latest

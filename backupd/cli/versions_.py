@@ -14,7 +14,7 @@ from backupd.files.objects import history_object
 from backupd.files.versions import versions
 from backupd.files.which import NEWEST, parse_which, restorable
 from backupd.files.words import shown, time_words
-from backupd.run.work_subvolume import LATEST
+from backupd.repo.final_backups import LATEST
 from btrkeep.cli import echo_json, table
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool

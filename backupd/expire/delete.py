@@ -16,8 +16,8 @@ from backupd.expire.look import Seen, is_still
 from backupd.expire.queue import Queue
 from backupd.expire.report import Deleted
 from backupd.expire.site import ExpirySite
+from backupd.repo.final_backups import point_latest
 from backupd.repo.read_lock import unread
-from backupd.run.work_subvolume import point_latest
 from btrkeep.backup_states import EXPIRED
 from btrkeep.decisions.expiry_plan import HostPlan, Plan
 from btrkeep.errors import PoolUnusable

@@ -13,9 +13,9 @@ from pathlib import Path
 from backupd.expire.look import forgotten_at, policy_of
 from backupd.expire.queue import Queue
 from backupd.expire.site import ExpirySite
+from backupd.repo.final_backups import LATEST, unfinished
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import NOTES, read_notes
-from backupd.run.work_subvolume import LATEST, unfinished
 from btrkeep.pool.marker import MARKER, WORKING, Pool
 from btrkeep.pool.subvolume import delete
 from btrkeep.units import printable

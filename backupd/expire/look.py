@@ -12,9 +12,9 @@ from datetime import datetime
 from pathlib import Path
 
 from backupd.repo.backup_json import Record, UnreadableRecord
+from backupd.repo.final_backups import ours
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import ASKED, HOLD, Notes, accepted_state, read_notes
-from backupd.run.work_subvolume import ours
 from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED, FINAL, SUSPECT
 from btrkeep.catalogue import BackupState, Catalogue
 from btrkeep.config import Config, Retention

@@ -14,8 +14,8 @@ from typing import Any
 from backupd.expire.batch import write_many
 from backupd.expire.look import Seen, gone_names
 from backupd.expire.site import ExpirySite
+from backupd.repo.final_backups import point_latest
 from backupd.repo.notes_json import ASKED, Notes, read_notes
-from backupd.run.work_subvolume import point_latest
 from btrkeep.backup_states import EXPIRED
 from btrkeep.decisions.expiry_plan import HostPlan, Step
 from btrkeep.units import format_time

@@ -38,7 +38,7 @@ from backupd.files.sameness import Enough, Pulse, same_data, sha256, steady, unt
 from backupd.files.tree import Entry, Tree, components
 from backupd.files.walking import parent_of
 from backupd.files.which import Restorable
-from backupd.run.verdict import Outcome
+from backupd.repo.backup_json import Outcome
 from btrkeep.backup_states import COMPLETE
 
 __all__ = ["Gone", "History", "Seen", "Version", "versions"]

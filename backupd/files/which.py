@@ -14,9 +14,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from backupd.repo.backup_json import Record, UnreadableRecord
+from backupd.repo.final_backups import LATEST, ours
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
-from backupd.run.work_subvolume import LATEST, ours
 from btrkeep.backup_states import COMPLETE, FINAL
 from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError, UsageError

@@ -11,11 +11,11 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from backupd.rsync.output import bounded
-from backupd.run.verdict import Outcome, PathResult
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_time, parse_time
 
@@ -39,6 +39,40 @@ class UnreadableRecord(OperatorError):
 
 NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What comes of JSON that is none, is nested without end, or means something else than it should."""
+
+
+class Outcome(StrEnum):
+    """What became of one source path; the order is from best to worst."""
+
+    COMPLETE = "complete"
+    SUSPECT = "suspect"
+    BROKEN = "broken"
+    UNFINISHED = "unfinished"
+    FAULT = "fault"
+
+    @property
+    def rank(self) -> int:
+        """0 is best."""
+        return list(Outcome).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PathResult:
+    """One source path of a run, as backup.json keeps it. `numbers` are rsync's statistics, by short name, in bytes and counts."""
+
+    path: str
+    outcome: Outcome
+    reason: str = ""
+    exit_code: int | None = None
+    meaning: str = ""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    unreadable: int = 0
+    vanished: int = 0
+    not_kept: int = 0
+    deletions_skipped: bool = False
+    warnings: tuple[str, ...] = ()
+    samples: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from backupd.repo.backup_json import DATA, RECORD, UnreadableRecord, read
 from backupd.repo.catalogue_row import agrees, backup_row
+from backupd.repo.final_backups import ours, point_latest, recover
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
-from backupd.run.work_subvolume import ours, point_latest, recover
 from btrkeep.backup_states import FINAL, PARTIAL
 from btrkeep.catalogue import KILLED, Backup, Catalogue, NotedState, Run
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable

@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from backupd.repo.backup_json import Record
+from backupd.repo.backup_json import Outcome, Record
 from backupd.repo.catalogue_row import backup_row
+from backupd.repo.final_backups import discard
 from backupd.rsync.process import Stopper
 from backupd.run import hooks
 from backupd.run import work_subvolume as working
@@ -21,7 +22,7 @@ from backupd.run.context import HostResult, Running, Site
 from backupd.run.holes import WORTH_COUNTING, WORTH_DIGGING, data_written, dig_written
 from backupd.run.orphaned_receivers import take_host_lock
 from backupd.run.source_paths import HostTransfer
-from backupd.run.verdict import Outcome, Verdict, decide
+from backupd.run.verdict import Verdict, decide
 from backupd.run.work_subvolume import Prepared
 from btrkeep import __version__
 from btrkeep.backup_states import PARTIAL, RUNNING
@@ -208,7 +209,7 @@ class HostRun:
         nothing, lost = prepared.fresh and not transfer.anything_arrived, False
         try:
             if nothing:
-                await asyncio.to_thread(working.discard, prepared.path, prepared.uuid)
+                await asyncio.to_thread(discard, prepared.path, prepared.uuid)
             else:
                 await asyncio.to_thread(working.leave, prepared, record, disk)
         except working.DataLost as error:

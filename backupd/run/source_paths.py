@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from backupd.repo.backup_json import DATA
+from backupd.repo.backup_json import DATA, Outcome, PathResult
 from backupd.repo.hardlinks import Stopped, split
 from backupd.rsync.command import Pass, passes, rsync_command
 from backupd.rsync.meaning import Kind, Meaning, meaning
 from backupd.rsync.output import Output, bounded
 from backupd.rsync.process import Ended, Stopper, transfer
 from backupd.run.context import Running, Site
+from backupd.run.other_paths import drop_other_paths
 from backupd.run.unlisted import files_below
-from backupd.run.verdict import Limits, Outcome, PathResult, enough_below, judge
-from backupd.run.work_subvolume import Prepared, drop_other_paths
+from backupd.run.verdict import Limits, enough_below, judge
+from backupd.run.work_subvolume import Prepared
 from btrkeep.catalogue import RunFields
 from btrkeep.config import HostConfig
 from btrkeep.pool.locks import Lock

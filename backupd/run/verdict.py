@@ -6,27 +6,12 @@ leaves `.working` for the next run; a broken path makes the backup `failed`; a p
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 
+from backupd.repo.backup_json import Outcome, PathResult
 from backupd.rsync.meaning import Kind, meaning
 from backupd.rsync.messages import Class, Messages
 from btrkeep.units import format_share, format_size
-
-
-class Outcome(StrEnum):
-    """What became of one source path; the order is from best to worst."""
-
-    COMPLETE = "complete"
-    SUSPECT = "suspect"
-    BROKEN = "broken"
-    UNFINISHED = "unfinished"
-    FAULT = "fault"
-
-    @property
-    def rank(self) -> int:
-        """0 is best."""
-        return list(Outcome).index(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +20,6 @@ class Limits:
 
     shrink: float
     unreadable: float
-
-
-@dataclass(frozen=True, slots=True)
-class PathResult:
-    """One source path of a run, as backup.json keeps it. `numbers` are rsync's statistics, by short name, in bytes and counts."""
-
-    path: str
-    outcome: Outcome
-    reason: str = ""
-    exit_code: int | None = None
-    meaning: str = ""
-    numbers: Mapping[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
-    unreadable: int = 0
-    vanished: int = 0
-    not_kept: int = 0
-    deletions_skipped: bool = False
-    warnings: tuple[str, ...] = ()
-    samples: tuple[str, ...] = ()
 
 
 def judge(

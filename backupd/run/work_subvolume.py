@@ -8,45 +8,29 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA, Record
-from backupd.repo.hardlinks import STAGING, Stopped, split
-from backupd.repo.notes_json import Notes, effective_state, read_notes
+from backupd.repo.final_backups import FinalBackup, NotOurs, discard, is_named, is_unfinished_run, newest_base, recover, take_name
+from backupd.repo.hardlinks import Stopped, split
+from backupd.repo.notes_json import read_notes
 from backupd.run.doubt import doubt, drop_doubted
+from backupd.run.other_paths import drop_other_paths
 from backupd.run.synced import is_synced, mark_synced, take_mark
-from btrkeep.backup_states import COMPLETE, FAILED, FINAL, PARTIAL, RUNNING
+from btrkeep.backup_states import FAILED, PARTIAL, RUNNING
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
-from btrkeep.pool.atomic import link_atomically, with_reserve
+from btrkeep.pool.atomic import with_reserve
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import Subvolume, create, delete, describe, set_read_only, snapshot
 from btrkeep.pool.syncfs import Syncfs
-from btrkeep.process.programs import run
-from btrkeep.units import backup_name, counted, parse_backup_name, printable
+from btrkeep.units import backup_name, counted
 
 log = logging.getLogger(__name__)
-
-_CLOCK_TOLERANCE = timedelta(minutes=5)
-LATEST = "latest"
-"""The newest complete backup of a host: the name of a symlink in its folder, and in commands."""
-
-
-class FinalBackup(NamedTuple):
-    """A final backup of ours, as it lies in the pool."""
-
-    path: Path
-    subvolume: Subvolume
-    record: Record
-
-
-class NotOurs(OperatorError):
-    """Something lies where a backup of ours should be; it is left alone."""
 
 
 class Forgotten(OperatorError):
@@ -86,105 +70,6 @@ def settings_of(host: HostConfig) -> dict[str, Any]:
     }
 
 
-def ours(path: Path, host: str) -> tuple[Subvolume, Record] | None:
-    """The subvolume and record of a backup of ours, or None: its name, and the record's host, name and UUID, must agree.
-
-    A snapshot that a user made of a backup carries our backup.json too; its UUID tells it apart. Made under a name that the host
-    had earlier it is ours as well, and the record comes with today's name. Raises UnreadableRecord.
-    """
-    subvolume = describe(path)
-    record = records.read(path) if subvolume else None
-    if subvolume is None or record is None or record.uuid != subvolume.uuid or not _is_named(record.host, host, path.parent):
-        return None
-    if path.name != ".working" and record.name != path.name:
-        return None
-    return subvolume, record if record.host == host else replace(record, host=host)
-
-
-def _is_named(name: str, host: str, folder: Path) -> bool:
-    """Whether the host in that folder has that name, or had it (`backupd rename`). Raises UnreadableRecord."""
-    return name == host or name in read_notes(folder).was
-
-
-def final_backups(pool: Pool, host: str) -> Iterator[FinalBackup]:
-    """The host's final backups, newest name first; what is not ours or cannot be read is passed over."""
-    try:
-        names = sorted((entry.name for entry in os.scandir(pool.host(host)) if parse_backup_name(entry.name)), reverse=True)
-    except FileNotFoundError:
-        return
-    for name in names:
-        path = pool.host(host) / name
-        with contextlib.suppress(records.UnreadableRecord):
-            found = ours(path, host)
-            if found and found[0].read_only and found[1].state in FINAL:
-                yield FinalBackup(path, *found)
-
-
-def find_base(pool: Pool, host: str, now: datetime | None) -> FinalBackup | None:
-    """The newest complete backup, from the pool itself. One stamped in the future is a base only when there is no other.
-
-    Without `now`, in a rehearsal, no stamp is in the future. Raises UnreadableRecord when the notes cannot be read.
-    """
-    return _find_base(pool, host, now, read_notes(pool.host(host)))
-
-
-def _find_base(pool: Pool, host: str, now: datetime | None, notes: Notes) -> FinalBackup | None:
-    future = None
-    for backup in final_backups(pool, host):
-        if effective_state(backup.record, notes) != COMPLETE:
-            continue
-        if now is None or backup.record.started <= now + _CLOCK_TOLERANCE:
-            return backup
-        future = future or backup
-    return future
-
-
-def recover(pool: Pool, host: str) -> Record | None:
-    """Finishes a `.working` that was final but for its name; the record of what it became, None when there was none.
-
-    A read-only `.working` was synced with its record before it became read-only, so what the record says is true. That of a
-    writable one is not even read here: a power cut may have left it empty.
-    """
-    path = pool.working(host)
-    there = describe(path)
-    found = ours(path, host) if there and there.read_only else None
-    if not found:
-        return None
-    record = found[1]
-    if record.state not in FINAL or not record.name:
-        return None
-    _rename(pool, path, record.name)
-    return record
-
-
-def _rename(pool: Pool, path: Path, name: str) -> Path:
-    final = path.with_name(name)
-    if os.path.lexists(final):
-        raise NotOurs(f"{final} is there already, so {path} cannot take its name", "look at both, and move one of them away")
-    path.rename(final)
-    point_latest(pool, path.parent.name)
-    return final
-
-
-def newest_complete(pool: Pool, host: str) -> str | None:
-    """What `latest` means: the backup from which the next one grows, None when none is complete. Raises UnreadableRecord."""
-    found = find_base(pool, host, None if pool.rehearsal else datetime.now(UTC))
-    return found.path.name if found else None
-
-
-def point_latest(pool: Pool, host: str) -> None:
-    """Has the symlink `latest` name the newest complete backup; without one there is no link.
-
-    For whoever changes what is complete, under the host's lock. A convenience for people, never trusted by us, so never in the way.
-    """
-    latest = pool.host(host) / LATEST
-    try:
-        name = newest_complete(pool, host)
-        link_atomically(latest, name)
-    except (OperatorError, OSError) as error:  # notes that cannot be read: nobody knows what is complete
-        log.info("%s: %s", latest, error)
-
-
 def _never() -> bool:
     return False
 
@@ -212,7 +97,7 @@ def prepare(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, stopped: 
         raise Forgotten(
             f"{host.name} is forgotten, so all its backups go, new ones too: `backupd forget {host.name} --undo` takes it back"
         )
-    base = _find_base(pool, host.name, now, notes)
+    base = newest_base(pool, host.name, now, notes)
     path = pool.working(host.name)
     left = _left(path, host, base)
     prepared = _continue(path, left, base, host, now, stopped) if left else _make(pool, host, base, now)
@@ -317,7 +202,7 @@ def _left(path: Path, host: HostConfig, base: FinalBackup | None) -> _Left | Non
     synced = record is not None and is_synced(path, record)
     if record and (synced or base is None):
         return _Left(subvolume, record, synced)
-    if not record and not _made_by_us(path, subvolume, host.name):
+    if not record and not is_unfinished_run(path, subvolume, host.name):
         raise NotOurs(f"{path} is not ours", "move it away")
     try:
         delete(path.parent, subvolume.id)
@@ -338,86 +223,10 @@ def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBack
     fits = (
         record is not None
         and (record.uuid, record.base_uuid) == (subvolume.uuid, base_uuid)
-        and _is_named(record.host, host.name, path.parent)
+        and is_named(record.host, host.name, path.parent)
         and record.settings == settings_of(host)
     )
     return record if fits else None
-
-
-def unfinished(path: Path, host: str) -> Subvolume | None:
-    """The `.working` at `path` if it is one of ours, in whatever state a run or a power cut has left it; else None.
-
-    Raises UnreadableRecord for a read-only one whose record cannot be read: that was finished, and is damaged.
-    """
-    subvolume = describe(path)
-    if subvolume is None:
-        return None
-    if subvolume.read_only:
-        return subvolume if ours(path, host) else None
-    return subvolume if _made_by_us(path, subvolume, host) else None
-
-
-def _made_by_us(path: Path, subvolume: Subvolume, host: str) -> bool:
-    """A `.working` of ours: its record names it, or has been damaged (a power cut). Or it is empty."""
-    names = {entry.name for entry in os.scandir(path)}
-    if not names <= {records.RECORD, records.RECORD + ".new", DATA, os.fsdecode(STAGING)}:
-        return False
-    try:
-        record = records.read(path)
-    except records.UnreadableRecord:
-        return True
-    if record is None:
-        return not (path / DATA).exists() or not any(os.scandir(path / DATA))
-    return record.uuid == subvolume.uuid and _is_named(record.host, host, path.parent)
-
-
-def discard(path: Path, uuid: str) -> None:
-    """Deletes the `.working` of this run, if that is still what lies there."""
-    subvolume = describe(path)
-    if subvolume and subvolume.uuid == uuid and not subvolume.read_only:
-        delete(path.parent, subvolume.id)
-
-
-def drop_other_paths(data: Path, paths: tuple[str, ...]) -> None:
-    """Removes from the new backup what belongs to no source path any more, and whatever stands where a parent folder must be.
-
-    An older rsync would follow a symlink there. A host could have planted one when a path above was still a source of its own, or
-    in an earlier attempt of this very run.
-    """
-    wanted: dict[str, Any] = {}
-    for path in paths:
-        level = wanted
-        for part in path.strip("/").split("/") if path != "/" else ():
-            level = level.setdefault(part, {})
-        if path == "/":
-            return
-    _prune(data, wanted)
-
-
-def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
-    for entry in list(os.scandir(folder)):
-        below = wanted.get(entry.name)
-        is_folder = entry.is_dir(follow_symlinks=False)
-        is_file_source = below == {} and entry.is_file(follow_symlinks=False)
-        if below is None or not (is_folder or is_file_source):
-            if is_folder and describe(Path(entry.path)):
-                raise NotOurs(f"{entry.path} is a subvolume that is not ours", "move it away")
-            if is_folder:
-                _remove_tree(entry.path)
-            else:
-                Path(entry.path).unlink()
-        elif below:
-            _prune(Path(entry.path), below)
-
-
-def _remove_tree(folder: str) -> None:
-    """Removes a folder with all in it, by rm: a host nests folders deeper than a function may call itself or a process may have
-    descriptors. It follows no symlink and enters neither a subvolume nor a mount; raises NotOurs when there is one.
-    """
-    done = run(("rm", "--recursive", "--force", "--one-file-system", "--", folder), timeout=None, check=False)
-    if done.returncode:
-        said = printable((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[0].removeprefix("rm: "))
-        raise NotOurs(f"{folder} cannot be removed: {said}", "move away what is not ours in it")
 
 
 def leave(prepared: Prepared, record: Record, disk: Syncfs) -> None:
@@ -457,7 +266,7 @@ def finalise(pool: Pool, prepared: Prepared, record: Record, disk: Syncfs) -> tu
     _sync_or_discard(prepared, disk)
     set_read_only(prepared.path)
     assert named.name is not None
-    return _rename(pool, prepared.path, named.name), named
+    return take_name(pool, prepared.path, named.name), named
 
 
 def _without_doubt(prepared: Prepared, record: Record) -> Record:

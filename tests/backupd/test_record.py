@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.repo.backup_json import FORMAT, Record, UnreadableRecord, parse, read, write
+from backupd.repo.backup_json import FORMAT, Outcome, PathResult, Record, UnreadableRecord, parse, read, write
 from backupd.repo.notes_json import Notes, effective_state, read_notes, write_notes
-from backupd.run.verdict import Outcome, PathResult
 from btrkeep.backup_states import COMPLETE, FAILED, FINAL, SUSPECT
 from tests.beds import btrfs as beds
 from tests.beds import work

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backupd.repo.backup_json import Outcome, PathResult
 from backupd.rsync.messages import Messages
-from backupd.run.verdict import Limits, Outcome, PathResult, Verdict, decide, judge
+from backupd.run.verdict import Limits, Verdict, decide, judge
 from tests.backupd.pulls import UNPRIVILEGED, Pulled, meanwhile, pull
 
 LIMITS = Limits(shrink=0.5, unreadable=0.01)

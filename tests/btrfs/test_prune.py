@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.work_subvolume import NotOurs, drop_other_paths
+from backupd.repo.final_backups import NotOurs
+from backupd.run.other_paths import drop_other_paths
 from tests.beds import work
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]

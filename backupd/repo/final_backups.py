@@ -1,0 +1,175 @@
+"""The backups of a host as they lie in the pool: which are ours, which is the newest complete one, and `latest`, which names it."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from backupd.repo import backup_json as records
+from backupd.repo.backup_json import DATA, Record
+from backupd.repo.hardlinks import STAGING
+from backupd.repo.notes_json import Notes, effective_state, read_notes
+from btrkeep.backup_states import COMPLETE, FINAL
+from btrkeep.errors import OperatorError
+from btrkeep.pool.atomic import link_atomically
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.subvolume import Subvolume, delete, describe
+from btrkeep.units import parse_backup_name
+
+log = logging.getLogger(__name__)
+
+
+_CLOCK_TOLERANCE = timedelta(minutes=5)
+
+
+LATEST = "latest"
+"""The newest complete backup of a host: the name of a symlink in its folder, and in commands."""
+
+
+class FinalBackup(NamedTuple):
+    """A final backup of ours, as it lies in the pool."""
+
+    path: Path
+    subvolume: Subvolume
+    record: Record
+
+
+class NotOurs(OperatorError):
+    """Something lies where a backup of ours should be; it is left alone."""
+
+
+def ours(path: Path, host: str) -> tuple[Subvolume, Record] | None:
+    """The subvolume and record of a backup of ours, or None: its name, and the record's host, name and UUID, must agree.
+
+    A snapshot that a user made of a backup carries our backup.json too; its UUID tells it apart. Made under a name that the host
+    had earlier it is ours as well, and the record comes with today's name. Raises UnreadableRecord.
+    """
+    subvolume = describe(path)
+    record = records.read(path) if subvolume else None
+    if subvolume is None or record is None or record.uuid != subvolume.uuid or not is_named(record.host, host, path.parent):
+        return None
+    if path.name != ".working" and record.name != path.name:
+        return None
+    return subvolume, record if record.host == host else replace(record, host=host)
+
+
+def is_named(name: str, host: str, folder: Path) -> bool:
+    """Whether the host in that folder has that name, or had it (`backupd rename`). Raises UnreadableRecord."""
+    return name == host or name in read_notes(folder).was
+
+
+def final_backups(pool: Pool, host: str) -> Iterator[FinalBackup]:
+    """The host's final backups, newest name first; what is not ours or cannot be read is passed over."""
+    try:
+        names = sorted((entry.name for entry in os.scandir(pool.host(host)) if parse_backup_name(entry.name)), reverse=True)
+    except FileNotFoundError:
+        return
+    for name in names:
+        path = pool.host(host) / name
+        with contextlib.suppress(records.UnreadableRecord):
+            found = ours(path, host)
+            if found and found[0].read_only and found[1].state in FINAL:
+                yield FinalBackup(path, *found)
+
+
+def find_base(pool: Pool, host: str, now: datetime | None) -> FinalBackup | None:
+    """The newest complete backup, from the pool itself. One stamped in the future is a base only when there is no other.
+
+    Without `now`, in a rehearsal, no stamp is in the future. Raises UnreadableRecord when the notes cannot be read.
+    """
+    return newest_base(pool, host, now, read_notes(pool.host(host)))
+
+
+def newest_base(pool: Pool, host: str, now: datetime | None, notes: Notes) -> FinalBackup | None:
+    future = None
+    for backup in final_backups(pool, host):
+        if effective_state(backup.record, notes) != COMPLETE:
+            continue
+        if now is None or backup.record.started <= now + _CLOCK_TOLERANCE:
+            return backup
+        future = future or backup
+    return future
+
+
+def recover(pool: Pool, host: str) -> Record | None:
+    """Finishes a `.working` that was final but for its name; the record of what it became, None when there was none.
+
+    A read-only `.working` was synced with its record before it became read-only, so what the record says is true. That of a
+    writable one is not even read here: a power cut may have left it empty.
+    """
+    path = pool.working(host)
+    there = describe(path)
+    found = ours(path, host) if there and there.read_only else None
+    if not found:
+        return None
+    record = found[1]
+    if record.state not in FINAL or not record.name:
+        return None
+    take_name(pool, path, record.name)
+    return record
+
+
+def take_name(pool: Pool, path: Path, name: str) -> Path:
+    final = path.with_name(name)
+    if os.path.lexists(final):
+        raise NotOurs(f"{final} is there already, so {path} cannot take its name", "look at both, and move one of them away")
+    path.rename(final)
+    point_latest(pool, path.parent.name)
+    return final
+
+
+def newest_complete(pool: Pool, host: str) -> str | None:
+    """What `latest` means: the backup from which the next one grows, None when none is complete. Raises UnreadableRecord."""
+    found = find_base(pool, host, None if pool.rehearsal else datetime.now(UTC))
+    return found.path.name if found else None
+
+
+def point_latest(pool: Pool, host: str) -> None:
+    """Has the symlink `latest` name the newest complete backup; without one there is no link.
+
+    For whoever changes what is complete, under the host's lock. A convenience for people, never trusted by us, so never in the way.
+    """
+    latest = pool.host(host) / LATEST
+    try:
+        name = newest_complete(pool, host)
+        link_atomically(latest, name)
+    except (OperatorError, OSError) as error:  # notes that cannot be read: nobody knows what is complete
+        log.info("%s: %s", latest, error)
+
+
+def unfinished(path: Path, host: str) -> Subvolume | None:
+    """The `.working` at `path` if it is one of ours, in whatever state a run or a power cut has left it; else None.
+
+    Raises UnreadableRecord for a read-only one whose record cannot be read: that was finished, and is damaged.
+    """
+    subvolume = describe(path)
+    if subvolume is None:
+        return None
+    if subvolume.read_only:
+        return subvolume if ours(path, host) else None
+    return subvolume if is_unfinished_run(path, subvolume, host) else None
+
+
+def is_unfinished_run(path: Path, subvolume: Subvolume, host: str) -> bool:
+    """A `.working` of ours: its record names it, or has been damaged (a power cut). Or it is empty."""
+    names = {entry.name for entry in os.scandir(path)}
+    if not names <= {records.RECORD, records.RECORD + ".new", DATA, os.fsdecode(STAGING)}:
+        return False
+    try:
+        record = records.read(path)
+    except records.UnreadableRecord:
+        return True
+    if record is None:
+        return not (path / DATA).exists() or not any(os.scandir(path / DATA))
+    return record.uuid == subvolume.uuid and is_named(record.host, host, path.parent)
+
+
+def discard(path: Path, uuid: str) -> None:
+    """Deletes the `.working` of this run, if that is still what lies there."""
+    subvolume = describe(path)
+    if subvolume and subvolume.uuid == uuid and not subvolume.read_only:
+        delete(path.parent, subvolume.id)
