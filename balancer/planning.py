@@ -15,7 +15,8 @@ from balancer.judgement import below
 from balancer.model import Model
 from balancer.steps import MAP_CELLS, Planned, PoolNumbers, Settings
 from balancer.survey import Cost, Groups, Survey, cost, survey
-from btrkeep.pool.room import Room, read_room
+from btrkeep.pool.model import Room
+from btrkeep.pool.room import read_room
 from btrkeep.treescan.block_groups import looked_up
 
 CONSIDERED = 16

@@ -1,10 +1,10 @@
 """A catalogue as a large pool has it, for the benchmarks: always the same one.
 
-    python -m bench.make_catalogue STATE [--hosts 3000] [--backups 32] [--site]
+    python -m bench.make_catalogue STATE [--hosts 3000] [--backups 32]
 
 Each host has `--backups` backups: daily ones, then weekly, then monthly ones, written in the order of the nights, as a real
 catalogue grows, so that the rows of one host lie far apart in the file. Each backup has a run. Some are suspect or failed, some
-have warnings. With `--site` it is that of a whole site as the dashboard shows it: see bench/make_site.py.
+have warnings. bench/make_site.py makes that of a whole site as the dashboard shows it.
 """
 
 import argparse
@@ -115,16 +115,9 @@ def main() -> None:
     parser.add_argument("state", type=Path, help="a folder that has no catalogue yet")
     parser.add_argument("--hosts", type=int, default=3000)
     parser.add_argument("--backups", type=int, default=32)
-    parser.add_argument("--site", action="store_true", help="with hosts in trouble, samples, balances, alarms and pictures")
     words = parser.parse_args()
     if (words.state / "catalogue.sqlite").exists():
         parser.error(f"{words.state} has a catalogue already")
-    if words.site:
-        from bench import make_site
-
-        made = make_site.make(words.state, words.hosts, words.backups)
-        print(f"{made.backups} backups and a year of {words.hosts} hosts in {words.state}")
-        return
     print(f"{make(words.state, words.hosts, words.backups)} backups in {words.state}")
 
 

@@ -1,12 +1,13 @@
 """The catalogue of a whole site, as the dashboard shows it: hosts in every state, a year of the pool, alarms, jobs, pictures.
 
-    python -m bench.make_catalogue STATE --site
+    python -m bench.make_site STATE
 
 It is always the same one but for its clock: the last night is the one before `now`, so that hosts are as late as they are meant
 to be. `hostile=True` puts text into it that nobody should trust: markup, escapes, bytes that are no UTF-8, in every place where
 text of a host or of a person can stand. tests/beds/dashboard.py serves it to a real browser.
 """
 
+import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -240,3 +241,22 @@ def _start(catalogue: Catalogue, host: str, number: int, wish: Wishes, now: date
 def told(made: Made) -> str:
     """What was made, for a program that made it in another process."""
     return json.dumps({"state": str(made.state), "hosts": made.hosts, "running": made.running, "backups": made.backups})
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description="Fill a new catalogue with hosts in trouble, samples, balances, alarms and pictures."
+    )
+    parser.add_argument("state", type=Path, help="a folder that has no catalogue yet")
+    parser.add_argument("--hosts", type=int, default=3000)
+    parser.add_argument("--backups", type=int, default=32)
+    words = parser.parse_args()
+    if (words.state / "catalogue.sqlite").exists():
+        parser.error(f"{words.state} has a catalogue already")
+    made = make(words.state, words.hosts, words.backups)
+    print(f"{made.backups} backups and a year of {words.hosts} hosts in {words.state}")
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.beds import TOP, work
-from tests.beds.imports import AREAS, DOORS, PROGRAMS, uses, violations
+from tests.beds.imports import AREAS, PROGRAMS, uses, violations
 
 PACKAGES = ("btrkeep", *PROGRAMS)
 MODULES = sorted(path.relative_to(TOP) for package in PACKAGES for path in (TOP / package).rglob("*.py"))
@@ -118,15 +118,86 @@ def test_a_module_in_its_order_is_left_alone(module: str, source: str) -> None:
     assert violations(module, source) == []
 
 
-def test_what_the_dashboard_finds_behind_a_door_is_pure() -> None:
-    """No starter of processes, no command line, no reader of trees and no python-btrfs comes along."""
-    doors = sorted(used for of, used in DOORS if of == "web")
-    look = "import sys\n" + "".join(f"import {door}\n" for door in doors) + "print(*sys.modules, sep='\\n')"
+def loaded_with(*modules: str) -> set[str]:
+    """The modules that a new interpreter has when it has imported these."""
+    look = "import sys\n" + "".join(f"import {module}\n" for module in modules) + "print(*sys.modules, sep='\\n')"
     loaded = set(work(sys.executable, "-c", look, cwd=TOP).stdout.split())
-    assert set(doors) <= loaded
-    assert loaded.isdisjoint(
-        {"btrkeep.process.programs", "btrkeep.process.group", "btrkeep.treescan.search", "btrfs", "click", "rich"}
-    )
+    assert set(modules) <= loaded
+    return loaded
+
+
+IMPURE = {"btrkeep.process.programs", "btrkeep.process.group", "btrkeep.treescan.search", "btrfs", "click", "rich", "asyncio"}
+
+
+def test_decisions_are_pure_and_so_is_what_the_dashboard_finds_behind_a_door() -> None:
+    """No starter of processes, no command line, no reader of trees and no python-btrfs comes along."""
+    decisions = [module for path in MODULES if (module := dotted(path)).startswith("btrkeep.decisions")]
+    assert len(decisions) > 10
+    assert loaded_with(*decisions).isdisjoint(IMPURE)
+    drawing = {used for path in MODULES if path.parts[0] == "web" for used in uses(dotted(path), read(path))}
+    drawing = {dotted(path) for path in MODULES} & {used.rpartition(".")[0] for used in drawing if used.startswith("heatmap.")}
+    assert loaded_with(*sorted(drawing)).isdisjoint(IMPURE)
+
+
+USES = {dotted(path): {*uses(dotted(path), read(path), path.name == "__init__.py")} for path in MODULES}
+
+
+def graph(cut: int | None = None) -> dict[str, set[str]]:
+    """Who imports whom, by the first `cut` parts of the names (None: modules). Where a name is imported in a function counts too."""
+    modules = {dotted(path) for path in MODULES}
+
+    def module_of(used: str) -> str | None:
+        return next((name for name in (used, used.rpartition(".")[0]) if name in modules), None)
+
+    def shortened(name: str) -> str:
+        return ".".join(name.split(".")[:cut])
+
+    found: dict[str, set[str]] = {shortened(name): set() for name in modules}
+    for name, used in USES.items():
+        others = {shortened(module) for each in used if (module := module_of(each))} - {shortened(name)}
+        found[shortened(name)] |= others
+    return found
+
+
+def cycles(found: Mapping[str, set[str]]) -> list[set[str]]:
+    """Sets of nodes that reach each other."""
+    reached = {node: reachable(found, node) for node in found}
+    return [
+        {node, other} for node in found for other in found if node < other and other in reached[node] and node in reached[other]
+    ]
+
+
+def reachable(found: Mapping[str, set[str]], node: str) -> set[str]:
+    seen: set[str] = set()
+    ahead = [node]
+    while ahead:
+        new = found[ahead.pop()] - seen
+        seen |= new
+        ahead += new
+    return seen
+
+
+def levels(found: Mapping[str, set[str]], top: str) -> int:
+    """How many nodes below each other there are, of those whose names begin with `top`."""
+    ours = {node: {other for other in others if other.startswith(top)} for node, others in found.items() if node.startswith(top)}
+    depth: dict[str, int] = {}
+    while len(depth) < len(ours):
+        depth |= {node: 1 + max((depth[one] for one in ours[node]), default=0) for node in ours if ours[node] <= depth.keys()}
+    return max(depth.values())
+
+
+def test_nothing_is_imported_in_a_circle_neither_modules_nor_rooms() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [{"a", "b"}, {"a", "c"}, {"b", "c"}]
+    assert cycles(graph()) == []
+    rooms = graph(2)
+    assert {"backupd.run", "backupd.repo", "btrkeep.decisions"} <= rooms.keys()
+    assert cycles(rooms) == []
+
+
+def test_the_rooms_of_backupd_stand_no_more_than_eight_levels_high_and_none_is_a_loose_module() -> None:
+    assert levels({"x.a": {"x.b"}, "x.b": {"x.c", "y"}, "x.c": set(), "y": {"z"}, "z": set()}, "x.") == 3
+    assert levels(graph(2), "backupd.") <= 8
+    assert sorted(path.name for path in MODULES if path.parent == Path("backupd")) == ["__init__.py", "__main__.py"]
 
 
 def test_a_relative_import_of_a_package_starts_at_the_package_itself() -> None:

@@ -6,7 +6,7 @@ If a name decided, a host could print guesses, and whoever reads its runs would 
 import re
 from collections.abc import Collection
 
-from backupd.rsync.meaning import every_meaning
+from btrkeep.decisions.rsync_meaning import every_meaning
 
 WITHHELD = "(the administrator can see this)"
 _SIZE, _SHARE, _DURATION = r"[\d.]+ [KMGTP]?i?B", r"[\d.]+%", r"[\d.]+[smhd](?: \d+[smh])?"

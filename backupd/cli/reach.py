@@ -10,7 +10,7 @@ from btrkeep.config import Config, HostConfig
 from btrkeep.errors import OperatorError
 from btrkeep.units import printable
 
-REFUSED = "the host does not accept the key"  # words of backupd.rsync.meaning
+REFUSED = "the host does not accept the key"  # words of btrkeep.decisions.rsync_meaning
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from datetime import datetime
 
 import click
 
-from backupd.alarms.reporting import Reporting
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
 from backupd.cli.observers import JsonObserver, LineObserver, as_json_object
 from backupd.health.doubts import see
@@ -22,6 +21,7 @@ from backupd.rsync.version import rsync_version
 from backupd.run.context import HostResult, Observer, Site, buckets_of
 from backupd.run.ledger import Ledger
 from backupd.run.night import Night, Planned, plan
+from backupd.run.night_report import Reporting
 from btrkeep.catalogue import CatalogueUnusable
 from btrkeep.cli import echo_json
 from btrkeep.decisions.due import latest

@@ -19,7 +19,6 @@ from backupd.health.doubts import see
 from backupd.health.look import look_at_pool
 from backupd.repo.publish import tell_dashboard
 from backupd.rsync.command import probe_command
-from backupd.rsync.meaning import meaning
 from backupd.rsync.version import OLDEST, SAFE, rsync_version
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
@@ -27,6 +26,7 @@ from btrkeep.config import Config, HostConfig, page
 from btrkeep.config.keys import NOTIFY, SECRET
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.pool_health import Limits, PoolFacts, judge
+from btrkeep.decisions.rsync_meaning import meaning
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.marker import Pool, is_on, open_pool
 from btrkeep.pool.mounts import machine_mount, mount_of

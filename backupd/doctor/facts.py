@@ -11,7 +11,7 @@ from pathlib import Path
 
 from btrkeep.decisions.findings import Verdict
 from btrkeep.decisions.pool_health import NOTHING_WRONG, Limits, OfCatalogue, PoolFacts, judge
-from btrkeep.pool.room import Room
+from btrkeep.pool.model import Room
 
 
 @dataclass(frozen=True, slots=True)

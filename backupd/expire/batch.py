@@ -10,7 +10,7 @@ from pathlib import Path
 
 from backupd.repo.notes_json import NOTES, Notes, text_of
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool.atomic import with_reserve
+from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.syncfs import Syncfs, syncing
 
 

@@ -22,11 +22,11 @@ from backupd.files.target import Target
 from backupd.files.tree import Tree, components
 from backupd.files.walking import walk
 from backupd.rsync.giving import ABOVE_STAYS, CONTENT, EXACT, LOOK, NEWER_STAYS, ONLY_NEW, Item, giving_command, parse_item
-from backupd.rsync.meaning import Kind, meaning
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import LONGEST_REST, Output
 from backupd.rsync.process import Watch
 from btrkeep.config import SshSettings
+from btrkeep.decisions.rsync_meaning import Kind, meaning
 from btrkeep.errors import OperatorError
 from btrkeep.process.group import Group
 from btrkeep.process.proc import become_reaper

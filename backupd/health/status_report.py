@@ -30,8 +30,8 @@ from btrkeep.decisions.pool_health import Limits, PoolFacts, judge
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
 from btrkeep.pool.marker import open_pool
+from btrkeep.pool.model import Room
 from btrkeep.pool.orphans import orphans
-from btrkeep.pool.room import Room
 from btrkeep.process.proc import start_time
 
 _FRESH = timedelta(minutes=15)  # three samples

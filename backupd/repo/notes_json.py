@@ -18,7 +18,8 @@ from typing import Any
 
 from backupd.repo.backup_json import NOT_UNDERSTOOD, Record, UnreadableRecord, text_of_file
 from btrkeep.backup_states import COMPLETE, EXPIRED, SUSPECT
-from btrkeep.pool.atomic import with_reserve, write_atomically
+from btrkeep.pool.atomic import write_atomically
+from btrkeep.pool.reserve import with_reserve
 from btrkeep.units import parse_time
 
 FORMAT = 1

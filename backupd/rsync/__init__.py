@@ -1,1 +1,1 @@
-"""rsync: the command that is run (pure), what it says (parsers), and what that means (pure)."""
+"""rsync: the command that is run (pure), its process and the relay that holds its rate, and what it says (parsers)."""

@@ -3,7 +3,7 @@
     throttle.py BUCKET [BUCKET ...] -- ssh -o ... HOST COMMAND ...   what rsync makes of `-e "throttle.py BUCKET -- ssh -o ..."`
     throttle.py BUCKET [BUCKET ...] -- --local HOST COMMAND ...      the source is this machine: `sh -c COMMAND`, HOST is dropped
 
-A bucket is a small file that all relays of a budget share; backupd.rsync.bandwidth makes it. Beside the rate it holds one number, the
+A bucket is a small file that all relays of a budget share; bandwidth.py makes it. Beside the rate it holds one number, the
 theoretical arrival time of the generic cell rate algorithm (virtual scheduling, ITU-T I.371): the moment at which everything
 that was let through so far would have passed at exactly the rate. A relay lets one chunk through, moves that moment on by the
 chunk's duration and sleeps until then. Everybody stands in the same queue with one chunk each, so those who have bytes to

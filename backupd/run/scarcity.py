@@ -16,7 +16,8 @@ from pathlib import Path
 
 from btrkeep.config import Config
 from btrkeep.decisions.pool_room import for_metadata, lacks_room, least_metadata
-from btrkeep.pool.room import Room, read_room
+from btrkeep.pool.model import Room
+from btrkeep.pool.room import read_room
 from btrkeep.process.proc import members
 from btrkeep.units import format_size
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from backupd.repo.backup_json import DATA, Outcome, PathResult
 from backupd.repo.hardlinks import Stopped, split
 from backupd.rsync.command import Pass, passes, rsync_command
-from backupd.rsync.meaning import Kind, Meaning, meaning
 from backupd.rsync.output import Output, bounded
 from backupd.rsync.process import Ended, Stopper, transfer
 from backupd.run.context import Running, Site
@@ -19,6 +18,7 @@ from backupd.run.verdict import Limits, enough_below, judge
 from backupd.run.work_subvolume import Prepared
 from btrkeep.catalogue import RunFields
 from btrkeep.config import HostConfig
+from btrkeep.decisions.rsync_meaning import Kind, Meaning, meaning
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.subvolume import commit, inodes_made
 from btrkeep.units import format_size

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from backupd.repo.backup_json import Outcome, PathResult
-from backupd.rsync.meaning import Kind, meaning
 from backupd.rsync.messages import Class, Messages
+from btrkeep.decisions.rsync_meaning import Kind, meaning
 from btrkeep.units import format_share, format_size
 
 

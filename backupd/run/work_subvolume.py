@@ -24,8 +24,8 @@ from backupd.run.synced import is_synced, mark_synced, take_mark
 from btrkeep.backup_states import FAILED, PARTIAL, RUNNING
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
-from btrkeep.pool.atomic import with_reserve
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.subvolume import Subvolume, create, delete, describe, set_read_only, snapshot
 from btrkeep.pool.syncfs import Syncfs
 from btrkeep.units import backup_name, counted

@@ -10,7 +10,7 @@ from btrkeep.config.values import MinFree
 from btrkeep.decisions import findings as v
 from btrkeep.decisions.findings import ERROR, WARNING, Finding, Verdict
 from btrkeep.decisions.pool_room import lacks_room
-from btrkeep.pool.room import Room
+from btrkeep.pool.model import Room
 from btrkeep.units import counted, format_share, format_size
 
 _FLOOR_SHARE, _FLOOR = 0.02, 4 << 30  # what btrfs-balancer leaves too

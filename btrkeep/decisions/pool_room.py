@@ -1,7 +1,7 @@
 """When a pool has too little room for another transfer. Pure."""
 
 from btrkeep.config.values import MinFree
-from btrkeep.pool.room import Room
+from btrkeep.pool.model import Room
 
 LEAST_METADATA = 32 << 20
 

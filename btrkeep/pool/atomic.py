@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -42,16 +41,3 @@ def link_atomically(link: Path, target: str | None) -> None:
     finally:
         if before is not None:
             link.unlink()
-
-
-def with_reserve(pool: Path, write: Callable[[], None]) -> None:
-    """Calls `write`, and once more with the pool's reserve given back when it finds no room. Raises OSError as `write` does."""
-    try:
-        write()
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        from btrkeep.pool.reserve import give_back
-
-        give_back(pool)
-        write()

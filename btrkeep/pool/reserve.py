@@ -7,11 +7,14 @@ with extended attributes that fill a leaf each: .btrkeep/reserve-metadata, which
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import POOL_LOCKS
 from btrkeep.pool.marker import MARKER
-from btrkeep.pool.room import Room, read_room
+from btrkeep.pool.model import Room
+from btrkeep.pool.room import read_room
 from btrkeep.pool.subvolume import commit
 
 log = logging.getLogger(__name__)
@@ -84,3 +87,14 @@ def give_back(pool: Path) -> None:
         finally:
             os.close(fd)
     commit(pool)
+
+
+def with_reserve(pool: Path, write: Callable[[], None]) -> None:
+    """Calls `write`, and once more with the pool's reserve given back when it finds no room. Raises OSError as `write` does."""
+    try:
+        write()
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        give_back(pool)
+        write()

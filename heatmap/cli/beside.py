@@ -6,7 +6,7 @@ from pathlib import Path
 from PIL import Image
 
 from btrkeep.units import printable
-from heatmap.cli.picture import STDOUT, Wish
+from heatmap.cli.wish import STDOUT, Wish
 from heatmap.naming import output_name
 from heatmap.overview import Drawn
 from heatmap.state import State

@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
-from heatmap.cli.picture import Extras, Wish, form_of, see_no_terminal, see_sense
 from heatmap.cli.picture import command as picture
+from heatmap.cli.picture import form_of, see_no_terminal, see_sense
+from heatmap.cli.wish import Extras, Wish
 
 _SHARED = ("order", "size", "sort", "curve", "output", "verbose", "quiet", "colour", "device", "form", "legend", "map", "show")
 _HELP = """Draw a filesystem as it was recorded.

@@ -11,7 +11,7 @@ from btrkeep.treescan.devices import filesystem
 from btrkeep.treescan.extents import Extents
 from btrkeep.units import printable
 from heatmap.cli import words
-from heatmap.cli.picture import Extras, Wish
+from heatmap.cli.wish import Extras, Wish
 from heatmap.extents import by_tree, draw_extents
 from heatmap.grid import MIN_BRIGHTNESS
 from heatmap.mounted import opened

@@ -65,7 +65,7 @@ def _see(folder: Path) -> None:
 
 def _draw(path: Path, folder: Path) -> None:
     from heatmap.cli.drawing import draw
-    from heatmap.cli.picture import Extras, Wish
+    from heatmap.cli.wish import Extras, Wish
 
     draw(Wish(path, None, None, "virtual", None, "hilbert", str(folder), "png", "usage", (), False, 0, Extras(record=True)))
 

@@ -1,7 +1,6 @@
 """`btrfs-heatmap MOUNTPOINT`: a picture of a filesystem, or of one block group in it."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -10,12 +9,12 @@ from click.shell_completion import CompletionItem
 from btrkeep import __version__
 from btrkeep.cli.vaddr import VADDR
 from btrkeep.errors import OperatorError
+from heatmap.cli.wish import STDOUT, Extras, Wish
 
 CURVES = ("hilbert", "linear", "snake")  # these four are held to what they repeat by a test: importing them costs 0.1 s
 SORTS = ("physical", "virtual")
 COLOURS = ("usage", "score", "age", "profile", "type")
 FORMATS = ("png", "webp")
-STDOUT = "-"
 
 
 class _AsTheProgram(click.Context):
@@ -43,41 +42,6 @@ def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str
     found = {str(mount.target) for mount in mounts() if mount.filesystem == "btrfs"}
     fitting = [CompletionItem(path) for path in sorted(found) if path.startswith(incomplete)]
     return fitting or [CompletionItem(incomplete, type="dir")]
-
-
-@dataclass(frozen=True, slots=True)
-class Extras:
-    """What a picture brings along. `map` and `record_to` are names of files, "-" is standard output."""
-
-    legend: bool = False
-    map: str | None = None
-    record: bool = False
-    record_to: str | None = None
-    show: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """The options."""
-
-    path: Path
-    order: int | None
-    size: int | None
-    sort: str
-    blockgroup: int | None
-    curve: str
-    output: str | None
-    form: str
-    colour: str
-    device: tuple[int, ...]
-    extents: bool
-    verbosity: int
-    extras: Extras = Extras()
-
-    def say(self, *lines: str, at: int = 0) -> None:
-        """Lines for people, where no picture goes to standard output."""
-        if self.verbosity >= at and STDOUT not in (self.output, self.extras.map, self.extras.record_to):
-            click.echo("\n".join(lines))
 
 
 @click.command("picture", cls=_Picture)

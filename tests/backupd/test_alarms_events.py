@@ -9,7 +9,7 @@ from backupd.alarms.night import judge
 from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.config import HostConfig
 from btrkeep.decisions.pool_health import PoolFacts
-from btrkeep.pool.room import Room
+from btrkeep.pool.model import Room
 from tests.backupd.facts import ago, facts
 from tests.backupd.seen import GIB, balance, config, expiry, seen, well
 

@@ -19,7 +19,7 @@ from backupd.doctor.rules.shape import is_accelerated
 from btrkeep.config.values import MinFree
 from btrkeep.decisions.pool_health import Limits, OfCatalogue
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool.room import Room
+from btrkeep.pool.model import Room
 from tests.beds import TOP, work
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

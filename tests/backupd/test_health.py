@@ -9,7 +9,7 @@ from btrkeep.config.values import MinFree
 from btrkeep.decisions import findings as v
 from btrkeep.decisions.findings import CHECKS, StoredVerdict, Verdict, as_text, from_text
 from btrkeep.decisions.pool_health import Limits, PoolFacts, judge
-from btrkeep.pool.room import Room
+from btrkeep.pool.model import Room
 from tests.backupd.facts import NOW
 from tests.backupd.seen import GIB, well
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from backupd.rsync.command import passes, rsync_command
-from backupd.rsync.meaning import MEANING, Kind, Meaning, meaning
 from btrkeep.config import HostConfig, SshSettings
+from btrkeep.decisions.rsync_meaning import MEANING, Kind, Meaning, meaning
 from tests.backupd.pulls import UNPRIVILEGED, Pulled, meanwhile, pull, run, script
 from tests.beds import work
 from tests.beds.ssh import Sshd

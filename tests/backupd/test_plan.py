@@ -15,7 +15,7 @@ from btrkeep.config import Config, HostConfig, Window
 from btrkeep.config.model import PoolSettings
 from btrkeep.config.values import parse_min_free, parse_window
 from btrkeep.errors import Exit, UsageError
-from btrkeep.pool.room import Room
+from btrkeep.pool.model import Room
 from tests.backupd.facts import NOW, ago, facts
 
 POOL = PoolSettings(Path("/srv/backup"), Path("/var/lib/btrkeep/main"), ZoneInfo("UTC"))

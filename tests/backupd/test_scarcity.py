@@ -22,7 +22,7 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import HostConfig, load
 from btrkeep.pool.marker import Pool
-from btrkeep.pool.room import Room
+from btrkeep.pool.model import Room
 
 GIB, MIB = 1 << 30, 1 << 20
 sizes = st.integers(0, 1 << 46)

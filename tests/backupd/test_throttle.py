@@ -96,7 +96,8 @@ def test_two_processes_that_each_prepare_the_bucket_share_one_budget(bed: Bed) -
     """The night and a `run HOST` beside it, the second joining half a second later."""
     source = bed.source(4 * MB)
     code = (
-        "import sys, subprocess; from pathlib import Path; from backupd.rsync.bandwidth import prepare, relay_command, shell_words\n"
+        "import sys, subprocess; from pathlib import Path\n"
+        "from backupd.rsync.bandwidth import prepare, relay_command, shell_words\n"
         "shell = shell_words(relay_command([prepare(Path(sys.argv[1]), 'pool', 4_000_000)], []))\n"
         "sys.exit(subprocess.run(['rsync', '-a', '-e', shell, 'peer:' + sys.argv[2], sys.argv[3]]).returncode)"
     )

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from backupd.rsync.command import passes, rsync_command, ssh_command
-from backupd.rsync.meaning import _SHELL_SAYS, _SSH_SAYS, MEANING, Kind
 from btrkeep.catalogue.model import RUN_OUTCOMES
 from btrkeep.config import HostConfig, load
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.model import SshSettings
 from btrkeep.decisions.host_state import STATES
+from btrkeep.decisions.rsync_meaning import _SHELL_SAYS, _SSH_SAYS, MEANING, Kind
 from btrkeep.errors import EXIT_MEANING
 from btrkeep.units import format_share
 from tests.beds import TOP

@@ -3,7 +3,6 @@
 import logging
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -14,6 +13,7 @@ from btrkeep import __version__
 from btrkeep.cli import edge
 from btrkeep.cli.lazy import LazyGroup
 from btrkeep.errors import Exit
+from web.cli.chosen import Chosen
 
 NAME = "btrkeep-web"
 COMMANDS = {
@@ -22,17 +22,6 @@ COMMANDS = {
     "token": "what scripts show in the place of a login",
     "completion": "make a shell complete commands and options",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The options before the command; None: not given."""
-
-    pool: str
-    state: Path | None
-    data: Path | None
-    socket: Path | None
-
 
 PATH = click.Path(path_type=Path)
 

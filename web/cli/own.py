@@ -16,7 +16,7 @@ import click
 from btrkeep.catalogue.migrate import READERS
 from btrkeep.errors import OperatorError
 from web.auth.store import Store
-from web.cli import Chosen
+from web.cli.chosen import Chosen
 from web.settings import DATA, data_of
 
 _MOST_LINKS = 40

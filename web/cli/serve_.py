@@ -15,7 +15,7 @@ from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.service import tell
 from btrkeep.serving.protocol import socket_of
 from web.app import create_app
-from web.cli import Chosen
+from web.cli.chosen import Chosen
 from web.cli.own import become_owner
 from web.server import server_of
 from web.settings import Settings, data_of
