@@ -143,7 +143,7 @@ USES = {dotted(path): {*uses(dotted(path), read(path), path.name == "__init__.py
 
 
 def graph(cut: int | None = None) -> dict[str, set[str]]:
-    """Who imports whom, by the first `cut` parts of the names (None: modules). Where a name is imported in a function counts too."""
+    """Who imports whom, by the first `cut` parts of the names (None: modules). Imports in functions count too."""
     modules = {dotted(path) for path in MODULES}
 
     def module_of(used: str) -> str | None:

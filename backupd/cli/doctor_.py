@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from backupd.cli.context import clock_for, json_option, load_config, now_option
-from backupd.doctor import gather
 from backupd.doctor.facts import Facts
 from backupd.doctor.finding import Examined, Finding
 from backupd.doctor.fix import findings_of, fix, refusal, rule_named
+from backupd.doctor.gather import gather
 from backupd.doctor.layers import stacks
 from backupd.doctor.rules import BY_NAME, RULES, examine
 from btrkeep.cli import echo_json, table

@@ -1,7 +1,7 @@
 """The shared bandwidth budget, as the engine sees it: bucket files, and the command that rsync gets as its remote shell.
 
-rsync's --bwlimit cannot be changed while it runs, so every transfer's remote shell is wrapped by throttle.py: its relays draw on the
-bucket files made here, also those of another backupd process. docs/decisions/0002-bandwidth.rst says why.
+rsync's --bwlimit cannot be changed while it runs, so every transfer's remote shell is wrapped by throttle.py: its relays draw on
+the bucket files made here, also those of another backupd process. docs/decisions/0002-bandwidth.rst says why.
 """
 
 import fcntl

@@ -121,7 +121,7 @@ SHAPES: tuple[tuple[str, Callable[[str], bool]], ...] = (
     (r"--[a-z].*", is_option),
     (r"[a-z_]+ = .*", lambda literal: literal.split()[0] in KEYS),
     (r"(?:[A-Z][a-z0-9]+){2,}(?:=\w+)?", is_ssh_option),
-    (r"BTRKEEP_\w+", lambda literal: f'"{literal}"' in (TOP / "backupd" / "hooks.py").read_text(encoding="utf-8")),
+    (r"BTRKEEP_\w+", lambda literal: f'"{literal}"' in (TOP / "backupd" / "run" / "hooks.py").read_text(encoding="utf-8")),
     (r"(?:NAME|path|name|target|place)_encoded", lambda _: True),
     (r"\d{4}-\d\d-\d\dT\d{6}Z|-\w|NEW|NAME=VALUE|[\d./]+", lambda _: True),
 )
@@ -153,4 +153,4 @@ def test_a_name_that_there_is_not_is_found() -> None:
 
 def test_what_hooks_find_in_their_environment_is_told(page: Read) -> None:
     told = {word for word in page("how-a-backup-becomes-complete").literals() if word.startswith("BTRKEEP_")}
-    assert told == set(re.findall(r'"(BTRKEEP_\w+)"', (TOP / "backupd" / "hooks.py").read_text(encoding="utf-8")))
+    assert told == set(re.findall(r'"(BTRKEEP_\w+)"', (TOP / "backupd" / "run" / "hooks.py").read_text(encoding="utf-8")))
