@@ -1,1 +1,1 @@
-"""btrkeep-web: the dashboard. Nothing is here yet; see CHANGES.rst."""
+"""btrkeep-web: the dashboard."""
