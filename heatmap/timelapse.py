@@ -19,10 +19,10 @@ from PIL import Image
 from btrkeep.errors import OperatorError
 from btrkeep.process.programs import run
 from heatmap.animation import Gif, Palette, Webp, ffmpeg_command
-from heatmap.colourings import Choice
-from heatmap.film import Film, Progress, film, gather
+from heatmap.atomic_file import whole_file
+from heatmap.colourings import ColourChoice
+from heatmap.frames import Film, Progress, film, gather
 from heatmap.overview import PHYSICAL
-from heatmap.whole import whole_file
 
 FASTEST = 50.0
 """Frames a second: GIF counts hundredths of a second, and browsers show shorter ones than two as ten."""
@@ -46,7 +46,7 @@ class Made:
 def timelapse(
     folder: Path,
     output: Path,
-    choice: Choice,
+    choice: ColourChoice,
     *,
     sort: str = PHYSICAL,
     fps: float = 10.0,

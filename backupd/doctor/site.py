@@ -5,25 +5,25 @@ import stat
 from datetime import datetime
 from pathlib import Path
 
-from backupd.doctor.facts import KeyFile, Site
+from backupd.doctor.facts import KeyFile, SiteFacts
 from backupd.doctor.schedule import what_starts
 from backupd.health.look import read_catalogue
 from backupd.repo.listing import hosts_of, names_of
 from btrkeep.config import Config
-from btrkeep.decisions.pool_health import Limits
+from btrkeep.decisions.pool_health import HealthLimits
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.units import parse_time
 
 
-def read_site(config: Config, pool: Pool) -> Site:
+def read_site(config: Config, pool: Pool) -> SiteFacts:
     """Of this pool. Raises OSError."""
     enabled = [host for host in config.hosts.values() if host.enabled]
     by_ssh = any(host.address for host in enabled)
     counts = {host: len(names_of(pool, host)) for host in hosts_of(pool)}
     expiring = read_holder(pool.locks / "expire")
-    return Site(
-        limits=Limits.of(config),
+    return SiteFacts(
+        limits=HealthLimits.of(config),
         name=config.name,
         file=config.file,
         created=_created(pool),
