@@ -166,10 +166,10 @@ import sys
 from pathlib import Path
 from btrkeep.clock import Clock
 from backupd.serve.job_runner import carry_out
-from backupd.serve.jobs import Job, Jobs
-job = Job("{ID}", "run", "web1", "alice", "2026-11-21T21:00:00Z", {{}})
+from backupd.serve.jobs import ServeJob, JobStore
+job = ServeJob("{ID}", "run", "web1", "alice", "2026-11-21T21:00:00Z", {{}})
 command = ("bash", "-c", "trap 'sleep 0.3; echo tidied; exit 143' TERM; echo ready; while :; do sleep 0.05; done")
-sys.exit(carry_out(job, Jobs(Path("{tmp_path}")), command, Clock(), lambda _: None, speaks_json=False))
+sys.exit(carry_out(job, JobStore(Path("{tmp_path}")), command, Clock(), lambda _: None, speaks_json=False))
 """
     jobs = JobStore(tmp_path)
     process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(TOP)})

@@ -407,9 +407,9 @@ def test_the_next_run_gives_killed_ones_their_end_and_leaves_living_ones_alone(t
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.balancer.test_recording import NUMBERS, ONE, Recorder, Settings, done, view
+from tests.balancer.test_recording import NUMBERS, ONE, Recorder, RunSettings, done, view
 with Recorder(Path(sys.argv[1]), ONE, Path("/srv"), print) as recorder:
-    recorder.begins(NUMBERS, Settings())
+    recorder.begins(NUMBERS, RunSettings())
     recorder.step_begins(view(1))
     recorder.step_ends(done(1))
     recorder.step_begins(view(2))
