@@ -99,8 +99,7 @@ def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
     except NewerCopy as error:
         return BroughtBack(trouble=error.message)
     except UnusableCopy as error:
-        path.replace(path.with_name(ASIDE))
-        return BroughtBack(trouble=f"{error.message}; it is {path.with_name(ASIDE)} now")
+        return BroughtBack(trouble=f"{error.message}; {_set_aside(path)}")
     except OSError as error:
         return BroughtBack(trouble=f"{path}: {error.strerror or error}")
     unknown = [*head.unknown, (head.written, _FOREVER)]
@@ -109,6 +108,15 @@ def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
     except OperatorError as error:
         return BroughtBack(trouble=f"{error.message} ({error.hint})")
     return BroughtBack(counts, passed_over, head.written)
+
+
+def _set_aside(path: Path) -> str:
+    """What became of a copy that is of no use. A pool that is full or read-only need not take the new name."""
+    try:
+        path.replace(path.with_name(ASIDE))
+    except OSError as error:
+        return f"it cannot be renamed: {error.strerror}"
+    return f"it is {path.with_name(ASIDE)} now"
 
 
 def keep(pool: Pool, catalogue: Catalogue, now: datetime, *, daily: bool = True) -> str:
