@@ -228,10 +228,10 @@ def _head(file: "_opened", pool: Pool) -> Head:
 def _rows(file: "_opened", head: Head) -> tuple[dict[str, list[dict[str, Any]]], int]:
     """The rows by table, and how many there were that could not be one. Raises UnusableCopy when the end is missing."""
     found: dict[str, list[dict[str, Any]]] = {table: [] for table in COLUMNS}
-    passed_over = 0
-    for count, line in enumerate(file):
+    passed_over, lines = 0, iter(file)
+    for count, line in enumerate(lines):
         if isinstance(line, dict):
-            if line.get("rows") != count:
+            if line.get("rows") != count or next(lines, None) is not None:  # gzip's checksum is behind the last line
                 break
             return found, passed_over
         try:

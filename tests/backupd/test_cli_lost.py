@@ -146,7 +146,9 @@ def test_a_copy_that_is_damaged_or_of_another_pool_is_said_and_set_aside(rehears
     path = copy_of(rehearsed)
     content = path.read_bytes()
     lose(rehearsed)
-    for wrong in (content[: len(content) // 2], b"nothing", gzip.compress(b'{"format":1}\n'), edited(content, "pool", "another")):
+    half, another = content[: len(content) // 2], edited(content, "pool", "another")
+    other_checksum = content[:-8] + bytes(4) + content[-4:]
+    for wrong in (half, b"nothing", gzip.compress(b'{"format":1}\n'), another, other_checksum):
         path.write_bytes(wrong)
         done = rehearsed.backupd("rebuild", check=False)
         assert done.returncode == 1
