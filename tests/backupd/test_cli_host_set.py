@@ -259,7 +259,9 @@ def test_of_some_at_once_each_is_written(main: Path) -> None:
             assert [one.poll() for one in running] == [None] * 3
             time.sleep(0.05)
         somebody.communicate("\n")
-    assert [one.communicate() and one.returncode for one in running] == [0] * 3
+    for one in running:
+        one.communicate()
+        assert one.returncode == 0
     assert sorted(changes(MAIN, main.read_text())) == lines
 
 
