@@ -118,11 +118,15 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """A file that ssh uses: `mode` None when it is missing. `empty`: it has no line that counts."""
+    """A file that ssh uses: `mode` None when it is missing. `empty`: it has no line that counts.
+
+    `hidden`: why nobody knows, when it is missing here and this process is shown something else there than the machine has.
+    """
 
     path: Path
     mode: int | None
     empty: bool = False
+    hidden: str = ""
 
 
 @dataclass(frozen=True, slots=True)

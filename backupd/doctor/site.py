@@ -13,6 +13,7 @@ from btrkeep.config import Config
 from btrkeep.decisions.pool_health import Limits
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import MARKER, Pool
+from btrkeep.pool.mounts import is_machines
 from btrkeep.units import parse_time
 
 
@@ -50,8 +51,12 @@ def _created(pool: Pool) -> datetime | None:
 def _key_file(path: Path) -> KeyFile:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError:
-        return KeyFile(path, None)
-    with path.open("rb") as file:
-        empty = not any(line.strip() and not line.startswith(b"#") for line in file)
+        with path.open("rb") as file:
+            empty = not any(line.strip() and not line.startswith(b"#") for line in file)
+    except FileNotFoundError:
+        there = next(folder for folder in path.absolute().parents if folder.exists())
+        hidden = "" if is_machines(there) else f"this process does not see what the machine has in {there}"
+        return KeyFile(path, None, hidden=hidden)
+    except OSError as error:
+        return KeyFile(path, None, hidden=f"{path}: {error.strerror}")
     return KeyFile(path, mode, empty)

@@ -220,6 +220,8 @@ BLIND: tuple[tuple[Facts, set[str]], ...] = (
     (machine(clock=None), {"clock"}),
     (machine(rsync=None), {"rsync"}),
     (site(catalogue=OfCatalogue(foreign=None)), {"catalogue"}),
+    (site(key=KeyFile(Path("/k"), None, hidden="why")), {"ssh-key"}),
+    (site(known_hosts=KeyFile(Path("/k"), None, hidden="why")), {"known-hosts"}),
 )
 
 

@@ -278,3 +278,5 @@ def test_only_what_is_named_is_left_of_a_plan() -> None:
     left = only(whole, {("web", name)})
     assert [(host.delete[0].name, len(host.delete), host.mark, host.revive) for host in left.hosts] == [(name, 1, (), ())]
     assert only(whole, {("db", name)}).hosts == ()
+    unruled = make_plan([facts(backup(0), asked(1, at_once=True), policy=Retention())], ZONE, NOW, Forced())
+    assert (unruled.unruled, only(unruled, {("web", asked(1).name)}).unruled) == (("web",), ())  # it is not said that all is kept

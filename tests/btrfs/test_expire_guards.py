@@ -60,6 +60,16 @@ def test_a_clock_that_went_back_stops_everything_until_it_is_said_to_be_right(po
     assert pool.expire(NOW)["stop"] is None
 
 
+def test_a_night_that_was_stopped_stays_an_alarm_whatever_goes_by_hand_after_it(pool: Expiries) -> None:
+    first, *_ = pool.history("web", 5)
+    pool.expire(LATER)
+    pool.expire(NOW, status=1)
+    pool.backupd("delete", f"web@{first}", "--now-without-grace", *at(NOW))
+    assert rows(pool, "select outcome, hosts from expiry order by id") == [("complete", None), ("stopped", None), ("complete", 1)]
+    told = json.loads(pool.backupd("notify", "--dry-run", "--json", *at(NOW), check=False).stdout)
+    assert [one["text"][:15] for one in told["alarms"] if one["subject"] == "expiry"] == ["expiry stopped:"]
+
+
 def test_a_clock_that_was_right_by_five_minutes_is_right(pool: Expiries) -> None:
     pool.history("web", 5)
     pool.expire(LATER)
@@ -111,6 +121,8 @@ def test_a_clock_that_ran_ahead_ends_no_grace_in_this_run_and_does_a_night_later
     rehearsal = run(real, "--dry-run")
     assert rehearsal["clock"]
     assert rehearsal["delete"] == []
+    said = real.backupd("expire", "--dry-run").stdout
+    assert said.count("is restorable until the clock is believed: by it its grace is over since ") == 2
     killed(real, "before", "backupd.expire.run:drop_stale_notes", "expire")  # is not the run that had to be waited for
     done = run(real)
     assert "ahead" in done["clock"]

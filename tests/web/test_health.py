@@ -89,8 +89,13 @@ def test_ill_health_is_503_and_names_no_place() -> None:
                 connection.execute("DELETE FROM sample WHERE id > (SELECT max(id) - 30 FROM sample)")
             connection.close()
             stale = web.ask("GET", "/healthz")
+            with sqlite3.connect(made.state / "catalogue.sqlite") as connection:
+                connection.execute("DELETE FROM sample")
+            connection.close()
+            never = web.ask("GET", "/healthz")
     assert (lost.status, json.loads(lost.body)) == (503, {"ok": False, "catalogue": False, "sample": None})
     assert (stale.status, json.loads(stale.body)) == (503, {"ok": False, "catalogue": True, "sample": False})
+    assert (never.status, json.loads(never.body)) == (503, {"ok": False, "catalogue": True, "sample": None})
 
 
 def test_a_label_may_have_anything_in_it(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def _rsync(facts: Facts) -> Iterator[Finding]:
 
 def _key(facts: Facts) -> Iterator[Finding]:
     key = facts.site.key
-    if key is None or (key.mode is not None and not key.mode & 0o077):
+    if key is None or key.hidden or (key.mode is not None and not key.mode & 0o077):
         return
     path = shlex.quote(str(key.path))
     if key.mode is None:
@@ -57,7 +57,7 @@ def _key(facts: Facts) -> Iterator[Finding]:
 
 def _known_hosts(facts: Facts) -> Iterator[Finding]:
     known = facts.site.known_hosts
-    if known is None:
+    if known is None or known.hidden:
         return
     path = shlex.quote(str(known.path))
     if known.mode is None or known.empty:
@@ -140,6 +140,14 @@ def _unseen_catalogue(facts: Facts) -> str:
     return "the catalogue cannot be read: `backupd check` says why" if facts.site.catalogue.foreign is None else ""
 
 
+def _unseen_key(facts: Facts) -> str:
+    return facts.site.key.hidden if facts.site.key else ""
+
+
+def _unseen_known_hosts(facts: Facts) -> str:
+    return facts.site.known_hosts.hidden if facts.site.known_hosts else ""
+
+
 def _unseen_rsync(facts: Facts) -> str:
     return "rsync does not say which version it is" if facts.machine.rsync is None else ""
 
@@ -151,9 +159,10 @@ def _unseen_clock(facts: Facts) -> str:
 RULES = (
     Rule("catalogue", ("error",), "the catalogue is another pool's, or was lost", _catalogue, blind=_unseen_catalogue),
     Rule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync, blind=_unseen_rsync),
-    Rule("ssh-key", ("error",), "the private key is missing, or others can read it", _key, fixable=True),
-    Rule("known-hosts", ("error",), "known_hosts is missing or empty, or others can write to it", _known_hosts, fixable=True),
+    Rule("ssh-key", ("error",), "the private key is missing, or others can read it", _key, fixable=True, blind=_unseen_key),
+    Rule("known-hosts", ("error",), "known_hosts is missing or empty, or others can write to it", _known_hosts, fixable=True,
+         blind=_unseen_known_hosts),
     Rule("retention", ("warning",), "hosts without any rule of retention", _retention),
     Rule("schedule", ("warning",), "neither a timer nor cron starts the backups", _schedule),
     Rule("clock", ("warning",), "the clock is not synchronised", _clock, blind=_unseen_clock),
-)
+)  # fmt: skip
