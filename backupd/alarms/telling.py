@@ -14,7 +14,8 @@ from backupd.alarms.journal import UnitFailure, has_failed
 from backupd.alarms.memory import News, by_key, news, remembered
 from backupd.alarms.send import Delivery, send
 from backupd.alarms.words import Message
-from backupd.health.verdict import CATALOGUE, FACT, StoredVerdict, Verdict, as_text
+from backupd.health.judge import Limits, PoolFacts, judge
+from backupd.health.verdict import CATALOGUE, FACT, StoredVerdict, as_text
 from backupd.seen import look
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.config import Config
@@ -74,7 +75,7 @@ def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_diges
     stored = {row.key: row for row in every if row.what != SERVICE}
     known = by_key(stored.values(), now)
     seen = look(config, catalogue, now, live=True)
-    see_own(seen.verdict)
+    see_own(config, seen.pool)
     found = news(known, find(seen, known, _units(known)), config.notify.on, now)
     last = catalogue.get_fact(_DIGEST)
     is_due = digest.is_due(config.notify.digest, config.pool.zone, parse_time(last) if last else None, now)
@@ -95,9 +96,9 @@ def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_diges
     return told
 
 
-def see_own(verdict: Verdict) -> None:
-    """Raises OperatorError when the catalogue is of another pool."""
-    for one in verdict.of(CATALOGUE):
+def see_own(config: Config, pool: PoolFacts) -> None:
+    """Raises OperatorError when the catalogue is of another pool. One that was lost is ours, and an alarm like others."""
+    for one in judge(pool, Limits.of(config)).of(CATALOGUE) if pool.foreign else ():
         raise OperatorError(one.text, one.hint)
 
 

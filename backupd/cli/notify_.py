@@ -10,7 +10,6 @@ import click
 from backupd.alarms.journal import read_failure, see_unit
 from backupd.alarms.telling import Told, alone, see_own, tell_failure, tell_news, tell_test
 from backupd.cli.context import clock_for, json_option, load_config, now_option
-from backupd.health.judge import Limits, judge
 from backupd.health.look import look_at_pool
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.cli import complain, echo_json
@@ -77,7 +76,7 @@ def _catalogue_if_any(config: Config, now: datetime) -> Iterator[Catalogue | Non
         return
     with catalogue, alone(config, now):
         try:
-            see_own(judge(look_at_pool(config, catalogue), Limits.of(config)))
+            see_own(config, look_at_pool(config, catalogue))
         except OperatorError as error:
             complain(error)
             yield None

@@ -204,7 +204,13 @@ def test_every_command_says_that_the_catalogue_was_lost_until_somebody_makes_it_
     assert "knows none of the backups" in found.stdout
     assert 'btrkeep_catalogue_lost{pool="main"} 1.0' in nights.backupd("metrics").stdout
     assert rows(nights, "SELECT value FROM about WHERE name = 'lost'") == [("1",)]
+    nights.backupd("notify")
+    standing = "SELECT what, subject, recovered IS NULL FROM alarm WHERE subject = 'catalogue'"
+    assert rows(nights, standing) == [("failure", "catalogue", 1)]
+    assert 'btrkeep_alarms{event="failure",pool="main"} 1.0' in nights.backupd("metrics").stdout
     nights.backupd("rebuild")
+    nights.backupd("notify")
+    assert (("failure", "catalogue", 1)) not in rows(nights, standing)
     assert nights.backupd("status").stderr == ""
     assert nights.json("status")["lost"] is False
     assert 'btrkeep_catalogue_lost{pool="main"} 0.0' in nights.backupd("metrics").stdout
