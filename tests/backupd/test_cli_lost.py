@@ -210,7 +210,11 @@ def test_every_command_says_that_the_catalogue_was_lost_until_somebody_makes_it_
     assert 'btrkeep_alarms{event="failure",pool="main"} 1.0' in nights.backupd("metrics").stdout
     nights.backupd("rebuild")
     nights.backupd("notify")
-    assert (("failure", "catalogue", 1)) not in rows(nights, standing)
+    assert ("failure", "catalogue", 1) not in rows(nights, standing)
+    published = "SELECT count(*) FROM about WHERE name = 'published'"
+    (nights.state / "catalogue.sqlite").unlink()
+    nights.backupd("rebuild")
+    assert rows(nights, published) == [(1,)], "the dashboard knows no configuration: all hosts are unconfigured"
     assert nights.backupd("status").stderr == ""
     assert nights.json("status")["lost"] is False
     assert 'btrkeep_catalogue_lost{pool="main"} 0.0' in nights.backupd("metrics").stdout
