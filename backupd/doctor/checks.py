@@ -277,7 +277,8 @@ def _probe_path(config: Config, host: HostConfig, path: str) -> Finding | None:
         return None
     lines = [printable(line) for line in done.stderr.splitlines() if line.strip()]
     means = meaning(done.returncode, lines)
-    said = next((line for line in lines if not line.startswith("rsync error")), "")
+    bare = (line.strip("@ ") for line in lines if not line.startswith("rsync error"))  # ssh's largest warning has a frame of @
+    said = next(filter(None, bare), "")
     level = "warning" if host.optional and means.unreachable else "error"
     return Finding(
         level, host.name, f"{printable(path)}: {means.words}" + (f": {said}" if said else ""), _HINTS.get(means.words, "")

@@ -135,6 +135,8 @@ class Site:
 
     `created`: when the pool was. `hosts`: how many are enabled, and `unruled` those of them without any rule of retention.
     `schedule`: what starts backups, names of timers or of files of cron. `own_balance`: something starts btrfs-balancer.
+    `windows`: how many hosts have one, and `unstarted` those into whose window nothing falls that starts backups, each with the
+    window in words; None when it is not known when they start.
     `mount_option` is that of [expiry], `expiring`: one runs now. `most_backups`: the host that has the most, and how many.
     `catalogue`: what is to be said of it.
     """
@@ -148,6 +150,8 @@ class Site:
     key: KeyFile | None = None
     known_hosts: KeyFile | None = None
     schedule: tuple[str, ...] = ()
+    windows: int = 0
+    unstarted: tuple[tuple[str, str], ...] | None = ()
     own_balance: bool = False
     mount_option: str = "none"
     expiring: bool = False

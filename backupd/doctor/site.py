@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from backupd.doctor.facts import KeyFile, Site
-from backupd.doctor.schedule import what_starts
+from backupd.doctor.schedule import never_started, next_starts, what_starts
 from backupd.health.look import read_catalogue
 from backupd.repo.listing import hosts_of, names_of
 from btrkeep.config import Config
@@ -23,6 +23,8 @@ def read_site(config: Config, pool: Pool) -> Site:
     by_ssh = any(host.address for host in enabled)
     counts = {host: len(names_of(pool, host)) for host in hosts_of(pool)}
     expiring = read_holder(pool.locks / "expire")
+    starters, windows = tuple(what_starts("backupd", "run")), [host for host in enabled if host.window]
+    starts = next_starts(starters) if windows else ()
     return Site(
         limits=Limits.of(config),
         name=config.name,
@@ -32,7 +34,13 @@ def read_site(config: Config, pool: Pool) -> Site:
         unruled=tuple(host.name for host in enabled if host.retention.missing),
         key=_key_file(config.ssh.key) if by_ssh else None,
         known_hosts=_key_file(config.ssh.known_hosts) if by_ssh else None,
-        schedule=tuple(what_starts("backupd", "run")),
+        schedule=starters,
+        windows=len(windows),
+        unstarted=None
+        if starts is None
+        else tuple(
+            (host.name, f"{host.window} {config.pool.zone.key}") for host in never_started(windows, config.pool.zone, starts)
+        ),
         own_balance=any(True for _ in what_starts("btrfs-balancer", "run")),
         mount_option=config.expiry.mount_option,
         expiring=expiring is not None and expiring.alive,

@@ -204,7 +204,8 @@ def test_a_changed_host_key_is_an_error(reached: Nights, sshd: ssh.Sshd) -> None
     known = reached.top / "known_hosts"
     known.write_text(f"[127.0.0.1]:{sshd.port} {Path(f'{other}.pub').read_text()}")
     reached.settings("ssh", known_hosts=str(known))
-    assert "unknown or changed" in the(findings(reached, "--connect", status=1), "good", "error")["message"]
+    message = the(findings(reached, "--connect", status=1), "good", "error")["message"]
+    assert "unknown or changed: WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!" in message
 
 
 def test_a_port_where_nobody_listens_is_an_error_or_for_an_optional_host_a_warning(reached: Nights, sshd: ssh.Sshd) -> None:

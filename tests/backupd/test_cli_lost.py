@@ -207,9 +207,16 @@ def test_every_command_says_that_the_catalogue_was_lost_until_somebody_makes_it_
     assert 'btrkeep_catalogue_lost{pool="main"} 1.0' in nights.backupd("metrics").stdout
     assert rows(nights, "SELECT value FROM about WHERE name = 'lost'") == [("1",)]
     assert "alarm: the catalogue in" in nights.backupd("notify").stdout
-    assert rows(nights, "SELECT subject FROM alarm WHERE what = 'failure'") == [("catalogue",)]
+    standing = "SELECT what, subject, recovered IS NULL FROM alarm WHERE subject = 'catalogue'"
+    assert rows(nights, standing) == [("failure", "catalogue", 1)]
+    assert 'btrkeep_alarms{event="failure",pool="main"} 1.0' in nights.backupd("metrics").stdout
     nights.backupd("rebuild")
     assert "0 alarms stand" in nights.backupd("notify").stdout
+    assert ("failure", "catalogue", 1) not in rows(nights, standing)
+    published = "SELECT count(*) FROM about WHERE name = 'published'"
+    (nights.state / "catalogue.sqlite").unlink()
+    nights.backupd("rebuild")
+    assert rows(nights, published) == [(1,)], "the dashboard knows no configuration: all hosts are unconfigured"
     assert nights.backupd("status").stderr == ""
     assert nights.json("status")["lost"] is False
     assert 'btrkeep_catalogue_lost{pool="main"} 0.0' in nights.backupd("metrics").stdout

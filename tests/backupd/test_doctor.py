@@ -163,6 +163,7 @@ FOUND: list[tuple[str, str, Facts]] = [
     ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), 0o664))),
     ("retention", "warning", site(unruled=("web1", "web2"))),
     ("schedule", "warning", site(schedule=())),
+    ("window", "warning", site(windows=2, unstarted=(("web1", "22:00-06:00 Asia/Tokyo"), ("web2", "22:00-06:00 Asia/Tokyo")))),
     ("clock", "warning", machine(clock=False)),
 ]  # fmt: skip
 
@@ -218,6 +219,7 @@ BLIND: tuple[tuple[Facts, set[str]], ...] = (
     (replace(scrubbed(finished=None), site=replace(SITE, created=None)), {"scrub"}),
     (scrubbed(finished=None, known=False, running=True), {"scrub"}),
     (machine(clock=None), {"clock"}),
+    (site(windows=1, unstarted=None), {"window"}),
     (machine(rsync=None), {"rsync"}),
     (site(catalogue=OfCatalogue(foreign=None)), {"catalogue"}),
     (site(key=KeyFile(Path("/k"), None, hidden="why")), {"ssh-key"}),

@@ -110,6 +110,29 @@ def _schedule(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def _window(facts: Facts) -> Iterator[Finding]:
+    site = facts.site
+    if not site.schedule or not site.unstarted:
+        return
+    (first, window), count = site.unstarted[0], len(site.unstarted)
+    others = f" and {counted(count - 1, 'other host')}" if count > 1 else ""
+    start, zone = window.partition("-")[0], window.rpartition(" ")[2]
+    yield Finding(
+        "window",
+        "warning",
+        f"no timer starts backups while the window of {first} ({window}){others} is open",
+        "a run leaves out hosts whose window is closed, so these are never backed up by themselves. Timers are in the machine's "
+        "time zone, windows in the pool's",
+        "none",
+        (f"# systemctl edit btrkeep-backup@{site.name}.timer", "#   [Timer]", f"#   OnCalendar=*-*-* {start} {zone}"),
+    )
+
+
+def _unseen_window(facts: Facts) -> str:
+    site = facts.site
+    return "when backups are started is not known" if site.schedule and site.windows and site.unstarted is None else ""
+
+
 def _clock(facts: Facts) -> Iterator[Finding]:
     if facts.machine.clock is not False:
         return
@@ -164,5 +187,6 @@ RULES = (
          blind=_unseen_known_hosts),
     Rule("retention", ("warning",), "hosts without any rule of retention", _retention),
     Rule("schedule", ("warning",), "neither a timer nor cron starts the backups", _schedule),
+    Rule("window", ("warning",), "a window in which no timer starts backups", _window, blind=_unseen_window),
     Rule("clock", ("warning",), "the clock is not synchronised", _clock, blind=_unseen_clock),
 )  # fmt: skip
