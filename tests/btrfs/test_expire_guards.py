@@ -60,6 +60,17 @@ def test_a_clock_that_went_back_stops_everything_until_it_is_said_to_be_right(po
     assert pool.expire(NOW)["stop"] is None
 
 
+def test_under_a_clock_that_went_back_no_grace_of_a_deletion_by_hand_begins(pool: Expiries) -> None:
+    names = pool.history("web", 3)
+    pool.expire(LATER)
+    for more in ((), ("--dry-run",)):
+        done = pool.backupd("delete", f"web@{names[0]}", *more, *at(NOW), check=False)
+        assert (done.returncode, "the clock went backwards, so no grace can begin" in done.stderr) == (1, True), done.stderr
+    assert pool.marked("web") == []
+    pool.backupd("delete", f"web@{names[0]}", "--now-without-grace", *at(NOW))
+    assert pool.left("web") == names[1:]
+
+
 def test_a_clock_that_was_right_by_five_minutes_is_right(pool: Expiries) -> None:
     pool.history("web", 5)
     pool.expire(LATER)
