@@ -119,7 +119,7 @@ def parse_time(text: str) -> datetime:
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        raise ValueError(f"{text!r} is no time of the calendar's years 1 to 9999 in UTC") from None
+        raise ValueError(f"{text!r} is no date of the years 1 to 9999, which UTC has") from None
 
 
 def backup_name(started: datetime) -> str:
