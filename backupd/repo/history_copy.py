@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.catalogue import Catalogue
-from btrkeep.catalogue.history import COLUMNS, values_of
+from btrkeep.catalogue.history import COLUMNS, MOST_ROWS, values_of
 from btrkeep.catalogue.remembering import BEGINNING, Span, spans_of, spans_text
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.atomic import write_atomically
@@ -234,6 +234,8 @@ def _rows(file: "_opened", head: Head) -> tuple[dict[str, list[dict[str, Any]]],
             if line.get("rows") != count or next(lines, None) is not None:  # gzip's checksum is behind the last line
                 break
             return found, passed_over
+        if count >= MOST_ROWS:
+            raise UnusableCopy("the copy has more rows than any copy has")
         try:
             table, *values = line
             found[table].append(values_of(table, head.columns[table], values))

@@ -146,9 +146,17 @@ def test_a_copy_that_is_damaged_or_of_another_pool_is_said_and_set_aside(rehears
     path = copy_of(rehearsed)
     content = path.read_bytes()
     lose(rehearsed)
-    half, another = content[: len(content) // 2], edited(content, "pool", "another")
-    other_checksum = content[:-8] + bytes(4) + content[-4:]
-    for wrong in (half, b"nothing", gzip.compress(b'{"format":1}\n'), another, other_checksum):
+    head = gzip.decompress(content).splitlines(keepends=True)[0]
+    for wrong in (
+        content[: len(content) // 2],
+        b"nothing",
+        gzip.compress(b'{"format":1}\n'),
+        edited(content, "pool", "another"),
+        content[:-8] + bytes(4) + content[-4:],  # another checksum
+        edited(content, "written", "9999-12-31T23:59:59-14:00"),
+        edited(content, "unknown", '[["0001-01-01T00:00:00+14:00", "2026-03-20T22:00:00Z"]]'),
+        gzip.compress(head + b"[]\n" * 400_000 + b'{"rows":400000}\n'),  # more rows than any copy has
+    ):
         path.write_bytes(wrong)
         done = rehearsed.backupd("rebuild", check=False)
         assert done.returncode == 1

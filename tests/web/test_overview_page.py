@@ -274,6 +274,7 @@ def test_where_nobody_has_looked_for_alarms_lately_there_are_not_none(tmp_path: 
     catalogue.close()
     words = text_of(client(tmp_path / "state").get("/").text)
     assert "Open alarms Not known: nobody has looked in the last hour." in words
+    assert ("how it is now nobody knows" in words) == (looked is not None)
     assert "None." not in words
     numbers = numbers_of(tmp_path / "state")
     assert "btrkeep_alarms{" not in numbers
