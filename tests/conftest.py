@@ -30,6 +30,7 @@ hypothesis.settings.load_profile("busy")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out the tests marked slow")
+    parser.addoption("--unit", action="store_true", help="only what needs no root, no btrfs, no server and no browser, and is quick")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,6 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
         # A shell's background job inherits that Ctrl-C is ignored; so would our commands, and their tests could not end them.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.umask(0o022)  # a test that is about another one sets it
+    # Where the environment forbids compiled modules, every worker and each of a thousand commands compiles all that it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     os.environ[session.MARK] = session.own_name()
     atexit.register(session.end_session, session.own_name())
     if not hasattr(config, "workerinput"):
