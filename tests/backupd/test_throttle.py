@@ -220,6 +220,7 @@ def test_the_remote_shells_exit_status_is_the_relays(bed: Bed, shell: list[str],
         assert peer.process.wait(5) == status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [255, 127, 42])
 def test_rsync_ends_with_the_remote_shells_status_every_time(bed: Bed, status: int) -> None:
     """Bare, it is rsync's own 12 instead whenever rsync sees the output's end before the status is to be had."""
