@@ -81,7 +81,7 @@ def test_four_at_once_take_as_long_as_their_sum_and_share_evenly(bed: Bed) -> No
 
 @pytest.mark.alone
 def test_when_two_of_four_end_the_others_take_their_share_and_the_total_stays_at_the_budget(bed: Bed) -> None:
-    """Measured from the first byte to the last: in less than a second what lies in sockets, and is read late, counts for as much."""
+    """From the first byte to the last: in less than a second what lies in sockets, and is read late, counts for as much."""
     sizes = [1_500_000, 1_500_000, 6 * MB, 6 * MB]
     bucket = bed.bucket(40_000)  # until the slowest of them has begun
     pulls = [bed.pull(bed.source(size), f"copy{index}", [bucket]) for index, size in enumerate(sizes)]

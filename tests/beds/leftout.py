@@ -30,16 +30,14 @@ NEEDS = (
 # What is no part of the loop of a minute: by marker, by fixture (a dashboard, a browser), and by folder.
 _LONGER = frozenset({*(need.marker for need in NEEDS), "slow", "minutes", "alone"})
 _SERVED = frozenset({"site", "shop", "browser"})
-_ON_A_MACHINE = frozenset({"btrfs", "install", "systemd"})
+_ELSEWHERE = frozenset({"btrfs", "docs", "install", "systemd"})
 
 
 def is_unit(item: pytest.Item) -> bool:
     """Whether `--unit` runs it. `item` has the markers that its fixtures bring along."""
     folder = item.path.parent.name
     fixtures = getattr(item, "fixturenames", ())
-    return not (
-        folder in _ON_A_MACHINE or _SERVED.intersection(fixtures) or any(mark.name in _LONGER for mark in item.iter_markers())
-    )
+    return not (folder in _ELSEWHERE or _SERVED.intersection(fixtures) or any(mark.name in _LONGER for mark in item.iter_markers()))
 
 
 _REASON = re.compile(r"left out: (.+)")
