@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.beds import TOP, differences, exclusive_bytes, leftout, manifest, session, shares, work
 from tests.beds import btrfs as beds
-from tests.beds.anyone import readable
+from tests.beds.anyone import NOBODY, readable
 from tests.beds.ssh import Sshd
 from tests.beds.walls import walled
 
@@ -225,6 +226,38 @@ def test_what_was_left_out_is_counted_by_reason_in_one_line() -> None:
     reasons = ["Skipped: left out: over ssh (no sshd)", "Skipped: left out: slow (--fast)", "Skipped: left out: slow (--fast)"]
     assert leftout.summary([*reasons, "Skipped: of its own accord"]) == "left out: 2 slow (--fast), 1 over ssh (no sshd)"
     assert leftout.summary([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("folder", "fixtures", "mark", "unit"),
+    [
+        ("backupd", (), "parametrize", True),
+        ("backupd", ("tmp_path",), "timeout", True),
+        ("btrfs", (), "parametrize", False),
+        ("web", ("shop",), "parametrize", False),
+        *(("backupd", (), mark, False) for mark in ("btrfs", "ssh", "root", "slow", "minutes", "alone")),
+    ],
+)
+def test_the_loop_of_a_minute_is_what_runs_anywhere(folder: str, fixtures: tuple[str, ...], mark: str, unit: bool) -> None:
+    marks = [SimpleNamespace(name=mark)]
+    item: Any = SimpleNamespace(path=Path("tests", folder, "test_it.py"), fixturenames=fixtures, iter_markers=lambda: marks)
+    assert leftout.is_unit(item) is unit
+
+
+@pytest.mark.root
+def test_without_root_what_makes_its_own_filesystem_is_left_out(tmp_path: Path) -> None:
+    code = "from tests.beds import btrfs; btrfs.attach('image')"
+    done = work(*readable().run_as(NOBODY, "-c", code), env=readable().environment, cwd=Path("/"), check=False)
+    assert "Skipped: left out: on a real btrfs (no root)" in done.stderr
+
+
+@pytest.mark.skipif(not os.access(TOP / "backupd", os.W_OK), reason="nothing can be kept in this checkout")
+def test_what_a_command_imports_was_compiled_before() -> None:
+    said = work(
+        sys.executable, "-c", "import sys, backupd.night; print(backupd.night.__cached__, sys.dont_write_bytecode)", cwd=TOP
+    )
+    cached, forbidden = said.stdout.split()
+    assert (Path(cached).is_file(), forbidden) == (True, "False")
 
 
 # The session as a whole: other pytest processes, with a test file of their own and our conftest as a plugin.
