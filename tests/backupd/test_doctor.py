@@ -426,10 +426,12 @@ def test_a_rule_is_a_pure_function(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object, **__: object) -> Any:
         raise AssertionError("a rule looked at the world")
 
-    for target, name in ((Path, "open"), (Path, "read_text"), (Path, "stat"), (time, "time")):
-        monkeypatch.setattr(target, name, never)
     checks: list[Callable[[Facts], Any]] = [rule.check for rule in RULES]
-    assert [list(check(WELL)) for check in checks] == [[]] * len(RULES)
+    with monkeypatch.context() as patched:  # pytest looks at files when a test fails
+        for target, name in ((Path, "open"), (Path, "read_text"), (Path, "stat"), (time, "time")):
+            patched.setattr(target, name, never)
+        found = [list(check(WELL)) for check in checks]
+    assert found == [[]] * len(RULES)
     assert isinstance(RULES[0], Rule)
 
 

@@ -236,6 +236,7 @@ def test_whatever_there_is_nothing_is_deleted_that_is_not_marked_long_enough_and
     assert sum(map(len, lists)) == len({name for names in lists for name in names})
 
 
+@pytest.mark.slow
 def test_planning_for_a_large_pool_takes_well_below_two_seconds() -> None:
     moments = [NOW - age * DAY for age in [*range(14), *range(14, 105, 7), *range(105, 320, 30)]]
     names = [(moment.strftime("%Y-%m-%dT%H%M%SZ"), moment) for moment in moments]

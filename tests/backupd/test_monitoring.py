@@ -151,6 +151,7 @@ CASES = (
 )
 
 
+@pytest.mark.slow
 @promtool
 def test_an_alert_goes_off_when_it_should_and_only_then(tmp_path: Path) -> None:
     """promtool plays the series and is told to expect nothing; what it complains of went off."""

@@ -4,6 +4,7 @@ import json
 import sqlite3
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from btrkeep import metric_table as table
@@ -77,6 +78,7 @@ def test_health_is_told_to_everybody_and_nothing_else(site: Dashboard) -> None:
     assert (answer.status, json.loads(answer.body)) == (200, {"ok": True, "catalogue": True, "sample": True})
 
 
+@pytest.mark.slow
 def test_ill_health_is_503_and_names_no_place() -> None:
     with own_folder() as folder:
         made = made_catalogue(folder / "state", 10, hostile=False)

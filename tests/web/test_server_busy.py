@@ -115,6 +115,7 @@ def answer(port: int, address: str, cookie: str = "") -> tuple[int, str]:
     return status, text
 
 
+@pytest.mark.slow
 def test_with_everything_stuck_that_can_be_the_login_and_the_overview_answer(app: Flask, port: int, mute: Mute) -> None:
     (olga, token), (oskar, _) = cookie_of(app, "olga"), cookie_of(app, "oskar")
     wish = f"csrf_token={token}&path=/etc&place=original&overwrite=never"
