@@ -116,7 +116,11 @@ def test_removed_from_a_file_of_its_own_the_file_goes_but_not_one_with_other_hos
     (folder / "both.toml").write_text("[host.a]\npaths = ['/etc']\n[host.b]\npaths = ['/etc']\n")
     assert json.loads(host(main, "remove", "a", "--json").stdout)["file_removed"] is False
     assert (folder / "both.toml").read_text() == "[host.b]\npaths = ['/etc']\n"
-    assert "`backupd forget b`" in host(main, "remove", "b").stdout
+    said = host(main, "remove", "b").stdout
+    assert "`backupd forget b`" in said
+    assert "all of them" in said, "no retention looks at the backups of a host that is not configured"
+    assert "thins" not in said
+    assert "never expire" in host(main, "remove", "--help").stdout.replace("\n", " ")
     assert list(folder.iterdir()) == []
 
 
