@@ -1,6 +1,7 @@
 """`backupd host`: sections come into the configuration and go out of it, and nothing else in it changes."""
 
 import json
+import re
 import stat
 import tomllib
 from pathlib import Path
@@ -159,9 +160,13 @@ def test_a_host_over_ssh_is_added_tested_backed_up_and_removed_with_its_backups_
     added = nights.backupd("host", "add", "web1", *words, "--json", check=False)
     assert (added.returncode, json.loads(added.stdout)["reached"]) == (1, False), "nobody has accepted the host's key"
     assert work("ssh-keygen", "-lf", sshd.folder / "host_key.pub").stdout.split()[1] in added.stderr
+    [accepting] = re.findall("backupd (setup .*--accept-host-key.*)", added.stderr)
     found = nights.backupd("host", "test", "web1", "--json", check=False)
     assert (found.returncode, "host key is unknown" in found.stdout or "known_hosts" in found.stdout) == (1, True)
+    nights.backupd(*accepting.split())  # the command that it names, as it stands there
+    nights.backupd("host", "test", "web1")
     nights.backupd("host", "remove", "web1")
+    (nights.top / "known_hosts").unlink()
 
     added = nights.backupd("host", "add", "web1", *words, "--accept-host-key", "--json")
     said = json.loads(added.stdout)
