@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shlex
 import stat
 import tomllib
@@ -280,11 +281,13 @@ def _probe_path(config: Config, host: HostConfig, path: str) -> Finding | None:
     bare = (line.strip("@ ") for line in lines if not line.startswith("rsync error"))  # ssh's largest warning has a frame of @
     said = next(filter(None, bare), "")
     level = "warning" if host.optional and means.unreachable else "error"
-    return Finding(
-        level, host.name, f"{printable(path)}: {means.words}" + (f": {said}" if said else ""), _HINTS.get(means.words, "")
-    )
+    hint = _NO_PYTHON if _RRSYNC_DOES_NOT_START.search(said) else _HINTS.get(means.words, "")
+    return Finding(level, host.name, f"{printable(path)}: {means.words}" + (f": {said}" if said else ""), hint)
 
 
+# A shell's words when the program is not there, or when its interpreter is not: they do not say which.
+_RRSYNC_DOES_NOT_START = re.compile(r"rrsync: .*(?:not found|cannot execute|bad interpreter|No such file)")
+_NO_PYTHON = "rrsync does not start there: it comes with rsync, and needs python3; install both on the host"
 _HINTS = {
     "the host key is unknown or changed": "ssh-keyscan the host into known_hosts, and compare the key with the host's own",
     "the host does not accept the key": f"add the public key to the host's authorized_keys; {page('restricted-keys')} has the line",
