@@ -9,14 +9,18 @@ from pathlib import Path
 import numpy as np
 
 from balancer.relocation import Relocation
-from balancer.steps import BUSY, SWAP, Ending, Observer, Outcome, Progress, StepView
-from balancer.stops import Stop
+from balancer.run_types import BUSY, SWAP, BalanceObserver, BalanceOutcome, BalanceProgress, Ending, StepView
+from balancer.stop_rules import Stop
 from btrkeep.pool.written import written_bytes
 from btrkeep.treescan.block_groups import looked_up
 
 _TICK = 0.1
 _TELL = 0.5
-_OUTCOMES = {errno.ENOSPC: Outcome.NO_SPACE, errno.ECANCELED: Outcome.CANCELLED, errno.EINPROGRESS: Outcome.CANCELLED}
+_OUTCOMES = {
+    errno.ENOSPC: BalanceOutcome.NO_SPACE,
+    errno.ECANCELED: BalanceOutcome.CANCELLED,
+    errno.EINPROGRESS: BalanceOutcome.CANCELLED,
+}
 _THIS_ONE_ONLY = frozenset({errno.ENOSPC, errno.ETXTBSY, errno.EIO, errno.ECANCELED, errno.EINPROGRESS})
 _WORDS = {
     errno.ENOSPC: "the kernel found no room for its data",
@@ -32,7 +36,7 @@ _WORDS = {
 class Attempt:
     """What came of it. `left`: bytes that are used of it now; `error`: in words. `stop`: why nothing may follow, None: go on."""
 
-    outcome: Outcome
+    outcome: BalanceOutcome
     left: int
     seconds: float
     error: str | None
@@ -54,7 +58,9 @@ def used_now(fd: int, vaddr: int, length: int) -> int | None:
     return int(found.used[0]) if len(found.used) else None
 
 
-def attempt(fd: int, folder: Path, view: StepView, before: Before, hindrance: Callable[[], Stop | None], tell: Observer) -> Attempt:
+def attempt(
+    fd: int, folder: Path, view: StepView, before: Before, hindrance: Callable[[], Stop | None], tell: BalanceObserver
+) -> Attempt:
     """Relocates it, and waits for the end. `hindrance` is asked ten times a second; what it says first cancels. Raises OSError."""
     begun, told, stop = time.monotonic(), 0.0, None
     with Relocation(fd, view.vaddr, view.type) as relocation:
@@ -73,9 +79,9 @@ def attempt(fd: int, folder: Path, view: StepView, before: Before, hindrance: Ca
     return _judged(used_now(fd, view.vaddr, view.length), relocation.relocated, error, stop, seconds)
 
 
-def _progress(fd: int, folder: Path, view: StepView, before: Before, seconds: float) -> Progress:
+def _progress(fd: int, folder: Path, view: StepView, before: Before, seconds: float) -> BalanceProgress:
     left, written = used_now(fd, view.vaddr, view.length) or 0, written_bytes(folder) - before.counter
-    return Progress(left, written, seconds, before.moved + max(0, view.used - left), before.written + written)
+    return BalanceProgress(left, written, seconds, before.moved + max(0, view.used - left), before.written + written)
 
 
 def _from_outside(was_paused: bool) -> Stop:
@@ -87,10 +93,10 @@ def _from_outside(was_paused: bool) -> Stop:
 def _judged(left: int | None, relocated: int, error: OSError | None, stop: Stop | None, seconds: float) -> Attempt:
     """What it came to. One that is gone after an error was relocated: the cancellation came too late, say."""
     if left is None:
-        return Attempt(Outcome.DONE if relocated or error else Outcome.GONE, 0, seconds, None, stop)
+        return Attempt(BalanceOutcome.DONE if relocated or error else BalanceOutcome.GONE, 0, seconds, None, stop)
     if error is None:  # no kernel is known to do that, but to try it again and again would have no end
-        return Attempt(Outcome.FAILED, left, seconds, "the kernel left it where it is", stop)
+        return Attempt(BalanceOutcome.FAILED, left, seconds, "the kernel left it where it is", stop)
     words = _WORDS.get(error.errno or 0, error.strerror or str(error))
     if error.errno not in _THIS_ONE_ONLY:
         stop = stop or Stop(Ending.FAILED, f"the last block group failed: {words}")
-    return Attempt(_OUTCOMES.get(error.errno or 0, Outcome.FAILED), left, seconds, words, stop)
+    return Attempt(_OUTCOMES.get(error.errno or 0, BalanceOutcome.FAILED), left, seconds, words, stop)

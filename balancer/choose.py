@@ -12,10 +12,10 @@ import numpy as np
 
 from balancer.model import DEFAULT
 from balancer.score import GIB, Array
-from balancer.survey import Cost, Groups
+from balancer.survey import Cost, DataBlockGroups
 from btrkeep.units import format_size
 
-_ORDERS: Mapping[str, Callable[[Groups], Array]] = {
+_ORDERS: Mapping[str, Callable[[DataBlockGroups], Array]] = {
     "benefit": lambda groups: -groups.benefit,
     "score": lambda groups: -groups.score,
     "usage": lambda groups: groups.used / groups.length,
@@ -38,7 +38,7 @@ class Floors:
     min_benefit: float = 250.0
     min_length: int = 0
 
-    def least_score(self, groups: Groups) -> float:
+    def least_score(self, groups: DataBlockGroups) -> float:
         """The score that is asked of each block group of this filesystem."""
         return self.min_score * min(1.0, int(groups.length.max(initial=0)) / GIB)
 
@@ -48,7 +48,7 @@ FLOORS: Mapping[str, Floors] = {"benefit": Floors(), "score": Floors(), "usage":
 
 
 def rank(
-    groups: Groups,
+    groups: DataBlockGroups,
     policy: str,
     floors: Floors,
     costs: Mapping[int, Cost] | None = None,
@@ -72,7 +72,7 @@ def rank(
 
 
 def why_not(
-    groups: Groups,
+    groups: DataBlockGroups,
     index: int,
     policy: str,
     floors: Floors,
@@ -90,13 +90,13 @@ def why_not(
     )
 
 
-def _reaches(groups: Groups, floors: Floors) -> Array:
+def _reaches(groups: DataBlockGroups, floors: Floors) -> Array:
     """bool[n]: whether there is something to move, and it reaches the floors."""
     reaches: Array = (groups.used > 0) & (groups.length >= floors.min_length) & (groups.score >= floors.least_score(groups))
     return reaches & (np.nan_to_num(groups.benefit) >= floors.min_benefit)
 
 
-def _below(groups: Groups, index: int, floors: Floors) -> str:
+def _below(groups: DataBlockGroups, index: int, floors: Floors) -> str:
     """The same in words."""
     length, score, benefit = int(groups.length[index]), float(groups.score[index]), float(groups.benefit[index])
     if groups.used[index] == 0:
@@ -110,7 +110,7 @@ def _below(groups: Groups, index: int, floors: Floors) -> str:
     return ""
 
 
-def _free_elsewhere(groups: Groups, unallocated: int | None) -> Array:
+def _free_elsewhere(groups: DataBlockGroups, unallocated: int | None) -> Array:
     """f64[n]: bytes that are free outside of each block group; without end when what is unallocated is not known."""
     if unallocated is None:
         return np.full(len(groups.vaddr), float(1 << 63))
@@ -119,7 +119,9 @@ def _free_elsewhere(groups: Groups, unallocated: int | None) -> Array:
     return elsewhere
 
 
-def _hindrance(groups: Groups, index: int, costs: Mapping[int, Cost], set_aside: Container[int], unallocated: int | None) -> str:
+def _hindrance(
+    groups: DataBlockGroups, index: int, costs: Mapping[int, Cost], set_aside: Container[int], unallocated: int | None
+) -> str:
     vaddr = int(groups.vaddr[index])
     if vaddr in set_aside:
         return "it was set aside"
@@ -132,7 +134,7 @@ def _hindrance(groups: Groups, index: int, costs: Mapping[int, Cost], set_aside:
     return ""
 
 
-def _per_byte(groups: Groups, index: int, costs: Mapping[int, Cost]) -> float:
+def _per_byte(groups: DataBlockGroups, index: int, costs: Mapping[int, Cost]) -> float:
     """Score removed for each byte written, as far as it is known what that takes."""
     estimate = DEFAULT.estimate(costs[int(groups.vaddr[index])])
     return float(groups.score[index]) / max(1, estimate.moved + estimate.metadata)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from balancer.blockmap import used_shares
-from balancer.score import SIZES, Array, Tally, joined, size_class, tent
+from balancer.score import SIZES, Array, FreeSpaceTally, joined, size_class, tent
 from balancer.survey import DATA, Cost, Survey, cost, surveyed
 from btrkeep.treescan.block_groups import looked_up
 from btrkeep.treescan.chunks import Chunks, chunks
@@ -28,7 +28,7 @@ _PROFILES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class ExplainedBlockGroup:
     """`survey` has this block group alone. `profile`: "data, RAID1". `stripes`: (devid, paddr) of each.
 
     `parts`: of each size class that there is (its least bytes, fragments, bytes, score), counted as the score counts. `largest`:
@@ -52,7 +52,7 @@ class NotThere:
     nearest: tuple[int, ...]
 
 
-def explain(fd: int, vaddr: int, cells: int) -> Explained | NotThere:
+def explain(fd: int, vaddr: int, cells: int) -> ExplainedBlockGroup | NotThere:
     """The data block group at `vaddr`, its map in so many cells. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
     chunk = chunks(fd)
     at = np.flatnonzero((chunk.vaddr == vaddr) & (chunk.type & np.uint64(DATA) != 0))
@@ -62,11 +62,11 @@ def explain(fd: int, vaddr: int, cells: int) -> Explained | NotThere:
         return _not_there(chunk, vaddr)
     size = int(length[0])
     free_vaddr, free_length = _free_extents(fd, start, length)
-    tally = Tally(start, length)
+    tally = FreeSpaceTally(start, length)
     tally.add(free_vaddr, free_length)
     survey = surveyed(start, length, group.used, tally.finish(), np.ones(1, bool))
     is_its = chunk.stripe_chunk == at[0]
-    return Explained(
+    return ExplainedBlockGroup(
         survey,
         profile(int(group.flags[0])),
         tuple(zip(chunk.stripe_devid[is_its].tolist(), chunk.stripe_paddr[is_its].tolist(), strict=True)),

@@ -23,20 +23,20 @@ def thinned(moments: Sequence[datetime], count: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class HistoryLine:
     """One look that is shown. `moved`: bytes that balances moved since the look that is shown above it, None above the first."""
 
     look: "FreeSpaceScore"
     moved: int | None
 
 
-def shown(looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]", count: int) -> list[Line]:
+def shown(looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]", count: int) -> list[HistoryLine]:
     """The looks, oldest first, thinned to `count`. A balance counts where it ended or was heard of last."""
     kept = [looks[at] for at in thinned([look.taken for look in looks], count)]
     lines = []
     for before, look in zip([None, *kept], kept, strict=False):
         since = [one.moved for one in balances if before and before.taken < (one.finished or one.updated) <= look.taken]
-        lines.append(Line(look, sum(since) if before else None))
+        lines.append(HistoryLine(look, sum(since) if before else None))
     return lines
 
 

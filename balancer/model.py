@@ -20,7 +20,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredBalance:
     """What one balanced block group had and took. `moved`: bytes of data; `written`: bytes that the devices wrote, data too."""
 
     moved: int
@@ -89,7 +89,7 @@ _EXACT = 0.01
 _OUTLIER = 3.0  # what lies this many times further off than the median does weighs less, the more so the further off
 
 
-def fit(steps: Sequence[Measured]) -> Model:
+def fit(steps: Sequence[MeasuredBalance]) -> Model:
     """Learns from what block groups of this filesystem took, in any order.
 
     As if those of _TYPICAL had taken what DEFAULT says: with no steps it is DEFAULT, and the more there are the less that counts.
@@ -106,7 +106,7 @@ def fit(steps: Sequence[Measured]) -> Model:
     )
 
 
-def _cost(step: Measured) -> Cost:
+def _cost(step: MeasuredBalance) -> Cost:
     return Cost(step.extents, step.references, step.moved, 0)
 
 

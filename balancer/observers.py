@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable
 
-from balancer.steps import Observer, PoolNumbers, Progress, Report, Settings, StepDone, StepView
+from balancer.run_types import BalanceObserver, BalanceProgress, Report, RunSettings, SpaceNumbers, StepDone, StepView
 
 
-class Everybody:
+class ObserverGroup:
     """Tells each of several observers, in their order; none of them: nobody."""
 
-    def __init__(self, observers: Iterable[Observer] = ()) -> None:
+    def __init__(self, observers: Iterable[BalanceObserver] = ()) -> None:
         self._observers = tuple(observers)
 
-    def begins(self, numbers: PoolNumbers, settings: Settings) -> None:
+    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
         """See Observer, as for all of these."""
         for one in self._observers:
             one.begins(numbers, settings)
@@ -20,7 +20,7 @@ class Everybody:
         for one in self._observers:
             one.step_begins(view)
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: BalanceProgress) -> None:
         for one in self._observers:
             one.progress(progress)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from balancer.score import Array
-    from balancer.survey import Groups
+    from balancer.survey import DataBlockGroups
 
 SORTS = {
     "score": True,
@@ -22,7 +22,7 @@ SORTS = {
 """The keys, and whether the highest comes first: the worst block groups are wanted first, the emptiest, the lowest address."""
 
 
-def ordered(groups: "Groups", key: str, least_score: float = 0.0) -> "Array":
+def ordered(groups: "DataBlockGroups", key: str, least_score: float = 0.0) -> "Array":
     """i64[m]: indices of the block groups that score `least_score` or more, sorted; ties by address. NaN comes last."""
     import numpy as np
 

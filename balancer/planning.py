@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from balancer.choose import rank
-from balancer.explain import Explained, explain
-from balancer.judgement import below
+from balancer.explain import ExplainedBlockGroup, explain
 from balancer.model import Model
-from balancer.steps import MAP_CELLS, Planned, PoolNumbers, Settings
-from balancer.survey import Cost, Groups, Survey, cost, survey
+from balancer.run_types import MAP_CELLS, PlannedBlockGroup, RunSettings, SpaceNumbers
+from balancer.survey import Cost, DataBlockGroups, Survey, cost, survey
+from balancer.verdict import below
 from btrkeep.pool.model import Room
 from btrkeep.pool.room import read_room
 from btrkeep.treescan.block_groups import looked_up
@@ -25,7 +25,7 @@ _LARGE = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FilesystemLook:
     """A filesystem as it was seen at one moment."""
 
     survey: Survey
@@ -36,10 +36,10 @@ class Look:
         """Of all block groups."""
         return float(self.survey.groups.score.sum())
 
-    def numbers(self) -> PoolNumbers:
+    def numbers(self) -> SpaceNumbers:
         """What a report shows of it."""
         groups = self.survey.groups
-        return PoolNumbers(
+        return SpaceNumbers(
             block_groups=len(groups.vaddr),
             allocated=int(groups.length.sum()),
             used=int(groups.used.sum()),
@@ -51,9 +51,9 @@ class Look:
         )
 
 
-def look(fd: int, path: Path) -> Look:
+def look(fd: int, path: Path) -> FilesystemLook:
     """At the filesystem that `fd` and `path` are on. Raises OSError."""
-    return Look(survey(fd), read_room(path))
+    return FilesystemLook(survey(fd), read_room(path))
 
 
 class Costs:
@@ -63,11 +63,11 @@ class Costs:
         self._fd = fd
         self._known: dict[int, tuple[tuple[int, int], Cost]] = {}
 
-    def of(self, groups: Groups, indices: Sequence[int]) -> dict[int, Cost]:
+    def of(self, groups: DataBlockGroups, indices: Sequence[int]) -> dict[int, Cost]:
         """By vaddr. Raises OSError."""
         return {int(groups.vaddr[index]): self._of_one(groups, index) for index in indices}
 
-    def _of_one(self, groups: Groups, index: int) -> Cost:
+    def _of_one(self, groups: DataBlockGroups, index: int) -> Cost:
         vaddr, state = int(groups.vaddr[index]), (int(groups.used[index]), int(groups.fragments[index]))
         found = self._known.get(vaddr)
         if found is None or found[0] != state:
@@ -76,39 +76,41 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BestBlockGroup:
     """The best block group: its index. `worth`: how many are worth it. `index` None: none of these fits into what is left."""
 
     index: int | None
     worth: int
 
 
-def choose(seen: Look, settings: Settings, costs: Costs, set_aside: Collection[int], left: int | None) -> Choice:
+def choose(
+    seen: FilesystemLook, settings: RunSettings, costs: Costs, set_aside: Collection[int], left: int | None
+) -> BestBlockGroup:
     """Ranked by what is read of all; among the first few that fit into `left` bytes the costs decide. Raises OSError."""
     groups, room = seen.survey.groups, seen.room.unallocated
     ranked = rank(groups, settings.policy, settings.floors, None, set_aside, room).tolist()
     fitting = [index for index in ranked if left is None or groups.used[index] <= left][:CONSIDERED]
     if not fitting:
-        return Choice(None, len(ranked))
+        return BestBlockGroup(None, len(ranked))
     known = costs.of(groups, fitting)
     best = (index for index in rank(groups, settings.policy, settings.floors, known, set_aside, room).tolist() if index in fitting)
-    return Choice(next(best, None), len(ranked))
+    return BestBlockGroup(next(best, None), len(ranked))
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
     """The block group that was chosen, looked at once more. `type`: flags of use and profile."""
 
-    explained: Explained
+    explained: ExplainedBlockGroup
     type: int
 
 
-def look_again(fd: int, seen: Look, index: int, settings: Settings, left: int | None) -> Again | None:
+def look_again(fd: int, seen: FilesystemLook, index: int, settings: RunSettings, left: int | None) -> Again | None:
     """Right before it is balanced; None when it is gone, is not worth it any more, or has grown beyond `left`. Raises OSError."""
     groups = seen.survey.groups
     vaddr = int(groups.vaddr[index])
     found = explain(fd, vaddr, MAP_CELLS)
-    if not isinstance(found, Explained):
+    if not isinstance(found, ExplainedBlockGroup):
         return None
     one = found.survey.groups
     flags = looked_up(fd, one.vaddr, one.length).flags
@@ -119,18 +121,18 @@ def look_again(fd: int, seen: Look, index: int, settings: Settings, left: int | 
     return Again(found, int(flags[0])) if is_worth else None
 
 
-def _with(groups: Groups, index: int, one: Groups) -> Groups:
+def _with(groups: DataBlockGroups, index: int, one: DataBlockGroups) -> DataBlockGroups:
     """The same, of one block group as it is now."""
-    columns = [(getattr(groups, field.name), getattr(one, field.name)) for field in fields(Groups)]
-    return Groups(*(np.concatenate((old[:index], new, old[index + 1 :])) for old, new in columns))
+    columns = [(getattr(groups, field.name), getattr(one, field.name)) for field in fields(DataBlockGroups)]
+    return DataBlockGroups(*(np.concatenate((old[:index], new, old[index + 1 :])) for old, new in columns))
 
 
-def plan(fd: int, path: Path, settings: Settings, model: Model) -> list[Planned]:
+def plan(fd: int, path: Path, settings: RunSettings, model: Model) -> list[PlannedBlockGroup]:
     """All that would be balanced, in the order in which it would be if nothing changed meanwhile. Raises OSError."""
     return planned(fd, look(fd, path), settings, model)
 
 
-def planned(fd: int, seen: Look, settings: Settings, model: Model) -> list[Planned]:
+def planned(fd: int, seen: FilesystemLook, settings: RunSettings, model: Model) -> list[PlannedBlockGroup]:
     """The same, of what was seen already. The costs of all of them are read, so this may take some seconds."""
     groups, room = seen.survey.groups, seen.room.unallocated
     ranked = rank(groups, settings.policy, settings.floors, None, (), room).tolist()
@@ -140,14 +142,14 @@ def planned(fd: int, seen: Look, settings: Settings, model: Model) -> list[Plann
     within, rest = _in_turn(used, [index for index in ranked if index in place], place, settings.budget)
     after, _ = _in_turn(used, rest, place, None)
     type_of = dict(zip(*_types(fd, groups, ranked), strict=True))
-    moved, found = 0, list[Planned]()
+    moved, found = 0, list[PlannedBlockGroup]()
     for index in (*within, *after):
         moved += used[index]
         found.append(_planned(groups, index, type_of, known, model, moved, is_within=len(found) < len(within)))
     return found
 
 
-def _types(fd: int, groups: Groups, indices: Sequence[int]) -> tuple[list[int], list[int]]:
+def _types(fd: int, groups: DataBlockGroups, indices: Sequence[int]) -> tuple[list[int], list[int]]:
     chosen = np.array(indices, np.int64)
     found = looked_up(fd, groups.vaddr[chosen], groups.length[chosen])
     return found.vaddr.tolist(), found.flags.tolist()
@@ -173,10 +175,10 @@ def _in_turn(used: Sequence[int], ranked: Sequence[int], place: dict[int, int], 
 
 
 def _planned(
-    groups: Groups, index: int, type_of: dict[int, int], known: dict[int, Cost], model: Model, moved: int, is_within: bool
-) -> Planned:
+    groups: DataBlockGroups, index: int, type_of: dict[int, int], known: dict[int, Cost], model: Model, moved: int, is_within: bool
+) -> PlannedBlockGroup:
     vaddr = int(groups.vaddr[index])
-    return Planned(
+    return PlannedBlockGroup(
         vaddr=vaddr,
         length=int(groups.length[index]),
         type=type_of.get(vaddr, 0),

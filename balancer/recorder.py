@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from balancer.recording import open_catalogue
-from balancer.steps import Ending, Outcome, PoolNumbers, Progress, Report, Settings, StepDone, StepView
+from balancer.run_types import BalanceOutcome, BalanceProgress, Ending, Report, RunSettings, SpaceNumbers, StepDone, StepView
 from btrkeep.errors import OperatorError
 from btrkeep.process.proc import start_time
 
@@ -42,7 +42,7 @@ class Recorder:
             self._keep(lambda catalogue: self._finish(catalogue, Ending.FAILED, why, None))
         self._close()
 
-    def begins(self, numbers: PoolNumbers, settings: Settings) -> None:
+    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
         """The run gets its row. Those of processes that are gone get their end."""
         try:
             self._catalogue = open_catalogue(self._state)
@@ -50,7 +50,7 @@ class Recorder:
             self._give_up(error)
         self._keep(lambda catalogue: self._begin(catalogue, numbers, settings))
 
-    def _begin(self, catalogue: "Catalogue", numbers: PoolNumbers, settings: Settings) -> None:
+    def _begin(self, catalogue: "Catalogue", numbers: SpaceNumbers, settings: RunSettings) -> None:
         me = os.getpid()
         end_killed(catalogue)
         self._balance = catalogue.start_balance(
@@ -71,8 +71,8 @@ class Recorder:
     def step_ends(self, done: StepDone) -> None:
         """One more step, and the sums with it."""
         sums = self._sums
-        sums["block_groups"] += done.outcome is Outcome.DONE
-        sums["failed"] += done.outcome in (Outcome.NO_SPACE, Outcome.FAILED)
+        sums["block_groups"] += done.outcome is BalanceOutcome.DONE
+        sums["failed"] += done.outcome in (BalanceOutcome.NO_SPACE, BalanceOutcome.FAILED)
         sums["moved"], sums["written"] = sums["moved"] + done.moved, sums["written"] + done.written
         sums["gained"] += done.gained
         now = datetime.now(UTC)
@@ -108,7 +108,7 @@ class Recorder:
             self._catalogue.close()
             self._catalogue = None
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: BalanceProgress) -> None:
         """Not kept."""
 
     def waits(self, why: str) -> None:

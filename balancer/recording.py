@@ -20,7 +20,7 @@ from btrkeep.errors import ConfigError, OperatorError, UsageError
 from btrkeep.units import printable
 
 if TYPE_CHECKING:
-    from balancer.model import Measured
+    from balancer.model import MeasuredBalance
     from btrkeep.catalogue import Catalogue, FreeSpaceScore
     from btrkeep.config import Config
 
@@ -147,14 +147,14 @@ def record_sample(state: Path, sample: "FreeSpaceScore") -> None:
         catalogue.add_score(sample)
 
 
-def measured(state: Path, filesystem: str) -> "list[Measured]":
+def measured(state: Path, filesystem: str) -> "list[MeasuredBalance]":
     """What the last balanced block groups of a filesystem took, newest first. Raises OperatorError."""
-    from balancer.model import Measured
+    from balancer.model import MeasuredBalance
 
     with catalogue_with_history(state) as catalogue:
         steps = catalogue.measured(filesystem) if catalogue else []
     return [
-        Measured(step.moved, step.extents, step.refs, step.written, step.seconds)
+        MeasuredBalance(step.moved, step.extents, step.refs, step.written, step.seconds)
         for step in steps
         if step.extents is not None and step.refs is not None and step.written is not None
     ]

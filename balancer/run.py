@@ -12,15 +12,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from balancer import stops
+from balancer import stop_rules as stops
 from balancer.attempt import Attempt, Before, attempt
+from balancer.contention import Pressure, alone, backups_at_work, lock_folders, operation_and_who
 from balancer.model import DEFAULT, Model
-from balancer.observers import Everybody
-from balancer.others import Pressure, alone, backups_at_work, lock_folders, operation_and_who
-from balancer.planning import Again, Costs, Look, choose, look, look_again, planned
+from balancer.observers import ObserverGroup
+from balancer.planning import Again, Costs, FilesystemLook, choose, look, look_again, planned
 from balancer.readiness import refuse_others, refuse_unfit
-from balancer.steps import Ending, Observer, Outcome, Planned, Report, Settings, StepDone, StepView
-from balancer.stops import Facts, Stop
+from balancer.run_types import BalanceObserver, BalanceOutcome, Ending, PlannedBlockGroup, Report, RunSettings, StepDone, StepView
+from balancer.stop_rules import Stop, StopFacts
 from balancer.survey import identity, opened
 from btrkeep.errors import LockHeld
 from btrkeep.pool.room import read_room
@@ -54,10 +54,12 @@ def ended_by_signals(balancing: "Balancing") -> Iterator[None]:
 class Balancing:
     """One run on the filesystem that `path`, a folder or file, is on."""
 
-    def __init__(self, path: Path, settings: Settings, model: Model = DEFAULT, observers: Iterable[Observer] = ()) -> None:
+    def __init__(
+        self, path: Path, settings: RunSettings, model: Model = DEFAULT, observers: Iterable[BalanceObserver] = ()
+    ) -> None:
         self._path, self._settings, self._model = path, settings, model
         self._folder = path if path.is_dir() else path.resolve().parent
-        self._tell = Everybody(observers)
+        self._tell = ObserverGroup(observers)
         self._signal: int | None = None
         self._steps: list[StepDone] = []
         self._set_aside: set[int] = set()
@@ -125,7 +127,7 @@ class Balancing:
             self._seen = self._look()
         return stop
 
-    def _report(self, ending: Stop, planned: tuple[Planned, ...] = ()) -> Report:
+    def _report(self, ending: Stop, planned: tuple[PlannedBlockGroup, ...] = ()) -> Report:
         return Report(
             filesystem=self._filesystem,
             before=self._before.numbers(),
@@ -141,7 +143,7 @@ class Balancing:
 
     # --- what may be in the way
 
-    def _facts(self, pressure: float | None = None) -> Facts:
+    def _facts(self, pressure: float | None = None) -> StopFacts:
         room = read_room(self._folder)
         exclusive, by = operation_and_who(self._folder)
         facts = self._light_facts(backups=self._backups())
@@ -155,10 +157,10 @@ class Balancing:
             return None
         return backups_at_work(self._locks, only_expiry=self._settings.only_to_expiry)
 
-    def _light_facts(self, backups: str | None) -> Facts:
+    def _light_facts(self, backups: str | None) -> StopFacts:
         """What can be asked ten times a second."""
         elapsed = time.monotonic() - self._begun
-        return Facts(datetime.now(UTC), elapsed, self._moved, 0, 0, backups=backups, signal=self._signal)
+        return StopFacts(datetime.now(UTC), elapsed, self._moved, 0, 0, backups=backups, signal=self._signal)
 
     @property
     def _moved(self) -> int:
@@ -207,7 +209,7 @@ class Balancing:
 
     # --- one block group
 
-    def _look(self) -> Look:
+    def _look(self) -> FilesystemLook:
         """What was done before is committed, so that it is seen."""
         with suppress(OSError):  # an error made it read-only: it can still be read
             commit(self._folder)
@@ -263,7 +265,7 @@ class Balancing:
         tried = attempt(self._fd, self._folder, view, before, self._meanwhile, self._tell)
         done = self._done(view, started, tried, before.counter)
         self._steps.append(done)
-        if done.outcome in (Outcome.NO_SPACE, Outcome.FAILED):
+        if done.outcome in (BalanceOutcome.NO_SPACE, BalanceOutcome.FAILED):
             self._set_aside.add(view.vaddr)
         self._tell.step_ends(done)
         return tried.stop
@@ -284,7 +286,7 @@ class Balancing:
             started=started,
             seconds=tried.seconds,
             outcome=tried.outcome,
-            moved=0 if tried.outcome is Outcome.GONE else max(0, view.used - tried.left),
+            moved=0 if tried.outcome is BalanceOutcome.GONE else max(0, view.used - tried.left),
             written=written_bytes(self._folder) - counter,
             gained=before - self._seen.score,
             score=self._seen.score,

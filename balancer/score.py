@@ -71,7 +71,7 @@ class FreeExtents:
     bytes: Array
 
 
-class Tally:
+class FreeSpaceTally:
     """Adds up free extents that come in batches, in order of addresses. Its memory is that of the block groups and of one batch.
 
     `vaddr` and `length`, u64[n], are the block groups, in order of addresses. Free extents outside of them are not counted.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from balancer.score import Array, FreeExtents, Tally, benefit, used_pct
+from balancer.score import Array, FreeExtents, FreeSpaceTally, benefit, used_pct
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.mounts import mount_of
 from btrkeep.treescan.block_groups import looked_up, used_from_free_space
@@ -26,7 +26,7 @@ DATA = 1  # BTRFS_BLOCK_GROUP_DATA, btrfs_tree.h
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class DataBlockGroups:
     """Data block groups, by address: `vaddr`, `length`, `used`, `largest_free` u64[n]; the others as in `balancer.score`."""
 
     vaddr: Array
@@ -43,7 +43,7 @@ class Groups:
 class Survey:
     """All data block groups, and the histogram of their free extents: `extents` and `bytes`, i64[SIZES]. `free`: bytes in all."""
 
-    groups: Groups
+    groups: DataBlockGroups
     free: int
     extents: Array
     bytes: Array
@@ -68,7 +68,7 @@ def opened(path: Path) -> Iterator[int]:
 
     That covers what reading its trees says within the context too: that it may not, and that the kernel cannot.
     """
-    _see_btrfs(path)
+    _require_btrfs(path)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -82,7 +82,7 @@ def opened(path: Path) -> Iterator[int]:
         raise PoolUnusable(what, "look at the kernel's messages (dmesg)") from None
 
 
-def _see_btrfs(path: Path) -> None:
+def _require_btrfs(path: Path) -> None:
     try:
         kind, mount = path.stat().st_mode, mount_of(path)
     except PermissionError:
@@ -114,7 +114,7 @@ def survey(fd: int) -> Survey:
 
 
 def _counted(fd: int, chunk: Chunks, vaddr: Array, length: Array) -> Survey:
-    tally = Tally(vaddr, length)
+    tally = FreeSpaceTally(vaddr, length)
     if has_free_space_tree(fd):
         there = _count_free_space(fd, vaddr, length, tally)
         free = tally.finish()
@@ -130,7 +130,7 @@ def _counted(fd: int, chunk: Chunks, vaddr: Array, length: Array) -> Survey:
     return surveyed(vaddr, length, used, free, there)
 
 
-def _count_free_space(fd: int, vaddr: Array, length: Array, tally: Tally) -> Array:
+def _count_free_space(fd: int, vaddr: Array, length: Array, tally: FreeSpaceTally) -> Array:
     """bool[n]: which of the chunks are block groups. One that was removed since they were read is not in this tree any more."""
     if not len(vaddr):
         return np.zeros(0, bool)
@@ -152,7 +152,7 @@ def surveyed(vaddr: Array, length: Array, used: Array, free: FreeExtents, there:
     """Puts together what was read of block groups, u64[n] each; `there`, bool[n], are those that still exist."""
     vaddr, length, used, score = vaddr[there], length[there], used[there], free.score[there]
     share, fragments, largest = used_pct(used, length), free.fragments[there], free.largest[there]
-    groups = Groups(vaddr, length, used, share, fragments, largest, score, benefit(score, used))
+    groups = DataBlockGroups(vaddr, length, used, share, fragments, largest, score, benefit(score, used))
     return Survey(groups, int(free.free[there].sum()), free.extents, free.bytes)
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from balancer.model import DEFAULT, Measured, Model, fit
-from balancer.planning import Look, look
-from balancer.steps import PoolNumbers
+from balancer.model import DEFAULT, MeasuredBalance, Model, fit
+from balancer.planning import FilesystemLook, look
+from balancer.run_types import SpaceNumbers
 from balancer.survey import Cost, opened
 from bench import common
 from bench.bound import bound
@@ -78,13 +78,13 @@ def _run(
         yield from ((f"N={share}", one) for share, one in by_usage_filter(mounted, budgets))
 
 
-def seen_at(mounted: Mounted) -> Look:
+def seen_at(mounted: Mounted) -> FilesystemLook:
     """The pool as it is now."""
     with opened(mounted.point) as fd:
         return look(fd, mounted.point)
 
 
-def told(before: PoolNumbers, reached: Reached, note: str) -> dict[str, Any]:
+def told(before: SpaceNumbers, reached: Reached, note: str) -> dict[str, Any]:
     """What was won and what it took; bytes. `large`: free in extents of 16 MiB and more, and unallocated, now."""
     after = reached.numbers
     return {
@@ -124,7 +124,7 @@ def ratio(pairs: Sequence[tuple[float, float]]) -> float:
     return statistics.median(ours / other if other > 0 else float("inf") for ours, other in pairs)
 
 
-def goodness(steps: Sequence[Measured], model: Model) -> dict[str, float]:
+def goodness(steps: Sequence[MeasuredBalance], model: Model) -> dict[str, float]:
     """How well a model says what was measured: R2 of bytes and of seconds, and the median and the worst of the relative errors."""
     found: dict[str, float] = {}
     guesses = [model.estimate(Cost(step.extents, step.references, step.moved, 0)) for step in steps]
@@ -140,7 +140,7 @@ def goodness(steps: Sequence[Measured], model: Model) -> dict[str, float]:
     return {key: round(value, 3) for key, value in found.items()}
 
 
-def cost_model(seeds: Sequence[Sequence[Measured]]) -> dict[str, Any]:
+def cost_model(seeds: Sequence[Sequence[MeasuredBalance]]) -> dict[str, Any]:
     """What is learned from all pools; and how well each pool is foretold by what the others taught, and by DEFAULT.
 
     Not by other steps of its own: the ways of balancing choose many of the same block groups, so those would be known already.
@@ -162,7 +162,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         images.original(f"seed{seed}").unlink()
     if options.bounds_only:
         return {"pool": options.pool, "bounds": bounds(seeds), "seeds": seeds}
-    steps = [[Measured(*step[:5]) for step in seed["steps"]] for seed in seeds]
+    steps = [[MeasuredBalance(*step[:5]) for step in seed["steps"]] for seed in seeds]
     return {
         "pool": options.pool,
         "agreed at 5%": AGREED,

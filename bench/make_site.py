@@ -21,7 +21,7 @@ from btrkeep.catalogue import Backup, Catalogue, Progress, Run, StoredAlarm
 from btrkeep.config.model import Config, HostConfig, PoolSettings, Retention
 from btrkeep.config.published import publish
 from btrkeep.config.values import Window
-from btrkeep.decisions.findings import FACT, USED, WARNING, Finding, StoredVerdict, Verdict, as_text
+from btrkeep.decisions.findings import FACT, USED, WARNING, Finding, PoolVerdict, StoredVerdict, as_text
 
 GROUPS = ("web", "database", "mail", "shop", "lab")
 _FULL = "91.4% of the pool's 40.0 TiB are used, the limit is 90%: 3.4 TiB available"
@@ -84,7 +84,7 @@ def make_as(state: Path, wish: Wishes) -> Made:
         catalogue.add_runs(runs(wish, last))
         publish(configuration(state, wish), catalogue, rehearsal=wish.rehearsal, filesystem=FILESYSTEM)
         catalogue.put_alarms(alarms(wish, last, now))
-        catalogue.set_fact(FACT, as_text(StoredVerdict(now, Verdict((Finding(USED, WARNING, _FULL, _MORE),)))))
+        catalogue.set_fact(FACT, as_text(StoredVerdict(now, PoolVerdict((Finding(USED, WARNING, _FULL, _MORE),)))))
         for number, host in enumerate(running):
             _start(catalogue, host, number, wish, now)
         site_history.fill(catalogue, now, HOSTILE if wish.hostile else ())

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from balancer.choose import FLOORS, Floors
-from balancer.model import Measured
-from balancer.planning import Costs, Look, choose, look
+from balancer.model import MeasuredBalance
+from balancer.planning import Costs, FilesystemLook, choose, look
+from balancer.run_types import RunSettings, SpaceNumbers
 from balancer.score import Array
-from balancer.steps import PoolNumbers, Settings
 from bench.images import Mounted
 from btrkeep.pool.balance import balance_block_group
 from btrkeep.pool.marker import filesystem_uuid
@@ -29,7 +29,7 @@ _LONG = 1800.0
 class Reached:
     """What the pool is like when a budget is spent. `moved`, `written`: bytes since the start; `steps`: block groups balanced."""
 
-    numbers: PoolNumbers
+    numbers: SpaceNumbers
     steps: int
     moved: int
     written: int
@@ -40,11 +40,11 @@ class Way:
     """Balances block groups one at a time. Each step is kept in `measured`, with the score that it took away in `gained`."""
 
     def __init__(self, mounted: Mounted, policy: str, floors: Floors) -> None:
-        self._mounted, self._settings = mounted, Settings(policy=policy, floors=floors)
-        self.measured: list[Measured] = []
+        self._mounted, self._settings = mounted, RunSettings(policy=policy, floors=floors)
+        self.measured: list[MeasuredBalance] = []
         self.gained: list[tuple[float, float]] = []  # the score that the block group had, and by how much that of all fell
         self.moved = 0
-        self.before: PoolNumbers | None = None
+        self.before: SpaceNumbers | None = None
 
     def spend(self, budgets: Sequence[int]) -> Iterator[Reached]:
         """Up to each of these bytes in turn. The next one is always the best that still fits, whatever the order is.
@@ -68,7 +68,7 @@ class Way:
         finally:
             os.close(fd)
 
-    def _step(self, fd: int, seen: Look, costs: Costs, left: int, last: int) -> Look | None:
+    def _step(self, fd: int, seen: FilesystemLook, costs: Costs, left: int, last: int) -> FilesystemLook | None:
         groups = seen.survey.groups
         made = set(groups.vaddr[groups.vaddr > last].tolist())
         index = choose(seen, self._settings, costs, made, left).index
@@ -81,7 +81,7 @@ class Way:
         self._mounted.sync()
         self.moved += int(groups.used[index])
         written = self._mounted.writes().bytes - before
-        self.measured.append(Measured(cost.moves, cost.extents, cost.references, written, seconds))
+        self.measured.append(MeasuredBalance(cost.moves, cost.extents, cost.references, written, seconds))
         after = look(fd, self._mounted.point)
         self.gained.append((float(groups.score[index]), seen.score - after.score))
         return after

@@ -30,7 +30,7 @@ Colour = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Key:
+class ColourKey:
     """What the colours mean: a ramp u8[k, 3] with ticks at places from 0 to 1, and swatches; either may be empty."""
 
     title: str
@@ -40,14 +40,14 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ColourChoice:
     """One way to colour. `paint` and `min_brightness` are what `overview` is given. Both functions raise OperatorError."""
 
     name: str
     about: str
     paint: Colouring
     min_brightness: float
-    key: Callable[[State], Key]
+    key: Callable[[State], ColourKey]
 
 
 def _bare(rgb: Array) -> Paint:
@@ -125,9 +125,11 @@ def _colour(rgb: Array) -> Colour:
 _NO_RAMP = np.zeros((0, 3), np.uint8)
 
 
-def _usage_key(state: State) -> Key:
+def _usage_key(state: State) -> ColourKey:
     greys = np.rint(255 * (MIN_BRIGHTNESS + (1 - MIN_BRIGHTNESS) * np.linspace(0, 1, STEPS)))[:, None]
-    return Key("used", np.repeat(greys, 3, 1).astype(np.uint8), ((0, "0 %"), (0.5, "50 %"), (1, "100 %")), _type_swatches(state))
+    return ColourKey(
+        "used", np.repeat(greys, 3, 1).astype(np.uint8), ((0, "0 %"), (0.5, "50 %"), (1, "100 %")), _type_swatches(state)
+    )
 
 
 def _type_swatches(state: State) -> tuple[tuple[Colour, str], ...]:
@@ -136,36 +138,36 @@ def _type_swatches(state: State) -> tuple[tuple[Colour, str], ...]:
     return tuple((_colour(rgb[at[0]]), TYPES[flag]) for flag, at in first.items() if len(at))
 
 
-def _score_key(state: State) -> Key:
+def _score_key(state: State) -> ColourKey:
     found = _scores(state)
     ticks = tuple((float(score_share(np.array([mark]))[0]), f"{mark:g}") for mark in (0, 10, 50, BAD))
     others = ((GREY, "no data"),) if np.isnan(found).any() else ()
-    return Key("score of the free space", sequence(), (*ticks, (1, f"{SCORE_TOP:g}+")), others)
+    return ColourKey("score of the free space", sequence(), (*ticks, (1, f"{SCORE_TOP:g}+")), others)
 
 
-def _age_key(state: State) -> Key:
+def _age_key(state: State) -> ColourKey:
     if state.generation is None:
-        return Key("age, by order of virtual addresses", sequence(), ((0, "first made"), (1, "last made")))
+        return ColourKey("age, by order of virtual addresses", sequence(), ((0, "first made"), (1, "last made")))
     oldest, newest = _generations(state)
     empty = ((GREY, "empty"),) if (state.generation == 0).any() else ()
-    return Key("age, by generation", sequence(), ((0, f"{oldest:,} (oldest)"), (1, f"{newest:,} (newest)")), empty)
+    return ColourKey("age, by generation", sequence(), ((0, f"{oldest:,} (oldest)"), (1, f"{newest:,} (newest)")), empty)
 
 
-def _profile_key(state: State) -> Key:
+def _profile_key(state: State) -> ColourKey:
     there = set((state.bg_flags & np.uint64(PROFILE_MASK)).tolist())
     named = zip(PROFILES.items(), _profile_colours(), strict=True)
-    return Key("profile", _NO_RAMP, (), tuple((rgb, name) for (flag, name), rgb in named if flag in there))
+    return ColourKey("profile", _NO_RAMP, (), tuple((rgb, name) for (flag, name), rgb in named if flag in there))
 
 
-def _type_key(state: State) -> Key:
-    return Key("type", _NO_RAMP, (), _type_swatches(state))
+def _type_key(state: State) -> ColourKey:
+    return ColourKey("type", _NO_RAMP, (), _type_swatches(state))
 
 
-_full = partial(Choice, min_brightness=1.0)
+_full = partial(ColourChoice, min_brightness=1.0)
 CHOICES = {
     choice.name: choice
     for choice in (
-        Choice("usage", "how full", usage, MIN_BRIGHTNESS, _usage_key),
+        ColourChoice("usage", "how full", usage, MIN_BRIGHTNESS, _usage_key),
         _full(name="score", about="how fragmented the free space is", paint=score, key=_score_key),
         _full(name="age", about="when what lies there was written", paint=age, key=_age_key),
         _full(name="profile", about="RAID profile", paint=profile, key=_profile_key),

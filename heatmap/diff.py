@@ -58,7 +58,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Difference:
+class StateDifference:
     """All that changed; `devices`: for each that came, went or changed its size its id, bytes before and bytes after (0: none)."""
 
     fsid: str
@@ -70,14 +70,14 @@ class Difference:
     devices: list[tuple[int, int, int]]
 
 
-def difference(before: State, after: State) -> Difference:
+def difference(before: State, after: State) -> StateDifference:
     """Raises OperatorError: they are of two filesystems."""
     if before.fsid != after.fsid:
         raise OperatorError(
             f"these are states of two filesystems: {printable(before.fsid)} and {printable(after.fsid)}",
             "name two states of the same one",
         )
-    return Difference(
+    return StateDifference(
         after.fsid,
         after.label,
         totals(before),
@@ -145,7 +145,7 @@ def _devices(before: State, after: State) -> list[tuple[int, int, int]]:
     return [(devid, was, now) for devid, was, now in both if was != now]
 
 
-def lines(found: Difference, top: int) -> Iterator[str]:
+def lines(found: StateDifference, top: int) -> Iterator[str]:
     """The difference in words: the whole, then the `top` block groups that changed by most bytes."""
     was, now = found.before, found.after
     name = f"{printable(found.label)}  " if found.label else ""
@@ -181,7 +181,7 @@ def more_used(changes: Changes) -> Array:
     return changes.after.astype(np.int64) - changes.before.astype(np.int64)
 
 
-def summary(found: Difference) -> list[tuple[str, int, int]]:
+def summary(found: StateDifference) -> list[tuple[str, int, int]]:
     """For each kind: how many block groups, and how many bytes more are used in them."""
     by = more_used(found.changes)
     return [(kind, int(which.sum()), int(by[which].sum())) for kind in KINDS if len(which := found.changes.kind == kind)]
@@ -203,7 +203,7 @@ def _worst(changes: Changes, top: int) -> Iterator[str]:
         yield f"{vaddr:>16}  {sizes}  {kind if kind in (NEW, GONE) else ''}".rstrip()
 
 
-def as_json(found: Difference) -> dict[str, Any]:
+def as_json(found: StateDifference) -> dict[str, Any]:
     """The whole difference, ready for JSON: sizes are bytes."""
     changes, moves = found.changes, found.moves
     columns = zip(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from heatmap.colourings import Colour, Key
+from heatmap.colourings import Colour, ColourKey
 from heatmap.colours import distinct
 from heatmap.diff import EMPTIER, FULLER, GONE, NEW, Changes, changes_between, more_used
 from heatmap.grid import Grid
@@ -25,10 +25,10 @@ def colours() -> dict[str, Colour]:
     return {FULLER: warm, EMPTIER: deep, NEW: cold, GONE: dark}
 
 
-def key() -> Key:
+def key() -> ColourKey:
     """What the picture's colours mean."""
     swatches = [(colour, kind) for kind, colour in colours().items()] + [(_UNCHANGED, "unchanged")]
-    return Key("changes; the stronger the colour, the more", np.zeros((0, 3), np.uint8), (), tuple(swatches))
+    return ColourKey("changes; the stronger the colour, the more", np.zeros((0, 3), np.uint8), (), tuple(swatches))
 
 
 def picture(

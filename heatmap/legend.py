@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from btrkeep.units import counted, format_size, format_time, printable
-from heatmap.colourings import Choice, Colour, Key
+from heatmap.colourings import Colour, ColourChoice, ColourKey
 from heatmap.extents import TREES, WHITE
 from heatmap.grid import Grid
 from heatmap.overview import VIRTUAL
@@ -52,7 +52,7 @@ def add_below(image: Image.Image, lower: Array) -> Image.Image:
     return larger
 
 
-def legend(state: State, grid: Grid, sort: str, choice: Choice, width: int) -> Array:
+def legend(state: State, grid: Grid, sort: str, choice: ColourChoice, width: int) -> Array:
     """u8[h, width, 3]: the band for a picture of a whole filesystem, `width` pixels wide."""
     lines = [title(state), *numbers(state), how(grid, sort)]
     return band(lines, choice.key(state), width)
@@ -63,7 +63,7 @@ def extents_legend(fsid: str, taken: datetime, grid: Grid, scope: str, width: in
     trees = tuple((colour, name) for name, colour in TREES.values())
     about = f"{scope.replace('_', ' ')}, {format_size(grid.total_bytes)}, at extent level"
     lines = [f"{fsid}  {format_time(taken)}", about, pixels(grid)]
-    return band(lines, Key("what lies there", np.zeros((0, 3), np.uint8), (), ((WHITE, "data"), *trees)), width)
+    return band(lines, ColourKey("what lies there", np.zeros((0, 3), np.uint8), (), ((WHITE, "data"), *trees)), width)
 
 
 def title(state: State) -> str:
@@ -100,7 +100,7 @@ def pixels(grid: Grid) -> str:
     return f"{grid.curve} curve of order {grid.order}; one pixel is {format_size(round(grid.bytes_per_pixel))}"
 
 
-def band(lines: Sequence[str], key: Key | None, width: int) -> Array:
+def band(lines: Sequence[str], key: ColourKey | None, width: int) -> Array:
     """u8[h, width, 3]: lines of text, the first one brightest, wrapped where they are too long; and the key to the colours."""
     letters = _type(width)
     room = width - 2 * letters.edge
@@ -170,13 +170,15 @@ def _flow(swatches: Sequence[tuple[Colour, str]], room: int, letters: _Type) -> 
         x += wide + letters.line
 
 
-def _key_lines(key: Key | None, placed: Sequence[_Swatch]) -> int:
+def _key_lines(key: ColourKey | None, placed: Sequence[_Swatch]) -> int:
     if key is None:
         return 0
     return 1 + (2 if len(key.ramp) else 0) + (placed[-1].line + 1 if placed else 0)
 
 
-def _draw_key(image: Image.Image, draw: ImageDraw.ImageDraw, key: Key, placed: Sequence[_Swatch], y: int, letters: _Type) -> None:
+def _draw_key(
+    image: Image.Image, draw: ImageDraw.ImageDraw, key: ColourKey, placed: Sequence[_Swatch], y: int, letters: _Type
+) -> None:
     draw.text((letters.edge, y), key.title, INK, letters.font)
     y += letters.line
     if len(key.ramp):
@@ -189,7 +191,7 @@ def _draw_key(image: Image.Image, draw: ImageDraw.ImageDraw, key: Key, placed: S
         draw.text((left + letters.line, top), swatch.word, FAINT, letters.font)
 
 
-def _draw_ramp(image: Image.Image, draw: ImageDraw.ImageDraw, key: Key, y: int, letters: _Type) -> None:
+def _draw_ramp(image: Image.Image, draw: ImageDraw.ImageDraw, key: ColourKey, y: int, letters: _Type) -> None:
     """The colours as a bar, with marks below it. Words that would run into the one before are left out."""
     left, wide = letters.edge, image.width - 2 * letters.edge
     tall = letters.line * 3 // 4

@@ -26,7 +26,7 @@ def opened(path: Path) -> Iterator[int]:
     except OSError as error:
         raise OperatorError(f"{path}: {error.strerror}", "name where a btrfs is mounted: `findmnt -t btrfs` lists them") from None
     try:
-        _see_btrfs(fd, path)
+        _require_btrfs(fd, path)
         yield fd
     except PermissionError:
         raise OperatorError(f"the trees of the btrfs at {path} may not be read", "run this as root") from None
@@ -38,7 +38,7 @@ def opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _see_btrfs(fd: int, path: Path) -> None:
+def _require_btrfs(fd: int, path: Path) -> None:
     if stat.S_ISBLK(os.fstat(fd).st_mode):
         raise OperatorError(f"{path} is a device", f"name where it is mounted: `findmnt {path}` tells, if it is")
     try:

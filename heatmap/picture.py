@@ -4,8 +4,8 @@ from typing import cast
 
 from PIL import Image
 
+from heatmap.atomic_file import whole_file
 from heatmap.grid import Grid, Runs
-from heatmap.whole import whole_file
 
 FORMATS = ("png", "webp")
 

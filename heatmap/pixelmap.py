@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from btrkeep.units import format_time
+from heatmap.atomic_file import whole_file
 from heatmap.curves import HILBERT, SNAKE
 from heatmap.overview import Drawn
 from heatmap.state import Array, State
-from heatmap.whole import whole_file
 
 FORMAT = 1
 

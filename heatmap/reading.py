@@ -96,12 +96,12 @@ def _add(sums: Array, vaddr: Array, end: Array, at: Array, length: Array) -> Non
 
 
 def _scores(fd: int, group: BlockGroups) -> Array:
-    from balancer.score import Tally
+    from balancer.score import FreeSpaceTally
     from btrkeep.treescan.extents import gaps
 
     is_data = group.flags & np.uint64(DATA) != 0
     vaddr, length = group.vaddr[is_data], group.length[is_data]
-    tally = Tally(vaddr, length)
+    tally = FreeSpaceTally(vaddr, length)
     if has_free_space_tree(fd):
         for batch in free_space(fd):
             tally.add(batch.vaddr, batch.length)

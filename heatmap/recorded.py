@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from btrkeep.errors import OperatorError
+from heatmap.atomic_file import whole_file
 from heatmap.state import Array, State
-from heatmap.whole import whole_file
 
 MAGIC = b"\x89heatmap"
 FORMAT = 1
@@ -133,7 +133,7 @@ def unpacked(data: bytes, name: str) -> State:
         moment = _moment(about)
         found: dict[str, Any] = {key: about[key] for key in _PLAIN} | _columns(about["columns"], body)
         state = State(**found, taken=moment.taken, devid=moment.devid, total_bytes=moment.total_bytes)
-        _see_lengths(state)
+        _require_lengths(state)
     except _WRONG as error:
         raise _no_state(name, error) from None
     return state
@@ -212,7 +212,7 @@ def _decoded(data: bytes, kind: str, unit: int) -> Array:
     return (np.cumsum(numbers.view("<u8"), dtype=np.uint64) * np.uint64(unit)).view(dtype)
 
 
-def _see_lengths(state: State) -> None:
+def _require_lengths(state: State) -> None:
     """Arrays that belong together are of one length, and stripes are of chunks that there are. Raises ValueError."""
     for name in _COLUMNS:
         if getattr(state, name) is None and name not in _OPTIONAL:

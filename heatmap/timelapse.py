@@ -19,10 +19,10 @@ from PIL import Image
 from btrkeep.errors import OperatorError
 from btrkeep.process.programs import run
 from heatmap.animation import Gif, Palette, Webp, ffmpeg_command
-from heatmap.colourings import Choice
-from heatmap.film import Film, Progress, film, gather
+from heatmap.atomic_file import whole_file
+from heatmap.colourings import ColourChoice
+from heatmap.frames import Film, Progress, film, gather
 from heatmap.overview import PHYSICAL
-from heatmap.whole import whole_file
 
 _SAMPLES = 16
 _LAST_STAYS = 2.0  # seconds, before it begins anew
@@ -44,7 +44,7 @@ class Made:
 def timelapse(
     folder: Path,
     output: Path,
-    choice: Choice,
+    choice: ColourChoice,
     *,
     sort: str = PHYSICAL,
     fps: float = 10.0,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.model import Measured, Model, Rates
+from balancer.model import MeasuredBalance, Model, Rates
 from balancer.survey import Cost
 from bench.balance_effect import BUDGETS, goodness, ratio, summary
 from bench.bound import bound, in_order, most
@@ -89,7 +89,7 @@ def test_a_model_that_says_all_is_told_from_one_that_says_nothing() -> None:
     steps = []
     for number in range(1, 20):
         said = MODEL.estimate(Cost(number, number * number * 10, number << 20, 0))
-        steps.append(Measured(said.moved, number, number * number * 10, said.moved + said.metadata, said.seconds))
+        steps.append(MeasuredBalance(said.moved, number, number * number * 10, said.moved + said.metadata, said.seconds))
     perfect = goodness(steps, MODEL)
     assert perfect["metadata: R2"] == perfect["written: R2"] == 1
     assert perfect["seconds: worst error"] == 0

@@ -85,7 +85,7 @@ def operator_only(view: View) -> View:
     return guarded  # type: ignore[return-value]  # the same arguments and the same answer
 
 
-def see_folder(folder: str | None) -> None:
+def require_folder_right(folder: str | None) -> None:
     """403 for whoever may not choose where on a host a restore goes; None is where the files were."""
     if folder is not None and not viewer().admin:
         abort(403, "only admins may restore into another folder of a host")

@@ -9,8 +9,8 @@ from web import api, errors, filters, pages, proxies
 from web.access import is_public, somebody
 from web.auth import sessions
 from web.auth.store import Store
-from web.headers import add_headers, names_of, see_host
-from web.kept import Kept
+from web.headers import add_headers, names_of, require_known_host
+from web.result_cache import ResultCache
 from web.settings import Settings
 from web.source import close_source
 
@@ -37,7 +37,7 @@ def create_app(settings: Settings) -> Flask:
         WTF_CSRF_TIME_LIMIT=None,  # as long as the session
     )
     app.session_interface = sessions.Cookies()
-    app.extensions.update({"btrkeep": settings, "btrkeep-store": store, "btrkeep-kept": Kept()})
+    app.extensions.update({"btrkeep": settings, "btrkeep-store": store, "btrkeep-kept": ResultCache()})
     app.wsgi_app = proxies.believing(app.wsgi_app, settings.proxies)  # type: ignore[method-assign, assignment]  # Flask's way
     _every_request(app, settings)
     filters.register(app)
@@ -52,7 +52,7 @@ def _every_request(app: Flask, settings: Settings) -> None:
 
     @app.before_request
     def see() -> None:
-        see_host(names)
+        require_known_host(names)
         sessions.load()
         view = app.view_functions.get(request.endpoint or "")
         if view and not _is_open(app, view) and somebody() is None:

@@ -34,7 +34,7 @@ _HEADERS = {
 _log = logging.getLogger(__name__)
 
 
-class Streamed(Protocol):
+class AgentStream(Protocol):
     """What `Agent.stream` gives: bytes in pieces; raises OperatorError when it fails midway."""
 
     @property
@@ -51,7 +51,7 @@ class TooMany(OperatorError):
     """There are as many downloads as there may be."""
 
 
-class Places:
+class ViewerLimits:
     """What runs now, by viewer: downloads, or questions to the root service."""
 
     def __init__(self, at_once: int = AT_ONCE, of_one: int = OF_ONE) -> None:
@@ -74,13 +74,13 @@ class Places:
             self._taken[who] -= 1
 
 
-PLACES = Places()
+PLACES = ViewerLimits()
 
 
 class _Body:
     """The response's body. Its `close` is called whatever happens, also when not one piece was asked for (HEAD, a client gone)."""
 
-    def __init__(self, stream: Streamed, who: str, what: str, places: Places) -> None:
+    def __init__(self, stream: AgentStream, who: str, what: str, places: ViewerLimits) -> None:
         self._stream, self._who, self._what, self._places = stream, who, what, places
         self._pieces = iter(stream)
         self._closed = False
@@ -104,7 +104,7 @@ class _Body:
 
 
 @contextmanager
-def place(who: str, places: Places = PLACES) -> Iterator[Places]:
+def place(who: str, places: ViewerLimits = PLACES) -> Iterator[ViewerLimits]:
     """A place for a download, taken back when the context ends with an error. Raises TooMany."""
     places.take(who)
     try:
@@ -114,7 +114,7 @@ def place(who: str, places: Places = PLACES) -> Iterator[Places]:
         raise
 
 
-def sent(stream: Streamed, name: bytes, who: str, places: Places) -> Response:
+def sent(stream: AgentStream, name: bytes, who: str, places: ViewerLimits) -> Response:
     """The stream as an answer that every browser stores under `name`, in a place that was taken; it gives the place back."""
     response = Response(_Body(stream, who, printable(name), places), mimetype="application/octet-stream", headers=_HEADERS)
     response.headers["Content-Disposition"] = disposition(name)

@@ -8,11 +8,12 @@ from werkzeug.exceptions import HTTPException
 
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnready
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
-from btrkeep.serving.client import Absent, Refused
+from btrkeep.serving.client import Absent
+from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
-from web import telling
+from web import redaction as telling
 from web.api import errors as api
-from web.safe import next_of_request
+from web.redirects import next_of_request
 
 log = logging.getLogger(__name__)
 _RETRY = 5
@@ -65,7 +66,7 @@ def of_csrf(error: CSRFError) -> Response:
 
 def of_operator(error: OperatorError) -> Response:
     """What an operator can act on."""
-    if isinstance(error, Refused | Absent | CatalogueBusy):
+    if isinstance(error, RequestRefused | Absent | CatalogueBusy):
         log.info("%s %s: %s", request.method, printable(request.path), printable(error.message))
     else:
         log.warning("%s %s: %s", request.method, printable(request.path), printable(error.message))
@@ -81,7 +82,7 @@ def of_operator(error: OperatorError) -> Response:
 
 
 def _status(error: OperatorError) -> int:
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRefused):
         return _KINDS.get(error.kind, 502)
     if isinstance(error, Absent | CatalogueBusy | CatalogueUnready | PoolUnusable):
         return 503

@@ -40,7 +40,7 @@ def names_of(settings: Settings) -> frozenset[str]:
     return frozenset({*local, machine, machine.partition(".")[0], _in_brackets(settings.host), *settings.hosts})
 
 
-def see_host(names: frozenset[str]) -> None:
+def require_known_host(names: frozenset[str]) -> None:
     """400 when the request names another host: some page elsewhere leads the browser here under a name of its own."""
     if _without_port(request.host.lower()) not in names:
         abort(400, "this dashboard is not known by that name; [web] names in the configuration has those that it is")

@@ -10,7 +10,7 @@ from flask import current_app, g, request
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.config.published import Published, published
-from web.kept import Kept
+from web.result_cache import ResultCache
 from web.settings import Settings
 
 T = TypeVar("T")
@@ -18,10 +18,10 @@ T = TypeVar("T")
 _READING = ("GET", "HEAD", "OPTIONS", "TRACE")
 
 
-class Source:
+class RequestContext:
     """For one request. The catalogue is opened when it is asked for, and closed at the request's end."""
 
-    def __init__(self, settings: Settings, kept: Kept) -> None:
+    def __init__(self, settings: Settings, kept: ResultCache) -> None:
         self.settings = settings
         self._kept = kept
         self._open: Catalogue | None = None
@@ -57,18 +57,18 @@ class Source:
             self._open.close()
 
 
-def source() -> Source:
+def source() -> RequestContext:
     """This request's."""
     if "source" not in g:
-        g.source = Source(current_app.extensions["btrkeep"], current_app.extensions["btrkeep-kept"])
-    found: Source = g.source
+        g.source = RequestContext(current_app.extensions["btrkeep"], current_app.extensions["btrkeep-kept"])
+    found: RequestContext = g.source
     return found
 
 
 def close_source(_error: BaseException | None = None) -> None:
     """At the end of a request, before its answer is sent. What a form changed has to be on the page that comes next."""
     if request.method not in _READING:
-        kept: Kept = current_app.extensions["btrkeep-kept"]
+        kept: ResultCache = current_app.extensions["btrkeep-kept"]
         kept.drop()
     if found := g.pop("source", None):
         found.close()

@@ -12,15 +12,15 @@ from difflib import get_close_matches
 from backupd.actions.hold import is_held
 from backupd.expire.batch import write_many
 from backupd.expire.clocks import judge_clock, read_clocks
-from backupd.expire.look import Seen, look_again, policy_of
-from backupd.expire.site import ExpirySite
+from backupd.expire.look import HostOnPool, look_again, policy_of
+from backupd.expire.site import ExpiryContext
 from backupd.repo.final_backups import LATEST, newest_complete, point_latest
 from backupd.repo.notes_json import ASKED, HOLD, Notes
 from backupd.repo.read_lock import unread
 from backupd.repo.reconcile import row_of
 from btrkeep.backup_states import COMPLETE, EXPIRED
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.retention import Asked, Candidate
+from btrkeep.decisions.retention import Candidate, DeletionRequest
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import OperatorError, Unfit, UsageError
 from btrkeep.units import format_time
@@ -37,7 +37,7 @@ class Doomed:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class DeletionChoice:
     """What is to go of a host. `base`: the complete backup that its next one grows from afterwards, None when none is left.
 
     `moves`: whether that is another one than before.
@@ -50,7 +50,7 @@ class Chosen:
     notes: Notes
 
 
-def see_clock(site: ExpirySite, asked: Asked) -> None:
+def require_sane_clock(site: ExpiryContext, asked: DeletionRequest) -> None:
     """Raises OperatorError when the clock is behind: a grace that began years ago would be over as soon as it is right.
 
     When it is ahead, the site's `clock_waits` says so: then no hold ends.
@@ -64,7 +64,7 @@ def see_clock(site: ExpirySite, asked: Asked) -> None:
         )
 
 
-def choose(site: ExpirySite, host: str, wanted: Sequence[str], asked: Asked) -> Chosen:
+def choose(site: ExpiryContext, host: str, wanted: Sequence[str], asked: DeletionRequest) -> DeletionChoice:
     """What is to go of these: full names, or `latest`. Changes nothing; to be called under the host's lock.
 
     Raises UsageError for a name that is none, Unfit for a backup that must stay, UnreadableRecord when nobody knows.
@@ -76,17 +76,17 @@ def choose(site: ExpirySite, host: str, wanted: Sequence[str], asked: Asked) -> 
     found = {one.name: one for one in seen.facts.candidates}
     names = dict.fromkeys(_name(site, host, name, found, seen.unreadable) for name in wanted)
     for name in names:
-        _see_that_it_may_go(site, host, found[name], asked)
+        _require_deletable(site, host, found[name], asked)
     before, base = _base(found.values(), (), site.now), _base(found.values(), names, site.now)
     is_last = base is None or found[base].started > latest(site.now)
     if is_last and not asked.last and any(found[name].state == COMPLETE for name in names):
         raise Unfit(f"no complete backup of {host} would be left", "--force deletes the last one too")
     grace = timedelta(0) if asked.at_once else timedelta(seconds=seen.facts.policy.grace)
     backups = tuple(_doomed(found[name], asked, grace, site.now) for name in names)
-    return Chosen(host, backups, base, base != before, _noted(seen, backups, asked))
+    return DeletionChoice(host, backups, base, base != before, _noted(seen, backups, asked))
 
 
-def _name(site: ExpirySite, host: str, name: str, found: Mapping[str, object], unreadable: Mapping[str, str]) -> str:
+def _name(site: ExpiryContext, host: str, name: str, found: Mapping[str, object], unreadable: Mapping[str, str]) -> str:
     if name == LATEST:
         name = newest_complete(site.pool, host) or name
     if name in found:
@@ -100,7 +100,7 @@ def _name(site: ExpirySite, host: str, name: str, found: Mapping[str, object], u
     raise UsageError(f"{host} has no backup {name}", hint)
 
 
-def _see_that_it_may_go(site: ExpirySite, host: str, one: Candidate, asked: Asked) -> None:
+def _require_deletable(site: ExpiryContext, host: str, one: Candidate, asked: DeletionRequest) -> None:
     if is_held(one.hold, site.now) or (one.hold and site.clock_waits):
         raise Unfit(f"{host} {one.name} is held", f"`backupd release {host} {one.name}` ends the hold")
     if one.in_use:
@@ -120,13 +120,13 @@ def _base(backups: Iterable[Candidate], without: Container[str], now: datetime) 
     return max(complete, key=lambda one: (one.started <= latest(now), one.started, one.name)).name if complete else None
 
 
-def _doomed(one: Candidate, asked: Asked, grace: timedelta, now: datetime) -> Doomed:
+def _doomed(one: Candidate, asked: DeletionRequest, grace: timedelta, now: datetime) -> Doomed:
     """One that has expired before keeps its mark, and the reason that was given for it unless there is another."""
     marked = one.marked(now) or now
     return Doomed(one.name, asked.why or (one.asked.why if one.asked else ""), marked, marked + grace)
 
 
-def _noted(seen: Seen, backups: Iterable[Doomed], asked: Asked) -> Notes:
+def _noted(seen: HostOnPool, backups: Iterable[Doomed], asked: DeletionRequest) -> Notes:
     notes = seen.notes
     for one in backups:
         note = {"at": format_time(one.marked), "why": one.why, ASKED: {"last": asked.last, "at_once": asked.at_once}}
@@ -134,7 +134,7 @@ def _noted(seen: Seen, backups: Iterable[Doomed], asked: Asked) -> Notes:
     return notes
 
 
-def mark(site: ExpirySite, chosen: Sequence[Chosen]) -> None:
+def mark(site: ExpiryContext, chosen: Sequence[DeletionChoice]) -> None:
     """Writes it down for all hosts, which are locked: the notes, on disk, and then the rows. Raises OSError, PoolUnusable."""
     write_many(site.pool.path, {site.pool.host(one.host): one.notes for one in chosen})
     for one in chosen:

@@ -23,7 +23,7 @@ _WHY = "host forgotten"  # what retention gives as the reason
 
 
 @dataclass(frozen=True, slots=True)
-class Goods:
+class RemainingBackups:
     """What a host has: final backups by name, the size of the newest one whose size is known, what rsync wrote for all of them.
 
     Bytes; None: not known.
@@ -42,11 +42,11 @@ class Goods:
         return f"{counted(len(self.names), 'backup')}, {span}" + (f"; {', '.join(sizes)}" if sizes else "")
 
 
-def goods_of(catalogue: Catalogue, host: str) -> Goods:
+def goods_of(catalogue: Catalogue, host: str) -> RemainingBackups:
     """What the catalogue knows of a host's backups."""
     found = [one for one in catalogue.backups(host) if one.name]
     sizes = [one.bytes for one in found if one.bytes is not None]
-    return Goods(tuple(str(one.name) for one in found), sizes[-1] if sizes else None, _written(found))
+    return RemainingBackups(tuple(str(one.name) for one in found), sizes[-1] if sizes else None, _written(found))
 
 
 def _written(found: list[Backup]) -> int | None:
@@ -54,7 +54,7 @@ def _written(found: list[Backup]) -> int | None:
     return sum(known) if known and len(known) == len(found) else None
 
 
-def see_forgettable(config: Config, pool: Pool, host: str, now: datetime) -> None:
+def require_forgettable(config: Config, pool: Pool, host: str, now: datetime) -> None:
     """Raises UsageError when the host is still backed up, OperatorError when it has nothing or some of it is held."""
     configured = config.hosts.get(host)
     if configured and configured.enabled:

@@ -52,14 +52,14 @@ def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now:
 
 
 def _set(work: "_Work", name: str, new: Hold, now: datetime) -> Noted:
-    _see_that_it_stays(work, name)
+    _require_lasting(work, name)
     expired = work.is_expired(name)
     note = {"at": format_time(now), "until": format_time(new.until) if new.until else None, "why": new.why}
     row = work.write(work.notes.without(name, EXPIRED).with_note(name, HOLD, note), name)
     return Noted(name, row.state, new, expired)
 
 
-def _see_that_it_stays(work: "_Work", name: str) -> None:
+def _require_lasting(work: "_Work", name: str) -> None:
     if work.notes.forgotten:
         raise Unfit(f"{work.host} is forgotten, so all its backups go", f"`backupd forget {work.host} --undo` takes it back")
     if work.row(name) == DELETING:
@@ -84,7 +84,7 @@ def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, n
     """
     work = _Work(pool, catalogue, host, now)
     chosen = work.choose(name, lambda record: work.notes.note(str(record.name), EXPIRED) is not None, EXPIRED)
-    _see_that_it_stays(work, chosen)
+    _require_lasting(work, chosen)
     if not work.is_expired(chosen):
         raise Unfit(f"{host} {chosen} has not expired", f"`backupd hold {host} {chosen}` keeps it from expiring")
     return _set(work, chosen, Hold(now + UNEXPIRED_FOR, why), now)

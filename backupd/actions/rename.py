@@ -33,7 +33,7 @@ def locked(pool: Pool, old: str, new: str, since: str) -> Iterator[None]:
         yield
 
 
-def see_names(old: str, new: str) -> None:
+def validate_names(old: str, new: str) -> None:
     """Raises UsageError for a name that no host can have, and for the one that it has."""
     if fault := name_fault(new):
         raise UsageError(
@@ -44,7 +44,7 @@ def see_names(old: str, new: str) -> None:
         raise UsageError(f"{old} has that name already", "name another one")
 
 
-def see_renameable(pool: Pool, old: str, new: str) -> None:
+def require_renameable(pool: Pool, old: str, new: str) -> None:
     """Raises OperatorError when there is nothing to rename, or something in the way. The names have been looked at."""
     if is_renamed(pool, old, new):
         return
@@ -65,7 +65,7 @@ def is_renamed(pool: Pool, old: str, new: str) -> bool:
 
 def rename(pool: Pool, catalogue: Catalogue, old: str, new: str) -> int:
     """Renames, or does what an earlier call left undone; how many backups the host has. The caller has the locks."""
-    see_renameable(pool, old, new)
+    require_renameable(pool, old, new)
     if not is_renamed(pool, old, new):
         _clear_staged(pool, old)
         notes = read_notes(pool.host(old))

@@ -22,7 +22,7 @@ _UNCORRECTABLE = 3  # exit status of `btrfs scrub`: it came to its end, and not 
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ScrubState:
     """What `btrfs scrub status` says, in bytes and counts. `status`: "", "running", "finished", "aborted" or "interrupted"."""
 
     status: str
@@ -52,7 +52,7 @@ class Scrubbed:
         return self.outcome == "finished" and not any(self.errors.values())
 
 
-class Stopped:
+class ScrubStopped:
     """Set by a signal handler."""
 
     def __init__(self) -> None:
@@ -68,14 +68,14 @@ def command(path: Path, *, resume: bool) -> tuple[str, ...]:
     return ("btrfs", "scrub", "resume" if resume else "start", "-B", str(path))
 
 
-def parse(text: str, totals: str) -> State:
+def parse(text: str, totals: str) -> ScrubState:
     """Of `btrfs scrub status -R` and of the same without -R but --raw, which alone tells the total."""
     fields = _fields(text)
     numbers = {name: int(value) for name, value in fields.items() if value.isdecimal()}
     errors = {kind: numbers.get(f"{kind}_errors", 0) for kind in _ERRORS}
     scrubbed = numbers.get("data_bytes_scrubbed", 0) + numbers.get("tree_bytes_scrubbed", 0)
     total = _fields(totals).get("Total to scrub", "")
-    return State(fields.get("Status", ""), scrubbed, int(total) if total.isdecimal() else 0, errors)
+    return ScrubState(fields.get("Status", ""), scrubbed, int(total) if total.isdecimal() else 0, errors)
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -83,13 +83,13 @@ def _fields(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def state(path: Path) -> State:
+def state(path: Path) -> ScrubState:
     """How the last scrub stands, or the one under way. Raises ProgramFailed."""
     status = ("btrfs", "scrub", "status")
     return parse(run((*status, "-R", str(path))).stdout, run((*status, "--raw", str(path))).stdout)
 
 
-async def scrub(path: Path, stopped: Stopped, tell: Callable[[State], None]) -> Scrubbed:
+async def scrub(path: Path, stopped: ScrubStopped, tell: Callable[[ScrubState], None]) -> Scrubbed:
     """Scrubs to the end, or until stopped. `tell` hears every few seconds how far it is. Raises LockHeld and OperatorError."""
     before = state(path)
     if before.status == "running":
@@ -108,7 +108,7 @@ async def scrub(path: Path, stopped: Stopped, tell: Callable[[State], None]) -> 
     return Scrubbed(outcome, resume, after.scrubbed, after.errors, seconds, stopped.signal, why)
 
 
-async def _until_ended(group: Group, path: Path, stopped: Stopped, tell: Callable[[State], None]) -> int:
+async def _until_ended(group: Group, path: Path, stopped: ScrubStopped, tell: Callable[[ScrubState], None]) -> int:
     ended = asyncio.create_task(group.wait())
     looked, cancelled = time.monotonic(), False
     while not ended.done():

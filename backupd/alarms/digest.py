@@ -5,7 +5,7 @@ from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo
 
 from backupd.alarms.words import Message, harmless, section, sender
-from backupd.health.status_report import Seen
+from backupd.health.status_report import StatusReport
 from btrkeep.catalogue import RunTotals, StoredAlarm
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES
@@ -20,7 +20,7 @@ def is_due(at: time | None, zone: ZoneInfo, last: datetime | None, now: datetime
     return today <= now and (last is None or last < today or last > latest(now))
 
 
-def of_day(pool: str, machine: str, seen: Seen, standing: Sequence[StoredAlarm]) -> Message:
+def of_day(pool: str, machine: str, seen: StatusReport, standing: Sequence[StoredAlarm]) -> Message:
     """The digest: how everybody is, what stands, what the last 24 hours brought."""
     unwell = [status for status in seen.hosts if status.state != "ok" and seen.config.hosts[status.host].enabled]
     parts = [_hosts_line(seen)]
@@ -39,7 +39,7 @@ def of_day(pool: str, machine: str, seen: Seen, standing: Sequence[StoredAlarm])
     return Message(title, "\n\n".join([*parts, sender(machine)]), "warning" if unwell or others else "success")
 
 
-def _hosts_line(seen: Seen) -> str:
+def _hosts_line(seen: StatusReport) -> str:
     states = [f"{count:,} {state}" for state in STATES if (count := sum(status.state == state for status in seen.hosts))]
     return f"{counted(len(seen.hosts), 'host')}: {', '.join(states)}." if states else "No host is configured."
 
@@ -50,7 +50,7 @@ def _why(error: str | None, age: float | None) -> str:
     return f"last complete backup {format_duration(age)} ago" if age is not None else "no complete backup yet"
 
 
-def _day_lines(seen: Seen) -> list[str]:
+def _day_lines(seen: StatusReport) -> list[str]:
     lines = [_runs_line(seen.day)]
     if seen.room:
         lines.append(f"room: {seen.room}, of {format_size(seen.room.total)}")
@@ -74,5 +74,5 @@ def _runs_line(day: Sequence[RunTotals]) -> str:
     return f"backups: {told}; {format_size(sum(one.literal_bytes for one in day))} of new data"
 
 
-def _today(seen: Seen, moment: datetime) -> bool:
+def _today(seen: StatusReport, moment: datetime) -> bool:
     return (seen.now - moment).total_seconds() < 86400

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from backupd.health.status_report import Seen
+from backupd.health.status_report import StatusReport
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.config import HostConfig
 from btrkeep.decisions import findings as health
-from btrkeep.decisions.findings import Verdict
+from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus
-from btrkeep.decisions.pool_health import Limits, judge
+from btrkeep.decisions.pool_health import HealthLimits, judge
 from btrkeep.units import elapsed, format_duration
 
 FAILURE, SUSPECT, SILENT, ROOM, DEVICES = "failure", "suspect", "silent", "room", "devices"
@@ -58,7 +58,7 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundAlarms:
     """All alarms of a look. Nothing is known of `unknown`: events (all their subjects) and keys; `dropped` is nobody's business."""
 
     alarms: tuple[Alarm, ...]
@@ -70,7 +70,7 @@ class Found:
         return key[0] not in self.unknown and key not in self.unknown
 
 
-def find(seen: Seen, known: Known, units: Mapping[str, bool | None]) -> Found:
+def find(seen: StatusReport, known: Known, units: Mapping[str, bool | None]) -> FoundAlarms:
     """All that is wrong. `units`: of each unit whose failure was told, whether it has failed still; None: not known.
 
     `known` are the alarms as they are remembered: since when a host that never had a backup is waited for, and how full counts as
@@ -89,7 +89,7 @@ def find(seen: Seen, known: Known, units: Mapping[str, bool | None]) -> Found:
             unknown.add((FAILURE, UNIT + unit))
     watched = {HOST + host.name for host in seen.config.hosts.values() if host.enabled}
     dropped = {subject for _, subject in known if subject.startswith(HOST) and subject not in watched}
-    return Found(tuple(alarms), frozenset(unknown), frozenset(dropped))
+    return FoundAlarms(tuple(alarms), frozenset(unknown), frozenset(dropped))
 
 
 def unit_failed(unit: str, text: str, status: int, now: datetime) -> Alarm:
@@ -97,13 +97,13 @@ def unit_failed(unit: str, text: str, status: int, now: datetime) -> Alarm:
     return Alarm(FAILURE, UNIT + unit, text, now, status)
 
 
-def _verdict(seen: Seen, known: Known) -> Verdict:
+def _verdict(seen: StatusReport, known: Known) -> PoolVerdict:
     """What stands is known here, of whatever look."""
     full = known.get((ROOM, "used"))
-    return judge(replace(seen.pool, was_full=full is not None and full.recovered is None), Limits.of(seen.config))
+    return judge(replace(seen.pool, was_full=full is not None and full.recovered is None), HealthLimits.of(seen.config))
 
 
-def _pool(verdict: Verdict, now: datetime) -> Iterator[Alarm]:
+def _pool(verdict: PoolVerdict, now: datetime) -> Iterator[Alarm]:
     for one in verdict.findings:
         what, subject = _OF_CHECK[one.check]
         text = f"the pool cannot be used: {one.text}" if one.check == health.UNUSABLE else one.text
@@ -111,7 +111,7 @@ def _pool(verdict: Verdict, now: datetime) -> Iterator[Alarm]:
         yield Alarm(what, subject if one.device is None else f"{subject} {one.device}", text, now, int(grade))
 
 
-def _hosts(seen: Seen, known: Known) -> Iterator[Alarm]:
+def _hosts(seen: StatusReport, known: Known) -> Iterator[Alarm]:
     for status in seen.hosts:
         host = seen.config.hosts[status.host]
         if host.enabled:
@@ -119,7 +119,7 @@ def _hosts(seen: Seen, known: Known) -> Iterator[Alarm]:
             yield from _silent(host, status, seen, known)
 
 
-def _failing(status: HostStatus, seen: Seen) -> Iterator[Alarm]:
+def _failing(status: HostStatus, seen: StatusReport) -> Iterator[Alarm]:
     facts = seen.facts.get(status.host)
     if facts is None:
         return
@@ -131,7 +131,7 @@ def _failing(status: HostStatus, seen: Seen) -> Iterator[Alarm]:
         yield Alarm(FAILURE, HOST + status.host, f"{status.host}: the backup is {facts.last_run_outcome}: {reason}", since)
 
 
-def _silent(host: HostConfig, status: HostStatus, seen: Seen, known: Known) -> Iterator[Alarm]:
+def _silent(host: HostConfig, status: HostStatus, seen: StatusReport, known: Known) -> Iterator[Alarm]:
     """A host that never had a complete backup is waited for from when it was first looked for."""
     if host.optional:
         return
@@ -148,7 +148,7 @@ def _silent(host: HostConfig, status: HostStatus, seen: Seen, known: Known) -> I
     yield Alarm(SILENT, HOST + host.name, text, since, ripe=seen.now - since > limit)
 
 
-def _jobs(seen: Seen) -> Iterator[Alarm]:
+def _jobs(seen: StatusReport) -> Iterator[Alarm]:
     expiry, balance = seen.expiry, seen.balance
     if expiry and (expiry.finished is None or expiry.outcome in ("failed", "stopped", "killed")):
         text = f"expiry {expiry.outcome or 'killed'}: {expiry.error or 'see its log'}"

@@ -21,7 +21,7 @@ class UnitFailure:
     lines: tuple[str, ...]
 
 
-def see_unit(name: str) -> str:
+def validate_unit(name: str) -> str:
     """The name of a unit. Raises UsageError for what is none."""
     if not _UNIT.fullmatch(name):
         raise UsageError("that is no name of a unit", "systemd gives it as %n, such as btrkeep-backup@main.service")

@@ -12,14 +12,14 @@ _MOST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NightVerdict:
     """`text` says how many hosts are well, and which are not."""
 
     met: bool
     text: str
 
 
-def judge(config: Config, hosts: Sequence[HostStatus], ended: str | None = None) -> Verdict:
+def judge(config: Config, hosts: Sequence[HostStatus], ended: str | None = None) -> NightVerdict:
     """The night is good when as many hosts as [notify] ping_goal says are well after it, and nothing ended it early (`ended`).
 
     It goes by how hosts are, not by what this run did: one whose window opens later, or that had its backup an hour ago, is well.
@@ -35,4 +35,4 @@ def judge(config: Config, hosts: Sequence[HostStatus], ended: str | None = None)
     lines += [f"{status.host}: {status.state}{f': {harmless(status.error)}' if status.error else ''}" for status in unwell[:_MOST]]
     if len(unwell) > _MOST:
         lines.append(f"and {len(unwell) - _MOST:,} more")
-    return Verdict(met and ended is None, "\n".join(lines))
+    return NightVerdict(met and ended is None, "\n".join(lines))

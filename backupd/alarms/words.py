@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from btrkeep.catalogue import StoredAlarm
-from btrkeep.config.kinds import EVENT_WORDS
+from btrkeep.config.value_types import EVENT_WORDS
 from btrkeep.units import counted, elapsed, format_duration, format_time, printable
 
 _LONGEST = 300

@@ -5,7 +5,7 @@ from datetime import datetime
 import click
 
 from backupd.actions.accept import accept
-from backupd.cli.context import complete_host, json_option, now_option, opened, see_host
+from backupd.cli.context import complete_host, json_option, now_option, opened, require_host
 from backupd.cli.names import complete_name
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json
@@ -28,7 +28,7 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, n
     NAME is the newest suspect one.
     """
     with opened(ctx, now, writes=True) as site:
-        see_host(site.config, site.catalogue, host)
+        require_host(site.config, site.catalogue, host)
         now = site.clock.now()
         moment = format_time(now)
         with take_lock(site.pool.locks / f"host-{host}", "accept", moment):

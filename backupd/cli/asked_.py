@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import load_config
-from backupd.serve.carrying import PREVIEW_TAKES, carry_out
 from backupd.serve.commands import command_of
-from backupd.serve.jobs import PREVIEW, Jobs
+from backupd.serve.job_runner import PREVIEW_TAKES, carry_out
+from backupd.serve.jobs import PREVIEW, JobStore
 from backupd.serve.requests import RUNTIME, take
 from btrkeep.clock import Clock
 from btrkeep.config import load
@@ -36,7 +36,7 @@ def command(ctx: click.Context, name: str) -> int:
         words = ("--config", str(Path(chosen["config"]).absolute())) if chosen["config"] else ("--pool", chosen["pool"])
     asked = take(folder, job_id)
     clock = Clock(parse_time(asked.now) if asked.now else None)
-    jobs = Jobs(config.pool.state)
+    jobs = JobStore(config.pool.state)
     job = jobs.get(job_id, clock.now())
     if job.over:
         raise UsageError(f"the job {job_id} is over", "ask again")

@@ -9,11 +9,11 @@ from backupd.cli.context import json_option, now_option
 from backupd.cli.files_view import entries_table, state_words
 from backupd.cli.inside import Looked, complete_path, complete_which, end_of, looked, pool_of
 from backupd.cli.names import DAY
+from backupd.files.backup_selector import NEWEST, parse_which
 from backupd.files.listing import listing
-from backupd.files.near import entry_at, path_given
 from backupd.files.objects import backup_object
+from backupd.files.suggestions import entry_at, path_given
 from backupd.files.tree import Entry
-from backupd.files.which import NEWEST, parse_which
 from backupd.files.words import entry_object, shown
 from backupd.repo.final_backups import LATEST
 from btrkeep.cli import stream_object

@@ -7,9 +7,9 @@ from datetime import datetime
 import click
 
 from backupd.cli.context import clock_for, json_option, load_config, now_option
-from backupd.doctor.checks import Finding, check_all, check_hosts
+from backupd.doctor.checks import CheckResult, check_all, check_hosts
 from btrkeep.cli import echo_json, table
-from btrkeep.cli.telling import prose
+from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit
 from btrkeep.pool.marker import open_pool
 
@@ -41,7 +41,7 @@ def command(ctx: click.Context, connect: bool, as_json: bool, now: datetime | No
     return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in found) else Exit.OK
 
 
-def show(found: list[Finding]) -> None:
+def show(found: list[CheckResult]) -> None:
     """The table, and below it what to do."""
     rows = [(click.style(finding.level, fg=_COLOURS[finding.level]), finding.subject, finding.message) for finding in found]
     click.echo(table(rows, ["", "WHAT", "FOUND"]))

@@ -11,11 +11,11 @@ from backupd.cli.context import json_option, now_option
 from backupd.cli.files_view import state_words
 from backupd.cli.inside import Looked, Ticker, complete_path, complete_which, looked, pool_of
 from backupd.cli.names import complete_name
-from backupd.files.comparing import ADDED, CHANGED, KIND, REMOVED, Difference, Sum, compare, text_difference
-from backupd.files.near import entry_at, path_given
+from backupd.files.backup_selector import NEWEST
+from backupd.files.comparing import ADDED, CHANGED, KIND, REMOVED, DifferenceTotals, PathDifference, compare, text_difference
 from backupd.files.objects import backup_object, difference_object, sum_object
+from backupd.files.suggestions import entry_at, path_given
 from backupd.files.tree import Entry
-from backupd.files.which import NEWEST
 from backupd.files.words import shown, time_words
 from btrkeep.cli import echo_json, stream_object
 from btrkeep.errors import UsageError
@@ -80,7 +80,7 @@ def _is_in(found: Looked, path: bytes) -> bool:
     return True
 
 
-def _differences(old: Looked, new: Looked, path: bytes, content: bool, total: Sum) -> Iterator[Difference]:
+def _differences(old: Looked, new: Looked, path: bytes, content: bool, total: DifferenceTotals) -> Iterator[PathDifference]:
     """All of them, counted in `total`; on a terminal it is told how far it is."""
     names = 0
     with Ticker() as ticker:
@@ -99,7 +99,7 @@ def _differences(old: Looked, new: Looked, path: bytes, content: bool, total: Su
 
 
 def _print_json(old: Looked, new: Looked, path: bytes, content: bool) -> None:
-    total = Sum()
+    total = DifferenceTotals()
     found = (difference_object(one) for one in _differences(old, new, path, content, total))
     stream_object({**_head(old, new, path), "content": content}, "differences", found, lambda: {"sum": sum_object(total)})
 
@@ -121,43 +121,43 @@ def _show(old: Looked, new: Looked, path: bytes, content: bool, everything: bool
         f"{shown(path)} of {old.backup.host}: {old.backup.name} ({state_words(old.backup.state)}) "
         f"-> {new.backup.name} ({state_words(new.backup.state)})"
     )
-    total = Sum()
+    total = DifferenceTotals()
     found = _differences(old, new, path, content, total)
     for line in map(_line, found) if everything else _lines(found):
         click.echo(line)
     click.echo(_total(total))
 
 
-def _lines(found: Iterator[Difference]) -> Iterator[str]:
+def _lines(found: Iterator[PathDifference]) -> Iterator[str]:
     """One line for each; a folder that only one backup has is one line with all that is in it."""
-    folder: Difference | None = None
-    inside = Sum()
+    folder: PathDifference | None = None
+    inside = DifferenceTotals()
     for one in found:
         if folder and one.what == folder.what and one.path.startswith(folder.path + b"/"):
             inside.take(one)
             continue
         if folder:
             yield _folder_line(folder, inside)
-        folder, inside = (one if one.what in (ADDED, REMOVED) and _entry(one).kind == "folder" else None), Sum()
+        folder, inside = (one if one.what in (ADDED, REMOVED) and _entry(one).kind == "folder" else None), DifferenceTotals()
         if not folder:
             yield _line(one)
     if folder:
         yield _folder_line(folder, inside)
 
 
-def _folder_line(one: Difference, inside: Sum) -> str:
+def _folder_line(one: PathDifference, inside: DifferenceTotals) -> str:
     names, size = inside.added + inside.removed, inside.added_bytes + inside.removed_bytes
     said = f"{counted(names, 'name')} in it, {format_size(size)}" if names else "empty"
     return f"{_line(one)}  {said}"
 
 
-def _entry(one: Difference) -> Entry:
+def _entry(one: PathDifference) -> Entry:
     entry = one.after or one.before
     assert entry is not None
     return entry
 
 
-def _line(one: Difference) -> str:
+def _line(one: PathDifference) -> str:
     sign, colour = _SIGNS[one.what]
     entry = _entry(one)
     name = shown(one.path) + ("/" if entry.kind == "folder" and one.path != b"/" else "")
@@ -187,7 +187,7 @@ def _field(name: str, before: Entry, after: Entry) -> str:
     return f"{name} {values[name][0]} -> {values[name][1]}"
 
 
-def _total(total: Sum) -> str:
+def _total(total: DifferenceTotals) -> str:
     if not (total.added or total.removed or total.changed):
         return "no difference"
     return (

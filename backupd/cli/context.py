@@ -73,7 +73,7 @@ def load_config(ctx: click.Context) -> Config:
     return load(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
 
 
-def see_writable(pool: Pool) -> None:
+def require_writable(pool: Pool) -> None:
     """Raises PoolUnusable when the pool is mounted read-only, or has become so."""
     if "ro" in mount_options(pool.path):
         raise PoolUnusable(f"{pool.path} is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
@@ -98,7 +98,7 @@ def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = Fa
     config = load_config(ctx)
     pool = open_pool(config.pool.path)
     if writes:
-        see_writable(pool)
+        require_writable(pool)
     clock = clock_for(pool, now)
     with ExitStack() as held:
         trouble = None
@@ -133,7 +133,7 @@ def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = Fa
         yield Opened(config, pool, catalogue, clock, None, found.lost, found.clock)
 
 
-def see_host(config: Config, catalogue: "Catalogue", host: str) -> None:
+def require_host(config: Config, catalogue: "Catalogue", host: str) -> None:
     """Raises UsageError when the host is neither configured nor known to the catalogue."""
     if host in config.hosts:
         return

@@ -9,10 +9,10 @@ import click
 
 from backupd.cli.context import json_option, now_option, opened
 from backupd.cli.trend_ import png_option
-from backupd.sampling.picture_data import Day
+from backupd.sampling.picture_data import DayData
 from btrkeep.catalogue import Job
 from btrkeep.cli import echo_json
-from btrkeep.decisions.day_phases import MINUTES, Phase, Slot, Sum, bounds, phases, slots, sums
+from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseTotals, Slot, bounds, phases, slots, sums
 from btrkeep.errors import Exit
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_time, printable
@@ -49,7 +49,7 @@ def command(ctx: click.Context, date: Any, png: Path | None, as_json: bool, now:
         name = str(site.pool.path)
     ran = phases(jobs, samples, start, end)
     count = round((end - start) / timedelta(minutes=MINUTES))
-    found = Day(printable(name), start, end, zone, slots(samples, start, end, count), ran, sums(samples, jobs, ran, start, end))
+    found = DayData(printable(name), start, end, zone, slots(samples, start, end, count), ran, sums(samples, jobs, ran, start, end))
     has_samples = any(slot.read is not None for slot in found.slots)
     if png and has_samples:
         from backupd.sampling.picture import day_figure, save
@@ -79,7 +79,7 @@ def _local(moment: datetime, zone: ZoneInfo) -> str:
     return moment.astimezone(zone).strftime("%Y-%m-%d %H:%M")
 
 
-def _as_json(day: Day) -> dict[str, Any]:
+def _as_json(day: DayData) -> dict[str, Any]:
     return {
         "since": format_time(day.start),
         "until": format_time(day.end),
@@ -103,7 +103,7 @@ def _phase(phase: Phase) -> dict[str, Any]:
     return {"job": phase.kind, "start": format_time(phase.start), "end": format_time(phase.end)}
 
 
-def _sum(one: Sum) -> dict[str, Any]:
+def _sum(one: PhaseTotals) -> dict[str, Any]:
     return {
         "job": one.kind or None,
         "seconds": round(one.seconds, 1),

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 from backupd.cli.trend_view import signs, width
 from backupd.sampling.chart import Axis, bars, labelled, strip, under
-from backupd.sampling.picture_data import Day
+from backupd.sampling.picture_data import DayData
 from btrkeep.cli import table
-from btrkeep.decisions.day_phases import Slot, Sum, kinds_of
+from btrkeep.decisions.day_phases import PhaseTotals, Slot, kinds_of
 from btrkeep.decisions.time_ticks import hour_ticks
 from btrkeep.units import format_duration, format_size
 
@@ -16,7 +16,7 @@ _SCALE = 11  # columns of "12.3 MiB/s"
 _HEIGHT = 8
 
 
-def lines(day: Day) -> list[str]:
+def lines(day: DayData) -> list[str]:
     """The whole text."""
     room, drawn = max(min(width() - _SCALE - 2, 96), 24), signs()
     columns = _columns(day, room)
@@ -41,7 +41,7 @@ def lines(day: Day) -> list[str]:
     return [*text, "", *sum_lines(day)]
 
 
-def _columns(day: Day, room: int) -> list[Slot]:
+def _columns(day: DayData, room: int) -> list[Slot]:
     """The slots, several to a column, as averages of those that are known."""
     edges = [column * len(day.slots) // room for column in range(room + 1)]
     return [_average(day.slots[begin : max(end, begin + 1)]) for begin, end in pairwise(edges)]
@@ -58,11 +58,11 @@ def _rates(some: Sequence[Slot]) -> tuple[list[float | None], list[float | None]
     return [slot.read for slot in some], [slot.written for slot in some]
 
 
-def _clock(day: Day, pattern: str) -> str:
+def _clock(day: DayData, pattern: str) -> str:
     return day.start.astimezone(day.zone).strftime(pattern)
 
 
-def _hours(day: Day, room: int) -> list[tuple[int, str]]:
+def _hours(day: DayData, room: int) -> list[tuple[int, str]]:
     """Columns and names."""
     return [
         (int((moment - day.start) / (day.end - day.start) * room), words)
@@ -70,7 +70,7 @@ def _hours(day: Day, room: int) -> list[tuple[int, str]]:
     ]
 
 
-def sum_lines(day: Day) -> list[str]:
+def sum_lines(day: DayData) -> list[str]:
     """The table, and what is to be known of it."""
     rows = [_row(one) for one in day.sums]
     headers = ["", "TIME", "READ", "WRITTEN", "DATA", "METADATA", "RATIO"]
@@ -85,7 +85,7 @@ def sum_lines(day: Day) -> list[str]:
     return [*text, "", *textwrap.wrap(" ".join(words), min(width(), 100))]
 
 
-def _row(one: Sum) -> list[str]:
+def _row(one: PhaseTotals) -> list[str]:
     ratio = one.ratio
     return [
         one.kind or "all day",

@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 
-from backupd.actions.delete import Chosen, choose, mark, see_clock
+from backupd.actions.delete import DeletionChoice, choose, mark, require_sane_clock
 from backupd.cli.context import Opened, json_option, now_option, opened
 from backupd.cli.expire_ import LOCK, carry_out, exit_status, watcher_of
 from backupd.cli.inside import complete_which
 from backupd.cli.names import writing
 from backupd.expire.run import Scope
-from backupd.expire.site import ExpirySite
-from backupd.files.which import see_host
+from backupd.expire.site import ExpiryContext
+from backupd.files.backup_selector import require_host
 from btrkeep.cli import echo_json
-from btrkeep.decisions.retention import Asked
+from btrkeep.decisions.retention import DeletionRequest
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.locks import take_lock
@@ -54,13 +54,13 @@ def command(
     host, or, with --now-without-grace, an expiry is under way.
     """
     wanted = _by_host(backups)
-    asked = Asked(" ".join(reason.split()), force, at_once)
+    asked = DeletionRequest(" ".join(reason.split()), force, at_once)
     with opened(ctx, now, writes=not dry_run) as site:
         moment = site.clock.now().replace(microsecond=0)  # what notes.json can hold
-        expiry = ExpirySite(site.config, site.pool, site.catalogue, moment, watcher_of(as_json=as_json))
+        expiry = ExpiryContext(site.config, site.pool, site.catalogue, moment, watcher_of(as_json=as_json))
         for host in wanted:
-            see_host(site.pool, host)
-        see_clock(expiry, asked)
+            require_host(site.pool, host)
+        require_sane_clock(expiry, asked)
         if dry_run:
             chosen = [choose(expiry, host, names, asked) for host, names in wanted.items()]
             _tell(chosen, asked, dry_run=True, as_json=as_json)
@@ -87,7 +87,7 @@ def _by_host(backups: Sequence[str]) -> dict[str, list[str]]:
     return dict(sorted(wanted.items()))
 
 
-def _delete(site: Opened, expiry: ExpirySite, chosen: Sequence[Chosen], asked: Asked, *, as_json: bool) -> int:
+def _delete(site: Opened, expiry: ExpiryContext, chosen: Sequence[DeletionChoice], asked: DeletionRequest, *, as_json: bool) -> int:
     if not asked.at_once:
         _tell(chosen, asked, as_json=as_json)
         return Exit.OK
@@ -100,7 +100,12 @@ def _delete(site: Opened, expiry: ExpirySite, chosen: Sequence[Chosen], asked: A
 
 
 def _tell(
-    chosen: Sequence[Chosen], asked: Asked, *, gone: set[tuple[str, str]] | None = None, dry_run: bool = False, as_json: bool
+    chosen: Sequence[DeletionChoice],
+    asked: DeletionRequest,
+    *,
+    gone: set[tuple[str, str]] | None = None,
+    dry_run: bool = False,
+    as_json: bool,
 ) -> None:
     if as_json:
         echo_json({"dry_run": dry_run, "backups": list(_objects(chosen, asked, gone or set()))})
@@ -110,7 +115,7 @@ def _tell(
             click.echo(printable(line))
 
 
-def _objects(chosen: Sequence[Chosen], asked: Asked, gone: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+def _objects(chosen: Sequence[DeletionChoice], asked: DeletionRequest, gone: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
     for one in chosen:
         for backup in one.backups:
             yield {
@@ -124,7 +129,7 @@ def _objects(chosen: Sequence[Chosen], asked: Asked, gone: set[tuple[str, str]])
             }
 
 
-def _lines(one: Chosen, asked: Asked, gone: set[tuple[str, str]], dry_run: bool) -> Iterator[str]:
+def _lines(one: DeletionChoice, asked: DeletionRequest, gone: set[tuple[str, str]], dry_run: bool) -> Iterator[str]:
     for backup in one.backups:
         name = f"{one.host} {backup.name}"
         if asked.at_once:

@@ -6,7 +6,7 @@ import click
 
 from backupd.actions.discard import Unfinished, discard, is_busy, look
 from backupd.cli.context import Opened, json_option, now_option, opened
-from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, see_host_or_folder
+from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit, Unfit
 from btrkeep.pool.locks import held_by
@@ -29,7 +29,7 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
     """
     if dry_run:
         with opened(ctx, now) as site:
-            see_host_or_folder(site, host)
+            require_host_or_folder(site, host)
             if is_busy(site.pool, host):
                 raise held_by(site.pool.locks / f"host-{host}")
             _tell(_found(site, host), site.clock.now(), as_json=as_json, dry_run=True)

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from backupd.cli.context import clock_for, json_option, load_config, now_option
-from backupd.doctor.facts import Facts
-from backupd.doctor.finding import Examined, Finding
+from backupd.doctor.facts import DoctorFacts
+from backupd.doctor.finding import DoctorFinding, Examined
 from backupd.doctor.fix import findings_of, fix, refusal, rule_named
 from backupd.doctor.gather import gather
 from backupd.doctor.layers import stacks
@@ -61,7 +61,7 @@ def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: boo
     return Exit.ATTENTION if any(finding.severity != "note" for finding in found.findings) else Exit.OK
 
 
-def _as_json(facts: Facts, found: Examined) -> dict[str, Any]:
+def _as_json(facts: DoctorFacts, found: Examined) -> dict[str, Any]:
     return {
         "filesystem": facts.filesystem.uuid,
         "devices": [
@@ -73,7 +73,7 @@ def _as_json(facts: Facts, found: Examined) -> dict[str, Any]:
     }
 
 
-def finding_as_json(finding: Finding) -> dict[str, Any]:
+def finding_as_json(finding: DoctorFinding) -> dict[str, Any]:
     """One finding; `commands` are lines for a shell, what --fix does the first of them."""
     return {
         "name": finding.name,
@@ -87,7 +87,7 @@ def finding_as_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _show(facts: Facts, found: Examined, all_checks: bool) -> None:
+def _show(facts: DoctorFacts, found: Examined, all_checks: bool) -> None:
     fs = facts.filesystem
     click.echo(f"{printable(str(facts.site.pool))}: filesystem {fs.uuid} on {printable('; '.join(stacks(fs.devices)))}")
     if all_checks:
@@ -113,7 +113,7 @@ def _show(facts: Facts, found: Examined, all_checks: bool) -> None:
         click.echo(f"`backupd doctor --fix NAME` can mend: {', '.join(dict.fromkeys(fixable))}")
 
 
-def show_finding(finding: Finding) -> None:
+def show_finding(finding: DoctorFinding) -> None:
     """A headline, the reason, the commands, the risk."""
     label = click.style(f"{finding.severity} {finding.name}", fg=_COLOURS[finding.severity], bold=True)
     click.echo(f"{label}: {printable(finding.what)}")
@@ -128,7 +128,7 @@ def _wrapped(label: str, text: str) -> str:
     return textwrap.fill(printable(text), width, initial_indent=f"  {label}", subsequent_indent=" " * (2 + len(label)))
 
 
-def _fix(name: str, facts: Facts, dry_run: bool, as_json: bool, look: "partial[Facts]") -> int:
+def _fix(name: str, facts: DoctorFacts, dry_run: bool, as_json: bool, look: "partial[DoctorFacts]") -> int:
     found = findings_of(name, facts)
     done, refused = [], None
     for finding in found:
@@ -151,5 +151,5 @@ def _fix(name: str, facts: Facts, dry_run: bool, as_json: bool, look: "partial[F
     return Exit.OK
 
 
-def _left(done: list[Finding]) -> str:
+def _left(done: list[DoctorFinding]) -> str:
     return "; what stays to be done by hand is above" if any(finding.commands for finding in done) else ""

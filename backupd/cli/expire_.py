@@ -8,13 +8,13 @@ from datetime import datetime
 
 import click
 
-from backupd.cli.context import json_option, load_config, now_option, opened, see_writable
+from backupd.cli.context import json_option, load_config, now_option, opened, require_writable
 from backupd.cli.expiry_view import JsonWatcher, LineWatcher, echo_rehearsal, rehearsal_as_json, summary_as_json
-from backupd.cli.names import complete_host_of_pool, see_host_or_folder
+from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.expire.option import MountOption
-from backupd.expire.report import Summary, Watcher
-from backupd.expire.run import EVERYTHING, Expiry, Scope, make_rehearsal
-from backupd.expire.site import ExpirySite
+from backupd.expire.report import ExpiryObserver, Summary
+from backupd.expire.run import EVERYTHING, ExpiryRunner, Scope, make_rehearsal
+from backupd.expire.site import ExpiryContext
 from backupd.health.doubts import see
 from backupd.repo.history_copy import keep
 from btrkeep.cli import echo_json
@@ -89,11 +89,11 @@ def command(
         watcher = _told(watcher_of(as_json=as_json))
         moment = site.clock.now().replace(microsecond=0)  # what notes.json can hold
         for host in hosts:
-            see_host_or_folder(site, host)
+            require_host_or_folder(site, host)
         config = _yielding(site.config) if yield_to_backups else site.config
         config = _without_grace(config, hosts) if skip_grace else config
         scope = Scope(frozenset(hosts)) if hosts else EVERYTHING
-        expiry_site = ExpirySite(config, site.pool, site.catalogue, moment, watcher)
+        expiry_site = ExpiryContext(config, site.pool, site.catalogue, moment, watcher)
         if dry_run:
             return _rehearse(expiry_site, forced, scope, limit, as_json=as_json)
         return _expire(expiry_site, forced, scope, limit, wait=wait, as_json=as_json)
@@ -111,7 +111,7 @@ def _without_grace(config: Config, hosts: Sequence[str]) -> Config:
     return replace(config, hosts={**config.hosts, **changed}, retention=replace(config.retention, grace=0.0))
 
 
-def _rehearse(site: ExpirySite, forced: Forced, scope: Scope, limit: int | None, *, as_json: bool) -> int:
+def _rehearse(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None, *, as_json: bool) -> int:
     plan = make_rehearsal(site, forced, scope)
     if as_json:
         echo_json(rehearsal_as_json(plan, site.summary, limit))
@@ -120,7 +120,7 @@ def _rehearse(site: ExpirySite, forced: Forced, scope: Scope, limit: int | None,
     return Exit.OK if site.summary.good else Exit.ATTENTION
 
 
-def _expire(site: ExpirySite, forced: Forced, scope: Scope, limit: int | None, *, wait: bool, as_json: bool) -> int:
+def _expire(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None, *, wait: bool, as_json: bool) -> int:
     with take_lock(site.pool.locks / LOCK, "backupd expire", format_time(site.now)):
         for notice in site.config.notices:
             site.watcher.notice(notice)
@@ -133,12 +133,12 @@ def _expire(site: ExpirySite, forced: Forced, scope: Scope, limit: int | None, *
     return exit_status(summary)
 
 
-def carry_out(site: ExpirySite, forced: Forced, scope: Scope, limit: int | None, *, wait: bool) -> Summary:
+def carry_out(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None, *, wait: bool) -> Summary:
     """An expiry that signals stop, and that is told of. The caller has its lock."""
     for number in ending():
         signal.signal(number, lambda seen, _frame: site.stopper.stop(seen))
     try:
-        return Expiry(site, forced, limit, wait=wait, scope=scope).run()
+        return ExpiryRunner(site, forced, limit, wait=wait, scope=scope).run()
     finally:
         site.watcher.end(site.summary)
 
@@ -150,7 +150,7 @@ def exit_status(summary: Summary) -> int:
     return Exit.OK if summary.good else Exit.ATTENTION
 
 
-def watcher_of(*, as_json: bool) -> Watcher:
+def watcher_of(*, as_json: bool) -> ExpiryObserver:
     """Who is told, on a terminal or elsewhere."""
     if as_json:
         return JsonWatcher()
@@ -161,19 +161,19 @@ def watcher_of(*, as_json: bool) -> Watcher:
     return LineWatcher()
 
 
-def _told(watcher: Watcher) -> Watcher:
+def _told(watcher: ExpiryObserver) -> ExpiryObserver:
     if not is_service():
         return watcher
-    from backupd.cli.service import ToldWatcher
+    from backupd.cli.service import NotifyingWatcher
 
-    return ToldWatcher(watcher)
+    return NotifyingWatcher(watcher)
 
 
 def _restore(ctx: click.Context) -> int:
     """Needs neither the catalogue nor a clock: it is for the moment after something has gone wrong."""
     config = load_config(ctx)
     pool = open_pool(config.pool.path)
-    see_writable(pool)
+    require_writable(pool)
     problems: list[str] = []
     try:
         with take_lock(pool.locks / LOCK, "backupd expire --restore-mount-option", ""):

@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from backupd.cli.expiry_view import plan_notices, summary_lines
-from backupd.expire.report import Progress, Summary
-from btrkeep.cli.telling import terminal
+from backupd.expire.report import ExpiryProgress, Summary
+from btrkeep.cli.progress import terminal
 from btrkeep.decisions.expiry_plan import Plan
 from btrkeep.units import counted, format_duration, printable
 
@@ -30,12 +30,12 @@ class LiveWatcher:
             self._live = Live(console=self.console, auto_refresh=False, transient=True)
             self._live.start()
 
-    def progress(self, now: Progress) -> None:
+    def progress(self, now: ExpiryProgress) -> None:
         """Draws it anew."""
         if self._live:
             self._live.update(self._picture(now), refresh=True)
 
-    def batch(self, now: Progress) -> None: ...
+    def batch(self, now: ExpiryProgress) -> None: ...
 
     def notice(self, text: str) -> None:
         """Something worth saying."""
@@ -49,7 +49,7 @@ class LiveWatcher:
         for number, line in enumerate(summary_lines(summary)):
             self.console.print(Text(printable(line), style="" if number else "bold"))
 
-    def _picture(self, now: Progress) -> Group:
+    def _picture(self, now: ExpiryProgress) -> Group:
         rate = f"{now.rate:.3g}/s" if now.rate else ""
         left = "time left unknown" if now.left is None else f"about {format_duration(now.left)} left"
         table = Table.grid(padding=(0, 2), pad_edge=False)

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from backupd.expire.report import Progress, Summary, names_in_words
-from btrkeep.cli.telling import say
-from btrkeep.decisions.expiry_plan import HostPlan, Plan, Step
+from backupd.expire.report import ExpiryProgress, Summary, names_in_words
+from btrkeep.cli.progress import say
+from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
 LISTS = {
@@ -19,7 +19,7 @@ LISTS = {
 }
 
 
-def progress_line(now: Progress) -> str:
+def progress_line(now: ExpiryProgress) -> str:
     """How far it is, in one line."""
     parts = [f"{now.deleted:,} of {now.planned:,} deleted", f"{now.waiting:,} of at most {now.most:,} waiting for the cleaner"]
     if now.rate:
@@ -107,9 +107,9 @@ class LineWatcher:
         if (count := plan.count("delete")) and not plan.stop:
             say(f"deleting {counted(count, 'backup')}")
 
-    def progress(self, now: Progress) -> None: ...
+    def progress(self, now: ExpiryProgress) -> None: ...
 
-    def batch(self, now: Progress) -> None:
+    def batch(self, now: ExpiryProgress) -> None:
         """A batch is durably deleted."""
         say(progress_line(now))
 
@@ -127,8 +127,8 @@ class JsonWatcher:
     """Says nothing but notices, on standard error, while it goes on."""
 
     def begin(self, plan: Plan) -> None: ...
-    def progress(self, now: Progress) -> None: ...
-    def batch(self, now: Progress) -> None: ...
+    def progress(self, now: ExpiryProgress) -> None: ...
+    def batch(self, now: ExpiryProgress) -> None: ...
     def end(self, summary: Summary) -> None: ...
 
     def notice(self, text: str) -> None:
@@ -139,7 +139,7 @@ class JsonWatcher:
 # --- a rehearsal
 
 
-def listed(plan: Plan, what: str, limit: int | None = None) -> list[tuple[HostPlan, Step]]:
+def listed(plan: Plan, what: str, limit: int | None = None) -> list[tuple[HostPlan, ExpiryStep]]:
     """The steps of one kind in the order in which they would be taken; of deletions the first `limit`."""
     steps = [(host, step) for host in plan.hosts for step in getattr(host, what)]
     return steps[:limit] if what == "delete" else steps

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import click
 
-from backupd.actions.forget import Goods, forget, goods_of, see_forgettable, take_back
+from backupd.actions.forget import RemainingBackups, forget, goods_of, require_forgettable, take_back
 from backupd.cli.context import Opened, json_option, now_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host
 from backupd.expire.look import policy_of
@@ -28,12 +28,12 @@ def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool,
     if undo:
         return _undo(ctx, host, as_json, now)
     with locked_host(ctx, host, "forget", now) as (site, moment):
-        see_forgettable(site.config, site.pool, host, moment)
+        require_forgettable(site.config, site.pool, host, moment)
         goods = goods_of(site.catalogue, host)
     click.echo(f"{host} has {goods}", err=as_json)
     confirmed("all of them expire", host, yes, as_json)
     with locked_host(ctx, host, "forget", now) as (site, moment):  # the question may have waited for long
-        see_forgettable(site.config, site.pool, host, moment)
+        require_forgettable(site.config, site.pool, host, moment)
         since = forget(site.pool, host, moment)
         grace = policy_of(site.config, host).grace
     if as_json:
@@ -44,7 +44,7 @@ def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool,
     return 0
 
 
-def _as_json(host: str, since: datetime, goods: Goods) -> None:
+def _as_json(host: str, since: datetime, goods: RemainingBackups) -> None:
     sizes = {"newest_bytes": goods.newest, "new_bytes": goods.written}
     echo_json({"host": host, "forgotten": format_time(since), "backups": list(goods.names), **sizes})
 

@@ -11,7 +11,7 @@ from backupd.cli.context import complete_host, json_option
 from backupd.cli.host_set import set_command
 from backupd.cli.questions import Talk
 from backupd.cli.reach import Reached, probe, reach
-from backupd.doctor.checks import Finding, check_all
+from backupd.doctor.checks import CheckResult, check_all
 from backupd.hosts.files import Files, add_host, remove_host
 from btrkeep.cli import echo_json, table
 from btrkeep.config import Config, HostConfig
@@ -94,7 +94,7 @@ def _reached(talk: Talk, config: Config, host: HostConfig, accept: bool) -> tupl
         return Reached(None, False, ()), error
 
 
-def show_findings(talk: Talk, findings: tuple[Finding, ...]) -> None:
+def show_findings(talk: Talk, findings: tuple[CheckResult, ...]) -> None:
     """The table of `check`, in text only."""
     if findings and not talk.as_json:
         show(list(findings))
@@ -178,9 +178,9 @@ def test_command(ctx: click.Context, name: str, as_json: bool) -> int:
     return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in found) else Exit.OK
 
 
-def try_host(config: Config, host: HostConfig) -> tuple[Finding, ...]:
+def try_host(config: Config, host: HostConfig) -> tuple[CheckResult, ...]:
     """What is wrong with this host, or one line that says that nothing is."""
     found = tuple(finding for finding in check_all(config, host) if finding.subject in (host.name, "ssh key", "known_hosts"))
     if host.address:
         return (*found, *probe(config, host))
-    return found or (Finding("ok", host.name, "all of its paths are folders of this machine"),)
+    return found or (CheckResult("ok", host.name, "all of its paths are folders of this machine"),)

@@ -9,8 +9,8 @@ from backupd.cli.context import complete_host, completing_config, json_option
 from backupd.hosts.assigning import KEYS, assigned
 from backupd.hosts.files import Files, HostChange, set_host
 from btrkeep.cli import echo_json
-from btrkeep.config.kinds import FLAG
 from btrkeep.config.problems import show
+from btrkeep.config.value_types import FLAG
 from btrkeep.errors import Exit
 from btrkeep.units import printable
 

@@ -12,7 +12,7 @@ from btrkeep.cli import echo_json
 from btrkeep.config import example, is_example
 from btrkeep.errors import UsageError
 from btrkeep.pool.marker import create_pool
-from btrkeep.pool.reserve import see_reserve
+from btrkeep.pool.reserve import ensure_reserve
 
 
 @click.command("init")
@@ -33,7 +33,7 @@ def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> No
         place = Path.cwd() / place
     text = example(place, config.stem)
     pool = create_pool(place, rehearsal=rehearsal, now=datetime.now(UTC))
-    see_reserve(pool.path)
+    ensure_reserve(pool.path)
     written = _write_example(config, text)
     if as_json:
         echo_json(

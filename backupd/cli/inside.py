@@ -17,8 +17,8 @@ import click
 
 from backupd.cli.context import clock_for, load_config
 from backupd.cli.names import completing, moment_of
+from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which
 from backupd.files.tree import Tree
-from backupd.files.which import NEWEST, Restorable, find, parse_which
 from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import hosts_of, names_of
 from btrkeep.errors import OperatorError, UsageError

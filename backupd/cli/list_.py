@@ -10,7 +10,7 @@ import click
 
 from backupd.actions.hold import hold_fields, is_held
 from backupd.cli.context import Opened, json_option, now_option, opened
-from backupd.cli.names import complete_host_of_pool, see_host_or_folder
+from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.expire.look import asked_of, hold_of, policy_of
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.catalogue_row import NO_NOTES, hold_words
@@ -19,7 +19,7 @@ from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
 from btrkeep.cli import stream_json, table
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.retention import Asked, by_hand, goes_words
+from btrkeep.decisions.retention import DeletionRequest, by_hand, goes_words
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
@@ -48,7 +48,7 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
     """
     with opened(ctx, now) as site:
         if host:
-            see_host_or_folder(site, host)
+            require_host_or_folder(site, host)
         if as_json:
             stream_json(_objects(site, _as_they_are(site, site.catalogue.backups(host))))
             return 0
@@ -92,7 +92,7 @@ class _Later:
         said = (backup.held or backup.expired) and backup.name
         return (self._notes(backup.host) if said else NO_NOTES), backup.name or ""
 
-    def asked(self, backup: Backup) -> Asked | None:
+    def asked(self, backup: Backup) -> DeletionRequest | None:
         """What somebody asked for who deleted it."""
         return asked_of(*self._of(backup))
 

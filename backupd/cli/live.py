@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from backupd.cli.observers import COLOURS, result_line, summary_line
-from backupd.run.context import HostResult, Running
-from btrkeep.cli.telling import terminal
+from backupd.run.context import HostResult, RunningTransfer
+from btrkeep.cli.progress import terminal
 from btrkeep.units import counted, format_duration, format_size, printable
 
 _PAUSE = 0.25
@@ -23,13 +23,13 @@ _LEAST = (0, 0, 12, 8, 10, 4)
 _FIRST = "first copy"
 
 
-class LiveObserver:
+class NightDisplay:
     """One line per running transfer and a bar for all; what has ended scrolls away above."""
 
     def __init__(self) -> None:
         self.console = Console(file=terminal(), highlight=False)
         self.results: list[HostResult] = []
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, RunningTransfer] = {}
         self.hosts = 0
         self.begun = time.monotonic()
         self._live: Live | None = None
@@ -49,7 +49,7 @@ class LiveObserver:
             self._live.update(self._picture(), refresh=True)
             await asyncio.sleep(_PAUSE)
 
-    def started(self, running: Running) -> None:
+    def started(self, running: RunningTransfer) -> None:
         """A host's transfer begins."""
         self.running[running.host] = running
 
@@ -109,7 +109,7 @@ class LiveObserver:
         return "about a minute left" if minutes < 1.5 else f"about {format_duration(round(minutes) * 60)} left"
 
 
-def _cells(running: Running) -> tuple[str, ...]:
+def _cells(running: RunningTransfer) -> tuple[str, ...]:
     share = running.share
     return (
         printable(running.host),

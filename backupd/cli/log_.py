@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import complete_host, json_option, now_option, opened, see_host
+from backupd.cli.context import complete_host, json_option, now_option, opened, require_host
 from backupd.expire.look import asked_of
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.notes_json import read_notes
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import KILLED, Run
 from btrkeep.cli import echo_json
-from btrkeep.cli.telling import prose
+from btrkeep.cli.progress import prose
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
 from btrkeep.units import elapsed, format_duration, format_size, format_time, printable
@@ -35,7 +35,7 @@ def command(ctx: click.Context, host: str | None, limit: int, as_json: bool, now
     """
     with opened(ctx, now) as site:
         if host:
-            see_host(site.config, site.catalogue, host)
+            require_host(site.config, site.catalogue, host)
         runs = site.catalogue.runs(host, limit)
         deleted = _deleted(site.pool, runs)
     if as_json:

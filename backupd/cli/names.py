@@ -61,7 +61,7 @@ def moment_of(day: date, zone: ZoneInfo) -> datetime:
         raise UsageError(f"{day} is beyond what a calendar has", "name a day of these centuries") from None
 
 
-def see_host_or_folder(site: Opened, host: str) -> None:
+def require_host_or_folder(site: Opened, host: str) -> None:
     """Raises UsageError when the host is not configured, has no folder in the pool and is not in the catalogue."""
     known = {*site.config.hosts, *hosts_of(site.pool), *site.catalogue.hosts()}
     if host not in known:
@@ -73,7 +73,7 @@ def see_host_or_folder(site: Opened, host: str) -> None:
 def locked_host(ctx: click.Context, host: str, what: str, now: datetime | None) -> Iterator[tuple[Opened, datetime]]:
     """The opened site and its time of now, whole seconds, with the host's lock. Raises OperatorError of every kind."""
     with opened(ctx, now, writes=True) as site:
-        see_host_or_folder(site, host)
+        require_host_or_folder(site, host)
         moment = site.clock.now().replace(microsecond=0)
         with take_lock(site.pool.locks / f"host-{host}", f"backupd {what}", format_time(moment)), writing(site.pool):
             yield site, moment

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from backupd.alarms.journal import read_failure, see_unit
-from backupd.alarms.telling import Told, alone, see_own, tell_failure, tell_news, tell_test
+from backupd.alarms.journal import read_failure, validate_unit
+from backupd.alarms.notifier import NotifyReport, alone, require_own_catalogue, tell_failure, tell_news, tell_test
 from backupd.cli.context import clock_for, json_option, load_config, now_option
 from backupd.health.look import look_at_pool
 from btrkeep.catalogue import Catalogue, StoredAlarm
@@ -44,7 +44,7 @@ def command(
         raise UsageError("--failed, --digest and --test exclude each other", "`backupd notify --help` explains them")
     config = load_config(ctx)
     moment = clock_for(open_pool(config.pool.path), now).now() if now else datetime.now(UTC)
-    failed = see_unit(unit) if unit is not None else None
+    failed = validate_unit(unit) if unit is not None else None
     if (test or digest) and not config.notify.urls and not dry_run:
         raise UsageError("[notify] has no urls", f"{page('monitoring')} shows some")
     if test:
@@ -59,7 +59,7 @@ def command(
     return Exit.ATTENTION if missed else Exit.OK
 
 
-def _failed(config: Config, unit: str, now: datetime, *, dry_run: bool) -> Told:
+def _failed(config: Config, unit: str, now: datetime, *, dry_run: bool) -> NotifyReport:
     """A damaged catalogue may be the very reason why the unit failed: it is told in any case."""
     failure = read_failure(unit)
     with _catalogue_if_any(config, now) as catalogue:
@@ -76,7 +76,7 @@ def _catalogue_if_any(config: Config, now: datetime) -> Iterator[Catalogue | Non
         return
     with catalogue, alone(config, now):
         try:
-            see_own(look_at_pool(config, catalogue), config)
+            require_own_catalogue(look_at_pool(config, catalogue), config)
         except OperatorError as error:
             complain(error)
             yield None
@@ -84,7 +84,7 @@ def _catalogue_if_any(config: Config, now: datetime) -> Iterator[Catalogue | Non
         yield catalogue
 
 
-def _show(told: Told, *, dry_run: bool, test: bool) -> None:
+def _show(told: NotifyReport, *, dry_run: bool, test: bool) -> None:
     if dry_run:
         for message in told.messages:
             click.echo(f"{message.title}\n\n{message.body}\n")
@@ -114,7 +114,7 @@ def _say_quietly(line: str) -> None:
         click.echo(line)
 
 
-def _as_json(told: Told, *, dry_run: bool) -> dict[str, Any]:
+def _as_json(told: NotifyReport, *, dry_run: bool) -> dict[str, Any]:
     return {
         "alarms": [_row(row) for row in told.alarms],
         "recoveries": [_row(row) for row in told.recoveries],

@@ -4,8 +4,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from backupd.run.context import HostResult, Running
-from btrkeep.cli.telling import say
+from backupd.run.context import HostResult, RunningTransfer
+from btrkeep.cli.progress import say
 from btrkeep.units import counted, format_duration, format_size, printable
 
 COLOURS = {"complete": "green", "skipped": "cyan", "locked": "yellow", "partial": "yellow", "suspect": "yellow", "failed": "red"}
@@ -56,7 +56,7 @@ def as_json_object(result: HostResult) -> dict[str, Any]:
     }
 
 
-class LineObserver:
+class NightLines:
     """One line per event: for a pipe, a file or the journal."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class LineObserver:
         if hosts:
             say(f"backing up {counted(len(hosts), 'host')}")
 
-    def started(self, running: Running) -> None:
+    def started(self, running: RunningTransfer) -> None:
         """A host's transfer begins."""
         say(f"{running.host}: started")
 
@@ -88,11 +88,11 @@ class LineObserver:
         say(summary_line(self.results, self.hosts, time.monotonic() - self.begun, trouble))
 
 
-class JsonObserver:
+class NightJson:
     """Says nothing while it goes on; the results are printed as JSON at the end, notices on standard error."""
 
     def begin(self, hosts: Sequence[str]) -> None: ...
-    def started(self, running: Running) -> None: ...
+    def started(self, running: RunningTransfer) -> None: ...
     def finished(self, result: HostResult) -> None: ...
     def end(self, *, trouble: bool = False) -> None: ...
 

@@ -16,7 +16,7 @@ import click
 
 from backupd.cli.context import json_option, load_config
 from backupd.expire.cleaner import Rate, TimeLeft
-from backupd.expire.monitor import Dropping, Seen, Watcher, see_btrfs
+from backupd.expire.monitor import CleanerMonitor, CleanerReading, Dropping, require_btrfs
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import open_pool
@@ -59,9 +59,9 @@ def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: boo
     """
     if math.isnan(interval):
         raise UsageError("--interval is no number", "write seconds, such as --interval 5")
-    path = open_pool(load_config(ctx).pool.path).path if mountpoint is None else see_btrfs(mountpoint)
+    path = open_pool(load_config(ctx).pool.path).path if mountpoint is None else require_btrfs(mountpoint)
     signal.signal(signal.SIGTERM, _terminated)
-    shown = _shown(Watcher(path), interval)
+    shown = _shown(CleanerMonitor(path), interval)
     if once:
         _show(_seen_once(shown), as_json=as_json)
     elif not as_json and os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb":
@@ -74,7 +74,7 @@ def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: boo
     return Exit.OK
 
 
-def _log(shown: Iterator[Seen]) -> None:
+def _log(shown: Iterator[CleanerReading]) -> None:
     """A line each time, and one as long as nothing waits: it may go into a file for days."""
     nothing = False
     for seen in shown:
@@ -88,7 +88,7 @@ def _terminated(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  
     sys.exit(Exit.TERMINATED)
 
 
-def _shown(watcher: Watcher, interval: float) -> Iterator[Seen]:
+def _shown(watcher: CleanerMonitor, interval: float) -> Iterator[CleanerReading]:
     """What is shown: at once, and then after each interval. In between it is looked at more often."""
     following = time.monotonic()
     while True:
@@ -103,13 +103,13 @@ def _shown(watcher: Watcher, interval: float) -> Iterator[Seen]:
         time.sleep(max(0.0, min(pause, following - now)))
 
 
-def _seen_once(shown: Iterator[Seen]) -> Seen:
+def _seen_once(shown: Iterator[CleanerReading]) -> CleanerReading:
     """What one interval tells; where nothing waits it need not be waited for."""
     seen = next(shown)
     return next(shown) if seen.waiting else seen
 
 
-def _show(seen: Seen, *, as_json: bool) -> None:
+def _show(seen: CleanerReading, *, as_json: bool) -> None:
     if as_json:
         echo_json(as_json_object(seen))
         return
@@ -120,7 +120,7 @@ def _show(seen: Seen, *, as_json: bool) -> None:
         click.echo(f"{label:<{_LABEL}}{value}")
 
 
-def as_json_object(seen: Seen) -> dict[str, Any]:
+def as_json_object(seen: CleanerReading) -> dict[str, Any]:
     """For --json: the rate in subvolumes a minute, `eta` in seconds from now; null is unknown."""
     return {
         "orphans": seen.waiting,
@@ -140,7 +140,7 @@ def _dropping_as_json(dropping: Dropping) -> dict[str, Any]:
     }
 
 
-def rows(seen: Seen) -> list[tuple[str, str]]:
+def rows(seen: CleanerReading) -> list[tuple[str, str]]:
     """What is shown on a terminal, as labels and values; one line when nothing waits and nothing went lately."""
     dropping = seen.dropping
     if _nothing(seen):
@@ -155,7 +155,7 @@ def rows(seen: Seen) -> list[tuple[str, str]]:
     ]
 
 
-def line(seen: Seen) -> str:
+def line(seen: CleanerReading) -> str:
     """The same in one line."""
     if _nothing(seen):
         return _NOTHING
@@ -167,17 +167,17 @@ def line(seen: Seen) -> str:
     return "; ".join([*parts, f"rate: {rate_text(seen.rate)}", f"time left: {left_text(seen.left)}"])
 
 
-def _nothing(seen: Seen) -> bool:
+def _nothing(seen: CleanerReading) -> bool:
     return not seen.waiting and not seen.dropping and not (seen.rate and seen.rate.per_minute)
 
 
-def waiting_text(seen: Seen) -> str:
+def waiting_text(seen: CleanerReading) -> str:
     """How many wait, and why some of them wait for longer."""
     held = f" (at least {seen.held:,} held by open files)" if seen.held else ""
     return counted(seen.waiting, "deleted subvolume") + held
 
 
-def dropping_text(seen: Seen) -> str:
+def dropping_text(seen: CleanerReading) -> str:
     """Which one is being dropped, and for how long that was seen."""
     dropping = seen.dropping
     if dropping and seen.idle:
@@ -219,7 +219,7 @@ def left_text(left: TimeLeft | None) -> str:
     return f"about {format_duration(left.seconds)} ({format_duration(left.at_least)} to {format_duration(left.at_most)})"
 
 
-def _live(shown: Iterator[Seen], title: str) -> None:
+def _live(shown: Iterator[CleanerReading], title: str) -> None:
     """A small screen that is drawn again in its place; the last one stays."""
     from rich.console import Console
     from rich.live import Live
@@ -229,7 +229,7 @@ def _live(shown: Iterator[Seen], title: str) -> None:
             live.update(screen(seen, title, live.console.width), refresh=True)
 
 
-def screen(seen: Seen, title: str, width: int) -> "Text":
+def screen(seen: CleanerReading, title: str, width: int) -> "Text":
     """The live display as lines that leave the last column free: the ^C that a terminal echoes must not begin another one."""
     from rich.text import Text
 

@@ -52,7 +52,7 @@ def asked(talk: Talk, given: str | None, question: str, default: str, use: Calla
             complain(error)
 
 
-def see_nothing_missing(talk: Talk, missing: list[str]) -> None:
+def require_options(talk: Talk, missing: list[str]) -> None:
     """Raises UsageError that names every option that would have to be asked for."""
     if missing and not talk.asks:
         raise UsageError(

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from backupd.cli.questions import Talk
-from backupd.doctor.checks import Finding, check_hosts
+from backupd.doctor.checks import CheckResult, check_hosts
 from backupd.hosts.keys import ask_host_key, authorized_line, is_known, learn, make_key, name_of
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import OperatorError
@@ -19,7 +19,7 @@ class Reached:
 
     line: str | None
     host_key_known: bool
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckResult, ...]
 
     @property
     def good(self) -> bool:
@@ -46,12 +46,12 @@ def reach(talk: Talk, config: Config, host: HostConfig, *, accept: bool) -> Reac
     return Reached(line, True, findings)
 
 
-def probe(config: Config, host: HostConfig) -> tuple[Finding, ...]:
+def probe(config: Config, host: HostConfig) -> tuple[CheckResult, ...]:
     """What `check --connect` says of this one host."""
     return tuple(asyncio.run(check_hosts(replace(config, hosts={host.name: replace(host, enabled=True)}))))
 
 
-def _refused(findings: tuple[Finding, ...]) -> bool:
+def _refused(findings: tuple[CheckResult, ...]) -> bool:
     return any(REFUSED in finding.message for finding in findings)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from backupd.cli.context import clock_for, json_option, load_config, now_option, see_writable
+from backupd.cli.context import clock_for, json_option, load_config, now_option, require_writable
 from backupd.health.doubts import see
 from backupd.repo.history_copy import BroughtBack, bring_back
 from backupd.repo.publish import tell_dashboard
@@ -33,7 +33,7 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
     """
     config = load_config(ctx)
     pool = open_pool(config.pool.path)
-    see_writable(pool)
+    require_writable(pool)
     clock = clock_for(pool, now)
     since = format_time(clock.now())
     trouble: list[str] = []

@@ -7,7 +7,7 @@ import click
 
 from backupd.actions import rename as renaming
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
-from backupd.cli.names import complete_host_of_pool, confirmed, see_host_or_folder, writing
+from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder, writing
 from btrkeep.cli import echo_json
 from btrkeep.config.keys import HOST
 from btrkeep.config.problems import dotted
@@ -33,13 +33,13 @@ def command(ctx: click.Context, host: str, new: str, yes: bool, as_json: bool, n
     before the next run. Refused while runs without names, an expiry or a backup of HOST are at work. Given again after it was
     killed, it does the rest.
     """
-    renaming.see_names(host, new)
+    renaming.validate_names(host, new)
     with opened(ctx, now, writes=True) as site:
         if not renaming.is_renamed(site.pool, host, new):
-            see_host_or_folder(site, host)
+            require_host_or_folder(site, host)
         since = format_time(site.clock.now())
         with renaming.locked(site.pool, host, new, since):
-            renaming.see_renameable(site.pool, host, new)
+            renaming.require_renameable(site.pool, host, new)
     confirmed(f"the backups of {host} become those of {new}", new, yes, as_json)
     with opened(ctx, now, writes=True) as site, renaming.locked(site.pool, host, new, since), writing(site.pool):
         count = renaming.rename(site.pool, site.catalogue, host, new)

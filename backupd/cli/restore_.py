@@ -14,18 +14,18 @@ from backupd.cli.context import clock_for, json_option, load_config, now_option
 from backupd.cli.inside import Looked, complete_path, complete_which, looked
 from backupd.cli.restore_view import Teller, say_backup, say_plan, say_result, say_stopped
 from backupd.files.archive import Archived
-from backupd.files.deciding import ALL, OVERWRITE
-from backupd.files.destination import see_destination
-from backupd.files.near import entry_at, path_given
+from backupd.files.backup_selector import parse_which
+from backupd.files.conflict_policy import ALL, OVERWRITE
+from backupd.files.destination import require_destination
 from backupd.files.objects import backup_object
-from backupd.files.restoration import Progress, Stopped
+from backupd.files.restoration import RestoreProgress, RestoreStopped
+from backupd.files.restore_request import ORIGINAL, Doing, RestoreArguments, preview_object, result_object
+from backupd.files.suggestions import entry_at, path_given
 from backupd.files.to_tar import total, write_file, write_stream
-from backupd.files.wanted import ORIGINAL, Doing, Wanted, preview_object, result_object
-from backupd.files.which import parse_which
 from backupd.files.words import shown
 from backupd.repo.read_lock import read
 from btrkeep.cli import echo_json
-from btrkeep.cli.telling import say
+from btrkeep.cli.progress import say
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import open_pool
@@ -119,7 +119,9 @@ def command(
     if privileged and to is None:
         raise UsageError("--privileged is for --to: a machine and a tar get all that there is", "leave it out")
     content = compare == "content"
-    wanted = Wanted(name, which, tuple(map(path_given, paths)), where, overwrite, parents, content, port, privileged, only_below)
+    wanted = RestoreArguments(
+        name, which, tuple(map(path_given, paths)), where, overwrite, parents, content, port, privileged, only_below
+    )
     config = load_config(ctx)
     pool = open_pool(config.pool.path)
     clock_for(pool, now)
@@ -130,7 +132,7 @@ def command(
                 return _tar(found, config, wanted, tar, dry_run, as_json, watch)
             doing = Doing(config, pool, found.backup, found.tree, wanted, watch)
             return (_look if dry_run else _do)(doing, watch, as_json)
-    except Stopped:
+    except RestoreStopped:
         say_stopped()
         return watch.exit_status
 
@@ -180,7 +182,13 @@ def _do(doing: Doing, watch: "_Watch", as_json: bool) -> int:
 
 
 def _tar(
-    found: Looked, config: Config, wanted: Wanted, tar: str, dry_run: bool, as_json: bool, tell: Callable[[Progress], None]
+    found: Looked,
+    config: Config,
+    wanted: RestoreArguments,
+    tar: str,
+    dry_run: bool,
+    as_json: bool,
+    tell: Callable[[RestoreProgress], None],
 ) -> int:
     if as_json and tar == "-" and not dry_run:
         raise UsageError("the tar and the JSON cannot both go to standard output", "name a file for the tar")
@@ -200,7 +208,7 @@ def _tar(
         done = write_stream(found.tree, wanted.paths, 1, tell)
         _left_out(done)
         return Exit.OK
-    see_destination(found.pool, config.pool.state, Path(tar).absolute().parent, other_pools(config))
+    require_destination(found.pool, config.pool.state, Path(tar).absolute().parent, other_pools(config))
     done = write_file(found.tree, wanted.paths, Path(tar).absolute(), wanted.overwrite == ALL, tell)
     _left_out(done)
     fields = {"tar": tar, "entries": done.entries, "bytes": done.size}
@@ -223,15 +231,15 @@ def _say_tar(found: Looked, as_json: bool, fields: dict[str, object], words: str
 
 
 class _Watch:
-    """Says how far it is, and raises Stopped after a signal, which ends the context in good order."""
+    """Says how far it is, and raises RestoreStopped after a signal, which ends the context in good order."""
 
     def __init__(self, teller: Teller) -> None:
         self._teller = teller
         self._seen: list[int] = []
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: RestoreProgress) -> None:
         if self._seen:
-            raise Stopped
+            raise RestoreStopped
         self._teller(progress)
 
     def clear(self) -> None:

@@ -6,11 +6,11 @@ import time
 
 import click
 
-from backupd.files.deciding import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
-from backupd.files.restoration import Count, Preview, Progress, Restored, Withheld
-from backupd.files.wanted import Doing
+from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
+from backupd.files.restoration import RestoreCount, Restored, RestorePreview, RestoreProgress, Withheld
+from backupd.files.restore_request import Doing
 from backupd.files.words import shown
-from btrkeep.cli.telling import say
+from btrkeep.cli.progress import say
 from btrkeep.units import counted, format_duration, format_size
 
 _TERMINAL_EVERY = 0.2
@@ -39,7 +39,7 @@ def say_backup(doing: Doing) -> None:
     say(f"from {backup.host}@{backup.name}, {backup.state}" + (f" ({warning})" if warning else ""))
 
 
-def say_plan(doing: Doing, found: Preview) -> None:
+def say_plan(doing: Doing, found: RestorePreview) -> None:
     """What would happen."""
     places = doing.places()
     for path, place in places[:_PLACES]:
@@ -75,7 +75,7 @@ def _say_withheld(withheld: Withheld) -> None:
         say("they would work on this machine at once; --privileged gives them back")
 
 
-def _samples(count: Count) -> None:
+def _samples(count: RestoreCount) -> None:
     for place, why in count.samples[:_SHOWN]:
         say(f"            {shown(place)}: {why}")
     if count.number > _SHOWN:
@@ -115,7 +115,7 @@ class Teller:
         self._phase = ""
         self._width = 0
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: RestoreProgress) -> None:
         now = time.monotonic()
         if self._silent or (now - self._last < self._every and progress.phase == self._phase):
             return
@@ -135,7 +135,7 @@ class Teller:
             self._width = 0
 
 
-def progress_line(progress: Progress, now: float) -> str:
+def progress_line(progress: RestoreProgress, now: float) -> str:
     """Files, bytes, rate and time left, as far as they are known."""
     if progress.phase == "looking":
         read = f", {format_size(progress.size)} compared" if progress.size else ""

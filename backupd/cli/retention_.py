@@ -11,14 +11,14 @@ from functools import cache
 import click
 
 from backupd.cli.context import TIME, Opened, complete_host, json_option, now_option, opened
-from backupd.cli.names import see_host_or_folder
+from backupd.cli.names import require_host_or_folder
 from backupd.expire.look import look, look_again, policy_of
 from btrkeep.cli import complain, stream_json, table
 from btrkeep.config import Retention
 from btrkeep.decisions.calendar_strip import strip
-from btrkeep.decisions.expiry_plan import HostFacts
+from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import (
-    Explained,
+    ExplainedHost,
     as_of,
     cells,
     explain,
@@ -74,14 +74,14 @@ def explain_command(
     The strip shows a letter for each day, a month in a row. When a day has several backups, or a backup several reasons, the letter
     is that of the one that lasts longest.
     """
-    _see_policy(policy)
+    _require_policy(policy)
     with opened(ctx, now) as site:
         moment = site.clock.now()
         asked = _Asked(site, at or moment, at is not None and at < moment, policy, as_json)
         return _one(asked, host) if host else _all(asked)
 
 
-def _see_policy(text: str) -> None:
+def _require_policy(text: str) -> None:
     """Raises UsageError when the rules of --policy are none."""
     if text:
         try:
@@ -90,7 +90,7 @@ def _see_policy(text: str) -> None:
             raise UsageError(f"--policy: {error}", "write it like --policy daily=7,weekly=4,monthly=12") from None
 
 
-def _explained(asked: _Asked, facts: HostFacts) -> tuple[Explained, Retention]:
+def _explained(asked: _Asked, facts: HostBackups) -> tuple[ExplainedHost, Retention]:
     policy = _with(asked.policy, facts.policy)
     then = as_of(facts, asked.now) if asked.past else facts
     return explain(then, policy, asked.site.config.pool.zone, asked.now), policy
@@ -103,12 +103,12 @@ def _with(text: str, base: Retention) -> Retention:
 
 def _one(asked: _Asked, host: str) -> int:
     site = asked.site
-    see_host_or_folder(site, host)
+    require_host_or_folder(site, host)
     rows = {row.name: row.state for row in site.catalogue.backups(host) if row.name}
     try:
         seen = look_again(site.pool, host, policy_of(site.config, host), rows)
     except FileNotFoundError:  # configured, and never backed up
-        facts, unreadable = HostFacts(host, (), policy_of(site.config, host)), dict[str, str]()
+        facts, unreadable = HostBackups(host, (), policy_of(site.config, host)), dict[str, str]()
     else:
         facts, unreadable = seen.facts, dict(seen.unreadable)
     found, policy = _explained(asked, facts)
@@ -121,7 +121,7 @@ def _one(asked: _Asked, host: str) -> int:
     return Exit.ATTENTION if unreadable else Exit.OK
 
 
-def _show_one(asked: _Asked, found: Explained, policy: Retention) -> None:
+def _show_one(asked: _Asked, found: ExplainedHost, policy: Retention) -> None:
     host = printable(found.facts.host)
     _say(f"{host}, if it were {policy_words(policy)}" if asked.policy else f"{host}: {policy_words(policy)}")
     for note in _notes(found, policy, guarded([found]).left_out):
@@ -181,7 +181,7 @@ def _all(asked: _Asked) -> int:
     return Exit.ATTENTION if trouble else Exit.OK
 
 
-def _hosts(asked: _Asked, trouble: dict[str, str], counts: list[int]) -> Iterator[tuple[Explained, Retention]]:
+def _hosts(asked: _Asked, trouble: dict[str, str], counts: list[int]) -> Iterator[tuple[ExplainedHost, Retention]]:
     """Each host in turn, so that nobody has to keep them all; what cannot be read is told in `trouble`."""
     for facts in look(asked.site.pool, asked.site.catalogue, asked.site.config):
         if facts.trouble:
@@ -193,7 +193,7 @@ def _hosts(asked: _Asked, trouble: dict[str, str], counts: list[int]) -> Iterato
         yield found, policy
 
 
-def _show_all(asked: _Asked, hosts: list[tuple[Explained, Retention]]) -> None:
+def _show_all(asked: _Asked, hosts: list[tuple[ExplainedHost, Retention]]) -> None:
     limits = guarded(found for found, _ in hosts)
     rows = [
         (
@@ -218,7 +218,7 @@ def _show_all(asked: _Asked, hosts: list[tuple[Explained, Retention]]) -> None:
         _say(f"as of {format_time(asked.now)}, with the backups that there are now")
 
 
-def _notes(found: Explained, policy: Retention, left_out: dict[str, str]) -> Iterator[str]:
+def _notes(found: ExplainedHost, policy: Retention, left_out: dict[str, str]) -> Iterator[str]:
     if note := note_of(found, policy):
         yield note
     if why := left_out.get(found.facts.host):

@@ -11,24 +11,24 @@ from datetime import datetime
 import click
 
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
-from backupd.cli.observers import JsonObserver, LineObserver, as_json_object
+from backupd.cli.observers import NightJson, NightLines, as_json_object
 from backupd.health.doubts import see
 from backupd.repo.final_backups import find_base
 from backupd.repo.history_copy import bring_back, keep
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.command import passes, rsync_command
 from backupd.rsync.version import rsync_version
-from backupd.run.context import HostResult, Observer, Site, buckets_of
+from backupd.run.context import HostResult, NightObserver, RunContext, buckets_of
 from backupd.run.ledger import Ledger
-from backupd.run.night import Night, Planned, plan
+from backupd.run.night import NightRunner, PlannedHost, plan
 from backupd.run.night_report import Reporting
 from btrkeep.catalogue import CatalogueUnusable
 from btrkeep.cli import echo_json
-from btrkeep.cli.telling import prose
+from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.locks import take_lock
-from btrkeep.pool.reserve import see_reserve
+from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.proc import become_reaper
 from btrkeep.process.programs import paste_line
 from btrkeep.process.service import is_service
@@ -78,7 +78,7 @@ def command(
         raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")
     with opened(ctx, now, writes=not dry_run, stand_in=not dry_run) as site:
 
-        def planned() -> list[Planned]:
+        def planned() -> list[PlannedHost]:
             moment = site.clock.now()
             facts = site.catalogue.host_facts(latest(moment))
             return plan(site.config, facts, moment, names=hosts, everything=everything, catch_up=catch_up)
@@ -88,7 +88,7 @@ def command(
         return _run(site, planned, night=not hosts, waits=waits or not hosts, as_json=as_json)
 
 
-def _run(opened_site: Opened, planned: Callable[[], list[Planned]], *, night: bool, waits: bool, as_json: bool) -> int:
+def _run(opened_site: Opened, planned: Callable[[], list[PlannedHost]], *, night: bool, waits: bool, as_json: bool) -> int:
     """`planned` is asked under the night's lock and after the catalogue was mended: what is due follows from the pool."""
     observer = _told(_observer(as_json))
     with ExitStack() as held:
@@ -97,7 +97,7 @@ def _run(opened_site: Opened, planned: Callable[[], list[Planned]], *, night: bo
         if night:
             held.enter_context(take_lock(opened_site.pool.locks / "night", "backupd run", since))
         become_reaper()
-        see_reserve(opened_site.pool.path)
+        ensure_reserve(opened_site.pool.path)
         ledger = Ledger(opened_site.catalogue, observer.notice, opened_site.trouble)
         try:
             corrected = reconcile(opened_site.pool, opened_site.catalogue, since)
@@ -113,7 +113,7 @@ def _run(opened_site: Opened, planned: Callable[[], list[Planned]], *, night: bo
             ledger.note(error)
         for notice in opened_site.config.notices:
             observer.notice(notice)
-        site = Site(
+        site = RunContext(
             config=opened_site.config,
             pool=opened_site.pool,
             catalogue=ledger,
@@ -122,7 +122,7 @@ def _run(opened_site: Opened, planned: Callable[[], list[Planned]], *, night: bo
             observer=observer,
             night=night,
         )
-        night_run = Night(site, planned(), waits=waits)
+        night_run = NightRunner(site, planned(), waits=waits)
         report.begin(site)
         results, signalled = asyncio.run(_with_signals(night_run))
         report.end(site, night_run.reason)
@@ -151,7 +151,7 @@ def exit_status(results: Sequence[HostResult], signalled: int) -> int:
     return Exit.OK if all(result.good for result in results) else Exit.ATTENTION
 
 
-async def _with_signals(night: Night) -> tuple[list[HostResult], int]:
+async def _with_signals(night: NightRunner) -> tuple[list[HostResult], int]:
     """Runs the night; the first signal stops it cleanly, a second one at once."""
     seen: list[int] = []
 
@@ -171,32 +171,32 @@ async def _with_signals(night: Night) -> tuple[list[HostResult], int]:
     return results, seen[0] if seen else 0
 
 
-def _leave(night: Night, number: int) -> None:
+def _leave(night: NightRunner, number: int) -> None:
     """Ends the process where it is, after a second signal: in the middle of a step too, since every step may be killed."""
     night.site.observer.end()
     sys.stdout.flush()
     os._exit(Exit.INTERRUPTED if number == signal.SIGINT else Exit.TERMINATED)
 
 
-def _observer(as_json: bool) -> Observer:
+def _observer(as_json: bool) -> NightObserver:
     if as_json:
-        return JsonObserver()
+        return NightJson()
     if os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb":
-        from backupd.cli.live import LiveObserver
+        from backupd.cli.live import NightDisplay
 
-        return LiveObserver()
-    return LineObserver()
+        return NightDisplay()
+    return NightLines()
 
 
-def _told(observer: Observer) -> Observer:
+def _told(observer: NightObserver) -> NightObserver:
     if not is_service():
         return observer
-    from backupd.cli.service import ToldObserver
+    from backupd.cli.service import NotifyingObserver
 
-    return ToldObserver(observer)
+    return NotifyingObserver(observer)
 
 
-def _say_plan(site: Opened, planned: Sequence[Planned], as_json: bool) -> int:
+def _say_plan(site: Opened, planned: Sequence[PlannedHost], as_json: bool) -> int:
     """What would run, in order, and the rsync lines; nothing is changed."""
     entries = [(entry, _commands(site, entry) if entry.runs else []) for entry in planned]
     if as_json:
@@ -221,7 +221,7 @@ def _say_plan(site: Opened, planned: Sequence[Planned], as_json: bool) -> int:
     return Exit.OK
 
 
-def _commands(site: Opened, entry: Planned) -> list[tuple[str, ...]]:
+def _commands(site: Opened, entry: PlannedHost) -> list[tuple[str, ...]]:
     host = entry.host
     based = find_base(site.pool, host.name, site.clock.now()) is not None
     data = str(site.pool.working(host.name) / "data")

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from backupd.actions.scrub import Scrubbed, State, Stopped, scrub
-from backupd.cli.context import json_option, load_config, see_writable
+from backupd.actions.scrub import Scrubbed, ScrubState, ScrubStopped, scrub
+from backupd.cli.context import json_option, load_config, require_writable
 from btrkeep.cli import echo_json
-from btrkeep.cli.telling import say
+from btrkeep.cli.progress import say
 from btrkeep.errors import Exit
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.service import Status
@@ -32,8 +32,8 @@ def command(ctx: click.Context, as_json: bool) -> int:
     end; 3: a scrub is under way already.
     """
     pool = open_pool(load_config(ctx).pool.path)
-    see_writable(pool)
-    stopped, status = Stopped(), Status()
+    require_writable(pool)
+    stopped, status = ScrubStopped(), Status()
     for number in ending():
         signal.signal(number, lambda seen, _frame: stopped.stop(seen))
     status.say("scrubbing")
@@ -53,7 +53,7 @@ def exit_status(done: Scrubbed) -> int:
     return Exit.OK if done.good else Exit.ATTENTION
 
 
-def progress_line(now: State) -> str:
+def progress_line(now: ScrubState) -> str:
     """How far it is."""
     of = f" of {format_size(now.total)} ({format_share(min(1.0, now.scrubbed / now.total))})" if now.total else ""
     return f"{format_size(now.scrubbed)}{of} scrubbed, {errors_in_words(now.errors)}"

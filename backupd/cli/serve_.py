@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import TIME, clock_for, load_config
-from backupd.serve.ground import Ground
+from backupd.serve.context import Ground
 from backupd.serve.listening import bound, handed_over
 from backupd.serve.peer import allowed_users
 from backupd.serve.server import Server
@@ -87,7 +87,7 @@ def command(
         if listening:
             idle = idle or _IDLE
         else:
-            _see_configured(ctx, now)
+            _require_configured(ctx, now)
             if not path:
                 raise UsageError("systemd gave no socket", "say --socket PATH, or start btrkeep-serve@POOL.socket")
             listening, remove = bound(path.absolute(), allowed)
@@ -104,7 +104,7 @@ def command(
     return 0
 
 
-def _see_configured(ctx: click.Context, now: datetime | None) -> None:
+def _require_configured(ctx: click.Context, now: datetime | None) -> None:
     """Whoever starts it by hand hears at once what is wrong. When systemd does, those who ask are told: ending helps nobody."""
     config = load_config(ctx)
     if now:

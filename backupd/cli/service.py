@@ -5,17 +5,17 @@ from collections.abc import Sequence
 
 from backupd.cli.expiry_view import progress_line
 from backupd.cli.observers import summary_line
-from backupd.expire.report import Progress, Summary, Watcher, names_in_words
-from backupd.run.context import HostResult, Observer, Running
+from backupd.expire.report import ExpiryObserver, ExpiryProgress, Summary, names_in_words
+from backupd.run.context import HostResult, NightObserver, RunningTransfer
 from btrkeep.decisions.expiry_plan import Plan
 from btrkeep.process.service import Status
 from btrkeep.units import counted, format_duration
 
 
-class ToldObserver:
+class NotifyingObserver:
     """Of a run: how many hosts are done, who is under way, what became of them."""
 
-    def __init__(self, shown: Observer) -> None:
+    def __init__(self, shown: NightObserver) -> None:
         self._shown, self._status = shown, Status()
         self._hosts, self._begun = 0, time.monotonic()
         self._running: dict[str, None] = {}
@@ -27,7 +27,7 @@ class ToldObserver:
         self._status.say(f"backing up {counted(len(hosts), 'host')}" if hosts else "nothing is due")
         self._shown.begin(hosts)
 
-    def started(self, running: Running) -> None:
+    def started(self, running: RunningTransfer) -> None:
         """A host's transfer begins."""
         self._running[running.host] = None
         self._status.say(self._line())
@@ -59,10 +59,10 @@ class ToldObserver:
         return ", ".join(parts)
 
 
-class ToldWatcher:
+class NotifyingWatcher:
     """Of an expiry: how many are deleted, how many wait for the cleaner, why it pauses."""
 
-    def __init__(self, shown: Watcher) -> None:
+    def __init__(self, shown: ExpiryObserver) -> None:
         self._shown, self._status = shown, Status()
 
     def begin(self, plan: Plan) -> None:
@@ -70,12 +70,12 @@ class ToldWatcher:
         self._status.say(f"{counted(plan.count('delete'), 'backup')} to delete, {plan.count('mark'):,} to mark as expired")
         self._shown.begin(plan)
 
-    def progress(self, now: Progress) -> None:
+    def progress(self, now: ExpiryProgress) -> None:
         """How far it is."""
         self._status.go_on(lambda: progress_line(now))
         self._shown.progress(now)
 
-    def batch(self, now: Progress) -> None:
+    def batch(self, now: ExpiryProgress) -> None:
         """A batch is deleted."""
         self._shown.batch(now)
 

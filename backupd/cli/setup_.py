@@ -7,15 +7,15 @@ import click
 
 from backupd.cli.context import json_option, opened
 from backupd.cli.host_ import files_of, keys_of, show_findings, try_host
-from backupd.cli.questions import Talk, asked, see_nothing_missing, words
+from backupd.cli.questions import Talk, asked, require_options, words
 from backupd.cli.reach import Reached, reach
 from backupd.cli.setup_places import suggested_name
 from backupd.cli.setup_pool import PoolGiven, pool_is_set_up, set_up_pool
-from backupd.doctor.checks import Finding, check_all
+from backupd.doctor.checks import CheckResult, check_all
 from backupd.hosts.files import Files, add_host
 from btrkeep.cli import echo_json
 from btrkeep.config import Config, HostConfig
-from btrkeep.config.problems import Refused, RefusedItems
+from btrkeep.config.problems import InvalidValue, RefusedItems
 from btrkeep.config.sources import name_fault, parse_address, parse_sources
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, UsageError
@@ -77,8 +77,8 @@ def command(
     """
     talk, files = Talk.here(as_json), files_of(ctx)
     given, pool = Given(host, address, this_machine, port, paths), PoolGiven(pool_path, retention, zone, window)
-    _see_nothing_idle(given, accept_host_key)
-    _see_nothing_missing(talk, files, given, pool)
+    _refuse_unused_options(given, accept_host_key)
+    _require_options(talk, files, given, pool)
     talk.heading("The pool")
     config = set_up_pool(talk, files, pool)
     talk.heading("The first host")
@@ -97,7 +97,7 @@ def command(
     return Exit.OK if no_run or as_json else _first_backup(ctx, talk, config, first)
 
 
-def _see_nothing_idle(given: Given, accept_host_key: bool) -> None:
+def _refuse_unused_options(given: Given, accept_host_key: bool) -> None:
     """Raises UsageError for an option that another one leaves without effect."""
     if not given.this_machine:
         return
@@ -107,7 +107,7 @@ def _see_nothing_idle(given: Given, accept_host_key: bool) -> None:
             raise UsageError(f"{name} and --this-machine exclude each other", "this machine is reached without ssh")
 
 
-def _see_nothing_missing(talk: Talk, files: Files, given: Given, pool: PoolGiven) -> None:
+def _require_options(talk: Talk, files: Files, given: Given, pool: PoolGiven) -> None:
     """Raises UsageError without a terminal when an option is needed that is not given; all of them are named."""
     missing = []
     config = pool_is_set_up(files)
@@ -117,14 +117,14 @@ def _see_nothing_missing(talk: Talk, files: Files, given: Given, pool: PoolGiven
         where = given.address or given.this_machine
         needed = (("--host", given.host), ("--address or --this-machine", where), ("--path", given.paths))
         missing += [name for name, value in needed if not value]
-    see_nothing_missing(talk, missing)
+    require_options(talk, missing)
 
 
 def _first_host(ctx: click.Context, talk: Talk, files: Files, config: Config, given: Given) -> tuple[Config, HostConfig | None]:
     """The host that is to be led to its first backup; None when all have one and no other was named."""
     if given.host in config.hosts:
         first = config.hosts[str(given.host)]
-        _see_the_same(first, given)
+        _require_unchanged(first, given)
         talk.say(f"{first.name} is configured in {files.hosts()[first.name]}")
         return config, first
     if config.hosts and not given.host:
@@ -133,7 +133,7 @@ def _first_host(ctx: click.Context, talk: Talk, files: Files, config: Config, gi
         done = {name for name, found in facts.items() if found.last_complete}
         without = [each for each in config.hosts.values() if each.enabled and each.name not in done]
         if without:
-            _see_the_same(without[0], given)
+            _require_unchanged(without[0], given)
         elif given.address or given.this_machine or given.port or given.paths:
             raise UsageError("every host has a complete backup, and a new one needs a name", "--host NAME gives it")
         return config, without[0] if without else None
@@ -144,7 +144,7 @@ def _first_host(ctx: click.Context, talk: Talk, files: Files, config: Config, gi
     return config, config.hosts[name]
 
 
-def _see_the_same(host: HostConfig, given: Given) -> None:
+def _require_unchanged(host: HostConfig, given: Given) -> None:
     wanted: dict[str, Any] = keys_of(given.address, given.port, None, given.paths)
     there = {"address": host.address, "port": host.port, "paths": list(host.paths)}
     if any(there[key] != value for key, value in wanted.items()) or (given.this_machine and host.address):
@@ -196,11 +196,11 @@ def _paths(text: str) -> tuple[str, ...]:
     except RefusedItems as refused:
         item, reason = refused.items[0]
         raise UsageError(f"{item!r}: {reason}", _PATHS) from None
-    except Refused:
+    except InvalidValue:
         raise UsageError("there is no path", _PATHS) from None
 
 
-def _checked(talk: Talk, config: Config, host: HostConfig, found: Reached) -> tuple[Finding, ...]:
+def _checked(talk: Talk, config: Config, host: HostConfig, found: Reached) -> tuple[CheckResult, ...]:
     """What `check` says of the pool and this host, what was found on the way to the host included."""
     findings = (*check_all(config, host), *(found.findings if host.address else try_host(config, host)))
     findings = tuple(dict.fromkeys(findings))
@@ -232,7 +232,7 @@ def _all_done(talk: Talk, config: Config) -> int:
     return Exit.OK
 
 
-def _as_json(config: Config, host: HostConfig, found: Reached, findings: tuple[Finding, ...], ready: bool) -> None:
+def _as_json(config: Config, host: HostConfig, found: Reached, findings: tuple[CheckResult, ...], ready: bool) -> None:
     problems = [finding for finding in findings if finding.level in ("warning", "error")]
     echo_json(
         {

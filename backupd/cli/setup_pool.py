@@ -13,14 +13,15 @@ from backupd.doctor.rules.mount import POWERLESS, powerless
 from backupd.hosts.edit import with_keys
 from backupd.hosts.files import Files
 from btrkeep.catalogue import Catalogue
-from btrkeep.config import Config, Retention, example, kinds
-from btrkeep.config.problems import Refused
+from btrkeep.config import Config, Retention, example
+from btrkeep.config import value_types as kinds
+from btrkeep.config.problems import InvalidValue
 from btrkeep.decisions.explain import policy_words
 from btrkeep.decisions.retention import parse_policy
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.marker import create_pool, open_pool
 from btrkeep.pool.mounts import mount_of
-from btrkeep.pool.reserve import see_reserve
+from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.units import printable
 
 RULES = "daily=14,weekly=13,monthly=12"
@@ -121,7 +122,7 @@ def _made(talk: Talk, files: Files, given: PoolGiven) -> Config:
     if not is_pool(place):
         new = not place.exists()
         create_pool(place, rehearsal=False, now=datetime.now(UTC))
-        see_reserve(place)
+        ensure_reserve(place)
         talk.say(f"{place} is {'a new subvolume, and ' if new else ''}a pool now")
         if hint := powerless_hint(place):
             talk.say(hint)
@@ -158,11 +159,11 @@ def _window(text: str) -> str:
     return _taken(kinds.WINDOW, text, f"two times such as 22:00-06:00, or {ALWAYS}")
 
 
-def _taken(kind: kinds.Kind, text: str, hint: str) -> str:
+def _taken(kind: kinds.ValueKind, text: str, hint: str) -> str:
     """The text, when a key of that kind takes it. Raises UsageError."""
     try:
         kind(text)
-    except Refused as refused:
+    except InvalidValue as refused:
         raise UsageError(f"{text!r}: {refused.reason}", hint) from None
     return text
 

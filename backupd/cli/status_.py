@@ -5,14 +5,14 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import Opened, complete_host, json_option, now_option, opened, see_host
+from backupd.cli.context import Opened, complete_host, json_option, now_option, opened, require_host
 from backupd.health.look import look_at_pool
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, table
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
-from btrkeep.decisions.pool_health import Limits, judge
+from btrkeep.decisions.pool_health import HealthLimits, judge
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
 
@@ -37,10 +37,10 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
     """
     with opened(ctx, now) as site:
         if host:
-            see_host(site.config, site.catalogue, host)
+            require_host(site.config, site.catalogue, host)
         found, moment = _statuses(site, host), site.clock.now()
         running = [entry for entry in site.catalogue.progress() if _alive(entry) and host in (None, entry.host)]
-        verdict = judge(look_at_pool(site.config, site.catalogue), Limits.of(site.config))
+        verdict = judge(look_at_pool(site.config, site.catalogue), HealthLimits.of(site.config))
     if as_json:
         hosts, transfers = [_as_json(status) for status in found], [_progress_as_json(entry) for entry in running]
         pool = health.as_json(verdict)
@@ -121,7 +121,7 @@ def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str
     return f"now, since {format_time(due)}" if at_length else "now"
 
 
-def _show_pool(verdict: health.Verdict) -> None:
+def _show_pool(verdict: health.PoolVerdict) -> None:
     """Nothing when all was looked at and is well."""
     for one in verdict.findings:
         click.echo(f"pool: {click.style(one.level, fg=_LEVELS[one.level], bold=True)}: {printable(one.text)}")

@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from backupd.cli.context import json_option, now_option, opened
-from backupd.cli.names import complete_host_of_pool, see_host_or_folder
+from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.usage.measure import by_extents, by_sampling, by_writing, listed
-from backupd.usage.model import METHODS, Amount, BackupUse, HostUse, Measured, Use
+from backupd.usage.model import METHODS, Amount, BackupUse, HostUse, MeasuredUsage, Use
 from btrkeep.cli import echo_json, table
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_duration, printable
 
@@ -47,7 +47,7 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
     """
     with opened(ctx, now) as site:
         if host:
-            see_host_or_folder(site, host)
+            require_host_or_folder(site, host)
         backups = listed(site.catalogue, None if method == "sampled" else host)
         chosen = method or ("extents" if host else "sampled")
         if chosen == "written":
@@ -86,7 +86,7 @@ def _backup(one: BackupUse) -> dict[str, Any]:
     return {**named, "bytes": one.size, "new_bytes": one.written, **_measured(one.measured)}
 
 
-def _measured(measured: Measured | None) -> dict[str, Any]:
+def _measured(measured: MeasuredUsage | None) -> dict[str, Any]:
     return {
         "exclusive": _amount(measured.exclusive) if measured else None,
         "referenced": _amount(measured.referenced) if measured else None,
@@ -124,7 +124,7 @@ def _weight(one: HostUse) -> int:
     return one.measured.referenced.bytes if one.measured else one.written or 0
 
 
-def _columns(measured: Measured | None) -> tuple[str, str, str]:
+def _columns(measured: MeasuredUsage | None) -> tuple[str, str, str]:
     """On disk, own, and the interval of that, which is empty where it is exact."""
     if not measured:
         return "-", "-", ""

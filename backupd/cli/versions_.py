@@ -8,11 +8,11 @@ import click
 from backupd.cli.context import json_option, now_option
 from backupd.cli.files_view import size_words
 from backupd.cli.inside import Ticker, complete_path, complete_which, looked, pool_of, reading
-from backupd.files.history import THERE, UNREADABLE, Gone, History, Version
-from backupd.files.near import missing, path_given
+from backupd.files.backup_selector import NEWEST, parse_which, restorable
+from backupd.files.history import THERE, UNREADABLE, Absence, PathHistory, Version
 from backupd.files.objects import history_object
+from backupd.files.suggestions import missing, path_given
 from backupd.files.versions import versions
-from backupd.files.which import NEWEST, parse_which, restorable
 from backupd.files.words import shown, time_words
 from backupd.repo.final_backups import LATEST
 from btrkeep.cli import echo_json, table
@@ -53,7 +53,7 @@ def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bo
     return 0
 
 
-def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | None) -> History:
+def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | None) -> PathHistory:
     backups = [one for one in restorable(pool, host) if now is None or one.started <= now]
     with Ticker() as ticker, reading(host):
         history = versions(backups, path, content, lambda done, of: ticker(f"backup {done + 1} of {of}"))
@@ -65,7 +65,7 @@ def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | 
     return history
 
 
-def _show(host: str, history: History) -> None:
+def _show(host: str, history: PathHistory) -> None:
     kind = history.versions[-1].entry.kind
     count, backups = counted(len(history.versions), "version"), counted(len(history.backups), "backup")
     click.echo(f"{shown(history.path)} of {host}, {kind}: {count} in {backups}")
@@ -91,13 +91,13 @@ def _remarks(one: Version) -> Iterator[str]:
         yield f"-> {shown(one.entry.target)}"
 
 
-def _gone_row(gone: Gone) -> tuple[str, ...]:
+def _gone_row(gone: Absence) -> tuple[str, ...]:
     back = f"back in {gone.came_back}" if gone.came_back else "not there any more"
     doubt = click.style("; only suspect or failed backups say so", fg="yellow") if gone.doubtful else ""
     return gone.first, gone.last, f"{gone.backups}", "-", "-", click.style("gone", fg="red") + f", {back}{doubt}"
 
 
-def _notes(history: History) -> Iterator[str]:
+def _notes(history: PathHistory) -> Iterator[str]:
     if any(not one.certain for one in history.versions):
         yield "~: the same by size and time, and written anew meanwhile: --content compares what is in them"
     if history.versions[-1].entry.kind == "folder" and not history.by_content:

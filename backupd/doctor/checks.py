@@ -26,7 +26,7 @@ from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig, page
 from btrkeep.config.keys import NOTIFY, SECRET
 from btrkeep.decisions import findings as health
-from btrkeep.decisions.pool_health import Limits, PoolFacts, judge
+from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
 from btrkeep.decisions.rsync_meaning import meaning
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.marker import Pool, is_on, open_pool
@@ -41,7 +41,7 @@ _PROBE_SECONDS = 90.0
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One line of the table. `level` is one of LEVELS; `unusable` marks what makes the pool unusable."""
 
     level: str
@@ -51,7 +51,7 @@ class Finding:
     unusable: bool = False
 
 
-def check_all(config: Config, host: HostConfig | None = None) -> Iterator[Finding]:
+def check_all(config: Config, host: HostConfig | None = None) -> Iterator[CheckResult]:
     """Every check that needs no host, in the order of the table; with `host`, of that host alone. Then the dashboard is told."""
     looked_at = replace(config, hosts={host.name: host}) if host else config
     for check in _CHECKS:
@@ -68,96 +68,98 @@ def _tell(config: Config) -> None:
                 tell_dashboard(config, pool, catalogue, Clock())
 
 
-def _configuration(config: Config) -> Iterator[Finding]:
+def _configuration(config: Config) -> Iterator[CheckResult]:
     enabled = sum(host.enabled for host in config.hosts.values())
     if not config.hosts:
-        yield Finding(
+        yield CheckResult(
             "warning", "configuration", f"{config.file}: no host is configured", "add a [host.NAME] table; the README shows one"
         )
     else:
-        yield Finding("ok", "configuration", f"{config.file}: {counted(len(config.hosts), 'host')}, {enabled:,} enabled")
+        yield CheckResult("ok", "configuration", f"{config.file}: {counted(len(config.hosts), 'host')}, {enabled:,} enabled")
     for notice in config.notices:
-        yield Finding("note", "configuration", printable(notice))
+        yield CheckResult("note", "configuration", printable(notice))
 
 
-def _names(_: Config) -> Iterator[Finding]:
+def _names(_: Config) -> Iterator[CheckResult]:
     owners = metadata.packages_distributions()
     for name in OUR_NAMES:
         others = sorted(set(owners.get(name, ())) - {"btrkeep"})
         if others:
             hint = f"install btrkeep into a virtual environment of its own (without {', '.join(others)})"
-            yield Finding("error", "import names", f"the Python package {name} also belongs to {', '.join(others)}", hint)
+            yield CheckResult("error", "import names", f"the Python package {name} also belongs to {', '.join(others)}", hint)
 
 
-def _rsync(_: Config) -> Iterator[Finding]:
+def _rsync(_: Config) -> Iterator[CheckResult]:
     try:
         found = rsync_version()
     except ProgramFailed as error:
-        yield Finding("error", "rsync", error.message, "apt install rsync")
+        yield CheckResult("error", "rsync", error.message, "apt install rsync")
         return
     if found.numbers < OLDEST:
-        yield Finding("error", "rsync", f"{found.version} cannot compare nanoseconds", "use 3.4.3 or later")
+        yield CheckResult("error", "rsync", f"{found.version} cannot compare nanoseconds", "use 3.4.3 or later")
     elif found.numbers < SAFE:
         hint = "update it: a hostile host could use its known holes against this server"
-        yield Finding("warning", "rsync", f"{found.version} is older than 3.4.3", hint)
+        yield CheckResult("warning", "rsync", f"{found.version} is older than 3.4.3", hint)
     else:
-        yield Finding("ok", "rsync", found.version)
+        yield CheckResult("ok", "rsync", found.version)
 
 
-def _other_programs(config: Config) -> Iterator[Finding]:
+def _other_programs(config: Config) -> Iterator[CheckResult]:
     needed = shlex.split(config.ssh.command)[:1] if any(host.address for host in config.hosts.values()) else []
     for program in needed:
         if which(program):
             version = run([program, "-V"], check=False).stderr.strip() if program == "ssh" else ""
-            yield Finding("ok", program, version or str(which(program)))
+            yield CheckResult("ok", program, version or str(which(program)))
         else:
-            yield Finding("error", program, "is not installed", "apt install openssh-client")
+            yield CheckResult("error", program, "is not installed", "apt install openssh-client")
 
 
-def _pool(config: Config) -> Iterator[Finding]:
+def _pool(config: Config) -> Iterator[CheckResult]:
     path = config.pool.path
     try:
         pool = open_pool(path)
     except PoolUnusable as error:
-        yield Finding("error", "pool", error.message, error.hint, unusable=True)
+        yield CheckResult("error", "pool", error.message, error.hint, unusable=True)
         return
-    yield Finding("ok", "pool", f"{path}{', a rehearsal' if pool.rehearsal else ''}")
+    yield CheckResult("ok", "pool", f"{path}{', a rehearsal' if pool.rehearsal else ''}")
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
-        yield Finding("error", "pool", f"{path} has mode {mode:04o}: others can look into the backups", f"chmod 700 {path}")
+        yield CheckResult("error", "pool", f"{path} has mode {mode:04o}: others can look into the backups", f"chmod 700 {path}")
     yield from _health(config, pool)
     yield from _mount(path)
 
 
-def _health(config: Config, pool: Pool) -> Iterator[Finding]:
+def _health(config: Config, pool: Pool) -> Iterator[CheckResult]:
     """What everybody says of the pool. The catalogue has a check of its own."""
     facts = look_at_pool(config)
-    verdict = judge(facts, Limits.of(config))
+    verdict = judge(facts, HealthLimits.of(config))
     for one in verdict.findings:
         hint = more_room(all_unfinished(pool)) if one.check == health.ROOM else one.hint
         if one.check != health.CATALOGUE:
-            yield Finding(one.level, _SUBJECTS.get(one.check, one.check), one.text, hint, one.unusable)
+            yield CheckResult(one.level, _SUBJECTS.get(one.check, one.check), one.text, hint, one.unusable)
     for check in verdict.unlooked:
         if check != health.CATALOGUE:
-            yield Finding("unknown", _SUBJECTS.get(check, check), "could not be looked at", "`backupd doctor` says why")
+            yield CheckResult("unknown", _SUBJECTS.get(check, check), "could not be looked at", "`backupd doctor` says why")
     if facts.room and not any(verdict.of(check) for check in (health.ROOM, health.UNALLOCATED, health.USED)):
-        yield Finding("ok", "room", str(facts.room))
+        yield CheckResult("ok", "room", str(facts.room))
 
 
 _SUBJECTS = {health.UNUSABLE: "pool", health.READ_ONLY: "mount"}
 
 
-def _mount(path: Path) -> Iterator[Finding]:
+def _mount(path: Path) -> Iterator[CheckResult]:
     mount, machine = mount_of(path), machine_mount(path)
     options = mount.super_options
     if "nodatacow" in options or "nodatasum" in options:
-        yield Finding("warning", "mount", "mounted with nodatacow or nodatasum: nothing notices damaged data", "mount it without")
+        yield CheckResult(
+            "warning", "mount", "mounted with nodatacow or nodatasum: nothing notices damaged data", "mount it without"
+        )
     if machine and "noatime" not in machine.mount_options:
         hint = "mount with noatime: every look at a backup of a writable subvolume costs metadata"
-        yield Finding("note", "mount", "access times are kept", hint)
+        yield CheckResult("note", "mount", "access times are kept", hint)
 
 
-def _catalogue(config: Config) -> Iterator[Finding]:
+def _catalogue(config: Config) -> Iterator[CheckResult]:
     try:
         with Catalogue.open(config.pool.state) as catalogue:
             pool = open_pool(config.pool.path)
@@ -167,18 +169,18 @@ def _catalogue(config: Config) -> Iterator[Finding]:
     except PoolUnusable:
         return
     except OperatorError as error:
-        yield Finding("error", "catalogue", error.message, error.hint)
+        yield CheckResult("error", "catalogue", error.message, error.hint)
         return
     facts = PoolFacts(foreign="" if is_ours else known, lost=doubts.lost)
-    wrong = judge(facts, Limits.of(config)).of(health.CATALOGUE)
+    wrong = judge(facts, HealthLimits.of(config)).of(health.CATALOGUE)
     for one in wrong:
-        yield Finding(one.level, "catalogue", one.text, one.hint)
+        yield CheckResult(one.level, "catalogue", one.text, one.hint)
     if not wrong:
-        yield Finding("ok", "catalogue", str(config.pool.state))
+        yield CheckResult("ok", "catalogue", str(config.pool.state))
     if doubts.clock:
-        yield Finding("warning", "clock", doubts.clock, "see that the clock is right: timedatectl")
+        yield CheckResult("warning", "clock", doubts.clock, "see that the clock is right: timedatectl")
     if is_on(config.pool.state, pool.filesystem):
-        yield Finding(
+        yield CheckResult(
             "warning",
             "catalogue",
             f"{config.pool.state} is on the pool's own filesystem: when that is full, nothing can be written down any more",
@@ -186,47 +188,47 @@ def _catalogue(config: Config) -> Iterator[Finding]:
         )
 
 
-def _ssh_files(config: Config) -> Iterator[Finding]:
+def _ssh_files(config: Config) -> Iterator[CheckResult]:
     if not any(host.address for host in config.hosts.values()):
         return
     key, known = config.ssh.key, config.ssh.known_hosts
     if not key.exists():
-        yield Finding("error", "ssh key", f"{key} is missing", f"ssh-keygen -t ed25519 -N '' -f {key}")
+        yield CheckResult("error", "ssh key", f"{key} is missing", f"ssh-keygen -t ed25519 -N '' -f {key}")
     elif key.stat().st_mode & 0o077:
-        yield Finding("error", "ssh key", f"{key} can be read by others, so ssh refuses it", f"chmod 600 {key}")
+        yield CheckResult("error", "ssh key", f"{key} can be read by others, so ssh refuses it", f"chmod 600 {key}")
     else:
-        yield Finding("ok", "ssh key", str(key))
+        yield CheckResult("ok", "ssh key", str(key))
     if not known.exists():
-        yield Finding(
+        yield CheckResult(
             "error", "known_hosts", f"{known} is missing", f"ssh-keyscan HOST >> {known}, and compare the keys with the host's own"
         )
 
 
-def _hooks(config: Config) -> Iterator[Finding]:
+def _hooks(config: Config) -> Iterator[CheckResult]:
     for host in config.hosts.values():
         for which_one, words in (("before", host.before), ("after", host.after)):
             if words and not (which(words[0]) or os.access(words[0], os.X_OK)):
-                yield Finding(
+                yield CheckResult(
                     "error", host.name, f"{which_one}: {printable(words[0])} cannot be run", "install it, or mend its path and mode"
                 )
 
 
-def _notify(config: Config) -> Iterator[Finding]:
+def _notify(config: Config) -> Iterator[CheckResult]:
     notify = config.notify
     if not notify.urls and notify.ping is None:
-        yield Finding(
+        yield CheckResult(
             "note", "notify", "nobody is told when something fails", f"set `urls` in [notify]; {page('monitoring')} explains"
         )
         return
     for file in files_with_secrets(config.file):
-        yield Finding("warning", "notify", f"{file} holds passwords and can be read by others", f"chmod 600 {file}")
+        yield CheckResult("warning", "notify", f"{file} holds passwords and can be read by others", f"chmod 600 {file}")
     wrong = [number for number, url in enumerate(notify.urls, 1) if service_of(url) is None]
     for number in wrong:
         message = f"number {number} of `urls` is no URL that apprise understands"
-        yield Finding("error", "notify", message, "apprise's documentation has the form of each service's")
+        yield CheckResult("error", "notify", message, "apprise's documentation has the form of each service's")
     if not wrong:
         switch = " and a dead man's switch" if notify.ping else ""
-        yield Finding("ok", "notify", f"{counted(len(notify.urls), 'URL')}{switch}; `backupd notify --test` tries them")
+        yield CheckResult("ok", "notify", f"{counted(len(notify.urls), 'URL')}{switch}; `backupd notify --test` tries them")
 
 
 def files_with_secrets(main: Path) -> Iterator[Path]:
@@ -236,11 +238,11 @@ def files_with_secrets(main: Path) -> Iterator[Path]:
             yield file
 
 
-def _sources(config: Config) -> Iterator[Finding]:
+def _sources(config: Config) -> Iterator[CheckResult]:
     for host in config.hosts.values():
         for path in host.paths if not host.address else ():
             if not _is_folder(path):
-                yield Finding("error", host.name, f"{printable(path)} is no folder of this machine", "mend `paths`")
+                yield CheckResult("error", host.name, f"{printable(path)} is no folder of this machine", "mend `paths`")
 
 
 def _is_folder(path: str) -> bool:
@@ -251,29 +253,29 @@ def _is_folder(path: str) -> bool:
         return False
 
 
-_CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
+_CHECKS: tuple[Callable[[Config], Iterator[CheckResult]], ...] = (
     _configuration, _names, _rsync, _other_programs, _pool, _catalogue, _ssh_files, _hooks, _sources, _notify,
 )  # fmt: skip
 
 
-async def check_hosts(config: Config) -> list[Finding]:
+async def check_hosts(config: Config) -> list[CheckResult]:
     """Every enabled host's paths by `rsync --list-only`, a few at a time."""
     gate = asyncio.Semaphore(max(4, config.backup.concurrency))
     hosts = [host for host in config.hosts.values() if host.enabled and host.address]
     return [finding for found in await asyncio.gather(*(_probe(gate, config, host) for host in hosts)) for finding in found]
 
 
-async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig) -> list[Finding]:
+async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig) -> list[CheckResult]:
     async with gate:
         found = [finding for path in host.paths if (finding := await asyncio.to_thread(_probe_path, config, host, path))]
-    return found or [Finding("ok", host.name, f"reached, {counted(len(host.paths), 'path')} can be listed")]
+    return found or [CheckResult("ok", host.name, f"reached, {counted(len(host.paths), 'path')} can be listed")]
 
 
-def _probe_path(config: Config, host: HostConfig, path: str) -> Finding | None:
+def _probe_path(config: Config, host: HostConfig, path: str) -> CheckResult | None:
     try:
         done = run(probe_command(host, config.ssh, path), timeout=_PROBE_SECONDS, check=False)
     except ProgramFailed as error:
-        return Finding("error", host.name, f"{printable(path)}: {error.message}", "is the host up?")
+        return CheckResult("error", host.name, f"{printable(path)}: {error.message}", "is the host up?")
     if done.returncode == 0:
         return None
     lines = [printable(line) for line in done.stderr.splitlines() if line.strip()]
@@ -282,7 +284,7 @@ def _probe_path(config: Config, host: HostConfig, path: str) -> Finding | None:
     said = next(filter(None, bare), "")
     level = "warning" if host.optional and means.unreachable else "error"
     hint = _NO_PYTHON if _RRSYNC_DOES_NOT_START.search(said) else _HINTS.get(means.words, "")
-    return Finding(level, host.name, f"{printable(path)}: {means.words}" + (f": {said}" if said else ""), hint)
+    return CheckResult(level, host.name, f"{printable(path)}: {means.words}" + (f": {said}" if said else ""), hint)
 
 
 # A shell's words when the program is not there, or when its interpreter is not: they do not say which.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from btrkeep.decisions.findings import Verdict
-from btrkeep.decisions.pool_health import NOTHING_WRONG, Limits, OfCatalogue, PoolFacts, judge
+from btrkeep.decisions.findings import PoolVerdict
+from btrkeep.decisions.pool_health import NOTHING_WRONG, HealthLimits, OfCatalogue, PoolFacts, judge
 from btrkeep.pool.model import Room
 
 
@@ -31,7 +31,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceFacts:
     """A device of the filesystem with all that it lies on; `layers[0]` is the device itself."""
 
     layers: tuple[Layer, ...]
@@ -52,7 +52,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Filesystem:
+class FilesystemFacts:
     """The filesystem as the kernel has it mounted.
 
     `mount_options` are as the machine has them, whatever a service sees of them. `profiles`: by type (data, metadata, system,
@@ -71,7 +71,7 @@ class Filesystem:
     checksum: str
     checksum_driver: str
     profiles: Mapping[str, tuple[str, ...]]
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceFacts, ...]
     missing: tuple[int, ...] | None
     errors: Mapping[int, Mapping[str, int]]
     quota: str
@@ -130,7 +130,7 @@ class KeyFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class SiteFacts:
     """The pool and its configuration. `key` and `known_hosts` are None when no host is reached by ssh.
 
     `created`: when the pool was. `hosts`: how many are enabled, and `unruled` those of them without any rule of retention.
@@ -141,7 +141,7 @@ class Site:
     `catalogue`: what is to be said of it.
     """
 
-    limits: Limits
+    limits: HealthLimits
     name: str
     file: Path
     created: datetime | None = None
@@ -165,17 +165,17 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class DoctorFacts:
     """All of it, at one moment."""
 
     now: datetime
-    filesystem: Filesystem
+    filesystem: FilesystemFacts
     scrub: Scrub
     machine: Machine
-    site: Site
+    site: SiteFacts
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> PoolVerdict:
         """What is wrong with the pool, as everybody says it."""
         fs, site = self.filesystem, self.site
         of_mount = None if fs.mount_options is None else "ro" in fs.mount_options

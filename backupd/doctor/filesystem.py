@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from backupd.doctor.facts import Filesystem
+from backupd.doctor.facts import FilesystemFacts
 from backupd.doctor.layers import SYS, device
 from backupd.health.look import device_errors
 from btrkeep.pool.allocation import Allocation, read_allocation
@@ -19,14 +19,14 @@ from btrkeep.treescan.subvolumes import count_subvolumes
 _KNOBS = ("dynamic_reclaim", "periodic_reclaim", "bg_reclaim_threshold")
 
 
-def read_filesystem(path: Path) -> Filesystem:
+def read_filesystem(path: Path) -> FilesystemFacts:
     """Of the btrfs that `path` is on. Raises OSError."""
     uuid, mount = filesystem_uuid(path), mount_of(path)
     folder = SYS / "fs" / "btrfs" / uuid
     machine, allocation = machine_mount(path), read_allocation(path)
     checksum, driver = _checksum(folder)
     options = tuple(option for option in mount.super_options if not option.startswith("subvol"))
-    return Filesystem(
+    return FilesystemFacts(
         uuid=uuid,
         target=mount.target,
         mount_options=frozenset(machine.mount_options) if machine else None,

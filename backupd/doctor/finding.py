@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backupd.doctor.facts import Facts
+from backupd.doctor.facts import DoctorFacts
 
 SEVERITIES = ("note", "warning", "error")
 """A note is worth knowing and may stay as it is; a warning is to be acted on; an error now."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FixCommand:
     """A step of a fix: a program with its words."""
 
     command: tuple[str, ...]
@@ -36,11 +36,11 @@ class Write:
         return f"echo {shlex.quote(self.value)} > {shlex.quote(str(self.file))}"
 
 
-Step = Run | Write
+Step = FixCommand | Write
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """One thing that is wrong or slow. `name` is its rule's.
 
     `commands` mend it, as lines for a shell. `steps` are what --fix does of that, none where it does nothing. `unmounted`: the
@@ -67,12 +67,12 @@ class Finding:
         return (*(step.line for step in self.steps), *self.commands)
 
 
-def _sees(_: Facts) -> str:
+def _sees(_: DoctorFacts) -> str:
     return ""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class DoctorRule:
     """A check: from facts to findings, none when all is well. `looks` says in one phrase what it finds, for the documentation.
 
     `severities` are those that its findings can have; `fixable`: whether any of them can have steps. `blind` says why it could not
@@ -82,9 +82,9 @@ class Rule:
     name: str
     severities: tuple[str, ...]
     looks: str
-    check: Callable[[Facts], Iterator[Finding]] = field(repr=False)
+    check: Callable[[DoctorFacts], Iterator[DoctorFinding]] = field(repr=False)
     fixable: bool = False
-    blind: Callable[[Facts], str] = field(default=_sees, repr=False)
+    blind: Callable[[DoctorFacts], str] = field(default=_sees, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,6 @@ class Unlooked:
 class Examined:
     """What rules say: findings, the worst first; names of the checks that looked and found nothing; those that could not look."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[DoctorFinding, ...]
     well: tuple[str, ...]
     unlooked: tuple[Unlooked, ...]

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable
 from difflib import get_close_matches
 
-from backupd.doctor.facts import Facts
-from backupd.doctor.finding import Finding, Run, Step, Write
+from backupd.doctor.facts import DoctorFacts
+from backupd.doctor.finding import DoctorFinding, FixCommand, Step, Write
 from backupd.doctor.rules import BY_NAME, examine
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.programs import run
@@ -22,7 +22,7 @@ def rule_named(name: str) -> str:
     raise UsageError(f"there is no check {name}", f"did you mean {near[0]}?" if near else "`backupd doctor` names what it finds")
 
 
-def findings_of(name: str, facts: Facts) -> tuple[Finding, ...]:
+def findings_of(name: str, facts: DoctorFacts) -> tuple[DoctorFinding, ...]:
     """What that rule finds now. Raises OperatorError when it cannot look."""
     found = examine(facts, [BY_NAME[name]])
     for one in found.unlooked:
@@ -30,7 +30,7 @@ def findings_of(name: str, facts: Facts) -> tuple[Finding, ...]:
     return found.findings
 
 
-def refusal(finding: Finding) -> OperatorError | None:
+def refusal(finding: DoctorFinding) -> OperatorError | None:
     """Why nothing is done about it, None when something is."""
     if finding.fixable:
         return None
@@ -41,7 +41,7 @@ def refusal(finding: Finding) -> OperatorError | None:
     return OperatorError(f"{finding.name}: this is not done here: it is to be decided, or takes long", "the commands are above")
 
 
-def fix(finding: Finding, look_again: Callable[[], Facts]) -> None:
+def fix(finding: DoctorFinding, look_again: Callable[[], DoctorFacts]) -> None:
     """Does the steps. Raises OperatorError when one fails, or when the rule still finds the same afterwards."""
     for step in finding.steps:
         _log.info("%s", step.line)
@@ -52,7 +52,7 @@ def fix(finding: Finding, look_again: Callable[[], Facts]) -> None:
 
 def _do(step: Step) -> None:
     match step:
-        case Run(command):
+        case FixCommand(command):
             run(command, timeout=_LONGEST)
         case Write(file, value):
             try:

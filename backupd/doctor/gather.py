@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from backupd.doctor.facts import Facts, Scrub
+from backupd.doctor.facts import DoctorFacts, Scrub
 from backupd.doctor.filesystem import read_filesystem
 from backupd.doctor.machine import read_machine
 from backupd.doctor.scrub import read_scrub
@@ -14,11 +14,11 @@ from btrkeep.pool.allocation import read_allocation
 from btrkeep.pool.marker import Pool
 
 
-def gather(config: Config, pool: Pool, now: datetime) -> Facts:
+def gather(config: Config, pool: Pool, now: datetime) -> DoctorFacts:
     """All facts about a pool. Raises PoolUnusable."""
     try:
         filesystem = read_filesystem(pool.path)
-        return Facts(now, filesystem, _scrub(pool, filesystem.uuid), read_machine(), read_site(config, pool))
+        return DoctorFacts(now, filesystem, _scrub(pool, filesystem.uuid), read_machine(), read_site(config, pool))
     except OSError as error:
         raise PoolUnusable(f"{pool.path}: {error.strerror}", "run this as root; look at the kernel's messages (dmesg)") from error
 

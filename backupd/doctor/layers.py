@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from backupd.doctor.facts import Device, Layer
+from backupd.doctor.facts import DeviceFacts, Layer
 
 SYS = Path("/sys")
 _MAKERS = {"LVM": "lvm", "CRYPT": "crypt", "mpath": "multipath", "DRBD": "drbd"}
@@ -25,7 +25,7 @@ _BUSES = (  # what a disk's folder in sysfs lies in; the first that fits
 _DEEPEST = 32
 
 
-def device(name: str, sys: Path = SYS) -> Device:
+def device(name: str, sys: Path = SYS) -> DeviceFacts:
     """The block device of that name in /sys/class/block, with all below it: each once, a level after the other."""
     found: dict[str, Layer] = {}
     level = [name]
@@ -36,7 +36,7 @@ def device(name: str, sys: Path = SYS) -> Device:
                 found[one] = layer(one, sys)
                 below += _below(one, sys)
         level = below
-    return Device(tuple(found.values()))
+    return DeviceFacts(tuple(found.values()))
 
 
 def _folder(name: str, sys: Path) -> Path:
@@ -109,7 +109,7 @@ def _flag(file: Path) -> bool | None:
     return {"0": False, "1": True}.get(_text(file))
 
 
-def stacks(devices: tuple[Device, ...]) -> Iterator[str]:
+def stacks(devices: tuple[DeviceFacts, ...]) -> Iterator[str]:
     """For each device how it comes to the disks: "dm-3: multipath on iscsi"."""
     for one in devices:
         words = [layer.kind + (f" {layer.detail}" if layer.kind == "md" else "") for layer in one.layers]

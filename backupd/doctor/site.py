@@ -5,19 +5,19 @@ import stat
 from datetime import datetime
 from pathlib import Path
 
-from backupd.doctor.facts import KeyFile, Site
+from backupd.doctor.facts import KeyFile, SiteFacts
 from backupd.doctor.schedule import never_started, next_starts, what_starts
 from backupd.health.look import read_catalogue
 from backupd.repo.listing import hosts_of, names_of
 from btrkeep.config import Config
-from btrkeep.decisions.pool_health import Limits
+from btrkeep.decisions.pool_health import HealthLimits
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.mounts import is_machines
 from btrkeep.units import parse_time
 
 
-def read_site(config: Config, pool: Pool) -> Site:
+def read_site(config: Config, pool: Pool) -> SiteFacts:
     """Of this pool. Raises OSError."""
     enabled = [host for host in config.hosts.values() if host.enabled]
     by_ssh = any(host.address for host in enabled)
@@ -25,8 +25,8 @@ def read_site(config: Config, pool: Pool) -> Site:
     expiring = read_holder(pool.locks / "expire")
     starters, windows = tuple(what_starts("backupd", "run")), [host for host in enabled if host.window]
     starts = next_starts(starters) if windows else ()
-    return Site(
-        limits=Limits.of(config),
+    return SiteFacts(
+        limits=HealthLimits.of(config),
         name=config.name,
         file=config.file,
         created=_created(pool),

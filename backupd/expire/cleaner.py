@@ -23,7 +23,7 @@ _MARGIN = 2.5  # standard errors on either side: 95 % by Student's t for five to
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CleanerTotals:
     """Totals since the watch began. `at` is monotonic time, `busy` the seconds in which something waited, `gone` subvolumes."""
 
     at: float
@@ -32,14 +32,14 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class CleanerWatch:
     """All that is remembered of the looks so far.
 
     `since`: when the root that is being dropped was first seen being dropped; with `from_before` it may have been long before, as
     it was already when the watch began.
     """
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[CleanerTotals, ...] = ()
     waiting: frozenset[int] = frozenset()
     dropping: int | None = None
     since: float | None = None
@@ -63,14 +63,14 @@ class TimeLeft:
     at_most: float | None
 
 
-def watched(watch: Watch, at: float, waiting: Set[int], dropping: int | None) -> Watch:
+def watched(watch: CleanerWatch, at: float, waiting: Set[int], dropping: int | None) -> CleanerWatch:
     """The watch after one more look, at monotonic time `at`."""
-    last = watch.steps[-1] if watch.steps else Step(at, 0.0, 0)
+    last = watch.steps[-1] if watch.steps else CleanerTotals(at, 0.0, 0)
     busy = last.busy + (at - last.at if watch.waiting else 0.0)
-    step = Step(at, busy, last.gone + len(watch.waiting - waiting))
+    step = CleanerTotals(at, busy, last.gone + len(watch.waiting - waiting))
     first = bisect_left(watch.steps, at - WINDOW, key=lambda each: each.at)
     same = dropping == watch.dropping
-    return Watch(
+    return CleanerWatch(
         steps=(*watch.steps[first:], step),
         waiting=frozenset(waiting),
         dropping=dropping,
@@ -79,7 +79,7 @@ def watched(watch: Watch, at: float, waiting: Set[int], dropping: int | None) ->
     )
 
 
-def rate(watch: Watch) -> Rate | None:
+def rate(watch: CleanerWatch) -> Rate | None:
     """The rate over the last minutes; None until enough was seen."""
     if not watch.steps:
         return None
@@ -88,7 +88,7 @@ def rate(watch: Watch) -> Rate | None:
     return Rate((last.gone - first.gone) / seconds * 60, seconds) if seconds >= _SHORTEST else None
 
 
-def time_left(watch: Watch, share: float | None) -> TimeLeft | None:
+def time_left(watch: CleanerWatch, share: float | None) -> TimeLeft | None:
     """How long those that wait will take, None until enough was seen. `share`: what is done of the one being dropped, if known."""
     if not watch.steps:
         return None
@@ -107,7 +107,7 @@ def time_left(watch: Watch, share: float | None) -> TimeLeft | None:
     return TimeLeft(left / mean, left / (mean + margin), left / (mean - margin) if mean > margin else None)
 
 
-def _gone_at(steps: tuple[Step, ...], busy: float) -> float:
+def _gone_at(steps: tuple[CleanerTotals, ...], busy: float) -> float:
     """How many were gone after so much busy time, as if they went evenly between two looks."""
     after = bisect_left(steps, busy, key=lambda each: each.busy)
     if after == 0 or after == len(steps):

@@ -12,10 +12,10 @@ from collections import deque
 from contextlib import ExitStack
 from pathlib import Path
 
-from backupd.expire.look import Seen, is_still
-from backupd.expire.queue import Queue
+from backupd.expire.look import HostOnPool, is_still
+from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import Deleted
-from backupd.expire.site import ExpirySite
+from backupd.expire.site import ExpiryContext
 from backupd.repo.final_backups import point_latest
 from backupd.repo.read_lock import unread
 from btrkeep.backup_states import EXPIRED
@@ -30,7 +30,7 @@ _BROKEN = (errno.EROFS, errno.EIO, errno.ENOSPC)
 class Deleter:
     """Carries out the deletions of a plan, oldest host name first; at most `limit` of them, None for all."""
 
-    def __init__(self, site: ExpirySite, queue: Queue, plan: Plan, limit: int | None) -> None:
+    def __init__(self, site: ExpiryContext, queue: CleanerQueue, plan: Plan, limit: int | None) -> None:
         self.site = site
         self.queue = queue
         self.limit = limit
@@ -100,7 +100,7 @@ class Deleter:
                 left = (*self._delete(plan.host, [name for name in some if name in due], seen), *rest)
         return left
 
-    def _delete(self, host: str, names: list[str], seen: Seen) -> tuple[str, ...]:
+    def _delete(self, host: str, names: list[str], seen: HostOnPool) -> tuple[str, ...]:
         """Deletes these; those that were put off, because the queue is full or a signal came."""
         if not names:
             return ()

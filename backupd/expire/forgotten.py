@@ -11,8 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from backupd.expire.look import forgotten_at, policy_of
-from backupd.expire.queue import Queue
-from backupd.expire.site import ExpirySite
+from backupd.expire.queue import CleanerQueue
+from backupd.expire.site import ExpiryContext
 from backupd.repo.final_backups import LATEST, unfinished
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import NOTES, read_notes
@@ -29,7 +29,7 @@ def gone_folder(pool: Pool) -> Path:
     return pool.path / MARKER / "gone"
 
 
-def remove_hosts(site: ExpirySite, queue: Queue, hosts: list[str]) -> None:
+def remove_hosts(site: ExpiryContext, queue: CleanerQueue, hosts: list[str]) -> None:
     """Removes those of them that have nothing left. Raises PoolUnusable."""
     for host in hosts:
         if site.stopper:
@@ -40,7 +40,7 @@ def remove_hosts(site: ExpirySite, queue: Queue, hosts: list[str]) -> None:
     empty_gone(site.pool)
 
 
-def _remove(site: ExpirySite, queue: Queue, host: str) -> None:
+def _remove(site: ExpiryContext, queue: CleanerQueue, host: str) -> None:
     folder = site.pool.host(host)
     notes = read_notes(folder)
     given_up = forgotten_at(notes)
@@ -61,7 +61,7 @@ def _remove(site: ExpirySite, queue: Queue, host: str) -> None:
     site.watcher.notice(f"{host}: given up, and nothing is left of it")
 
 
-def _delete_working(queue: Queue, folder: Path, names: set[str]) -> bool:
+def _delete_working(queue: CleanerQueue, folder: Path, names: set[str]) -> bool:
     """A run that was left unfinished goes last, if it is ours; whether its turn had come. We hold the lock: nobody continues it."""
     if names - {WORKING} or queue.full():
         return False
@@ -78,7 +78,7 @@ def _others(folder: Path) -> Iterator[str]:
             yield entry.name
 
 
-def _waits(site: ExpirySite, host: str) -> bool:
+def _waits(site: ExpiryContext, host: str) -> bool:
     """Whether backups of the host are still to be deleted, in this run or a later one."""
     return any(row.name for row in site.catalogue.backups(host))
 

@@ -18,8 +18,8 @@ from backupd.repo.notes_json import ASKED, HOLD, Notes, accepted_state, read_not
 from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED, FINAL, SUSPECT
 from btrkeep.catalogue import BackupState, Catalogue
 from btrkeep.config import Config, Retention
-from btrkeep.decisions.expiry_plan import HostFacts
-from btrkeep.decisions.retention import Asked, Candidate, Hold
+from btrkeep.decisions.expiry_plan import HostBackups
+from btrkeep.decisions.retention import Candidate, DeletionRequest, Hold
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, describe
 from btrkeep.units import parse_backup_name, parse_time
@@ -31,7 +31,7 @@ def policy_of(config: Config, host: str) -> Retention:
     return known.retention if known else Retention(grace=config.retention.grace)
 
 
-def look(pool: Pool, catalogue: Catalogue, config: Config, hosts: Container[str] | None = None) -> Iterator[HostFacts]:
+def look(pool: Pool, catalogue: Catalogue, config: Config, hosts: Container[str] | None = None) -> Iterator[HostBackups]:
     """Every host of the pool, or these, by name. Of backups whose row says enough only the name is looked at."""
     rows: dict[str, dict[str, BackupState]] = {}
     for row in catalogue.states():
@@ -42,7 +42,7 @@ def look(pool: Pool, catalogue: Catalogue, config: Config, hosts: Container[str]
         yield _facts(pool, config, host, rows.get(host, {}))
 
 
-def _facts(pool: Pool, config: Config, host: str, rows: Mapping[str, BackupState]) -> HostFacts:
+def _facts(pool: Pool, config: Config, host: str, rows: Mapping[str, BackupState]) -> HostBackups:
     folder = pool.host(host)
     policy, configured = policy_of(config, host), host in config.hosts
     try:
@@ -54,12 +54,12 @@ def _facts(pool: Pool, config: Config, host: str, rows: Mapping[str, BackupState
             if (one := _from_row(rows.get(name), notes, base) or _from_pool(folder, name, notes, base))
         ]
     except UnreadableRecord as error:
-        return HostFacts(host, (), policy, configured=configured, trouble=error.message)
+        return HostBackups(host, (), policy, configured=configured, trouble=error.message)
     except OSError as error:
-        return HostFacts(host, (), policy, configured=configured, trouble=f"{folder} cannot be read: {error.strerror}")
+        return HostBackups(host, (), policy, configured=configured, trouble=f"{folder} cannot be read: {error.strerror}")
     states = {name: row.state for name, row in rows.items()}
     stale = bool(notes.backups) and bool(gone_names(folder, notes))
-    return HostFacts(host, candidates, policy, states, forgotten_at(notes), configured, stale=stale)
+    return HostBackups(host, candidates, policy, states, forgotten_at(notes), configured, stale=stale)
 
 
 def _names(folder: Path, rows: Mapping[str, object]) -> list[str]:
@@ -120,13 +120,13 @@ def _candidate(record: Record, notes: Notes, base: str | None) -> Candidate:
     return Candidate(name, record.started, state, expired, hold, name == base, asked_of(notes, name))
 
 
-def asked_of(notes: Notes, name: str) -> Asked | None:
+def asked_of(notes: Notes, name: str) -> DeletionRequest | None:
     """What somebody asked for with `backupd delete`; None for all other backups."""
     note = notes.note(name, EXPIRED) or {}
     asked = note.get(ASKED)
     if not isinstance(asked, Mapping):
         return None
-    return Asked(str(note.get("why") or ""), asked.get("last") is True, asked.get("at_once") is True)
+    return DeletionRequest(str(note.get("why") or ""), asked.get("last") is True, asked.get("at_once") is True)
 
 
 def hold_of(notes: Notes, name: str) -> Hold | None:
@@ -136,16 +136,16 @@ def hold_of(notes: Notes, name: str) -> Hold | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class HostOnPool:
     """A host as it is, under its lock. `subvolumes`: of all final backups of ours, by name. `unreadable`: names and why."""
 
-    facts: HostFacts
+    facts: HostBackups
     notes: Notes
     subvolumes: Mapping[str, Subvolume] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
-def look_again(pool: Pool, host: str, policy: Retention, rows: Mapping[str, str]) -> Seen:
+def look_again(pool: Pool, host: str, policy: Retention, rows: Mapping[str, str]) -> HostOnPool:
     """The host from the pool alone: notes, names, and every backup's own record. To be called under the host's lock.
 
     Raises UnreadableRecord when its notes cannot be read, OSError when the folder is none any more.
@@ -165,8 +165,8 @@ def look_again(pool: Pool, host: str, policy: Retention, rows: Mapping[str, str]
         if found:
             subvolumes[name] = found[0]
             candidates.append(_candidate(found[1], notes, base))
-    facts = HostFacts(host, candidates, policy, rows, forgotten_at(notes))
-    return Seen(facts, notes, subvolumes, unreadable)
+    facts = HostBackups(host, candidates, policy, rows, forgotten_at(notes))
+    return HostOnPool(facts, notes, subvolumes, unreadable)
 
 
 def _base_of_working(folder: Path, host: str) -> str | None:

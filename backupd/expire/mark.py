@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from backupd.expire.batch import write_many
-from backupd.expire.look import Seen, gone_names
-from backupd.expire.site import ExpirySite
+from backupd.expire.look import HostOnPool, gone_names
+from backupd.expire.site import ExpiryContext
 from backupd.repo.final_backups import point_latest
 from backupd.repo.notes_json import ASKED, Notes, read_notes
 from btrkeep.backup_states import EXPIRED
-from btrkeep.decisions.expiry_plan import HostPlan, Step
+from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan
 from btrkeep.units import format_time
 
 _AT_ONCE = 100  # hosts locked together: a tenth of a second or two, and below everybody's limit of open files
@@ -33,7 +33,7 @@ class _Batch:
     revived: list[str] = field(default_factory=list)
 
 
-def mark(site: ExpirySite, plans: Sequence[HostPlan]) -> None:
+def mark(site: ExpiryContext, plans: Sequence[HostPlan]) -> None:
     """Carries out the marks and revivals of all plans. Raises PoolUnusable."""
     for some in _batches([plan for plan in plans if plan.changes_notes]):
         if site.stopper:
@@ -60,7 +60,7 @@ def _batches(plans: Sequence[HostPlan]) -> Iterator[list[HostPlan]]:
         yield some
 
 
-def _decide(site: ExpirySite, plan: HostPlan, batch: _Batch) -> None:
+def _decide(site: ExpiryContext, plan: HostPlan, batch: _Batch) -> None:
     seen, todo = site.look_again(plan)
     notes = seen.notes
     for step in todo.mark:
@@ -76,18 +76,18 @@ def _decide(site: ExpirySite, plan: HostPlan, batch: _Batch) -> None:
         batch.notes[site.pool.host(plan.host)] = notes
 
 
-def _expired(before: Mapping[str, Any] | None, step: Step, now: datetime) -> Mapping[str, Any]:
+def _expired(before: Mapping[str, Any] | None, step: ExpiryStep, now: datetime) -> Mapping[str, Any]:
     """The note of a backup that is marked now. What somebody asked for stays as it is; only its stamp was wrong."""
     if before and before.get(ASKED):
         return {**before, "at": format_time(now)}
     return {"at": format_time(now), "why": step.why}
 
 
-def _state(seen: Seen, name: str) -> str:
+def _state(seen: HostOnPool, name: str) -> str:
     return next(one.state for one in seen.facts.candidates if one.name == name)
 
 
-def drop_stale_notes(site: ExpirySite, hosts: Sequence[str]) -> None:
+def drop_stale_notes(site: ExpiryContext, hosts: Sequence[str]) -> None:
     """Takes the notes away of what is deleted for good. Nothing depends on them: a host that is locked is left to the next run."""
     source = iter(hosts)
     while some := list(islice(source, _AT_ONCE)):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
-from backupd.expire.cleaner import Rate, TimeLeft, Watch, rate, time_left, watched
+from backupd.expire.cleaner import CleanerWatch, Rate, TimeLeft, rate, time_left, watched
 from btrkeep.errors import PoolUnusable, UsageError
 from btrkeep.pool.marker import filesystem_uuid
 from btrkeep.pool.mounts import mount_of
@@ -38,7 +38,7 @@ class Dropping:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CleanerReading:
     """One look, with what those before it tell.
 
     `held`: so many at least that the cleaner cannot have yet, as a file is open. `idle`: the cleaner has none of them in its hands;
@@ -53,7 +53,7 @@ class Seen:
     left: TimeLeft | None
 
 
-def see_btrfs(mountpoint: str) -> Path:
+def require_btrfs(mountpoint: str) -> Path:
     """The path to watch. Raises UsageError when there is no mounted btrfs."""
     if not mountpoint:
         raise UsageError("MOUNTPOINT is empty", "leave it out for the configured pool, or name a folder on a mounted btrfs")
@@ -78,17 +78,17 @@ def in_hand(drops: Sequence[Drop], before: Mapping[int, Drop], last: int | None)
     return moved[-1] if moved else next((drop for drop in drops if drop.root == last), None)
 
 
-class Watcher:
+class CleanerMonitor:
     """Watches one filesystem. Keeps nothing of it open, so that it can be unmounted."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._filesystem = self._ask(filesystem_uuid)
-        self._watch = Watch()
+        self._watch = CleanerWatch()
         self._drops: dict[int, Drop] = {}
         self._branches: tuple[int, tuple[Key, ...] | None] = (0, None)
 
-    def look(self) -> Seen:
+    def look(self) -> CleanerReading:
         """One more look. Raises PoolUnusable when there may be none, or the path is on another filesystem by now."""
         if self._ask(filesystem_uuid) != self._filesystem:
             raise PoolUnusable(f"{self.path} is on another filesystem now", "mount it again, then watch it again")
@@ -104,7 +104,7 @@ class Watcher:
         known = len(self._watch.waiting & dead.keys())  # one that is just being deleted is not in the cleaner's list yet
         self._watch = watched(self._watch, time.monotonic(), dead.keys(), drop.root if drop else None)
         dropping = self._dropping(drop) if drop else None
-        return Seen(
+        return CleanerReading(
             waiting=len(dead),
             held=max(0, known - listed - 1) if listed is not None and not read_only else 0,  # one may be in the cleaner's hands
             idle=read_only or (listed is not None and listed >= len(dead)),

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from backupd.expire.report import Deleted, Stopper
+from backupd.expire.report import Deleted, ExpiryStopper
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.orphans import Drop, dead_roots, orphan_items
 from btrkeep.pool.subvolume import commit
@@ -25,7 +25,7 @@ PATIENCE = 300.0  # seconds
 _RATE_WINDOW = 60.0
 
 
-class Queue:
+class CleanerQueue:
     """Watches the queue of the filesystem of `path`; `most` may wait.
 
     After `patience` seconds without any drop, or any progress of one, the cleaner has nothing that it can take.
@@ -94,7 +94,7 @@ class Queue:
         spent = time.monotonic() - since
         return (self.dropped - before) / spent if spent > 1 and self.dropped > before else None
 
-    def wait_for_room(self, most: int, low: int, stopper: Stopper, tick: Callable[[], None]) -> int:
+    def wait_for_room(self, most: int, low: int, stopper: ExpiryStopper, tick: Callable[[], None]) -> int:
         """How many may be deleted, once at most `low` wait. At most `most` are to wait.
 
         Those that the cleaner does not get, as a process has a file of theirs open, take their place but are not waited for. 0 when
@@ -114,7 +114,7 @@ class Queue:
         return 0
 
     def wait_until_dropped(
-        self, deleted: Mapping[int, Deleted], stopper: Stopper, tick: Callable[[], None], patience: float | None = None
+        self, deleted: Mapping[int, Deleted], stopper: ExpiryStopper, tick: Callable[[], None], patience: float | None = None
     ) -> dict[int, Standing | None]:
         """Until the cleaner is through with all of these, or stopped, or nothing has moved for `patience` seconds.
 

@@ -11,7 +11,7 @@ from btrkeep.units import counted
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ExpiryProgress:
     """How far it is. `waiting`: deleted subvolumes that are not dropped yet, anybody's; `rate`: drops per second over the last
     minute.
 
@@ -88,17 +88,17 @@ class Deleted:
     path: str
 
 
-class Watcher(Protocol):
+class ExpiryObserver(Protocol):
     """Who is told; must be quick."""
 
     def begin(self, plan: Plan) -> None: ...
-    def progress(self, now: Progress) -> None: ...
-    def batch(self, now: Progress) -> None: ...
+    def progress(self, now: ExpiryProgress) -> None: ...
+    def batch(self, now: ExpiryProgress) -> None: ...
     def notice(self, text: str) -> None: ...
     def end(self, summary: Summary) -> None: ...
 
 
-class Stopper:
+class ExpiryStopper:
     """Set by a signal, asked between all small steps. Sleeping ends within a twentieth of a second of it."""
 
     def __init__(self) -> None:

@@ -19,9 +19,9 @@ from backupd.expire.look import look, unfinished_deletions
 from backupd.expire.mark import drop_stale_notes, mark
 from backupd.expire.option import MountOption
 from backupd.expire.pace import Governor, governor
-from backupd.expire.queue import REFILL, Queue
-from backupd.expire.report import Progress, Summary, held_words, stuck_words
-from backupd.expire.site import ExpirySite
+from backupd.expire.queue import REFILL, CleanerQueue
+from backupd.expire.report import ExpiryProgress, Summary, held_words, stuck_words
+from backupd.expire.site import ExpiryContext
 from backupd.repo.reconcile import reconcile
 from btrkeep.catalogue import Catalogue, ExpiryFields
 from btrkeep.decisions.expiry_plan import Plan, make_plan, only
@@ -30,7 +30,7 @@ from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import BALANCE_LOCK, take_lock
 from btrkeep.pool.marker import MARKER
-from btrkeep.pool.reserve import see_reserve
+from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.pool.written import written_bytes
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_time
@@ -55,7 +55,7 @@ class Scope:
 EVERYTHING = Scope()
 
 
-def make_rehearsal(site: ExpirySite, forced: Forced, scope: Scope = EVERYTHING) -> Plan:
+def make_rehearsal(site: ExpiryContext, forced: Forced, scope: Scope = EVERYTHING) -> Plan:
     """What an expiry would do now, by the same looks and decisions; nothing is written, no lock is needed."""
     verdict, _ = judge_clock(site.catalogue, read_clocks(site.now), forced, rehearsal=site.pool.rehearsal)
     site.summary.clock, site.summary.stop = verdict.wait or verdict.stop, verdict.stop
@@ -66,7 +66,7 @@ def make_rehearsal(site: ExpirySite, forced: Forced, scope: Scope = EVERYTHING) 
     return plan
 
 
-def _plan(site: ExpirySite, forced: Forced, scope: Scope) -> Plan:
+def _plan(site: ExpiryContext, forced: Forced, scope: Scope) -> Plan:
     """The pool's limit is about what goes of all hosts, so it says nothing of one that is named."""
     if scope.asked:
         forced = replace(forced, pool=True, every_host=True)
@@ -77,16 +77,16 @@ def _plan(site: ExpirySite, forced: Forced, scope: Scope) -> Plan:
     return only(plan, scope.asked) if scope.asked else plan
 
 
-class Expiry:
+class ExpiryRunner:
     """One expiry; the caller holds its lock. `wait`: stay until the cleaner is through with what was deleted."""
 
-    def __init__(self, site: ExpirySite, forced: Forced, limit: int | None, *, wait: bool, scope: Scope = EVERYTHING) -> None:
+    def __init__(self, site: ExpiryContext, forced: Forced, limit: int | None, *, wait: bool, scope: Scope = EVERYTHING) -> None:
         self.site = site
         self.scope = scope
         self.forced = forced
         self.limit = limit
         self.wait = wait
-        self.queue = Queue(site.pool.path, site.config.expiry.max_orphans)
+        self.queue = CleanerQueue(site.pool.path, site.config.expiry.max_orphans)
         self.option = MountOption(site.pool, site.config.expiry.mount_option, site.watcher.notice, site.problem)
         self.deleter: Deleter | None = None
         self.paused = ""
@@ -99,7 +99,7 @@ class Expiry:
         site, summary = self.site, self.site.summary
         if done := self.option.put_back():
             site.watcher.notice(f"left by an expiry that was killed: {done}")
-        see_reserve(site.pool.path)
+        ensure_reserve(site.pool.path)
         self._begin_row()
         error: str | None = "internal error"
         try:
@@ -276,12 +276,12 @@ class Expiry:
 
     # --- what is told
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> ExpiryProgress:
         summary, rate = self.site.summary, self.queue.rate()
         deleted = summary.deleted + (self.deleter.unsettled if self.deleter else 0)
         ahead = self.queue.waiting + max(0, summary.planned - deleted)
         left = ahead / rate if rate else None
-        return Progress(deleted, summary.planned, self.queue.waiting, self.queue.most, rate, left, self.paused)
+        return ExpiryProgress(deleted, summary.planned, self.queue.waiting, self.queue.most, rate, left, self.paused)
 
     def _tick(self) -> None:
         """Tells whoever looks on, not more often than anybody can read; and rows wait a few seconds for deletions to be durable."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from backupd.expire.look import Seen, look_again, policy_of
-from backupd.expire.report import Stopper, Summary, Watcher
+from backupd.expire.look import HostOnPool, look_again, policy_of
+from backupd.expire.report import ExpiryObserver, ExpiryStopper, Summary
 from backupd.repo.reconcile import RECONCILING
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
@@ -22,16 +22,16 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class ExpirySite:
+class ExpiryContext:
     """`now` was read once: a grace that ends while this runs ends for the next one. `clock_waits`: no grace ends in this run."""
 
     config: Config
     pool: Pool
     catalogue: Catalogue
     now: datetime
-    watcher: Watcher
+    watcher: ExpiryObserver
     summary: Summary = field(default_factory=Summary)
-    stopper: Stopper = field(default_factory=Stopper)
+    stopper: ExpiryStopper = field(default_factory=ExpiryStopper)
     clock_waits: bool = False
 
     @property
@@ -53,7 +53,7 @@ class ExpirySite:
             return False
         return True
 
-    def look_again(self, plan: HostPlan) -> tuple[Seen, HostPlan]:
+    def look_again(self, plan: HostPlan) -> tuple[HostOnPool, HostPlan]:
         """The host as its lock's holder sees it, and what is still to be done by both looks."""
         seen = look_again(self.pool, plan.host, policy_of(self.config, plan.host), plan.rows)
         again = plan_host(seen.facts, self.zone, self.now, clock_waits=self.clock_waits)

@@ -14,10 +14,10 @@ from typing import Protocol
 from backupd.files import ziphead
 from backupd.files.attributes import attributes
 from backupd.files.content import data_runs, pieces
-from backupd.files.spool import Links, Packed
+from backupd.files.spool import LinkTable, Packed
 from backupd.files.tarhead import BLOCK, member, padding, sparse_member
 from backupd.files.tree import Entry, Tree, components, joined, open_plain
-from backupd.files.walking import Found, walk
+from backupd.files.walking import WalkEntry, walk
 
 SAMPLES = 20
 _RECORD = 20 * BLOCK  # tar's own blocking: what it reads from a pipe is a multiple of it
@@ -64,7 +64,7 @@ def outermost(paths: Sequence[bytes]) -> list[bytes]:
     return [path for path, names in split.items() if not any(tuple(names[:depth]) in above for depth in range(len(names)))]
 
 
-def _found(tree: Tree, paths: Sequence[bytes], base: bool) -> Iterator[tuple[Found, bytes]]:
+def _found(tree: Tree, paths: Sequence[bytes], base: bool) -> Iterator[tuple[WalkEntry, bytes]]:
     """Everything, with its name in the archive."""
     for path in outermost(paths):
         cut = len(path.rpartition(b"/")[0]) + 1 if base else 1
@@ -78,7 +78,7 @@ def _found(tree: Tree, paths: Sequence[bytes], base: bool) -> Iterator[tuple[Fou
 
 def _tar(tree: Tree, paths: Sequence[bytes], out: Out, base: bool) -> Archived:
     done, counted = Archived(), _Counted(out)
-    with closing(Links()) as links:
+    with closing(LinkTable()) as links:
         for found, name in _found(tree, paths, base):
             if found.entry.kind == "socket":
                 done.leave_out(found.entry.path, "a tar holds no sockets; the program that listens makes it again")
@@ -91,7 +91,7 @@ def _tar(tree: Tree, paths: Sequence[bytes], out: Out, base: bool) -> Archived:
     return done
 
 
-def _tar_member(found: Found, name: bytes, links: Links, out: Out) -> None:
+def _tar_member(found: WalkEntry, name: bytes, links: LinkTable, out: Out) -> None:
     entry = found.entry
     if entry.links > 1 and entry.kind != "folder" and (before := links.seen(entry.inode, entry.links, name)) is not None:
         out.write(member(entry, name, {}, link=before))
@@ -144,7 +144,7 @@ def _zip(tree: Tree, paths: Sequence[bytes], out: Out, base: bool) -> Archived:
     return done
 
 
-def _zip_member(found: Found, name: bytes, out: _Counted) -> bytes:
+def _zip_member(found: WalkEntry, name: bytes, out: _Counted) -> bytes:
     """Writes it; gives its record for the index."""
     entry, one, offset = found.entry, ziphead.member(found.entry, name), out.size
     if one.packed:
@@ -158,7 +158,7 @@ def _zip_member(found: Found, name: bytes, out: _Counted) -> bytes:
     return ziphead.record(one, sizes, offset)
 
 
-def _zip_file(found: Found, out: _Counted) -> ziphead.Sizes:
+def _zip_file(found: WalkEntry, out: _Counted) -> ziphead.Sizes:
     """The data of a plain file, deflated."""
     crc, begun, packer = 0, out.size, zlib.compressobj(wbits=-zlib.MAX_WBITS)
     with os.fdopen(open_plain(found.name, found.folder), "rb", 0) as file:

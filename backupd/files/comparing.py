@@ -25,7 +25,7 @@ _LINES = 5_000  # of each, for the time that a comparison may take
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PathDifference:
     """One path that differs. `what`: added, removed, changed, or kind: it is something else now, a folder instead of a file.
 
     `fields`, of a changed one: size, mtime, mode, owner, target, device, xattrs (ACLs are among them), content. The time of a
@@ -50,7 +50,7 @@ def compare(
     content: bool = False,
     progress: Callable[[bytes], None] = lambda _path: None,
     pulse: Pulse = steady,
-) -> Iterator[Difference]:
+) -> Iterator[PathDifference]:
     """What differs at `path` and below, each folder before what is in it. What is below one that is only on one side comes too.
 
     Data count as the same when size and time are, as for rsync. With `content` they are read, unless that is not needed to know.
@@ -91,7 +91,7 @@ class _Merge:
     progress: Callable[[bytes], None]
     pulse: Pulse
 
-    def run(self) -> Iterator[Difference]:
+    def run(self) -> Iterator[PathDifference]:
         levels = [_merged(names_in(self.left.fd), names_in(self.right.fd))]
         while levels:
             pair = next(levels[-1], None)
@@ -133,7 +133,7 @@ def _merged(left: Iterator[bytes], right: Iterator[bytes]) -> Iterator[tuple[byt
             one, two = next(left, None), next(right, None)
 
 
-def _all_below(tree: Tree, entry: Entry | None, what: str, pulse: Pulse) -> Iterator[Difference]:
+def _all_below(tree: Tree, entry: Entry | None, what: str, pulse: Pulse) -> Iterator[PathDifference]:
     """All that is in a folder that only one side has, without the folder."""
     if entry is None or entry.kind != "folder":
         return
@@ -141,7 +141,7 @@ def _all_below(tree: Tree, entry: Entry | None, what: str, pulse: Pulse) -> Iter
     next(below)
     for one in below:
         pulse()
-        yield Difference(one.path, what, one if what == REMOVED else None, one if what == ADDED else None)
+        yield PathDifference(one.path, what, one if what == REMOVED else None, one if what == ADDED else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +153,15 @@ class _Side:
     at: tuple[int, bytes] | None
 
 
-def _pair(before: _Side, after: _Side, content: bool, pulse: Pulse) -> Iterator[Difference]:
+def _pair(before: _Side, after: _Side, content: bool, pulse: Pulse) -> Iterator[PathDifference]:
     first, second = before.entry, after.entry
     if first is None or second is None:
         if entry := first or second:
-            yield Difference(entry.path, REMOVED if first else ADDED, first, second)
+            yield PathDifference(entry.path, REMOVED if first else ADDED, first, second)
     elif first.kind != second.kind:
-        yield Difference(first.path, KIND, first, second, ("kind",))
+        yield PathDifference(first.path, KIND, first, second, ("kind",))
     elif not untouched(first, second) and (fields := _fields(before, first, after, second, content, pulse)):
-        yield Difference(first.path, CHANGED, first, second, fields)
+        yield PathDifference(first.path, CHANGED, first, second, fields)
 
 
 def _fields(before: _Side, first: Entry, after: _Side, second: Entry, content: bool, pulse: Pulse) -> tuple[str, ...]:
@@ -210,7 +210,7 @@ def _lines(tree: Tree, entry: Entry, limit: int) -> list[str]:
 
 
 @dataclass(slots=True)
-class Sum:
+class DifferenceTotals:
     """How much differs: names, and bytes of plain files. `changed_bytes` are what the changed ones have now."""
 
     added: int = 0
@@ -220,7 +220,7 @@ class Sum:
     removed_bytes: int = 0
     changed_bytes: int = 0
 
-    def take(self, one: Difference) -> None:
+    def take(self, one: PathDifference) -> None:
         """Counts one more. What became another kind is counted as changed."""
         before = one.before.size if one.before and one.before.kind == "file" else 0
         after = one.after.size if one.after and one.after.kind == "file" else 0

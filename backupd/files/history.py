@@ -52,7 +52,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class Absence:
     """The path had been there, and was not. `came_back`: the backup in which it was there again, None when it never was."""
 
     first: str
@@ -66,7 +66,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PathInBackup:
     """What one backup says of the path: `found` is one of FOUND, `version` the number of the version in `History.versions`."""
 
     name: str
@@ -77,14 +77,14 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class PathHistory:
     """All versions of a path, oldest first, the times when it was gone, and what each backup says, oldest first."""
 
     path: bytes
     by_content: bool
     versions: tuple[Version, ...]
-    gone: tuple[Gone, ...]
-    backups: tuple[Seen, ...]
+    gone: tuple[Absence, ...]
+    backups: tuple[PathInBackup, ...]
     stopped: bool = False
     """Whether time was over before all backups had been looked at: those after the last one here."""
 

@@ -3,9 +3,9 @@
 import os
 from typing import Any
 
-from backupd.files.comparing import Difference, Sum
-from backupd.files.history import Gone, History, Version
-from backupd.files.which import Restorable
+from backupd.files.backup_selector import Restorable
+from backupd.files.comparing import DifferenceTotals, PathDifference
+from backupd.files.history import Absence, PathHistory, Version
 from backupd.files.words import entry_object
 from btrkeep.units import format_time
 
@@ -15,7 +15,7 @@ def backup_object(backup: Restorable) -> dict[str, Any]:
     return {"name": backup.name, "state": backup.state, "started": format_time(backup.started)}
 
 
-def history_object(host: str, history: History) -> dict[str, Any]:
+def history_object(host: str, history: PathHistory) -> dict[str, Any]:
     """The history of a path."""
     return {
         "host": host,
@@ -49,7 +49,7 @@ def _version(one: Version) -> dict[str, Any]:
     }
 
 
-def _gone(one: Gone) -> dict[str, Any]:
+def _gone(one: Absence) -> dict[str, Any]:
     return {
         "first": one.first,
         "last": one.last,
@@ -61,7 +61,7 @@ def _gone(one: Gone) -> dict[str, Any]:
     }
 
 
-def difference_object(one: Difference) -> dict[str, Any]:
+def difference_object(one: PathDifference) -> dict[str, Any]:
     """One difference."""
     return {
         "path": os.fsdecode(one.path),
@@ -72,7 +72,7 @@ def difference_object(one: Difference) -> dict[str, Any]:
     }
 
 
-def sum_object(total: Sum) -> dict[str, int]:
+def sum_object(total: DifferenceTotals) -> dict[str, int]:
     """How much differs."""
     return {
         "added": total.added,

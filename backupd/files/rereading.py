@@ -16,7 +16,7 @@ from btrkeep.pool.marker import filesystem_of
 _NOTHING = bytes(PIECE)
 
 
-class Comparison:
+class FileComparer:
     """Compares files of a backup with those at their places. `read` counts the bytes that were read on both sides.
 
     `reflinks`: the destination is on the pool's btrfs. What is mounted below may not be: there equal places on disk mean nothing.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backupd.files.deciding import ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
+from backupd.files.conflict_policy import ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
 from backupd.files.tree import Entry
 
 SAMPLES = 20
@@ -13,7 +13,7 @@ STEPS = (NEW, SAME, ENTERED, OVERWRITTEN, KEPT, REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RestoreRequest:
     """What somebody wants back. `overwrite`: None refuses, or one of deciding.OVERWRITE. `parents`: keep whole paths.
 
     `content`: read what was written once more, and compare it. `spared`: folders beneath `to` to which and in which
@@ -32,7 +32,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Count:
+class RestoreCount:
     """How many names, the bytes of those that are files, and up to SAMPLES of their places with a reason each."""
 
     number: int = 0
@@ -53,9 +53,9 @@ class Withheld:
     that give power, capabilities above all.
     """
 
-    devices: Count = field(default_factory=Count)
-    setuid: Count = field(default_factory=Count)
-    capabilities: Count = field(default_factory=Count)
+    devices: RestoreCount = field(default_factory=RestoreCount)
+    setuid: RestoreCount = field(default_factory=RestoreCount)
+    capabilities: RestoreCount = field(default_factory=RestoreCount)
 
     @property
     def number(self) -> int:
@@ -64,14 +64,14 @@ class Withheld:
 
 
 @dataclass(slots=True)
-class Preview:
+class RestorePreview:
     """What a restore would do. `counts` by deciding's words, folders that are there (ENTERED) among them. Sizes are bytes.
 
     `free` and `needed` are None where they cannot be known: on another machine.
     """
 
     to: str
-    counts: dict[str, Count] = field(default_factory=lambda: {what: Count() for what in STEPS})
+    counts: dict[str, RestoreCount] = field(default_factory=lambda: {what: RestoreCount() for what in STEPS})
     files: int = 0
     folders: int = 0
     others: int = 0
@@ -100,7 +100,7 @@ class Preview:
 
 
 @dataclass(slots=True)
-class Progress:
+class RestoreProgress:
     """How far a restore is: `files` of `all_files`, `size` of `all_size` bytes.
 
     `phase`: looking, writing, syncing (what was written goes to the disk) or comparing.
@@ -126,9 +126,9 @@ class Restored:
     the backup. `compared` counts bytes that were read on both sides.
     """
 
-    counts: dict[str, Count] = field(default_factory=lambda: {what: Count() for what in STEPS})
-    problems: Count = field(default_factory=Count)
-    differences: Count = field(default_factory=Count)
+    counts: dict[str, RestoreCount] = field(default_factory=lambda: {what: RestoreCount() for what in STEPS})
+    problems: RestoreCount = field(default_factory=RestoreCount)
+    differences: RestoreCount = field(default_factory=RestoreCount)
     reflinked: int = 0
     copied: int = 0
     compared: int = 0
@@ -141,9 +141,9 @@ class Restored:
         return not self.problems.number and not self.differences.number
 
 
-class Stopped(Exception):
+class RestoreStopped(Exception):
     """Somebody asked for an end."""
 
 
-Tell = Callable[[Progress], None]
-"""Called again and again while something happens; may raise Stopped."""
+Tell = Callable[[RestoreProgress], None]
+"""Called again and again while something happens; may raise RestoreStopped."""

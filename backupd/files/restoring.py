@@ -11,11 +11,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from backupd.files.attributes import attributes
-from backupd.files.deciding import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, Links, Step, decide, differing
+from backupd.files.conflict_policy import (
+    ALL,
+    ENTERED,
+    KEPT,
+    NEW,
+    OVERWRITTEN,
+    REFUSED,
+    SAME,
+    LinkPlacer,
+    RestoreStep,
+    decide,
+    differing,
+)
 from backupd.files.destination import Destination
 from backupd.files.placing import Visit, place_path, placed, visits
-from backupd.files.rereading import Comparison
-from backupd.files.restoration import Preview, Progress, Request, Restored, Tell, Withheld
+from backupd.files.rereading import FileComparer
+from backupd.files.restoration import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell, Withheld
 from backupd.files.tree import Entry, Tree
 from backupd.files.walking import Unreadable
 from backupd.files.walls import Walls
@@ -34,27 +46,27 @@ class Looker:
     read then, and hold the same.
     """
 
-    def __init__(self, to: Destination, overwrite: str | None, content: Comparison | None = None) -> None:
+    def __init__(self, to: Destination, overwrite: str | None, content: FileComparer | None = None) -> None:
         self.to = to
         self.overwrite = overwrite
         self.content = content
-        self.links = Links()
+        self.links = LinkPlacer()
         self.proven: set[int] = set()
 
-    def step(self, visit: Visit) -> tuple[Step, Entry | None]:
+    def step(self, visit: Visit) -> tuple[RestoreStep, Entry | None]:
         """What to do with a name, and what is in its place now."""
         try:
             there = self.to.look(visit.place)
             if there and self.to.spares(there):
-                return Step(KEPT, "it is the pool, or the catalogue's folder"), there
+                return RestoreStep(KEPT, "it is the pool, or the catalogue's folder"), there
             if self.to.outside(visit.place):
                 on_the_way = there and there.kind == visit.entry.kind == "folder"
-                return Step(KEPT if on_the_way else REFUSED, "it is outside of what may be restored into"), there
+                return RestoreStep(KEPT if on_the_way else REFUSED, "it is outside of what may be restored into"), there
             if there and there.kind == visit.entry.kind == "folder":
                 self.to.enter(visit.place)  # for what is mounted there may not be written to
             differs = self.differs(visit, there) if there else ()
         except OSError as error:
-            return Step(REFUSED, error.strerror or str(error)), None
+            return RestoreStep(REFUSED, error.strerror or str(error)), None
         return decide(visit.entry, there, differs, self.overwrite), there
 
     def differs(self, visit: Visit, there: Entry) -> Sequence[str]:
@@ -90,13 +102,15 @@ class Looker:
         }
 
 
-def preview(tree: Tree, request: Request, reflinks: bool, tell: Tell = lambda _: None, *, content: bool = True) -> Preview:
+def preview(
+    tree: Tree, request: RestoreRequest, reflinks: bool, tell: Tell = lambda _: None, *, content: bool = True
+) -> RestorePreview:
     """What the request would do; nothing is changed. `reflinks`: the destination is on the pool's own btrfs.
 
     Without `content` a file that only differs in that counts as the same. The restore itself compares it before it passes it over.
     Raises UsageError for places that collide, OperatorError when the backup cannot be read.
     """
-    found, progress = Preview(str(request.to), reflinks=reflinks), Progress()
+    found, progress = RestorePreview(str(request.to), reflinks=reflinks), RestoreProgress()
 
     def read(size: int) -> None:
         progress.size += size
@@ -104,7 +118,7 @@ def preview(tree: Tree, request: Request, reflinks: bool, tell: Tell = lambda _:
 
     with _reaching(request.to), _destination(request, make=False) as to:
         compares = content and request.overwrite == ALL
-        looker = Looker(to, request.overwrite, Comparison(to, reflinks, read) if compares else None)
+        looker = Looker(to, request.overwrite, FileComparer(to, reflinks, read) if compares else None)
         needed = largest = 0
         for visit in _read(tree, request, found.withheld):
             if visit.left:
@@ -127,7 +141,9 @@ def preview(tree: Tree, request: Request, reflinks: bool, tell: Tell = lambda _:
     return found
 
 
-def _read(tree: Tree, request: Request, withheld: Withheld, unreadable: Unreadable = lambda _path, _error: None) -> Iterator[Visit]:
+def _read(
+    tree: Tree, request: RestoreRequest, withheld: Withheld, unreadable: Unreadable = lambda _path, _error: None
+) -> Iterator[Visit]:
     """What is to be restored; what is not, because nobody asked for it, is counted in `withheld`."""
     found = visits(tree, placed(request.paths, request.parents), unreadable)
     try:
@@ -139,7 +155,7 @@ def _read(tree: Tree, request: Request, withheld: Withheld, unreadable: Unreadab
         ) from error
 
 
-def _destination(request: Request, *, make: bool) -> Destination:
+def _destination(request: RestoreRequest, *, make: bool) -> Destination:
     walls = Walls(request.only_below) if request.only_below else None
     return Destination(request.to, make=make, spared=request.spared, walls=walls)
 
@@ -163,7 +179,7 @@ def _sync(to: Destination) -> None:
         raise OperatorError(f"{printable(str(error.filename))}: {error.strerror}", hint) from error
 
 
-def see_possible(found: Preview) -> None:
+def require_possible(found: RestorePreview) -> None:
     """Raises OperatorError when the request would overwrite without leave, or when there is not enough room."""
     refused = found.counts[REFUSED]
     if refused.number:
@@ -183,12 +199,12 @@ def see_possible(found: Preview) -> None:
 class Restore:
     """One restore, as it goes on."""
 
-    def __init__(self, tree: Tree, request: Request, found: Preview, tell: Tell = lambda _: None) -> None:
+    def __init__(self, tree: Tree, request: RestoreRequest, found: RestorePreview, tell: Tell = lambda _: None) -> None:
         self.tree = tree
         self.request = request
         self.found = found
         self.roots = placed(request.paths, request.parents)
-        self.progress = Progress()
+        self.progress = RestoreProgress()
         self.result = Restored()
         self.left_alone: set[int] = set()
         self._proven: set[int] = set()
@@ -228,9 +244,9 @@ class Restore:
             self.result.reflinked, self.result.copied = writer.reflinked, writer.copied
         self.result.compared = looker.content.read if looker.content else 0
 
-    def _content(self, to: Destination) -> Comparison | None:
+    def _content(self, to: Destination) -> FileComparer | None:
         """With ALL a file is overwritten also when nothing but its content differs; else the comparison afterwards names it."""
-        return Comparison(to, self.found.reflinks, self._moved) if self.request.overwrite == ALL else None
+        return FileComparer(to, self.found.reflinks, self._moved) if self.request.overwrite == ALL else None
 
     def _visit(self, visit: Visit, looker: Looker, writer: Writer) -> None:
         self.progress.files += 1
@@ -254,7 +270,7 @@ class Restore:
             self._folders.append(step.what)
         self.result.counts[step.what].add(self.progress.place, step.why, size)
 
-    def _make(self, visit: Visit, there: Entry | None, links: Links, writer: Writer) -> None:
+    def _make(self, visit: Visit, there: Entry | None, links: LinkPlacer, writer: Writer) -> None:
         if first := links.first(visit.entry):
             writer.link(first[0], first[1], visit.place, there)
             links.placed(visit.entry, visit.place, first[1])
@@ -328,7 +344,7 @@ class Restore:
     def _compare(self, to: Destination) -> None:
         self.progress.turn_to("comparing", self.found.names, self.found.size if self.request.content else 0)
         looker = Looker(to, None)
-        comparison = Comparison(to, self.found.reflinks, self._moved)
+        comparison = FileComparer(to, self.found.reflinks, self._moved)
         for visit in _read(self.tree, self.request, Withheld()):
             if visit.left or hash(visit.place) in self.left_alone:
                 continue
@@ -338,7 +354,7 @@ class Restore:
                 self.result.differences.add(self.progress.place, "differs: " + ", ".join(differs))
         self.result.compared += comparison.read
 
-    def _differs(self, visit: Visit, looker: Looker, comparison: Comparison) -> Sequence[str]:
+    def _differs(self, visit: Visit, looker: Looker, comparison: FileComparer) -> Sequence[str]:
         try:
             there = looker.to.look(visit.place)
             if there is None:

@@ -58,7 +58,7 @@ class Packed:
         self._file.write(packed)
 
 
-class Links:
+class LinkTable:
     """Which name of a file with several came first. A file is forgotten with the last of its names."""
 
     def __init__(self) -> None:

@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backupd.files.archive import outermost
-from backupd.files.deciding import ALL, ENTERED, KEPT, NEVER, NEW, OLDER, OVERWRITTEN, REFUSED, SAME
-from backupd.files.restoration import Preview, Progress, Restored, Stopped, Tell
+from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEVER, NEW, OLDER, OVERWRITTEN, REFUSED, SAME
+from backupd.files.restoration import Restored, RestorePreview, RestoreProgress, RestoreStopped, Tell
 from backupd.files.target import Target
 from backupd.files.tree import Tree, components
 from backupd.files.walking import walk
 from backupd.rsync.giving import ABOVE_STAYS, CONTENT, EXACT, LOOK, NEWER_STAYS, ONLY_NEW, Item, giving_command, parse_item
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import LONGEST_REST, Output
-from backupd.rsync.process import Watch
+from backupd.rsync.process import StallWatch
 from btrkeep.config import SshSettings
-from btrkeep.decisions.rsync_meaning import Kind, meaning
+from btrkeep.decisions.rsync_meaning import ExitKind, meaning
 from btrkeep.errors import OperatorError
 from btrkeep.process.group import Group
 from btrkeep.process.proc import become_reaper
@@ -84,7 +84,7 @@ class Giving:
         self.whole = parents or target.original
         self._above = _above(paths) if self.whole else frozenset()
         self.content = content
-        self.progress = Progress()
+        self.progress = RestoreProgress()
         self._tell = tell
         self._kept: set[int] = set()
         self._other_content: set[int] = set()
@@ -98,7 +98,7 @@ class Giving:
         target, all_options = self.target, (*stays, *self._exact, *options)
         return giving_command(target.host, self.ssh, self.data, self.paths, target.folder, self.whole, all_options)
 
-    def preview(self, *, content: bool = True) -> Preview:
+    def preview(self, *, content: bool = True) -> RestorePreview:
         """What would happen. Without `content` a file that only differs in that counts as the same; `run` finds it.
 
         Takes no longer than the host's deadline: it may be asked for by people who may restore nothing.
@@ -110,8 +110,8 @@ class Giving:
         finally:
             self._end = math.inf
 
-    def _preview(self, content: bool) -> Preview:
-        found, new, newer = Preview(str(self.target)), set[int](), set[int]()
+    def _preview(self, content: bool) -> RestorePreview:
+        found, new, newer = RestorePreview(str(self.target)), set[int](), set[int]()
         looks = [self._run((*LOOK, *ONLY_NEW), lambda item: new.add(hash(item.name)), above=True)]
         if self.overwrite == OLDER:
             looks.append(self._run((*LOOK, *NEWER_STAYS), lambda item: newer.add(hash(item.name)), above=True))
@@ -128,7 +128,7 @@ class Giving:
         found.counts[SAME].number = max(0, total - mentioned)
         return found
 
-    def _judge(self, item: Item, found: Preview, new: set[int], older: set[int]) -> None:
+    def _judge(self, item: Item, found: RestorePreview, new: set[int], older: set[int]) -> None:
         """`new` and `older` hold what rsync would write with --ignore-existing, and with --update."""
         what, why = NEW, ""
         if item.name in self._above and (not item.new or hash(item.name) in new):
@@ -155,7 +155,7 @@ class Giving:
             return OVERWRITTEN if hash(item.name) in older else KEPT
         return {ALL: OVERWRITTEN, NEVER: KEPT}.get(self.overwrite or "", REFUSED)
 
-    def run(self, found: Preview) -> Restored:
+    def run(self, found: RestorePreview) -> Restored:
         """Writes, and compares. Raises OperatorError, and what `tell` raises."""
         begun, result = time.monotonic(), Restored()
         result.counts = {**found.counts, REFUSED: result.counts[REFUSED]}
@@ -197,7 +197,7 @@ class Giving:
         """One rsync to its end. It may have left names out: then its exit status is not 0. Raises OperatorError for all else."""
         become_reaper()  # an ssh that outlives its rsync would else be waited for until somebody else buries it
         # While a host reads a file for its checksum nothing moves, and nothing is to be seen of it here.
-        watch = Watch(math.inf if set(CONTENT) <= set(options) else self.target.host.stall)
+        watch = StallWatch(math.inf if set(CONTENT) <= set(options) else self.target.host.stall)
         names = self._allowed()
         try:
             ended = asyncio.run(_run(self.command(*options, above=above), take, self._moved, watch, _Allowance(names)))
@@ -208,7 +208,7 @@ class Giving:
         if self._exact and any(_RRSYNC_KNOWS_NOT in line for line in ended.messages.last):
             self._exact = ()
             return self._run(options, take, above=above)
-        if meaning(ended.exit_code).kind is Kind.FINISHED:
+        if meaning(ended.exit_code).kind is ExitKind.FINISHED:
             return ended
         raise self._failed(ended)
 
@@ -290,9 +290,9 @@ class _Allowance:
 
 
 async def _run(
-    command: Sequence[str], take: Callable[[Item], None], moved: Callable[[Output], None], watch: Watch, allowance: _Allowance
+    command: Sequence[str], take: Callable[[Item], None], moved: Callable[[Output], None], watch: StallWatch, allowance: _Allowance
 ) -> _Ended:
-    """Runs one rsync; when `moved` raises Stopped or _Beyond, which it may at any call, rsync is ended before that goes on.
+    """Runs one rsync; when `moved` raises RestoreStopped or _Beyond, which it may at any call, rsync is ended before that goes on.
 
     Raises _Beyond also when nothing moves any more, and when more is printed than is allowed.
     """
@@ -317,7 +317,7 @@ async def _run(
             moved(reader.output)
             if beyond:
                 break
-    except (Stopped, _Beyond, asyncio.CancelledError):
+    except (RestoreStopped, _Beyond, asyncio.CancelledError):
         await _end(group, waiting)
         raise
     finally:

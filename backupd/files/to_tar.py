@@ -8,7 +8,7 @@ from pathlib import Path
 
 from backupd.files.archive import Archived, Out, write_archive
 from backupd.files.destination import PREFIX, Occupied, put
-from backupd.files.restoration import Progress, Tell
+from backupd.files.restoration import RestoreProgress, Tell
 from backupd.files.tree import Entry, Tree, entry_of
 from backupd.files.walking import walk
 from backupd.files.writing import take_away
@@ -23,7 +23,7 @@ class Watched:
     def __init__(self, out: Out, tell: Tell) -> None:
         self._out = out
         self._tell = tell
-        self._progress = Progress("writing")
+        self._progress = RestoreProgress("writing")
 
     def write(self, data: bytes, /) -> None:
         """Passes it on."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from backupd.files.attributes import attributes
+from backupd.files.backup_selector import Restorable
 from backupd.files.history import (
     LEFT_OUT,
     LINKED,
@@ -25,23 +26,22 @@ from backupd.files.history import (
     THERE,
     UNFINISHED,
     UNREADABLE,
-    Gone,
-    History,
-    Seen,
+    Absence,
+    PathHistory,
+    PathInBackup,
     Version,
     changed_fields,
     has_data,
     key_of,
 )
-from backupd.files.near import deepest
 from backupd.files.sameness import Enough, Pulse, same_data, sha256, steady, untouched
+from backupd.files.suggestions import deepest
 from backupd.files.tree import Entry, Tree, components
 from backupd.files.walking import parent_of
-from backupd.files.which import Restorable
-from backupd.repo.backup_json import Outcome
+from backupd.repo.backup_json import PathOutcome
 from btrkeep.backup_states import COMPLETE
 
-__all__ = ["Gone", "History", "Seen", "Version", "versions"]
+__all__ = ["Absence", "PathHistory", "PathInBackup", "Version", "versions"]
 
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EXDEV}
 
@@ -186,7 +186,7 @@ def versions(
     by_content: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
     pulse: Pulse = steady,
-) -> History:
+) -> PathHistory:
     """The history of `path` over those backups of one host, in whatever order they come.
 
     A backup that is deleted meanwhile is passed over. `progress` is told how many backups are done, and of how many. With Enough
@@ -238,7 +238,7 @@ def absence(backup: Restorable, path: bytes) -> str:
     if sources and not covering:
         return LEFT_OUT
     done = [backup.record.path(source.decode("utf-8", "surrogateescape")) for source in covering]
-    looked_through = (None, Outcome.COMPLETE, Outcome.SUSPECT)
+    looked_through = (None, PathOutcome.COMPLETE, PathOutcome.SUSPECT)
     return MISSING if all((one and one.outcome) in looked_through for one in done) else UNFINISHED
 
 
@@ -246,18 +246,18 @@ def _is_within(path: bytes, source: bytes) -> bool:
     return path == source or path.startswith(source.rstrip(b"/") + b"/")
 
 
-def _history(path: bytes, by_content: bool, kept: list[_Kept], seen: list[tuple[Restorable, str, int | None]]) -> History:
+def _history(path: bytes, by_content: bool, kept: list[_Kept], seen: list[tuple[Restorable, str, int | None]]) -> PathHistory:
     gone = list(_gone(kept, seen))
-    return History(
+    return PathHistory(
         path,
         by_content,
         tuple(_version(one) for one in kept),
         tuple(gone),
-        tuple(Seen(backup.name, backup.started, backup.state, found, version) for backup, found, version in seen),
+        tuple(PathInBackup(backup.name, backup.started, backup.state, found, version) for backup, found, version in seen),
     )
 
 
-def _gone(kept: list[_Kept], seen: list[tuple[Restorable, str, int | None]]) -> Iterable[Gone]:
+def _gone(kept: list[_Kept], seen: list[tuple[Restorable, str, int | None]]) -> Iterable[Absence]:
     """The spans in which the path was missing after it had been there. What says nothing of it neither begins nor ends one."""
     current: _Kept | None = None
     span: list[Restorable] = []
@@ -275,8 +275,8 @@ def _gone(kept: list[_Kept], seen: list[tuple[Restorable, str, int | None]]) -> 
         yield _span(span, None)
 
 
-def _span(span: Sequence[Restorable], after: Restorable | None) -> Gone:
-    return Gone(
+def _span(span: Sequence[Restorable], after: Restorable | None) -> Absence:
+    return Absence(
         first=span[0].name,
         since=span[0].started,
         last=span[-1].name,

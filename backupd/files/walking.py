@@ -13,7 +13,7 @@ HERE = b"."
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WalkEntry:
     """An entry with an open descriptor of the folder that it is in, until the next one is asked for; `name` is its name there.
 
     With `left` all below this folder was given already: each folder comes twice.
@@ -25,7 +25,7 @@ class Found:
     left: bool = False
 
 
-def walk(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Iterator[Found]:
+def walk(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Iterator[WalkEntry]:
     """The entry at `path` and all below it, a folder before what is in it and once more after that; names in the order of bytes.
 
     What is mounted in the backup is given, but not entered. Memory: some thousand names of a folder on each level, whatever the
@@ -34,13 +34,13 @@ def walk(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Itera
     """
     with parent_of(tree, path) as (above, name):
         first = look(above, name, joined(components(path)))
-        yield Found(first, above, name)
+        yield WalkEntry(first, above, name)
         if first.kind == "folder":
             yield from _below(tree, first, unreadable)
-            yield Found(first, above, name, left=True)
+            yield WalkEntry(first, above, name, left=True)
 
 
-def _below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> Iterator[Found]:
+def _below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> Iterator[WalkEntry]:
     with ExitStack() as stack:
         try:
             down = stack.enter_context(Descent(tree, first.path))
@@ -53,12 +53,12 @@ def _below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> Iterator[
             if name is not None:
                 if (entry := _look(down, name, unreadable)) is None:
                     continue
-                yield Found(entry, down.fd, name)
+                yield WalkEntry(entry, down.fd, name)
                 if entry.kind != "folder":
                     continue
                 names = _enter(down, name, unreadable) if tree.owns(entry.device) else None
                 if names is None:
-                    yield Found(entry, down.fd, name, left=True)
+                    yield WalkEntry(entry, down.fd, name, left=True)
                 else:
                     levels.append(names)
                     entered.append(entry)
@@ -66,7 +66,7 @@ def _below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> Iterator[
             levels.pop()
             down.leave()
             if entered:
-                yield Found(entered[-1], down.fd, entered.pop().name, left=True)
+                yield WalkEntry(entered[-1], down.fd, entered.pop().name, left=True)
 
 
 def _look(down: Descent, name: bytes, unreadable: Unreadable | None) -> Entry | None:

@@ -21,7 +21,7 @@ _UNIX = 3 << 8
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ZipMember:
     """One name. `name` is as it stands in the zip; with `packed` its data are deflated, and its sizes stand after them."""
 
     entry: Entry
@@ -43,15 +43,15 @@ class Sizes:
     size: int = 0
 
 
-def member(entry: Entry, name: bytes) -> Member:
+def member(entry: Entry, name: bytes) -> ZipMember:
     """The member for an entry. Raises OSError for a path that is too long for a zip."""
     shown = zip_name(name).encode() + (b"/" if entry.kind == "folder" else b"")
     if len(shown) > _LONGEST:
         raise OSError(errno.ENAMETOOLONG, "a path is too long for a zip")
-    return Member(entry, shown, entry.kind == "file" and entry.size > 0)
+    return ZipMember(entry, shown, entry.kind == "file" and entry.size > 0)
 
 
-def header(one: Member, sizes: Sizes) -> bytes:
+def header(one: ZipMember, sizes: Sizes) -> bytes:
     """Before the data. `sizes` are not known yet of those that are packed."""
     extra = _extra(one.entry)
     shown = sizes
@@ -61,12 +61,12 @@ def header(one: Member, sizes: Sizes) -> bytes:
     return struct.pack("<IHHHHHIIIHH", *words, len(one.name), len(extra)) + one.name + extra
 
 
-def trailer(one: Member, sizes: Sizes) -> bytes:
+def trailer(one: ZipMember, sizes: Sizes) -> bytes:
     """After packed data."""
     return struct.pack("<IIQQ" if one.large else "<IIII", 0x08074B50, sizes.crc, sizes.packed, sizes.size)
 
 
-def record(one: Member, sizes: Sizes, offset: int) -> bytes:
+def record(one: ZipMember, sizes: Sizes, offset: int) -> bytes:
     """In the index: `offset` is where the header stands."""
     wide = [value for value in (sizes.size, sizes.packed, offset) if value >= _FULL]
     extra = (struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b"") + _extra(one.entry)
@@ -99,7 +99,7 @@ def _version(wide: bool) -> int:
     return 45 if wide else 20
 
 
-def _how(one: Member) -> tuple[int, int]:
+def _how(one: ZipMember) -> tuple[int, int]:
     """Flags and method."""
     return (0 if one.name.isascii() else _UTF8) | (_SIZES_AFTER if one.packed else 0), _DEFLATED if one.packed else _STORED
 

@@ -24,9 +24,9 @@ from btrkeep.catalogue import (
 )
 from btrkeep.config import Config
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.findings import Verdict
+from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus, host_status
-from btrkeep.decisions.pool_health import Limits, PoolFacts, judge
+from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
 from btrkeep.pool.marker import open_pool
@@ -68,7 +68,7 @@ class PoolNumbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StatusReport:
     """What `look` found. Without `numbers` the pool could not be looked at."""
 
     config: Config
@@ -102,18 +102,18 @@ class Seen:
         return self.pool.room
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> PoolVerdict:
         """What is wrong with the pool."""
-        return judge(self.pool, Limits.of(self.config))
+        return judge(self.pool, HealthLimits.of(self.config))
 
 
-def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> Seen:
+def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> StatusReport:
     """What there is. Numbers of the pool are those of the newest sample; with `live`, or without a recent one, of this moment.
 
     Raises OperatorError when the catalogue cannot be read.
     """
     facts = catalogue.host_facts(latest(now))
-    seen = Seen(
+    seen = StatusReport(
         config=config,
         now=now,
         hosts=tuple(host_status(host, facts.get(host.name), config.pool.zone, now) for host in config.hosts.values()),
@@ -140,7 +140,7 @@ def _has_ended(job: Expiry | Balance) -> bool:
     return job.finished is not None or start_time(job.pid) != job.pid_started
 
 
-def _with_pool(seen: Seen, catalogue: Catalogue, *, live: bool) -> Seen:
+def _with_pool(seen: StatusReport, catalogue: Catalogue, *, live: bool) -> StatusReport:
     """With what only the pool, or only its UUID, can tell. Raises PoolUnusable, OSError."""
     pool = open_pool(seen.config.pool.path)
     sample = None if live else catalogue.newest_sample(pool.filesystem)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from btrkeep.config.keys import HOST, LEGAL, RETENTION, WITHIN, Key
-from btrkeep.config.problems import Refused, RefusedItems, nearest
+from btrkeep.config.keys import HOST, LEGAL, RETENTION, WITHIN, ConfigKey
+from btrkeep.config.problems import InvalidValue, RefusedItems, nearest
 from btrkeep.errors import UsageError
 
-KEYS: Mapping[str, Key] = LEGAL[HOST] | {
+KEYS: Mapping[str, ConfigKey] = LEGAL[HOST] | {
     f"{section}.{name}": key for section in WITHIN[HOST] for name, key in LEGAL[section].items()
 }
 """Every key of a host: paths, window, retention.daily."""
@@ -23,37 +23,37 @@ def assigned(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, Any]:
         name, equals, text = word.partition("=")
         if not equals:
             raise UsageError(f"{word!r} is no KEY=VALUE", "such as port=2222, or 'paths=/etc /srv'; --unset KEY takes a key away")
-        _see_new(name, keys)
+        _require_new(name, keys)
         keys[name] = value_of(_key(name), text)
     for name in unset:
         _key(name)
-        _see_new(name, keys)
+        _require_new(name, keys)
         keys[name] = None
     if not keys:
         raise UsageError("it is not said what to change", "KEY=VALUE, such as port=2222, or --unset KEY")
     return keys
 
 
-def _key(name: str) -> Key:
+def _key(name: str) -> ConfigKey:
     if name not in KEYS:
         near = nearest(f"{RETENTION}.{name}" if name in LEGAL[RETENTION] else name, KEYS)
         raise UsageError(f"{name!r} is no key of a host{near}", f"they are: {', '.join(KEYS)}")
     return KEYS[name]
 
 
-def _see_new(name: str, keys: Mapping[str, Any]) -> None:
+def _require_new(name: str, keys: Mapping[str, Any]) -> None:
     if name in keys:
         raise UsageError(f"{name} is named twice", "a list is one value: 'paths=/etc /srv'")
 
 
-def value_of(key: Key, text: str) -> Any:
+def value_of(key: ConfigKey, text: str) -> Any:
     """The text as TOML, as it stands, or as words of a list: the first of these that the key takes.
 
     When it takes none of them, what was most likely meant: the configuration says what is wrong with it.
     """
     meant = list(_readings(text))
     for value in meant:
-        with suppress(Refused, RefusedItems):
+        with suppress(InvalidValue, RefusedItems):
             key.kind(value)
             return value
     return meant[0]

@@ -29,7 +29,7 @@ def make_key(path: Path) -> bool:
     Raises OperatorError when it cannot be made, or when what is there is no private key.
     """
     if os.path.lexists(path):
-        _see_public(path)
+        _require_public(path)
         return False
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def make_key(path: Path) -> bool:
     return True
 
 
-def _see_public(path: Path) -> None:
+def _require_public(path: Path) -> None:
     """The public half beside the private one, made again when an interruption has left only the private one."""
     public = public_path(path)
     if public.exists():

@@ -7,12 +7,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from backupd.health.status_report import Seen
+from backupd.health.status_report import StatusReport
 from btrkeep import __version__
 from btrkeep import metric_table as table
 from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue import HostFacts, StoredAlarm
-from btrkeep.config.kinds import EVENT_WORDS
+from btrkeep.config.value_types import EVENT_WORDS
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.due import is_due
 from btrkeep.decisions.host_state import STATES
@@ -26,13 +26,13 @@ _GOOD_EXPIRY, _BAD_BALANCE = ("complete", "partial"), ("failed", "killed", None)
 class Registry(CollectorRegistry):
     """What prometheus_client's functions take, of one look."""
 
-    def __init__(self, seen: Seen, alarms: Sequence[StoredAlarm], looked: datetime | None) -> None:
+    def __init__(self, seen: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> None:
         super().__init__(auto_describe=False)
         self.register(_Look(seen, alarms, looked))
 
 
 class _Look(Collector):
-    def __init__(self, seen: Seen, alarms: Sequence[StoredAlarm], looked: datetime | None) -> None:
+    def __init__(self, seen: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> None:
         self._seen, self._alarms, self._looked = seen, alarms, looked
 
     def describe(self) -> Iterable[Family]:
@@ -42,7 +42,7 @@ class _Look(Collector):
         return families(self._seen, self._alarms, self._looked)
 
 
-def families(seen: Seen, alarms: Sequence[StoredAlarm], looked: datetime | None) -> Iterator[Family]:
+def families(seen: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> Iterator[Family]:
     """All families, in the order of the table; one without a sample is left out. `looked`: when somebody looked for alarms last."""
     samples = _Samples(seen.config.name)
     for collect in (_itself, _hosts, _queue, _pool, _numbers, _free_space, _balance, _expiry):
@@ -75,14 +75,14 @@ class _Samples:
         return (self._found[metric] for metric in table.METRICS if metric in self._found)
 
 
-def _itself(samples: _Samples, seen: Seen) -> None:
+def _itself(samples: _Samples, seen: StatusReport) -> None:
     samples.add(table.INFO, 1, __version__)
     samples.add(table.LOOKED, seen.now.timestamp())
     samples.add(table.USABLE, not seen.fault)
     samples.add(table.LOST, seen.lost)
 
 
-def _hosts(samples: _Samples, seen: Seen) -> None:
+def _hosts(samples: _Samples, seen: StatusReport) -> None:
     for status in seen.hosts:
         host = seen.config.hosts[status.host]
         samples.add(table.HOST_INFO, 1, host.name, host.group or "", _word(host.enabled), _word(host.optional))
@@ -104,7 +104,7 @@ def _duration(facts: HostFacts) -> float | None:
     return elapsed(facts.last_complete, facts.last_complete_finished)
 
 
-def _queue(samples: _Samples, seen: Seen) -> None:
+def _queue(samples: _Samples, seen: StatusReport) -> None:
     for state in BACKUP_STATES:
         samples.add(table.BACKUPS, seen.backups.get(state, 0), state)
     running = {entry.host for entry in seen.running}
@@ -112,13 +112,13 @@ def _queue(samples: _Samples, seen: Seen) -> None:
     samples.add(table.DUE, sum(_is_due(seen, name) for name in seen.config.hosts if name not in running))
 
 
-def _is_due(seen: Seen, name: str) -> bool:
+def _is_due(seen: StatusReport, name: str) -> bool:
     host, facts = seen.config.hosts[name], seen.facts.get(name)
     last = facts.last_complete if facts else None
     return host.enabled and is_due(last, host.every, host.window, seen.config.pool.zone, seen.now).due
 
 
-def _pool(samples: _Samples, seen: Seen) -> None:
+def _pool(samples: _Samples, seen: StatusReport) -> None:
     if seen.room:
         samples.add(table.POOL_SIZE, seen.room.total)
         samples.add(table.POOL_AVAILABLE, seen.room.free, "allocated")
@@ -130,7 +130,7 @@ def _pool(samples: _Samples, seen: Seen) -> None:
         samples.add(table.HEALTH, health.grade(verdict.level_of(check)), check)
 
 
-def _numbers(samples: _Samples, seen: Seen) -> None:
+def _numbers(samples: _Samples, seen: StatusReport) -> None:
     numbers = seen.numbers
     if numbers is None:
         return
@@ -147,7 +147,7 @@ def _numbers(samples: _Samples, seen: Seen) -> None:
     samples.add(table.SAMPLED, numbers.taken.timestamp())
 
 
-def _free_space(samples: _Samples, seen: Seen) -> None:
+def _free_space(samples: _Samples, seen: StatusReport) -> None:
     if score := seen.score:
         samples.add(table.SCORE, score.score)
         samples.add(table.BAD, score.bad)
@@ -156,7 +156,7 @@ def _free_space(samples: _Samples, seen: Seen) -> None:
         samples.add(table.SCORED, score.taken.timestamp())
 
 
-def _balance(samples: _Samples, seen: Seen) -> None:
+def _balance(samples: _Samples, seen: StatusReport) -> None:
     totals = seen.balance_totals
     if not seen.fault:  # whose balances they are is known by the filesystem's UUID alone
         samples.add(table.BALANCE_RUNS, totals.runs)
@@ -170,7 +170,7 @@ def _balance(samples: _Samples, seen: Seen) -> None:
         samples.add(table.BALANCE_OK, balance.outcome not in _BAD_BALANCE)
 
 
-def _expiry(samples: _Samples, seen: Seen) -> None:
+def _expiry(samples: _Samples, seen: StatusReport) -> None:
     samples.add(table.EXPIRY_RUNS, seen.expiry_totals.runs)
     samples.add(table.EXPIRY_DELETED, seen.expiry_totals.deleted)
     if expiry := seen.expiry:

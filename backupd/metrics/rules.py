@@ -11,7 +11,7 @@ _COUNTS = f'and on (pool, host) {m.HOST_INFO}{{enabled="true", optional="false"}
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AlertRule:
     """One alert. `lasts`: how long the expression must hold, as Prometheus writes it. Texts are templates of Prometheus."""
 
     name: str
@@ -23,7 +23,7 @@ class Rule:
 
 
 RULES = (
-    Rule(
+    AlertRule(
         "BtrkeepHostSilent",
         f"time() - {m.HOST_SUCCESS} > {3 * DAY} {_COUNTS}",
         "0m",
@@ -32,7 +32,7 @@ RULES = (
         "The newest complete backup is {{ $value | humanizeDuration }} old. See: backupd --pool {{ $labels.pool }} status "
         "{{ $labels.host }}",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepHostNever",
         f'{m.HOST_STATE}{{state="never"}} == 1 {_COUNTS}',
         "1d",
@@ -40,7 +40,7 @@ RULES = (
         "{{ $labels.host }} has never been backed up",
         "It has been configured for a day and has no complete backup.",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepHostFailing",
         f'{m.HOST_STATE}{{state="failing"}} == 1 {_COUNTS}',
         "2h",
@@ -48,7 +48,7 @@ RULES = (
         "The backup of {{ $labels.host }} fails",
         "The newest run brought no complete backup. See: backupd --pool {{ $labels.pool }} log {{ $labels.host }}",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepHostSuspect",
         f'{m.HOST_STATE}{{state="suspect"}} == 1 {_COUNTS}',
         "0m",
@@ -56,7 +56,7 @@ RULES = (
         "The newest backup of {{ $labels.host }} lost or missed too much",
         "Look at it, then accept it or mend the host: backupd --pool {{ $labels.pool }} accept {{ $labels.host }}",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepManyHostsFailing",
         f'sum by (pool) ({m.HOSTS}{{state=~"failing|never"}}) / sum by (pool) ({m.HOSTS}) > 0.1',
         "1h",
@@ -64,7 +64,7 @@ RULES = (
         "More than a tenth of the hosts of pool {{ $labels.pool }} have no backup",
         "{{ $value | humanizePercentage }} of them. So many at once have one cause: the network, the key, the pool.",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepPoolUnusable",
         f"{m.USABLE} == 0",
         "5m",
@@ -72,7 +72,7 @@ RULES = (
         "Pool {{ $labels.pool }} cannot be used",
         "It is not mounted, or not the one it should be. See: backupd --pool {{ $labels.pool }} check",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepPoolUnwell",
         f"{m.HEALTH} == 2",
         "5m",
@@ -80,7 +80,7 @@ RULES = (
         "Pool {{ $labels.pool }} is not well: {{ $labels.check }}",
         "See: backupd --pool {{ $labels.pool }} check",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepPoolWarning",
         f"{m.HEALTH} == 1",
         "1h",
@@ -88,7 +88,7 @@ RULES = (
         "Something is to be done about pool {{ $labels.pool }}: {{ $labels.check }}",
         "See: backupd --pool {{ $labels.pool }} check",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepCatalogueLost",
         f"{m.LOST} == 1",
         "0m",
@@ -96,7 +96,7 @@ RULES = (
         "The catalogue of pool {{ $labels.pool }} was lost",
         "It knows none of the backups that are in the pool. Make it again: backupd --pool {{ $labels.pool }} rebuild",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepPoolNearlyFull",
         f"sum by (pool) ({m.POOL_AVAILABLE}) / {m.POOL_SIZE} < 0.1",
         "30m",
@@ -104,7 +104,7 @@ RULES = (
         "Pool {{ $labels.pool }} is nearly full",
         "{{ $value | humanizePercentage }} of its room are left.",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepPoolFullSoon",
         f"predict_linear({m.DEVICES_USED}[14d], {30 * DAY}) > {m.DEVICES_SIZE}",
         "6h",
@@ -112,7 +112,7 @@ RULES = (
         "Pool {{ $labels.pool }} is full within a month",
         "If it goes on as in the last two weeks.",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepUnallocatedLow",
         f'{m.POOL_AVAILABLE}{{where="unallocated"}} / on (pool) {m.POOL_SIZE} < 0.02',
         "1h",
@@ -120,7 +120,7 @@ RULES = (
         "Pool {{ $labels.pool }} has hardly anything unallocated",
         "Metadata may find no room though data would. See: btrfs-balancer --pool {{ $labels.pool }} plan",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepDeviceErrors",
         f"increase({m.DEVICE_ERRORS}[1d]) > 0",
         "0m",
@@ -128,7 +128,7 @@ RULES = (
         "Device {{ $labels.devid }} of pool {{ $labels.pool }} has new {{ $labels.error }} errors",
         "See: btrfs device stats, and the kernel's messages.",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepDeviceMissing",
         f"{m.MISSING} > 0",
         "0m",
@@ -136,7 +136,7 @@ RULES = (
         "Pool {{ $labels.pool }} is mounted without a device",
         "{{ $value }} of its devices are missing. See: btrfs filesystem show",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepOrphansStay",
         f"min_over_time({m.ORPHANS}[12h]) > 0",
         "0m",
@@ -144,7 +144,7 @@ RULES = (
         "Deleted subvolumes of pool {{ $labels.pool }} do not go away",
         "For twelve hours the kernel's cleaner has had some to do. See: backupd --pool {{ $labels.pool }} progress",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepExpiryFailed",
         f"{m.EXPIRY_OK} == 0",
         "0m",
@@ -152,7 +152,7 @@ RULES = (
         "Expiry of pool {{ $labels.pool }} failed, or a guard stopped it",
         "See: backupd --pool {{ $labels.pool }} expire --dry-run",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepExpiryOverdue",
         f"time() - {m.EXPIRY_END} > {3 * DAY}",
         "0m",
@@ -160,7 +160,7 @@ RULES = (
         "Pool {{ $labels.pool }} has not been expired for three days",
         "Look at the timer btrkeep-expire@{{ $labels.pool }}.timer.",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepBalanceFailed",
         f"{m.BALANCE_OK} == 0",
         "0m",
@@ -168,7 +168,7 @@ RULES = (
         "The last balance of pool {{ $labels.pool }} failed",
         "See: btrfs-balancer --pool {{ $labels.pool }} history --balances",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepNotifierBroken",
         f'{m.ALARMS}{{event="service"}} > 0',
         "1h",
@@ -176,7 +176,7 @@ RULES = (
         "A service that tells of pool {{ $labels.pool }} does not work",
         "See: backupd --pool {{ $labels.pool }} notify --test",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepAlarmsOld",
         f"time() - {m.ALARMS_LOOKED} > 3600 or {m.LOOKED} unless on (pool) {m.ALARMS_LOOKED}",
         "1h",
@@ -184,7 +184,7 @@ RULES = (
         "Nobody looks for alarms of pool {{ $labels.pool }}",
         "Look at the timer btrkeep-news@{{ $labels.pool }}.timer.",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepMetricsOld",
         f"time() - {m.LOOKED} > 3600",
         "0m",
@@ -192,7 +192,7 @@ RULES = (
         "The numbers of pool {{ $labels.pool }} are an hour old",
         "Whatever runs backupd metrics does not run any more; all other alerts are blind.",
     ),
-    Rule(
+    AlertRule(
         "BtrkeepSamplesOld",
         f"time() - {m.SAMPLED} > {2 * 3600}",
         "0m",

@@ -41,7 +41,7 @@ NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, OverflowError
 """What comes of JSON that is none, is nested without end, or means something else than it should."""
 
 
-class Outcome(StrEnum):
+class PathOutcome(StrEnum):
     """What became of one source path; the order is from best to worst."""
 
     COMPLETE = "complete"
@@ -53,7 +53,7 @@ class Outcome(StrEnum):
     @property
     def rank(self) -> int:
         """0 is best."""
-        return list(Outcome).index(self)
+        return list(PathOutcome).index(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class PathResult:
     """One source path of a run, as backup.json keeps it. `numbers` are rsync's statistics, by short name, in bytes and counts."""
 
     path: str
-    outcome: Outcome
+    outcome: PathOutcome
     reason: str = ""
     exit_code: int | None = None
     meaning: str = ""
@@ -190,7 +190,7 @@ def _path_result(entry: Mapping[str, Any]) -> PathResult:
     known = {name: entry[name] for name in PathResult.__dataclass_fields__ if name in entry}
     lists = {name: tuple(known.get(name, ())) for name in ("warnings", "samples")}
     numbers = {key: bounded(int(number)) for key, number in known.get("numbers", {}).items()}  # once they could be any
-    return PathResult(**{**known, **lists, "numbers": numbers, "outcome": Outcome(known["outcome"])})
+    return PathResult(**{**known, **lists, "numbers": numbers, "outcome": PathOutcome(known["outcome"])})
 
 
 def read(subvolume: Path) -> Record | None:

@@ -38,7 +38,7 @@ def bounded(number: int) -> int:
 
 
 @dataclass(slots=True)
-class Progress:
+class TransferProgress:
     """How far a running rsync is. `checked` of `known` names; `whole`: the file list has come to its end."""
 
     bytes: int = 0
@@ -55,7 +55,7 @@ class Output:
     that belong with those of standard error.
     """
 
-    progress: Progress = field(default_factory=Progress)
+    progress: TransferProgress = field(default_factory=TransferProgress)
     numbers: dict[str, int] = field(default_factory=dict)
     protocol: int | None = None
     complaints: tuple[bytes, ...] = ()

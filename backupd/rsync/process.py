@@ -24,7 +24,7 @@ _ALIVE_TICKS = 5
 
 
 @dataclass(slots=True)
-class Ended:
+class RsyncEnd:
     """An rsync that has ended and whose whole group is gone. `stopped`: why we stopped it, None when it ended by itself."""
 
     exit_code: int
@@ -34,7 +34,7 @@ class Ended:
     stopped: str | None
 
 
-class Stopper:
+class RunStopper:
     """The one way to stop a host's run from outside: remembers why, and stops the transfer that runs now and all later ones."""
 
     def __init__(self) -> None:
@@ -66,11 +66,11 @@ class Stopper:
 async def transfer(
     command: Sequence[str],
     lock: Lock,
-    stopper: Stopper,
+    stopper: RunStopper,
     stall: float,
     on_output: Callable[[Output], None] = lambda _: None,
     on_said: Callable[[bytes], bool] = lambda _: True,
-) -> Ended:
+) -> RsyncEnd:
     """Runs rsync under the host's lock, which its processes inherit. Raises ProgramFailed when it cannot be started.
 
     `on_said` is given all that is printed, and says whether it shall be read.
@@ -79,7 +79,7 @@ async def transfer(
     """
     started = time.monotonic()
     output, messages = Output(), Messages()
-    watch = Watch(stall)
+    watch = StallWatch(stall)
 
     def take_output(data: bytes) -> None:
         if heard(data):
@@ -95,7 +95,7 @@ async def transfer(
         return on_said(data)
 
     if stopper.event.is_set():
-        return Ended(20, output, messages, 0.0, stopper.reason)
+        return RsyncEnd(20, output, messages, 0.0, stopper.reason)
     group = Group.start(command, on_stdout=take_output, on_stderr=take_messages, keep_open=[lock.fd])
     stopper.group = group
     watching = asyncio.create_task(watch.run(group))
@@ -113,10 +113,10 @@ async def transfer(
         stopper.group = None
         watching.cancel()
     messages.close(output.complaints)
-    return Ended(exit_code, output, messages, time.monotonic() - started, stopper.reason or watch.verdict)
+    return RsyncEnd(exit_code, output, messages, time.monotonic() - started, stopper.reason or watch.verdict)
 
 
-class Watch:
+class StallWatch:
     """Ends a group that has made no progress for `stall` seconds; `verdict` says so then."""
 
     def __init__(self, stall: float) -> None:

@@ -57,7 +57,7 @@ def chunk_size(rate: int) -> int:
     return max(1, min(LONGEST_CHUNK, rate // CHUNKS_PER_SECOND))
 
 
-class Bucket:
+class OpenBucket:
     """One budget: an open bucket file, and what was last read from it. Raises OSError or ValueError when it is none."""
 
     __slots__ = ("_arrival", "_file", "rate")
@@ -148,7 +148,7 @@ class Outlet:
                 self._room.poll()
 
 
-def pump(source: int, buckets: list[Bucket]) -> None:
+def pump(source: int, buckets: list[OpenBucket]) -> None:
     """Pass the pipe `source` on to our output until it ends or nobody reads any more."""
     outlet, ready = Outlet(), select.poll()
     ready.register(source, select.POLLIN)
@@ -247,7 +247,7 @@ def main(arguments: list[str]) -> int:
     buckets = []
     for path in paths:
         try:
-            buckets.append(Bucket(path))
+            buckets.append(OpenBucket(path))
         except (OSError, ValueError) as error:
             complain(f"{path}: {error}")
             return CANNOT_RUN

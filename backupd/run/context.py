@@ -40,7 +40,7 @@ class HostResult:
 
 
 @dataclass(slots=True)
-class Running:
+class RunningTransfer:
     """A transfer as it goes on. `expected_files` is what the base had, None for a first backup."""
 
     host: str
@@ -95,18 +95,18 @@ class Running:
         self.output = None
 
 
-class Observer(Protocol):
+class NightObserver(Protocol):
     """Who is told. Called in the loop's thread; must be quick."""
 
     def begin(self, hosts: Sequence[str]) -> None: ...
-    def started(self, running: Running) -> None: ...
+    def started(self, running: RunningTransfer) -> None: ...
     def finished(self, result: HostResult) -> None: ...
     def notice(self, text: str) -> None: ...
     def end(self, *, trouble: bool = False) -> None: ...
 
 
 @dataclass(slots=True)
-class Site:
+class RunContext:
     """Everything a run needs. `catalogue` is a Ledger where it must not cost a backup that it cannot be written.
 
     `retry_pause` is the first pause in seconds between attempts; it triples.
@@ -117,10 +117,10 @@ class Site:
     catalogue: Catalogue | Ledger
     clock: Clock
     rsync: Rsync
-    observer: Observer
+    observer: NightObserver
     night: bool
     retry_pause: float = 10.0
-    running: dict[str, Running] = field(default_factory=dict)
+    running: dict[str, RunningTransfer] = field(default_factory=dict)
 
     def buckets(self, host: HostConfig) -> list[Bucket]:
         """The bandwidth budgets that a host's transfer draws on: the pool's, its group's, its own. Made when missing."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from backupd.files.tree import Tree
-from backupd.files.walking import Found, walk
+from backupd.files.walking import WalkEntry, walk
 
 DOUBTED = -11_676_096_000 * 10**9 + 1
 """1600-01-01, and a nanosecond: before the epoch of every filesystem but such as count in 64 bits of seconds. Nanoseconds."""
@@ -44,7 +44,7 @@ def drop_doubted(subvolume: Path) -> int:
     return dropped
 
 
-def _files(subvolume: Path) -> Iterator[Found]:
+def _files(subvolume: Path) -> Iterator[WalkEntry]:
     try:
         tree = Tree(subvolume)
     except FileNotFoundError:  # killed before there was a `data`

@@ -69,8 +69,8 @@ Stopped = Callable[[], bool]
 """Asked before every file and every piece of one."""
 
 
-def dig_written(subvolume: Path, stopped: Stopped, at_least: int = WORTH_DIGGING) -> DugResult:
-    """Makes holes of the zeros in all files that were given `at_least` bytes since the subvolume came to be, as `dig` does.
+def punch_written(subvolume: Path, stopped: Stopped, at_least: int = WORTH_DIGGING) -> DugResult:
+    """Makes holes of the zeros in all files that were given `at_least` bytes since the subvolume came to be, as `punch` does.
 
     Commits first: only then the filesystem can be asked.
     """
@@ -80,7 +80,7 @@ def dig_written(subvolume: Path, stopped: Stopped, at_least: int = WORTH_DIGGING
     commit(subvolume)
     root = os.open(subvolume, FOLDER)
     try:
-        return dig(subvolume, _names(root, found.created, at_least), at_least, stopped)
+        return punch(subvolume, _names(root, found.created, at_least), at_least, stopped)
     finally:
         os.close(root)
 
@@ -107,7 +107,7 @@ def _names(root: int, since: int, at_least: int) -> Iterator[bytes]:
                 yield b"/".join(path)
 
 
-def dig(subvolume: Path, names: Iterable[bytes], at_least: int = WORTH_DIGGING, stopped: Stopped = lambda: False) -> DugResult:
+def punch(subvolume: Path, names: Iterable[bytes], at_least: int = WORTH_DIGGING, stopped: Stopped = lambda: False) -> DugResult:
     """Makes holes of the zeros in those `names` that are regular files of `at_least` bytes.
 
     Names are paths relative to `subvolume`/data. What is not there, is no regular file or lies behind a symlink is left out.
@@ -209,7 +209,7 @@ def _dig_file(fd: int, stopped: Stopped) -> int:
     return dug
 
 
-def _see_that_it_goes_on(stopped: Stopped) -> None:
+def _raise_if_stopped(stopped: Stopped) -> None:
     if stopped():
         raise _Stopped
 
@@ -220,7 +220,7 @@ def _private_windows(fd: int, size: int, stopped: Stopped) -> Iterator[Run]:
     Neighbours on disk are one extent here.
     """
     for start, _, length, flags in extents(fd):
-        _see_that_it_goes_on(stopped)
+        _raise_if_stopped(stopped)
         if is_private(flags):
             for part in range(start, min(start + length, size), _WINDOW):
                 yield part, min(part + _WINDOW, start + length, size)
@@ -234,7 +234,7 @@ def _zero_runs(fd: int, window: Run, block: int, stopped: Stopped) -> list[Run]:
     start, end = window
     zeros, runs, last = bytes(block), [], -1
     for at in range(start, end, PIECE):
-        _see_that_it_goes_on(stopped)
+        _raise_if_stopped(stopped)
         piece = os.pread(fd, min(PIECE, end - at), at)
         piece += bytes(-len(piece) % block)
         for offset in range(0, len(piece), block):
@@ -271,7 +271,7 @@ def _rewrite(fd: int, parts: Iterable[Run], stopped: Stopped) -> None:
     """The same bytes again, into new extents. Interrupted at any point the content is still the same."""
     for start, end in parts:
         for at in range(start, end, PIECE):
-            _see_that_it_goes_on(stopped)
+            _raise_if_stopped(stopped)
             piece = memoryview(os.pread(fd, min(PIECE, end - at), at))
             while piece:
                 written = os.pwrite(fd, piece, at)

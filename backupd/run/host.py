@@ -12,17 +12,17 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from backupd.repo.backup_json import Outcome, Record
+from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import discard
-from backupd.rsync.process import Stopper
+from backupd.rsync.process import RunStopper
 from backupd.run import hooks
 from backupd.run import work_subvolume as working
-from backupd.run.context import HostResult, Running, Site
-from backupd.run.holes import WORTH_COUNTING, WORTH_DIGGING, data_written, dig_written
+from backupd.run.context import HostResult, RunContext, RunningTransfer
+from backupd.run.holes import WORTH_COUNTING, WORTH_DIGGING, data_written, punch_written
 from backupd.run.orphaned_receivers import take_host_lock
 from backupd.run.source_paths import HostTransfer
-from backupd.run.verdict import Verdict, decide
+from backupd.run.verdict import RunVerdict, decide
 from backupd.run.work_subvolume import Prepared
 from btrkeep import __version__
 from btrkeep.backup_states import PARTIAL, RUNNING
@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 class HostRun:
     """The backup of one host, once. `stopper` may be used from outside at any time."""
 
-    def __init__(self, site: Site, host: HostConfig) -> None:
+    def __init__(self, site: RunContext, host: HostConfig) -> None:
         self.site = site
         self.host = host
-        self.stopper = Stopper()
+        self.stopper = RunStopper()
         self.stopped_for: str | None = None  # what the record says of it (Record.stopped_for)
-        self.closing = Stopper()  # of the hook `after`, which a first signal lets come to its end
+        self.closing = RunStopper()  # of the hook `after`, which a first signal lets come to its end
         self.begin()
         self.seconds: dict[str, float] = {}
         self.run_id = 0
@@ -76,7 +76,7 @@ class HostRun:
     async def _locked(self, lock: Lock) -> HostResult:
         pid = os.getpid()
         self.run_id = self.site.catalogue.start_run(self.host.name, self.started, pid, start_time(pid), self.site.night)
-        running = self.site.running[self.host.name] = Running(self.host.name, self.run_id, pid=pid)
+        running = self.site.running[self.host.name] = RunningTransfer(self.host.name, self.run_id, pid=pid)
         self.site.observer.started(running)
         deadline = asyncio.get_running_loop().call_later(self.host.deadline, self.stopper.stop, "the deadline has passed")
         try:
@@ -96,7 +96,7 @@ class HostRun:
             if not self.ended:  # a bug, which whoever runs many hosts writes to the log
                 self._failed("internal error")
 
-    async def _with_hooks(self, lock: Lock, running: Running) -> HostResult:
+    async def _with_hooks(self, lock: Lock, running: RunningTransfer) -> HostResult:
         """`before` may skip or fail the host; `after` runs whenever `before` went through, and its failure is said."""
         trouble = await hooks.run("before", self.host, self.site.pool, self.stopper, state="")
         if trouble and trouble.skip:
@@ -120,14 +120,14 @@ class HostRun:
             return replace(result, outcome=outcome, error=error)
         return result
 
-    async def _backup(self, lock: Lock, running: Running) -> HostResult:
+    async def _backup(self, lock: Lock, running: RunningTransfer) -> HostResult:
         if not self.stopper.reason:
             with syncing(self.site.pool.path) as disk, suppress(working.StoppedEarly):  # from before anything is written until
                 return await self._written(lock, running, disk)  # all of it is on the disk
         self._finish_run("partial", self.stopper.reason)
         return HostResult(self.host.name, "partial", self.stopper.reason)
 
-    async def _written(self, lock: Lock, running: Running, disk: Syncfs) -> HostResult:
+    async def _written(self, lock: Lock, running: RunningTransfer, disk: Syncfs) -> HostResult:
         prepared, first = await self._prepare(running, disk)
         transfer = self.transfer = HostTransfer(self.site, self.host, prepared, lock, self.stopper, running)
         try:
@@ -146,7 +146,7 @@ class HostRun:
             raise
         return await self._leave_unfinished(prepared, record, verdict, transfer, disk)
 
-    async def _prepare(self, running: Running, disk: Syncfs) -> tuple[Prepared, Record]:
+    async def _prepare(self, running: RunningTransfer, disk: Syncfs) -> tuple[Prepared, Record]:
         site, begun = self.site, time.monotonic()
         recovered, prepared = await asyncio.to_thread(
             working.recover_and_prepare, site.pool, self.host, self.started, disk, self.stopper.event.is_set
@@ -162,7 +162,7 @@ class HostRun:
         return prepared, first
 
     async def _finalise(
-        self, prepared: Prepared, record: Record, verdict: Verdict, transfer: HostTransfer, disk: Syncfs
+        self, prepared: Prepared, record: Record, verdict: RunVerdict, transfer: HostTransfer, disk: Syncfs
     ) -> HostResult:
         site = self.site
         # The sum is the host's word. A lie costs a commit, or room for zeros that are the host's own.
@@ -171,7 +171,7 @@ class HostRun:
         with_holes = transfer.sparse and literal >= WORTH_COUNTING
         if written and not transfer.sparse:
             begun = time.monotonic()
-            with_holes = (await asyncio.to_thread(dig_written, prepared.path, self.stopper.event.is_set)).bytes > 0
+            with_holes = (await asyncio.to_thread(punch_written, prepared.path, self.stopper.event.is_set)).bytes > 0
             self.seconds["holes"] = round(time.monotonic() - begun, 3)
         if with_holes and (data := await asyncio.to_thread(data_written, prepared.path)) < literal:
             record = replace(record, written=data)
@@ -183,7 +183,7 @@ class HostRun:
         self.ended = True
         return self._result(verdict.outcome, final)
 
-    def _record(self, first: Record, transfer: HostTransfer, verdict: Verdict) -> Record:
+    def _record(self, first: Record, transfer: HostTransfer, verdict: RunVerdict) -> Record:
         results = tuple(transfer.results.values())
         spent = time.monotonic() - self.begun
         return replace(
@@ -203,7 +203,7 @@ class HostRun:
         )
 
     async def _leave_unfinished(
-        self, prepared: Prepared, record: Record, verdict: Verdict, transfer: HostTransfer, disk: Syncfs
+        self, prepared: Prepared, record: Record, verdict: RunVerdict, transfer: HostTransfer, disk: Syncfs
     ) -> HostResult:
         """What arrived stays for the next run; a `.working` in which nothing arrived goes again."""
         nothing, lost = prepared.fresh and not transfer.anything_arrived, False
@@ -229,7 +229,7 @@ class HostRun:
             outcome = "failed" if nothing and not self.stopper.reason else verdict.outcome
         self._finish_run(outcome, verdict.error)
         self.row = None
-        if lost or any(result.outcome is Outcome.FAULT for result in record.paths):
+        if lost or any(result.outcome is PathOutcome.FAULT for result in record.paths):
             self._see_that_the_pool_works()
         return self._result(outcome, record)
 

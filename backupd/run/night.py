@@ -1,6 +1,6 @@
 """Many hosts, a few at a time: who runs next, when nothing new may start, and how everything stops.
 
-The decisions (`plan`) are pure; `Night` carries them out in one asyncio loop.
+The decisions (`plan`) are pure; `NightRunner` carries them out in one asyncio loop.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from zoneinfo import ZoneInfo
 
 from backupd.actions.discard import Unfinished, all_unfinished, give_up, more_room, room_came_back
 from backupd.repo import backup_json as records
-from backupd.run.context import HostResult, Running, Site
+from backupd.run.context import HostResult, RunContext, RunningTransfer
 from backupd.run.host import HostRun
 from backupd.run.ledger import Ledger
 from backupd.run.scarcity import Scarcity, too_little_room
-from backupd.run.slots import Places, slots_of
+from backupd.run.slots import HeldSlots, slots_of
 from btrkeep.catalogue import HostFacts, Progress
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.due import is_due, is_late, next_window, window_end
@@ -36,7 +36,7 @@ _TOO_MUCH = "leave some of it out (`exclude`), expire backups, or give the pool 
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedHost:
     """A host and whether this run takes it, with the reason. `bound`: its window binds this run.
 
     `opens`: when its window does, of a host that is due and outside of it.
@@ -57,7 +57,7 @@ def plan(
     names: Sequence[str] = (),
     everything: bool = False,
     catch_up: bool = False,
-) -> list[Planned]:
+) -> list[PlannedHost]:
     """What a run would do, in the order it would do it. Raises UsageError for a name that is not configured.
 
     Whoever was tried longest ago comes first, so that a host which fails or takes long cannot starve the others.
@@ -67,7 +67,7 @@ def plan(
     hosts = [host for host in config.hosts.values() if host.enabled]
     hosts.sort(key=lambda host: _last_try(facts.get(host.name)))
     if everything:
-        return [Planned(host, True, "asked for with --all") for host in hosts]
+        return [PlannedHost(host, True, "asked for with --all") for host in hosts]
     return [_of_the_night(host, facts.get(host.name), config.pool.zone, now, catch_up) for host in hosts]
 
 
@@ -76,30 +76,30 @@ def _run(transfers: int, whose: str = "") -> str:
     return f"{counted(transfers, 'transfer')}{whose} {'runs' if transfers == 1 else 'run'}"
 
 
-def _named(config: Config, name: str) -> Planned:
+def _named(config: Config, name: str) -> PlannedHost:
     if name not in config.hosts:
         from difflib import get_close_matches
 
         near = get_close_matches(name, config.hosts, 1)
         raise UsageError(f"no host {name} is configured", f"did you mean {near[0]}?" if near else f"look at {config.file}")
-    return Planned(config.hosts[name], True, "asked for by name")
+    return PlannedHost(config.hosts[name], True, "asked for by name")
 
 
 def _last_try(facts: HostFacts | None) -> int:
     return facts.last_run or 0 if facts else 0
 
 
-def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime, catch_up: bool) -> Planned:
+def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime, catch_up: bool) -> PlannedHost:
     last = facts.last_complete if facts else None
     due = is_due(last, host.every, host.window, zone, now)
     if not due.due or host.window is None:
-        return Planned(host, due.due, due.reason)
+        return PlannedHost(host, due.due, due.reason)
     if window_end(host.window, zone, now):
-        return Planned(host, True, due.reason, bound=True)
+        return PlannedHost(host, True, due.reason, bound=True)
     if catch_up and is_late(last, host.every, now):
-        return Planned(host, True, f"{due.reason}; --catch-up ignores the window {host.window}")
+        return PlannedHost(host, True, f"{due.reason}; --catch-up ignores the window {host.window}")
     opens = next_window(host.window, zone, now)
-    return Planned(host, False, f"due, but outside the window {host.window}, which opens {format_time(opens)}", opens=opens)
+    return PlannedHost(host, False, f"due, but outside the window {host.window}, which opens {format_time(opens)}", opens=opens)
 
 
 def _outside(opens: Sequence[datetime]) -> str:
@@ -113,7 +113,7 @@ class NoRoom(PoolUnusable):
     """Too little room for another transfer; those that run may come to their end."""
 
 
-class Night:
+class NightRunner:
     """Runs the planned hosts. `stop` and `kill` may be called at any time (from a signal handler of the loop).
 
     `waits`: no host begins while other runs have all places of the pool or of its group.
@@ -121,7 +121,7 @@ class Night:
     A host that was stopped for want of room, in an earlier run, gives its room to the others when they need it, and goes last.
     """
 
-    def __init__(self, site: Site, planned: Sequence[Planned], *, waits: bool = False) -> None:
+    def __init__(self, site: RunContext, planned: Sequence[PlannedHost], *, waits: bool = False) -> None:
         self.site = site
         self.waits = waits
         self.waiting = [entry for entry in planned if entry.runs]
@@ -198,7 +198,7 @@ class Night:
             run.stopped_for = records.ROOM
         run.stopper.stop(why)
 
-    async def _next(self) -> Planned | None:
+    async def _next(self) -> PlannedHost | None:
         """The first waiting host whose group has a place; waits for one while others run."""
         async with self._changed:
             while self.waiting and not self.reason:
@@ -209,7 +209,7 @@ class Night:
                 await self._changed.wait()
         return None
 
-    def _first_with_place(self) -> Planned | None:
+    def _first_with_place(self) -> PlannedHost | None:
         """Those that go last do so when no other waits."""
         first = [entry for entry in self.waiting if entry.host.name not in self._last] or self.waiting
         return next((entry for entry in first if self._group_has_place(entry.host)), None)
@@ -220,7 +220,7 @@ class Night:
             return True
         return sum(run.host.group == host.group for run in self.runs.values()) < group.concurrency
 
-    async def _one(self, entry: Planned) -> None:
+    async def _one(self, entry: PlannedHost) -> None:
         host = entry.host
         run = self.runs[host.name]
         closing = None
@@ -234,7 +234,7 @@ class Night:
                 closing = asyncio.get_running_loop().call_later(
                     (end - now).total_seconds(), run.stopper.stop, f"the window {host.window} has closed"
                 )
-            with Places(self.site.pool.locks, f"backup of {host.name}", format_time(run.started)) as places:
+            with HeldSlots(self.site.pool.locks, f"backup of {host.name}", format_time(run.started)) as places:
                 if await self._has_place(run, places) and await self._has_room(entry, run):
                     result = await self._guarded(run)
                     if not result.good:
@@ -245,7 +245,7 @@ class Night:
                 closing.cancel()
             del self.runs[host.name]
 
-    async def _has_place(self, run: HostRun, places: Places) -> bool:
+    async def _has_place(self, run: HostRun, places: HeldSlots) -> bool:
         """Whether the host may begin now. A run that waits does so; another has it begin although too many run, and says so."""
         wanted, name, said = slots_of(self.site.config, run.host), run.host.name, self.site.observer.notice
         if not self.waits:
@@ -264,7 +264,7 @@ class Night:
             self._tell(HostResult(name, "skipped", run.stopper.reason))
         return False
 
-    async def _has_room(self, entry: Planned, run: HostRun) -> bool:
+    async def _has_room(self, entry: PlannedHost, run: HostRun) -> bool:
         """Whether the host may begin; when not, it goes last or was stopped. Raises NoRoom when there is none to be had."""
         async with self._making_room:
             while why := self._too_little_room():
@@ -284,7 +284,7 @@ class Night:
                     raise NoRoom(why, f"what {given_up.host} had is deleted, but not gone yet: wait (`backupd progress`)")
         return True
 
-    def _go_last(self, entry: Planned, error: NoRoom) -> None:
+    def _go_last(self, entry: PlannedHost, error: NoRoom) -> None:
         """A host that had too much itself takes no other's room. Raises that error when all others had their turn."""
         self._last.add(entry.host.name)
         if all(other.host.name in self._last for other in self.waiting):
@@ -349,7 +349,7 @@ class Night:
             except OperatorError as error:  # it is for looking at only; what matters says so itself
                 log.warning("progress is not written: %s", error.message)
 
-    def _progress_of(self, running: Running) -> Progress:
+    def _progress_of(self, running: RunningTransfer) -> Progress:
         return Progress(
             host=running.host,
             run_id=running.run_id,

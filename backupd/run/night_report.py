@@ -3,8 +3,8 @@
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from backupd.alarms.night import Verdict, judge
-from backupd.run.context import Site
+from backupd.alarms.night import NightVerdict, judge
+from backupd.run.context import RunContext
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import host_status
 from btrkeep.errors import OperatorError
@@ -24,7 +24,7 @@ class Reporting:
         self._ping: Ping | None = None
         self._ended = False
 
-    def begin(self, site: Site) -> None:
+    def begin(self, site: RunContext) -> None:
         """The night begins; its lock is held."""
         url = site.config.notify.ping
         if url is None or not site.night or site.clock.start is not None:
@@ -34,7 +34,7 @@ class Reporting:
         self._ping = Ping(url)
         self._ping.start()
 
-    def end(self, site: Site, early: str | None) -> None:
+    def end(self, site: RunContext, early: str | None) -> None:
         """The night is over; `early`: why it ended before all had their turn. It is judged by the catalogue, as it is now."""
         if self._ping is None:
             return
@@ -54,11 +54,11 @@ class Reporting:
         self._ping.wait()
 
 
-def _judge(site: Site, early: str | None) -> Verdict:
+def _judge(site: RunContext, early: str | None) -> NightVerdict:
     try:
         now = site.clock.now()
         facts = site.catalogue.host_facts(latest(now))
     except OperatorError as error:
-        return Verdict(False, error.message)
+        return NightVerdict(False, error.message)
     hosts = [host_status(host, facts.get(host.name), site.config.pool.zone, now) for host in site.config.hosts.values()]
     return judge(site.config, hosts, early)

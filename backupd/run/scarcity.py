@@ -81,7 +81,7 @@ def fastest(grown: Mapping[str, int]) -> str:
     return min(grown, key=lambda host: (-grown[host], host))
 
 
-class Growth:
+class TransferGrowth:
     """What the transfers of each host have written, in bytes: in all, and lately."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Scarcity:
         self.groups = groups
         self.stop = stop
         self.level: Level | None = None
-        self.growth = Growth()
+        self.growth = TransferGrowth()
         self._seen: tuple[float, int] | None = None
 
     async def run(self) -> None:

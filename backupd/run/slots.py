@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backupd.rsync.process import Stopper
+from backupd.rsync.process import RunStopper
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import LockHeld
 from btrkeep.pool.locks import Lock, take_lock
@@ -41,7 +41,7 @@ def slots_of(config: Config, host: HostConfig) -> tuple[Slots, ...]:
     return (*own, Slots("slot", config.backup.concurrency, ""))
 
 
-class Places:
+class HeldSlots:
     """One of each, of a host's run. `release` gives them back, as the end of a context does."""
 
     def __init__(self, locks: Path, what: str, since: str) -> None:
@@ -54,7 +54,7 @@ class Places:
         return missing[0] if missing else None
 
     async def wait(
-        self, wanted: Sequence[Slots], stopper: Stopper, given_up: Callable[[], bool], say: Callable[[Slots], None]
+        self, wanted: Sequence[Slots], stopper: RunStopper, given_up: Callable[[], bool], say: Callable[[Slots], None]
     ) -> bool:
         """Waits until it has one of each; False when it was stopped or given up before. `say` is called once for what it waits for.
 
@@ -89,7 +89,7 @@ class Places:
         while self._held:
             self._held.pop().release()
 
-    def __enter__(self) -> "Places":
+    def __enter__(self) -> "HeldSlots":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from backupd.repo.backup_json import DATA, Outcome, PathResult
+from backupd.repo.backup_json import DATA, PathOutcome, PathResult
 from backupd.repo.hardlinks import Stopped, split
 from backupd.rsync.command import Pass, passes, rsync_command
 from backupd.rsync.output import Output, bounded
-from backupd.rsync.process import Ended, Stopper, transfer
-from backupd.run.context import Running, Site
+from backupd.rsync.process import RsyncEnd, RunStopper, transfer
+from backupd.run.context import RunContext, RunningTransfer
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.unlisted import files_below
-from backupd.run.verdict import Limits, enough_below, judge
+from backupd.run.verdict import SuspectLimits, enough_below, judge
 from backupd.run.work_subvolume import Prepared
 from btrkeep.catalogue import RunFields
 from btrkeep.config import HostConfig
-from btrkeep.decisions.rsync_meaning import Kind, Meaning, meaning
+from btrkeep.decisions.rsync_meaning import ExitKind, Meaning, meaning
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.subvolume import commit, inodes_made
 from btrkeep.units import format_size
@@ -34,7 +34,9 @@ _LINE = 100  # bytes that take as long to read as a line takes beside its bytes
 class HostTransfer:
     """The transfers of one run. Afterwards: `results` by path in the configured order, and what was written."""
 
-    def __init__(self, site: Site, host: HostConfig, prepared: Prepared, lock: Lock, stopper: Stopper, running: Running) -> None:
+    def __init__(
+        self, site: RunContext, host: HostConfig, prepared: Prepared, lock: Lock, stopper: RunStopper, running: RunningTransfer
+    ) -> None:
         self.site = site
         self.host = host
         self.prepared = prepared
@@ -46,7 +48,7 @@ class HostTransfer:
         self.attempts = 0
         self.protocol: int | None = None
         self.sparse = prepared.base is None
-        self._last: Ended | None = None
+        self._last: RsyncEnd | None = None
         self._said_bytes = 0
         self._may_say = MAY_SAY
         self.writing = False  # whether an rsync was started of which nobody has seen that all its processes are gone
@@ -67,11 +69,11 @@ class HostTransfer:
         """One go over `paths`; those that are still unfinished. A path that breaks does not keep the others from their turn."""
         for number, path in enumerate(paths):
             result = self.results[path] = await self._path(path)
-            if result.outcome is Outcome.FAULT or self.stopper.reason or self.unreachable:
+            if result.outcome is PathOutcome.FAULT or self.stopper.reason or self.unreachable:
                 for rest in paths[number + 1 :]:
-                    self.results.setdefault(rest, PathResult(rest, Outcome.UNFINISHED, result.reason))
+                    self.results.setdefault(rest, PathResult(rest, PathOutcome.UNFINISHED, result.reason))
                 break
-        return [path for path in paths if self.results[path].outcome is Outcome.UNFINISHED]
+        return [path for path in paths if self.results[path].outcome is PathOutcome.UNFINISHED]
 
     async def _path(self, path: str) -> PathResult:
         """One source path through all its passes, or to the first that does not come to its end.
@@ -88,13 +90,13 @@ class HostTransfer:
             linked = True
             _add(numbers, ended.output)
             result = await self._judge(path, ended, numbers, time.monotonic() - begun)
-            if result.outcome.rank > Outcome.SUSPECT.rank:
+            if result.outcome.rank > PathOutcome.SUSPECT.rank:
                 break
         self._said[path] = tuple(ended.messages.last)
         self.running.finish_path()
         return result
 
-    async def _rsync(self, path: str, one_pass: Pass) -> Ended:
+    async def _rsync(self, path: str, one_pass: Pass) -> RsyncEnd:
         if self._last:
             await asyncio.to_thread(drop_other_paths, self.prepared.path / DATA, self.host.paths)
         data = str(self.prepared.path / DATA)
@@ -122,9 +124,9 @@ class HostTransfer:
             self.stopper.stop(f"the host prints without end: more than {format_size(self._may_say)}, which is not read any further")
         return not enough
 
-    async def _judge(self, path: str, ended: Ended, numbers: Mapping[str, int], seconds: float) -> PathResult:
+    async def _judge(self, path: str, ended: RsyncEnd, numbers: Mapping[str, int], seconds: float) -> PathResult:
         based_on = self.prepared.base.path(path) if self.prepared.base else None
-        limits = Limits(self.host.shrink_limit, self.host.unreadable_limit)
+        limits = SuspectLimits(self.host.shrink_limit, self.host.unreadable_limit)
         complete, before = numbers if ended.output.numbers else {}, based_on.numbers if based_on else None
         below = 0
         if unlisted := ended.messages.unlisted:
@@ -137,7 +139,7 @@ class HostTransfer:
         result = judge(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below)
         if ended.stopped:
             # ssh, which ends with rsync, may have said 255 for it
-            result = replace(result, outcome=Outcome.UNFINISHED, reason=f"{path}: {ended.stopped}", meaning=meaning(20).words)
+            result = replace(result, outcome=PathOutcome.UNFINISHED, reason=f"{path}: {ended.stopped}", meaning=meaning(20).words)
         return replace(result, numbers=dict(numbers))
 
     @property
@@ -157,9 +159,9 @@ class HostTransfer:
         return self.protocol is not None and (not self.sparse or any((self.prepared.path / DATA).iterdir()))
 
     def _worth_another(self) -> bool:
-        if self.stopper.reason or any(result.outcome is Outcome.FAULT for result in self.results.values()):
+        if self.stopper.reason or any(result.outcome is PathOutcome.FAULT for result in self.results.values()):
             return False
-        return self._means is not None and self._means.kind is not Kind.HOST and not (self.host.optional and self.unreachable)
+        return self._means is not None and self._means.kind is not ExitKind.HOST and not (self.host.optional and self.unreachable)
 
     def run_fields(self) -> RunFields:
         """What the run's row says of rsync: the worst path's exit status, the sums of all."""

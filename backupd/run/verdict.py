@@ -8,14 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from backupd.repo.backup_json import Outcome, PathResult
+from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.rsync.messages import Class, Messages
-from btrkeep.decisions.rsync_meaning import Kind, meaning
+from btrkeep.decisions.rsync_meaning import ExitKind, meaning
 from btrkeep.units import format_share, format_size
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SuspectLimits:
     """Fractions beyond which a path is suspect."""
 
     shrink: float
@@ -28,7 +28,7 @@ def judge(
     messages: Messages,
     numbers: Mapping[str, int],
     base: Mapping[str, int] | None,
-    limits: Limits,
+    limits: SuspectLimits,
     seconds: float,
     below: int = 0,
 ) -> PathResult:
@@ -57,7 +57,7 @@ def judge(
     )
 
 
-def enough_below(messages: Messages, numbers: Mapping[str, int], limits: Limits) -> int:
+def enough_below(messages: Messages, numbers: Mapping[str, int], limits: SuspectLimits) -> int:
     """So many files below folders that could not be read surely exceed the limit; counting more of them is of no use."""
     allowed = limits.unreadable * numbers.get("files", 0) - _missed(messages)
     return max(0, int(allowed / (1 - limits.unreadable))) + 2 if limits.unreadable < 1 else _ENOUGH
@@ -76,29 +76,29 @@ def _outcome(
     messages: Messages,
     numbers: Mapping[str, int],
     base: Mapping[str, int] | None,
-    limits: Limits,
+    limits: SuspectLimits,
     below: int,
-) -> tuple[Outcome, str]:
+) -> tuple[PathOutcome, str]:
     means = meaning(exit_code, messages.last)
     if messages.count(Class.SERVER_FAULT):
-        return Outcome.FAULT, f"this server could not write: {messages.first(Class.SERVER_FAULT)}"
-    if means.kind is Kind.STOPPED:
-        return Outcome.UNFINISHED, "stopped"
-    if means.kind in (Kind.RETRY, Kind.HOST):
-        return Outcome.UNFINISHED, means.words
-    if means.kind is Kind.BROKEN:
-        return Outcome.BROKEN, f"{means.words} (rsync's exit status {exit_code})"
+        return PathOutcome.FAULT, f"this server could not write: {messages.first(Class.SERVER_FAULT)}"
+    if means.kind is ExitKind.STOPPED:
+        return PathOutcome.UNFINISHED, "stopped"
+    if means.kind in (ExitKind.RETRY, ExitKind.HOST):
+        return PathOutcome.UNFINISHED, means.words
+    if means.kind is ExitKind.BROKEN:
+        return PathOutcome.BROKEN, f"{means.words} (rsync's exit status {exit_code})"
     if not numbers:
-        return Outcome.BROKEN, f"rsync ended without its statistics (exit status {exit_code})"
+        return PathOutcome.BROKEN, f"rsync ended without its statistics (exit status {exit_code})"
     if broken := _broken_source(path, messages, numbers):
-        return Outcome.BROKEN, f"the source is missing or cannot be entered: {broken}"
+        return PathOutcome.BROKEN, f"the source is missing or cannot be entered: {broken}"
     if reason := _missed_too_much(messages, numbers, base, limits, below) or _lost_too_much(
         exit_code, messages, numbers, base, limits
     ):
-        return Outcome.SUSPECT, reason
+        return PathOutcome.SUSPECT, reason
     if exit_code == 23 and not any(messages.count(kind) for kind in (Class.UNREADABLE, Class.NOT_KEPT, Class.PATH_BROKEN)):
-        return Outcome.SUSPECT, "rsync says that some files were not transferred, but not which"
-    return Outcome.COMPLETE, ""
+        return PathOutcome.SUSPECT, "rsync says that some files were not transferred, but not which"
+    return PathOutcome.COMPLETE, ""
 
 
 def _broken_source(path: str, messages: Messages, numbers: Mapping[str, int]) -> str:
@@ -114,7 +114,7 @@ def _broken_source(path: str, messages: Messages, numbers: Mapping[str, int]) ->
 
 
 def _missed_too_much(
-    messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: Limits, below: int
+    messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: SuspectLimits, below: int
 ) -> str:
     missed = _missed(messages)
     if missed and missed >= numbers.get("regular", 0):
@@ -129,7 +129,7 @@ def _missed_too_much(
 
 
 def _lost_too_much(
-    exit_code: int, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: Limits
+    exit_code: int, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: SuspectLimits
 ) -> str:
     if exit_code == 25 or messages.count(Class.DELETE_LIMIT):
         return "deletions stopped at a limit, so files that are gone are still there"
@@ -172,7 +172,7 @@ def _warnings(path: str, messages: Messages, numbers: Mapping[str, int], base: M
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RunVerdict:
     """What becomes of the run. `state`: the final state of the backup, or None when `.working` stays unfinished."""
 
     state: str | None
@@ -180,15 +180,15 @@ class Verdict:
     error: str | None
 
 
-_FINAL = {Outcome.COMPLETE: "complete", Outcome.SUSPECT: "suspect", Outcome.BROKEN: "failed"}
+_FINAL = {PathOutcome.COMPLETE: "complete", PathOutcome.SUSPECT: "suspect", PathOutcome.BROKEN: "failed"}
 
 
-def decide(results: Sequence[PathResult]) -> Verdict:
+def decide(results: Sequence[PathResult]) -> RunVerdict:
     """The verdict over all source paths of a run, at least one. The error tells of the worst path."""
     worst = max(results, key=lambda result: result.outcome.rank)
-    if worst.outcome is Outcome.BROKEN and not any("files" in result.numbers for result in results):
-        return Verdict(None, "failed", worst.reason)  # no rsync came to a list: nothing here that could be restored
+    if worst.outcome is PathOutcome.BROKEN and not any("files" in result.numbers for result in results):
+        return RunVerdict(None, "failed", worst.reason)  # no rsync came to a list: nothing here that could be restored
     if worst.outcome in _FINAL:
         state = _FINAL[worst.outcome]
-        return Verdict(state, state, worst.reason or None)
-    return Verdict(None, "failed" if worst.outcome is Outcome.FAULT else "partial", worst.reason)
+        return RunVerdict(state, state, worst.reason or None)
+    return RunVerdict(None, "failed" if worst.outcome is PathOutcome.FAULT else "partial", worst.reason)

@@ -91,7 +91,7 @@ def prepare(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, stopped: 
     Raises Forgotten, NotOurs when a `.working` lies there that we did not make, OSError as the filesystem gives it.
     """
     folder = pool.host(host.name)
-    _see_that_there_is(folder)
+    _ensure_folder(folder)
     notes = read_notes(folder)
     if notes.forgotten:
         raise Forgotten(
@@ -102,7 +102,7 @@ def prepare(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, stopped: 
     left = _left(path, host, base)
     prepared = _continue(path, left, base, host, now, stopped) if left else _make(pool, host, base, now)
     try:
-        _see_that_there_is(path / DATA, mode=0o777)
+        _ensure_folder(path / DATA, mode=0o777)
         drop_other_paths(path / DATA, host.paths)
         if not prepared.fresh:  # the mark is gone for good before anything is written; and a tree search sees committed inodes only
             _sync(disk)
@@ -117,7 +117,7 @@ def prepare(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, stopped: 
     return prepared
 
 
-def _see_that_there_is(folder: Path, mode: int = 0o700) -> None:
+def _ensure_folder(folder: Path, mode: int = 0o700) -> None:
     if not folder.is_dir():
         folder.mkdir(mode=mode, exist_ok=True)
 

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from backupd.sampling.picture_data import Day
+from backupd.sampling.picture_data import DayData
 from btrkeep.decisions.day_phases import kinds_of, unknown_spans
 from btrkeep.decisions.time_ticks import date_ticks, hour_ticks
 from btrkeep.decisions.trend import Point
@@ -83,7 +83,7 @@ def _line(axes: Axes, times: list[float], values: list[float], colour: str, **mo
     axes.plot(times, values, color=colour, linewidth=1.6, marker="o" if len(times) == 1 else "", **more)
 
 
-def day_figure(day: Day) -> Figure:
+def day_figure(day: DayData) -> Figure:
     """What the disks wrote and read over a day, with the jobs above, each kind in its line, and as a shade behind."""
     figure = _figure()
     kinds = kinds_of(day.phases)
@@ -114,7 +114,7 @@ def day_figure(day: Day) -> Figure:
     return figure
 
 
-def _draw_jobs(axes: Axes, day: Day, kinds: list[str]) -> None:
+def _draw_jobs(axes: Axes, day: DayData, kinds: list[str]) -> None:
     for row, kind in enumerate(reversed(kinds)):
         spans = [(_number(phase.start), _number(phase.end) - _number(phase.start)) for phase in day.phases if phase.kind == kind]
         axes.broken_barh(spans, (row - 0.33, 0.66), color=JOBS.get(kind, GREY))
@@ -127,7 +127,7 @@ def _draw_jobs(axes: Axes, day: Day, kinds: list[str]) -> None:
     axes.set_title(f"{day.name}: the disks, and what ran", loc="left", fontsize=15, color=INK, pad=8)
 
 
-def _day_words(day: Day) -> str:
+def _day_words(day: DayData) -> str:
     """What was written, for what."""
     whole = day.sums[0]
     words = (
@@ -139,7 +139,7 @@ def _day_words(day: Day) -> str:
     return words + (f".   Metadata written for each byte of data:  {',  '.join(ratios)}" if ratios else "")
 
 
-def _span(day: Day) -> str:
+def _span(day: DayData) -> str:
     first, last = day.start.astimezone(day.zone), (day.end - timedelta(seconds=1)).astimezone(day.zone)
     if first.date() == last.date():
         return f"{first:%A}, {first.day} {first:%B %Y}"

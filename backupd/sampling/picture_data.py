@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from btrkeep.decisions.day_phases import Phase, Slot, Sum
+from btrkeep.decisions.day_phases import Phase, PhaseTotals, Slot
 
 
 @dataclass(frozen=True, slots=True)
-class Day:
+class DayData:
     """A day, or any stretch of time from `start` to `end`, to be shown in `zone`. `name` is the pool's, safe to show."""
 
     name: str
@@ -18,4 +18,4 @@ class Day:
     zone: ZoneInfo
     slots: Sequence[Slot]
     phases: Sequence[Phase]
-    sums: Sequence[Sum]
+    sums: Sequence[PhaseTotals]

@@ -10,7 +10,7 @@ from btrkeep.pool.orphans import orphan_items
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PoolReading:
     """`orphans`: how many deleted subvolumes wait; None when we may not ask, which needs CAP_SYS_ADMIN.
 
     `options`: how the pool is mounted, as the machine has it; without those of the mount where a service cannot see them.
@@ -23,10 +23,10 @@ class Look:
     activity: tuple[str, ...]
 
 
-def look(pool: Pool) -> Look:
+def look(pool: Pool) -> PoolReading:
     """Raises OSError."""
     allocation = read_allocation(pool.path)
-    return Look(
+    return PoolReading(
         allocation,
         read_counters(pool.path),
         _orphans(pool),

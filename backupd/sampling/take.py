@@ -5,7 +5,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from backupd.sampling.flows import as_document, flow
-from backupd.sampling.read import Look
+from backupd.sampling.read import PoolReading
 from backupd.sampling.thin import STEPS, merged, window
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
 from btrkeep.pool.marker import Pool
@@ -22,11 +22,11 @@ class Taken:
 
     pool: Pool
     taken: datetime
-    look: Look
+    look: PoolReading
     score: FreeSpaceScore | None
 
 
-def keep(catalogue: Catalogue, pool: Pool, taken: datetime, look: Look) -> Sample:
+def keep(catalogue: Catalogue, pool: Pool, taken: datetime, look: PoolReading) -> Sample:
     """Put one look into the catalogue. Raises CatalogueBusy when that was held for longer than PATIENCE, and OperatorError."""
     catalogue.wait_at_most(PATIENCE)
     everything = Taken(pool, taken, look, catalogue.newest_score(pool.filesystem))

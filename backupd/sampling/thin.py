@@ -17,7 +17,7 @@ HOURS_FOR = timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ThinningStep:
     """`span` becomes `into` when it is older than `after`; `start` gives the beginning of the hour or day that a moment is in."""
 
     span: str
@@ -37,12 +37,12 @@ def day_of(moment: datetime, zone: ZoneInfo) -> datetime:
 
 
 STEPS = (
-    Step("raw", "hour", RAW_FOR, _hour, timedelta(hours=1)),
-    Step("hour", "day", HOURS_FOR, day_of, timedelta(days=1)),
+    ThinningStep("raw", "hour", RAW_FOR, _hour, timedelta(hours=1)),
+    ThinningStep("hour", "day", HOURS_FOR, day_of, timedelta(days=1)),
 )
 
 
-def window(step: Step, oldest: datetime, now: datetime, zone: ZoneInfo, at_most: int) -> tuple[datetime, datetime] | None:
+def window(step: ThinningStep, oldest: datetime, now: datetime, zone: ZoneInfo, at_most: int) -> tuple[datetime, datetime] | None:
     """From when until when to make `into` of `span`: whole hours or days, about `at_most` of them; None: nothing is due."""
     start, last = step.start(oldest, zone), step.start(now - step.after, zone)
     if start >= last:
@@ -50,7 +50,7 @@ def window(step: Step, oldest: datetime, now: datetime, zone: ZoneInfo, at_most:
     return start, min(last, step.start(start + at_most * step.length + step.length / 2, zone))
 
 
-def merged(samples: Sequence[Sample], step: Step, zone: ZoneInfo) -> list[Sample]:
+def merged(samples: Sequence[Sample], step: ThinningStep, zone: ZoneInfo) -> list[Sample]:
     """Those of one span, oldest first, as one for each hour or day that has any."""
     return [_one(list(some), step.into) for _, some in groupby(samples, lambda one: step.start(one.taken, zone))]
 

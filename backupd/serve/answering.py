@@ -6,12 +6,12 @@ import socket
 import time
 
 from backupd.serve.arguments import checked
-from backupd.serve.call import Call, Gone, Wire, in_words
-from backupd.serve.ground import Ground
+from backupd.serve.call import Call, ClientGone, Wire, in_words
+from backupd.serve.context import Ground
 from backupd.serve.peer import Peer, peer_of
 from backupd.serve.verbs import VERBS, Verb
 from btrkeep.errors import OperatorError
-from btrkeep.serving.protocol import Refused, Request, answer_line
+from btrkeep.serving.protocol import Request, RequestRefused, answer_line
 from btrkeep.units import printable
 
 log = logging.getLogger("backupd.serve")
@@ -19,7 +19,7 @@ log = logging.getLogger("backupd.serve")
 _LONGEST_WHO = 100
 _OFTEN = ("job", "jobs")  # a page that waits for a job asks every two seconds; that it went well is no news
 _JOURNAL = "its journal says more: journalctl -u 'btrkeep-serve@*'"
-_BROKEN = Refused("something is wrong inside the service", _JOURNAL)
+_BROKEN = RequestRefused("something is wrong inside the service", _JOURNAL)
 
 
 def answer(ground: Ground, connection: socket.socket, allowed: frozenset[int]) -> None:
@@ -31,11 +31,13 @@ def answer(ground: Ground, connection: socket.socket, allowed: frozenset[int]) -
             if peer.uid not in allowed:
                 log.warning("refused: process %d of user %d may not ask", peer.pid, peer.uid)
                 wire.fail(
-                    Refused(f"user {peer.uid} may not ask this service", "it is for the dashboard's user and root", "refused")
+                    RequestRefused(
+                        f"user {peer.uid} may not ask this service", "it is for the dashboard's user and root", "refused"
+                    )
                 )
                 return
             _serve(ground, wire, peer)
-        except Gone:
+        except ClientGone:
             wire.answered, wire.streaming = True, False  # as far as it can be
         except OperatorError as error:  # of the request's form
             log.warning("refused: %s", printable(error.message))
@@ -48,7 +50,7 @@ def answer(ground: Ground, connection: socket.socket, allowed: frozenset[int]) -
 def _last_words(wire: Wire, error: OperatorError) -> None:
     try:
         wire.fail(error)
-    except Gone:
+    except ClientGone:
         return
 
 
@@ -57,14 +59,14 @@ def _serve(ground: Ground, wire: Wire, peer: Peer) -> None:
     began, said = time.monotonic(), f"{in_words(request)} for {printable(request.who[:_LONGEST_WHO]) or '-'} (user {peer.uid})"
     try:
         _do(ground, wire, peer, request)
-    except Gone:
+    except ClientGone:
         log.info("%s: the asker left after %.1f s and %d bytes", said, time.monotonic() - began, wire.sent)
     except OperatorError as error:
         log.warning("%s: %s", said, printable(error.message))
         _last_words(wire, error)
     except OSError as error:
         log.warning("%s: %s", said, printable(str(error)))
-        _last_words(wire, Refused(f"the machine says: {os.strerror(error.errno or 0)}", _JOURNAL))
+        _last_words(wire, RequestRefused(f"the machine says: {os.strerror(error.errno or 0)}", _JOURNAL))
     else:
         level = logging.DEBUG if request.verb in _OFTEN else logging.INFO
         log.log(level, "%s: %d bytes in %.2f s", said, wire.sent, time.monotonic() - began)
@@ -73,9 +75,9 @@ def _serve(ground: Ground, wire: Wire, peer: Peer) -> None:
 def _do(ground: Ground, wire: Wire, peer: Peer, request: Request) -> None:
     verb = VERBS.get(request.verb)
     if not verb:
-        raise Refused(f"there is no verb {printable(request.verb[:40])}", f"there are: {', '.join(VERBS)}", "usage")
+        raise RequestRefused(f"there is no verb {printable(request.verb[:40])}", f"there are: {', '.join(VERBS)}", "usage")
     if not request.who.strip() or len(request.who) > _LONGEST_WHO:
-        raise Refused(f"who must be a name, of {_LONGEST_WHO} characters at most", kind="usage")
+        raise RequestRefused(f"who must be a name, of {_LONGEST_WHO} characters at most", kind="usage")
     call = Call(ground, wire, peer, printable(request.who), checked(request.arguments, verb.arguments))
     with verb.place(call.who):
         _carry_out(verb, request.verb, call)

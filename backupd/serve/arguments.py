@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from backupd.files.tree import components, joined
-from btrkeep.serving.protocol import Refused
+from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import parse_time
 
 Check = Callable[[Any], Any]
@@ -33,22 +33,24 @@ class Argument:
 
 
 def checked(given: Mapping[str, Any], allowed: Mapping[str, Argument]) -> dict[str, Any]:
-    """All arguments, those that were not given by their defaults. Raises Refused, of kind usage."""
+    """All arguments, those that were not given by their defaults. Raises RequestRefused, of kind usage."""
     for name in given:
         if name not in allowed:
-            raise Refused(f"there is no argument {name[:40]}", f"there are: {', '.join(allowed) or 'none'}", "usage", own=True)
+            raise RequestRefused(
+                f"there is no argument {name[:40]}", f"there are: {', '.join(allowed) or 'none'}", "usage", own=True
+            )
     return {name: _one(name, argument, given) for name, argument in allowed.items()}
 
 
 def _one(name: str, argument: Argument, given: Mapping[str, Any]) -> Any:
     if name not in given:
         if argument.default is REQUIRED:
-            raise Refused(f"the argument {name} is missing", kind="usage", own=True)
+            raise RequestRefused(f"the argument {name} is missing", kind="usage", own=True)
         return argument.default
     try:
         return argument.check(given[name])
     except ValueError as error:
-        raise Refused(f"{name}: {error}", kind="usage", own=True) from None
+        raise RequestRefused(f"{name}: {error}", kind="usage", own=True) from None
 
 
 def text(longest: int) -> Check:

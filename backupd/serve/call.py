@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from backupd.serve.ground import Ground
+from backupd.serve.context import Ground
 from backupd.serve.peer import Peer
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import (
@@ -17,8 +17,8 @@ from btrkeep.serving.protocol import (
     HEAD,
     LONGEST_FRAME,
     LONGEST_REQUEST,
-    Refused,
     Request,
+    RequestRefused,
     Streamed,
     error_line,
     read_request,
@@ -33,7 +33,7 @@ TAKING = 600.0
 _PIECE = 256 << 10
 
 
-class Gone(Exception):
+class ClientGone(Exception):
     """Whoever asked is gone, or takes nothing: the work ends. No error of anybody's."""
 
 
@@ -46,39 +46,39 @@ class Wire:
         self.sent = 0
 
     def request(self) -> Request:
-        """Raises Refused, of kind usage, and Gone."""
+        """Raises RequestRefused, of kind usage, and ClientGone."""
         end, line = time.monotonic() + self._asking, bytearray()
         while b"\n" not in line[-_PIECE:]:
             if len(line) >= LONGEST_REQUEST:
-                raise Refused(f"a request is a line of {LONGEST_REQUEST} bytes at most", kind="usage")
+                raise RequestRefused(f"a request is a line of {LONGEST_REQUEST} bytes at most", kind="usage")
             self._socket.settimeout(max(0.001, end - time.monotonic()))
             try:
                 piece = self._socket.recv(LONGEST_REQUEST - len(line))
             except TimeoutError:
-                raise Refused(f"the request was not there in {self._asking:.0f} s", kind="usage") from None
+                raise RequestRefused(f"the request was not there in {self._asking:.0f} s", kind="usage") from None
             except OSError as error:
-                raise Gone from error
+                raise ClientGone from error
             if not piece:
-                raise Gone
+                raise ClientGone
             line += piece
         return read_request(bytes(line))
 
     def send(self, data: bytes | bytearray | memoryview) -> None:
-        """Raises Gone."""
+        """Raises ClientGone."""
         self._socket.settimeout(self._taking)
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise Gone from error
+            raise ClientGone from error
         self.sent += len(data)
 
     def answer(self, line: bytes) -> None:
-        """The only line, or the one before the frames. Raises Gone."""
+        """The only line, or the one before the frames. Raises ClientGone."""
         self.answered = True
         self.send(line)
 
     def fail(self, error: OperatorError) -> None:
-        """Says that it failed, midway if it must be. Raises Gone."""
+        """Says that it failed, midway if it must be. Raises ClientGone."""
         if self.streaming:
             self.streaming = False
             self.send(HEAD.pack(FAILED) + error_line(error))
@@ -101,7 +101,7 @@ class Frames:
         self._written = 0
 
     def write(self, data: bytes) -> int:
-        """Raises Gone."""
+        """Raises ClientGone."""
         self._written += len(data)
         if len(data) + len(self._held) < _PIECE:
             self._held += data
@@ -117,7 +117,7 @@ class Frames:
         return self._written
 
     def flush(self) -> None:
-        """What is held is sent. Raises Gone."""
+        """What is held is sent. Raises ClientGone."""
         if self._held:
             self._send(self._held)
             self._held = bytearray()
@@ -127,7 +127,7 @@ class Frames:
         return True
 
     def end(self) -> None:
-        """It is whole. Raises Gone."""
+        """It is whole. Raises ClientGone."""
         self.flush()
         self._wire.streaming = False
         self._wire.send(HEAD.pack(0))
@@ -152,7 +152,7 @@ class Call:
         return self.arguments[name]
 
     def stream(self, name: bytes, kind: str, length: int | None) -> Frames:
-        """Answers with a stream, which the function writes into; its return is the end. Raises Gone."""
+        """Answers with a stream, which the function writes into; its return is the end. Raises ClientGone."""
         self.wire.answer(stream_line(Streamed(os.fsdecode(name), kind, length)))
         self.wire.streaming = True
         self.frames = Frames(self.wire)

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from backupd.files.restore_request import ORIGINAL, RestoreArguments, command_words
 from backupd.files.tree import components
-from backupd.files.wanted import ORIGINAL, Wanted, command_words
 from backupd.serve.arguments import FOLDER, HOST, checked
-from backupd.serve.requests import Asked
+from backupd.serve.requests import ServeRequest
 from backupd.serve.verbs import VERBS
 from btrkeep.config import Config, other_pools
-from btrkeep.serving.protocol import Refused
+from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
 
 _STATE = (Path("/var/lib/btrkeep"), Path("/var/lib/btrkeep-web"), Path("/etc/btrkeep"), Path("/run/btrkeep"))
 _FOLDERS = (*_STATE, Path("/opt/btrkeep"), Path(sys.prefix))  # the last two are the program
 
 
-def command_of(asked: Asked, config: Config, program: Sequence[str]) -> tuple[str, ...]:
-    """`program` is how a command line of backupd begins that is about the pool. Raises Refused when the request is none."""
+def command_of(asked: ServeRequest, config: Config, program: Sequence[str]) -> tuple[str, ...]:
+    """`program` is how a command line of backupd begins that is about the pool. Raises RequestRefused when the request is none."""
     arguments = checked(asked.arguments, VERBS[asked.verb].arguments)
     if asked.verb == "run":
         words: tuple[str, ...] = ("run", "--wait", "--", arguments["host"])
@@ -44,18 +44,20 @@ class Allowed:
     in_place: tuple[str, ...] = ()
 
 
-def wanted(arguments: Mapping[str, Any], config: Config, allowed: Allowed) -> Wanted:
+def wanted(arguments: Mapping[str, Any], config: Config, allowed: Allowed) -> RestoreArguments:
     """A restore, from checked arguments.
 
     It goes to the very host and to where its files were: a file that somebody has put anywhere on a host would else be what he
     likes in a place that he likes, /etc/cron.d or /root/.ssh, written by root. Whoever has taken over the dashboard must not have
-    that either, nor have one host's files written to another, nor into a folder of this machine that he may choose. Raises Refused.
+    that either, nor have one host's files written to another, nor into a folder of this machine that he may choose.
+
+    Raises RequestRefused.
     """
     host, to = arguments["host"], arguments["to"]
     known, only_below = config.hosts.get(host), tuple[str, ...]()
     if to == FOLDER:
         if not allowed.folder:
-            raise Refused(
+            raise RequestRefused(
                 "this service restores into no folder of its machine",
                 "its administrator may name one: backupd serve --restore-to DIR; or download the files",
                 "refused",
@@ -63,19 +65,19 @@ def wanted(arguments: Mapping[str, Any], config: Config, allowed: Allowed) -> Wa
             )
         where, only_below = allowed.folder, (str(Path(allowed.folder).parent),)
     elif not known:
-        raise Refused(f"{host} is not configured, so it has no address", "download the files instead", "missing", own=True)
+        raise RequestRefused(f"{host} is not configured, so it has no address", "download the files instead", "missing", own=True)
     elif to == HOST:
         if not known.address:
-            _see_in_place(arguments["paths"], allowed.in_place)
-            _see_not_ours(arguments["paths"], config)
+            _require_in_place(arguments["paths"], allowed.in_place)
+            _require_not_ours(arguments["paths"], config)
             only_below = allowed.in_place
         where = ORIGINAL
     elif not known.address:
-        raise Refused(
+        raise RequestRefused(
             f"{host} is this machine, of which no folder is written", "choose the paths where they were", "refused", own=True
         )
     elif not allowed.elsewhere:
-        raise Refused(
+        raise RequestRefused(
             "this service restores to where the files were, and to no other folder of a host",
             "its administrator may allow it: backupd serve --restore-elsewhere; or download the files",
             "refused",
@@ -83,7 +85,7 @@ def wanted(arguments: Mapping[str, Any], config: Config, allowed: Allowed) -> Wa
         )
     else:
         where = f"{known.address}:{to.partition(':')[2]}"
-    return Wanted(
+    return RestoreArguments(
         host,
         arguments["backup"],
         arguments["paths"],
@@ -94,13 +96,13 @@ def wanted(arguments: Mapping[str, Any], config: Config, allowed: Allowed) -> Wa
     )
 
 
-def _see_in_place(paths: Sequence[bytes], in_place: Sequence[str]) -> None:
-    """Of this machine only that is put back which lies below folders that the administrator has named. Raises Refused."""
+def _require_in_place(paths: Sequence[bytes], in_place: Sequence[str]) -> None:
+    """Of this machine only that is put back which lies below folders that the administrator has named. Raises RequestRefused."""
     allowed = [components(os.fsencode(folder)) for folder in in_place]
     for path in paths:
         names = components(path)
         if not any(names[: len(one)] == one for one in allowed):
-            raise Refused(
+            raise RequestRefused(
                 f"{printable(path)} is of this machine, and not below a folder that may be put back",
                 "its administrator may name one: backupd serve --restore-below DIR; or do it as root: backupd restore",
                 "refused",
@@ -108,16 +110,16 @@ def _see_in_place(paths: Sequence[bytes], in_place: Sequence[str]) -> None:
             )
 
 
-def _see_not_ours(paths: Sequence[bytes], config: Config) -> None:
+def _require_not_ours(paths: Sequence[bytes], config: Config) -> None:
     """Of this machine nothing is put back that btrkeep lives on: not the pool, not its records, not who may log in, and no folder
-    that one of these is in. An old copy of them would take back what was forbidden since. Raises Refused.
+    that one of these is in. An old copy of them would take back what was forbidden since. Raises RequestRefused.
     """
     ours = (config.pool.path, config.pool.state, config.file, config.file.with_suffix(".d"), *other_pools(config), *_FOLDERS)
     kept = [components(os.fsencode(one)) for path in ours for one in (path.absolute(), os.path.realpath(path))]
     for path in paths:
         names = components(path)
         if any(names[: len(one)] == one[: len(names)] for one in kept):
-            raise Refused(
+            raise RequestRefused(
                 f"{printable(path)} of this machine is one of btrkeep's own folders, or one of those is in it",
                 "choose narrower paths, or do it as root: backupd restore",
                 "refused",

@@ -15,7 +15,7 @@ from typing import Any
 
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.process.proc import start_time
-from btrkeep.serving.protocol import Refused
+from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import format_time, parse_time
 
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
@@ -31,7 +31,7 @@ _TAIL = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ServeJob:
     """One job. Times are RFC 3339 texts; `arguments` are those of the verb, as JSON has them."""
 
     id: str
@@ -78,22 +78,22 @@ def new_id(now: datetime) -> str:
     return f"{format_time(now).replace('-', '').replace(':', '')}-{secrets.token_hex(4)}"
 
 
-class Jobs:
+class JobStore:
     """The jobs of a pool, in a folder of its state."""
 
     def __init__(self, state: Path) -> None:
         self._folder = state / "jobs"
 
-    def put(self, job: Job) -> None:
+    def put(self, job: ServeJob) -> None:
         """Writes it down, in one step. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         write_atomically(self._file(job.id), json.dumps(asdict(job)) + "\n")
 
-    def get(self, job_id: str, now: datetime) -> Job:
-        """What is known of it now. Raises Refused, of kind missing."""
+    def get(self, job_id: str, now: datetime) -> ServeJob:
+        """What is known of it now. Raises RequestRefused, of kind missing."""
         found = self._read(job_id) if is_id(job_id) else None
         if not found:
-            raise Refused(f"there is no job {job_id}", "jobs are forgotten after 30 days", "missing", own=True)
+            raise RequestRefused(f"there is no job {job_id}", "jobs are forgotten after 30 days", "missing", own=True)
         return as_it_is(found, now)
 
     def is_over(self, job_id: str, now: datetime) -> bool:
@@ -101,7 +101,7 @@ class Jobs:
         found = self._read(job_id)
         return found is None or as_it_is(found, now).over
 
-    def all(self, now: datetime) -> Iterator[Job]:
+    def all(self, now: datetime) -> Iterator[ServeJob]:
         """All that are known, newest first. One whose file cannot be read is passed over."""
         names = sorted((path.stem for path in self._folder.glob("*.json") if is_id(path.stem)), reverse=True)
         return (as_it_is(job, now) for job in map(self._read, names) if job)
@@ -137,25 +137,25 @@ class Jobs:
     def _file(self, job_id: str) -> Path:
         return self._folder / f"{job_id}.json"
 
-    def _read(self, job_id: str) -> Job | None:
+    def _read(self, job_id: str) -> ServeJob | None:
         try:
             return read_job(json.loads(self._file(job_id).read_bytes()))
         except (OSError, ValueError):
             return None
 
 
-def read_job(found: Any) -> Job:
+def read_job(found: Any) -> ServeJob:
     """A job from its JSON. Raises ValueError when it is none."""
-    known = {one.name for one in fields(Job)}
+    known = {one.name for one in fields(ServeJob)}
     if not isinstance(found, dict) or not found.keys() <= known:
         raise ValueError("no job")
     try:
-        return Job(**found)
+        return ServeJob(**found)
     except TypeError as error:
         raise ValueError("no job") from error
 
 
-def as_it_is(job: Job, now: datetime) -> Job:
+def as_it_is(job: ServeJob, now: datetime) -> ServeJob:
     """One that says it runs, and whose process is gone, has failed; so has one that was never begun, or waited for too long."""
     if job.state == RUNNING and (job.pid is None or start_time(job.pid) != job.pid_started):
         return replace(job, state=FAILED, error="it was killed: its process is gone", own=True)
@@ -166,7 +166,7 @@ def as_it_is(job: Job, now: datetime) -> Job:
     return job
 
 
-def job_object(job: Job) -> dict[str, Any]:
+def job_object(job: ServeJob) -> dict[str, Any]:
     """A job as JSON has it for others."""
     told = asdict(job)
     for name in ("pid", "pid_started", "since", "called"):

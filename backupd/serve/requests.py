@@ -21,7 +21,7 @@ VERBS = ("run", "restore", "preview")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ServeRequest:
     """One request. `arguments` are as JSON has them; whoever carries it out checks them once more."""
 
     id: str
@@ -38,7 +38,7 @@ class Asked:
     """The time that it is, on a rehearsal pool."""
 
 
-def leave(folder: Path, asked: Asked) -> None:
+def leave(folder: Path, asked: ServeRequest) -> None:
     """Writes it down for `take`. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(folder / f"{asked.id}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -56,7 +56,7 @@ def is_left(folder: Path, job_id: str) -> bool:
     return (folder / f"{job_id}.json").exists()
 
 
-def take(folder: Path, job_id: str) -> Asked:
+def take(folder: Path, job_id: str) -> ServeRequest:
     """Reads it and removes it, so that nobody carries it out twice.
 
     Raises UsageError when there is none, OperatorError when what lies there is none.
@@ -73,7 +73,7 @@ def take(folder: Path, job_id: str) -> Asked:
         found = json.loads(text)
         if found.pop("format") != FORMAT:
             raise ValueError("another format")
-        asked = Asked(**{**found, "in_place": tuple(found.get("in_place", ()))})
+        asked = ServeRequest(**{**found, "in_place": tuple(found.get("in_place", ()))})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise OperatorError(f"{path}: {error}", "was it left by another version? ask again") from None
     if asked.id != job_id or asked.verb not in VERBS or not isinstance(asked.arguments, dict):

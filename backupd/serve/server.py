@@ -8,15 +8,15 @@ import time
 from contextlib import suppress
 
 from backupd.serve.answering import answer
-from backupd.serve.ground import Ground
-from btrkeep.serving.protocol import Refused, error_line
+from backupd.serve.context import Ground
+from btrkeep.serving.protocol import RequestRefused, error_line
 
 log = logging.getLogger("backupd.serve")
 
 AT_ONCE = 16
 """Connections; whoever comes beyond is told that it is busy."""
 _LOOK = 0.5
-_BUSY = error_line(Refused("too much is asked at once", "try again in a moment", "busy"))
+_BUSY = error_line(RequestRefused("too much is asked at once", "try again in a moment", "busy"))
 
 
 class Server:

@@ -13,16 +13,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from backupd.serve.ground import Ground
-from backupd.serve.jobs import FAILED, PREVIEW, RUN, Job, Jobs, new_id
-from backupd.serve.requests import RUNTIME, Asked, is_left, leave, withdraw
-from backupd.serve.turns import is_under_way, next_turns, see_that_it_may_wait
+from backupd.serve.context import Ground
+from backupd.serve.jobs import FAILED, PREVIEW, RUN, JobStore, ServeJob, new_id
+from backupd.serve.requests import RUNTIME, ServeRequest, is_left, leave, withdraw
+from backupd.serve.turns import is_under_way, next_turns, require_turn
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import Pool
 from btrkeep.process.programs import run
 from btrkeep.process.watched import ours, start_detached
-from btrkeep.serving.protocol import Refused
+from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import format_time, printable
 
 log = logging.getLogger("backupd.serve")
@@ -45,23 +45,23 @@ def unit_of(verb: str, pool: str, job_id: str) -> str:
     return f"btrkeep-{RUN if verb == RUN else 'restore'}@{pool}:{job_id}.service"
 
 
-def begin(ground: Ground, verb: str, host: str, who: str, arguments: Mapping[str, Any], folder: str | None = None) -> Job:
+def begin(ground: Ground, verb: str, host: str, who: str, arguments: Mapping[str, Any], folder: str | None = None) -> ServeJob:
     """Starts the work; a backup when its turn comes, which may be now. Raises LockHeld, which says who is at work on the host
     already, Refused for too many previews or waiting backups, OperatorError when it cannot be started.
     """
     now = ground.clock.now()
     with _one_at_a_time:
         pool = ground.pool()
-        jobs = Jobs(ground.config().pool.state)
+        jobs = JobStore(ground.config().pool.state)
         jobs.thin(now)
-        _see_free(pool, jobs, verb, host, who, now)
+        _require_free(pool, jobs, verb, host, who, now)
         job_id = new_id(now)
         unit = unit_of(verb, ground.pool_name, job_id) if ground.systemd else None
-        job = Job(job_id, verb, host, who, format_time(now), dict(arguments), unit, since=_exactly(now))
+        job = ServeJob(job_id, verb, host, who, format_time(now), dict(arguments), unit, since=_exactly(now))
         jobs.put(job)
         in_place = tuple(map(str, ground.in_place))
         started = format_time(now) if ground.clock.start else None
-        asked = Asked(job_id, verb, who, dict(arguments), folder, ground.elsewhere, in_place, started)
+        asked = ServeRequest(job_id, verb, who, dict(arguments), folder, ground.elsewhere, in_place, started)
         leave(folder_of_requests(ground), asked)
         try:
             if verb != RUN:
@@ -83,7 +83,7 @@ def start_due(ground: Ground) -> None:
 
 def _start_due(ground: Ground) -> dict[str, OperatorError]:
     """Gives those that could not be started, and why."""
-    now, jobs, requests = ground.clock.now(), Jobs(ground.config().pool.state), folder_of_requests(ground)
+    now, jobs, requests = ground.clock.now(), JobStore(ground.config().pool.state), folder_of_requests(ground)
     known, failed = list(jobs.all(now)), dict[str, OperatorError]()
     for job in known:
         if job.over and job.called is None and job.started is None:
@@ -91,12 +91,12 @@ def _start_due(ground: Ground) -> dict[str, OperatorError]:
     for job in next_turns(known, ground.config().backup.concurrency):
         try:
             if not is_left(requests, job.id):
-                raise Refused("the machine was restarted before its turn came", "ask again", own=True)
+                raise RequestRefused("the machine was restarted before its turn came", "ask again", own=True)
             _call(ground, jobs, job)
         except OperatorError as error:
             log.warning("%s: %s", job.id, printable(error.message))
             failed[job.id] = error
-            jobs.put(replace(job, state=FAILED, error=error.message, own=isinstance(error, Refused) and error.own))
+            jobs.put(replace(job, state=FAILED, error=error.message, own=isinstance(error, RequestRefused) and error.own))
             withdraw(requests, job.id)
     known = [job for job in jobs.all(now) if not job.over and job.verb == RUN]
     ground.queue.before = tuple(job.id for job in known if is_under_way(job))
@@ -105,7 +105,7 @@ def _start_due(ground: Ground) -> dict[str, OperatorError]:
     return failed
 
 
-def _call(ground: Ground, jobs: Jobs, job: Job) -> None:
+def _call(ground: Ground, jobs: JobStore, job: ServeJob) -> None:
     """Starts its process. It is written down before: the process may be faster than we are. Raises OperatorError."""
     jobs.put(replace(job, called=_exactly(ground.clock.now())))
     if job.unit:
@@ -142,7 +142,7 @@ def keep_starting(ground: Ground) -> NoReturn:
 
 def _has_room(ground: Ground) -> bool:
     """Whether one has ended of those that were under way, or there was none."""
-    now, jobs, before = ground.clock.now(), Jobs(ground.config().pool.state), ground.queue.before
+    now, jobs, before = ground.clock.now(), JobStore(ground.config().pool.state), ground.queue.before
     return not before or any(jobs.is_over(job_id, now) for job_id in before)
 
 
@@ -151,21 +151,21 @@ def start_command(unit: str) -> tuple[str, ...]:
     return ("systemctl", "start", "--no-block", "--no-ask-password", "--", unit)
 
 
-def _see_place(previews: Sequence[Job], host: str, who: str) -> None:
-    """Raises Refused, of kind busy, where one more preview would take the places of others."""
+def _require_place(previews: Sequence[ServeJob], host: str, who: str) -> None:
+    """Raises RequestRefused, of kind busy, where one more preview would take the places of others."""
     hint = "try again when one of them has ended"
     if any(job.host == host for job in previews):
-        raise Refused(f"a preview of {host} is being worked out", "try again when it has ended", "busy", own=True)
+        raise RequestRefused(f"a preview of {host} is being worked out", "try again when it has ended", "busy", own=True)
     if sum(job.who == who for job in previews) >= PREVIEWS_OF_ONE:
-        raise Refused(f"{PREVIEWS_OF_ONE} previews that {who} has asked for are being worked out", hint, "busy", own=True)
+        raise RequestRefused(f"{PREVIEWS_OF_ONE} previews that {who} has asked for are being worked out", hint, "busy", own=True)
     if len(previews) >= PREVIEWS:
-        raise Refused(f"{PREVIEWS} previews are being worked out", hint, "busy", own=True)
+        raise RequestRefused(f"{PREVIEWS} previews are being worked out", hint, "busy", own=True)
 
 
-def _see_free(pool: Pool, jobs: Jobs, verb: str, host: str, who: str, now: datetime) -> None:
+def _require_free(pool: Pool, jobs: JobStore, verb: str, host: str, who: str, now: datetime) -> None:
     known = [job for job in jobs.all(now) if not job.over and job.verb == verb]
     if verb == PREVIEW:
-        _see_place(known, host, who)
+        _require_place(known, host, who)
     for job in known:
         if job.host == host and verb != PREVIEW:
             what = "waits for its turn to be backed up" if job.waits else "is being backed up"
@@ -175,4 +175,4 @@ def _see_free(pool: Pool, jobs: Jobs, verb: str, host: str, who: str, now: datet
         return
     if (holder := read_holder(pool.locks / f"host-{host}")) and holder.alive:
         raise LockHeld(f"{host} is locked by process {holder.pid} ({holder.what}) since {holder.since}", "wait for the end of that")
-    see_that_it_may_wait(known, who)
+    require_turn(known, who)

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from backupd.serve.jobs import RUN, Job
-from btrkeep.serving.protocol import Refused
+from backupd.serve.jobs import RUN, ServeJob
+from btrkeep.serving.protocol import RequestRefused
 
 PER_ASKER = 250
 IN_ALL = 1000
@@ -13,12 +13,12 @@ FOR_OTHERS = 100
 """The last places of all are for those who have nothing waiting: a few who ask for very much shut nobody else out."""
 
 
-def is_under_way(job: Job) -> bool:
+def is_under_way(job: ServeJob) -> bool:
     """Whether it has been started, and is not over: it has a process, or will have one in a moment."""
     return not job.over and not job.waits
 
 
-def next_turns(jobs: Iterable[Job], at_once: int) -> list[Job]:
+def next_turns(jobs: Iterable[ServeJob], at_once: int) -> list[ServeJob]:
     """The waiting backups that begin now, in this order: so many that `at_once` are under way.
 
     The next is of those who asked and have the fewest under way; among these, of whoever was served longest ago; then it is the
@@ -30,7 +30,7 @@ def next_turns(jobs: Iterable[Job], at_once: int) -> list[Job]:
     served: dict[str, tuple[str, int]] = {}
     for job in runs:
         served[job.who] = max(served.get(job.who, ("", 0)), (job.called or "", 0))
-    latest, chosen = max((moment for moment, _ in served.values()), default=""), list[Job]()
+    latest, chosen = max((moment for moment, _ in served.values()), default=""), list[ServeJob]()
     while waiting and busy.total() < at_once:
         first = min(waiting, key=lambda job: (busy[job.who], served[job.who], job.since or "", job.id))
         waiting.remove(first)
@@ -40,12 +40,12 @@ def next_turns(jobs: Iterable[Job], at_once: int) -> list[Job]:
     return chosen
 
 
-def see_that_it_may_wait(jobs: Iterable[Job], who: str) -> None:
-    """Raises Refused, of kind busy, when too many wait already."""
+def require_turn(jobs: Iterable[ServeJob], who: str) -> None:
+    """Raises RequestRefused, of kind busy, when too many wait already."""
     waiting = Counter(job.who for job in jobs if job.waits)
     hint = "ask again when some of them have begun; `backupd run --all` takes all hosts"
     if waiting[who] >= PER_ASKER:
-        raise Refused(f"{PER_ASKER} backups that {who} has asked for wait for their turn already", hint, "busy", own=True)
+        raise RequestRefused(f"{PER_ASKER} backups that {who} has asked for wait for their turn already", hint, "busy", own=True)
     places = IN_ALL - FOR_OTHERS if waiting[who] else IN_ALL
     if waiting.total() >= places:
-        raise Refused(f"{places:,} backups wait for their turn already", hint, "busy", own=True)
+        raise RequestRefused(f"{places:,} backups wait for their turn already", hint, "busy", own=True)

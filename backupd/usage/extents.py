@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from backupd.usage.model import Measured, exactly
+from backupd.usage.model import MeasuredUsage, exactly
 from btrkeep.treescan.items import U64, Array
 
 _MANY = -1  # as an owner: more than one
 
 
 @dataclass(slots=True)
-class Comparison:
+class ExtentOwners:
     """Distinct extents so far, by address, each with the number of the only backup that refers to it, or that there are several."""
 
     vaddr: Array = field(default_factory=lambda: np.zeros(0, U64))
@@ -37,12 +37,14 @@ class Comparison:
         self.length = np.insert(self.length, place[fresh], length[fresh])
         self.owner = np.insert(self.owner, place[fresh], np.int32(number))
 
-    def measured(self) -> list[Measured]:
+    def measured(self) -> list[MeasuredUsage]:
         """Of each backup, in the order in which they were added."""
         own = self.owner != _MANY
         exclusive = np.zeros(len(self.referenced), U64)
         np.add.at(exclusive, self.owner[own], self.length[own])
-        return [Measured(exactly(int(one)), exactly(all_of_it)) for one, all_of_it in zip(exclusive, self.referenced, strict=True)]
+        return [
+            MeasuredUsage(exactly(int(one)), exactly(all_of_it)) for one, all_of_it in zip(exclusive, self.referenced, strict=True)
+        ]
 
     @property
     def total(self) -> int:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from backupd.usage.model import BackupUse, HostUse, Measured, Use, estimated, exactly
-from backupd.usage.sampling import Owner, Tally, sample
+from backupd.usage.model import BackupUse, HostUse, MeasuredUsage, Use, estimated, exactly
+from backupd.usage.sampling import DrawTally, Owner, sample
 from btrkeep.catalogue import Catalogue
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
@@ -61,12 +61,12 @@ def by_sampling(pool: Pool, everything: Sequence[BackupUse], seconds: float, cha
     return Use("sampled", hosts, backups, others, tally.draws, time.monotonic() - begun)
 
 
-def _host_of(tally: Tally, host: str) -> Measured:
-    return Measured(*(estimated(count[host], tally.draws, tally.space) for count in (tally.only_host, tally.by_host)))
+def _host_of(tally: DrawTally, host: str) -> MeasuredUsage:
+    return MeasuredUsage(*(estimated(count[host], tally.draws, tally.space) for count in (tally.only_host, tally.by_host)))
 
 
-def _backup_of(tally: Tally, owner: Owner) -> Measured:
-    return Measured(*(estimated(count[owner], tally.draws, tally.space) for count in (tally.only_backup, tally.by_backup)))
+def _backup_of(tally: DrawTally, owner: Owner) -> MeasuredUsage:
+    return MeasuredUsage(*(estimated(count[owner], tally.draws, tally.space) for count in (tally.only_backup, tally.by_backup)))
 
 
 def by_extents(pool: Pool, backups: Sequence[BackupUse], seconds: float) -> Use:
@@ -87,14 +87,14 @@ def by_extents(pool: Pool, backups: Sequence[BackupUse], seconds: float) -> Use:
 
 def _compared(
     pool: Pool, backups: Sequence[BackupUse], until: float
-) -> tuple[Measured | None, Sequence[Measured | None], dict[str, str]]:
+) -> tuple[MeasuredUsage | None, Sequence[MeasuredUsage | None], dict[str, str]]:
     """(the host, each backup, what could not be read); without an answer when the time is over before the last one was read."""
-    from backupd.usage.extents import Comparison
+    from backupd.usage.extents import ExtentOwners
     from btrkeep.treescan.file_extents import distinct_extents
 
-    comparison, read = Comparison(), []
+    comparison, read = ExtentOwners(), []
     problems: dict[str, str] = {}
-    nothing: list[Measured | None] = [None] * len(backups)
+    nothing: list[MeasuredUsage | None] = [None] * len(backups)
     for number, one in enumerate(backups):
         if time.monotonic() >= until:
             return None, nothing, problems
@@ -113,7 +113,7 @@ def _compared(
     for number, use in zip(read, comparison.measured(), strict=True):
         uses[number] = use
     total = exactly(comparison.total)
-    return Measured(total, total), uses, problems
+    return MeasuredUsage(total, total), uses, problems
 
 
 @contextmanager

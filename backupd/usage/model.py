@@ -43,7 +43,7 @@ def estimated(hits: int, draws: int, space: int) -> Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredUsage:
     """`exclusive`: what would be free if it were gone. `referenced`: all that it refers to, that which others do too included."""
 
     exclusive: Amount
@@ -68,7 +68,7 @@ class BackupUse:
     path: str
     size: int | None
     written: int | None
-    measured: Measured | None = None
+    measured: MeasuredUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class HostUse:
     backups: int
     size: int | None
     written: int | None
-    measured: Measured | None = None
+    measured: MeasuredUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ Owner = tuple[str, str | None]
 
 
 @dataclass(slots=True)
-class Tally:
+class DrawTally:
     """How often what was met. `space` is the bytes that were drawn from; `by_*` and `only_*` count draws."""
 
     space: int
@@ -68,9 +68,9 @@ def sample(
     seconds: float,
     chance: random.Random,
     enough: int = ENOUGH,
-) -> Tally:
+) -> DrawTally:
     """Draws until so many seconds have passed, or enough data was met. `ask` is `Owners.of`."""
-    tally, until = Tally(sum(length for _, length in pieces)), time.monotonic() + seconds
+    tally, until = DrawTally(sum(length for _, length in pieces)), time.monotonic() + seconds
     for place in places(pieces, chance):
         tally.add(ask(place), owners)
         if tally.met >= enough or time.monotonic() >= until:

@@ -9,7 +9,7 @@ import click
 from balancer.blockmap import ASCII, HALVES, rows
 from balancer.cli.bars import has_blocks
 from balancer.cli.score_view import benefit_words, score_words
-from balancer.explain import Explained
+from balancer.explain import ExplainedBlockGroup
 from balancer.score import BAD
 from btrkeep.cli import table
 from btrkeep.units import counted, format_share, format_size
@@ -19,7 +19,7 @@ CELLS = _WIDTH * 2 * _ROWS
 _PAPER = 80
 
 
-def lines(found: Explained) -> list[str]:
+def lines(found: ExplainedBlockGroup) -> list[str]:
     """The whole text."""
     groups = found.survey.groups
     vaddr, length, used, largest = (int(column[0]) for column in (groups.vaddr, groups.length, groups.used, groups.largest_free))
@@ -38,7 +38,7 @@ def lines(found: Explained) -> list[str]:
     ]
 
 
-def _map(found: Explained, length: int) -> list[str]:
+def _map(found: ExplainedBlockGroup, length: int) -> list[str]:
     blocks, colours = has_blocks(), sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     used = "bright" if blocks and colours else HALVES[3] if blocks else ASCII[3]
     size = format_size(length // CELLS)
@@ -53,7 +53,7 @@ def _painted(character: str, upper: int, lower: int) -> str:
     return click.style(character, fg=upper, bg=lower)
 
 
-def _parts(found: Explained) -> list[str]:
+def _parts(found: ExplainedBlockGroup) -> list[str]:
     score = float(found.survey.groups.score[0])
     cells = [
         [format_size(least), f"{number:,}", format_size(size), f"{part:.1f}", format_share(part / score) if score else "-"]
@@ -68,12 +68,12 @@ def _parts(found: Explained) -> list[str]:
     return [table(cells, headers, right=headers), *textwrap.wrap(f"{verdict} {note}", _PAPER)]
 
 
-def _largest(found: Explained) -> list[str]:
+def _largest(found: ExplainedBlockGroup) -> list[str]:
     places = ", ".join(f"{format_size(length)} at {vaddr}" for vaddr, length in found.largest)
     return textwrap.wrap(f"Largest free extents: {places}.", _PAPER) if places else ["Nothing is free in it."]
 
 
-def _cost(found: Explained, score: float, benefit: float) -> list[str]:
+def _cost(found: ExplainedBlockGroup, score: float, benefit: float) -> list[str]:
     cost = found.cost
     if not cost.extents:
         return ["Nothing is in it: nothing has to move."]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from balancer.cli.bars import bar, has_blocks
-from balancer.history import Line, shown, sums
+from balancer.history import HistoryLine, shown, sums
 from balancer.score import BAD
 from btrkeep.cli import table
 from btrkeep.units import counted, elapsed, format_duration, format_share, format_size, printable
@@ -46,7 +46,7 @@ def _width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PAPER
 
 
-def _table(found: Sequence[Line]) -> str:
+def _table(found: Sequence[HistoryLine]) -> str:
     rows, room = _rows(found), _width()
     widths = {name: max(len(click.unstyle(text)) for text in (name, *(row[name] for row in rows))) for name in _COLUMNS}
     kept = [name for name in _COLUMNS if name != "MOVED" or any(line.moved for line in found)]
@@ -65,7 +65,7 @@ def _total(widths: dict[str, int], kept: Sequence[str]) -> int:
     return sum(widths[name] + 2 for name in kept)
 
 
-def _rows(found: Sequence[Line]) -> list[dict[str, str]]:
+def _rows(found: Sequence[HistoryLine]) -> list[dict[str, str]]:
     when = _words_for([line.look.taken for line in found])
     above = [None, *(line.look.score for line in found)]
     return [

@@ -13,18 +13,23 @@ from rich.text import Text
 
 from balancer.blockmap import ASCII, HALVES, rows
 from balancer.cli.bars import has_blocks
-from balancer.cli.pace import Pace
+from balancer.cli.pace import RunPace
 from balancer.cli.report import report_lines
 from balancer.cli.run_view import begin_line, step_line, stopping_line
+from balancer.run_types import INTENDED, BalanceOutcome, BalanceProgress, Report, RunSettings, SpaceNumbers, StepDone, StepView
 from balancer.score import BAD
-from balancer.steps import INTENDED, Outcome, PoolNumbers, Progress, Report, Settings, StepDone, StepView
-from btrkeep.cli.telling import terminal
+from btrkeep.cli.progress import terminal
 from btrkeep.units import counted, format_duration, format_size, printable
 
 _WIDE, _SLIM = 64, 32
 _WIDEST_BAR, _BESIDE = 30, 46
 _PAPER = 100
-_COLOURS = {Outcome.NO_SPACE: "yellow", Outcome.FAILED: "red", Outcome.CANCELLED: "yellow", Outcome.GONE: "cyan"}
+_COLOURS = {
+    BalanceOutcome.NO_SPACE: "yellow",
+    BalanceOutcome.FAILED: "red",
+    BalanceOutcome.CANCELLED: "yellow",
+    BalanceOutcome.GONE: "cyan",
+}
 
 
 @dataclass(slots=True)
@@ -32,13 +37,13 @@ class _Now:
     """What the picture shows."""
 
     view: StepView | None = None
-    progress: Progress | None = None
+    progress: BalanceProgress | None = None
     waits: str = ""
     stopping: str = ""
     score: float = 0.0
 
 
-class LiveObserver:
+class BalanceDisplay:
     """The block group under way with its map, bars for it and for the budget; what is done scrolls away above."""
 
     def __init__(self) -> None:
@@ -47,12 +52,12 @@ class LiveObserver:
         self._live: Live | None = None
         self._now = _Now()
         self._before = 0.0
-        self._pace: Pace | None = None
+        self._pace: RunPace | None = None
 
-    def begins(self, numbers: PoolNumbers, settings: Settings) -> None:
+    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
         """The run begins."""
         self._before = self._now.score = numbers.score
-        self._pace = Pace(settings, time.monotonic())
+        self._pace = RunPace(settings, time.monotonic())
         self.console.print(Text(begin_line(numbers, settings)))
         self._live = Live(console=self.console, auto_refresh=False, transient=True, get_renderable=self.picture)
         self._live.start()
@@ -64,7 +69,7 @@ class LiveObserver:
             self._pace.step_begins(view)
         self._draw()
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: BalanceProgress) -> None:
         """Draws it anew."""
         self._now.progress = progress
         self._draw()
@@ -127,7 +132,7 @@ class LiveObserver:
             parts.append(Text(f"waiting: {printable(now.waits)}", style="yellow"))
         return Group(*parts)
 
-    def _so_far(self, pace: Pace) -> str:
+    def _so_far(self, pace: RunPace) -> str:
         """Bytes moved and written, and the score that there was and is. The end may be cut off: what is new comes first."""
         progress = self._now.progress
         moved = progress.total_moved if progress else pace.moved

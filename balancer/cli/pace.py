@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from balancer.steps import Progress, Settings, StepDone, StepView
+from balancer.run_types import BalanceProgress, RunSettings, StepDone, StepView
 from btrkeep.units import counted, format_duration, format_given, format_size
 
 _LEAST = 5.0
@@ -10,13 +10,13 @@ _LEAST = 5.0
 _NEARLY = 0.95
 
 
-class Pace:
+class RunPace:
     """Follows a run: what limits it nearest says how far it is.
 
     A budget counts bytes, time and window seconds; without any of them it is the block groups that are worth it.
     """
 
-    def __init__(self, settings: Settings, now: float, today: datetime | None = None) -> None:
+    def __init__(self, settings: RunSettings, now: float, today: datetime | None = None) -> None:
         self._settings, self._begun = settings, now
         ends = [settings.time] if settings.time is not None else []
         if settings.until is not None:
@@ -38,7 +38,7 @@ class Pace:
         self._done += 1
         self._worth, self._view = max(0, self._worth - 1), None
 
-    def step_share(self, progress: Progress | None) -> tuple[float, str]:
+    def step_share(self, progress: BalanceProgress | None) -> tuple[float, str]:
         """How far the block group under way is, from 0 to 1, and what that is in words.
 
         While the kernel copies nothing is seen of it, so the bar goes by the estimate of time then, up to nearly the end.
@@ -51,7 +51,7 @@ class Pace:
         words = f"{format_size(moved)} of {format_size(used)}" if moved else f"copying {format_size(used)}"
         return max(by_time, moved / used if used else 1.0), words
 
-    def step_left(self, progress: Progress | None) -> float | None:
+    def step_left(self, progress: BalanceProgress | None) -> float | None:
         """Seconds that the block group under way will take still, by its estimate; None when it takes longer than that."""
         if self._view is None:
             return None

@@ -8,7 +8,7 @@ from datetime import datetime
 import click
 
 from balancer.cli.score_view import benefit_words, score_words
-from balancer.steps import Planned, PoolNumbers, Settings
+from balancer.run_types import PlannedBlockGroup, RunSettings, SpaceNumbers
 from btrkeep.cli import table
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size
 
@@ -27,7 +27,7 @@ class Cut:
     words: str
 
 
-def cut_of(planned: Sequence[Planned], settings: Settings, now: datetime) -> Cut:
+def cut_of(planned: Sequence[PlannedBlockGroup], settings: RunSettings, now: datetime) -> Cut:
     """Where budget, time or window would end it. Times are estimates, so these cut off about there."""
     number = next((at for at, one in enumerate(planned) if not one.is_within), len(planned))
     words = f"the budget of {format_given(settings.budget or 0)} ends here" if number < len(planned) else ""
@@ -38,14 +38,14 @@ def cut_of(planned: Sequence[Planned], settings: Settings, now: datetime) -> Cut
     return Cut(number, words)
 
 
-def _limits(settings: Settings, now: datetime) -> Iterator[tuple[float, str]]:
+def _limits(settings: RunSettings, now: datetime) -> Iterator[tuple[float, str]]:
     if settings.time is not None:
         yield settings.time, f"the time of {format_duration(settings.time)}"
     if settings.until is not None:
         yield (settings.until - now).total_seconds(), f"the time until {settings.until:%Y-%m-%d %H:%M %Z}"
 
 
-def _within(planned: Sequence[Planned], seconds: float) -> int:
+def _within(planned: Sequence[PlannedBlockGroup], seconds: float) -> int:
     """How many would have ended by then."""
     for at, one in enumerate(planned):
         seconds -= one.estimate.seconds
@@ -54,7 +54,7 @@ def _within(planned: Sequence[Planned], seconds: float) -> int:
     return len(planned)
 
 
-def lines(filesystem: str, now: PoolNumbers, planned: Sequence[Planned], cut: Cut, alone: str, width: int) -> list[str]:
+def lines(filesystem: str, now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: Cut, alone: str, width: int) -> list[str]:
     """The whole text. `alone`: why nothing is worth it, if so. `width`: columns of the terminal, 0 for as many as it takes."""
     groups = counted(now.block_groups, "data block group")
     head = f"{filesystem}: {groups}, {format_size(now.used)} used of {format_size(now.allocated)}, score {score_words(now.score)}"
@@ -65,7 +65,7 @@ def lines(filesystem: str, now: PoolNumbers, planned: Sequence[Planned], cut: Cu
     return text + textwrap.wrap(sentence(now, planned, cut, alone), paper)
 
 
-def sentence(now: PoolNumbers, planned: Sequence[Planned], cut: Cut, alone: str) -> str:
+def sentence(now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: Cut, alone: str) -> str:
     """What it would take, and what it would gain."""
     if not planned:
         return f"Nothing is worth balancing: {alone}."
@@ -78,7 +78,7 @@ def sentence(now: PoolNumbers, planned: Sequence[Planned], cut: Cut, alone: str)
     )
 
 
-def _takes(taken: Sequence[Planned], number: int) -> str:
+def _takes(taken: Sequence[PlannedBlockGroup], number: int) -> str:
     moved, metadata = sum(one.estimate.moved for one in taken), sum(one.estimate.metadata for one in taken)
     seconds = sum(one.estimate.seconds for one in taken)
     which = counted(number, "block group") if len(taken) == number else f"{len(taken):,} of {number:,} block groups"
@@ -86,7 +86,7 @@ def _takes(taken: Sequence[Planned], number: int) -> str:
     return f"{which}: {moves}, in about {format_duration(seconds)}"
 
 
-def _gains(now: PoolNumbers, taken: Sequence[Planned]) -> str:
+def _gains(now: SpaceNumbers, taken: Sequence[PlannedBlockGroup]) -> str:
     score, free = sum(one.score for one in taken), sum(one.length - one.used for one in taken)
     share = format_share(score / now.score) if now.score else "0%"
     removes = f"That would remove a score of about {score:,.0f} of {now.score:,.0f} ({share})"
@@ -97,7 +97,7 @@ def _lies(holes: int) -> str:
     return "is free in one piece now" if holes == 1 else f"is free in {holes:,} pieces now"
 
 
-def _table(planned: Sequence[Planned], cut: Cut, width: int) -> list[str]:
+def _table(planned: Sequence[PlannedBlockGroup], cut: Cut, width: int) -> list[str]:
     cells = [_cells(one) for one in planned]
     headers = next((some for some in (_HEADERS, _NARROW, _NARROWER) if not width or _needs(cells, some) <= width), _NARROWEST)
     text = table([[one[name] for name in headers] for one in cells], headers, right=headers).splitlines()
@@ -112,7 +112,7 @@ def _needs(cells: Sequence[dict[str, str]], headers: Sequence[str]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
 
 
-def _cells(one: Planned) -> dict[str, str]:
+def _cells(one: PlannedBlockGroup) -> dict[str, str]:
     return {
         "VADDR": str(one.vaddr),
         "USED": format_size(one.used),

@@ -13,11 +13,11 @@ from balancer.choose import FLOORS, Floors, why_not
 from balancer.cli.options import POLICIES
 from balancer.cli.plan_view import cut_of, lines
 from balancer.cli.run_json import plan_as_json
-from balancer.cli.which_pool import see_one_pool
+from balancer.cli.which_pool import require_one_pool
 from balancer.model import DEFAULT, Model, fit
-from balancer.planning import Look, look, planned
+from balancer.planning import FilesystemLook, look, planned
 from balancer.recording import catalogue_of, measured
-from balancer.steps import Least, Settings
+from balancer.run_types import Least, RunSettings
 from balancer.survey import identity, opened
 from btrkeep.cli import echo_json
 
@@ -30,7 +30,7 @@ _Limit = TypeVar("_Limit", int, float)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LimitOptions:
     """Limits as the options, and where they are silent the configuration, say. None is no limit; for `least`, what is usual."""
 
     budget: int | None
@@ -51,9 +51,9 @@ def wanted(
     least: int | float | None = None,
     yields: bool = True,
     pressure: float | str | None = None,
-) -> Wanted:
+) -> LimitOptions:
     """Options win; one that was not given is None, "none" is no limit. `balance` is None where no pool was named."""
-    return Wanted(
+    return LimitOptions(
         budget=_limit(budget, balance.budget if balance else None),
         time=_limit(seconds, balance.time if balance else None),
         policy=policy or (balance.policy if balance else POLICIES[0]),
@@ -90,9 +90,9 @@ def settings_of(
     only_to_expiry: bool = False,
     pressure: float | None = None,
     patience: float | None = None,
-) -> Settings:
+) -> RunSettings:
     """What the options say. None is what the policy, or the settings, have by default."""
-    settings = Settings(
+    settings = RunSettings(
         policy=policy,
         floors=_floors(policy, min_score, min_benefit),
         budget=budget,
@@ -118,7 +118,7 @@ def _floors(policy: str, min_score: float | None, min_benefit: float | None) -> 
 
 def state_of(path: Path, pool: str | None, config: Path | None) -> Path | None:
     """The folder of the catalogue that keeps it, None when there is none. Raises OperatorError."""
-    see_one_pool(pool, config)
+    require_one_pool(pool, config)
     return catalogue_of(path, pool, config)
 
 
@@ -127,7 +127,7 @@ def model_of(state: Path | None, filesystem: str) -> Model:
     return fit(measured(state, filesystem)) if state else DEFAULT
 
 
-def show_plan(path: Path, settings: Settings, state: Path | None, *, as_json: bool) -> None:
+def show_plan(path: Path, settings: RunSettings, state: Path | None, *, as_json: bool) -> None:
     """Everything that would be balanced. Raises OperatorError."""
     with opened(path) as fd:
         filesystem = identity(path)
@@ -143,7 +143,7 @@ def show_plan(path: Path, settings: Settings, state: Path | None, *, as_json: bo
     click.echo("\n".join(lines(filesystem, now, steps, cut, alone, width)))
 
 
-def left_alone(seen: Look, settings: Settings) -> str:
+def left_alone(seen: FilesystemLook, settings: RunSettings) -> str:
     """Why nothing is worth it, by the block group that is worst."""
     groups = seen.survey.groups
     if not len(groups.vaddr):

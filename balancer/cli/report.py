@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterator
 
-from balancer.steps import INTENDED, Outcome, PoolNumbers, Report
+from balancer.run_types import INTENDED, BalanceOutcome, Report, SpaceNumbers
 from btrkeep.cli import table
 from btrkeep.units import counted, format_duration, format_size, printable
 
@@ -26,7 +26,7 @@ def report_lines(report: Report, width: int = _PAPER) -> list[str]:
     return ["", *_table(report.before, report.after), "", *(line for one in words for line in textwrap.wrap(one, width))]
 
 
-def _table(before: PoolNumbers, after: PoolNumbers) -> list[str]:
+def _table(before: SpaceNumbers, after: SpaceNumbers) -> list[str]:
     rows = [[words, *_cells(getattr(before, name), getattr(after, name), is_size)] for words, name, is_size in _ROWS]
     headers = ["", "BEFORE", "AFTER", "CHANGE"]
     return table(rows, headers, right=headers[1:]).splitlines()
@@ -56,14 +56,14 @@ def _sentences(report: Report) -> Iterator[str]:
     moved = f"{format_size(report.moved)} moved out of {counted(report.balanced, 'block group')}"
     yield f"{moved} in {took}, {format_size(report.written)} were written to the devices{ratio}."
     for outcome, words in (
-        (Outcome.NO_SPACE, "the kernel found no room for what was in it"),
-        (Outcome.FAILED, "failed"),
-        (Outcome.CANCELLED, "cancelled on the way"),
-        (Outcome.GONE, "was gone before its turn came"),
+        (BalanceOutcome.NO_SPACE, "the kernel found no room for what was in it"),
+        (BalanceOutcome.FAILED, "failed"),
+        (BalanceOutcome.CANCELLED, "cancelled on the way"),
+        (BalanceOutcome.GONE, "was gone before its turn came"),
     ):
         for step in report.steps:
             if step.outcome is outcome:
-                why = f" ({printable(step.error)})" if step.error and outcome is not Outcome.CANCELLED else ""
+                why = f" ({printable(step.error)})" if step.error and outcome is not BalanceOutcome.CANCELLED else ""
                 yield f"Block group {step.view.vaddr}: {words}{why}."
 
 

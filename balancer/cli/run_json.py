@@ -6,11 +6,13 @@ from typing import Any
 from balancer.cli.plan_view import Cut
 from balancer.explain import profile
 from balancer.model import Estimate
-from balancer.steps import Planned, PoolNumbers, Report, Settings, StepDone
+from balancer.run_types import PlannedBlockGroup, Report, RunSettings, SpaceNumbers, StepDone
 from btrkeep.units import format_time
 
 
-def plan_as_json(filesystem: str, now: PoolNumbers, planned: Sequence[Planned], cut: Cut, settings: Settings) -> dict[str, Any]:
+def plan_as_json(
+    filesystem: str, now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: Cut, settings: RunSettings
+) -> dict[str, Any]:
     """`within`: how many of the block groups budget and time cover, the first ones."""
     return {
         "filesystem": filesystem,
@@ -21,7 +23,7 @@ def plan_as_json(filesystem: str, now: PoolNumbers, planned: Sequence[Planned], 
     }
 
 
-def report_as_json(report: Report, settings: Settings) -> dict[str, Any]:
+def report_as_json(report: Report, settings: RunSettings) -> dict[str, Any]:
     """All of a run."""
     return {
         "filesystem": report.filesystem,
@@ -41,7 +43,7 @@ def report_as_json(report: Report, settings: Settings) -> dict[str, Any]:
     }
 
 
-def settings_as_json(settings: Settings) -> dict[str, Any]:
+def settings_as_json(settings: RunSettings) -> dict[str, Any]:
     """What was asked for, as far as it decides what is balanced."""
     return {
         "policy": settings.policy,
@@ -53,16 +55,16 @@ def settings_as_json(settings: Settings) -> dict[str, Any]:
     }
 
 
-def numbers_as_json(numbers: PoolNumbers) -> dict[str, Any]:
+def numbers_as_json(numbers: SpaceNumbers) -> dict[str, Any]:
     """A filesystem at one moment."""
-    return {name: getattr(numbers, name) for name in PoolNumbers.__slots__}
+    return {name: getattr(numbers, name) for name in SpaceNumbers.__slots__}
 
 
 def _estimate(estimate: Estimate) -> dict[str, Any]:
     return {"moved": estimate.moved, "metadata": estimate.metadata, "seconds": round(estimate.seconds, 3)}
 
 
-def _planned(one: Planned, *, within: bool) -> dict[str, Any]:
+def _planned(one: PlannedBlockGroup, *, within: bool) -> dict[str, Any]:
     return {
         "vaddr": one.vaddr,
         "length": one.length,

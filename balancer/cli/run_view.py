@@ -1,11 +1,11 @@
 """What a run looks like where nobody watches a terminal: a line for each block group, or one JSON object at the end."""
 
 from balancer.cli.report import end_line, report_lines
-from balancer.steps import INTENDED, Outcome, PoolNumbers, Progress, Report, Settings, StepDone, StepView
-from btrkeep.cli.telling import say
+from balancer.run_types import INTENDED, BalanceOutcome, BalanceProgress, Report, RunSettings, SpaceNumbers, StepDone, StepView
+from btrkeep.cli.progress import say
 from btrkeep.units import counted, format_duration, format_given, format_size, printable
 
-_RAW = {Outcome.GONE: "was gone before its turn came", Outcome.CANCELLED: "cancelled"}
+_RAW = {BalanceOutcome.GONE: "was gone before its turn came", BalanceOutcome.CANCELLED: "cancelled"}
 
 
 def stopping_line(why: str, vaddr: int | None) -> str:
@@ -14,7 +14,7 @@ def stopping_line(why: str, vaddr: int | None) -> str:
     return f"stopping: {printable(why)}{at}"
 
 
-def begin_line(numbers: PoolNumbers, settings: Settings) -> str:
+def begin_line(numbers: SpaceNumbers, settings: RunSettings) -> str:
     """What is there, and what limits the run."""
     groups = counted(numbers.block_groups, "data block group")
     limits = [
@@ -30,10 +30,10 @@ def step_line(done: StepDone, *, longest: int = 0) -> str:
     """What became of a block group, in one line, without colour. The most important comes first: it may be cut off at the end."""
     view = done.view
     head = f"{view.number}: block group {view.vaddr}"
-    if done.outcome in (Outcome.NO_SPACE, Outcome.FAILED):
-        words = "no room for what is in it" if done.outcome is Outcome.NO_SPACE else "failed"
+    if done.outcome in (BalanceOutcome.NO_SPACE, BalanceOutcome.FAILED):
+        words = "no room for what is in it" if done.outcome is BalanceOutcome.NO_SPACE else "failed"
         return f"{head}: {words}{f' ({printable(done.error)})' if done.error else ''}; it is set aside"
-    if done.outcome is not Outcome.DONE and not done.moved:
+    if done.outcome is not BalanceOutcome.DONE and not done.moved:
         return f"{head}: {_RAW[done.outcome]}"
     parts = [
         f"score {done.score + done.gained:,.0f} -> {done.score:,.0f}",
@@ -42,7 +42,7 @@ def step_line(done: StepDone, *, longest: int = 0) -> str:
         format_duration(done.seconds),
         f"{format_size(done.unallocated)} unallocated",
     ]
-    if done.outcome is Outcome.CANCELLED:
+    if done.outcome is BalanceOutcome.CANCELLED:
         parts.insert(0, _RAW[done.outcome])
     line = f"{head}: {', '.join(parts)}"
     if longest and len(line) > longest:
@@ -56,7 +56,7 @@ def _times(done: StepDone) -> str:
     return f" ({done.written / done.moved:.1f}x)" if done.moved else ""
 
 
-class LineObserver:
+class BalanceLines:
     """A line for each block group: for a pipe, a file or the journal. `quiet`: only what is wrong, and nothing of a good run."""
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -67,7 +67,7 @@ class LineObserver:
         if not self._quiet:
             say(text)
 
-    def begins(self, numbers: PoolNumbers, settings: Settings) -> None:
+    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
         """The run begins."""
         self._say(begin_line(numbers, settings))
 
@@ -75,11 +75,11 @@ class LineObserver:
         """Says nothing: one line is enough, and at the end there is more to say."""
         self._waits, self._vaddr = "", view.vaddr
 
-    def progress(self, progress: Progress) -> None: ...
+    def progress(self, progress: BalanceProgress) -> None: ...
 
     def step_ends(self, done: StepDone) -> None:
         """A block group is done."""
-        if done.outcome in (Outcome.NO_SPACE, Outcome.FAILED):
+        if done.outcome in (BalanceOutcome.NO_SPACE, BalanceOutcome.FAILED):
             say(step_line(done), err=self._quiet)
         else:
             self._say(step_line(done))
@@ -111,7 +111,7 @@ def _reason(why: str) -> str:
     return "".join(char for char in why if not char.isdigit())
 
 
-class JsonObserver:
+class BalanceJson:
     """Says nothing but warnings, on standard error, while it goes on; the command prints the report."""
 
     def __init__(self) -> None:
@@ -121,8 +121,8 @@ class JsonObserver:
         """Says nothing."""
         self._vaddr = view.vaddr
 
-    def begins(self, numbers: PoolNumbers, settings: Settings) -> None: ...
-    def progress(self, progress: Progress) -> None: ...
+    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None: ...
+    def progress(self, progress: BalanceProgress) -> None: ...
     def step_ends(self, done: StepDone) -> None: ...
     def waits(self, why: str) -> None: ...
     def ends(self, report: Report) -> None: ...

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from balancer.cli.planning import model_of
 from balancer.cli.run_json import report_as_json
-from balancer.cli.run_view import JsonObserver, LineObserver
+from balancer.cli.run_view import BalanceJson, BalanceLines
 from balancer.recorder import Recorder
 from balancer.run import Balancing, ended_by_signals
-from balancer.steps import INTENDED, SWAP, Ending, Observer, Outcome, Report, Settings
+from balancer.run_types import INTENDED, SWAP, BalanceObserver, BalanceOutcome, Ending, Report, RunSettings
 from balancer.survey import identity, opened
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit
 from btrkeep.process.service import is_service
 
 
-def balance(path: Path, settings: Settings, state: Path | None, *, as_json: bool, quiet: bool) -> int:
+def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: bool, quiet: bool) -> int:
     """Balances; the exit status. `state`: the folder of the catalogue that keeps it. Raises OperatorError."""
     with opened(path):
         filesystem = identity(path)
@@ -43,18 +43,18 @@ def exit_status(report: Report) -> int:
     """Of a run that has ended. A block group that could not be moved needs a look, unless a swap file keeps it there."""
     if report.ending is Ending.SIGNAL and report.signal:
         return Exit.INTERRUPTED if report.signal == signal.SIGINT else Exit.TERMINATED
-    failed = [step for step in report.steps if step.outcome is Outcome.FAILED and step.error != SWAP]
+    failed = [step for step in report.steps if step.outcome is BalanceOutcome.FAILED and step.error != SWAP]
     is_well = report.ending in INTENDED and not failed
     return Exit.OK if is_well else Exit.ATTENTION
 
 
-def _observer(held: ExitStack, *, as_json: bool, quiet: bool) -> Observer:
+def _observer(held: ExitStack, *, as_json: bool, quiet: bool) -> BalanceObserver:
     if as_json:
-        return JsonObserver()
+        return BalanceJson()
     if not quiet and os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb":
-        from balancer.cli.live import LiveObserver
+        from balancer.cli.live import BalanceDisplay
 
-        live = LiveObserver()
+        live = BalanceDisplay()
         held.callback(live.close)
         return live
-    return LineObserver(quiet=quiet)
+    return BalanceLines(quiet=quiet)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from balancer.cli.mount_point import mount_point
-from balancer.cli.which_pool import meant, see_one_pool, which_pool
+from balancer.cli.which_pool import meant, require_one_pool, which_pool
 from balancer.order import SORTS, ordered
 from btrkeep.cli import complain
 from btrkeep.cli.vaddr import VADDR
@@ -69,7 +69,7 @@ def command(
       btrfs-balancer score / --json | jq '.block_groups[0]'
       btrfs-balancer score /srv/backup --record
     """
-    see_one_pool(pool, config)
+    require_one_pool(pool, config)
     if not record and path is not None and (pool or config):
         raise UsageError("--pool and --config say where to record the scores", "add --record, or leave them out")
     path = meant(path, pool, config).path

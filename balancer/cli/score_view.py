@@ -9,9 +9,9 @@ import click
 
 from balancer.cli.bars import bar, has_blocks
 from balancer.cli.score_json import histogram
-from balancer.judgement import judgement
 from balancer.score import BAD, Array
 from balancer.survey import Cost, Survey
+from balancer.verdict import judgement
 from btrkeep.cli import table
 from btrkeep.units import counted, format_share, format_size
 

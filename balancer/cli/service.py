@@ -1,7 +1,7 @@
 """Tells systemd in one line which block group is balanced, and how far the run is."""
 
 from balancer.cli.report import end_line
-from balancer.steps import PoolNumbers, Progress, Report, Settings, StepDone, StepView
+from balancer.run_types import BalanceProgress, Report, RunSettings, SpaceNumbers, StepDone, StepView
 from btrkeep.process.service import Status
 from btrkeep.units import format_given, format_share, format_size
 
@@ -14,7 +14,7 @@ class StatusObserver:
         self._budget: int | None = None
         self._view: StepView | None = None
 
-    def begins(self, numbers: PoolNumbers, settings: Settings) -> None:
+    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
         """The run begins."""
         self._budget = settings.budget
         self._status.say(f"score {numbers.score:,.0f}, {format_size(numbers.unallocated)} unallocated")
@@ -24,13 +24,13 @@ class StatusObserver:
         self._view = view
         self._status.say(self._line(view, None))
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: BalanceProgress) -> None:
         """How far it is."""
         view = self._view
         if view is not None:
             self._status.go_on(lambda: self._line(view, progress))
 
-    def _line(self, view: StepView, progress: Progress | None) -> str:
+    def _line(self, view: StepView, progress: BalanceProgress | None) -> str:
         line = f"block group {view.number} at {view.vaddr}: {format_size(view.used)}"
         if progress is None:
             return line

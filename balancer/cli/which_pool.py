@@ -32,11 +32,11 @@ class Meant:
 
 
 def which_pool(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `pool` (str | None) and `config` (Path | None), which `see_one_pool` must look at."""
+    """Adds `pool` (str | None) and `config` (Path | None), which `require_one_pool` must look at."""
     return _POOL(_CONFIG(command))
 
 
-def see_one_pool(pool: str | None, config: Path | None) -> None:
+def require_one_pool(pool: str | None, config: Path | None) -> None:
     """Raises UsageError when both are given, or an empty one, as an empty variable of a script would."""
     if pool is not None and config is not None:
         raise UsageError("--pool and --config exclude each other", "a file's name is its pool's")
@@ -51,7 +51,7 @@ def meant(path: Path | None, pool: str | None, config: Path | None) -> Meant:
 
     The pool's mark is looked at where nothing but its name was given: what lies below it might not be mounted.
     """
-    see_one_pool(pool, config)
+    require_one_pool(pool, config)
     if pool is None and config is None:
         return Meant(_needed(path))
     from btrkeep.config import load  # longer than a whole filesystem takes to scan

@@ -27,7 +27,7 @@ from btrkeep.catalogue.model_alarm import BalanceTotals, ExpiryTotals, RunTotals
 from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Balance, BalanceFields, BalanceStep, FreeSpaceScore
 from btrkeep.catalogue.model_past import Night, PastRuns
 from btrkeep.catalogue.model_sample import SPANS, Job, Sample
-from btrkeep.catalogue.model_tried import Fate, Tried
+from btrkeep.catalogue.model_tried import BackupFate, HostRuns
 from btrkeep.catalogue.readonly import CatalogueUnready, state_mark
 from btrkeep.catalogue.sqlite import CatalogueBusy, CatalogueDamaged, CatalogueFull, CatalogueUnusable
 from btrkeep.catalogue.store import Catalogue
@@ -41,6 +41,7 @@ __all__ = [
     "SPANS",
     "STEP_OUTCOMES",
     "Backup",
+    "BackupFate",
     "BackupState",
     "Balance",
     "BalanceFields",
@@ -55,9 +56,9 @@ __all__ = [
     "Expiry",
     "ExpiryFields",
     "ExpiryTotals",
-    "Fate",
     "FreeSpaceScore",
     "HostFacts",
+    "HostRuns",
     "Job",
     "Night",
     "NotedState",
@@ -68,6 +69,5 @@ __all__ = [
     "RunTotals",
     "Sample",
     "StoredAlarm",
-    "Tried",
     "state_mark",
 ]

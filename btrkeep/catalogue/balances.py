@@ -23,14 +23,14 @@ _ALL = 1 << 62
 
 def start(session: Session, row: dict[str, Any], given: BalanceFields) -> int:
     """A new run, `row` with the columns that never change; its id."""
-    _see_that_they_are_known(given)
+    _validate_fields(given)
     row = {**_FIRST, "updated": row["started"], **row, **balance.kept(given)}
     return session.run(balance.insert(but="id"), row).lastrowid or 0
 
 
 def update_fields(session: Session, balance_id: int, changes: BalanceFields) -> None:
     """Change the given fields. Raises KeyError when there is no such run, TypeError for a field that it does not have."""
-    _see_that_they_are_known(changes)
+    _validate_fields(changes)
     if changes and session.run(balance.update(changes, "id = :id"), {**balance.kept(changes), "id": balance_id}).rowcount == 0:
         raise KeyError(balance_id)
 
@@ -42,7 +42,7 @@ def finish(session: Session, balance_id: int, changes: BalanceFields) -> None:
     update_fields(session, balance_id, {**changes, "current": None})
 
 
-def _see_that_they_are_known(given: BalanceFields) -> None:
+def _validate_fields(given: BalanceFields) -> None:
     if unknown := given.keys() - BalanceFields.__annotations__.keys():
         raise TypeError(f"a balance has no field {', '.join(sorted(unknown))} that could be changed")
     if (given.get("finished") is None) != (given.get("outcome") is None):

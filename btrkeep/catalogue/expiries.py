@@ -14,19 +14,19 @@ _UNFINISHED = f"SELECT {expiry.select()} FROM expiry WHERE finished IS NULL ORDE
 
 def start(session: Session, started: datetime, pid: int, pid_started: str | None, fields: ExpiryFields) -> int:
     """A new expiry; its id."""
-    _see_that_they_are_known(fields)
+    _validate_fields(fields)
     row = {**_FIRST, "started": started, "updated": started, "pid": pid, "pid_started": pid_started, **fields}
     return session.run(expiry.insert(but="id"), row).lastrowid or 0
 
 
 def update_fields(session: Session, expiry_id: int, changes: ExpiryFields) -> None:
     """Change the given fields. Raises KeyError when there is no such expiry, TypeError for a field that it does not have."""
-    _see_that_they_are_known(changes)
+    _validate_fields(changes)
     if changes and session.run(expiry.update(changes, "id = :id"), {**changes, "id": expiry_id}).rowcount == 0:
         raise KeyError(expiry_id)
 
 
-def _see_that_they_are_known(fields: ExpiryFields) -> None:
+def _validate_fields(fields: ExpiryFields) -> None:
     if unknown := fields.keys() - ExpiryFields.__annotations__.keys():
         raise TypeError(f"an expiry has no field {', '.join(sorted(unknown))} that could be changed")
     if (fields.get("finished") is None) != (fields.get("outcome") is None):

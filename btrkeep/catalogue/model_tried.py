@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 
-class Tried(NamedTuple):
+class HostRuns(NamedTuple):
     """One run without what rsync said. A tuple, since a month of 3,000 hosts has 90,000 of them."""
 
     host: str
@@ -21,7 +21,7 @@ class Tried(NamedTuple):
     night: bool
 
 
-class Fate(NamedTuple):
+class BackupFate(NamedTuple):
     """What a final backup was, and what it is now."""
 
     host: str

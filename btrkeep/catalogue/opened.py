@@ -39,10 +39,10 @@ class OpenCatalogue:
         changes faster than it can be read.
         """
         path = state / migrate.FILE
-        readonly.see_there(path)
+        readonly.require_catalogue(path)
         opened = cls(state, readonly.ReadOnlySession(path), None)
         try:
-            readonly.see_schema(opened._reader)
+            readonly.require_schema(opened._reader)
         except BaseException:
             opened.close()
             raise
@@ -70,7 +70,7 @@ class OpenCatalogue:
 
     def see_whole(self) -> None:
         """Raises CatalogueDamaged when any part of the file is, also one that nobody has asked for yet."""
-        sqlite.see_whole(self._reader)
+        sqlite.require_integrity(self._reader)
         for table in tables.TABLES:  # pages may be whole with values in them that nobody wrote
             for _ in self._reader.stream(f"SELECT {table.select()} FROM {table.name}"):
                 pass

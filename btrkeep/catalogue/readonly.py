@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from btrkeep.catalogue import migrate, tables
 from btrkeep.catalogue.columns import text_out
-from btrkeep.catalogue.sqlite import NOT_OURS, Answer, Row, Session, Values
+from btrkeep.catalogue.sqlite import NOT_OURS, QueryResult, Row, Session, Values
 from btrkeep.errors import OperatorError
 
 PATIENCE = 5.0
@@ -54,7 +54,7 @@ class ReadOnlySession(Session):
         super().__init__(path)
         self._mark: Mark | None = None  # of the file that is read as one that never changes
 
-    def _answer(self, query: str, values: Values) -> Answer:
+    def _answer(self, query: str, values: Values) -> QueryResult:
         """Tried until the catalogue stands still for as long as that takes."""
         deadline = time.monotonic() + PATIENCE
         while not self._closed:
@@ -71,7 +71,7 @@ class ReadOnlySession(Session):
             time.sleep(_PAUSE)
         raise sqlite3.ProgrammingError("the catalogue is closed")
 
-    def _try(self, query: str, values: Values) -> Answer | None:
+    def _try(self, query: str, values: Values) -> QueryResult | None:
         """None when the file changed meanwhile."""
         connection = self._settled()
         if connection is None:
@@ -151,7 +151,7 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def see_schema(session: Session) -> None:
+def require_schema(session: Session) -> None:
     """Raises CatalogueUnready when the schema is another than this code knows: who only reads cannot migrate it."""
     version = migrate.version_of(session)
     if version is None:
@@ -163,7 +163,7 @@ def see_schema(session: Session) -> None:
         )
 
 
-def see_there(path: Path) -> None:
+def require_catalogue(path: Path) -> None:
     """Raises CatalogueUnready when there is no catalogue, or not for this user."""
     try:
         path.stat()

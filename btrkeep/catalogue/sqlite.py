@@ -73,7 +73,7 @@ _NEEDED = 64 << 10
 """Bytes: the index of a journal takes 32 KB at once, and when there is no room for it SQLite says "disk I/O error"."""
 
 
-class Answer(Protocol):
+class QueryResult(Protocol):
     """What a query found, as a cursor gives it."""
 
     def fetchmany(self, size: int) -> list[Row]:
@@ -154,7 +154,7 @@ class Session:
             except NOT_OURS as error:
                 raise _error(_DAMAGED, self.path, error) from error
 
-    def _answer(self, query: str, values: Values) -> "Answer":
+    def _answer(self, query: str, values: Values) -> "QueryResult":
         return self._open().execute(query, values)
 
     def _open(self) -> sqlite3.Connection:
@@ -221,7 +221,7 @@ def _is_full(folder: Path) -> bool:
     return room.f_bavail * room.f_frsize < _NEEDED
 
 
-def see_whole(session: Session) -> None:
+def require_integrity(session: Session) -> None:
     """Raises CatalogueDamaged when any page of the file is not as SQLite left it; reads all of it."""
     found = session.value("PRAGMA integrity_check(1)")
     if found != "ok":

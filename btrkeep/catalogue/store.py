@@ -57,7 +57,7 @@ class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, Tellin
         """
         outcome = backup.state if backup.state in RUN_OUTCOMES else None
         ended: RunFields = {"finished": backup.finished, "outcome": outcome, "backup": backup.name, **fields}
-        _see_that_it_ends(ended)
+        _require_end(ended)
         with self._writing() as session:
             backups.finish(session, backup)
             runs.finish(session, run_id, ended, shown=run_id not in self._unseen)
@@ -118,7 +118,7 @@ class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, Tellin
 
     def finish_run(self, run_id: int, **fields: Unpack[RunFields]) -> None:
         """The run ends, `finished` and `outcome` are needed; its progress goes. Raises KeyError when there is none of that id."""
-        _see_that_it_ends(fields)
+        _require_end(fields)
         with self._writing() as session:
             runs.finish(session, run_id, fields, shown=run_id not in self._unseen)
 
@@ -151,6 +151,6 @@ class Catalogue(ExpiringCatalogue, BalancingCatalogue, SamplingCatalogue, Tellin
         return progress.every(self._reader)
 
 
-def _see_that_it_ends(fields: RunFields) -> None:
+def _require_end(fields: RunFields) -> None:
     if fields.get("finished") is None or fields.get("outcome") is None:
         raise TypeError("a run ends with `finished` and `outcome`")

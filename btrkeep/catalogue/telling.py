@@ -5,7 +5,7 @@ from datetime import datetime
 
 from btrkeep.catalogue import alarms, totals, tried
 from btrkeep.catalogue.model_alarm import BalanceTotals, ExpiryTotals, RunTotals, StoredAlarm
-from btrkeep.catalogue.model_tried import Fate, Tried
+from btrkeep.catalogue.model_tried import BackupFate, HostRuns
 from btrkeep.catalogue.opened import OpenCatalogue
 
 
@@ -37,7 +37,7 @@ class TellingCatalogue(OpenCatalogue):
         """How many backups there are in each state; a state without any is not there."""
         return totals.states(self._reader)
 
-    def tried(self, since: datetime, hosts: Collection[str] | None = None) -> list[Tried]:
+    def tried(self, since: datetime, hosts: Collection[str] | None = None) -> list[HostRuns]:
         """Runs that began at `since` or later, of all hosts or of these, in the order in which they began."""
         return tried.since(self._reader, since, hosts)
 
@@ -49,6 +49,6 @@ class TellingCatalogue(OpenCatalogue):
         """When the first run or the oldest backup of each of these hosts began; a host without any is not there."""
         return tried.first_seen(self._reader, hosts)
 
-    def fates(self, hosts: Collection[str]) -> list[Fate]:
+    def fates(self, hosts: Collection[str]) -> list[BackupFate]:
         """What became of the final backups of these hosts, by host and start."""
         return tried.fates(self._reader, hosts)

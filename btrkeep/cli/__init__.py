@@ -11,8 +11,8 @@ from typing import Any
 import click
 import orjson
 
+from btrkeep.cli.progress import hang_up
 from btrkeep.cli.tables import table
-from btrkeep.cli.telling import hang_up
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.units import printable, with_encoded
 

@@ -20,8 +20,7 @@ from btrkeep.config.keys import (
     WEB,
     default_zone,
 )
-from btrkeep.config.left_out import Kept, left_out
-from btrkeep.config.merge import Sections, Table
+from btrkeep.config.merge import Sections, TomlSection
 from btrkeep.config.model import (
     BackupSettings,
     BalanceSettings,
@@ -35,7 +34,8 @@ from btrkeep.config.model import (
     WebSettings,
 )
 from btrkeep.config.policies import Policies, say_who_keeps_everything
-from btrkeep.config.problems import Problems, Refused, dotted, nearest, quoted, show
+from btrkeep.config.problems import InvalidValue, Problems, dotted, nearest, quoted, show
+from btrkeep.config.self_exclusion import SelfExclusion, left_out
 from btrkeep.errors import ConfigError
 
 STATE = Path("/var/lib/btrkeep")
@@ -47,7 +47,7 @@ _NEEDS_ADDRESS = ("port", "rsync_path", "ssh_options")  # they say how a host is
 def build(file: Path, name: str, sections: Sections, problems: Problems) -> Config:
     """The whole configuration. Raises ConfigError with every problem, those found before included."""
     pool = _pool(file, name, sections.single[POOL], problems)
-    kept = [Kept("the pool", pool.get("path")), Kept("the state folder", pool.get("state"))]
+    kept = [SelfExclusion("the pool", pool.get("path")), SelfExclusion("the state folder", pool.get("state"))]
     policies = Policies(sections.single[RETENTION])
     hosts = dict(_hosts(sections, kept, policies, problems))
     say_who_keeps_everything(file, hosts.values(), problems)
@@ -76,7 +76,7 @@ def _pool(file: Path, name: str, given: Mapping[str, Any], problems: Problems) -
         problems.add(file, "pool.path", 'missing: the folder that `backupd init` made, such as path = "/srv/backup"')
     try:
         values = {"state": STATE / name, "zone": default_zone(), **given}
-    except Refused as refused:
+    except InvalidValue as refused:
         problems.add(file, "pool.zone", refused.reason)
         return dict(given)
     return values
@@ -106,7 +106,9 @@ def _everybody(backup: Mapping[str, Any]) -> dict[str, Any]:
     return inherit(base, _shared(backup))
 
 
-def _hosts(sections: Sections, kept: list[Kept], policies: Policies, problems: Problems) -> Iterator[tuple[str, HostConfig]]:
+def _hosts(
+    sections: Sections, kept: list[SelfExclusion], policies: Policies, problems: Problems
+) -> Iterator[tuple[str, HostConfig]]:
     everybody = _everybody(sections.single[BACKUP])
     groups = sections.named[GROUP]
     shared = {name: inherit(everybody, _shared(table.values)) for name, table in groups.items()}
@@ -124,13 +126,15 @@ def _hosts(sections: Sections, kept: list[Kept], policies: Policies, problems: P
         yield name, HostConfig(name, **values)
 
 
-def _paths_refused(table: Table, groups: Mapping[str, Table]) -> bool:
+def _paths_refused(table: TomlSection, groups: Mapping[str, TomlSection]) -> bool:
     """Whether paths, or the group that may hold them, are given and wrong: that has been said, and nothing is missing besides."""
     group = groups.get(table.values.get("group", ""))
     return "paths" in table.given or ("group" in table.given and (group is None or "paths" in group.given))
 
 
-def _this_machine(name: str, table: Table, values: Mapping[str, Any], kept: list[Kept], problems: Problems) -> tuple[str, ...]:
+def _this_machine(
+    name: str, table: TomlSection, values: Mapping[str, Any], kept: list[SelfExclusion], problems: Problems
+) -> tuple[str, ...]:
     """Checks of a host without address; what its source paths have to leave out."""
     for key in _NEEDS_ADDRESS:
         if key in table.values:

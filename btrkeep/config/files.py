@@ -28,7 +28,7 @@ def documents(main: Path, problems: Problems, instead: Mapping[Path, str | None]
     """
     given = instead or {}
     if main not in given:
-        _see_there(main)
+        _require_file(main)
     folder = main.with_suffix(".d")
     names = {*_drop_ins(folder, problems), *(file.name for file in given if file.parent == folder)}
     files = (main, *(folder / name for name in sorted(names)))
@@ -36,7 +36,7 @@ def documents(main: Path, problems: Problems, instead: Mapping[Path, str | None]
     return [document for document in read if document]
 
 
-def _see_there(main: Path) -> None:
+def _require_file(main: Path) -> None:
     try:
         main.lstat()
     except PermissionError as error:  # of a folder above it

@@ -6,7 +6,7 @@
 import re
 
 from btrkeep.config.documents import INSTALLED
-from btrkeep.config.keys import SECTIONS, TABLE, WRITTEN, Key
+from btrkeep.config.keys import SECTIONS, TABLE, WRITTEN, ConfigKey
 from btrkeep.config.reference import TITLES, toml
 
 BEGIN, END = '.\\" keys begin here\n', '.\\" keys end here\n'
@@ -29,7 +29,7 @@ def keys() -> str:
     return "".join(parts)
 
 
-def _entry(key: Key) -> str:
+def _entry(key: ConfigKey) -> str:
     places = ", ".join(roff(place) for section in key.sections for place in WRITTEN[section])
     default = "none" if key.default is None else _bold(toml(key.default))
     return (

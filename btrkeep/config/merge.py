@@ -7,12 +7,12 @@ from typing import Any
 
 from btrkeep.config.files import Document
 from btrkeep.config.keys import LEGAL, NAMED, NOTIFY, SECRET, SECTIONS, SINGLE, WITHIN, WRITTEN
-from btrkeep.config.problems import Problems, Refused, RefusedItems, dotted, nearest, quoted, show
+from btrkeep.config.problems import InvalidValue, Problems, RefusedItems, dotted, nearest, quoted, show
 from btrkeep.config.sources import name_fault
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TomlSection:
     """One [group.NAME] or [host.NAME]: where it is written, its values parsed, and in `given` what was written, refused or not.
 
     Among the values are those of a section within it, a dict by its name: [host.NAME.retention].
@@ -28,7 +28,7 @@ class Sections:
     """All files' sections, merged."""
 
     single: dict[str, dict[str, Any]] = field(default_factory=lambda: {section: {} for section in SINGLE})
-    named: dict[str, dict[str, Table]] = field(default_factory=lambda: {section: {} for section in NAMED})
+    named: dict[str, dict[str, TomlSection]] = field(default_factory=lambda: {section: {} for section in NAMED})
 
 
 def merged(documents: list[Document], problems: Problems) -> Sections:
@@ -47,7 +47,7 @@ def merged(documents: list[Document], problems: Problems) -> Sections:
     return sections
 
 
-def _merge_named(known: dict[str, Table], content: Mapping[str, Any], section: str, file: Path, problems: Problems) -> None:
+def _merge_named(known: dict[str, TomlSection], content: Mapping[str, Any], section: str, file: Path, problems: Problems) -> None:
     for name, table in content.items():
         if name in LEGAL[section] and not isinstance(table, dict):
             problems.add(file, _written((section, name), table), f"belongs in a section with a name, [{section}.NAME]")
@@ -60,7 +60,7 @@ def _merge_named(known: dict[str, Table], content: Mapping[str, Any], section: s
         if name in known:
             problems.add(file, dotted(section, name), f"is in {known[name].file} already; a {section} stands in one file")
         else:
-            known[name] = Table(file, values, table)
+            known[name] = TomlSection(file, values, table)
 
 
 def _is_table(content: Any, file: Path, name: str, problems: Problems) -> bool:
@@ -86,9 +86,9 @@ def _values(content: Mapping[str, Any], section: str, file: Path, where: tuple[s
             continue
         try:
             if name not in legal:
-                raise Refused(_misplaced(name, _head(section, where)) or f"unknown key{nearest(name, (*legal, *within))}")
+                raise InvalidValue(_misplaced(name, _head(section, where)) or f"unknown key{nearest(name, (*legal, *within))}")
             values[name] = legal[name].kind(raw)
-        except Refused as refused:
+        except InvalidValue as refused:
             problems.add(file, _written((*where, name), raw), refused.reason)
         except RefusedItems as refused:
             for item, reason in refused.items:

@@ -12,7 +12,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _LONGEST = 80
 
 
-class Refused(ValueError):
+class InvalidValue(ValueError):
     """A value that cannot be. Without a reason, the kind's own description of what it expects is the reason."""
 
     def __init__(self, reason: str = "") -> None:

@@ -30,7 +30,7 @@ _HOST_LISTS = ("paths", "exclude")
 _RETENTION = tuple(one.name for one in fields(Retention))
 
 
-class Facts(Protocol):
+class FactStore(Protocol):
     """The catalogue, as far as it is needed here."""
 
     def get_fact(self, name: str) -> str | None:
@@ -70,7 +70,7 @@ _PLAIN = ("min_free", "concurrency", "bandwidth", "silent", "used_limit", "ping_
 
 
 def publish(
-    config: Config, facts: Facts, *, rehearsal: bool | None = None, filesystem: str | None = None, now: datetime | None = None
+    config: Config, facts: FactStore, *, rehearsal: bool | None = None, filesystem: str | None = None, now: datetime | None = None
 ) -> bool:
     """Write what may be known of the configuration; whether it was another before, and so was written.
 
@@ -97,7 +97,7 @@ def _since(config: Config, known: Mapping[str, Any], now: datetime | None) -> di
     return {name: since for name, since in {**new, **before}.items() if name in config.hosts}
 
 
-def published(facts: Facts, name: str = "main") -> Published:
+def published(facts: FactStore, name: str = "main") -> Published:
     """What was published last; with nothing published, what a pool named `name` has without a configuration."""
     text = facts.get_fact(FACT)
     return _parsed(text) if text else Published(name)

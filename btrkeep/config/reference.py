@@ -7,7 +7,7 @@ import re
 from textwrap import fill
 from typing import Any
 
-from btrkeep.config.keys import SECTIONS, TABLE, WRITTEN, Key
+from btrkeep.config.keys import SECTIONS, TABLE, WRITTEN, ConfigKey
 from btrkeep.config.problems import quoted
 
 BEGIN, END = ".. keys begin here\n", ".. keys end here\n"
@@ -43,7 +43,7 @@ def keys() -> str:
     return "\n".join(parts)
 
 
-def _entry(key: Key) -> str:
+def _entry(key: ConfigKey) -> str:
     places = ", ".join(f"``{place}``" for section in key.sections for place in WRITTEN[section])
     return (
         f"``{key.name}``\n"
@@ -62,7 +62,7 @@ def wrapped(text: str) -> str:
     return whole.replace(_BLANK, " ")
 
 
-def _default(key: Key) -> str:
+def _default(key: ConfigKey) -> str:
     return "none" if key.default is None else f"``{toml(key.default)}``"
 
 

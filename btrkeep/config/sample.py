@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-from btrkeep.config.problems import Refused, quoted
+from btrkeep.config.problems import InvalidValue, quoted
 from btrkeep.config.sources import normalised
 from btrkeep.errors import UsageError
 
@@ -43,7 +43,7 @@ def example(path: Path = Path("/srv/backup"), pool: str = "main") -> str:
     try:
         text = normalised(str(path))
         text.encode()
-    except (Refused, UnicodeEncodeError) as error:
+    except (InvalidValue, UnicodeEncodeError) as error:
         raise UsageError(f"the pool's path {quoted(str(path))} cannot be written into a configuration: {error}") from None
     return _TEXT.format(path=quoted(text), pool=pool)
 

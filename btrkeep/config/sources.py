@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from btrkeep.config.problems import Refused, RefusedItems, quoted
+from btrkeep.config.problems import InvalidValue, RefusedItems, quoted
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
@@ -18,7 +18,7 @@ def parse_path(value: Any) -> Path:
     """An absolute path on this machine, not the root."""
     path = normalised(value)
     if path == "/":
-        raise Refused("expected a path of its own, not the root of the file system")
+        raise InvalidValue("expected a path of its own, not the root of the file system")
     return Path(path)
 
 
@@ -26,20 +26,20 @@ def parse_ssh_file(value: Any) -> Path:
     """A file that ssh reads: its options split file names at blanks and quotes, and expand a percent sign."""
     path = parse_path(value)
     if any(char.isspace() or char in "\"'%\\" for char in str(path)):
-        raise Refused("ssh takes no file name with blanks, quotes, backslashes or percent signs")
+        raise InvalidValue("ssh takes no file name with blanks, quotes, backslashes or percent signs")
     return path
 
 
 def parse_sources(value: Any) -> tuple[str, ...]:
     """The source paths of one host, normalised; no two may be the same or lie in one another."""
     if not isinstance(value, list) or not value:
-        raise Refused
+        raise InvalidValue
     paths: dict[str, str] = {}
     wrong: list[tuple[Any, str]] = []
     for item in value:
         try:
             path = _source(item)
-        except Refused as refused:
+        except InvalidValue as refused:
             wrong.append((item, refused.reason))
             continue
         if path in paths:
@@ -54,19 +54,19 @@ def parse_sources(value: Any) -> tuple[str, ...]:
 def _source(value: Any) -> str:
     path = normalised(value)
     if "*" in path or "?" in path:
-        raise Refused("a source path has no wildcards; name the folder above and leave out with exclude")
+        raise InvalidValue("a source path has no wildcards; name the folder above and leave out with exclude")
     return path
 
 
 def normalised(value: Any) -> str:
-    """An absolute path without empty or `.` components and without a slash at its end. Raises Refused."""
+    """An absolute path without empty or `.` components and without a slash at its end. Raises InvalidValue."""
     if not isinstance(value, str) or not value.startswith("/"):
-        raise Refused('expected an absolute path such as "/srv/www"')
+        raise InvalidValue('expected an absolute path such as "/srv/www"')
     if _CONTROL.search(value):
-        raise Refused("a path has no control characters")
+        raise InvalidValue("a path has no control characters")
     parts = [part for part in value.split("/") if part not in ("", ".")]
     if ".." in parts:
-        raise Refused('".." is not followed; write the path it leads to')
+        raise InvalidValue('".." is not followed; write the path it leads to')
     return "/" + "/".join(parts)
 
 
@@ -86,7 +86,7 @@ def nested(paths: dict[str, str]) -> list[tuple[str, str]]:
 def parse_patterns(value: Any) -> tuple[str, ...]:
     """Exclude patterns: only patterns, never rsync's rules."""
     if not isinstance(value, list):
-        raise Refused
+        raise InvalidValue
     wrong = [(item, reason) for item in value if (reason := _pattern_fault(item))]
     if wrong:
         raise RefusedItems(wrong)
@@ -135,16 +135,18 @@ def name_fault(name: str) -> str:
 def parse_address(value: Any) -> str:
     """USER@HOST, HOST or an IPv6 address in brackets: nothing that ssh or rsync would read as an option, a path or a module."""
     if not isinstance(value, str) or not value:
-        raise Refused
+        raise InvalidValue
     if _PLAIN_ADDRESS.fullmatch(value):
         return value
     user, _, host = value.rpartition("@")
     if user.startswith("-") or host.startswith("-"):
-        raise Refused("neither user nor host may begin with -, ssh would take it for an option")
+        raise InvalidValue("neither user nor host may begin with -, ssh would take it for an option")
     if "@" in value and not user:
-        raise Refused
+        raise InvalidValue
     if any(char.isspace() or not char.isprintable() or char in "/\\'\"" for char in value):
-        raise Refused("has characters that no address has; paths belong in paths")
+        raise InvalidValue("has characters that no address has; paths belong in paths")
     if not host or (set(host) & set("[]:") and not _BRACKETED.fullmatch(host)) or ":" in user:
-        raise Refused('expected USER@HOST without a colon; a port belongs in port, an IPv6 address in brackets, "root@[fe80::1]"')
+        raise InvalidValue(
+            'expected USER@HOST without a colon; a port belongs in port, an IPv6 address in brackets, "root@[fe80::1]"'
+        )
     return value

@@ -23,7 +23,7 @@ _FEW = 2  # so many months without a backup are told in words
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class StripLetter:
     """What a letter stands for. `colour` is one of xterm's 256, of middling brightness: it is read on white and on black."""
 
     letter: str
@@ -32,14 +32,14 @@ class Kind:
 
 
 HELD, YEARLY, MONTHLY, WEEKLY, DAILY, KEPT, SUSPECT, GOES = KINDS = (  # of a day's backups the first of these is shown
-    Kind("H", 63, "held"),
-    Kind("Y", 166, "yearly"),
-    Kind("M", 133, "monthly"),
-    Kind("W", 31, "weekly"),
-    Kind("d", 28, "daily"),
-    Kind("k", 244, "kept for another reason"),
-    Kind("?", 166, "suspect or failed"),
-    Kind("x", 160, "goes"),
+    StripLetter("H", 63, "held"),
+    StripLetter("Y", 166, "yearly"),
+    StripLetter("M", 133, "monthly"),
+    StripLetter("W", 31, "weekly"),
+    StripLetter("d", 28, "daily"),
+    StripLetter("k", 244, "kept for another reason"),
+    StripLetter("?", 166, "suspect or failed"),
+    StripLetter("x", 160, "goes"),
 )
 _RULES = {kind.words: kind for kind in (HELD, YEARLY, MONTHLY, WEEKLY, DAILY)}  # by the first word of a reason
 
@@ -49,10 +49,10 @@ class Shown:
     """One backup: the day on which it began, in the pool's zone, and what becomes of it."""
 
     day: date
-    kind: Kind
+    kind: StripLetter
 
 
-def kind_of(decision: Decision, state: str) -> Kind:
+def kind_of(decision: Decision, state: str) -> StripLetter:
     """The letter of one backup: of the rules that keep it the one that does so longest."""
     if not decision.keep:
         return GOES
@@ -77,7 +77,7 @@ def strip(backups: Sequence[Shown], today: date, width: int, paint: Paint = plai
     shown = [one for one in backups if one.day <= today]
     if not shown or width < NARROWEST:
         return []
-    days: dict[date, Kind] = {}
+    days: dict[date, StripLetter] = {}
     for one in shown:
         days[one.day] = min(one.kind, days.get(one.day, one.kind), key=KINDS.index)
     beside = _counts(shown) if width >= _BESIDE else {}
@@ -100,7 +100,7 @@ def _ruler() -> str:
     return _INDENT + "".join(text)
 
 
-def _rows(days: Mapping[date, Kind], today: date, beside: Mapping[date, str], paint: Paint) -> Iterator[str]:
+def _rows(days: Mapping[date, StripLetter], today: date, beside: Mapping[date, str], paint: Paint) -> Iterator[str]:
     first = min(days)
     used = {day.replace(day=1) for day in days}
     for is_used, group in groupby(_months(first, today), key=lambda month: month in used):
@@ -125,13 +125,13 @@ def _days(month: date) -> list[date]:
     return [month.replace(day=day) for day in range(1, monthrange(month.year, month.month)[1] + 1)]
 
 
-def _cell(day: date, days: Mapping[date, Kind], first: date, today: date, paint: Paint) -> str:
+def _cell(day: date, days: Mapping[date, StripLetter], first: date, today: date, paint: Paint) -> str:
     if kind := days.get(day):
         return paint(kind.letter, kind.colour)
     return NONE if first <= day <= today else " "
 
 
-def _legend(days: Mapping[date, Kind], width: int, paint: Paint) -> list[str]:
+def _legend(days: Mapping[date, StripLetter], width: int, paint: Paint) -> list[str]:
     """Only what is there; words stay together, so blanks in them are another character until the lines are broken."""
     used = [kind for kind in KINDS if kind in days.values()]
     items = [f"{kind.letter} {kind.words}".replace(" ", "\0") for kind in used] + [f"{NONE}\0none"]
@@ -140,7 +140,7 @@ def _legend(days: Mapping[date, Kind], width: int, paint: Paint) -> list[str]:
     return [_INDENT + "  ".join(_painted(item, by_letter, paint) for item in line.split()) for line in lines]
 
 
-def _painted(item: str, by_letter: Mapping[str, Kind], paint: Paint) -> str:
+def _painted(item: str, by_letter: Mapping[str, StripLetter], paint: Paint) -> str:
     letter, _, words = item.partition("\0")
     kind = by_letter.get(letter)
     return f"{paint(letter, kind.colour) if kind else letter} {words.replace(chr(0), ' ')}"

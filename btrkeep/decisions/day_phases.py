@@ -48,7 +48,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class PhaseTotals:
     """What the disks did while a job of that kind ran; kind "": all day. Bytes of devices, all copies counted.
 
     `known`: how many of `seconds` samples tell of; `read` and `written` are of these. `data` is what the jobs were there for: what
@@ -148,7 +148,9 @@ def kinds_of(found: Sequence[Phase]) -> list[str]:
     return list(dict.fromkeys(phase.kind for phase in sorted(found, key=lambda one: one.start)))
 
 
-def sums(samples: Sequence[Sample], jobs: Sequence[Job], found: Sequence[Phase], start: datetime, end: datetime) -> list[Sum]:
+def sums(
+    samples: Sequence[Sample], jobs: Sequence[Job], found: Sequence[Phase], start: datetime, end: datetime
+) -> list[PhaseTotals]:
     """All day, and each kind of job. What ran at the same time counts for each of the two: the disks do not say for whom."""
     factor = data_factor(samples[-1]) if samples else 1.0
     kinds = kinds_of(found)
@@ -166,11 +168,11 @@ def sums(samples: Sequence[Sample], jobs: Sequence[Job], found: Sequence[Phase],
     ]
 
 
-def _sum(kind: str, some: Sequence[Phase], samples: Sequence[Sample], data: float) -> Sum:
+def _sum(kind: str, some: Sequence[Phase], samples: Sequence[Sample], data: float) -> PhaseTotals:
     parts = [within(samples, phase.start, phase.end) for phase in some]
     known, read, written = (sum(part[number] for part in parts) for number in range(3))
     seconds = sum((phase.end - phase.start).total_seconds() for phase in some)
-    return Sum(kind, seconds, known, round(read), round(written), round(data))
+    return PhaseTotals(kind, seconds, known, round(read), round(written), round(data))
 
 
 def _data(jobs: Iterable[Job], start: datetime, end: datetime) -> float:

@@ -19,7 +19,7 @@ _GOING_ALREADY = (EXPIRED, DELETING)
 
 
 @dataclass(frozen=True, slots=True)
-class HostFacts:
+class HostBackups:
     """What is known of a host. `candidates`: its final backups, marked ones too; `rows`: the catalogue's state of each, by name.
 
     `configured`: whether the configuration names it. `trouble`: why nothing may be done with it, such as notes that cannot be read.
@@ -37,7 +37,7 @@ class HostFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExpiryStep:
     """What happens to one backup and why. `expires`: when it may be deleted, None when it is kept."""
 
     name: str
@@ -55,10 +55,10 @@ class HostPlan:
 
     host: str
     total: int = 0
-    mark: tuple[Step, ...] = ()
-    revive: tuple[Step, ...] = ()
-    delete: tuple[Step, ...] = ()
-    wait: tuple[Step, ...] = ()
+    mark: tuple[ExpiryStep, ...] = ()
+    revive: tuple[ExpiryStep, ...] = ()
+    delete: tuple[ExpiryStep, ...] = ()
+    wait: tuple[ExpiryStep, ...] = ()
     amend: tuple[tuple[str, str], ...] = ()
     going: int = 0
     forgotten: bool = False
@@ -101,7 +101,7 @@ class Plan:
         return sum(len(getattr(host, what)) for host in self.hosts)
 
 
-def plan_host(facts: HostFacts, zone: ZoneInfo, now: datetime, *, clock_waits: bool = False) -> HostPlan:
+def plan_host(facts: HostBackups, zone: ZoneInfo, now: datetime, *, clock_waits: bool = False) -> HostPlan:
     """The plan of one host. `clock_waits`: the clock is in doubt, so no grace and no hold ends in this run."""
     candidates = [_held_on(one, now) for one in facts.candidates] if clock_waits else facts.candidates
     decisions = decide(candidates, facts.policy, zone, now, forgotten=facts.forgotten)
@@ -133,8 +133,8 @@ def plan_host(facts: HostFacts, zone: ZoneInfo, now: datetime, *, clock_waits: b
     return HostPlan(facts.host, len(candidates), *lists, going, facts.forgotten is not None, facts.rows)
 
 
-def _step(decision: Decision) -> Step:
-    return Step(decision.name, ", ".join(decision.reasons), decision.expires)
+def _step(decision: Decision) -> ExpiryStep:
+    return ExpiryStep(decision.name, ", ".join(decision.reasons), decision.expires)
 
 
 def _held_on(one: Candidate, now: datetime) -> Candidate:
@@ -144,7 +144,7 @@ def _held_on(one: Candidate, now: datetime) -> Candidate:
     return replace(one, hold=replace(one.hold, until=None))
 
 
-def _without_the_last(facts: HostFacts, delete: Sequence[Step], now: datetime) -> tuple[Step, ...]:
+def _without_the_last(facts: HostBackups, delete: Sequence[ExpiryStep], now: datetime) -> tuple[ExpiryStep, ...]:
     """The floor below all floors, held here once more, since what follows cannot be undone.
 
     Deletes nothing at all when no complete backup would be left of a host that has one and was not given up. Those that somebody
@@ -162,7 +162,9 @@ def _without_the_last(facts: HostFacts, delete: Sequence[Step], now: datetime) -
     return tuple(delete)
 
 
-def make_plan(all_facts: Iterable[HostFacts], zone: ZoneInfo, now: datetime, forced: Forced, *, clock_waits: bool = False) -> Plan:
+def make_plan(
+    all_facts: Iterable[HostBackups], zone: ZoneInfo, now: datetime, forced: Forced, *, clock_waits: bool = False
+) -> Plan:
     """The plan of all hosts, guards included. Hosts that were given up are the operator's own word, and no guard counts them."""
     plans, shares, left_out = [], {}, {}
     unruled: list[str] = []
@@ -214,6 +216,6 @@ def agreed(plan: HostPlan, seen: HostPlan) -> HostPlan:
     )
 
 
-def _both(seen: Sequence[Step], planned: Sequence[Step]) -> tuple[Step, ...]:
+def _both(seen: Sequence[ExpiryStep], planned: Sequence[ExpiryStep]) -> tuple[ExpiryStep, ...]:
     names = {step.name for step in planned}
     return tuple(step for step in seen if step.name in names)

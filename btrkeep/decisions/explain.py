@@ -10,17 +10,17 @@ from btrkeep.backup_states import DELETING, EXPIRED
 from btrkeep.config import Retention
 from btrkeep.decisions.calendar_strip import Shown, kind_of
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.expiry_plan import HostFacts
+from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.retention import Decision, decide, goes_words
 from btrkeep.decisions.safety_limits import Forced, Guarded, Share, too_many
 from btrkeep.units import format_duration, format_time
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class ExplainedHost:
     """A host with the decision about each of its backups, oldest first. `today`: how many go by the policy as it is configured."""
 
-    facts: HostFacts
+    facts: HostBackups
     decisions: Sequence[Decision]
     today: int
 
@@ -35,7 +35,7 @@ class Explained:
         return next((decision.name for decision in self.decisions if decision.keep), None)
 
 
-def as_of(facts: HostFacts, at: datetime) -> HostFacts:
+def as_of(facts: HostBackups, at: datetime) -> HostBackups:
     """The host as it was or will be: without the backups and the marks that came later. None is made up for the future."""
     then = [
         replace(one, expired=None) if one.expired and one.expired > at else one for one in facts.candidates if one.started <= at
@@ -43,7 +43,7 @@ def as_of(facts: HostFacts, at: datetime) -> HostFacts:
     return replace(facts, candidates=then)
 
 
-def explain(facts: HostFacts, policy: Retention, zone: ZoneInfo, now: datetime) -> Explained:
+def explain(facts: HostBackups, policy: Retention, zone: ZoneInfo, now: datetime) -> ExplainedHost:
     """The decisions by `policy`, which need not be the host's own."""
 
     def by(rules: Retention) -> list[Decision]:
@@ -51,21 +51,21 @@ def explain(facts: HostFacts, policy: Retention, zone: ZoneInfo, now: datetime) 
 
     decisions = by(policy)
     own = decisions if policy == facts.policy else by(facts.policy)
-    return Explained(facts, decisions, sum(not decision.keep for decision in own))
+    return ExplainedHost(facts, decisions, sum(not decision.keep for decision in own))
 
 
-def guarded(hosts: Iterable[Explained]) -> Guarded:
+def guarded(hosts: Iterable[ExplainedHost]) -> Guarded:
     """What an expiry would leave out, or not begin at all, because too much would go at once: what goes already does not count."""
     return too_many({one.facts.host: _share(one) for one in hosts if one.facts.forgotten is None}, Forced())
 
 
-def _share(one: Explained) -> Share:
+def _share(one: ExplainedHost) -> Share:
     rows = one.facts.rows
     new = sum(not decision.keep and rows.get(decision.name) not in (EXPIRED, DELETING) for decision in one.decisions)
     return Share(new, len(one.decisions))
 
 
-def objects(host: Explained) -> Iterator[dict[str, Any]]:
+def objects(host: ExplainedHost) -> Iterator[dict[str, Any]]:
     """One object for each backup, as JSON has it."""
     name = host.facts.host
     for decision in host.decisions:
@@ -92,7 +92,7 @@ def policy_words(policy: Retention) -> str:
     return f"{rules}; min_keep {policy.min_keep}, grace {format_duration(policy.grace)}"
 
 
-def cells(host: Explained, zone: ZoneInfo) -> list[Shown]:
+def cells(host: ExplainedHost, zone: ZoneInfo) -> list[Shown]:
     """What the strip of days shows of it."""
     by_name = {one.name: one for one in host.facts.candidates}
     return [
@@ -101,7 +101,7 @@ def cells(host: Explained, zone: ZoneInfo) -> list[Shown]:
     ]
 
 
-def note_of(host: Explained, policy: Retention) -> str:
+def note_of(host: ExplainedHost, policy: Retention) -> str:
     """What is worth saying of a host as a whole; nothing for most."""
     facts = host.facts
     if facts.forgotten:
@@ -111,6 +111,6 @@ def note_of(host: Explained, policy: Retention) -> str:
     return ""
 
 
-def future_names(host: Explained, now: datetime) -> list[str]:
+def future_names(host: ExplainedHost, now: datetime) -> list[str]:
     """Backups that the strip cannot show, since a wrong clock stamped them."""
     return [one.name for one in host.facts.candidates if one.started > latest(now)]

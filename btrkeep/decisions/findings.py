@@ -38,7 +38,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PoolVerdict:
     """All that is wrong, in the order of CHECKS, and the checks that could not look."""
 
     findings: tuple[Finding, ...] = ()
@@ -55,7 +55,7 @@ class Verdict:
 
     def level_of(self, check: str) -> str:
         """OK, UNKNOWN, or the worst that it has found."""
-        return Verdict(self.of(check), tuple(one for one in self.unlooked if one == check)).level
+        return PoolVerdict(self.of(check), tuple(one for one in self.unlooked if one == check)).level
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class StoredVerdict:
     """A verdict of a moment, as the catalogue has it."""
 
     looked: datetime
-    verdict: Verdict
+    verdict: PoolVerdict
 
 
 def as_text(kept: StoredVerdict) -> str:
@@ -77,12 +77,12 @@ def from_text(text: str | None) -> StoredVerdict | None:
     try:
         said: dict[str, Any] = json.loads(text or "{}")
         findings = tuple(Finding(**one) for one in said["findings"])
-        return StoredVerdict(parse_time(said["looked"]), Verdict(findings, tuple(said["unlooked"])))
+        return StoredVerdict(parse_time(said["looked"]), PoolVerdict(findings, tuple(said["unlooked"])))
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def as_json(verdict: Verdict) -> dict[str, Any]:
+def as_json(verdict: PoolVerdict) -> dict[str, Any]:
     """For --json: one object of what `backupd status` and the dashboard say of the pool."""
     findings = [{"check": one.check, "level": one.level, "text": one.text, "hint": one.hint} for one in verdict.findings]
     return {"level": verdict.level, "findings": findings, "not_looked_at": list(verdict.unlooked)}

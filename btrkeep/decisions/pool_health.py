@@ -8,7 +8,7 @@ from typing import NamedTuple
 from btrkeep.config import Config
 from btrkeep.config.values import MinFree
 from btrkeep.decisions import findings as v
-from btrkeep.decisions.findings import ERROR, WARNING, Finding, Verdict
+from btrkeep.decisions.findings import ERROR, WARNING, Finding, PoolVerdict
 from btrkeep.decisions.pool_room import lacks_room
 from btrkeep.pool.model import Room
 from btrkeep.units import counted, format_share, format_size
@@ -50,7 +50,7 @@ NOTHING_WRONG = OfCatalogue()
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HealthLimits:
     """What the configuration has to say about it: `used_limit` is a share."""
 
     pool: Path
@@ -59,17 +59,17 @@ class Limits:
     used_limit: float
 
     @classmethod
-    def of(cls, config: Config) -> "Limits":
+    def of(cls, config: Config) -> "HealthLimits":
         """Those of a pool."""
         return cls(config.pool.path, config.pool.state, config.pool.min_free, config.notify.used_limit)
 
 
-def judge(facts: PoolFacts, limits: Limits) -> Verdict:
+def judge(facts: PoolFacts, limits: HealthLimits) -> PoolVerdict:
     """All that is wrong, the order being that of CHECKS."""
     if facts.fault:
-        return Verdict((Finding(v.UNUSABLE, ERROR, facts.fault, facts.hint, unusable=True),), v.CHECKS[1:])
+        return PoolVerdict((Finding(v.UNUSABLE, ERROR, facts.fault, facts.hint, unusable=True),), v.CHECKS[1:])
     found = (*_catalogue(facts, limits), *_mount(facts, limits), *_devices(facts), *_room(facts, limits))
-    return Verdict(found, tuple(_unlooked(facts)))
+    return PoolVerdict(found, tuple(_unlooked(facts)))
 
 
 def _unlooked(facts: PoolFacts) -> Iterator[str]:
@@ -79,7 +79,7 @@ def _unlooked(facts: PoolFacts) -> Iterator[str]:
     yield from (check for check in v.CHECKS if check in known and known[check] is None)
 
 
-def _catalogue(facts: PoolFacts, limits: Limits) -> Iterator[Finding]:
+def _catalogue(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
     if facts.foreign:
         text = f"the catalogue in {limits.state} is of another pool ({facts.foreign})"
         yield Finding(v.CATALOGUE, ERROR, text, "set another `state`, or run `backupd rebuild`")
@@ -94,7 +94,7 @@ def lost(state: Path) -> Finding:
     return Finding(v.CATALOGUE, ERROR, text, hint)
 
 
-def _mount(facts: PoolFacts, limits: Limits) -> Iterator[Finding]:
+def _mount(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
     if facts.read_only:
         hint = "look at the kernel's messages (dmesg), then mount it read-write"
         yield Finding(v.READ_ONLY, ERROR, f"{limits.pool} is mounted read-only: no backup can be made", hint, unusable=True)
@@ -110,7 +110,7 @@ def _devices(facts: PoolFacts) -> Iterator[Finding]:
         yield Finding(v.ERRORS, ERROR, f"device {devid} has counted {kinds}", hint, device=devid, count=sum(errors.values()))
 
 
-def _room(facts: PoolFacts, limits: Limits) -> Iterator[Finding]:
+def _room(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
     room = facts.room
     if room is None or not room.total:
         return

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 from btrkeep.backup_states import COMPLETE, FAILED, SUSPECT
 from btrkeep.config import Retention
 from btrkeep.config.keys import RETENTION, TABLE
-from btrkeep.config.problems import Refused, nearest
+from btrkeep.config.problems import InvalidValue, nearest
 from btrkeep.decisions.due import latest
 from btrkeep.units import format_time
 
@@ -38,7 +38,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DeletionRequest:
     """Somebody's word that a backup is to go (`backupd delete`), and why.
 
     `last`: also when no other complete one is left. `at_once`: without grace.
@@ -49,7 +49,7 @@ class Asked:
     at_once: bool = False
 
 
-def by_hand(asked: Asked | None) -> str:
+def by_hand(asked: DeletionRequest | None) -> str:
     """That somebody deleted it, and why; nothing when nobody did."""
     return f"{BY_HAND}: {asked.why}" if asked and asked.why else BY_HAND if asked else ""
 
@@ -67,7 +67,7 @@ class Candidate:
     expired: datetime | None = None
     hold: Hold | None = None
     in_use: bool = False
-    asked: Asked | None = None
+    asked: DeletionRequest | None = None
 
     def marked(self, now: datetime) -> datetime | None:
         """When it was marked; None when it was not, or the mark is stamped in the future: then its grace would end in years."""
@@ -88,7 +88,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RetentionRule:
     """`name` is the policy's key for the number of periods; `period` gives the one that a local day lies in, later ones larger."""
 
     name: str
@@ -101,10 +101,10 @@ def _week(day: date) -> int:
 
 
 RULES = (
-    Rule("daily", lambda day: day.toordinal()),
-    Rule("weekly", _week),
-    Rule("monthly", lambda day: day.year * 100 + day.month),
-    Rule("yearly", lambda day: day.year),
+    RetentionRule("daily", lambda day: day.toordinal()),
+    RetentionRule("weekly", _week),
+    RetentionRule("monthly", lambda day: day.year * 100 + day.month),
+    RetentionRule("yearly", lambda day: day.year),
 )
 
 
@@ -333,7 +333,7 @@ def parse_policy(text: str, base: Retention) -> Retention:
 def _policy_value(name: str, text: str) -> Any:
     try:
         return _KINDS[name](int(text) if text.isascii() and text.isdecimal() else text)
-    except Refused as refused:
+    except InvalidValue as refused:
         raise ValueError(f"{name}={text}: {str(refused).removesuffix(', without quotes')}") from None
 
 

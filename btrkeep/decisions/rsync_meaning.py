@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 
-class Kind(Enum):
+class ExitKind(Enum):
     """What to do about an exit status."""
 
     FINISHED = auto()  # rsync went through to its end; the messages say how well
@@ -16,56 +16,56 @@ class Kind(Enum):
     BROKEN = auto()  # usage, protocol or crash: needs a person
 
 
-MEANING: dict[int, tuple[Kind, str]] = {
-    0: (Kind.FINISHED, "complete"),
-    1: (Kind.BROKEN, "wrong usage: an option that one side's rsync does not know"),
-    2: (Kind.BROKEN, "the other side does not speak rsync (does its login shell print something?)"),
-    3: (Kind.BROKEN, "errors selecting input or output files"),
-    4: (Kind.BROKEN, "the other side cannot do what was asked"),
-    5: (Kind.BROKEN, "the other side refused to start"),
-    6: (Kind.BROKEN, "a log file could not be written"),
-    10: (Kind.RETRY, "socket error"),
-    11: (Kind.BROKEN, "error in file I/O"),
-    12: (Kind.RETRY, "the connection broke"),
-    13: (Kind.BROKEN, "a message could not be written"),
-    14: (Kind.RETRY, "error in communication between rsync's processes"),
-    15: (Kind.RETRY, "rsync's receiver was killed"),
-    16: (Kind.RETRY, "rsync's receiver was killed"),
-    19: (Kind.STOPPED, "stopped"),
-    20: (Kind.STOPPED, "stopped"),
-    21: (Kind.RETRY, "rsync could not wait for its receiver"),
-    22: (Kind.BROKEN, "out of memory"),
-    23: (Kind.FINISHED, "some files could not be transferred"),
-    24: (Kind.FINISHED, "some files vanished while they were read"),
-    25: (Kind.FINISHED, "deletions stopped at a limit"),
-    30: (Kind.RETRY, "no answer from the other side for too long"),
-    35: (Kind.RETRY, "no answer when connecting"),
-    124: (Kind.BROKEN, "the remote command failed"),
-    125: (Kind.BROKEN, "the remote command was killed"),
-    126: (Kind.HOST, "the remote command cannot be run"),
-    127: (Kind.HOST, "rsync was not found on the other side (or a program is missing here)"),
-    255: (Kind.RETRY, "ssh could not connect"),
+MEANING: dict[int, tuple[ExitKind, str]] = {
+    0: (ExitKind.FINISHED, "complete"),
+    1: (ExitKind.BROKEN, "wrong usage: an option that one side's rsync does not know"),
+    2: (ExitKind.BROKEN, "the other side does not speak rsync (does its login shell print something?)"),
+    3: (ExitKind.BROKEN, "errors selecting input or output files"),
+    4: (ExitKind.BROKEN, "the other side cannot do what was asked"),
+    5: (ExitKind.BROKEN, "the other side refused to start"),
+    6: (ExitKind.BROKEN, "a log file could not be written"),
+    10: (ExitKind.RETRY, "socket error"),
+    11: (ExitKind.BROKEN, "error in file I/O"),
+    12: (ExitKind.RETRY, "the connection broke"),
+    13: (ExitKind.BROKEN, "a message could not be written"),
+    14: (ExitKind.RETRY, "error in communication between rsync's processes"),
+    15: (ExitKind.RETRY, "rsync's receiver was killed"),
+    16: (ExitKind.RETRY, "rsync's receiver was killed"),
+    19: (ExitKind.STOPPED, "stopped"),
+    20: (ExitKind.STOPPED, "stopped"),
+    21: (ExitKind.RETRY, "rsync could not wait for its receiver"),
+    22: (ExitKind.BROKEN, "out of memory"),
+    23: (ExitKind.FINISHED, "some files could not be transferred"),
+    24: (ExitKind.FINISHED, "some files vanished while they were read"),
+    25: (ExitKind.FINISHED, "deletions stopped at a limit"),
+    30: (ExitKind.RETRY, "no answer from the other side for too long"),
+    35: (ExitKind.RETRY, "no answer when connecting"),
+    124: (ExitKind.BROKEN, "the remote command failed"),
+    125: (ExitKind.BROKEN, "the remote command was killed"),
+    126: (ExitKind.HOST, "the remote command cannot be run"),
+    127: (ExitKind.HOST, "rsync was not found on the other side (or a program is missing here)"),
+    255: (ExitKind.RETRY, "ssh could not connect"),
 }
 
-_SSH_SAYS: tuple[tuple[re.Pattern[str], Kind, str], ...] = (
+_SSH_SAYS: tuple[tuple[re.Pattern[str], ExitKind, str], ...] = (
     (
         re.compile(r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED"),
-        Kind.HOST,
+        ExitKind.HOST,
         "the host key is unknown or changed",
     ),
-    (re.compile(r"Permission denied \([a-z]"), Kind.HOST, "the host does not accept the key"),
-    (re.compile(r"Could not resolve hostname"), Kind.RETRY, "the host's name does not resolve"),
-    (re.compile(r"Connection refused"), Kind.RETRY, "the host refuses the connection"),
-    (re.compile(r"No route to host|Network is unreachable"), Kind.RETRY, "there is no way to the host"),
-    (re.compile(r"timed out|Timeout, server .* not responding"), Kind.RETRY, "the host does not answer"),
-    (re.compile(r"Connection (?:to \S+ )?(?:closed|reset)"), Kind.RETRY, "the host closed the connection"),
+    (re.compile(r"Permission denied \([a-z]"), ExitKind.HOST, "the host does not accept the key"),
+    (re.compile(r"Could not resolve hostname"), ExitKind.RETRY, "the host's name does not resolve"),
+    (re.compile(r"Connection refused"), ExitKind.RETRY, "the host refuses the connection"),
+    (re.compile(r"No route to host|Network is unreachable"), ExitKind.RETRY, "there is no way to the host"),
+    (re.compile(r"timed out|Timeout, server .* not responding"), ExitKind.RETRY, "the host does not answer"),
+    (re.compile(r"Connection (?:to \S+ )?(?:closed|reset)"), ExitKind.RETRY, "the host closed the connection"),
 )
 # What the login shell over there says when it cannot start rsync.
-_SHELL_SAYS: tuple[tuple[re.Pattern[str], Kind, str], ...] = (
+_SHELL_SAYS: tuple[tuple[re.Pattern[str], ExitKind, str], ...] = (
     (re.compile(r": (?:command )?not found$|: No such file or directory$"), *MEANING[127]),
     (re.compile(r": Permission denied$|: cannot execute"), *MEANING[126]),
-    (re.compile(r"sudo: .*(?:password|terminal) is required"), Kind.HOST, "sudo asks for a password on the other side"),
-    (re.compile(r"rrsync error: "), Kind.HOST, "rrsync on the other side refuses what was asked for"),
+    (re.compile(r"sudo: .*(?:password|terminal) is required"), ExitKind.HOST, "sudo asks for a password on the other side"),
+    (re.compile(r"rrsync error: "), ExitKind.HOST, "rrsync on the other side refuses what was asked for"),
 )
 
 
@@ -82,7 +82,7 @@ _CLOSED = re.compile(r"rsync: connection unexpectedly closed \((\d+) bytes recei
 class Meaning:
     """An exit status in words; `unreachable` when ssh never got through."""
 
-    kind: Kind
+    kind: ExitKind
     words: str
     unreachable: bool = False
 
@@ -90,12 +90,12 @@ class Meaning:
 def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
     """What `exit_code` (negative: ended by that signal) means, ssh's own words taken into account when the connection failed."""
     if exit_code < 0:
-        return Meaning(Kind.RETRY, f"rsync was ended by signal {-exit_code}")
+        return Meaning(ExitKind.RETRY, f"rsync was ended by signal {-exit_code}")
     if 128 < exit_code <= 192:  # as shells and our bandwidth relay say it
-        return Meaning(Kind.RETRY, f"the remote command was ended by signal {exit_code - 128}")
+        return Meaning(ExitKind.RETRY, f"the remote command was ended by signal {exit_code - 128}")
     if exit_code in (12, 255):
         return _of_the_connection(exit_code, tuple(last_lines))
-    return Meaning(*MEANING.get(exit_code, (Kind.BROKEN, f"unknown exit status {exit_code}")))
+    return Meaning(*MEANING.get(exit_code, (ExitKind.BROKEN, f"unknown exit status {exit_code}")))
 
 
 def _of_the_connection(exit_code: int, lines: tuple[str, ...]) -> Meaning:
@@ -108,13 +108,13 @@ def _of_the_connection(exit_code: int, lines: tuple[str, ...]) -> Meaning:
     reached = any(received)
     said = [line for line in lines if not line.startswith("rsync")]
     if found := _first(_SSH_SAYS, said):
-        return Meaning(Kind.RETRY, found[1]) if reached else Meaning(*found, unreachable=True)
+        return Meaning(ExitKind.RETRY, found[1]) if reached else Meaning(*found, unreachable=True)
     if not reached and (found := _first(_SHELL_SAYS, said)):
         return Meaning(*found)
     unreachable = exit_code == 255 and not reached
     return Meaning(*MEANING[255 if unreachable else 12], unreachable)
 
 
-def _first(table: Iterable[tuple[re.Pattern[str], Kind, str]], lines: Iterable[str]) -> tuple[Kind, str] | None:
+def _first(table: Iterable[tuple[re.Pattern[str], ExitKind, str]], lines: Iterable[str]) -> tuple[ExitKind, str] | None:
     """Kind and words of the first row that fits the first line that any row fits."""
     return next(((kind, words) for line in lines for pattern, kind, words in table if pattern.search(line)), None)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from btrkeep.errors import LockHeld, PoolUnusable
 from btrkeep.pool.atomic import NO_ROOM
-from btrkeep.process.proc import Member, flock_holders, has_locked, members, start_time
+from btrkeep.process.proc import GroupMember, flock_holders, has_locked, members, start_time
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def _known_to_the_kernel(path: Path) -> Holder | None:
     return next((Holder(pid, started, "", _UNKNOWN) for pid, started in found if started), None)
 
 
-def left_behind(path: Path, holder: Holder) -> list[Member]:
+def left_behind(path: Path, holder: Holder) -> list[GroupMember]:
     """The processes of a dead holder's group that hold the lock still."""
     if holder.alive or not holder.group:
         return []

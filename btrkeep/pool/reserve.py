@@ -32,7 +32,7 @@ def size_of(total: int) -> int:
     return min(_MOST, total // _SHARE)
 
 
-def see_reserve(pool: Path) -> None:
+def ensure_reserve(pool: Path) -> None:
     """Makes the reserve if it is missing or too small, where it leaves as much room again, and the files of the pool's locks.
 
     Never raises OSError. Without them all goes on as long as there is room, so that one cannot be made is for the log.
@@ -50,12 +50,12 @@ def see_reserve(pool: Path) -> None:
                 except OSError:
                     file.truncate(0)  # what it has got of it would be taken for the whole
                     raise
-        _see_metadata(pool, room)
+        _ensure_metadata_reserve(pool, room)
     except OSError as error:
         log.info("%s cannot be made: %s", path, error.strerror)
 
 
-def _see_metadata(pool: Path, room: Room) -> None:
+def _ensure_metadata_reserve(pool: Path, room: Room) -> None:
     """The same for metadata, in a pool of 4 GiB and more: it has its name when it is whole. Raises OSError."""
     path = pool / MARKER / FOR_METADATA
     if path.exists() or room.total < _METADATA_SHARE * _METADATA or room.metadata_free + room.unallocated < 4 * _METADATA:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NoReturn
 
 from btrkeep.errors import OperatorError
-from btrkeep.process.proc import Member, members
+from btrkeep.process.proc import GroupMember, members
 from btrkeep.process.programs import UNENDING, Finished, ProgramFailed, environment, paste_line
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Unending(OperatorError):
     It may go on at any time, and whatever it has open stays so until then.
     """
 
-    def __init__(self, found: Sequence[Member], command: str) -> None:
+    def __init__(self, found: Sequence[GroupMember], command: str) -> None:
         who = f"process {found[0].pid} ({found[0].name})" if found else f"a process of {command}"
         super().__init__(
             f"{who} cannot be ended: it waits in the kernel (state D)",

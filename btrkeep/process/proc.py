@@ -36,7 +36,7 @@ def become_reaper() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GroupMember:
     """A process of a group: what it has read in all (bytes, pipes and sockets included) and its CPU time in ticks.
 
     `written`: bytes that it made the kernel write to disks, also those that wait in memory. `stuck`: it waits in the kernel where
@@ -53,7 +53,7 @@ class Member:
     stuck: bool = False
 
 
-def members(*groups: int) -> list[Member]:
+def members(*groups: int) -> list[GroupMember]:
     """The living processes of process groups, from /proc. One that ends meanwhile is passed over."""
     found = []
     for entry in os.scandir("/proc"):
@@ -65,7 +65,7 @@ def members(*groups: int) -> list[Member]:
             if int(fields[2]) in groups and fields[0] not in (b"Z", b"X"):
                 counters = _counters(Path(entry.path))
                 found.append(
-                    Member(
+                    GroupMember(
                         pid=int(entry.name),
                         parent=int(fields[1]),
                         name=os.fsdecode(name),

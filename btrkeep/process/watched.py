@@ -22,7 +22,7 @@ _LONGEST = 64 << 20  # bytes of output; more is a fault
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProgramEnd:
     """A program that has ended: its exit status (negative: the signal) and what it printed. `stdout` is bytes as they are."""
 
     command: tuple[str, ...]
@@ -44,7 +44,7 @@ def ours(package: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-m", package)
 
 
-def run_watched(command: Sequence[str], *, timeout: float, gone: Callable[[], bool]) -> Ended:
+def run_watched(command: Sequence[str], *, timeout: float, gone: Callable[[], bool]) -> ProgramEnd:
     """Runs a program to its end. Raises Abandoned when it takes too long, when `gone` says so, or when it talks too much; its whole
     group is killed then.
 
@@ -66,7 +66,9 @@ def run_watched(command: Sequence[str], *, timeout: float, gone: Callable[[], bo
             _end(process)
         for file in (out, err):
             file.seek(0)
-        return Ended(tuple(command), process.returncode, out.read(_LONGEST), err.read(_LONGEST).decode("utf-8", "surrogateescape"))
+        return ProgramEnd(
+            tuple(command), process.returncode, out.read(_LONGEST), err.read(_LONGEST).decode("utf-8", "surrogateescape")
+        )
 
 
 def start_detached(command: Sequence[str]) -> int:

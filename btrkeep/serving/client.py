@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.protocol import FAILED, HEAD, LONGEST_ANSWER, LONGEST_FRAME, Refused, Streamed, asked, read_answer
+from btrkeep.serving.protocol import FAILED, HEAD, LONGEST_ANSWER, LONGEST_FRAME, RequestRefused, Streamed, asked, read_answer
 
-__all__ = ["Absent", "Agent", "Refused", "Stream"]
+__all__ = ["Absent", "Agent", "Stream"]
 
 PATIENCE = 120.0
 _PIECE = 64 << 10
@@ -30,20 +30,20 @@ class Agent:
         self.socket, self.who, self.patience = socket, who, patience
 
     def ask(self, verb: str, **arguments: Any) -> Any:
-        """The answer, as JSON has it. Raises Refused, Absent, and UsageError for too long a request."""
+        """The answer, as JSON has it. Raises RequestRefused, Absent, and UsageError for too long a request."""
         with _Line(self, asked(verb, self.who, arguments)) as line:
             answer = line.answer()
         if isinstance(answer, Streamed):
-            raise Refused(f"{verb} is answered with a stream", "this is a fault of the program that asks")
+            raise RequestRefused(f"{verb} is answered with a stream", "this is a fault of the program that asks")
         return answer
 
     def stream(self, verb: str, **arguments: Any) -> "Stream":
-        """What the service streams; close it, best as a context. Raises Refused, Absent, and UsageError."""
+        """What the service streams; close it, best as a context. Raises RequestRefused, Absent, and UsageError."""
         line = _Line(self, asked(verb, self.who, arguments))
         try:
             answer = line.answer()
             if not isinstance(answer, Streamed):
-                raise Refused(f"{verb} is not answered with a stream", "this is a fault of the program that asks")
+                raise RequestRefused(f"{verb} is not answered with a stream", "this is a fault of the program that asks")
         except OperatorError:
             line.close()
             raise
@@ -51,7 +51,7 @@ class Agent:
 
 
 class Stream:
-    """Bytes as they come, once. Iterating raises Refused when the service fails midway, Absent when it is gone before the end."""
+    """Bytes as they come, once. Iterating raises RequestRefused when the service fails midway, Absent when it is gone before."""
 
     def __init__(self, line: "_Line", told: Streamed) -> None:
         self._line = line
@@ -61,9 +61,9 @@ class Stream:
         while size := HEAD.unpack(self._line.exactly(HEAD.size))[0]:
             if size == FAILED:
                 self._line.answer()
-                raise Refused("the service failed, and did not say why")
+                raise RequestRefused("the service failed, and did not say why")
             if size > LONGEST_FRAME:
-                raise Refused("the service sent something that is no frame", "is it of the same version?")
+                raise RequestRefused("the service sent something that is no frame", "is it of the same version?")
             yield self._line.exactly(size)
 
     def close(self) -> None:
@@ -94,12 +94,12 @@ class _Line:
             raise self._absent(error) from error
 
     def answer(self) -> Any:
-        """The next line's meaning. Raises Refused or Absent."""
+        """The next line's meaning. Raises RequestRefused or Absent."""
         looked = 0
         while (end := self._held.find(b"\n", looked)) < 0:
             looked = len(self._held)
             if looked > LONGEST_ANSWER:
-                raise Refused("the service's answer has no end")
+                raise RequestRefused("the service's answer has no end")
             self._more()
         return read_answer(self.exactly(end + 1))
 

@@ -38,7 +38,7 @@ _OF_ERRORS: tuple[tuple[type[OperatorError], str], ...] = (
 _EXITS = {"usage": Exit.USAGE, "missing": Exit.USAGE, "locked": Exit.LOCKED, "busy": Exit.LOCKED, "unusable": Exit.UNUSABLE}
 
 
-class Refused(OperatorError):
+class RequestRefused(OperatorError):
     """The service said no, or could not. `kind` is one of KINDS.
 
     `own`: its words are about the host that was asked for, and what was asked: they name no other host and no place of the machine.
@@ -116,16 +116,16 @@ def asked(verb: str, who: str, arguments: Mapping[str, Any]) -> bytes:
 
 
 def read_request(line: bytes) -> Request:
-    """The request in a line. Raises Refused, of kind usage."""
+    """The request in a line. Raises RequestRefused, of kind usage."""
     try:
         found = decoded(line)
     except ValueError:  # not its words: they would repeat what was sent
-        raise Refused("the request is no JSON", kind="usage") from None
+        raise RequestRefused("the request is no JSON", kind="usage") from None
     if not isinstance(found, dict) or found.keys() != {"verb", "who", "arguments"}:
-        raise Refused("a request has verb, who and arguments, and nothing else", kind="usage")
+        raise RequestRefused("a request has verb, who and arguments, and nothing else", kind="usage")
     verb, who, arguments = found["verb"], found["who"], found["arguments"]
     if not isinstance(verb, str) or not isinstance(who, str) or not isinstance(arguments, dict):
-        raise Refused("verb and who are texts, arguments is an object", kind="usage")
+        raise RequestRefused("verb and who are texts, arguments is an object", kind="usage")
     return Request(verb, who, arguments)
 
 
@@ -141,26 +141,26 @@ def stream_line(stream: Streamed) -> bytes:
 
 def error_line(error: OperatorError) -> bytes:
     """The line of a failure."""
-    own = isinstance(error, Unfit) or (isinstance(error, Refused) and error.own)
+    own = isinstance(error, Unfit) or (isinstance(error, RequestRefused) and error.own)
     return encoded({"ok": False, "error": error.message, "hint": error.hint, "kind": kind_of(error), "own": own})
 
 
 def kind_of(error: OperatorError) -> str:
     """Which of KINDS an error is."""
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRefused):
         return error.kind
     return next((kind for of, kind in _OF_ERRORS if isinstance(error, of)), "failed")
 
 
 def read_answer(line: bytes) -> Any:
-    """What a line answers: a Streamed, or whatever the answer is. Raises Refused."""
+    """What a line answers: a Streamed, or whatever the answer is. Raises RequestRefused."""
     try:
         found = decoded(line)
         if not found["ok"]:
-            raise Refused(str(found["error"]), str(found["hint"]), str(found["kind"]), own=found.get("own") is True)
+            raise RequestRefused(str(found["error"]), str(found["hint"]), str(found["kind"]), own=found.get("own") is True)
         if "stream" in found:
             told = found["stream"]
             return Streamed(str(told["name"]), str(told["type"]), told["length"])
         return found["answer"]
     except (ValueError, KeyError, TypeError):
-        raise Refused("the service answered something that is no answer", "is it of the same version?") from None
+        raise RequestRefused("the service answered something that is no answer", "is it of the same version?") from None

@@ -15,7 +15,7 @@ TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))  # the pictures are made in a bare checkout
 
 from backupd.sampling.picture import day_figure, save, trend_figure  # noqa: E402
-from backupd.sampling.picture_data import Day  # noqa: E402
+from backupd.sampling.picture_data import DayData  # noqa: E402
 from btrkeep.catalogue import Job, Sample  # noqa: E402
 from btrkeep.decisions.day_phases import phases, slots, sums  # noqa: E402
 from btrkeep.decisions.trend import points  # noqa: E402
@@ -94,7 +94,7 @@ def main(folder: Path) -> None:
     start, end = samples[0].taken, samples[-1].taken
     ran = phases(jobs, samples, start, end)
     shown = slots(samples, start, end, 288)
-    save(day_figure(Day("/srv/backup", start, end, ZONE, shown, ran, sums(samples, jobs, ran, start, end))), folder / "day.png")
+    save(day_figure(DayData("/srv/backup", start, end, ZONE, shown, ran, sums(samples, jobs, ran, start, end))), folder / "day.png")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from heatmap.cli.picture import command as picture
-from heatmap.cli.picture import form_of, see_no_terminal, see_sense
-from heatmap.cli.wish import Extras, Wish
+from heatmap.cli.picture import form_of, refuse_terminal, validate_request
+from heatmap.cli.request import Extras, PictureRequest
 
 _SHARED = ("order", "size", "sort", "curve", "output", "verbose", "quiet", "colour", "device", "form", "legend", "map", "show")
 _HELP = """Draw a filesystem as it was recorded.
@@ -30,8 +30,8 @@ def _draw(path: Path, **given: Any) -> None:
     from heatmap.recorded import load
 
     output, form = given["output"], given["form"]
-    see_no_terminal(output)
-    wish = Wish(
+    refuse_terminal(output)
+    wish = PictureRequest(
         path,
         given["order"],
         given["size"],
@@ -46,7 +46,7 @@ def _draw(path: Path, **given: Any) -> None:
         verbosity=given["verbose"] - given["quiet"],
         extras=Extras(given["legend"], given["map"], record=False, record_to=None, show=given["show"]),
     )
-    see_sense(wish)
+    validate_request(wish)
     draw_state(wish, load(path))
 
 

@@ -11,7 +11,7 @@ from btrkeep.treescan.devices import filesystem
 from btrkeep.treescan.extents import Extents
 from btrkeep.units import printable
 from heatmap.cli import words
-from heatmap.cli.wish import Extras, Wish
+from heatmap.cli.request import Extras, PictureRequest
 from heatmap.extents import by_tree, draw_extents
 from heatmap.grid import MIN_BRIGHTNESS
 from heatmap.mounted import opened
@@ -22,7 +22,7 @@ from heatmap.reading import read_state
 from heatmap.state import Array, State
 
 
-def draw(wish: Wish) -> None:
+def draw(wish: PictureRequest) -> None:
     """One picture. Raises OperatorError."""
     if wish.extents or wish.blockgroup is not None:
         _draw_extents(wish)
@@ -30,7 +30,7 @@ def draw(wish: Wish) -> None:
         _draw_filesystem(wish)
 
 
-def _draw_filesystem(wish: Wish) -> None:
+def _draw_filesystem(wish: PictureRequest) -> None:
     with opened(wish.path) as fd:
         scores = wish.colour == "score" or wish.extras.record or wish.extras.map is not None
         state = _read(fd, scores, wish.colour == "age")
@@ -49,9 +49,9 @@ def _read(fd: int, scores: bool, generations: bool) -> State:
         meter.end()
 
 
-def draw_state(wish: Wish, state: State) -> None:
+def draw_state(wish: PictureRequest, state: State) -> None:
     """The picture of a state, however it was read. Raises OperatorError."""
-    _see_devices(wish, state)
+    _require_devices(wish, state)
     paint, least = (usage, MIN_BRIGHTNESS) if wish.colour == "usage" else _colouring(wish.colour)
     drawn = overview(
         state,
@@ -76,13 +76,13 @@ def _colouring(name: str) -> tuple[Colouring, float]:
     return CHOICES[name].paint, CHOICES[name].min_brightness
 
 
-def _see_devices(wish: Wish, state: State) -> None:
+def _require_devices(wish: PictureRequest, state: State) -> None:
     there = state.devid.tolist()
     if missing := [devid for devid in wish.device if devid not in there]:
         raise OperatorError(f"there is no device {missing[0]}", f"the filesystem has {', '.join(map(str, there))}")
 
 
-def _draw_extents(wish: Wish) -> None:
+def _draw_extents(wish: PictureRequest) -> None:
     def told(batch: Extents) -> Paint:
         wish.say(*words.extents(batch))
         return by_tree(batch)
@@ -116,12 +116,12 @@ def _one(vaddr: Array, length: Array, wanted: int) -> slice:
     raise OperatorError(f"no block group begins at {wanted}{where}", f"the nearest are at {near}" if near else "")
 
 
-def _save(wish: Wish, drawn: Drawn, parts: list[str], taken: datetime, fsid: str, state: State | None = None) -> None:
+def _save(wish: PictureRequest, drawn: Drawn, parts: list[str], taken: datetime, fsid: str, state: State | None = None) -> None:
     extras, image = wish.extras, image_of(drawn.runs, drawn.grid)
     if extras == Extras():
         _write(wish, image, output_name(wish.output, parts, taken, wish.form))
         return
-    from heatmap.cli import beside
+    from heatmap.cli import companions as beside
 
     if extras.show:
         beside.show(image)
@@ -134,6 +134,6 @@ def _save(wish: Wish, drawn: Drawn, parts: list[str], taken: datetime, fsid: str
         _write(wish, beside.with_legend(wish, image, drawn, fsid, taken, state) if extras.legend else image, name)
 
 
-def _write(wish: Wish, image: Image.Image, name: str) -> None:
+def _write(wish: PictureRequest, image: Image.Image, name: str) -> None:
     wish.say(f"pngfile {printable(name)}" if wish.form == "png" else f"{wish.form}file {printable(name)}")
     save(image, name, wish.form)

@@ -65,14 +65,16 @@ def _see(folder: Path) -> None:
 
 def _draw(path: Path, folder: Path) -> None:
     from heatmap.cli.drawing import draw
-    from heatmap.cli.wish import Extras, Wish
+    from heatmap.cli.request import Extras, PictureRequest
 
-    draw(Wish(path, None, None, "virtual", None, "hilbert", str(folder), "png", "usage", (), False, 0, Extras(record=True)))
+    draw(
+        PictureRequest(path, None, None, "virtual", None, "hilbert", str(folder), "png", "usage", (), False, 0, Extras(record=True))
+    )
 
 
 def thin(folder: Path, now: datetime) -> int:
     """Removes what is not kept any more; how many files that were."""
-    from heatmap.keeping import superfluous
+    from heatmap.thinning import superfluous
 
     goes = superfluous((path.name for path in folder.iterdir()), now)
     for name in goes:

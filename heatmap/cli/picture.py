@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 from btrkeep import __version__
 from btrkeep.cli.vaddr import VADDR
 from btrkeep.errors import OperatorError
-from heatmap.cli.wish import STDOUT, Extras, Wish
+from heatmap.cli.request import STDOUT, Extras, PictureRequest
 
 CURVES = ("hilbert", "linear", "snake")  # these four are held to what they repeat by a test: importing them costs 0.1 s
 SORTS = ("physical", "virtual")
@@ -97,17 +97,19 @@ def command(
       btrfs-heatmap --sort virtual --colour score -o pictures/ /srv/backup
       btrfs-heatmap --blockgroup 13631488 -o - /srv/backup | display -
     """
-    see_no_terminal(output)
+    refuse_terminal(output)
     extras = Extras(legend, map, record or record_to is not None, record_to, show)
     form = form or form_of(output)
-    wish = Wish(path, order, size, sort, blockgroup, curve, output, form, colour, device, extents, verbose - quiet, extras)
-    see_sense(wish)
+    wish = PictureRequest(
+        path, order, size, sort, blockgroup, curve, output, form, colour, device, extents, verbose - quiet, extras
+    )
+    validate_request(wish)
     from heatmap.cli.drawing import draw
 
     draw(wish)
 
 
-def see_no_terminal(output: str | None) -> None:
+def refuse_terminal(output: str | None) -> None:
     """Raises OperatorError where a picture would go to a terminal as it is."""
     if output == STDOUT and sys.stdout.isatty():
         raise OperatorError("standard output is a terminal, which shows no picture", "name a file with -o, or use --show")
@@ -118,7 +120,7 @@ def form_of(output: str | None) -> str:
     return "webp" if output and output.endswith(".webp") else "png"
 
 
-def see_sense(wish: Wish) -> None:
+def validate_request(wish: PictureRequest) -> None:
     """Raises OperatorError where options exclude each other."""
     if wish.blockgroup is not None and wish.extents:
         raise OperatorError("--blockgroup and --extents exclude each other", "--extents draws all block groups")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from backupd.health.status_report import DeviceErrors, PoolNumbers, Seen
+from backupd.health.status_report import DeviceErrors, PoolNumbers, StatusReport
 from btrkeep.catalogue import Balance, Expiry, HostFacts
 from btrkeep.config import Config, HostConfig, NotifySettings, PoolSettings
 from btrkeep.decisions.host_state import host_status
@@ -27,10 +27,10 @@ def well(**others: Any) -> PoolFacts:
     return PoolFacts(**{"foreign": "", "read_only": False, "missing": (), "errors": {}, "room": room, **others})
 
 
-def seen(of: Config, facts: dict[str, HostFacts] | None = None, now: datetime = NOW, **others: Any) -> Seen:
+def seen(of: Config, facts: dict[str, HostFacts] | None = None, now: datetime = NOW, **others: Any) -> StatusReport:
     known = facts or {}
     hosts = tuple(host_status(host, known.get(host.name), of.pool.zone, now) for host in of.hosts.values())
-    return Seen(of, now, hosts, known, **{"pool": well(), "numbers": numbers(), "lost": False, **others})
+    return StatusReport(of, now, hosts, known, **{"pool": well(), "numbers": numbers(), "lost": False, **others})
 
 
 def numbers(**errors: int) -> PoolNumbers:

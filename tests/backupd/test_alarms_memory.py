@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backupd.alarms.deduplication import QUIET, AlarmChanges, by_key, changes
 from backupd.alarms.digest import is_due
-from backupd.alarms.events import Alarm, Found
-from backupd.alarms.memory import QUIET, News, by_key, news
+from backupd.alarms.events import Alarm, FoundAlarms
 from btrkeep.catalogue import StoredAlarm
-from btrkeep.config.kinds import EVENT_WORDS
+from btrkeep.config.value_types import EVENT_WORDS
 from tests.backupd.facts import NOW
 from tests.backupd.seen import config
 
@@ -25,8 +25,8 @@ class Story:
         self.events = events
         self.heard: list[tuple[datetime, str]] = []
 
-    def look(self, now: datetime, *alarms: Alarm, arrived: bool = True, found: Found | None = None) -> News:
-        fresh = news(self.rows, found or Found(alarms), self.events, now)
+    def look(self, now: datetime, *alarms: Alarm, arrived: bool = True, found: FoundAlarms | None = None) -> AlarmChanges:
+        fresh = changes(self.rows, found or FoundAlarms(alarms), self.events, now)
         for row in fresh.changed(self.rows, now, arrived=arrived):
             self.rows[row.key] = row
         for key in fresh.gone:
@@ -150,7 +150,7 @@ def test_a_host_is_over_when_all_that_was_wrong_with_it_is() -> None:
 def test_what_cannot_be_known_stays_as_it_is() -> None:
     story = Story()
     story.look(NOW, alarm("used", "room"))
-    story.look(NOW + HOUR, found=Found((), frozenset({"room"})))
+    story.look(NOW + HOUR, found=FoundAlarms((), frozenset({"room"})))
     story.look(NOW + 2 * HOUR, alarm("used", "room"))
     assert story.said() == ["+ used"]
 
@@ -158,7 +158,7 @@ def test_what_cannot_be_known_stays_as_it_is() -> None:
 def test_a_host_that_is_gone_from_the_configuration_is_forgotten_without_a_word() -> None:
     story = Story()
     story.look(NOW, alarm())
-    story.look(NOW + HOUR, found=Found((), dropped=frozenset({"host a"})))
+    story.look(NOW + HOUR, found=FoundAlarms((), dropped=frozenset({"host a"})))
     assert (story.said(), story.rows) == (["+ host a"], {})
 
 
@@ -175,7 +175,7 @@ def test_an_alarm_that_a_wrong_clock_told_of_in_the_future_is_over_when_it_is_ov
     """It was seen gone in that night too, so its end was to be told in 2031."""
     ahead = NOW + timedelta(days=1800)
     row = StoredAlarm("failure", "host a", "it is bad", 1, ahead, 1, ahead, ahead + HOUR, None)
-    fresh = news(by_key([row], NOW), Found(()), EVENT_WORDS, NOW)
+    fresh = changes(by_key([row], NOW), FoundAlarms(()), EVENT_WORDS, NOW)
     assert [one.subject for one in fresh.recoveries] == ["host a"]
     (kept,) = fresh.changed({row.key: row}, NOW, arrived=True)
     assert max(moment for moment in (kept.since, kept.told, kept.recovered, kept.cleared) if moment) == NOW

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.expire.cleaner import WINDOW, Watch, rate, time_left, watched
+from backupd.expire.cleaner import WINDOW, CleanerWatch, rate, time_left, watched
 
 IDS = range(1000, 1_000_000)
 
 
-def looked(looks: list[tuple[float, set[int]]], watch: Watch | None = None) -> Watch:
-    watch = watch or Watch()
+def looked(looks: list[tuple[float, set[int]]], watch: CleanerWatch | None = None) -> CleanerWatch:
+    watch = watch or CleanerWatch()
     for at, waiting in looks:
         watch = watched(watch, at, waiting, None)
     return watch
@@ -26,8 +26,8 @@ def evenly(count: int, per_second: float, every: float, until: float) -> list[tu
 
 
 def test_before_enough_was_seen_all_is_unknown() -> None:
-    assert rate(Watch()) is None
-    assert time_left(Watch(), None) is None
+    assert rate(CleanerWatch()) is None
+    assert time_left(CleanerWatch(), None) is None
     watch = looked([(0.0, {1, 2, 3})])
     assert rate(watch) is None
     assert time_left(watch, None) is None
@@ -116,7 +116,7 @@ def test_nothing_that_waits_takes_no_time() -> None:
 
 
 def test_how_long_one_is_dropped_counts_from_when_it_was_first_seen() -> None:
-    watch = watched(Watch(), 10.0, {5, 6}, 5)
+    watch = watched(CleanerWatch(), 10.0, {5, 6}, 5)
     assert (watch.dropping, watch.since, watch.from_before) == (5, 10.0, True)
     watch = watched(watch, 12.0, {5, 6}, 5)
     assert (watch.since, watch.from_before) == (10.0, True)
@@ -131,7 +131,7 @@ _CHANGES = st.lists(st.tuples(st.floats(0.05, 30), st.integers(0, 5), st.integer
 
 @given(_CHANGES, st.floats(0, 0.99))
 def test_what_is_told_never_contradicts_itself(changes: list[tuple[float, int, int]], share: float) -> None:
-    watch, at, low, high, gone = Watch(), 0.0, 0, 20, 0
+    watch, at, low, high, gone = CleanerWatch(), 0.0, 0, 20, 0
     watch = watched(watch, at, set(range(low, high)), None)
     for seconds, going, coming in changes:
         at, low, high = at + seconds, min(high, low + going), high + coming

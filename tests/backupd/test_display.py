@@ -9,9 +9,9 @@ import click
 import pytest
 from rich.console import Console
 
-from backupd.cli.live import LiveObserver
+from backupd.cli.live import NightDisplay
 from backupd.rsync.messages import Class, classify
-from backupd.run.context import Running
+from backupd.run.context import RunningTransfer
 from btrkeep import cli
 from btrkeep.units import counted
 
@@ -62,14 +62,14 @@ def test_a_last_column_without_a_word_is_left_out(terminal: Any) -> None:
 
 
 def picture(columns: int) -> list[str]:
-    observer = LiveObserver()
+    observer = NightDisplay()
     observer.console = Console(file=io.StringIO(), width=columns, color_system=None, force_terminal=True)
     observer.hosts = 3
     for host, path, expected in (
         ("warehouse-berlin", "/usr/share/doc", None),
         ("shop", "/var/lib/a/folder/far/away/orders", 1_500_000),
     ):
-        running = Running(host, 1, expected_files=expected, path=path, done_files=1_234_567, done_bytes=12 << 30)
+        running = RunningTransfer(host, 1, expected_files=expected, path=path, done_files=1_234_567, done_bytes=12 << 30)
         running.begun -= 60
         observer.running[host] = running
     with observer.console.capture() as capture:
@@ -94,7 +94,7 @@ def test_a_narrow_live_display_shows_the_end_of_a_long_path() -> None:
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:
-    running = Running("shop", 1, done_bytes=5000)
+    running = RunningTransfer("shop", 1, done_bytes=5000)
     running.begun -= 1000
     running._seen = deque([(running.begun + 990, 4000)])
     assert 90 < running.rate < 101

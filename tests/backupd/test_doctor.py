@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from backupd.doctor.facts import Device, Facts, Filesystem, KeyFile, Layer, Machine, Scrub, Site
-from backupd.doctor.finding import SEVERITIES, Finding, Rule, Run, Write
+from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts, KeyFile, Layer, Machine, Scrub, SiteFacts
+from backupd.doctor.finding import SEVERITIES, DoctorFinding, DoctorRule, FixCommand, Write
 from backupd.doctor.fix import fix, refusal, rule_named
 from backupd.doctor.page import refreshed
 from backupd.doctor.rules import BY_NAME, RULES, examine, judge
 from backupd.doctor.rules.shape import is_accelerated
 from btrkeep.config.values import MinFree
-from btrkeep.decisions.pool_health import Limits, OfCatalogue
+from btrkeep.decisions.pool_health import HealthLimits, OfCatalogue
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.model import Room
 from tests.beds import TOP, work
@@ -26,9 +26,9 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 GIB = 1 << 30
 TIB = 1 << 40
 KNOB = Path("/sys/fs/btrfs/U/allocation/data/dynamic_reclaim")
-DISK = Device((Layer("sda", "sata", rotational=True),))
+DISK = DeviceFacts((Layer("sda", "sata", rotational=True),))
 
-FILESYSTEM = Filesystem(
+FILESYSTEM = FilesystemFacts(
     uuid="99bee88d-b5e5-478b-86f3-6f67e12ca5a1",
     target=Path("/srv/the pool"),
     mount_options=frozenset({"rw", "noatime", "nosuid", "nodev"}),
@@ -39,7 +39,7 @@ FILESYSTEM = Filesystem(
     checksum="crc32c",
     checksum_driver="crc32c-intel",
     profiles={"data": ("raid1",), "metadata": ("raid1",), "system": ("raid1",)},
-    devices=(DISK, Device((Layer("sdb", "sata", rotational=True),))),
+    devices=(DISK, DeviceFacts((Layer("sdb", "sata", rotational=True),))),
     missing=(),
     errors={},
     quota="",
@@ -49,8 +49,8 @@ FILESYSTEM = Filesystem(
     allocated=2 * TIB,
     subvolumes=90_000,
 )
-LIMITS = Limits(Path("/srv/the pool/backup"), Path("/var/lib/btrkeep/main"), MinFree("5%", 0.05), 0.9)
-SITE = Site(
+LIMITS = HealthLimits(Path("/srv/the pool/backup"), Path("/var/lib/btrkeep/main"), MinFree("5%", 0.05), 0.9)
+SITE = SiteFacts(
     limits=LIMITS,
     name="main",
     file=Path("/etc/btrkeep/main.toml"),
@@ -62,36 +62,36 @@ SITE = Site(
     own_balance=True,
     most_backups=("web1", 40),
 )
-WELL = Facts(NOW, FILESYSTEM, Scrub(finished=NOW - timedelta(days=20)), Machine((3, 5, 0), True, frozenset({"sse4_2"})), SITE)
+WELL = DoctorFacts(NOW, FILESYSTEM, Scrub(finished=NOW - timedelta(days=20)), Machine((3, 5, 0), True, frozenset({"sse4_2"})), SITE)
 
 
-def fs(**changes: Any) -> Facts:
+def fs(**changes: Any) -> DoctorFacts:
     return replace(WELL, filesystem=replace(FILESYSTEM, **changes))
 
 
-def site(**changes: Any) -> Facts:
+def site(**changes: Any) -> DoctorFacts:
     return replace(WELL, site=replace(SITE, **changes))
 
 
-def on(*words: str, device_count: int = 2, **changes: Any) -> Facts:
+def on(*words: str, device_count: int = 2, **changes: Any) -> DoctorFacts:
     """With further options of the filesystem."""
     return fs(options=(*FILESYSTEM.options, *words), **changes)
 
 
-def one_device(*layers: Layer, metadata: str = "dup", data: str = "single", **changes: Any) -> Facts:
+def one_device(*layers: Layer, metadata: str = "dup", data: str = "single", **changes: Any) -> DoctorFacts:
     profiles = {"data": (data,), "metadata": (metadata,), "system": (metadata,)}
-    return fs(devices=(Device(layers or DISK.layers),), profiles=profiles, **changes)
+    return fs(devices=(DeviceFacts(layers or DISK.layers),), profiles=profiles, **changes)
 
 
-def scrubbed(**changes: Any) -> Facts:
+def scrubbed(**changes: Any) -> DoctorFacts:
     return replace(WELL, scrub=replace(WELL.scrub, **changes))
 
 
-def machine(**changes: Any) -> Facts:
+def machine(**changes: Any) -> DoctorFacts:
     return replace(WELL, machine=replace(WELL.machine, **changes))
 
 
-def limited(used_limit: float, room: Room) -> Facts:
+def limited(used_limit: float, room: Room) -> DoctorFacts:
     return replace(fs(room=room), site=replace(SITE, limits=replace(LIMITS, used_limit=used_limit)))
 
 
@@ -102,7 +102,7 @@ PART = Layer("sda1", "partition", rotational=False)
 OLD = NOW - timedelta(days=36)
 
 # (rule, severity, facts that it finds something in)
-FOUND: list[tuple[str, str, Facts]] = [
+FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("missing-device", "error", fs(missing=(2,), devices=(DISK,))),
     ("device-errors", "error", fs(errors={1: {"corruption": 3}})),
     ("cache", "warning", one_device(Layer("bcache0", "bcache", "writeback"), Layer("sda", "sata"))),
@@ -168,7 +168,7 @@ FOUND: list[tuple[str, str, Facts]] = [
 ]  # fmt: skip
 
 # What comes near to it, and is well.
-WELL_TOO: Mapping[str, Facts] = {
+WELL_TOO: Mapping[str, DoctorFacts] = {
     "a scrub of 35 days ago": scrubbed(finished=NOW - timedelta(days=35)),
     "an old scrub, and one that runs": scrubbed(finished=OLD, running=True),
     "never a scrub, and the pool is new": replace(
@@ -180,8 +180,8 @@ WELL_TOO: Mapping[str, Facts] = {
     "the other limit": on("commit=300"),
     "zstd of level 3": fs(options=("rw", "compress=zstd:3", "space_cache=v2")),
     "lzo": fs(options=("rw", "compress=lzo", "space_cache=v2")),
-    "ssd on a disk that tells the truth": on("ssd", devices=(Device((Layer("nvme0n1", "nvme", rotational=False),)),) * 2),
-    "ssd asked for on iSCSI that says it rotates": on("ssd", devices=(Device((replace(ISCSI, rotational=True),)),) * 2),
+    "ssd on a disk that tells the truth": on("ssd", devices=(DeviceFacts((Layer("nvme0n1", "nvme", rotational=False),)),) * 2),
+    "ssd asked for on iSCSI that says it rotates": on("ssd", devices=(DeviceFacts((replace(ISCSI, rotational=True),)),) * 2),
     "ssd_spread for the time of an expiry": replace(
         on("ssd_spread"), site=replace(SITE, expiring=True, mount_option="ssd_spread")
     ),
@@ -206,7 +206,7 @@ WELL_TOO: Mapping[str, Facts] = {
 UNSEEN = {"skinny-metadata", "block-group-tree"}
 BARE = {"missing-device", "degraded", "cache", "healing", "loop", "metadata-profile", "dup-metadata"}
 # What could not be found out, and the checks that must not call it well.
-BLIND: tuple[tuple[Facts, set[str]], ...] = (
+BLIND: tuple[tuple[DoctorFacts, set[str]], ...] = (
     (fs(mount_options=None), {"read-only", "atime", "nosuid"}),
     (fs(missing=None), {"missing-device"}),
     (on("degraded", missing=None), {"missing-device", "degraded"}),
@@ -215,7 +215,7 @@ BLIND: tuple[tuple[Facts, set[str]], ...] = (
     (fs(checksum="", checksum_driver=""), {"checksum"}),
     (fs(subvolumes=None), {"subvolumes"}),
     (fs(exclusive_operation=None), {"balance"}),
-    (on("ssd", devices=(Device((Layer("sda", "disk"),)),) * 2), {"ssd"}),
+    (on("ssd", devices=(DeviceFacts((Layer("sda", "disk"),)),) * 2), {"ssd"}),
     (replace(scrubbed(finished=None), site=replace(SITE, created=None)), {"scrub"}),
     (scrubbed(finished=None, known=False, running=True), {"scrub"}),
     (machine(clock=None), {"clock"}),
@@ -228,7 +228,7 @@ BLIND: tuple[tuple[Facts, set[str]], ...] = (
 
 
 @pytest.mark.parametrize(("facts", "names"), BLIND, ids=[min(names) for _, names in BLIND])
-def test_what_could_not_be_looked_at_is_neither_found_nor_well(facts: Facts, names: set[str]) -> None:
+def test_what_could_not_be_looked_at_is_neither_found_nor_well(facts: DoctorFacts, names: set[str]) -> None:
     found = examine(facts)
     assert {one.name for one in found.unlooked} == names
     assert all(one.why for one in found.unlooked)
@@ -245,7 +245,7 @@ def test_no_check_is_blind_where_all_is_known_and_a_blind_one_that_finds_somethi
 def test_nothing_is_called_mended_that_cannot_be_looked_at_afterwards() -> None:
     (found,) = judge(fs(mount_options=frozenset({"rw", "relatime", "nosuid", "nodev"})))
     with pytest.raises(OperatorError, match="not looked at"):
-        fix(replace(found, steps=(Run(("true",)),)), lambda: fs(mount_options=None))
+        fix(replace(found, steps=(FixCommand(("true",)),)), lambda: fs(mount_options=None))
 
 
 def test_a_healthy_pool_gives_nothing_to_say() -> None:
@@ -253,7 +253,7 @@ def test_a_healthy_pool_gives_nothing_to_say() -> None:
 
 
 @pytest.mark.parametrize(("name", "severity", "facts"), FOUND, ids=[f"{row[0]}-{number}" for number, row in enumerate(FOUND)])
-def test_a_rule_finds_what_it_is_for_and_no_other_rule_does(name: str, severity: str, facts: Facts) -> None:
+def test_a_rule_finds_what_it_is_for_and_no_other_rule_does(name: str, severity: str, facts: DoctorFacts) -> None:
     found = judge(facts)
     expected = {"cache": {"cache"}, "loop": {"loop"}}.get(name, {name})
     assert {finding.name for finding in found} == expected
@@ -261,7 +261,7 @@ def test_a_rule_finds_what_it_is_for_and_no_other_rule_does(name: str, severity:
 
 
 @pytest.mark.parametrize("facts", WELL_TOO.values(), ids=WELL_TOO.keys())
-def test_what_only_comes_near_is_no_finding(facts: Facts) -> None:
+def test_what_only_comes_near_is_no_finding(facts: DoctorFacts) -> None:
     assert judge(facts) == []
 
 
@@ -274,8 +274,8 @@ def test_every_rule_with_every_severity_is_seen_to_find_something() -> None:
     assert seen == {(rule.name, severity) for rule in RULES for severity in rule.severities}
 
 
-def all_findings() -> list[Finding]:
-    facts = [row[2] for row in FOUND] + [one_device(MD), one_device(*MPATH), on("ssd", devices=(Device(MPATH),) * 2)]
+def all_findings() -> list[DoctorFinding]:
+    facts = [row[2] for row in FOUND] + [one_device(MD), one_device(*MPATH), on("ssd", devices=(DeviceFacts(MPATH),) * 2)]
     return [finding for one in facts for finding in judge(one)]
 
 
@@ -331,7 +331,7 @@ def test_one_copy_of_metadata_is_right_on_a_raid_of_md() -> None:
 
 
 def test_ssd_by_a_virtual_disks_flag_is_told_with_the_udev_rule_that_mends_it() -> None:
-    (found,) = judge(on("ssd", devices=(Device(MPATH), DISK)))
+    (found,) = judge(on("ssd", devices=(DeviceFacts(MPATH), DISK)))
     assert (found.name, found.severity, found.fixable) == ("ssd", "note", False)
     assert "dm-0 (multipath)" in found.what
     rule = f'ENV{{ID_FS_UUID}}=="{FILESYSTEM.uuid}", ATTR{{queue/rotational}}="1"'
@@ -339,7 +339,7 @@ def test_ssd_by_a_virtual_disks_flag_is_told_with_the_udev_rule_that_mends_it() 
 
 
 def test_the_flag_of_a_partition_is_that_of_its_disk() -> None:
-    (found,) = judge(on("ssd", devices=(Device((PART, ISCSI)),) * 2))
+    (found,) = judge(on("ssd", devices=(DeviceFacts((PART, ISCSI)),) * 2))
     assert any('ATTR{../queue/rotational}="1"' in line for line in found.commands)
 
 
@@ -387,7 +387,7 @@ def test_what_takes_long_or_is_to_be_decided_is_refused() -> None:
 def test_a_fix_that_mends_nothing_is_an_error() -> None:
     broken = fs(quota="qgroup")
     (found,) = judge(broken)
-    harmless = replace(found, steps=(Run(("true",)),))
+    harmless = replace(found, steps=(FixCommand(("true",)),))
     with pytest.raises(OperatorError, match="as before"):
         fix(harmless, lambda: broken)
     fix(harmless, lambda: WELL)
@@ -426,13 +426,13 @@ def test_a_rule_is_a_pure_function(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object, **__: object) -> Any:
         raise AssertionError("a rule looked at the world")
 
-    checks: list[Callable[[Facts], Any]] = [rule.check for rule in RULES]
+    checks: list[Callable[[DoctorFacts], Any]] = [rule.check for rule in RULES]
     with monkeypatch.context() as patched:  # pytest looks at files when a test fails
         for target, name in ((Path, "open"), (Path, "read_text"), (Path, "stat"), (time, "time")):
             patched.setattr(target, name, never)
         found = [list(check(WELL)) for check in checks]
     assert found == [[]] * len(RULES)
-    assert isinstance(RULES[0], Rule)
+    assert isinstance(RULES[0], DoctorRule)
 
 
 def test_what_the_system_itself_lies_on_is_not_remounted_without_its_setuid_programs() -> None:

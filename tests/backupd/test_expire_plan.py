@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from btrkeep.config import Retention
-from btrkeep.decisions.expiry_plan import HostFacts, HostPlan, Step, _without_the_last, agreed, make_plan, only, plan_host
-from btrkeep.decisions.retention import Asked, Candidate, Hold
+from btrkeep.decisions.expiry_plan import ExpiryStep, HostBackups, HostPlan, _without_the_last, agreed, make_plan, only, plan_host
+from btrkeep.decisions.retention import Candidate, DeletionRequest, Hold
 from btrkeep.decisions.safety_limits import Forced
 
 ZONE = ZoneInfo("UTC")
@@ -33,12 +33,12 @@ def facts(
     policy: Retention = THREE_DAYS,
     rows: Mapping[str, str] | None = None,
     forgotten: datetime | None = None,
-) -> HostFacts:
+) -> HostBackups:
     known = {one.name: "expired" if one.expired else one.state for one in candidates}
-    return HostFacts(host, candidates, policy, known if rows is None else rows, forgotten)
+    return HostBackups(host, candidates, policy, known if rows is None else rows, forgotten)
 
 
-def ages(steps: Sequence[Step]) -> list[int]:
+def ages(steps: Sequence[ExpiryStep]) -> list[int]:
     """How many days ago those of the steps began, the oldest first."""
     return [(NOW - datetime.strptime(step.name, "%Y-%m-%dT%H%M%SZ").replace(tzinfo=UTC)).days for step in steps]
 
@@ -75,8 +75,8 @@ def test_a_mark_that_a_wrong_clock_stamped_in_the_future_is_made_anew_and_its_gr
 
 
 def test_a_complete_one_of_the_future_is_not_the_last_one_that_has_to_stay() -> None:
-    facts = HostFacts("web", [backup(1), replace(backup(0), started=NOW + 2000 * DAY)], THREE_DAYS)
-    step = Step(backup(1).name, "")
+    facts = HostBackups("web", [backup(1), replace(backup(0), started=NOW + 2000 * DAY)], THREE_DAYS)
+    step = ExpiryStep(backup(1).name, "")
     assert _without_the_last(facts, [step], NOW) == ()
     assert _without_the_last(replace(facts, candidates=[*facts.candidates, backup(2)]), [step], NOW) == (step,)
 
@@ -146,8 +146,13 @@ def test_no_plan_deletes_all_complete_backups_of_a_host_whatever_is_decided(monk
 
 
 def test_only_what_both_looks_want_deleted_or_marked_is_and_what_one_wants_back_comes_back() -> None:
-    first = HostPlan("web", mark=(Step("a", ""), Step("b", "")), delete=(Step("c", ""), Step("d", "")))
-    second = HostPlan("web", mark=(Step("b", ""), Step("x", "")), delete=(Step("d", ""), Step("y", "")), revive=(Step("c", ""),))
+    first = HostPlan("web", mark=(ExpiryStep("a", ""), ExpiryStep("b", "")), delete=(ExpiryStep("c", ""), ExpiryStep("d", "")))
+    second = HostPlan(
+        "web",
+        mark=(ExpiryStep("b", ""), ExpiryStep("x", "")),
+        delete=(ExpiryStep("d", ""), ExpiryStep("y", "")),
+        revive=(ExpiryStep("c", ""),),
+    )
     both = agreed(first, second)
     assert [step.name for step in both.mark] == ["b"]
     assert [step.name for step in both.delete] == ["d"]
@@ -157,7 +162,7 @@ def test_only_what_both_looks_want_deleted_or_marked_is_and_what_one_wants_back_
 # --- all hosts
 
 
-def host(name: str, going: int, total: int, **wishes: object) -> HostFacts:
+def host(name: str, going: int, total: int, **wishes: object) -> HostBackups:
     """A host of which so many of so many would go."""
     policy = Retention(daily=total - going, min_keep=1, grace=86400)
     return facts(*(backup(age) for age in range(total)), host=name, policy=policy, **wishes)  # type: ignore[arg-type]
@@ -194,7 +199,7 @@ def test_a_host_that_was_given_up_is_no_matter_for_the_guards() -> None:
 
 
 def test_a_host_with_trouble_is_left_out() -> None:
-    trouble = HostFacts("web", (), THREE_DAYS, trouble="notes.json cannot be read")
+    trouble = HostBackups("web", (), THREE_DAYS, trouble="notes.json cannot be read")
     done = make_plan([trouble, host("b", 2, 5)], ZONE, NOW, Forced())
     assert done.left_out == {"web": "notes.json cannot be read"}
     assert [one.host for one in done.hosts] == ["b"]
@@ -243,7 +248,7 @@ def test_planning_for_a_large_pool_takes_well_below_two_seconds() -> None:
     policy = Retention(daily=14, weekly=13, monthly=12, min_keep=3, grace=86400)
     rows = dict.fromkeys((name for name, _ in names), "complete")
     many = [
-        HostFacts(f"host{number}", [Candidate(name, moment, "complete") for name, moment in names], policy, rows)
+        HostBackups(f"host{number}", [Candidate(name, moment, "complete") for name, moment in names], policy, rows)
         for number in range(2800)
     ]
     assert sum(len(one.candidates) for one in many) > 95_000
@@ -254,7 +259,7 @@ def test_planning_for_a_large_pool_takes_well_below_two_seconds() -> None:
 
 
 def asked(age: int, marked: timedelta = timedelta(0), **wishes: bool) -> Candidate:
-    return replace(backup(age, marked=marked), asked=Asked("private", **wishes))
+    return replace(backup(age, marked=marked), asked=DeletionRequest("private", **wishes))
 
 
 def test_what_somebody_asked_for_waits_for_its_grace_and_is_not_taken_back() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.files.comparing import Difference, NoText, Sum, compare, text_difference
+from backupd.files.comparing import DifferenceTotals, NoText, PathDifference, compare, text_difference
 from backupd.files.tree import Tree
 from tests.beds import work
 from tests.beds.opens import watched
@@ -28,7 +28,7 @@ def sides(tmp_path: Path) -> Sides:
     return tmp_path / "one" / "data", tmp_path / "two" / "data"
 
 
-def found(sides: Sides, path: bytes = b"/", content: bool = False) -> list[Difference]:
+def found(sides: Sides, path: bytes = b"/", content: bool = False) -> list[PathDifference]:
     with Tree(sides[0].parent) as before, Tree(sides[1].parent) as after:
         return list(compare(before, after, path, content))
 
@@ -192,7 +192,7 @@ def test_whole_trees_differ_as_diff_says(sides: Sides, seed: int) -> None:
 def test_the_sum_is_that_of_find(sides: Sides) -> None:
     for number, side in enumerate(sides):
         grow(side, random.Random(40 + number))
-    total = Sum()
+    total = DifferenceTotals()
     for one in found(sides):
         total.take(one)
     names = [set(work("find", ".", "-mindepth", "1", cwd=side).stdout.splitlines()) for side in sides]

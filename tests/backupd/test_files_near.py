@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from backupd.files.near import entry_at, near, path_given, resolved
+from backupd.files.backup_selector import Restorable
+from backupd.files.suggestions import entry_at, near, path_given, resolved
 from backupd.files.tree import Tree
 from backupd.files.versions import versions
-from backupd.files.which import Restorable
 from backupd.repo.backup_json import Record
 from btrkeep.errors import OperatorError, UsageError
 from tests.beds import work

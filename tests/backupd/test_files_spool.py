@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd.files import spool, ziphead
-from backupd.files.spool import Links, Packed, ordered
+from backupd.files.spool import LinkTable, Packed, ordered
 from backupd.files.tree import Entry
 from tests.beds import work
 
@@ -43,7 +43,7 @@ def test_without_a_place_for_files_names_come_all_the_same(monkeypatch: pytest.M
 
 
 def test_a_file_of_many_links_is_told_its_first_name_until_the_last_has_come() -> None:
-    with closing(Links()) as links:
+    with closing(LinkTable()) as links:
         assert [links.seen(257, 3, name) for name in (b"a\xff\n", b"b", b"c")] == [None, b"a\xff\n", b"a\xff\n"]
         assert links.seen(257, 3, b"d") is None  # it was forgotten
         assert links.seen(2**62, 2, b"x" * 5000) is None
@@ -52,7 +52,7 @@ def test_a_file_of_many_links_is_told_its_first_name_until_the_last_has_come() -
 
 def test_who_asks_for_too_many_names_fills_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "MOST", 1 << 20)
-    with closing(Links()) as links, pytest.raises(OSError, match="too many names"):
+    with closing(LinkTable()) as links, pytest.raises(OSError, match="too many names"):
         consumed(links.seen(number, 2, os.urandom(1000)) for number in range(10_000))
     with closing(Packed()) as packed, pytest.raises(OSError, match="too many names"):
         consumed(map(packed.write, (os.urandom(1000) for _ in range(10_000))))

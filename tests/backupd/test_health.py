@@ -7,13 +7,13 @@ import pytest
 
 from btrkeep.config.values import MinFree
 from btrkeep.decisions import findings as v
-from btrkeep.decisions.findings import CHECKS, StoredVerdict, Verdict, as_text, from_text
-from btrkeep.decisions.pool_health import Limits, PoolFacts, judge
+from btrkeep.decisions.findings import CHECKS, PoolVerdict, StoredVerdict, as_text, from_text
+from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
 from btrkeep.pool.model import Room
 from tests.backupd.facts import NOW
 from tests.backupd.seen import GIB, well
 
-LIMITS = Limits(Path("/srv/backup"), Path("/var/lib/btrkeep/main"), MinFree("5%", 0.05), 0.9)
+LIMITS = HealthLimits(Path("/srv/backup"), Path("/var/lib/btrkeep/main"), MinFree("5%", 0.05), 0.9)
 TIB = 1 << 40
 
 
@@ -92,6 +92,6 @@ def test_of_a_pool_that_cannot_be_used_nothing_else_is_known() -> None:
 def test_a_verdict_goes_through_the_catalogue_as_it_is_and_anything_else_is_none() -> None:
     kept = StoredVerdict(NOW, judge(well(missing=(2,), errors={1: {"read": 3}}, room=None), LIMITS))
     assert from_text(as_text(kept)) == kept
-    assert from_text(as_text(StoredVerdict(NOW, Verdict()))) == StoredVerdict(NOW, Verdict())
+    assert from_text(as_text(StoredVerdict(NOW, PoolVerdict()))) == StoredVerdict(NOW, PoolVerdict())
     for text in (None, "", "[]", "no json", "{}", as_text(kept).replace('"hint"', '"later"'), as_text(kept).replace("2026", "x")):
         assert from_text(text) is None, text

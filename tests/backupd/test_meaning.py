@@ -11,7 +11,7 @@ import pytest
 
 from backupd.rsync.command import passes, rsync_command
 from btrkeep.config import HostConfig, SshSettings
-from btrkeep.decisions.rsync_meaning import MEANING, Kind, Meaning, meaning
+from btrkeep.decisions.rsync_meaning import MEANING, ExitKind, Meaning, meaning
 from tests.backupd.pulls import UNPRIVILEGED, Pulled, meanwhile, pull, run, script
 from tests.beds import work
 from tests.beds.ssh import Sshd
@@ -43,20 +43,20 @@ def over_ssh(sshd: Sshd, source: Path, tmp_path: Path) -> Callable[..., Pulled]:
 
 
 def test_a_transfer_that_works_is_finished(over_ssh: Callable[..., Pulled]) -> None:
-    assert of(over_ssh()) == Meaning(Kind.FINISHED, "complete")
+    assert of(over_ssh()) == Meaning(ExitKind.FINISHED, "complete")
 
 
 def test_a_key_that_is_not_accepted_is_the_hosts_configuration(over_ssh: Callable[..., Pulled], tmp_path: Path) -> None:
     work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other")
-    assert of(over_ssh(key=tmp_path / "other")) == Meaning(Kind.HOST, "the host does not accept the key", unreachable=True)
-    assert of(over_ssh(key=tmp_path / "missing")) == Meaning(Kind.HOST, "the host does not accept the key", unreachable=True)
+    assert of(over_ssh(key=tmp_path / "other")) == Meaning(ExitKind.HOST, "the host does not accept the key", unreachable=True)
+    assert of(over_ssh(key=tmp_path / "missing")) == Meaning(ExitKind.HOST, "the host does not accept the key", unreachable=True)
 
 
 def test_a_host_key_that_is_unknown_or_another_is_the_hosts_configuration(
     over_ssh: Callable[..., Pulled], tmp_path: Path, sshd: Sshd
 ) -> None:
     (tmp_path / "none").touch()
-    expected = Meaning(Kind.HOST, "the host key is unknown or changed", unreachable=True)
+    expected = Meaning(ExitKind.HOST, "the host key is unknown or changed", unreachable=True)
     assert of(over_ssh(known_hosts=tmp_path / "none")) == expected
     work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other")
     public = (tmp_path / "other.pub").read_text(encoding="utf-8")
@@ -68,15 +68,15 @@ def test_a_host_that_is_not_there_may_be_there_later(over_ssh: Callable[..., Pul
     with socket.socket() as taken:  # bound but not listening: refused, and nobody else gets the port meanwhile
         taken.bind(("127.0.0.1", 0))
         refused = over_ssh(port=taken.getsockname()[1])
-    assert of(refused) == Meaning(Kind.RETRY, "the host refuses the connection", unreachable=True)
+    assert of(refused) == Meaning(ExitKind.RETRY, "the host refuses the connection", unreachable=True)
     unknown = over_ssh(address="root@no-such-host.invalid")
-    assert of(unknown) == Meaning(Kind.RETRY, "the host's name does not resolve", unreachable=True)
+    assert of(unknown) == Meaning(ExitKind.RETRY, "the host's name does not resolve", unreachable=True)
 
 
 def test_a_server_that_accepts_and_is_silent_does_not_answer(over_ssh: Callable[..., Pulled]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         pulled = over_ssh(port=silent.getsockname()[1], ssh_options=("ConnectTimeout=1",))
-    assert of(pulled) == Meaning(Kind.RETRY, "the host does not answer", unreachable=True)
+    assert of(pulled) == Meaning(ExitKind.RETRY, "the host does not answer", unreachable=True)
 
 
 def test_a_server_that_hangs_up_at_once_was_not_reached(over_ssh: Callable[..., Pulled]) -> None:
@@ -85,27 +85,29 @@ def test_a_server_that_hangs_up_at_once_was_not_reached(over_ssh: Callable[..., 
         thread.start()
         pulled = over_ssh(port=server.getsockname()[1])
         thread.join(10)
-    assert of(pulled) == Meaning(Kind.RETRY, "the host closed the connection", unreachable=True)
+    assert of(pulled) == Meaning(ExitKind.RETRY, "the host closed the connection", unreachable=True)
 
 
 def test_a_host_without_rsync_or_with_one_that_cannot_run_needs_a_person(over_ssh: Callable[..., Pulled]) -> None:
     """rsync makes 127, 126 or its own 12 of it, as the server's sessions happen to end."""
     missing = of(over_ssh(rsync_path="no-such-rsync"))
-    assert (missing.kind, missing.unreachable) == (Kind.HOST, False)
+    assert (missing.kind, missing.unreachable) == (ExitKind.HOST, False)
     assert "not found" in missing.words
     assert of(over_ssh(rsync_path="/no/such/rsync")) == missing
-    assert of(over_ssh(rsync_path="/etc/passwd")) == Meaning(Kind.HOST, "the remote command cannot be run")
+    assert of(over_ssh(rsync_path="/etc/passwd")) == Meaning(ExitKind.HOST, "the remote command cannot be run")
 
 
 def test_a_sudo_that_wants_a_password_is_named(source: Path, tmp_path: Path) -> None:
     """The words are those of sudo 1.9: a machine for tests has no user who would be asked."""
     shell = script(tmp_path / "ssh", "#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n")
-    assert of(pull(source, tmp_path / "backup", shell=shell)) == Meaning(Kind.HOST, "sudo asks for a password on the other side")
+    assert of(pull(source, tmp_path / "backup", shell=shell)) == Meaning(
+        ExitKind.HOST, "sudo asks for a password on the other side"
+    )
 
 
 def test_a_login_shell_that_talks_is_named(source: Path, tmp_path: Path, badssh: Callable[..., Path]) -> None:
     found = of(pull(source, tmp_path / "backup", shell=badssh("babbles", "Welcome to this fine host!\n")))
-    assert found.kind is Kind.BROKEN
+    assert found.kind is ExitKind.BROKEN
     assert "login shell" in found.words
 
 
@@ -116,7 +118,7 @@ def test_an_rsync_over_there_that_is_killed_may_live_longer_next_time(source: Pa
     killing = meanwhile(tmp_path / "ssh", 500_000, f"kill -9 $(cat {tmp_path}/pid)")
     shell = script(tmp_path / "shell", f'#!/bin/sh\n{killing} "$@"\nexit {status}\n')
     found = of(pull(source, tmp_path / "backup", shell=shell, rsync_path=str(remote)))
-    assert (found.kind, found.unreachable) == (Kind.RETRY, False)
+    assert (found.kind, found.unreachable) == (ExitKind.RETRY, False)
 
 
 @pytest.mark.parametrize("sent", [100, 500_000])
@@ -124,7 +126,7 @@ def test_a_line_that_breaks_in_mid_transfer_had_been_there(
     source: Path, tmp_path: Path, badssh: Callable[..., Path], sent: int
 ) -> None:
     found = of(pull(source, tmp_path / "backup", shell=badssh("dies", sent)))
-    assert found == Meaning(Kind.RETRY, "the connection broke")
+    assert found == Meaning(ExitKind.RETRY, "the connection broke")
 
 
 def test_a_line_that_breaks_after_unreadable_files_is_not_taken_for_a_refused_key(
@@ -134,9 +136,9 @@ def test_a_line_that_breaks_after_unreadable_files_is_not_taken_for_a_refused_ke
     (source / "aaa").touch(0)
     pulled = pull(source, tmp_path / "backup", shell=badssh("dies", 1_500_000), rsync_path=UNPRIVILEGED)
     assert any("Permission denied (13)" in line for line in pulled.messages.last)
-    assert of(pulled) == Meaning(Kind.RETRY, "the connection broke")
+    assert of(pulled) == Meaning(ExitKind.RETRY, "the connection broke")
     for exit_code in (12, 255):  # which of the two it is depends on who is quicker
-        assert meaning(exit_code, pulled.messages.last) == Meaning(Kind.RETRY, "the connection broke")
+        assert meaning(exit_code, pulled.messages.last) == Meaning(ExitKind.RETRY, "the connection broke")
 
 
 @pytest.mark.parametrize(
@@ -151,14 +153,14 @@ def test_what_ssh_says_of_a_line_that_broke_is_kept_and_the_host_was_reached(
 ) -> None:
     dying = badssh("dies", 500_000)
     shell = script(tmp_path / "ssh", f'#!/bin/sh\n"{dying}" "$@"\nstatus=$?\necho "{said}" >&2\nexit $status\n')
-    assert of(pull(source, tmp_path / "backup", shell=shell)) == Meaning(Kind.RETRY, words)
+    assert of(pull(source, tmp_path / "backup", shell=shell)) == Meaning(ExitKind.RETRY, words)
 
 
 @pytest.mark.parametrize("exit_code", [12, 255])
 def test_an_ssh_that_never_connected_is_told_by_its_words_whatever_status_rsync_made_of_it(exit_code: int) -> None:
     closed = "rsync: connection unexpectedly closed (0 bytes received so far) [Receiver]"
     refused = "ssh: connect to host web1 port 22: Connection refused"
-    assert meaning(exit_code, [refused, closed]) == Meaning(Kind.RETRY, "the host refuses the connection", unreachable=True)
+    assert meaning(exit_code, [refused, closed]) == Meaning(ExitKind.RETRY, "the host refuses the connection", unreachable=True)
     assert meaning(exit_code, [closed]).unreachable is (exit_code == 255)
 
 
@@ -169,18 +171,18 @@ def test_what_rsync_says_of_a_file_is_no_word_about_the_connection() -> None:
         'rsync: [sender] send_files failed to open "/srv/nfs/y": Connection refused (111)',
         "rsync: connection unexpectedly closed (5000 bytes received so far) [receiver]",
     ]
-    assert meaning(12, lines) == Meaning(Kind.RETRY, "the connection broke")
+    assert meaning(12, lines) == Meaning(ExitKind.RETRY, "the connection broke")
 
 
 def test_a_transfer_that_we_stopped_was_stopped(source: Path, tmp_path: Path) -> None:
     shell = script(tmp_path / "ssh", "#!/bin/sh\nkill -TERM $PPID\nexec sleep 5\n")
-    assert of(pull(source, tmp_path / "backup", shell=shell)).kind is Kind.STOPPED
+    assert of(pull(source, tmp_path / "backup", shell=shell)).kind is ExitKind.STOPPED
 
 
 def test_a_signal_is_named_and_an_unknown_status_needs_a_person() -> None:
-    assert meaning(-9) == Meaning(Kind.RETRY, "rsync was ended by signal 9")
-    assert meaning(137) == Meaning(Kind.RETRY, "the remote command was ended by signal 9")
-    assert meaning(77) == Meaning(Kind.BROKEN, "unknown exit status 77")
+    assert meaning(-9) == Meaning(ExitKind.RETRY, "rsync was ended by signal 9")
+    assert meaning(137) == Meaning(ExitKind.RETRY, "the remote command was ended by signal 9")
+    assert meaning(77) == Meaning(ExitKind.BROKEN, "unknown exit status 77")
 
 
 def test_every_status_that_rsync_has_a_name_for_is_in_the_table() -> None:

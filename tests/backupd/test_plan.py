@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.run.night import Planned, plan
+from backupd.run.night import PlannedHost, plan
 from backupd.run.scarcity import too_little_room
 from btrkeep.config import Config, HostConfig, Window
 from btrkeep.config.model import PoolSettings
@@ -33,7 +33,7 @@ def config(*hosts: HostConfig, min_free: str = "5%") -> Config:
     return Config(Path("/etc/btrkeep/main.toml"), "main", pool, hosts={host.name: host for host in hosts})
 
 
-def taken(planned: list[Planned]) -> list[str]:
+def taken(planned: list[PlannedHost]) -> list[str]:
     return [entry.host.name for entry in planned if entry.runs]
 
 
@@ -95,7 +95,7 @@ def test_the_order_is_that_of_the_last_tries(tries: dict[str, float | None]) -> 
 # Windows
 
 
-def one(host: HostConfig, complete: float | None, *, catch_up: bool = False) -> Planned:
+def one(host: HostConfig, complete: float | None, *, catch_up: bool = False) -> PlannedHost:
     [entry] = plan(config(host), {host.name: facts(complete=complete, run=complete)}, NOW, catch_up=catch_up)
     return entry
 

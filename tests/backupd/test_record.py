@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.repo.backup_json import FORMAT, Outcome, PathResult, Record, UnreadableRecord, parse, read, write
+from backupd.repo.backup_json import FORMAT, PathOutcome, PathResult, Record, UnreadableRecord, parse, read, write
 from backupd.repo.notes_json import Notes, effective_state, read_notes, write_notes
 from btrkeep.backup_states import COMPLETE, FAILED, FINAL, SUSPECT
 from tests.beds import btrfs as beds
@@ -51,7 +51,7 @@ def test_a_record_of_the_first_format_is_read_for_ever() -> None:
     )
     etc = record.path("/etc")
     assert etc
-    assert (etc.outcome, etc.unreadable, etc.vanished, etc.deletions_skipped) == (Outcome.COMPLETE, 1, 2, True)
+    assert (etc.outcome, etc.unreadable, etc.vanished, etc.deletions_skipped) == (PathOutcome.COMPLETE, 1, 2, True)
     assert record.path("/home") is None
     assert record.settings == {"paths": ["/etc", "/srv"], "inplace": "always"}
 
@@ -80,7 +80,7 @@ COUNTS = st.integers(0, 2**60)
 PATHS = st.builds(
     PathResult,
     path=TEXTS,
-    outcome=st.sampled_from(Outcome),
+    outcome=st.sampled_from(PathOutcome),
     reason=TEXTS,
     exit_code=st.none() | st.integers(-64, 255),
     numbers=st.dictionaries(st.sampled_from(("files", "bytes", "literal")), COUNTS),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from backupd.files.archive import outermost
 from backupd.files.attributes import acl_text
-from backupd.files.deciding import (
+from backupd.files.conflict_policy import (
     ALL,
     ENTERED,
     KEPT,
@@ -20,16 +20,16 @@ from backupd.files.deciding import (
     OVERWRITTEN,
     REFUSED,
     SAME,
-    Links,
+    LinkPlacer,
     decide,
     differing,
     same_time,
 )
 from backupd.files.placing import place_path, placed
+from backupd.files.restore_request import RestoreArguments, command_words
 from backupd.files.target import target_of
 from backupd.files.tarhead import member, sparse_member
 from backupd.files.tree import Entry
-from backupd.files.wanted import Wanted, command_words
 from backupd.files.ziphead import zip_name
 from backupd.rsync.giving import CONTENT, giving_command, parse_item
 from btrkeep.config import Config, HostConfig
@@ -101,7 +101,7 @@ def test_a_time_in_whole_seconds_is_the_same_when_the_destination_knows_no_other
 
 
 def test_a_file_with_links_is_forgotten_with_the_last_of_them() -> None:
-    links, twice = Links(), replace(FILE, links=2)
+    links, twice = LinkPlacer(), replace(FILE, links=2)
     assert links.first(twice) is None
     links.placed(twice, (b"a",), 9)
     assert links.first(twice) == ((b"a",), 9)
@@ -222,7 +222,7 @@ def test_what_is_no_target_is_refused(text: str) -> None:
 
 
 def test_the_words_of_a_wish_are_those_of_the_command() -> None:
-    wish = Wanted("web1", "2026-11-20T220000Z", (b"/etc/a b", b"/\xff"), "/srv/out", "never", parents=True)
+    wish = RestoreArguments("web1", "2026-11-20T220000Z", (b"/etc/a b", b"/\xff"), "/srv/out", "never", parents=True)
     assert command_words(wish) == (
         *("restore", "--json", "--progress-lines", "--overwrite=never", "--parents", "--to=/srv/out", "--"),
         *("web1@2026-11-20T220000Z", "/etc/a b", "/\udcff"),

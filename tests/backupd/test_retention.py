@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from btrkeep.config import Retention
-from btrkeep.decisions.retention import Asked, Candidate, Decision, Hold, decide, parse_policy
+from btrkeep.decisions.retention import Candidate, Decision, DeletionRequest, Hold, decide, parse_policy
 from tests.backupd.golden.replay import kept, names, prune, pruned_each_time
 
 POLICY = Retention(daily=14, weekly=13, monthly=12)
@@ -342,7 +342,7 @@ def test_a_policy_that_is_none_says_what_is_wrong(text: str, said: str) -> None:
 
 
 def asked(started: str, state: str = "complete", days_ago: int = 0, **wishes: bool) -> Candidate:
-    return backup(started, state, expired=NOW - days_ago * DAY, asked=Asked("private", **wishes))
+    return backup(started, state, expired=NOW - days_ago * DAY, asked=DeletionRequest("private", **wishes))
 
 
 @pytest.mark.parametrize("policy", [FEW, POLICY, Retention()])
@@ -385,6 +385,6 @@ def test_a_hold_and_a_run_that_grew_from_it_keep_even_what_was_asked_to_be_delet
 
 
 def test_one_that_is_stamped_in_the_future_can_be_asked_to_go() -> None:
-    future = replace(backup(NOW + 100 * DAY), expired=NOW, asked=Asked())
+    future = replace(backup(NOW + 100 * DAY), expired=NOW, asked=DeletionRequest())
     found = {one.name: one.reasons for one in decide([backup("2026-11-19T22:00Z"), future], FEW, ZoneInfo("UTC"), NOW)}
     assert found[future.name] == ("deleted by hand",)

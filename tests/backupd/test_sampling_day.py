@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from backupd.cli.day_view import lines, sum_lines
-from backupd.sampling.picture_data import Day
+from backupd.sampling.picture_data import DayData
 from btrkeep.catalogue import Job
-from btrkeep.decisions.day_phases import Phase, Slot, Sum, phases, slots, sums, unknown_spans, within
+from btrkeep.decisions.day_phases import Phase, PhaseTotals, Slot, phases, slots, sums, unknown_spans, within
 from btrkeep.decisions.time_ticks import hour_ticks
 from tests.backupd.made_samples import GIB, START, every_five_minutes, sample
 
@@ -94,12 +94,15 @@ def _on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
 
 
-def made_day() -> Day:
+def made_day() -> DayData:
     read = [0.0] * 12 + [float(MIB)] * 12
     shown = [Slot(at(number), at(number + 1), 3600.0, rate, 2 * rate) for number, rate in enumerate(read)]
     ran = [Phase("backup", at(12), at(18)), Phase("expire", at(18), at(24))]
-    table = [Sum("", 86400, 86400, 10 * GIB, 20 * GIB, 5 * GIB), Sum("backup", 21600, 21600, GIB, 12 * GIB, 5 * GIB)]
-    return Day("/srv/backup", START, at(24), ZoneInfo("UTC"), shown, ran, table)
+    table = [
+        PhaseTotals("", 86400, 86400, 10 * GIB, 20 * GIB, 5 * GIB),
+        PhaseTotals("backup", 21600, 21600, GIB, 12 * GIB, 5 * GIB),
+    ]
+    return DayData("/srv/backup", START, at(24), ZoneInfo("UTC"), shown, ran, table)
 
 
 def test_the_text_has_the_bars_in_the_half_of_the_day_in_which_something_was_written() -> None:

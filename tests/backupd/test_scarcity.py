@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.cli.observers import JsonObserver
+from backupd.cli.observers import NightJson
 from backupd.rsync.version import rsync_version
 from backupd.run import scarcity
-from backupd.run.context import Site
+from backupd.run.context import RunContext
 from backupd.run.host import HostRun
-from backupd.run.night import Night
-from backupd.run.scarcity import Growth, Level, Scarcity, fastest, next_level, next_look, running_out
+from backupd.run.night import NightRunner
+from backupd.run.scarcity import Level, Scarcity, TransferGrowth, fastest, next_level, next_look, running_out
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import HostConfig, load
@@ -106,7 +106,7 @@ with open({str(tmp_path / "file")!r}, "wb", buffering=0) as file:
 def test_what_a_transfer_writes_is_the_kernels_word(writer: "subprocess.Popen[str]") -> None:
     assert writer.stdin
     assert writer.stdout
-    growth, groups = Growth(), {writer.pid: "web"}
+    growth, groups = TransferGrowth(), {writer.pid: "web"}
     for second in range(3):
         writer.stdin.write("more\n")
         writer.stdin.flush()
@@ -144,7 +144,7 @@ def test_only_what_was_stopped_for_want_of_room_is_noted_as_such(tmp_path: Path,
     (tmp_path / "main.toml").write_text(f'[pool]\npath = "{tmp_path}"\nstate = "{tmp_path}"\n')
     config, pool = load(file=tmp_path / "main.toml"), Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", False)
     with Catalogue.open(tmp_path) as catalogue:
-        night = Night(Site(config, pool, catalogue, Clock(None), rsync_version(), JsonObserver(), night=False), [])
+        night = NightRunner(RunContext(config, pool, catalogue, Clock(None), rsync_version(), NightJson(), night=False), [])
         night.runs["web"] = run = HostRun(night.site, HostConfig("web", paths=("/srv",)))
         if before:
             night.stop(before)

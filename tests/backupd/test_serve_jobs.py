@@ -18,32 +18,32 @@ from typing import Any
 
 import pytest
 
-from backupd.serve.carrying import Log, carry_out
+from backupd.serve.answer_cache import Memory
 from backupd.serve.commands import command_of, folder_of
-from backupd.serve.jobs import Job, Jobs, is_id, job_object, new_id
-from backupd.serve.memory import Memory
+from backupd.serve.job_runner import Log, carry_out
+from backupd.serve.jobs import JobStore, ServeJob, is_id, job_object, new_id
 from backupd.serve.peer import allowed_users
-from backupd.serve.requests import Asked, leave, take
+from backupd.serve.requests import ServeRequest, leave, take
 from backupd.serve.starting import start_command, unit_of
 from backupd.serve.turns import next_turns
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.watched import Abandoned, run_watched
-from btrkeep.serving.protocol import Refused
+from btrkeep.serving.protocol import RequestRefused
 from tests.beds import TOP
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 ID = "20261121T210000Z-3d9f956f"
 
 
-def job(job_id: str = ID, **changed: Any) -> Job:
-    return replace(Job(job_id, "run", "web1", "alice", "2026-11-21T21:00:00Z", {"host": "web1"}), **changed)
+def job(job_id: str = ID, **changed: Any) -> ServeJob:
+    return replace(ServeJob(job_id, "run", "web1", "alice", "2026-11-21T21:00:00Z", {"host": "web1"}), **changed)
 
 
 @pytest.fixture
-def jobs(tmp_path: Path) -> Jobs:
-    return Jobs(tmp_path)
+def jobs(tmp_path: Path) -> JobStore:
+    return JobStore(tmp_path)
 
 
 # --- jobs
@@ -56,7 +56,7 @@ def test_names_of_jobs_sort_by_time_and_are_never_given_twice() -> None:
     assert all(map(is_id, names))
 
 
-def test_a_job_is_as_it_was_written(jobs: Jobs) -> None:
+def test_a_job_is_as_it_was_written(jobs: JobStore) -> None:
     written = job(state="done", exit=0, result={"path": "\udcff"}, arguments={"paths": ["/\udcff\n"]})
     jobs.put(written)
     assert jobs.get(ID, NOW) == written
@@ -64,7 +64,7 @@ def test_a_job_is_as_it_was_written(jobs: Jobs) -> None:
     assert "pid" not in job_object(written)
 
 
-def test_one_whose_process_is_gone_has_failed(jobs: Jobs) -> None:
+def test_one_whose_process_is_gone_has_failed(jobs: JobStore) -> None:
     sleeper = subprocess.Popen(["sleep", "60"])
     started = Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(") ")[2].split()[19]
     jobs.put(job(state="running", pid=sleeper.pid, pid_started=started))
@@ -77,19 +77,19 @@ def test_one_whose_process_is_gone_has_failed(jobs: Jobs) -> None:
     assert "killed" in (jobs.get(ID, NOW).error or "")
 
 
-def test_one_that_was_never_begun_has_failed_after_a_while(jobs: Jobs) -> None:
+def test_one_that_was_never_begun_has_failed_after_a_while(jobs: JobStore) -> None:
     jobs.put(job(called=NOW.isoformat()))
     assert jobs.get(ID, NOW + timedelta(minutes=5)).state == "queued"
     assert jobs.get(ID, NOW + timedelta(minutes=11)).state == "failed"
 
 
-def test_one_that_waits_does_so_for_a_day(jobs: Jobs) -> None:
+def test_one_that_waits_does_so_for_a_day(jobs: JobStore) -> None:
     jobs.put(job())
     assert jobs.get(ID, NOW + timedelta(hours=23)).state == "queued"
     assert "turn" in (jobs.get(ID, NOW + timedelta(hours=25)).error or "")
 
 
-def test_after_thirty_days_they_are_forgotten_but_not_those_at_work(jobs: Jobs, tmp_path: Path) -> None:
+def test_after_thirty_days_they_are_forgotten_but_not_those_at_work(jobs: JobStore, tmp_path: Path) -> None:
     ended, running = job(state="done"), job(new_id(NOW), state="running", pid=os.getpid(), pid_started=own_start())
     previewed = job(new_id(NOW), verb="preview", state="done")
     for one in (ended, running, previewed):
@@ -108,24 +108,24 @@ def own_start() -> str:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"id": 1}', '{"nothing": "of it"}', "\0"])
-def test_what_lies_there_and_is_no_job_is_passed_over(jobs: Jobs, tmp_path: Path, text: str) -> None:
+def test_what_lies_there_and_is_no_job_is_passed_over(jobs: JobStore, tmp_path: Path, text: str) -> None:
     other = job(new_id(NOW))
     jobs.put(other)
     (tmp_path / "jobs" / f"{ID}.json").write_text(text)
     assert list(jobs.all(NOW)) == [other]
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         jobs.get(ID, NOW)
 
 
-def test_a_name_that_is_none_reaches_no_file(jobs: Jobs, tmp_path: Path) -> None:
+def test_a_name_that_is_none_reaches_no_file(jobs: JobStore, tmp_path: Path) -> None:
     jobs.put(job())
     (tmp_path / "secret.json").write_text(json.dumps(asdict(job())))
     for name in ("../secret", f"../jobs/{ID}", f"{ID}\n", ""):
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             jobs.get(name, NOW)
 
 
-def test_the_last_lines_are_told_whatever_is_in_them(jobs: Jobs) -> None:
+def test_the_last_lines_are_told_whatever_is_in_them(jobs: JobStore) -> None:
     jobs.put(job())
     assert jobs.last_lines(ID, 5) == []
     jobs.log(ID).write_bytes(b"".join(b"%d\n" % number for number in range(100_000)) + b"\xff \x1b[2J\nend")
@@ -147,7 +147,7 @@ def test_a_log_stays_short_and_keeps_the_end(tmp_path: Path) -> None:
 # --- carrying out
 
 
-def test_a_command_is_carried_out_and_its_words_are_kept(jobs: Jobs) -> None:
+def test_a_command_is_carried_out_and_its_words_are_kept(jobs: JobStore) -> None:
     jobs.put(job())
     said = bytearray()
     script = "echo '{\"good\": true}'; echo looking >&2; echo 'error: the disk is full' >&2; echo 'error: more' >&2; exit 1"
@@ -165,13 +165,13 @@ def test_a_stop_is_passed_on_and_waited_for(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from btrkeep.clock import Clock
-from backupd.serve.carrying import carry_out
-from backupd.serve.jobs import Job, Jobs
-job = Job("{ID}", "run", "web1", "alice", "2026-11-21T21:00:00Z", {{}})
+from backupd.serve.job_runner import carry_out
+from backupd.serve.jobs import ServeJob, JobStore
+job = ServeJob("{ID}", "run", "web1", "alice", "2026-11-21T21:00:00Z", {{}})
 command = ("bash", "-c", "trap 'sleep 0.3; echo tidied; exit 143' TERM; echo ready; while :; do sleep 0.05; done")
-sys.exit(carry_out(job, Jobs(Path("{tmp_path}")), command, Clock(), lambda _: None, speaks_json=False))
+sys.exit(carry_out(job, JobStore(Path("{tmp_path}")), command, Clock(), lambda _: None, speaks_json=False))
 """
-    jobs = Jobs(tmp_path)
+    jobs = JobStore(tmp_path)
     process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(TOP)})
     while "ready" not in jobs.last_lines(ID, 5):
         time.sleep(0.02)
@@ -186,7 +186,7 @@ sys.exit(carry_out(job, Jobs(Path("{tmp_path}")), command, Clock(), lambda _: No
 
 def test_a_request_is_taken_once_and_only_root_could_have_left_it(tmp_path: Path) -> None:
     folder = tmp_path / "jobs" / "main"
-    asked = Asked(ID, "restore", "alice", {"paths": ["/\udcff"]}, elsewhere=True, in_place=("/srv/www",))
+    asked = ServeRequest(ID, "restore", "alice", {"paths": ["/\udcff"]}, elsewhere=True, in_place=("/srv/www",))
     leave(folder, asked)
     assert (folder.stat().st_mode & 0o777, (folder / f"{ID}.json").stat().st_mode & 0o777) == (0o700, 0o600)
     with pytest.raises(FileExistsError):
@@ -208,7 +208,7 @@ def test_a_request_is_taken_once_and_only_root_could_have_left_it(tmp_path: Path
     ],
 )
 def test_a_request_that_is_none_of_ours_is_not_carried_out(tmp_path: Path, changed: dict) -> None:
-    fields = {"format": 1, **asdict(Asked(ID, "run", "alice", {"host": "web1"})), **changed}
+    fields = {"format": 1, **asdict(ServeRequest(ID, "run", "alice", {"host": "web1"})), **changed}
     (tmp_path / f"{ID}.json").write_text(json.dumps(fields))
     with pytest.raises(OperatorError):
         take(tmp_path, ID)
@@ -248,8 +248,8 @@ RESTORE: dict[str, Any] = {
 
 def asked(
     verb: str, folder: str | None = None, *, elsewhere: bool = False, in_place: tuple[str, ...] = (), **arguments: Any
-) -> Asked:
-    return Asked(ID, verb, "alice", arguments, folder, elsewhere, in_place)
+) -> ServeRequest:
+    return ServeRequest(ID, verb, "alice", arguments, folder, elsewhere, in_place)
 
 
 def test_what_was_asked_comes_behind_a_double_dash_and_never_is_an_option(config: Config) -> None:
@@ -276,7 +276,7 @@ def test_a_restore_goes_to_the_host_that_the_configuration_names(config: Config)
         ({"paths": ["/../x"]}, "usage"),
         ({"extra": 1}, "usage"),
     ):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             command_of(asked("restore", **{**RESTORE, **changed}), config, PROGRAM)
         assert refused.value.kind == kind, changed
 
@@ -284,18 +284,18 @@ def test_a_restore_goes_to_the_host_that_the_configuration_names(config: Config)
 # --- whose turn it is
 
 
-def waiting(number: int, who: str = "alice", **changed: Any) -> Job:
+def waiting(number: int, who: str = "alice", **changed: Any) -> ServeJob:
     moment = NOW + timedelta(milliseconds=number)
     return job(
         f"20261121T210000Z-{number:08x}", host=f"host{number}", who=who, since=moment.isoformat("T", "microseconds"), **changed
     )
 
 
-def begun(number: int, who: str = "alice", state: str = "running") -> Job:
+def begun(number: int, who: str = "alice", state: str = "running") -> ServeJob:
     return waiting(number, who, state=state, called=(NOW + timedelta(seconds=number)).isoformat("T", "microseconds"))
 
 
-def turns(jobs: list[Job], at_once: int) -> list[str]:
+def turns(jobs: list[ServeJob], at_once: int) -> list[str]:
     return [one.host for one in next_turns(reversed(jobs), at_once)]
 
 
@@ -322,7 +322,7 @@ def test_one_host_of_somebody_does_not_wait_for_the_hundred_of_another() -> None
     assert turns([*hundred, waiting(200, "bob"), waiting(201, "bob")], 5) == ["host0", "host200", "host1", "host201", "host2"]
 
 
-def test_the_oldest_of_too_many_jobs_are_forgotten(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_of_too_many_jobs_are_forgotten(jobs: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backupd.serve.jobs.MOST", 3)
     names = [new_id(NOW + timedelta(seconds=number)) for number in range(6)]
     for name in names:
@@ -348,7 +348,7 @@ def test_the_oldest_of_too_many_jobs_are_forgotten(jobs: Jobs, tmp_path: Path, m
 )
 def test_nothing_that_btrkeep_lives_on_is_put_back_on_this_machine(config: Config, path: str) -> None:
     everything = {**RESTORE, "host": "here", "in_place": ("/",)}
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         command_of(asked("restore", **{**everything, "paths": ["/etc/passwd", path]}), config, PROGRAM)
     assert refused.value.kind == "refused"
     for fine in ("/srv/backups", "/var/lib/btrkeeper", "/var/log"):
@@ -360,7 +360,7 @@ def test_nothing_that_btrkeep_lives_on_is_put_back_on_this_machine(config: Confi
 def test_of_this_machine_only_that_is_put_back_which_the_administrator_has_named(config: Config, path: str) -> None:
     for in_place in ((), ("/srv/www", "/home")):
         wish = {**RESTORE, "host": "here", "paths": ["/srv/www/a", path]}
-        with pytest.raises(Refused, match="not below a folder") as refused:
+        with pytest.raises(RequestRefused, match="not below a folder") as refused:
             command_of(asked("restore", in_place=in_place, **wish), config, PROGRAM)
         assert refused.value.kind == "refused"
     fine = {**RESTORE, "host": "here", "paths": ["/srv/www/a", "/home"]}
@@ -416,16 +416,16 @@ def test_a_failure_is_not_kept_and_whoever_leaves_waits_no_longer() -> None:
     memory = Memory()
 
     def fail() -> None:
-        raise Refused("no")
+        raise RequestRefused("no")
 
     for _ in range(2):
-        with pytest.raises(Refused, match="no"):
+        with pytest.raises(RequestRefused, match="no"):
             memory.get("plan", 1, fail, lambda: False)
     assert memory.get("plan", 1, lambda: 5, lambda: False) == 5
     held = threading.Thread(target=lambda: memory.get("plan", 2, lambda: time.sleep(0.6), lambda: False))
     held.start()
     time.sleep(0.1)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         memory.get("plan", 3, lambda: 7, lambda: True)
     assert refused.value.kind == "busy"
     held.join()

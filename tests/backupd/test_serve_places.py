@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from backupd.serve.carrying import carry_out
-from backupd.serve.jobs import Job, Jobs, new_id
-from backupd.serve.starting import PREVIEWS, _see_free
-from backupd.serve.turns import FOR_OTHERS, IN_ALL, PER_ASKER, see_that_it_may_wait
+from backupd.serve.job_runner import carry_out
+from backupd.serve.jobs import JobStore, ServeJob, new_id
+from backupd.serve.starting import PREVIEWS, _require_free
+from backupd.serve.turns import FOR_OTHERS, IN_ALL, PER_ASKER, require_turn
 from btrkeep.clock import Clock
 from btrkeep.pool.marker import Pool
-from btrkeep.serving.protocol import Refused
+from btrkeep.serving.protocol import RequestRefused
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 
 
 @pytest.fixture
-def jobs(tmp_path: Path) -> Jobs:
-    return Jobs(tmp_path)
+def jobs(tmp_path: Path) -> JobStore:
+    return JobStore(tmp_path)
 
 
 @pytest.fixture
@@ -31,44 +31,44 @@ def pool(tmp_path: Path) -> Pool:
     return Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", False)
 
 
-def job(host: str, who: str, **changed: Any) -> Job:
-    return replace(Job(new_id(NOW), "run", host, who, "2026-11-21T21:00:00Z", {}), **changed)
+def job(host: str, who: str, **changed: Any) -> ServeJob:
+    return replace(ServeJob(new_id(NOW), "run", host, who, "2026-11-21T21:00:00Z", {}), **changed)
 
 
-def preview(jobs: Jobs, pool: Pool, host: str, who: str) -> None:
-    _see_free(pool, jobs, "preview", host, who, NOW)
+def preview(jobs: JobStore, pool: Pool, host: str, who: str) -> None:
+    _require_free(pool, jobs, "preview", host, who, NOW)
     jobs.put(job(host, who, verb="preview", called=NOW.isoformat()))
 
 
-def refused_as_busy(jobs: Jobs, pool: Pool, host: str, who: str) -> None:
-    with pytest.raises(Refused) as refused:
-        _see_free(pool, jobs, "preview", host, who, NOW)
+def refused_as_busy(jobs: JobStore, pool: Pool, host: str, who: str) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        _require_free(pool, jobs, "preview", host, who, NOW)
     assert refused.value.kind == "busy"
 
 
-def test_previews_are_few_at_a_time_whoever_waits_for_them(jobs: Jobs, pool: Pool) -> None:
+def test_previews_are_few_at_a_time_whoever_waits_for_them(jobs: JobStore, pool: Pool) -> None:
     for number in range(PREVIEWS):
         preview(jobs, pool, f"web{number}", f"user{number}")
     refused_as_busy(jobs, pool, "web9", "bob")
-    _see_free(pool, jobs, "restore", "web1", "bob", NOW)
-    _see_free(pool, jobs, "preview", "web9", "bob", NOW + timedelta(minutes=11))  # they were never begun
+    _require_free(pool, jobs, "restore", "web1", "bob", NOW)
+    _require_free(pool, jobs, "preview", "web9", "bob", NOW + timedelta(minutes=11))  # they were never begun
 
 
-def test_a_host_is_asked_for_one_preview_at_a_time_and_others_go_on(jobs: Jobs, pool: Pool) -> None:
+def test_a_host_is_asked_for_one_preview_at_a_time_and_others_go_on(jobs: JobStore, pool: Pool) -> None:
     preview(jobs, pool, "liar", "carol")
     refused_as_busy(jobs, pool, "liar", "carol")
     refused_as_busy(jobs, pool, "liar", "olga")
     preview(jobs, pool, "web1", "olga")
 
 
-def test_one_asker_leaves_room_for_the_previews_of_others(jobs: Jobs, pool: Pool) -> None:
+def test_one_asker_leaves_room_for_the_previews_of_others(jobs: JobStore, pool: Pool) -> None:
     preview(jobs, pool, "liar1", "carol")
     preview(jobs, pool, "liar2", "carol")
     refused_as_busy(jobs, pool, "liar3", "carol")
     preview(jobs, pool, "web1", "olga")
 
 
-def test_what_takes_longer_than_it_may_is_ended_with_all_that_it_started(jobs: Jobs, tmp_path: Path) -> None:
+def test_what_takes_longer_than_it_may_is_ended_with_all_that_it_started(jobs: JobStore, tmp_path: Path) -> None:
     endless = job("liar", "carol", verb="preview")
     jobs.put(endless)
     script = f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/pid; echo begun >&2; wait; wait"
@@ -81,7 +81,7 @@ def test_what_takes_longer_than_it_may_is_ended_with_all_that_it_started(jobs: J
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_what_ends_in_time_is_not_ended(jobs: Jobs) -> None:
+def test_what_ends_in_time_is_not_ended(jobs: JobStore) -> None:
     short = job("web1", "olga", verb="preview")
     jobs.put(short)
     assert carry_out(short, jobs, ("echo", "[1]"), Clock(), lambda _: None, speaks_json=True, within=60.0) == 0
@@ -91,21 +91,21 @@ def test_what_ends_in_time_is_not_ended(jobs: Jobs) -> None:
 # --- backups that wait
 
 
-def waiting(askers: Iterable[str]) -> list[Job]:
+def waiting(askers: Iterable[str]) -> list[ServeJob]:
     return [job(f"host{number}", who) for number, who in enumerate(askers)]
 
 
-def busy(known: list[Job], who: str) -> None:
-    with pytest.raises(Refused, match="wait for their turn") as refused:
-        see_that_it_may_wait(known, who)
+def busy(known: list[ServeJob], who: str) -> None:
+    with pytest.raises(RequestRefused, match="wait for their turn") as refused:
+        require_turn(known, who)
     assert refused.value.kind == "busy"
 
 
 def test_more_than_can_be_meant_is_refused_as_busy() -> None:
     mine = waiting(["alice"] * PER_ASKER)
-    see_that_it_may_wait(mine[1:], "alice")
-    see_that_it_may_wait(mine, "bob")
-    see_that_it_may_wait([replace(one, called=NOW.isoformat()) for one in waiting(map(str, range(IN_ALL)))], "alice")
+    require_turn(mine[1:], "alice")
+    require_turn(mine, "bob")
+    require_turn([replace(one, called=NOW.isoformat()) for one in waiting(map(str, range(IN_ALL)))], "alice")
     busy(mine, "alice")
     busy(waiting(map(str, range(IN_ALL))), "bob")
 
@@ -113,6 +113,6 @@ def test_more_than_can_be_meant_is_refused_as_busy() -> None:
 def test_a_few_who_ask_for_very_much_leave_places_for_whoever_has_none_waiting() -> None:
     greedy = waiting(f"greedy{number % 5}" for number in range(IN_ALL - FOR_OTHERS))
     busy(greedy, "greedy0")
-    see_that_it_may_wait(greedy, "bob")
+    require_turn(greedy, "bob")
     busy([*greedy, *waiting(["bob"])], "bob")
-    see_that_it_may_wait([*greedy, *waiting(["bob"])], "olga")
+    require_turn([*greedy, *waiting(["bob"])], "olga")

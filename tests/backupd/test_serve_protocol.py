@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from backupd.serve import answering, verbs
 from backupd.serve.answering import answer
-from backupd.serve.call import Call, Frames, Gone, Wire
-from backupd.serve.ground import Ground
+from backupd.serve.call import Call, ClientGone, Frames, Wire
+from backupd.serve.context import Ground
 from backupd.serve.verbs import VERBS, Verb
 from btrkeep.clock import Clock
 from btrkeep.serving.client import Absent, Agent
-from btrkeep.serving.protocol import FAILED, KINDS, LONGEST_REQUEST, Refused, decoded, encoded, read_request
+from btrkeep.serving.protocol import FAILED, KINDS, LONGEST_REQUEST, RequestRefused, decoded, encoded, read_request
 
 ME = frozenset((os.getuid(),))
 GROUND = Ground("none", Path("/nowhere/none.toml"), Clock(), systemd=False)
@@ -295,7 +295,7 @@ def test_a_request_that_comes_byte_by_byte_is_given_up_after_the_time_for_all_of
         thread = threading.Thread(target=trickle)
         thread.start()
         began = time.monotonic()
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             wire.request()
         assert 0.3 < time.monotonic() - began < 2
         stop.set()
@@ -303,7 +303,7 @@ def test_a_request_that_comes_byte_by_byte_is_given_up_after_the_time_for_all_of
 
 
 def test_an_asker_that_takes_nothing_is_given_up() -> None:
-    with wires(taking=0.3) as (_, wire), pytest.raises(Gone):
+    with wires(taking=0.3) as (_, wire), pytest.raises(ClientGone):
         wire.send(b"x" * 50_000_000)
 
 
@@ -376,7 +376,7 @@ def test_the_client_tells_a_whole_stream_from_one_that_broke(tmp_path: Path) -> 
         list(stream)
     error = b'{"ok":false,"error":"no more","hint":"h","kind":"failed"}\n'
     broken = STREAM + struct.pack(">I", 3) + b"abc" + struct.pack(">I", FAILED) + error
-    with answering_with(path, broken) as agent, agent.stream("x") as stream, pytest.raises(Refused, match="no more"):
+    with answering_with(path, broken) as agent, agent.stream("x") as stream, pytest.raises(RequestRefused, match="no more"):
         list(stream)
 
 
@@ -384,7 +384,7 @@ def test_the_client_tells_a_whole_stream_from_one_that_broke(tmp_path: Path) -> 
     "data", [b"\n", b"{}\n", b'{"ok":true}\n', b"[]\n", b'{"ok":false}\n', b'{"ok":true,"stream":{}}\n', STREAM]
 )
 def test_the_client_takes_no_nonsense_for_an_answer(tmp_path: Path, data: bytes) -> None:
-    with answering_with(tmp_path / "s", data) as agent, pytest.raises(Refused):
+    with answering_with(tmp_path / "s", data) as agent, pytest.raises(RequestRefused):
         agent.ask("x")
 
 
@@ -397,6 +397,6 @@ def test_the_client_says_that_nobody_is_there(tmp_path: Path) -> None:
 
 def test_the_client_reads_a_refusal_that_came_before_its_request_was_read(tmp_path: Path) -> None:
     line = b'{"ok":false,"error":"busy","hint":"","kind":"busy"}\n'
-    with answering_with(tmp_path / "s", line, read=False) as agent, pytest.raises(Refused) as refused:
+    with answering_with(tmp_path / "s", line, read=False) as agent, pytest.raises(RequestRefused) as refused:
         agent.ask("x", pad="y" * 60_000)
     assert refused.value.kind == "busy"

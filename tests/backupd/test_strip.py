@@ -19,8 +19,8 @@ from btrkeep.decisions.calendar_strip import (
     SUSPECT,
     WEEKLY,
     YEARLY,
-    Kind,
     Shown,
+    StripLetter,
     kind_of,
     strip,
 )
@@ -30,7 +30,7 @@ TODAY = date(2026, 11, 20)
 ROW = re.compile(r"(\d{4})-(\d\d)  ([ .HYMWdk?x]*)(?:  .*)?")
 
 
-def shown(*pairs: tuple[str, Kind]) -> list[Shown]:
+def shown(*pairs: tuple[str, StripLetter]) -> list[Shown]:
     return [Shown(date.fromisoformat(day), kind) for day, kind in pairs]
 
 
@@ -104,7 +104,7 @@ def test_of_a_days_backups_the_one_that_lasts_longest_is_shown() -> None:
         (False, ("suspect: two newer complete backups",), "suspect", GOES),
     ],
 )
-def test_the_letter_follows_from_the_reasons(keep: bool, reasons: tuple[str, ...], state: str, kind: Kind) -> None:
+def test_the_letter_follows_from_the_reasons(keep: bool, reasons: tuple[str, ...], state: str, kind: StripLetter) -> None:
     expires = None if keep else datetime(2026, 11, 21, tzinfo=UTC)
     assert kind_of(Decision("2026-11-20T220000Z", keep, reasons, expires), state) is kind
 
@@ -137,7 +137,7 @@ def test_a_leap_day_has_its_place_and_an_ordinary_february_has_none() -> None:
     st.integers(NARROWEST, 200),
     st.dates(date(1990, 1, 1), date(2090, 1, 1)),
 )
-def test_every_day_has_its_letter_and_no_line_is_too_wide(pairs: list[tuple[int, Kind]], width: int, today: date) -> None:
+def test_every_day_has_its_letter_and_no_line_is_too_wide(pairs: list[tuple[int, StripLetter]], width: int, today: date) -> None:
     backups = [Shown(today - timedelta(days=ago), kind) for ago, kind in pairs]
     lines = strip(backups, today, width)
     assert max(map(len, lines)) <= width
@@ -187,7 +187,7 @@ def luminance(colour: int) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.words)
-def test_a_colour_stands_out_from_black_and_from_white(kind: Kind) -> None:
+def test_a_colour_stands_out_from_black_and_from_white(kind: StripLetter) -> None:
     found = luminance(kind.colour)
     assert (found + 0.05) / 0.05 > 3.5
     assert 1.05 / (found + 0.05) > 3.5

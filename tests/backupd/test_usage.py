@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.usage.extents import Comparison
+from backupd.usage.extents import ExtentOwners
 from backupd.usage.model import METHODS, estimated, exactly
-from backupd.usage.sampling import Owner, Tally, places, sample
+from backupd.usage.sampling import DrawTally, Owner, places, sample
 
 OWNERS: Mapping[int, Owner] = {257: ("web1", "a"), 258: ("web1", "b"), 259: ("web2", "a")}
 
@@ -76,7 +76,7 @@ def test_no_data_block_group_gives_no_place() -> None:
 def test_what_a_place_counts_for(
     roots: set[int], hosts: set[str], only_hosts: set[str], backups: set[str], only_backups: set[str], others: int
 ) -> None:
-    tally = Tally(1000)
+    tally = DrawTally(1000)
     tally.add(frozenset(roots), OWNERS)
     assert (set(tally.by_host), set(tally.only_host)) == (hosts, only_hosts)
     assert {name for host, name in tally.by_backup if host == "web1"} == backups
@@ -85,7 +85,7 @@ def test_what_a_place_counts_for(
 
 
 def test_free_space_counts_as_a_draw_that_met_nothing() -> None:
-    tally = Tally(1000)
+    tally = DrawTally(1000)
     tally.add(None, OWNERS)
     assert (tally.draws, tally.met, tally.others) == (1, 0, 0)
 
@@ -100,7 +100,7 @@ def test_sampling_ends_when_enough_was_met_or_the_time_is_over() -> None:
 
 @given(st.lists(st.sets(st.integers(0, 30), max_size=20), min_size=1, max_size=6))
 def test_comparing_extents_is_comparing_sets(backups: list[set[int]]) -> None:
-    comparison = Comparison()
+    comparison = ExtentOwners()
     for extents in backups:
         vaddr = np.array(sorted(extents), np.uint64) * np.uint64(4096)
         comparison.add(vaddr, vaddr + np.uint64(1))

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.repo.backup_json import Outcome, PathResult
+from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.rsync.messages import Messages
-from backupd.run.verdict import Limits, Verdict, decide, judge
+from backupd.run.verdict import RunVerdict, SuspectLimits, decide, judge
 from tests.backupd.pulls import UNPRIVILEGED, Pulled, meanwhile, pull
 
-LIMITS = Limits(shrink=0.5, unreadable=0.01)
+LIMITS = SuspectLimits(shrink=0.5, unreadable=0.01)
 HUNDRED = {"files": 110, "regular": 100, "bytes": 1_000_000}
 UNREADABLE = 'rsync: [sender] send_files failed to open "/srv/{}": Permission denied (13)'
 NOT_KEPT = 'rsync: [generator] chown "/srv/backup/{}" failed: Operation not permitted (1)'
@@ -33,7 +33,7 @@ def judged(
     *lines: str,
     numbers: Mapping[str, int] = HUNDRED,
     base: Mapping[str, int] | None = HUNDRED,
-    limits: Limits = LIMITS,
+    limits: SuspectLimits = LIMITS,
 ) -> PathResult:
     return judge("/srv", exit_code, said(*lines), numbers, base, limits, 1.0)
 
@@ -43,7 +43,7 @@ def judged(
 
 def test_a_path_that_came_whole_is_complete_without_a_reason() -> None:
     result = judged(0)
-    assert (result.outcome, result.reason, result.warnings) == (Outcome.COMPLETE, "", ())
+    assert (result.outcome, result.reason, result.warnings) == (PathOutcome.COMPLETE, "", ())
 
 
 @pytest.mark.parametrize("lines", [(FULL,), (FULL, MISSING), (UNREADABLE.format(1), FULL)])
@@ -51,30 +51,30 @@ def test_a_path_that_came_whole_is_complete_without_a_reason() -> None:
 def test_a_pool_that_cannot_be_written_outweighs_every_exit_status_and_every_other_complaint(
     exit_code: int, lines: tuple[str, ...]
 ) -> None:
-    assert judged(exit_code, *lines).outcome is Outcome.FAULT
+    assert judged(exit_code, *lines).outcome is PathOutcome.FAULT
 
 
 @pytest.mark.parametrize("exit_code", [-9, 10, 12, 19, 20, 30, 35, 127, 255])
 def test_a_transfer_that_did_not_come_to_its_end_is_unfinished_whatever_it_had_said(exit_code: int) -> None:
-    assert judged(exit_code, UNREADABLE.format(1)).outcome is Outcome.UNFINISHED
+    assert judged(exit_code, UNREADABLE.format(1)).outcome is PathOutcome.UNFINISHED
 
 
 @pytest.mark.parametrize("exit_code", [1, 2, 3, 4, 5, 11, 22, 77])
 def test_a_status_that_needs_a_person_breaks_the_path_and_is_told(exit_code: int) -> None:
     result = judged(exit_code)
-    assert result.outcome is Outcome.BROKEN
+    assert result.outcome is PathOutcome.BROKEN
     assert f"exit status {exit_code}" in result.reason
 
 
 def test_a_finished_transfer_without_statistics_is_not_believed() -> None:
     result = judged(0, numbers={})
-    assert result.outcome is Outcome.BROKEN
+    assert result.outcome is PathOutcome.BROKEN
     assert "statistics" in result.reason
 
 
 def test_a_missing_source_is_broken_and_not_just_shrunk() -> None:
     result = judged(23, MISSING, numbers={"files": 0, "bytes": 0})
-    assert result.outcome is Outcome.BROKEN
+    assert result.outcome is PathOutcome.BROKEN
     assert "No such file or directory" in result.reason
 
 
@@ -84,10 +84,10 @@ def test_what_was_missed_is_suspect_beyond_the_limit_or_when_nothing_was_read(
 ) -> None:
     lines = [UNREADABLE.format(number) for number in range(unreadable)] + [NOT_KEPT.format(number) for number in range(not_kept)]
     numbers = {"files": regular, "regular": regular, "bytes": 1}
-    result = judged(23 if lines else 0, *lines, numbers=numbers, base=None, limits=Limits(1, limit))
+    result = judged(23 if lines else 0, *lines, numbers=numbers, base=None, limits=SuspectLimits(1, limit))
     missed = unreadable + not_kept
     too_much = missed > 0 and (missed >= regular or missed / regular > limit)
-    assert result.outcome is (Outcome.SUSPECT if too_much else Outcome.COMPLETE)
+    assert result.outcome is (PathOutcome.SUSPECT if too_much else PathOutcome.COMPLETE)
     assert (result.unreadable, result.not_kept) == (unreadable, not_kept)
     if missed and not too_much:
         assert any(str(unreadable or not_kept) in warning for warning in result.warnings)
@@ -95,8 +95,8 @@ def test_what_was_missed_is_suspect_beyond_the_limit_or_when_nothing_was_read(
 
 def test_just_at_the_limit_is_still_complete() -> None:
     hundred = {"files": 100, "regular": 100, "bytes": 100}
-    assert judged(23, UNREADABLE.format(1), numbers=hundred, base=hundred).outcome is Outcome.COMPLETE
-    assert judged(23, UNREADABLE.format(1), UNREADABLE.format(2), numbers=hundred, base=hundred).outcome is Outcome.SUSPECT
+    assert judged(23, UNREADABLE.format(1), numbers=hundred, base=hundred).outcome is PathOutcome.COMPLETE
+    assert judged(23, UNREADABLE.format(1), UNREADABLE.format(2), numbers=hundred, base=hundred).outcome is PathOutcome.SUSPECT
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(1, 10**15), st.integers(0, 10**15), st.floats(0, 1))
@@ -106,47 +106,47 @@ def test_what_shrank_by_more_than_the_limit_in_files_or_bytes_is_suspect(
     before = {"files": files, "regular": files, "bytes": size}
     after = {"files": left, "regular": left, "bytes": size_left}
     shrunk = (files - left) / files > limit or (size - size_left) / size > limit or (left == 0 and limit < 1)
-    result = judged(0, numbers=after, base=before, limits=Limits(limit, 1))
-    assert result.outcome is (Outcome.SUSPECT if shrunk else Outcome.COMPLETE)
+    result = judged(0, numbers=after, base=before, limits=SuspectLimits(limit, 1))
+    assert result.outcome is (PathOutcome.SUSPECT if shrunk else PathOutcome.COMPLETE)
     assert bool(result.reason) is shrunk
 
 
 def test_what_shrank_just_to_the_limit_is_still_complete() -> None:
     for key in ("files", "bytes"):
         half = {**HUNDRED, key: HUNDRED[key] // 2}
-        assert judged(0, numbers=half).outcome is Outcome.COMPLETE
+        assert judged(0, numbers=half).outcome is PathOutcome.COMPLETE
         result = judged(0, numbers={**half, key: half[key] - 1})
-        assert result.outcome is Outcome.SUSPECT
+        assert result.outcome is PathOutcome.SUSPECT
         assert f"{key} went from" in result.reason
 
 
 def test_a_limit_of_everything_lets_a_path_become_empty() -> None:
     empty = {"files": 1, "regular": 0, "bytes": 0}
-    assert judged(0, numbers=empty, limits=Limits(1, 1)).outcome is Outcome.COMPLETE
-    assert judged(0, numbers=empty).outcome is Outcome.SUSPECT
+    assert judged(0, numbers=empty, limits=SuspectLimits(1, 1)).outcome is PathOutcome.COMPLETE
+    assert judged(0, numbers=empty).outcome is PathOutcome.SUSPECT
 
 
 def test_a_first_backup_can_not_have_shrunk_but_an_empty_one_is_said_to_be_empty() -> None:
     result = judged(0, numbers={"files": 1, "regular": 0, "bytes": 0}, base=None)
-    assert result.outcome is Outcome.COMPLETE
+    assert result.outcome is PathOutcome.COMPLETE
     assert "holds no file" in " ".join(result.warnings)
 
 
 def test_vanished_files_are_complete_with_a_warning_however_many() -> None:
     result = judged(24, *(f'file has vanished: "/srv/{number}"' for number in range(90)))
-    assert (result.outcome, result.vanished) == (Outcome.COMPLETE, 90)
+    assert (result.outcome, result.vanished) == (PathOutcome.COMPLETE, 90)
     assert "90" in " ".join(result.warnings)
 
 
 @pytest.mark.parametrize("exit_code", [24, 25])
 def test_deletions_that_stopped_are_suspect_even_when_vanished_files_hide_it(exit_code: int) -> None:
     line = "Deletions stopped due to --max-delete limit (5 skipped)"
-    assert judged(exit_code, line, 'file has vanished: "/srv/x"').outcome is Outcome.SUSPECT
+    assert judged(exit_code, line, 'file has vanished: "/srv/x"').outcome is PathOutcome.SUSPECT
 
 
 def test_files_that_were_not_transferred_for_no_reason_given_are_suspect() -> None:
-    assert judged(23).outcome is Outcome.SUSPECT
-    assert judged(23, UNREADABLE.format(1)).outcome is Outcome.COMPLETE
+    assert judged(23).outcome is PathOutcome.SUSPECT
+    assert judged(23, UNREADABLE.format(1)).outcome is PathOutcome.COMPLETE
 
 
 def test_skipped_deletions_are_said() -> None:
@@ -160,15 +160,15 @@ def test_skipped_deletions_are_said() -> None:
 
 LISTED = {"files": 1}
 RESULTS = st.lists(
-    st.builds(PathResult, path=st.just("/x"), outcome=st.sampled_from(Outcome), reason=st.just("why"), numbers=st.just(LISTED)),
+    st.builds(PathResult, path=st.just("/x"), outcome=st.sampled_from(PathOutcome), reason=st.just("why"), numbers=st.just(LISTED)),
     min_size=1,
 )
 WORST = {
-    Outcome.COMPLETE: ("complete", "complete"),
-    Outcome.SUSPECT: ("suspect", "suspect"),
-    Outcome.BROKEN: ("failed", "failed"),
-    Outcome.UNFINISHED: (None, "partial"),
-    Outcome.FAULT: (None, "failed"),
+    PathOutcome.COMPLETE: ("complete", "complete"),
+    PathOutcome.SUSPECT: ("suspect", "suspect"),
+    PathOutcome.BROKEN: ("failed", "failed"),
+    PathOutcome.UNFINISHED: (None, "partial"),
+    PathOutcome.FAULT: (None, "failed"),
 }
 
 
@@ -181,23 +181,23 @@ def test_the_worst_path_decides_for_all(results: list[PathResult]) -> None:
 
 
 def test_a_host_of_which_not_even_a_list_came_leaves_no_backup() -> None:
-    broken = PathResult("/x", Outcome.BROKEN, "the other side does not speak rsync", numbers={"literal": 0, "received": 0})
-    assert decide([broken, broken]) == Verdict(None, "failed", "the other side does not speak rsync")
-    assert decide([broken, PathResult("/y", Outcome.COMPLETE, numbers=LISTED)]).state == "failed"
+    broken = PathResult("/x", PathOutcome.BROKEN, "the other side does not speak rsync", numbers={"literal": 0, "received": 0})
+    assert decide([broken, broken]) == RunVerdict(None, "failed", "the other side does not speak rsync")
+    assert decide([broken, PathResult("/y", PathOutcome.COMPLETE, numbers=LISTED)]).state == "failed"
 
 
 def test_the_error_is_that_of_the_worst_path() -> None:
-    paths = {outcome: PathResult(f"/{outcome}", outcome, f"{outcome} because") for outcome in Outcome}
-    for one, other in itertools.combinations(Outcome, 2):
+    paths = {outcome: PathResult(f"/{outcome}", outcome, f"{outcome} because") for outcome in PathOutcome}
+    for one, other in itertools.combinations(PathOutcome, 2):
         for results in ([paths[one], paths[other]], [paths[other], paths[one]]):
             assert decide(results).error == f"{other} because"
-    assert decide([PathResult("/a", Outcome.COMPLETE)]) == Verdict("complete", "complete", None)
+    assert decide([PathResult("/a", PathOutcome.COMPLETE)]) == RunVerdict("complete", "complete", None)
 
 
 # On real trees
 
 
-def of(source: Path, pulled: Pulled, base: PathResult | None = None, limits: Limits = LIMITS) -> PathResult:
+def of(source: Path, pulled: Pulled, base: PathResult | None = None, limits: SuspectLimits = LIMITS) -> PathResult:
     numbers = base.numbers if base else None
     return judge(str(source), pulled.exit_code, pulled.messages, pulled.output.numbers, numbers, limits, 1.0)
 
@@ -217,7 +217,7 @@ def test_a_source_that_was_unmounted_is_suspect_though_rsync_says_all_is_well(so
     pulled = pull(source, tmp_path / "backup", based=True)
     assert pulled.exit_code == 0
     result = of(source, pulled, first)
-    assert result.outcome is Outcome.SUSPECT
+    assert result.outcome is PathOutcome.SUSPECT
     assert "not mounted" in result.reason
 
 
@@ -226,33 +226,33 @@ def test_a_source_that_is_missing_is_broken(source: Path, tmp_path: Path) -> Non
     source.rename(tmp_path / "elsewhere")
     pulled = pull(source, tmp_path / "backup", based=True)
     result = of(source, pulled, first)
-    assert (result.outcome, result.not_kept, result.unreadable) == (Outcome.BROKEN, 0, 0)
+    assert (result.outcome, result.not_kept, result.unreadable) == (PathOutcome.BROKEN, 0, 0)
     assert "missing" in result.reason
 
 
 def test_one_unreadable_file_of_two_hundred_is_a_warning_and_ten_are_suspect(source: Path, tmp_path: Path) -> None:
     (source / "file000").chmod(0)
     result = of(source, pull(source, tmp_path / "backup", rsync_path=UNPRIVILEGED))
-    assert (result.outcome, result.unreadable) == (Outcome.COMPLETE, 1)
+    assert (result.outcome, result.unreadable) == (PathOutcome.COMPLETE, 1)
     assert "file000" in result.samples[0]
     for number in range(10):
         (source / f"file{number:03}").chmod(0)
     result = of(source, pull(source, tmp_path / "backup2", rsync_path=UNPRIVILEGED))
-    assert (result.outcome, result.unreadable) == (Outcome.SUSPECT, 10)
+    assert (result.outcome, result.unreadable) == (PathOutcome.SUSPECT, 10)
 
 
 def test_a_source_of_which_nothing_can_be_read_is_suspect_whatever_the_limit(source: Path, tmp_path: Path) -> None:
-    lenient = Limits(1, 1)
+    lenient = SuspectLimits(1, 1)
     for path in source.iterdir():
         path.chmod(0)
-    assert of(source, pull(source, tmp_path / "backup", rsync_path=UNPRIVILEGED), limits=lenient).outcome is Outcome.SUSPECT
+    assert of(source, pull(source, tmp_path / "backup", rsync_path=UNPRIVILEGED), limits=lenient).outcome is PathOutcome.SUSPECT
 
 
 def test_a_source_that_cannot_be_opened_is_broken_as_a_missing_one_is(source: Path, tmp_path: Path) -> None:
     source.chmod(0)
-    result = of(source, pull(source, tmp_path / "backup", rsync_path=UNPRIVILEGED), limits=Limits(1, 1))
+    result = of(source, pull(source, tmp_path / "backup", rsync_path=UNPRIVILEGED), limits=SuspectLimits(1, 1))
     source.chmod(0o755)
-    assert result.outcome is Outcome.BROKEN
+    assert result.outcome is PathOutcome.BROKEN
     assert "cannot be entered" in result.reason
 
 
@@ -261,7 +261,7 @@ def test_a_file_that_cannot_be_read_tonight_leaves_a_warning_that_deletions_were
     (source / "closed").mkdir(0)
     (source / "file199").unlink()
     result = of(source, pull(source, tmp_path / "backup", based=True, rsync_path=UNPRIVILEGED), first)
-    assert (result.outcome, result.deletions_skipped) == (Outcome.COMPLETE, True)
+    assert (result.outcome, result.deletions_skipped) == (PathOutcome.COMPLETE, True)
 
 
 def test_files_and_a_folder_that_vanish_in_mid_transfer_leave_a_complete_backup(source: Path, tmp_path: Path) -> None:
@@ -272,4 +272,4 @@ def test_files_and_a_folder_that_vanish_in_mid_transfer_leave_a_complete_backup(
     pulled = pull(source, tmp_path / "backup", shell=shell)
     result = of(source, pulled)
     assert pulled.exit_code == 24
-    assert (result.outcome, result.vanished) == (Outcome.COMPLETE, 11)
+    assert (result.outcome, result.vanished) == (PathOutcome.COMPLETE, 11)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from balancer.model import Estimate
-from balancer.steps import MAP_CELLS, Ending, Outcome, Planned, PoolNumbers, Report, StepDone, StepView
+from balancer.run_types import MAP_CELLS, BalanceOutcome, Ending, PlannedBlockGroup, Report, SpaceNumbers, StepDone, StepView
 from balancer.survey import Cost
 
 MIB = 1 << 20
@@ -16,8 +16,8 @@ NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 UUID = "f5c9181c-b024-4697-b27e-722cc87dd80a"
 
 
-def numbers(**fields: Any) -> PoolNumbers:
-    made = PoolNumbers(
+def numbers(**fields: Any) -> SpaceNumbers:
+    made = SpaceNumbers(
         block_groups=40,
         allocated=40 * GIB,
         used=30 * GIB,
@@ -30,9 +30,9 @@ def numbers(**fields: Any) -> PoolNumbers:
     return replace(made, **fields)
 
 
-def planned(number: int, used: int, seconds: float = 10.0, *, is_within: bool = True, **fields: Any) -> Planned:
+def planned(number: int, used: int, seconds: float = 10.0, *, is_within: bool = True, **fields: Any) -> PlannedBlockGroup:
     """The block group `number`, of which `used` bytes would move; its other numbers are as large as they come."""
-    made = Planned(
+    made = PlannedBlockGroup(
         vaddr=46_000_000_000_000 + number * GIB,
         length=GIB,
         type=1,
@@ -67,8 +67,8 @@ def view(number: int = 1, **fields: Any) -> StepView:
     return replace(made, **fields)
 
 
-def done(number: int = 1, outcome: Outcome = Outcome.DONE, **fields: Any) -> StepDone:
-    moved = 512 * MIB if outcome is Outcome.DONE else 0
+def done(number: int = 1, outcome: BalanceOutcome = BalanceOutcome.DONE, **fields: Any) -> StepDone:
+    moved = 512 * MIB if outcome is BalanceOutcome.DONE else 0
     made = StepDone(
         view=view(number),
         started=NOON,

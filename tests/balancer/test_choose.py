@@ -9,23 +9,23 @@ from hypothesis import strategies as st
 
 from balancer.choose import FLOORS, POLICIES, Floors, rank, why_not
 from balancer.score import benefit, used_pct
-from balancer.survey import Cost, Groups
+from balancer.survey import Cost, DataBlockGroups
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 NONE = Floors(0, 0, 0)
 
 
-def groups(*rows: tuple[int, int, float], largest: int = 0) -> Groups:
+def groups(*rows: tuple[int, int, float], largest: int = 0) -> DataBlockGroups:
     """Of (length, used, score), one after the other from 1 GiB on; the largest free extent of each has `largest` bytes."""
     length, used, score = (np.array(column) for column in zip(*rows, strict=True)) if rows else (np.zeros(0),) * 3
     length, used, score = length.astype(np.uint64), used.astype(np.uint64), score.astype(np.float64)
     vaddr = np.uint64(GIB) + np.cumsum(length) - length
     free = np.full(len(length), largest, np.uint64)
     share = used_pct(used, np.maximum(length, np.uint64(1)))
-    return Groups(vaddr, length, used, share, np.ones(len(length), np.int64), free, score, benefit(score, used))
+    return DataBlockGroups(vaddr, length, used, share, np.ones(len(length), np.int64), free, score, benefit(score, used))
 
 
-def order(some: Groups, policy: str = "benefit", floors: Floors = NONE, **more: Any) -> list[int]:
+def order(some: DataBlockGroups, policy: str = "benefit", floors: Floors = NONE, **more: Any) -> list[int]:
     found: list[int] = rank(some, policy, floors, **more).tolist()
     return found
 
@@ -58,7 +58,7 @@ def test_tiny_block_groups_count_where_the_filesystem_has_no_larger_ones() -> No
 
 
 @st.composite
-def surveys(draw: st.DrawFn) -> Groups:
+def surveys(draw: st.DrawFn) -> DataBlockGroups:
     rows = []
     for _ in range(draw(st.integers(0, 12))):
         length = MIB * draw(st.sampled_from([8, 256, 1024, 10240]))
@@ -69,7 +69,7 @@ def surveys(draw: st.DrawFn) -> Groups:
 
 @given(surveys(), st.sampled_from(POLICIES), st.floats(0, 300), st.floats(0, 3000), st.sampled_from([0, 100 * MIB]))
 def test_ranking_all_at_once_is_what_one_at_a_time_gives(
-    some: Groups, policy: str, score: float, least: float, length: int
+    some: DataBlockGroups, policy: str, score: float, least: float, length: int
 ) -> None:
     floors = Floors(score, least, length)
     rows = list(zip(some.vaddr.tolist(), some.length.tolist(), some.used.tolist(), some.score.tolist(), strict=True))
@@ -84,7 +84,7 @@ def test_ranking_all_at_once_is_what_one_at_a_time_gives(
 
 @given(surveys(), st.sampled_from(POLICIES), st.integers(0, 12), st.sampled_from([None, 0, MIB, 4 * GIB]), st.booleans())
 def test_a_reason_is_given_for_just_those_that_are_left_out(
-    some: Groups, policy: str, aside: int, unallocated: int | None, has_costs: bool
+    some: DataBlockGroups, policy: str, aside: int, unallocated: int | None, has_costs: bool
 ) -> None:
     vaddrs = some.vaddr.tolist()
     costs = {vaddr: Cost(9, 9, 9, 200 * MIB) for vaddr in vaddrs[::2]} if has_costs else None

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from balancer.judgement import below, judgement, worth
 from balancer.score import SIZES, Array
+from balancer.verdict import below, judgement, worth
 
 GIB = 1 << 30
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from balancer.model import DEFAULT, FEW, SOME, Measured, Model, Rates, fit, non_negative
+from balancer.model import DEFAULT, FEW, SOME, MeasuredBalance, Model, Rates, fit, non_negative
 from balancer.survey import Cost
 
 MIB = 1 << 20
@@ -16,7 +16,7 @@ OTHER = Model(Rates(2e6, 0.03, 0.0, 300.0, 5000.0, 10_000.0), Rates(0.3, 6e-9, 0
 """A filesystem unlike the one that DEFAULT was measured on."""
 
 
-def steps(count: int, model: Model = OTHER, seed: int = 1, noise: float = 0.0) -> list[Measured]:
+def steps(count: int, model: Model = OTHER, seed: int = 1, noise: float = 0.0) -> list[MeasuredBalance]:
     """What block groups of all kinds take by this model."""
     rng, found = random.Random(seed), []
     for _ in range(count):
@@ -24,11 +24,11 @@ def steps(count: int, model: Model = OTHER, seed: int = 1, noise: float = 0.0) -
         references = extents * rng.randrange(1, 9)
         said = model.estimate(Cost(extents, references, moved, 0))
         off = 1 + rng.uniform(-noise, noise)
-        found.append(Measured(moved, extents, references, moved + round(said.metadata * off), said.seconds * off))
+        found.append(MeasuredBalance(moved, extents, references, moved + round(said.metadata * off), said.seconds * off))
     return found
 
 
-def worst(model: Model, some: list[Measured]) -> float:
+def worst(model: Model, some: list[MeasuredBalance]) -> float:
     """The largest relative error of what is said of metadata and seconds."""
     off = []
     for step in some:
@@ -63,7 +63,7 @@ def test_the_default_counts_less_with_each_step() -> None:
 
 
 def test_one_step_does_not_turn_everything_over() -> None:
-    odd = Measured(moved=MIB, extents=1, references=1, written=900 * MIB, seconds=500.0)
+    odd = MeasuredBalance(moved=MIB, extents=1, references=1, written=900 * MIB, seconds=500.0)
     for model in (fit([odd]), fit([*steps(20), odd])):
         said = model.estimate(Cost(700, 3000, 400 * MIB, MIB))
         assert 0 < said.metadata < 900 * MIB
@@ -75,7 +75,7 @@ def test_a_few_steps_that_were_measured_wrong_change_little(times: int) -> None:
     """Others wrote meanwhile; or what was written was counted with the next step."""
     some = steps(40, noise=0.05)
     wrong = [
-        Measured(one.moved, one.extents, one.references, one.moved + (one.written - one.moved) * times, one.seconds * times)
+        MeasuredBalance(one.moved, one.extents, one.references, one.moved + (one.written - one.moved) * times, one.seconds * times)
         if number % 10 == 3
         else one
         for number, one in enumerate(some)
@@ -86,7 +86,7 @@ def test_a_few_steps_that_were_measured_wrong_change_little(times: int) -> None:
 @given(
     st.lists(
         st.builds(
-            Measured,
+            MeasuredBalance,
             st.integers(0, 1 << 40),
             st.integers(0, 10**7),
             st.integers(0, 10**9),
@@ -97,7 +97,7 @@ def test_a_few_steps_that_were_measured_wrong_change_little(times: int) -> None:
     )
 )
 @settings(max_examples=30, deadline=None)
-def test_no_rate_is_below_zero_whatever_was_measured(some: list[Measured]) -> None:
+def test_no_rate_is_below_zero_whatever_was_measured(some: list[MeasuredBalance]) -> None:
     model = fit(some)
     assert all(0 <= rate < float("inf") for rates in astuple(model) for rate in rates)
 

@@ -8,7 +8,7 @@ import pytest
 
 from balancer.choose import FLOORS
 from balancer.cli.planning import settings_of, wanted
-from balancer.steps import Least, Settings
+from balancer.run_types import Least, RunSettings
 from btrkeep.config import BalanceSettings
 from btrkeep.config.values import parse_min_free
 from tests.balancer.program import balancer
@@ -18,7 +18,7 @@ from tests.beds.nights import Nights
 GIB = 1 << 30
 
 
-def settings(balance: BalanceSettings | None, *options: Any, **more: Any) -> Settings:
+def settings(balance: BalanceSettings | None, *options: Any, **more: Any) -> RunSettings:
     limits = wanted(balance, *(options or (None, None, None)), **more)
     return settings_of(
         limits.budget,
@@ -34,16 +34,16 @@ def settings(balance: BalanceSettings | None, *options: Any, **more: Any) -> Set
 
 
 def test_without_a_pool_there_is_no_limit_but_what_is_usual() -> None:
-    assert settings(None) == Settings(floors=FLOORS["benefit"])
+    assert settings(None) == RunSettings(floors=FLOORS["benefit"])
 
 
 def test_a_pool_that_says_nothing_has_a_small_budget_and_little_time() -> None:
-    assert settings(BalanceSettings()) == Settings(floors=FLOORS["benefit"], budget=20 * GIB, time=7200.0)
+    assert settings(BalanceSettings()) == RunSettings(floors=FLOORS["benefit"], budget=20 * GIB, time=7200.0)
 
 
 def test_what_a_pool_says_holds_where_no_option_is_given() -> None:
     said = BalanceSettings(5 * GIB, None, "usage", parse_min_free("3%"), True, None)
-    assert settings(said) == Settings(
+    assert settings(said) == RunSettings(
         "usage", FLOORS["usage"], 5 * GIB, None, min_unallocated=Least(1 << 62, 0.03), only_to_expiry=True, max_pressure=None
     )
     sized = settings(BalanceSettings(min_unallocated=parse_min_free("30GiB")))

@@ -18,11 +18,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from balancer.cli import score_
-from balancer.model import Estimate, Measured
+from balancer.model import Estimate, MeasuredBalance
 from balancer.recorder import Recorder
 from balancer.recording import catalogue_of, measured, needed_catalogue_of, sample
+from balancer.run_types import MAP_CELLS, BalanceOutcome, Ending, Report, RunSettings, SpaceNumbers, StepDone, StepView
 from balancer.score import SIZES, FreeExtents
-from balancer.steps import MAP_CELLS, Ending, Outcome, PoolNumbers, Report, Settings, StepDone, StepView
 from balancer.survey import Cost, surveyed
 from btrkeep.catalogue import BALANCE_OUTCOMES, STEP_OUTCOMES, Catalogue, sqlite
 from btrkeep.config import reading
@@ -279,7 +279,7 @@ def test_what_finds_the_catalogue_imports_none_until_there_is_one() -> None:
     """`plan` and `run` look for it at every filesystem."""
     script = "import sys, balancer.recording, balancer.recorder; print(*sys.modules)"
     found = work(sys.executable, "-c", script, cwd=TOP).stdout
-    assert "balancer.steps" in found.split()
+    assert "balancer.run_types" in found.split()
     assert not re.search(r"sqlalchemy|btrkeep\.(config|catalogue)", found)
 
 
@@ -301,8 +301,8 @@ def test_extents_of_16_mib_and_more_are_large() -> None:
 # --- runs
 
 
-NUMBERS = PoolNumbers(30, 30 << 30, 20 << 30, 5 << 30, 4000, 9000.5, 1 << 30, 7 << 30)
-AFTER = PoolNumbers(29, 29 << 30, 20 << 30, 6 << 30, 3000, 7000.25, 1 << 30, 8 << 30)
+NUMBERS = SpaceNumbers(30, 30 << 30, 20 << 30, 5 << 30, 4000, 9000.5, 1 << 30, 7 << 30)
+AFTER = SpaceNumbers(29, 29 << 30, 20 << 30, 6 << 30, 3000, 7000.25, 1 << 30, 8 << 30)
 
 
 def view(number: int) -> StepView:
@@ -313,8 +313,8 @@ def view(number: int) -> StepView:
     )  # fmt: skip
 
 
-def done(number: int, outcome: Outcome = Outcome.DONE, error: str | None = None) -> StepDone:
-    moved = 100 << 20 if outcome is Outcome.DONE else 0
+def done(number: int, outcome: BalanceOutcome = BalanceOutcome.DONE, error: str | None = None) -> StepDone:
+    moved = 100 << 20 if outcome is BalanceOutcome.DONE else 0
     return StepDone(view(number), NOW, 12.5, outcome, moved, 150 << 20, 500.25, 8500.0, 5 << 30, error)
 
 
@@ -324,7 +324,7 @@ def report(steps: list[StepDone]) -> Report:
 
 def record_a_run(state: Path, steps: list[StepDone], warn: Callable[[str], None] = pytest.fail) -> None:
     with Recorder(state, ONE, Path("/srv/\udce9"), warn) as recorder:
-        recorder.begins(NUMBERS, Settings(budget=20 << 30))
+        recorder.begins(NUMBERS, RunSettings(budget=20 << 30))
         for step in steps:
             recorder.step_begins(step.view)
             recorder.step_ends(step)
@@ -333,11 +333,13 @@ def record_a_run(state: Path, steps: list[StepDone], warn: Callable[[str], None]
 
 def test_the_catalogue_knows_every_way_in_which_a_run_or_a_step_can_end() -> None:
     assert {one.value for one in Ending} | {"killed"} == set(BALANCE_OUTCOMES)
-    assert {one.value for one in Outcome} == set(STEP_OUTCOMES)
+    assert {one.value for one in BalanceOutcome} == set(STEP_OUTCOMES)
 
 
 def test_a_run_is_kept_with_its_steps_and_sums(tmp_path: Path) -> None:
-    record_a_run(tmp_path, [done(1), done(2, Outcome.NO_SPACE, "No space left on device"), done(3, Outcome.GONE), done(4)])
+    record_a_run(
+        tmp_path, [done(1), done(2, BalanceOutcome.NO_SPACE, "No space left on device"), done(3, BalanceOutcome.GONE), done(4)]
+    )
     (row,) = rows(tmp_path, "SELECT * FROM balance")
     assert {name: json.loads(row.pop(name)) for name in ("before", "after")} == {"before": asdict(NUMBERS), "after": asdict(AFTER)}
     assert row.pop("started") <= row.pop("finished") == row.pop("updated")
@@ -357,14 +359,14 @@ def test_a_run_is_kept_with_its_steps_and_sums(tmp_path: Path) -> None:
         "written": 150 << 20, "estimate_written": 140 << 20, "estimate_seconds": 10.5, "gained": 500.25, "outcome": "done",
         "error": None,
     }  # fmt: skip
-    assert measured(tmp_path, ONE) == [Measured(100 << 20, 5000, 7000, 150 << 20, 12.5)] * 2
+    assert measured(tmp_path, ONE) == [MeasuredBalance(100 << 20, 5000, 7000, 150 << 20, 12.5)] * 2
     assert measured(tmp_path, "another") == measured(tmp_path / "none", ONE) == []
     assert not (tmp_path / "none").exists()
 
 
 def test_while_it_goes_on_a_run_says_which_block_group_it_has(tmp_path: Path) -> None:
     with Recorder(tmp_path, ONE, Path("/srv"), pytest.fail) as recorder:
-        recorder.begins(NUMBERS, Settings())
+        recorder.begins(NUMBERS, RunSettings())
         recorder.step_begins(view(3))
         assert [(row["current"], row["outcome"]) for row in rows(tmp_path, "SELECT * FROM balance")] == [(3 << 30, None)]
         recorder.step_ends(done(3))
@@ -376,7 +378,7 @@ def test_while_it_goes_on_a_run_says_which_block_group_it_has(tmp_path: Path) ->
 def test_a_run_that_dies_of_an_error_is_a_failed_one(tmp_path: Path) -> None:
     def die() -> None:
         with Recorder(tmp_path, ONE, Path("/srv"), pytest.fail) as recorder:
-            recorder.begins(NUMBERS, Settings())
+            recorder.begins(NUMBERS, RunSettings())
             recorder.step_begins(view(1))
             raise OSError(5, "Input/output error")
 
@@ -406,9 +408,9 @@ def test_the_next_run_gives_killed_ones_their_end_and_leaves_living_ones_alone(t
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.balancer.test_recording import NUMBERS, ONE, Recorder, Settings, done, view
+from tests.balancer.test_recording import NUMBERS, ONE, Recorder, RunSettings, done, view
 with Recorder(Path(sys.argv[1]), ONE, Path("/srv"), print) as recorder:
-    recorder.begins(NUMBERS, Settings())
+    recorder.begins(NUMBERS, RunSettings())
     recorder.step_begins(view(1))
     recorder.step_ends(done(1))
     recorder.step_begins(view(2))
@@ -426,7 +428,7 @@ def test_what_is_wrong_with_the_catalogue_is_told_once_and_ends_no_run(tmp_path:
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT", 0.1)
     state = tmp_path / "state"
     with Recorder(state, ONE, Path("/srv"), told.append) as recorder:
-        recorder.begins(NUMBERS, Settings())
+        recorder.begins(NUMBERS, RunSettings())
         recorder.step_ends(done(1))
         with closing(sqlite3.connect(state / "catalogue.sqlite", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")

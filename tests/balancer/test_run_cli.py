@@ -14,16 +14,16 @@ from rich.console import Console
 
 from balancer import choose
 from balancer.cli import COMMANDS, group, live, options
-from balancer.cli.live import LiveObserver
+from balancer.cli.live import BalanceDisplay
 from balancer.cli.options import moment, pressure, size_or_share
-from balancer.cli.pace import Pace
+from balancer.cli.pace import RunPace
 from balancer.cli.plan_view import cut_of, lines, sentence
 from balancer.cli.planning import settings_of
 from balancer.cli.report import report_lines
 from balancer.cli.run_json import plan_as_json, report_as_json
-from balancer.cli.run_view import JsonObserver, LineObserver, step_line
+from balancer.cli.run_view import BalanceJson, BalanceLines, step_line
 from balancer.cli.running import exit_status
-from balancer.steps import INTENDED, SWAP, Ending, Least, Outcome, Progress, Settings
+from balancer.run_types import INTENDED, SWAP, BalanceOutcome, BalanceProgress, Ending, Least, RunSettings
 from btrkeep.errors import Exit
 from tests.balancer.made import GIB, MIB, NOON, UUID, done, numbers, planned, report, view
 from tests.balancer.program import balancer
@@ -80,7 +80,7 @@ def test_room_is_a_size_or_a_share_and_pressure_a_share_or_none() -> None:
 
 def test_an_option_that_is_not_given_leaves_what_the_policy_has() -> None:
     for policy, floors in choose.FLOORS.items():
-        assert settings_of(None, None, policy, None, None, pressure=0.4) == Settings(policy=policy, floors=floors)
+        assert settings_of(None, None, policy, None, None, pressure=0.4) == RunSettings(policy=policy, floors=floors)
     found = settings_of(GIB, 60.0, "score", 7.0, 0.0, least=0.03, yields=False, patience=5.0)
     assert (found.floors.min_score, found.floors.min_benefit, found.budget, found.time) == (7.0, 0.0, GIB, 60.0)
     assert (found.yield_to_backups, found.wait_for_others, found.patience, found.max_pressure) == (False, True, 5.0, None)
@@ -128,23 +128,23 @@ def five(**fields: Any) -> list[Any]:
 
 def test_a_plan_ends_where_the_first_of_its_limits_does() -> None:
     three = [*five()[:3], *(planned(number, GIB, is_within=False) for number in (3, 4))]
-    budget = Settings(budget=3 * GIB)
-    assert cut_of(five(), Settings(), NOON).number == 5
-    assert cut_of(five(), Settings(), NOON).words == ""
+    budget = RunSettings(budget=3 * GIB)
+    assert cut_of(five(), RunSettings(), NOON).number == 5
+    assert cut_of(five(), RunSettings(), NOON).words == ""
     assert (cut_of(three, budget, NOON).number, cut_of(three, budget, NOON).words) == (3, "the budget of 3 GiB ends here")
     # ten seconds each: the second would end at 20 s
-    assert cut_of(three, Settings(budget=3 * GIB, time=20.0), NOON).number == 2
-    assert cut_of(three, Settings(budget=3 * GIB, time=19.0), NOON).number == 1
-    assert "the time of 1m" in cut_of([*five(), *five()], Settings(time=60.0), NOON).words
-    window = cut_of(five(), Settings(time=60.0, until=NOON + timedelta(seconds=35)), NOON)
+    assert cut_of(three, RunSettings(budget=3 * GIB, time=20.0), NOON).number == 2
+    assert cut_of(three, RunSettings(budget=3 * GIB, time=19.0), NOON).number == 1
+    assert "the time of 1m" in cut_of([*five(), *five()], RunSettings(time=60.0), NOON).words
+    window = cut_of(five(), RunSettings(time=60.0, until=NOON + timedelta(seconds=35)), NOON)
     assert (window.number, window.words) == (3, "the time until 2026-11-20 12:00 UTC ends about here")
-    assert cut_of(five(), Settings(until=NOON - timedelta(hours=1)), NOON).number == 0
+    assert cut_of(five(), RunSettings(until=NOON - timedelta(hours=1)), NOON).number == 0
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 0])
 def test_a_plan_fits_the_terminal_and_always_has_place_size_score_and_time(width: int) -> None:
     plans = [*five()[:3], *(planned(number, GIB, is_within=False) for number in (3, 4))]
-    settings = Settings(budget=3 * GIB)
+    settings = RunSettings(budget=3 * GIB)
     text = lines(UUID, numbers(), plans, cut_of(plans, settings, NOON), "", width)
     assert not width or max(len(click.unstyle(line)) for line in text) <= width
     head = next(line.split() for line in text if "VADDR" in line)
@@ -161,7 +161,7 @@ def test_a_plan_fits_the_terminal_and_always_has_place_size_score_and_time(width
 
 def test_the_sentence_counts_what_is_within_the_limits_only() -> None:
     plans = [planned(0, GIB // 4), planned(1, GIB // 2), planned(2, GIB // 2, is_within=False)]
-    settings = Settings(budget=GIB)
+    settings = RunSettings(budget=GIB)
     text = sentence(numbers(score=10_000.0), plans, cut_of(plans, settings, NOON), "")
     assert text.startswith(
         "2 of 3 block groups: 768 MiB would move, and about 6.00 MiB of metadata be written with it, in about 20s."
@@ -171,8 +171,8 @@ def test_the_sentence_counts_what_is_within_the_limits_only() -> None:
 
 
 def test_a_plan_of_nothing_says_why() -> None:
-    assert sentence(numbers(), [], cut_of([], Settings(), NOON), "all is well") == "Nothing is worth balancing: all is well."
-    small = Settings(budget=GIB // 8)
+    assert sentence(numbers(), [], cut_of([], RunSettings(), NOON), "all is well") == "Nothing is worth balancing: all is well."
+    small = RunSettings(budget=GIB // 8)
     plans = [planned(0, GIB // 2, is_within=False), planned(1, GIB // 4, is_within=False)]
     assert "The smallest block group that is worth it moves 256 MiB" in sentence(numbers(), plans, cut_of(plans, small, NOON), "")
 
@@ -184,24 +184,24 @@ def test_a_line_tells_what_became_of_a_block_group() -> None:
     assert step_line(done()) == (
         "1: block group 46000000000000: score 5,000 -> 1,200, 512 MiB moved, 600 MiB written (1.2x), 12s, 9.00 GiB unallocated"
     )
-    assert step_line(done(outcome=Outcome.GONE)) == "1: block group 46000000000000: was gone before its turn came"
-    failed = step_line(done(outcome=Outcome.FAILED, error="Input/output\x1b[31m error"))
+    assert step_line(done(outcome=BalanceOutcome.GONE)) == "1: block group 46000000000000: was gone before its turn came"
+    failed = step_line(done(outcome=BalanceOutcome.FAILED, error="Input/output\x1b[31m error"))
     assert failed == r"1: block group 46000000000000: failed (Input/output\x1b[31m error); it is set aside"
-    assert "no room" in step_line(done(outcome=Outcome.NO_SPACE, error="No space left on device"))
-    assert "cancelled, score" in step_line(done(outcome=Outcome.CANCELLED, moved=MIB, written=2 * MIB))
+    assert "no room" in step_line(done(outcome=BalanceOutcome.NO_SPACE, error="No space left on device"))
+    assert "cancelled, score" in step_line(done(outcome=BalanceOutcome.CANCELLED, moved=MIB, written=2 * MIB))
     short = step_line(done(), longest=80)
     assert len(short) <= 80
     assert short == "1: 46000000000000: score 5,000 -> 1,200, 512 MiB moved, 600 MiB written (1.2x)"
 
 
 def test_a_pipe_gets_one_line_for_each_block_group_and_one_for_each_reason_to_wait(capsys: pytest.CaptureFixture[str]) -> None:
-    observer = LineObserver()
-    observer.begins(numbers(), Settings(budget=20 * GIB))
+    observer = BalanceLines()
+    observer.begins(numbers(), RunSettings(budget=20 * GIB))
     for seconds in range(3):
         observer.waits(f"something waits for the disks {41 + seconds}% of the time")
     for number in (1, 2):
         observer.step_begins(view(number))
-        observer.progress(Progress(0, 0, 1.0, 0, 0))
+        observer.progress(BalanceProgress(0, 0, 1.0, 0, 0))
         observer.step_ends(done(number))
     observer.stopping("SIGTERM came")
     observer.warns("a\x1bb")
@@ -220,12 +220,12 @@ def test_a_pipe_gets_one_line_for_each_block_group_and_one_for_each_reason_to_wa
 
 
 def test_quiet_says_only_what_is_wrong_and_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    observer = LineObserver(quiet=True)
-    observer.begins(numbers(), Settings())
+    observer = BalanceLines(quiet=True)
+    observer.begins(numbers(), RunSettings())
     observer.step_ends(done())
     observer.ends(report(done()))
     assert capsys.readouterr() == ("", "")
-    observer.step_ends(done(outcome=Outcome.FAILED, error="Input/output error"))
+    observer.step_ends(done(outcome=BalanceOutcome.FAILED, error="Input/output error"))
     observer.warns("this is not recorded")
     observer.ends(report(done(), ending=Ending.UNALLOCATED, why="1.00 GiB are unallocated"))
     text = capsys.readouterr()
@@ -234,8 +234,8 @@ def test_quiet_says_only_what_is_wrong_and_on_standard_error(capsys: pytest.Capt
 
 
 def test_json_leaves_standard_output_to_the_report(capsys: pytest.CaptureFixture[str]) -> None:
-    observer = JsonObserver()
-    observer.begins(numbers(), Settings())
+    observer = BalanceJson()
+    observer.begins(numbers(), RunSettings())
     observer.step_ends(done())
     observer.warns("this is not recorded")
     observer.ends(report(done()))
@@ -269,9 +269,9 @@ def test_the_report_has_before_after_and_change_of_everything() -> None:
 
 def test_the_report_names_the_block_groups_that_did_not_go_well() -> None:
     steps = [
-        done(1, Outcome.NO_SPACE, error="No space left on device"),
-        done(2, Outcome.FAILED, error="Input/\noutput error"),
-        done(3, Outcome.CANCELLED, error="Operation canceled"),
+        done(1, BalanceOutcome.NO_SPACE, error="No space left on device"),
+        done(2, BalanceOutcome.FAILED, error="Input/\noutput error"),
+        done(3, BalanceOutcome.CANCELLED, error="Operation canceled"),
     ]
     text = " ".join(" ".join(report_lines(report(*steps, ending=Ending.SIGNAL, why="SIGINT came"))).split())
     assert "Block group 46000000000000: the kernel found no room for what was in it (No space left on device)." in text
@@ -293,9 +293,9 @@ def test_a_balance_that_somebody_else_cancelled_needs_a_look() -> None:
 
 
 def test_a_block_group_that_failed_needs_a_look_and_one_without_room_does_not() -> None:
-    assert exit_status(report(done(), done(2, Outcome.FAILED))) == Exit.ATTENTION
-    assert exit_status(report(done(), done(2, Outcome.NO_SPACE), done(3, Outcome.GONE))) == Exit.OK
-    assert exit_status(report(done(), done(2, Outcome.FAILED, error=SWAP))) == Exit.OK
+    assert exit_status(report(done(), done(2, BalanceOutcome.FAILED))) == Exit.ATTENTION
+    assert exit_status(report(done(), done(2, BalanceOutcome.NO_SPACE), done(3, BalanceOutcome.GONE))) == Exit.OK
+    assert exit_status(report(done(), done(2, BalanceOutcome.FAILED, error=SWAP))) == Exit.OK
     assert exit_status(report(done(), ending=Ending.SIGNAL, signal=2)) == Exit.INTERRUPTED
     assert exit_status(report(done(), ending=Ending.SIGNAL, signal=1)) == Exit.TERMINATED  # the terminal is gone
 
@@ -303,16 +303,16 @@ def test_a_block_group_that_failed_needs_a_look_and_one_without_room_does_not() 
 # --- the live display
 
 
-def shown(width: int, *, colour: bool = True) -> tuple[LiveObserver, io.StringIO]:
+def shown(width: int, *, colour: bool = True) -> tuple[BalanceDisplay, io.StringIO]:
     text = io.StringIO()
-    observer = LiveObserver()
+    observer = BalanceDisplay()
     observer.console = Console(
         file=text, width=width, height=30, force_terminal=True, color_system="256" if colour else None, highlight=False
     )
     return observer, text
 
 
-def picture(observer: LiveObserver) -> list[str]:
+def picture(observer: BalanceDisplay) -> list[str]:
     """What stands on the screen now."""
     text = io.StringIO()
     Console(file=text, width=observer.console.width, highlight=False).print(observer.picture())
@@ -322,9 +322,11 @@ def picture(observer: LiveObserver) -> list[str]:
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_picture_has_the_block_group_its_map_and_what_is_left_at_any_width(width: int) -> None:
     observer, _ = shown(width)
-    observer.begins(numbers(), Settings(budget=20 * GIB))
+    observer.begins(numbers(), RunSettings(budget=20 * GIB))
     observer.step_begins(view(1, left=20 * GIB))
-    observer.progress(Progress(left=128 * MIB, written=500 * MIB, seconds=5.0, total_moved=384 * MIB, total_written=500 * MIB))
+    observer.progress(
+        BalanceProgress(left=128 * MIB, written=500 * MIB, seconds=5.0, total_moved=384 * MIB, total_written=500 * MIB)
+    )
     drawn = picture(observer)
     flat = " ".join(" ".join(drawn).split())
     assert max(map(len, drawn)) <= width
@@ -350,14 +352,14 @@ def test_the_picture_has_the_block_group_its_map_and_what_is_left_at_any_width(w
 
 def test_without_colours_the_map_is_drawn_in_half_blocks_and_in_an_old_locale_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
     observer, _ = shown(80, colour=False)
-    observer.begins(numbers(), Settings())
+    observer.begins(numbers(), RunSettings())
     observer.step_begins(view())
     cells = [line for line in picture(observer) if line.startswith("▏")]
     assert [set(line[1:-1]) for line in cells] == [{" "}, {"█"}]  # from free to used
     observer.close()
     monkeypatch.setattr(live, "has_blocks", lambda: False)
     observer, _ = shown(80, colour=False)
-    observer.begins(numbers(), Settings())
+    observer.begins(numbers(), RunSettings())
     observer.step_begins(view())
     assert [set(line.strip("|")) for line in picture(observer) if line.startswith("|")] == [{" "}, {"#"}]
     observer.close()
@@ -365,7 +367,7 @@ def test_without_colours_the_map_is_drawn_in_half_blocks_and_in_an_old_locale_in
 
 def test_what_is_done_scrolls_away_and_the_report_stays() -> None:
     observer, text = shown(100)
-    observer.begins(numbers(), Settings())
+    observer.begins(numbers(), RunSettings())
     observer.step_begins(view())
     observer.step_ends(done())
     observer.ends(report(done()))
@@ -376,21 +378,21 @@ def test_what_is_done_scrolls_away_and_the_report_stays() -> None:
 
 
 def test_how_far_a_run_is_goes_by_the_limit_that_is_nearest() -> None:
-    pace = Pace(Settings(budget=10 * GIB, time=100.0), 1000.0, NOON)
+    pace = RunPace(RunSettings(budget=10 * GIB, time=100.0), 1000.0, NOON)
     pace.step_begins(view(worth=4))
     assert pace.share(5 * GIB, 1010.0) == (0.5, "5.00 GiB of 10 GiB")
     assert pace.share(GIB, 1080.0) == (0.8, "1m 20s of 1m 40s")
     assert pace.left(5 * GIB, 1020.0) == 20.0  # as fast as up to now
     assert pace.left(GIB, 1080.0) == 20.0  # the time is over before
-    window = Pace(Settings(until=NOON + timedelta(hours=1)), 0.0, NOON)
+    window = RunPace(RunSettings(until=NOON + timedelta(hours=1)), 0.0, NOON)
     assert window.left(0, 1800.0) == 1800.0
-    free = Pace(Settings(), 0.0, NOON)
+    free = RunPace(RunSettings(), 0.0, NOON)
     assert free.step_share(None) == (0.0, "")
     free.step_begins(view(worth=4))
     assert free.left(0, 10.0) is None
-    assert free.step_share(Progress(512 * MIB, 0, 5.0, 0, 0)) == (0.25, "copying 512 MiB")  # a quarter of the time
-    assert free.step_share(Progress(512 * MIB, 0, 99.0, 0, 0)) == (0.95, "copying 512 MiB")
-    assert free.step_share(Progress(0, 0, 5.0, 0, 0)) == (1.0, "512 MiB of 512 MiB")
+    assert free.step_share(BalanceProgress(512 * MIB, 0, 5.0, 0, 0)) == (0.25, "copying 512 MiB")  # a quarter of the time
+    assert free.step_share(BalanceProgress(512 * MIB, 0, 99.0, 0, 0)) == (0.95, "copying 512 MiB")
+    assert free.step_share(BalanceProgress(0, 0, 5.0, 0, 0)) == (1.0, "512 MiB of 512 MiB")
     free.step_ends(done())
     assert free.share(0, 12.0) == (0.25, "1 of 4 block groups")
     assert free.left(0, 12.0) == 36.0  # three more, twelve seconds each
@@ -411,7 +413,7 @@ def keys(value: Any) -> Any:
 
 
 def test_the_json_on_the_page_has_the_fields_that_the_program_prints() -> None:
-    settings, plans = Settings(), five()
+    settings, plans = RunSettings(), five()
     plan = plan_as_json(UUID, numbers(), plans, cut_of(plans, settings, NOON), settings)
     assert [keys(example) for example in examples()] == [keys(plan), keys(report_as_json(report(done()), settings))]
     json.dumps(plan)
@@ -419,7 +421,7 @@ def test_the_json_on_the_page_has_the_fields_that_the_program_prints() -> None:
 
 def test_the_page_names_every_ending_every_outcome_and_every_option_that_decides() -> None:
     page = " ".join(PAGE.split())
-    for word in (*Ending, *Outcome, *choose.POLICIES):
+    for word in (*Ending, *BalanceOutcome, *choose.POLICIES):
         assert f"``{word}``" in page, word
     known = set()
     for name in COMMANDS:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.score import SIZES, Array, FreeExtents, Tally, benefit, joined, size_class, tent, used_pct
+from balancer.score import SIZES, Array, FreeExtents, FreeSpaceTally, benefit, joined, size_class, tent, used_pct
 from tests.balancer.program import Span, histogram, score_of
 from tests.balancer.program import joined as joined_slowly
 
@@ -63,7 +63,7 @@ def test_a_block_group_that_is_all_free_has_no_score_and_none_below_zero(group: 
 
 
 def test_half_a_block_group_in_pieces_is_bad_and_in_one_hole_is_not() -> None:
-    tally = Tally(u64([0, GIB]), u64([GIB, GIB]))
+    tally = FreeSpaceTally(u64([0, GIB]), u64([GIB, GIB]))
     pieces = 2 * MIB * np.arange(512, dtype=np.uint64)
     tally.add(np.append(pieces, u64([GIB])), np.append(np.full(512, MIB, np.uint64), u64([512 * MIB])))
     found = tally.finish()
@@ -96,7 +96,7 @@ def filesystems(draw: st.DrawFn) -> tuple[list[Span], list[Span], list[int]]:
 
 
 def tallied(groups: list[Span], free: list[Span], cuts: list[int]) -> FreeExtents:
-    tally = Tally(u64([vaddr for vaddr, _ in groups]), u64([length for _, length in groups]))
+    tally = FreeSpaceTally(u64([vaddr for vaddr, _ in groups]), u64([length for _, length in groups]))
     for begin, end in zip([0, *cuts], [*cuts, len(free)], strict=True):
         tally.add(u64([vaddr for vaddr, _ in free[begin:end]]), u64([length for _, length in free[begin:end]]))
     return tally.finish()
@@ -173,7 +173,7 @@ def test_benefit_is_the_score_for_each_gib_that_moves() -> None:
 
 def peak(batches: int) -> int:
     """Bytes at the most while so many batches of free extents are added up."""
-    tally = Tally(u64([0]), u64([1 << 40]))
+    tally = FreeSpaceTally(u64([0]), u64([1 << 40]))
     each = np.arange(5000, dtype=np.uint64) * 8192
     tracemalloc.start()
     for number in range(batches):

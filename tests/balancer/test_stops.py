@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from balancer.model import Estimate
-from balancer.steps import BUSY, SWAP, Ending, Least, Outcome, Settings, StepDone, StepView
-from balancer.stops import BEFORE, DURING, Facts, after, stop, too_long
+from balancer.run_types import BUSY, SWAP, BalanceOutcome, Ending, Least, RunSettings, StepDone, StepView
+from balancer.stop_rules import BEFORE, DURING, StopFacts, after, stop, too_long
 from balancer.survey import Cost
 
 GIB = 1 << 30
 NOW = datetime(2026, 11, 20, 22, tzinfo=UTC)
-WELL = Facts(NOW, elapsed=60, moved=5 * GIB, unallocated=100 * GIB, total=1000 * GIB, pressure=0.1)
-LIMITS = Settings(budget=10 * GIB, time=3600, until=NOW + timedelta(hours=1))
+WELL = StopFacts(NOW, elapsed=60, moved=5 * GIB, unallocated=100 * GIB, total=1000 * GIB, pressure=0.1)
+LIMITS = RunSettings(budget=10 * GIB, time=3600, until=NOW + timedelta(hours=1))
 
 
 def test_with_nothing_in_the_way_it_goes_on() -> None:
     assert stop(BEFORE, LIMITS, WELL) is None
     assert stop(DURING, LIMITS, WELL) is None
-    assert stop(BEFORE, Settings(), replace(WELL, moved=1 << 60, elapsed=1e9, pressure=None)) is None
+    assert stop(BEFORE, RunSettings(), replace(WELL, moved=1 << 60, elapsed=1e9, pressure=None)) is None
 
 
 REASONS: list[tuple[dict[str, Any], Ending, str, bool]] = [
@@ -83,7 +83,7 @@ def test_what_passes_is_waited_for_only_when_that_was_asked_and_a_paused_balance
 
 
 def test_what_was_switched_off_is_no_reason() -> None:
-    off = Settings(yield_to_backups=False, max_pressure=None, min_unallocated=Least(0))
+    off = RunSettings(yield_to_backups=False, max_pressure=None, min_unallocated=Least(0))
     assert stop(BEFORE, off, replace(WELL, backups="somebody", pressure=1.0, unallocated=0)) is None
 
 
@@ -94,7 +94,7 @@ def test_the_floor_of_room_is_small_on_a_small_filesystem() -> None:
 
 
 def test_a_block_group_that_takes_longer_than_is_left_is_not_begun() -> None:
-    assert too_long(Settings(), WELL, 1e9) is None
+    assert too_long(RunSettings(), WELL, 1e9) is None
     assert too_long(LIMITS, WELL, 3540) is None
     found = too_long(LIMITS, WELL, 3541)
     assert found is not None
@@ -104,15 +104,15 @@ def test_a_block_group_that_takes_longer_than_is_left_is_not_begun() -> None:
     assert window.ending is Ending.WINDOW
 
 
-def step(outcome: Outcome, *, gained: float = 1.0, unallocated: int = 100 * GIB, error: str | None = None) -> StepDone:
+def step(outcome: BalanceOutcome, *, gained: float = 1.0, unallocated: int = 100 * GIB, error: str | None = None) -> StepDone:
     cost, estimate = Cost(1, 1, 1, 1), Estimate(1, 1, 1.0)
     view = StepView(1, 0, GIB, 1, 1, 1, 1.0, 1.0, cost, estimate, np.zeros(1), 1, None)
     return StepDone(view, NOW, 1.0, outcome, 1, 1, gained, 1.0, unallocated, error)
 
 
-DONE, FAILED, FULL = step(Outcome.DONE), step(Outcome.FAILED, error="no"), step(Outcome.NO_SPACE)
-TIGHT, USELESS = step(Outcome.NO_SPACE, unallocated=2 * GIB - 1), step(Outcome.DONE, gained=0.0)
-SWAPPED, OUTRUN = step(Outcome.FAILED, error=SWAP), step(Outcome.CANCELLED, error=BUSY)
+DONE, FAILED, FULL = step(BalanceOutcome.DONE), step(BalanceOutcome.FAILED, error="no"), step(BalanceOutcome.NO_SPACE)
+TIGHT, USELESS = step(BalanceOutcome.NO_SPACE, unallocated=2 * GIB - 1), step(BalanceOutcome.DONE, gained=0.0)
+SWAPPED, OUTRUN = step(BalanceOutcome.FAILED, error=SWAP), step(BalanceOutcome.CANCELLED, error=BUSY)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from balancer.choose import Floors
 from balancer.model import DEFAULT, Model, Rates
 from balancer.planning import plan
 from balancer.run import Balancing
-from balancer.steps import Least, Planned, PoolNumbers, Progress, Report, Settings, StepDone, StepView
+from balancer.run_types import BalanceProgress, Least, PlannedBlockGroup, Report, RunSettings, SpaceNumbers, StepDone, StepView
 from btrkeep.pool.balance import exclusive_operation
 from tests.beds import btrfs, session
 from tests.beds.cli import TOP
@@ -89,9 +89,9 @@ def cleaned(point: Path) -> bool:
     return not work("btrfs", "subvolume", "list", "-d", point).stdout
 
 
-def planned(point: Path, **settings: Any) -> list[Planned]:
+def planned(point: Path, **settings: Any) -> list[PlannedBlockGroup]:
     with python_btrfs.FileSystem(str(point)) as filesystem:
-        return plan(filesystem.fd, point, Settings(**{**QUICK, **settings}), DEFAULT)
+        return plan(filesystem.fd, point, RunSettings(**{**QUICK, **settings}), DEFAULT)
 
 
 def groups(point: Path) -> dict[int, tuple[int, int, int]]:
@@ -149,13 +149,13 @@ class Seen:
         if event == self._event:
             self._act()
 
-    def begins(self, numbers: PoolNumbers, settings: Settings) -> None:
+    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
         self._keep("begins", numbers)
 
     def step_begins(self, view: StepView) -> None:
         self._keep("step_begins", view)
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: BalanceProgress) -> None:
         self._keep("progress", progress)
 
     def step_ends(self, done: StepDone) -> None:
@@ -178,7 +178,7 @@ class Seen:
 
 
 def balance(point: Path, seen: Seen | None = None, **settings: Any) -> Report:
-    return Balancing(point, Settings(**{**QUICK, **settings}), observers=[seen] if seen else []).run()
+    return Balancing(point, RunSettings(**{**QUICK, **settings}), observers=[seen] if seen else []).run()
 
 
 def start(point: Path, *words: str) -> subprocess.Popen[str]:
@@ -211,13 +211,13 @@ class Teller:
         sys.stdout.write(json.dumps({"event": event, **what}) + "\n")
         sys.stdout.flush()
 
-    def begins(self, numbers: PoolNumbers, settings: Settings) -> None:
+    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
         self._say("begins", score=numbers.score)
 
     def step_begins(self, view: StepView) -> None:
         self._say("step_begins", vaddr=view.vaddr, used=view.used)
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: BalanceProgress) -> None:
         self._say("progress", left=progress.left, written=progress.written)
 
     def step_ends(self, done: StepDone) -> None:
@@ -271,8 +271,8 @@ def main(path: str, *words: str) -> None:
             arm(when, getattr(signal, name), int(count))
     given = dict(QUICK)
     given.update((name, json.loads(value)) for name, _, value in (word.partition("=") for word in words if "=" in word))
-    assert given.keys() <= {field.name for field in fields(Settings)}
-    balancing = run.Balancing(Path(path), Settings(**given), observers=[Teller()])
+    assert given.keys() <= {field.name for field in fields(RunSettings)}
+    balancing = run.Balancing(Path(path), RunSettings(**given), observers=[Teller()])
     with run.ended_by_signals(balancing):
         balancing.run()
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))  # one that comes now finds everything done

@@ -16,10 +16,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.cli.observers import JsonObserver
+from backupd.cli.observers import NightJson
 from backupd.rsync.version import rsync_version
-from backupd.run.context import HostResult, Site
-from backupd.run.night import Night, plan
+from backupd.run.context import HostResult, RunContext
+from backupd.run.night import NightRunner, plan
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import load
@@ -113,10 +113,10 @@ class Nights:
         config = load("main", self.config)
         pool = open_pool(config.pool.path)
         with Catalogue.open(config.pool.state) as catalogue:
-            site = Site(config, pool, catalogue, Clock(now), rsync_version(), JsonObserver(), night=False, retry_pause=0.01)
+            site = RunContext(config, pool, catalogue, Clock(now), rsync_version(), NightJson(), night=False, retry_pause=0.01)
             facts = catalogue.host_facts(latest(site.clock.now()))
             planned = plan(config, facts, site.clock.now(), names=names, everything=not names)
-            return asyncio.run(Night(site, planned).run())
+            return asyncio.run(NightRunner(site, planned).run())
 
     def json(self, *words: str) -> Any:
         return json.loads(self.backupd(*words, "--json").stdout)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from backupd.rsync.process import Stopper
-from backupd.run.slots import Places, Slots
+from backupd.rsync.process import RunStopper
+from backupd.run.slots import HeldSlots, Slots
 from btrkeep.pool.locks import take_lock
-from btrkeep.serving.client import Refused
+from btrkeep.serving.protocol import RequestRefused
 from tests.beds.badssh import FAKESSH
 from tests.beds.nights import Nights
 from tests.beds.serving import Service, serving
@@ -109,7 +109,7 @@ def test_of_many_that_are_asked_for_at_once_few_have_a_process_and_all_are_done(
         for host in bobs:
             service.agent("bob").ask("run", host=host)
         wait_for(lambda: len(gated.begun) == 2)
-        with pytest.raises(Refused, match="waits for its turn to be backed up already, for alice") as refused:
+        with pytest.raises(RequestRefused, match="waits for its turn to be backed up already, for alice") as refused:
             service.agent("bob").ask("run", host="a5")
         assert refused.value.kind == "locked"
         assert gated.processes("asked") == gated.processes("run") == 2
@@ -240,8 +240,8 @@ def test_who_has_the_turn_and_goes_no_further_holds_up_the_others_for_a_while_on
     monkeypatch.setattr("backupd.run.slots._LOOK", 0.01)
     monkeypatch.setattr("backupd.run.slots._PATIENCE", 5)
     said, looks = list[Slots](), count()
-    with take_lock(tmp_path / "slot-turn", "a run", "now"), Places(tmp_path, "another", "now") as places:
-        assert asyncio.run(places.wait([Slots("slot", 1, "")], Stopper(), lambda: next(looks) > 50, said.append))
+    with take_lock(tmp_path / "slot-turn", "a run", "now"), HeldSlots(tmp_path, "another", "now") as places:
+        assert asyncio.run(places.wait([Slots("slot", 1, "")], RunStopper(), lambda: next(looks) > 50, said.append))
         assert is_locked(tmp_path / "slot-0")
     assert len(said) == 1
     assert not is_locked(tmp_path / "slot-0")

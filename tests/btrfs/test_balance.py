@@ -11,7 +11,7 @@ from typing import Any
 import btrfs as python_btrfs
 import pytest
 
-from balancer.steps import SWAP, Ending, Outcome, PoolNumbers
+from balancer.run_types import SWAP, BalanceOutcome, Ending, SpaceNumbers
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.balance import balance_block_group, balance_state, cancel_balance
 from tests.balancer.program import histogram, theirs
@@ -84,7 +84,7 @@ def test_a_mixed_block_group_moves_too(make_btrfs: Callable[..., Path]) -> None:
     churn(point, 400, 1)
     files, chosen = checksum(point), fullest(point)
     report = balance(point, budget=40 << 20)
-    assert {step.outcome for step in report.steps} == {Outcome.DONE}
+    assert {step.outcome for step in report.steps} == {BalanceOutcome.DONE}
     with python_btrfs.FileSystem(str(point)) as filesystem:
         chosen = fullest(point)
         assert groups(point)[chosen][1] & METADATA
@@ -144,7 +144,7 @@ def test_a_block_group_with_a_swap_file_stays_and_is_set_aside(make_btrfs: Calla
         after = groups(point)
     finally:
         work("swapoff", swap)
-    assert [(step.outcome, step.error, step.moved) for step in report.steps if step.error] == [(Outcome.FAILED, SWAP, 0)]
+    assert [(step.outcome, step.error, step.moved) for step in report.steps if step.error] == [(BalanceOutcome.FAILED, SWAP, 0)]
     assert report.ending is Ending.DONE
     assert {step.view.vaddr for step in report.steps if step.error} <= set(before) & set(after)
 
@@ -165,7 +165,7 @@ def test_a_run_balances_what_is_worth_it_and_reports_what_python_btrfs_sees(make
     assert counts(report.before) == independent
     assert counts(report.after) == truth(point)
     assert report.gained > 0.5 * report.before.score
-    assert report.moved == sum(step.view.used for step in report.steps if step.outcome is Outcome.DONE)
+    assert report.moved == sum(step.view.used for step in report.steps if step.outcome is BalanceOutcome.DONE)
     assert sum(step.gained for step in report.steps) == pytest.approx(report.gained)
     assert (report.steps[0].view.vaddr, report.steps[0].view.cost) == (expected[0].vaddr, expected[0].cost)
     assert report.ending is Ending.DONE
@@ -189,7 +189,7 @@ def truth(point: Path) -> tuple[Any, ...]:
     return len(found), *numbers, pytest.approx(sum(one.score for one in found)), max(runs), large
 
 
-def counts(numbers: PoolNumbers) -> tuple[Any, ...]:
+def counts(numbers: SpaceNumbers) -> tuple[Any, ...]:
     return (
         numbers.block_groups,
         numbers.allocated,

@@ -13,10 +13,12 @@ from pathlib import Path
 import btrfs as python_btrfs
 import pytest
 
-from balancer import others, relocation, run, stops
-from balancer.others import backups_at_work, lock_folders
+from balancer import contention as others
+from balancer import relocation, run
+from balancer import stop_rules as stops
+from balancer.contention import backups_at_work, lock_folders
 from balancer.run import Balancing
-from balancer.steps import Ending, Least, Outcome, Settings
+from balancer.run_types import BalanceOutcome, Ending, Least, RunSettings
 from btrkeep.errors import LockHeld
 from btrkeep.pool.balance import balance_block_group, exclusive_operation
 from btrkeep.pool.locks import take_lock
@@ -149,10 +151,10 @@ def from_outside(point: Path, verb: str) -> None:
 def test_time_and_window_cancel_what_is_under_way(bed: Path, ending: Ending) -> None:
     limit = {"time": 0.5} if ending is Ending.TIME else {"until": datetime.now(UTC) + timedelta(seconds=0.5)}
     begun, linger = time.monotonic(), Seen("step_begins", lambda: time.sleep(0.5))
-    report = Balancing(bed, Settings(**QUICK, **limit), NO_TIME, [linger]).run()
+    report = Balancing(bed, RunSettings(**QUICK, **limit), NO_TIME, [linger]).run()
     assert time.monotonic() - begun < 5
     assert report.ending is ending
-    assert [step.outcome for step in report.steps] == [Outcome.CANCELLED]
+    assert [step.outcome for step in report.steps] == [BalanceOutcome.CANCELLED]
     nothing_is_left(bed)
 
 
@@ -178,7 +180,7 @@ def test_one_without_room_is_set_aside_and_two_in_a_row_end_it(bed: Path, monkey
     report = balance(bed)
     assert len(tried) == len(set(tried)) == 2
     assert report.ending is Ending.NO_SPACE
-    assert {step.outcome for step in report.steps} == {Outcome.NO_SPACE}
+    assert {step.outcome for step in report.steps} == {BalanceOutcome.NO_SPACE}
 
 
 # --- others
@@ -239,7 +241,7 @@ def test_two_runs_do_not_meet(bed: Path) -> None:
 
     report = balance(bed, Seen("progress", another), budget=200 << 20)
     assert refused
-    assert report.steps[0].outcome is Outcome.DONE
+    assert report.steps[0].outcome is BalanceOutcome.DONE
     nothing_is_left(bed)
 
 

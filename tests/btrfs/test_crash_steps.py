@@ -54,7 +54,7 @@ STEPS = (
     Step("before", "backupd.rsync.process:Group.start"),
     Step("after", "backupd.rsync.process:Group.start"),  # rsync runs, and the lock does not name it yet
     Step("after", "btrkeep.pool.locks:Lock.note_group"),
-    Step("before", "backupd.run.context:Running.take"),  # rsync has said its first word
+    Step("before", "backupd.run.context:RunningTransfer.take"),  # rsync has said its first word
     Step("after", "backupd.run.source_paths:transfer"),
     Step("after", "backupd.run.source_paths:transfer", count=2),
     Step("before", "backupd.run.host:dig_written"),
@@ -184,7 +184,7 @@ FIRST_STEPS = (
     Step("before", "backupd.run.work_subvolume:create"),
     Step("after", "backupd.run.work_subvolume:create"),
     Step("after", "backupd.repo.backup_json:write"),
-    Step("after", "backupd.run.context:Running.take"),
+    Step("after", "backupd.run.context:RunningTransfer.take"),
     Step("after", "backupd.run.work_subvolume:finalise", finished=True),
 )
 

@@ -259,7 +259,7 @@ KILLS = [
     ("before", "backupd.actions.delete:write_many", 1),
     ("after", "backupd.actions.delete:write_many", 1),
     ("after", "backupd.actions.delete:row_of", 2),
-    ("before", "backupd.expire.run:Expiry.run", 1),
+    ("before", "backupd.expire.run:ExpiryRunner.run", 1),
     ("before", "backupd.expire.delete:delete", 1),
     ("after", "backupd.expire.delete:delete", 1),
     ("before", f"{CATALOGUE}.drop_backups", 1),

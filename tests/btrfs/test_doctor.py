@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from backupd.doctor.facts import Facts, Filesystem, Machine, Scrub, Site
+from backupd.doctor.facts import DoctorFacts, FilesystemFacts, Machine, Scrub, SiteFacts
 from backupd.doctor.filesystem import read_filesystem
-from backupd.doctor.finding import Finding
+from backupd.doctor.finding import DoctorFinding
 from backupd.doctor.rules import judge
 from backupd.doctor.scrub import FOLDER, read_scrub
 from btrkeep.config.values import MinFree
-from btrkeep.decisions.pool_health import Limits
+from btrkeep.decisions.pool_health import HealthLimits
 from tests.beds import btrfs, differences, manifest, work
 from tests.beds.nights import Nights
 
@@ -32,14 +32,16 @@ ALWAYS = {"atime", "compression", "ssd", "loop", "nosuid"}
 MIB = 1 << 20
 
 
-def facts_of(point: Path) -> Facts:
+def facts_of(point: Path) -> DoctorFacts:
     """The filesystem as it is, in a site where all is well."""
-    limits = Limits(point, Path("/var/lib/btrkeep/main"), MinFree("0%", 0.0), 1.0)
-    site = Site(limits, name="main", file=Path("/etc/btrkeep/main.toml"), created=NOW)
-    return Facts(NOW, read_filesystem(point), Scrub(finished=NOW), Machine((9,), True, cpu=frozenset({"sse4_2", "crc32"})), site)
+    limits = HealthLimits(point, Path("/var/lib/btrkeep/main"), MinFree("0%", 0.0), 1.0)
+    site = SiteFacts(limits, name="main", file=Path("/etc/btrkeep/main.toml"), created=NOW)
+    return DoctorFacts(
+        NOW, read_filesystem(point), Scrub(finished=NOW), Machine((9,), True, cpu=frozenset({"sse4_2", "crc32"})), site
+    )
 
 
-def found(point: Path) -> dict[str, Finding]:
+def found(point: Path) -> dict[str, DoctorFinding]:
     return {finding.name: finding for finding in judge(facts_of(point))}
 
 
@@ -463,4 +465,4 @@ def test_the_text_has_reason_commands_and_risk_and_ends_with_a_count(pool: Night
 def test_facts_are_plain_data(plain: Path) -> None:
     read = read_filesystem(plain)
     assert replace(read) == read
-    assert isinstance(read, Filesystem)
+    assert isinstance(read, FilesystemFacts)

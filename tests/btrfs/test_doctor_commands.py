@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from backupd.doctor.facts import Facts, KeyFile, Layer, Site
-from backupd.doctor.finding import Finding
+from backupd.doctor.facts import DoctorFacts, KeyFile, Layer, SiteFacts
+from backupd.doctor.finding import DoctorFinding
 from backupd.doctor.rules import RULES, judge
 from backupd.doctor.rules.state import SCRUB_EVERY
 from backupd.doctor.scrub import FOLDER, read_scrub
@@ -28,7 +28,7 @@ from tests.btrfs.test_doctor import MIB, NOW, Make, again, facts_of
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
-Look = Callable[[Path], Facts]
+Look = Callable[[Path], DoctorFacts]
 _QUOTA_CTL, _ENABLE_SIMPLE = 0xC0109428, 4
 TRIED: set[str] = set()
 """Rules of which a test of this module runs commands; those name them before they run."""
@@ -39,7 +39,7 @@ def tried(*rules: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return lambda test: test
 
 
-def finding_of(facts: Facts, name: str) -> Finding:
+def finding_of(facts: DoctorFacts, name: str) -> DoctorFinding:
     found = [finding for finding in judge(facts) if finding.name == name]
     assert found, f"{name} is not found"
     return found[0]
@@ -52,7 +52,7 @@ def follow(point: Path, name: str, look: Look = facts_of, new: str = "") -> None
     assert all(after.what != finding.what for after in judge(look(point))), finding.lines
 
 
-def run(point: Path, finding: Finding, new: str = "") -> None:
+def run(point: Path, finding: DoctorFinding, new: str = "") -> None:
     uuid, loops = facts_of(point).filesystem.uuid, disks(point)
     (point.parent / "fstab").write_text(f"{loops[0]} {point} btrfs {','.join(f'device={loop}' for loop in loops)} 0 0\n")
     env = {"LIBMOUNT_FSTAB": str(point.parent / "fstab")}
@@ -194,7 +194,7 @@ def test_a_paused_balance(make_btrfs: Make) -> None:
     follow(point, "balance")
 
 
-def scrubbed(point: Path) -> Facts:
+def scrubbed(point: Path) -> DoctorFacts:
     """With what this machine knows of scrubs; the pool is old."""
     facts = facts_of(point)
     scrub = read_scrub(facts.filesystem.uuid, frozenset({1}), running=False)
@@ -269,7 +269,7 @@ def test_those_of_our_own_are_for_this_pool_whatever_its_configuration_is_called
     nights = Nights(shared_btrfs)
     facts = facts_of(shared_btrfs)
     limits = replace(facts.site.limits, pool=nights.pool)
-    site = Site(limits, name="main", file=nights.config, created=NOW, most_backups=("web1", 301))
+    site = SiteFacts(limits, name="main", file=nights.config, created=NOW, most_backups=("web1", 301))
     room = replace(facts.filesystem.room, unallocated=0)
     full = replace(facts, site=site, filesystem=replace(facts.filesystem, room=room))
     found = [line for name in ("subvolumes", "unallocated") for line in finding_of(full, name).lines if "backupd" in line]
@@ -290,7 +290,7 @@ def last_block_group(point: Path) -> str:
     return f"vrange={vaddr}..{vaddr + length}"
 
 
-def on_a_raid(point: Path) -> Facts:
+def on_a_raid(point: Path) -> DoctorFacts:
     """As if its device were an md: this kernel has none."""
     facts = facts_of(point)
     md = Layer("md0", "md", "raid6", True)
@@ -374,7 +374,7 @@ def test_those_of_metadata_on_several_devices(profile: str, count: int, better: 
 
 @tried("ssh-key", "known-hosts")
 def test_keys(plain: Path) -> None:
-    def look(point: Path) -> Facts:
+    def look(point: Path) -> DoctorFacts:
         keys = {name: key_file(point / name) for name in ("key", "known_hosts")}
         return replace(facts_of(point), site=replace(facts_of(point).site, key=keys["key"], known_hosts=keys["known_hosts"]))
 

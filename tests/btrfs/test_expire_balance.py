@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from balancer.others import alone, backups_at_work
+from balancer.contention import alone, backups_at_work
 from balancer.run import Balancing
-from balancer.steps import Ending, Settings
+from balancer.run_types import Ending, RunSettings
 from btrkeep.errors import LockHeld
 from btrkeep.pool.locks import BALANCE_LOCK, take_lock
 from tests.beds import backupd_start
@@ -90,7 +90,7 @@ def test_the_lock_is_held_while_a_block_group_moves_and_free_again_afterwards(ma
             take_lock(locks / BALANCE_LOCK, "backupd expire", SINCE)
         refused.append(error.value.message)
 
-    Balancing(point, Settings(**{**QUICK, "budget": 200 << 20}), observers=[Seen("progress", look)]).run()
+    Balancing(point, RunSettings(**{**QUICK, "budget": 200 << 20}), observers=[Seen("progress", look)]).run()
     assert refused
     assert all("btrfs-balancer" in text for text in refused)
     take_lock(locks / BALANCE_LOCK, "backupd expire", SINCE).release()

@@ -37,7 +37,7 @@ CATALOGUE = "btrkeep.catalogue.expiring:ExpiringCatalogue"
 STEPS = tuple(
     Step(when, what, count)
     for what, count in (
-        ("backupd.expire.run:Expiry._begin_row", 1),
+        ("backupd.expire.run:ExpiryRunner._begin_row", 1),
         ("backupd.expire.run:keep_clocks", 1),
         ("backupd.expire.run:reconcile", 1),
         ("backupd.expire.mark:_decide", 1),
@@ -53,7 +53,7 @@ STEPS = tuple(
         (f"{CATALOGUE}.drop_backups", 1),
         ("backupd.expire.batch:_stage", 2),
         ("backupd.expire.batch:Syncfs.sync", 3),
-        ("backupd.expire.run:Expiry._end_row", 1),
+        ("backupd.expire.run:ExpiryRunner._end_row", 1),
     )
     for when in ("before", "after")
 )

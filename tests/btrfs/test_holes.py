@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.holes import dig, dig_written
+from backupd.run.holes import punch, punch_written
 from btrkeep.errors import PoolUnusable
 from tests.beds import differences, exclusive_bytes, manifest, shares, work
 
@@ -87,7 +87,7 @@ def test_a_sparse_file_that_is_new_in_the_second_night_has_its_holes(source: Pat
     work("setfacl", "-m", "u:1234:r", source / "image")
     pull(fakessh, source, working)
     assert allocated(working / "data" / "image") == 64 * MIB  # the hazard: it arrived dense
-    result = dig(working, [b"image", b"hole only", b"odd end", b"open end", b"file"])
+    result = punch(working, [b"image", b"hole only", b"odd end", b"open end", b"file"])
     assert result.files == 4
     work("btrfs", "filesystem", "sync", working)
     assert differences(manifest(source, blocks=True), manifest(working / "data", blocks=True)) == []
@@ -101,7 +101,7 @@ def test_what_is_not_on_disk_yet_gets_its_holes_too(shared_btrfs: Path) -> None:
     (shared_btrfs / "data").mkdir()
     work("btrfs", "filesystem", "sync", shared_btrfs)
     (shared_btrfs / "data" / "file").write_bytes(os.urandom(MIB) + bytes(7 * MIB))
-    assert dig(shared_btrfs, [b"file"]).bytes == 7 * MIB
+    assert punch(shared_btrfs, [b"file"]).bytes == 7 * MIB
     assert allocated(shared_btrfs / "data" / "file") == MIB
 
 
@@ -115,7 +115,7 @@ def test_the_room_of_the_zeros_is_free_again(make_btrfs: Callable[..., Path]) ->
         parts += [64 * KIB, bytes(960 * KIB)]
     dense(point / "data" / "image", *parts)
     assert used(point) - before == 64 * MIB
-    assert dig(point, [b"image"]).bytes == 60 * MIB
+    assert punch(point, [b"image"]).bytes == 60 * MIB
     assert used(point) - before == 4 * MIB
 
 
@@ -151,7 +151,7 @@ def test_what_is_shared_with_the_base_stays_shared_and_only_changed_zeros_become
     before = shares(working)
     # rsync writes whole blocks of its own size, so a little more than changed
     assert 4 * MIB <= before.exclusive < 4.5 * MIB
-    result = dig(working, [b"image"])
+    result = punch(working, [b"image"])
     after = shares(working)
     assert result.files == 1
     assert 2 * MIB <= result.bytes < 2.5 * MIB
@@ -169,7 +169,7 @@ def test_a_file_whose_zeros_are_all_shared_is_not_touched(shared_btrfs: Path) ->
     dense(shared_btrfs / "first" / "data" / "zeros", bytes(4 * MIB))
     working = snapshot(shared_btrfs / "first")
     before = work("stat", "-c", "%z %y %b", working / "data" / "zeros").stdout
-    assert dig(working, [b"zeros"]).files == 0
+    assert punch(working, [b"zeros"]).files == 0
     assert work("stat", "-c", "%z %y %b", working / "data" / "zeros").stdout == before
     assert exclusive_bytes(working) == 0
 
@@ -184,7 +184,7 @@ def test_owner_mode_capabilities_and_times_stay(shared_btrfs: Path) -> None:
     work("setfattr", "-n", "user.origin", "-v", "here", data / "program")
     work("touch", "-d", "2001-02-03 04:05:06.789012345", data / "program")
     before = manifest(data)
-    assert dig(shared_btrfs, [b"program"]).bytes == MIB
+    assert punch(shared_btrfs, [b"program"]).bytes == MIB
     assert differences(before, manifest(data)) == []
 
 
@@ -198,7 +198,7 @@ def test_nothing_outside_of_the_backup_is_reached(shared_btrfs: Path) -> None:
     (backup / "data" / "file").symlink_to(outside / "zeros")
     (backup / "data" / "dots").symlink_to("..")
     names = [b"folder/zeros", b"file", b"dots/zeros", b"../zeros", b"../../outside/zeros", b"folder/../zeros", b".."]
-    assert dig(backup, names) == dig(backup, [])
+    assert punch(backup, names) == punch(backup, [])
     assert allocated(outside / "zeros") == allocated(backup / "zeros") == MIB
 
 
@@ -211,8 +211,8 @@ def test_what_is_no_regular_file_or_is_not_there_or_is_small_is_left_out(shared_
     (data / "empty").touch()
     dense(data / "small", bytes(32 * KIB))
     names = [b"fifo", b"tty", b"folder", b"folder/", b"empty", b"small", b"gone", b"gone/gone", b"small/x", b"", b"/", b"n" * 300]
-    assert dig(shared_btrfs, names).files == 0
-    assert dig(shared_btrfs, [b"small"], at_least=32 * KIB).bytes == 32 * KIB
+    assert punch(shared_btrfs, names).files == 0
+    assert punch(shared_btrfs, [b"small"], at_least=32 * KIB).bytes == 32 * KIB
 
 
 def test_odd_names_and_several_folders_are_dug(shared_btrfs: Path) -> None:
@@ -222,7 +222,7 @@ def test_odd_names_and_several_folders_are_dug(shared_btrfs: Path) -> None:
         path = data / os.fsdecode(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         dense(path, bytes(MIB))
-    assert dig(shared_btrfs, [b"/" + name for name in names]).files == len(names)
+    assert punch(shared_btrfs, [b"/" + name for name in names]).files == len(names)
     assert work("find", data, "-type", "f", "-size", "+0", "!", "-size", "0b", "-printf", "%b ").stdout == "0 " * len(names)
 
 
@@ -234,7 +234,7 @@ def test_compressed_and_preallocated_extents_are_left_alone(shared_btrfs: Path) 
     dense(data / "compressed", bytes(4 * MIB))
     work("fallocate", "-l", "4M", data / "preallocated")
     assert "encoded" in work("filefrag", "-v", data / "compressed").stdout
-    assert dig(shared_btrfs, [b"compressed", b"preallocated"]).files == 0
+    assert punch(shared_btrfs, [b"compressed", b"preallocated"]).files == 0
     assert allocated(data / "preallocated") == 4 * MIB
 
 
@@ -245,7 +245,7 @@ def test_a_file_without_checksums_gets_holes_too(shared_btrfs: Path) -> None:
     work("chattr", "+C", data / "nocow")
     dense(data / "nocow", MIB, bytes(MIB), MIB)
     before = manifest(data)
-    assert dig(shared_btrfs, [b"nocow"]).bytes == MIB
+    assert punch(shared_btrfs, [b"nocow"]).bytes == MIB
     assert differences(before, manifest(data)) == []
     assert holes(data / "nocow") == [(MIB, 2 * MIB)]
 
@@ -254,7 +254,7 @@ def test_short_runs_and_runs_that_are_no_whole_blocks_stay(shared_btrfs: Path) -
     data = shared_btrfs / "data"
     data.mkdir()
     dense(data / "program", 64 * KIB, bytes(12 * KIB), 64 * KIB + 100, bytes(18 * KIB), MIB)
-    assert dig(shared_btrfs, [b"program"]).files == 0
+    assert punch(shared_btrfs, [b"program"]).files == 0
     assert allocated(data / "program") == (data / "program").stat().st_size // 4096 * 4096 + 4096
 
 
@@ -273,7 +273,7 @@ def test_a_file_of_thousands_of_extents_is_dug_to_its_end(shared_btrfs: Path) ->
             os.fsync(image.fileno())
     before = manifest(data)
     assert number(r"(\d+) extents? found", work("filefrag", data / "image").stdout) > 512  # else this test shows nothing
-    assert dig(shared_btrfs, [b"image"]).bytes == 2 * 8 * MIB
+    assert punch(shared_btrfs, [b"image"]).bytes == 2 * 8 * MIB
     assert differences(before, manifest(data)) == []
     assert allocated(data / "image") == 8 * MIB
 
@@ -292,7 +292,7 @@ def test_any_layout_keeps_its_content_and_has_the_holes_that_fallocate_digs(shar
     dense(data / "ours", *parts)
     work("cp", "--reflink=never", "--sparse=never", data / "ours", data / "peer")
     work("fallocate", "--dig-holes", data / "peer")
-    dug = dig(shared_btrfs, [b"ours"])
+    dug = punch(shared_btrfs, [b"ours"])
     work("cmp", data / "ours", data / "peer")
     assert allocated(data / "ours") == allocated(data / "peer")
     assert holes(data / "ours") == holes(data / "peer")
@@ -305,7 +305,7 @@ def test_a_read_only_backup_is_an_unusable_pool_and_not_a_traceback(shared_btrfs
     dense(shared_btrfs / "final" / "data" / "zeros", bytes(MIB))
     work("btrfs", "property", "set", "-ts", shared_btrfs / "final", "ro", "true")
     with pytest.raises(PoolUnusable):
-        dig(shared_btrfs / "final", [b"zeros"])
+        punch(shared_btrfs / "final", [b"zeros"])
 
 
 def test_the_files_that_were_written_are_found_without_being_named(shared_btrfs: Path) -> None:
@@ -325,7 +325,7 @@ def test_the_files_that_were_written_are_found_without_being_named(shared_btrfs:
     (data / "renamed").rename(data / "folder" / "other name")
     (working / "beside").write_bytes(bytes(MIB))
     before = manifest(working)
-    dug = dig_written(working, lambda: False)
+    dug = punch_written(working, lambda: False)
     assert (dug.files, dug.bytes) == (301, 300 * 128 * KIB + MIB)
     assert differences(before, manifest(working)) == []
     assert exclusive_bytes(working) == 32 * KIB + MIB
@@ -339,7 +339,7 @@ def test_digging_stops_between_pieces_and_leaves_every_file_as_it_was(shared_btr
         dense(data / name, MIB, bytes(8 * MIB), MIB)
         work("setcap", "cap_net_raw+ep", data / name)
     before, asked = manifest(data), iter(range(pieces))
-    dig(shared_btrfs, [b"one", b"two"], stopped=lambda: next(asked, None) is None)
+    punch(shared_btrfs, [b"one", b"two"], stopped=lambda: next(asked, None) is None)
     assert next(asked, None) is None
     assert differences(before, manifest(data)) == []
     assert allocated(data / "two") == 10 * MIB

@@ -18,7 +18,7 @@ import pytest
 
 from backupd.cli.progress_ import left_text, line, rows, screen
 from backupd.expire.cleaner import Rate, TimeLeft
-from backupd.expire.monitor import Dropping, Seen, in_hand
+from backupd.expire.monitor import CleanerReading, Dropping, in_hand
 from btrkeep.pool.orphans import Drop, key_text
 from tests.beds import backupd, btrfs, cleaner, session, work
 from tests.beds.cli import BACKUPD, TOP
@@ -265,9 +265,9 @@ def test_another_btrfs_below_the_one_that_goes_away_is_not_taken_for_it(still: c
     assert "is on another filesystem now" in running.stderr.read()
 
 
-def seen(**fields: Any) -> Seen:
+def seen(**fields: Any) -> CleanerReading:
     given: dict[str, Any] = {"waiting": 3, "held": 0, "idle": False, "dropping": None, "rate": None, "left": None}
-    return Seen(**{**given, **fields})
+    return CleanerReading(**{**given, **fields})
 
 
 def test_into_a_file_it_says_once_that_nothing_waits(btrfs_mount: Path, backupd_running: Running) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from backupd.files import writing
 from backupd.files.destination import Occupied, put
-from backupd.files.restoration import Progress, Request, Stopped
+from backupd.files.restoration import RestoreProgress, RestoreRequest, RestoreStopped
 from backupd.files.restoring import Restore, preview
 from backupd.files.tree import Descent, Tree, look
 from tests.beds import TOP, btrfs, differences, exclusive_bytes, manifest, work
@@ -209,7 +209,7 @@ def test_a_symlink_that_is_swapped_in_while_it_restores_leads_nowhere(backed_up:
     outside.mkdir()
     path = os.fsencode(backed_up.source / "srv" / "contents")
     with Tree(backed_up.backup("web1")) as tree:
-        request = Request((path,), out)
+        request = RestoreRequest((path,), out)
         doing = Restore(tree, request, preview(tree, request, reflinks=True))
 
         def swap(progress: Any) -> None:
@@ -247,7 +247,7 @@ def test_a_name_is_given_only_where_nothing_is_or_what_was_looked_at(tmp_path: P
 def test_what_comes_there_after_the_look_is_not_overwritten(backed_up: Nights, out: Path) -> None:
     path = os.fsencode(backed_up.source / "srv" / "contents")
     with Tree(backed_up.backup("web1")) as tree:
-        request = Request((path,), out)
+        request = RestoreRequest((path,), out)
         doing = Restore(tree, request, preview(tree, request, reflinks=True))
         write(out / "contents" / "binary", "came meanwhile")
         done = doing.run()
@@ -270,13 +270,13 @@ def test_run_again_everything_is_passed_over(backed_up: Nights, out: Path) -> No
 
 
 def test_the_folder_that_was_made_for_everything_looks_as_it_did_also_when_it_took_two_runs(backed_up: Nights, out: Path) -> None:
-    def stop(progress: Progress) -> None:
+    def stop(progress: RestoreProgress) -> None:
         if progress.phase == "writing" and progress.files > 20:
-            raise Stopped
+            raise RestoreStopped
 
     with Tree(backed_up.backup("web1")) as tree:
-        request = Request((b"/",), out, privileged=True)
-        with pytest.raises(Stopped):
+        request = RestoreRequest((b"/",), out, privileged=True)
+        with pytest.raises(RestoreStopped):
             Restore(tree, request, preview(tree, request, reflinks=True), stop).run()
     assert out.exists()
     restore(backed_up, "web1", "/", "--to", out, "--privileged")
@@ -327,7 +327,7 @@ def test_what_was_written_wrongly_is_found_by_the_comparison(
     path = os.fsencode(backed_up.source / "srv" / "contents" / "binary")
     with Tree(backed_up.backup("web1")) as tree:
         for content, wanted in ((True, 1), (False, 0)):
-            request = Request((path,), ext4 / str(wanted), content=content)
+            request = RestoreRequest((path,), ext4 / str(wanted), content=content)
             ext4.mkdir(exist_ok=True)
             done = Restore(tree, request, preview(tree, request, reflinks=False)).run()
             assert done.differences.number == wanted
@@ -366,7 +366,7 @@ def test_a_folder_or_name_that_cannot_be_read_is_told_and_all_else_comes_back(
     monkeypatch.setattr(Descent, "enter", enter)
     monkeypatch.setattr(Descent, "look", looked)
     with Tree(backed_up.backup("web1")) as tree:
-        request = Request((os.fsencode(contents),), out)
+        request = RestoreRequest((os.fsencode(contents),), out)
         done = Restore(tree, request, preview(tree, request, reflinks=True)).run()
     assert sorted(os.fsdecode(place) for place, _ in done.problems.samples) == [f"{out}/contents/below", f"{out}/contents/binary"]
     assert {why for _, why in done.problems.samples} == {"it cannot be read in the backup: Input/output error"}

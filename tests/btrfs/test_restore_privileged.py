@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.files.restoration import Progress, Request
+from backupd.files.restoration import RestoreProgress, RestoreRequest
 from backupd.files.restoring import Restore, preview
 from backupd.files.tree import Tree
 from tests.beds import differences, manifest, ssh, work
@@ -151,14 +151,14 @@ def test_nobody_else_can_open_anything_while_it_is_restored(nights: Nights, publ
     hostile(nights)
     out, tried = public_folder / "out", 0
 
-    def tell(_: Progress) -> None:
+    def tell(_: RestoreProgress) -> None:
         nonlocal tried
         if out.exists():
             tried += 1
             assert seen_by_others(public_folder) == [str(out)]
 
     with Tree(nights.backup("web1")) as tree:
-        request = Request((b"/",), out)
+        request = RestoreRequest((b"/",), out)
         Restore(tree, request, preview(tree, request, reflinks=False), tell).run()
     assert tried > 10
 

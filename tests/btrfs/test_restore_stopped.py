@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.files.restoration import Progress, Request, Stopped
+from backupd.files.restoration import RestoreProgress, RestoreRequest, RestoreStopped
 from backupd.files.restoring import Restore, preview
 from backupd.files.tree import Tree
 from btrkeep.errors import OperatorError
@@ -93,7 +93,7 @@ def test_a_full_filesystem_ends_it_with_whole_files_only_and_it_can_go_on(nights
     work("mount", "-t", "tmpfs", "-o", "size=60M", "tmpfs", point)
     try:
         with Tree(nights.backup("web1")) as tree:
-            request = Request((os.fsencode(top),), point / "out")
+            request = RestoreRequest((os.fsencode(top),), point / "out")
             doing = Restore(tree, request, preview(tree, request, reflinks=False))
             (point / "filler").write_bytes(bytes(45_000_000))
             with pytest.raises(OperatorError, match="No space left"):
@@ -132,15 +132,15 @@ def test_the_comparison_of_one_large_file_says_how_far_it_is_and_can_be_stopped(
     nights.run("web1")
     sizes: list[int] = []
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: RestoreProgress) -> None:
         if progress.phase == "comparing" and progress.size:
             sizes.append(progress.size)
             if len(sizes) > 2:
-                raise Stopped
+                raise RestoreStopped
 
     with Tree(nights.backup("web1")) as tree:
-        request = Request((os.fsencode(nights.source / "large"),), tmp_path / "out")
-        with pytest.raises(Stopped):
+        request = RestoreRequest((os.fsencode(nights.source / "large"),), tmp_path / "out")
+        with pytest.raises(RestoreStopped):
             Restore(tree, request, preview(tree, request, reflinks=False), stop).run()
     assert sizes == [1 << 20, 2 << 20, 3 << 20]
     assert (tmp_path / "out" / "large").stat().st_size == 6_000_000

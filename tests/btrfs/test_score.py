@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from balancer.cli import score_
-from balancer.explain import Explained, NotThere, explain
+from balancer.explain import ExplainedBlockGroup, NotThere, explain
 from balancer.order import SORTS, ordered
 from balancer.survey import opened, survey
 from btrkeep.treescan.chunks import Chunks, chunks
@@ -196,7 +196,7 @@ def test_what_is_explained_of_a_block_group_is_what_its_items_say(shape: Callabl
     seen = max(theirs(mount).values(), key=lambda one: one.score)
     with opened(mount) as fd:
         found = explain(fd, seen.vaddr, 8)
-    assert isinstance(found, Explained)
+    assert isinstance(found, ExplainedBlockGroup)
     by_class: dict[int, list[Span]] = {length.bit_length() - 1: [] for _, length in sorted(seen.free, key=lambda one: one[1])}
     for one in seen.free:
         by_class[one[1].bit_length() - 1].append(one)

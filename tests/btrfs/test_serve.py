@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from btrkeep.serving.client import Refused
+from btrkeep.serving.protocol import RequestRefused
 from tests.beds import btrfs, work
 from tests.beds.anyone import readable
 from tests.beds.nights import Nights
@@ -96,7 +96,7 @@ def test_what_is_not_there_is_missing(pool: Nights, service: Service) -> None:
         ("web1", "latest", f"{base(pool)}/outside/passwd"),
         ("web1", "latest", f"{base(pool)}/file01/x"),
     ):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             service.agent().ask("browse", host=host, backup=backup, path=path)
         assert refused.value.kind == "missing", (host, backup, path)
 
@@ -126,7 +126,7 @@ def test_a_backup_is_started_and_its_end_is_told(pool: Nights, service: Service)
 def test_nobody_is_backed_up_twice_at_once_and_who_does_it_is_said(pool: Nights, service: Service) -> None:
     pool.host("slow", pool.source / "web1" / "folder", before=["/bin/sleep", "1.5"])
     begun = service.agent("bob").ask("run", host="slow")
-    with pytest.raises(Refused, match="for bob") as refused:
+    with pytest.raises(RequestRefused, match="for bob") as refused:
         service.agent("alice").ask("run", host="slow")
     assert refused.value.kind == "locked"
     assert finished(service, begun["job"])["state"] == "done"
@@ -139,7 +139,7 @@ def test_a_backup_that_somebody_else_makes_is_in_the_way(pool: Nights, service: 
     lock = pool.pool / ".btrkeep/locks/host-slow"
     while not (lock.exists() and str(running.pid) in lock.read_text()):
         time.sleep(0.02)
-    with pytest.raises(Refused, match=f"process {running.pid}") as refused:
+    with pytest.raises(RequestRefused, match=f"process {running.pid}") as refused:
         service.agent().ask("run", host="slow")
     assert refused.value.kind == "locked"
     assert running.wait(20) == 0
@@ -176,7 +176,7 @@ def test_a_service_that_ends_leaves_its_jobs_at_work(pool: Nights) -> None:
 
 def test_only_configured_hosts_are_backed_up(service: Service) -> None:
     for host in ("web9", "all"):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             service.agent().ask("run", host=host)
         assert refused.value.kind == "missing"
 
@@ -200,11 +200,11 @@ def test_a_hold_is_in_the_notes_with_who_asked_and_ends_again(pool: Nights, serv
     assert told["until"] == "2099-01-01T00:00:00Z"
     service.agent().ask("release", host="web1", backup=name)
     assert "hold" not in json.loads(notes.read_text())["backups"].get(name, {})
-    with pytest.raises(Refused, match="not held") as refused:
+    with pytest.raises(RequestRefused, match="not held") as refused:
         service.agent().ask("release", host="web1", backup=name)
     assert refused.value.kind == "refused"
     for host, backup in (("web1", "2001-01-01T000000Z"), ("web9", "latest")):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             service.agent().ask("hold", host=host, backup=backup)
         assert refused.value.kind == "missing"
 
@@ -223,7 +223,7 @@ def test_a_suspect_backup_is_accepted_and_a_complete_one_is_not(pool: Nights, se
     assert service.agent("bob").ask("accept", host="shrinking", backup="latest", why="cleaned up")["name"] == second
     notes = json.loads((pool.pool / "hosts/shrinking/notes.json").read_text())
     assert notes["backups"][second]["accepted"]["why"] == "cleaned up (bob)"
-    with pytest.raises(Refused, match="not suspect") as refused:
+    with pytest.raises(RequestRefused, match="not suspect") as refused:
         service.agent().ask("accept", host="shrinking", backup=first)
     assert refused.value.kind == "refused"
 
@@ -267,7 +267,7 @@ def test_the_picture_of_a_block_groups_extents_is_a_picture(pool: Nights, servic
         data = b"".join(stream)
     assert (stream.type, stream.length) == ("image/png", len(data))
     assert Image.open(io.BytesIO(data)).size == (256, 256)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         service.agent().stream("extents", vaddr=vaddr + 1)
 
 
@@ -318,7 +318,7 @@ def eventually(look: Callable) -> Any:
 
 def test_a_file_that_is_none_is_not_given_out(pool: Nights, service: Service) -> None:
     for name, kind in (("folder", "usage"), ("outside", "usage"), ("outside/passwd", "missing"), ("loop/file01", "missing")):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             service.agent().stream("download", host="web1", backup="latest", path=f"{base(pool)}/{name}")
         assert refused.value.kind == kind, name
 
@@ -373,7 +373,7 @@ def test_more_than_it_can_do_at_once_is_answered_busy_and_it_recovers(pool: Nigh
 def outcome(service: Service, pool: Nights) -> str:
     try:
         return "answered" if browse(service, base(pool))["total"] else "empty"
-    except Refused as refused:
+    except RequestRefused as refused:
         return refused.kind
 
 
@@ -381,7 +381,7 @@ def test_slow_downloads_leave_room_for_others(pool: Nights, service: Service) ->
     words, held = {"host": "web1", "backup": "latest", "path": f"{base(pool)}/sparse"}, []
     for who, next_one in (("alice", "alice"), ("bob", "carol")):  # so many of one, and then so many of all
         held += [service.agent(who).stream("download", **words) for _ in range(5)]
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             service.agent(next_one).stream("download", **words)
         assert refused.value.kind == "busy"
     assert browse(service, base(pool))["total"]
@@ -417,7 +417,7 @@ def test_the_filesystem_can_be_unmounted_while_it_is_there(make_btrfs: Callable)
     with serving(nights.config) as found:
         assert found.agent().ask("browse", host="web1", backup="latest", path="/etc")["total"]
         work("umount", nights.top)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             found.agent().ask("browse", host="web1", backup="latest", path="/etc")
         assert refused.value.kind == "unusable"
 
@@ -473,7 +473,7 @@ def test_a_restore_goes_to_its_own_host_or_where_the_administrator_says(pool: Ni
         ("host:etc", "usage"),
         (["host"], "usage"),
     ):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             service.agent().ask("restore", host="web1", backup="latest", paths=[base(pool)], to=to)
         assert refused.value.kind == kind, to
     assert service.agent().ask("jobs") == before

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from btrkeep.serving.client import Refused
+from btrkeep.serving.protocol import RequestRefused
 from tests.beds import btrfs, work
 from tests.beds.history import every, moment
 from tests.beds.lineage import make_lineage
@@ -147,7 +147,7 @@ def test_versions_by_content_are_told_as_far_as_there_was_time_and_go_on_from_th
         try:
             answers.append(service.agent(patience=90).ask("versions", **asked))
             since = answers[-1]["next"]
-        except Refused:  # one backup of so many names takes longer than that here
+        except RequestRefused:  # one backup of so many names takes longer than that here
             seconds *= 2
     assert answers[0]["of"] == BACKUPS
     assert answers[0]["backups"][-1]["name"] == answers[0]["next"] != names[-1]
@@ -158,7 +158,7 @@ def test_versions_by_content_are_told_as_far_as_there_was_time_and_go_on_from_th
 
 
 def test_what_takes_too_long_in_one_backup_is_refused_with_another_way(service: Service) -> None:
-    with pytest.raises(Refused, match="takes longer than the 0 s") as refused:
+    with pytest.raises(RequestRefused, match="takes longer than the 0 s") as refused:
         service.agent().ask("versions", host="crowd", path="/many", content=True, seconds=0)
     assert "backupd versions" in refused.value.hint
 
@@ -178,7 +178,7 @@ def test_an_answer_with_names_of_many_kilobytes_stays_small(crowd: Nights, servi
     assert (found["more"], found["over"]) == (True, False)
     assert 0 < len(found["differences"]) < DEPTH + DEEP
     path = os.fsdecode((b"/" + NO_TEXT) * (DEPTH - 10))
-    with pytest.raises(Refused, match="too much for one answer"):
+    with pytest.raises(RequestRefused, match="too much for one answer"):
         service.agent().ask("browse", host="crowd", backup="latest", path=path, limit=5000)
     assert len(service.agent().ask("browse", host="crowd", backup="latest", path=path, limit=500)["entries"]) == 1
 

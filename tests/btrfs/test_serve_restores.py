@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.serving.client import Refused
+from btrkeep.serving.protocol import RequestRefused
 from tests.beds import differences, manifest, work
 from tests.beds.everything import write
 from tests.beds.nights import Nights
@@ -52,7 +52,7 @@ def restored(service: Service, words: dict[str, object]) -> dict[str, object]:
 def refused(service: Service, words: dict[str, object]) -> str:
     messages = []
     for verb in ("preview", "restore"):
-        with pytest.raises(Refused) as found:
+        with pytest.raises(RequestRefused) as found:
             service.agent().ask(verb, **words)
         assert found.value.kind == "refused", found.value
         messages.append(f"{found.value.message} {found.value.hint}")
@@ -120,7 +120,7 @@ def test_no_symlink_and_no_mount_in_such_a_folder_leads_out_of_it(nights: Nights
                 done = restored(service, wish(nights, name, overwrite="all"))
                 assert (done["state"], "is mounted there" in str(done["lines"])) == ("failed", True), str(done)
                 assert differences(before, manifest(outside)) == []
-        with pytest.raises(Refused) as wrong:
+        with pytest.raises(RequestRefused) as wrong:
             service.agent().ask("restore", **wish(nights, "www/../other"))
         assert wrong.value.kind == "usage"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.rsync.process import Ended, Stopper, transfer
+from backupd.rsync.process import RsyncEnd, RunStopper, transfer
 from btrkeep.pool.locks import take_lock
 from tests.beds import ssh as sshbed
 from tests.beds.nights import Nights
@@ -128,13 +128,13 @@ def called_rsync(tmp_path: Path) -> Callable[[str], str]:
     return make
 
 
-def watched(tmp_path: Path, *command: str, stall: float = 1.0) -> Ended:
+def watched(tmp_path: Path, *command: str, stall: float = 1.0) -> RsyncEnd:
     """Runs it as a transfer."""
 
-    async def run() -> Ended:
+    async def run() -> RsyncEnd:
         (tmp_path / "locks").mkdir()
         with take_lock(tmp_path / "locks" / "host", "test", "") as lock:
-            return await transfer(command, lock, Stopper(), stall)
+            return await transfer(command, lock, RunStopper(), stall)
 
     return asyncio.run(run())
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from backupd.files.backup_selector import restorable
 from backupd.files.versions import versions
-from backupd.files.which import restorable
 from btrkeep.pool.marker import open_pool
 from tests.beds import TOP, btrfs, work
 from tests.beds.history import every, moment, write_down

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import make_catalogue
-from btrkeep.catalogue import Catalogue, Tried
+from btrkeep.catalogue import Catalogue, HostRuns
 
 HOSTS = 700  # more than fit into one statement's list
 SINCE = make_catalogue.LAST_NIGHT - timedelta(days=3)
@@ -55,7 +55,7 @@ def test_a_run_without_an_end_is_among_them(tmp_path: Path) -> None:
     began = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
     with Catalogue.open(tmp_path) as catalogue:
         number = catalogue.start_run("a", began, 4242, "99", night=True)
-        assert catalogue.tried(began) == [Tried("a", number, began, None, None, None, None, None, 4242, "99", True)]
+        assert catalogue.tried(began) == [HostRuns("a", number, began, None, None, None, None, None, 4242, "99", True)]
         assert catalogue.tried(began + timedelta(seconds=1)) == []
 
 

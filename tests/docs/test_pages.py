@@ -15,7 +15,7 @@ from btrkeep.config import HostConfig, load
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.model import SshSettings
 from btrkeep.decisions.host_state import STATES
-from btrkeep.decisions.rsync_meaning import _SHELL_SAYS, _SSH_SAYS, MEANING, Kind
+from btrkeep.decisions.rsync_meaning import _SHELL_SAYS, _SSH_SAYS, MEANING, ExitKind
 from btrkeep.errors import EXIT_MEANING
 from btrkeep.units import format_share
 from tests.beds import TOP
@@ -41,11 +41,11 @@ def test_the_table_of_exit_statuses_is_the_codes(page: Read) -> None:
 
 
 FOLLOWS = {
-    Kind.FINISHED: "looked through",
-    Kind.STOPPED: "partial",
-    Kind.RETRY: "tried again",
-    Kind.HOST: "given up",
-    Kind.BROKEN: "broken",
+    ExitKind.FINISHED: "looked through",
+    ExitKind.STOPPED: "partial",
+    ExitKind.RETRY: "tried again",
+    ExitKind.HOST: "given up",
+    ExitKind.BROKEN: "broken",
 }
 
 

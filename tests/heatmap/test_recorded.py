@@ -15,9 +15,9 @@ import pytest
 
 from btrkeep.errors import OperatorError
 from heatmap import recorded
+from heatmap.atomic_file import whole_file
 from heatmap.recorded import FORMAT, MAGIC, Unreadable, load, look, packed, save, unpacked
 from heatmap.state import State
-from heatmap.whole import whole_file
 from tests.heatmap.states import GIB, TIB, Pool
 
 GOLDEN = Path(__file__).with_name("golden") / "state-1.heatmap"

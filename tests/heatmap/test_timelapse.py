@@ -19,7 +19,7 @@ from PIL import Image
 from btrkeep.errors import OperatorError
 from heatmap.animation import Palette, ffmpeg_command
 from heatmap.colourings import CHOICES
-from heatmap.film import film, gather
+from heatmap.frames import film, gather
 from heatmap.overview import overview
 from heatmap.picture import image_of
 from heatmap.recorded import save

@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 from btrkeep.catalogue import Backup, Catalogue, Run
 from btrkeep.config.model import Config, HostConfig, PoolSettings
 from btrkeep.config.published import publish
-from btrkeep.decisions.findings import FACT, StoredVerdict, Verdict, as_text
+from btrkeep.decisions.findings import FACT, PoolVerdict, StoredVerdict, as_text
 from btrkeep.units import backup_name
 from tests.beds import session
 from tests.beds.session import start_time
@@ -93,7 +93,7 @@ def write(
     settings = PoolSettings(Path("/srv/backup"), state, **{"zone": BERLIN, **pool})
     config = Config(Path("/etc/btrkeep/main.toml"), "main", settings, hosts={host.name: host for host in hosts})
     publish(config, catalogue, rehearsal=False, filesystem=FILESYSTEM)
-    catalogue.set_fact(FACT, as_text(StoredVerdict(NOW, Verdict())))
+    catalogue.set_fact(FACT, as_text(StoredVerdict(NOW, PoolVerdict())))
     for one in backups:
         catalogue.put_backup(one)
     catalogue.add_runs(runs)

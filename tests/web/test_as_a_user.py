@@ -16,17 +16,17 @@ from tests.web.made import DAY, EVENING, FILESYSTEM, NOW, backup, client, run, w
 from web.access import Viewer
 from web.charts.bars import Bar, bar_chart
 from web.charts.frame import number_scale
-from web.charts.svg import Look
+from web.charts.svg import ChartStyle
 from web.data.files import Which, one_before
 from web.data.host import host_page
 from web.data.hosts import every_row
 from web.data.pool import pool_now
 from web.data.trend import USUAL, Trend, shortest_span, trend
 from web.filters import page_of
-from web.kept import Kept
 from web.pages.files_links import backup_day, local_time
+from web.result_cache import ResultCache
 from web.settings import Settings
-from web.source import Source
+from web.source import RequestContext
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -121,15 +121,15 @@ def test_without_any_history_the_span_is_the_usual_one(tmp_path: Path) -> None:
 
 
 def test_a_chart_of_three_bars_is_narrow() -> None:
-    def width(count: int, look: Look) -> int:
+    def width(count: int, look: ChartStyle) -> int:
         drawn = bar_chart("x", [Bar("1", 1.0)] * count, number_scale(1), look).decode()
         assert f'width="{look.width}"' in drawn  # the sheet is as wide as the page, so letters have the size of the page's
         bars = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', drawn)
         return max(round(float(x) + float(wide)) for x, wide in bars)
 
-    assert width(3, Look(1240)) < 320
-    assert 1200 < width(30, Look(1240)) < 1240
-    assert 160 < width(3, Look(200)) < 200
+    assert width(3, ChartStyle(1240)) < 320
+    assert 1200 < width(30, ChartStyle(1240)) < 1240
+    assert 160 < width(3, ChartStyle(200)) < 200
 
 
 def test_the_score_of_the_pool_is_the_last_one_whoever_scored(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_the_score_of_the_pool_is_the_last_one_whoever_scored(tmp_path: Path) ->
 def test_what_has_expired_on_the_made_up_site_is_what_its_retention_lets_go(tmp_path: Path) -> None:
     """Else every page of a host there, and every picture of one in the manual, would tell people to ask the pool."""
     made = made_catalogue(tmp_path / "state", 12, hostile=False)
-    source = Source(Settings("main", made.state, made.state, made.state), Kept())
+    source = RequestContext(Settings("main", made.state, made.state, made.state), ResultCache())
     pages = [host_page(source, Viewer("a", "viewer"), row.host) for row in every_row(source)]
     source.close()
     assert sum(one.state == "expired" for page in pages if page for one in page.backups) > 0

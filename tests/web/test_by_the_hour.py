@@ -9,15 +9,15 @@ import pytest
 
 from tests.web.made import client, write
 from web.data.by_the_hour import by_the_hour
-from web.kept import Kept
+from web.result_cache import ResultCache
 from web.settings import Settings
-from web.source import Source
+from web.source import RequestContext
 from web.warm import warm
 
 
 def ask(state: Path, compute: Callable[[], str], *, years_on: int = 0) -> str:
     """What a request gets that asks for it. Its catalogue is closed by the thread that opened it, as after a request."""
-    with closing(Source(Settings("main", state, state, state), Kept())) as source:
+    with closing(RequestContext(Settings("main", state, state, state), ResultCache())) as source:
         source.now = source.now.replace(year=source.now.year + years_on)
         return by_the_hour(source, "key", compute)
 

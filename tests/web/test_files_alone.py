@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from btrkeep.config.model import HostConfig
-from btrkeep.serving.client import Refused
+from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
 from tests.web.made import NOW, backup, client, write
 from web.data.files import bytes_of, text_of
@@ -27,7 +27,7 @@ class Rigged:
     def __init__(self) -> None:
         self.names: list[bytes] = []
         self.asked: list[tuple[str, Mapping[str, Any]]] = []
-        self.refuses: dict[str, Refused] = {}
+        self.refuses: dict[str, RequestRefused] = {}
         self.more: dict[str, Any] = {}
 
     def ask(self, verb: str, **arguments: Any) -> Any:
@@ -61,7 +61,7 @@ class Rigged:
 
     def stream(self, verb: str, **arguments: Any) -> Any:
         self.asked.append((verb, arguments))
-        raise Refused("not now", "", "busy")
+        raise RequestRefused("not now", "", "busy")
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_every_name_comes_back_from_its_link_as_the_bytes_that_it_was(
 @pytest.mark.parametrize("path", ["/x", "/x/file"])
 def test_a_service_that_is_too_busy_for_the_history_lets_the_page_be_seen(agent: Rigged, visitor: FlaskClient, path: str) -> None:
     agent.names = [b"file"]
-    agent.refuses["versions"] = Refused("too much of that is under way", "try again in a moment", "busy")
+    agent.refuses["versions"] = RequestRefused("too much of that is under way", "try again in a moment", "busy")
     answer = visitor.get(f"/files/web1?path={path}")
     assert answer.status_code == 200
     assert visitor.get(f"/files/web1/versions?path={path}").status_code == 503
@@ -115,7 +115,7 @@ def test_a_service_that_is_too_busy_for_the_history_lets_the_page_be_seen(agent:
 def test_what_the_service_refuses_has_its_own_status_and_says_why(
     agent: Rigged, visitor: FlaskClient, kind: str, status: int
 ) -> None:
-    agent.refuses["browse"] = Refused("<b>because</b>", "do so", kind)
+    agent.refuses["browse"] = RequestRefused("<b>because</b>", "do so", kind)
     answer = visitor.get("/files/web1?path=/x")
     assert answer.status_code == status
     assert "&lt;b&gt;because" in answer.get_data(as_text=True)
@@ -125,7 +125,7 @@ def test_what_the_service_refuses_has_its_own_status_and_says_why(
 def test_a_host_without_a_backup_says_that_there_is_none(agent: Rigged, tmp_path: Path) -> None:
     with write(tmp_path, [HostConfig("web1", paths=("/x",))]):
         pass
-    agent.refuses["browse"] = Refused("web1 has no backup that can be restored from", "", "missing")
+    agent.refuses["browse"] = RequestRefused("web1 has no backup that can be restored from", "", "missing")
     answer = client(tmp_path).get("/files/web1")
     assert answer.status_code == 404
     assert "There is none of this host" in answer.get_data(as_text=True)

@@ -17,10 +17,10 @@ from btrkeep.errors import OperatorError
 from web.app import create_app
 from web.data.files import Which, browse, bytes_of, choices, nearest, text_of
 from web.data.files_compare import line_of
-from web.data.files_history import Around, History, Seen, around
+from web.data.files_history import Around, HistoryPage, PathInBackupRow, around
 from web.data.files_text import beginning
-from web.download import Places, TooMany, disposition, name_of, place, sent
-from web.pages.files_links import Links, is_escaped, quoted
+from web.download import TooMany, ViewerLimits, disposition, name_of, place, sent
+from web.pages.files_links import PageLinks, is_escaped, quoted
 from web.paths import path_of_request, paths_of_form
 from web.settings import Settings
 
@@ -38,7 +38,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Flask:
 @example(b"/caf\xe9/two\nlines/\xe2\x80\xae/a+b %41&path=/x#?;=")
 def test_a_path_of_any_bytes_is_the_same_behind_its_link_and_its_form(app: Flask, path: bytes) -> None:
     with app.test_request_context("/"):
-        address = Links("web1", "latest").browse(text_of(path), sort="name")
+        address = PageLinks("web1", "latest").browse(text_of(path), sort="name")
     assert re.fullmatch(r"[!-~]+", address)
     with app.test_request_context(address):
         assert path_of_request() == path
@@ -87,9 +87,9 @@ def test_the_nearest_backup_is_the_nearest_in_time() -> None:
     assert nearest([], "2026-11-13T220000Z") is None
 
 
-def history(*said: tuple[int, str, int | None]) -> History:
-    seen = tuple(Seen(which(day).name, moment(day), "complete", found, version) for day, found, version in said)
-    return History("web1", "/etc", False, (), (), seen, len(seen), None)
+def history(*said: tuple[int, str, int | None]) -> HistoryPage:
+    seen = tuple(PathInBackupRow(which(day).name, moment(day), "complete", found, version) for day, found, version in said)
+    return HistoryPage("web1", "/etc", False, (), (), seen, len(seen), None)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ class Stream:
 
 
 def test_a_download_gives_its_place_back_however_it_ends() -> None:
-    places = Places(at_once=1, of_one=1)
+    places = ViewerLimits(at_once=1, of_one=1)
     for breaks in (False, True):
         with place("alice", places):
             stream = Stream(breaks)
@@ -236,7 +236,7 @@ def test_a_download_gives_its_place_back_however_it_ends() -> None:
 
 
 def test_downloads_leave_room_for_others() -> None:
-    places = Places(at_once=3, of_one=2)
+    places = ViewerLimits(at_once=3, of_one=2)
     places.take("alice")
     places.take("alice")
     with pytest.raises(TooMany, match="of yours"):
@@ -244,6 +244,6 @@ def test_downloads_leave_room_for_others() -> None:
     places.take("bob")
     with pytest.raises(TooMany):
         places.take("carol")
-    with pytest.raises(ValueError, match="no"), place("bob", Places()) as taken:
+    with pytest.raises(ValueError, match="no"), place("bob", ViewerLimits()) as taken:
         raise ValueError("no")
     assert not taken._taken.total()

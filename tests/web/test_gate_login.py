@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from tests.web.gate import CHEAP, PASSWORD, Gate, add_user, gate, made
 from web.auth import attempts, passwords
-from web.auth.model import Session
+from web.auth.model import LoginSession
 from web.auth.sessions import digest
 from web.auth.store import Store
-from web.safe import is_within, within
+from web.redirects import is_within, within
 from web.settings import Settings
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -336,7 +336,7 @@ def test_somebody_who_logs_in_over_and_over_keeps_his_newest_sessions_alone(here
     assert mallory
     for number in range(60):
         moment = now + timedelta(seconds=number)
-        assert store.add_session(Session(digest(str(number)), "mallory", moment, moment, "10.0.0.9", ""), mallory.hash)
+        assert store.add_session(LoginSession(digest(str(number)), "mallory", moment, moment, "10.0.0.9", ""), mallory.hash)
     assert len(store.sessions("mallory")) == 50
     assert store.session(digest("59"))
     assert not store.session(digest("9"))

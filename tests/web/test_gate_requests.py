@@ -11,7 +11,8 @@ from werkzeug.routing import AnyConverter, BaseConverter, IntegerConverter, Rule
 
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnready, tables
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
-from btrkeep.serving.client import Absent, Refused
+from btrkeep.serving.client import Absent
+from btrkeep.serving.protocol import RequestRefused
 from tests.web.gate import CHEAP, Gate, add_user, gate, made
 from web.access import operator_only, viewer, whole_pool
 from web.app import create_app
@@ -233,10 +234,10 @@ KINDS = [
     (Absent("nobody listens", "systemctl"), 503),
     (PoolUnusable("not mounted"), 503),
     (LockHeld("held by 7"), 409),
-    (Refused("no such path", "near", "missing"), 404),
-    (Refused("not held", "", "refused"), 409),
-    (Refused("too many", "later", "busy"), 503),
-    (Refused("it broke", "", "failed"), 502),
+    (RequestRefused("no such path", "near", "missing"), 404),
+    (RequestRefused("not held", "", "refused"), 409),
+    (RequestRefused("too many", "later", "busy"), 503),
+    (RequestRefused("it broke", "", "failed"), 502),
     (OperatorError("something else"), 500),
 ]
 

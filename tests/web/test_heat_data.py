@@ -20,9 +20,9 @@ from heatmap.recorded import save
 from heatmap.state import DATA
 from tests.beds.cli import TOP
 from tests.heatmap.states import FIRST_DAY, FSID, GIB, growing
-from web.charts.heat import Kept, Painter
+from web.charts.heat import Painter, PictureCache
 from web.data.groups import BOUNDS, beside, distribution, groups, nearest, one_group
-from web.data.heat import LARGEST, Shelf, Wish, wish_of
+from web.data.heat import LARGEST, DrawingRequest, Shelf, wish_of
 
 DAYS = 6
 PURE = """
@@ -89,13 +89,13 @@ def test_a_file_that_was_replaced_is_read_again(folder: Path, tmp_path: Path) ->
     copy.write_bytes((folder / "night 1.heatmap").read_bytes())
     painter = Painter(tmp_path)
     before = painter.shelf.gallery()
-    first = painter.png(before, before.recorded[0], Wish())
+    first = painter.png(before, before.recorded[0], DrawingRequest())
     other = tmp_path / ".new"
     other.write_bytes((folder / "night 5.heatmap").read_bytes())
     other.rename(copy)
     after = painter.shelf.gallery()
     assert after.recorded[0].taken != before.recorded[0].taken
-    assert painter.png(after, after.recorded[0], Wish()) != first
+    assert painter.png(after, after.recorded[0], DrawingRequest()) != first
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_the_picture_is_the_one_that_the_program_draws(folder: Path, tmp_path: P
     words = ("--sort", sort, "--curve", curve, "--colour", colour, "--size", "8", "--map", str(tmp_path / "map"), "-o", "-")
     command = [sys.executable, "-m", "heatmap", "draw", str(folder / one.name), *words]
     theirs = subprocess.run(command, cwd=TOP, capture_output=True, check=True).stdout
-    wish = Wish(sort, curve, colour, 8)
+    wish = DrawingRequest(sort, curve, colour, 8)
     assert (_pixels(painter.png(gallery, one, wish)) == _pixels(theirs)).all()
     assert json.loads(gzip.decompress(painter.map(gallery, one, wish))) == json.loads((tmp_path / "map").read_text())
 
@@ -123,7 +123,7 @@ def test_in_a_timelapse_a_place_stays_the_same_place(folder: Path) -> None:
     painter = Painter(folder)
     gallery = painter.shelf.gallery()
     first, last = gallery.recorded[0], gallery.recorded[-1]
-    alone, steady = Wish("physical", size=8), Wish("physical", size=8, steady=True)
+    alone, steady = DrawingRequest("physical", size=8), DrawingRequest("physical", size=8, steady=True)
     assert painter.grid(gallery, first, alone).total_bytes == 64 * GIB
     assert painter.grid(gallery, first, steady).total_bytes == painter.grid(gallery, last, steady).total_bytes == 96 * GIB
     image = _pixels(painter.png(gallery, first, steady))
@@ -133,15 +133,15 @@ def test_in_a_timelapse_a_place_stays_the_same_place(folder: Path) -> None:
 
 def test_what_a_query_asks_for_is_within_bounds() -> None:
     hostile = {"sort": "../x", "curve": "<script>", "colour": "", "size": "99999999999999999999"}
-    assert wish_of(hostile) == Wish(size=LARGEST)
-    assert wish_of({"size": "-1"}) == wish_of({"size": "1e9"}) == wish_of({"size": "\u0661"}) == Wish()
+    assert wish_of(hostile) == DrawingRequest(size=LARGEST)
+    assert wish_of({"size": "-1"}) == wish_of({"size": "1e9"}) == wish_of({"size": "\u0661"}) == DrawingRequest()
     assert wish_of({"size": "0"}).size == 6
     assert wish_of({"sort": "physical", "colour": "score"}).words() == {"sort": "physical", "colour": "score"}
 
 
 def test_only_so_many_bytes_are_kept_and_what_is_asked_for_again_is_not_made_again() -> None:
     made: list[int] = []
-    kept = Kept[bytes](1000, len)
+    kept = PictureCache[bytes](1000, len)
 
     def make(number: int) -> bytes:
         made.append(number)
@@ -158,7 +158,8 @@ def test_many_threads_that_want_the_same_picture_have_it_drawn_once(folder: Path
     painter, drawn = Painter(folder), []
     gallery = painter.shelf.gallery()
     threads = [
-        threading.Thread(target=lambda: drawn.append(id(painter.png(gallery, gallery.recorded[0], Wish())))) for _ in range(8)
+        threading.Thread(target=lambda: drawn.append(id(painter.png(gallery, gallery.recorded[0], DrawingRequest()))))
+        for _ in range(8)
     ]
     for thread in threads:
         thread.start()

@@ -16,14 +16,14 @@ from btrkeep.units import backup_name
 from tests.web.made import BERLIN, DAY, EVENING, NOW, backup, client, run, token, write
 from web.data.calendar import Mark, calendar
 from web.data.host import hold_of
-from web.source import Source
+from web.source import RequestContext
 
 NIGHTS = [EVENING - number * DAY for number in range(20)]
 
 
 @pytest.fixture(autouse=True)
 def _morning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Source, "now", NOW)
+    monkeypatch.setattr(RequestContext, "now", NOW)
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from tests.web.made import client
 from web.access import Viewer
 from web.data.host import HostPage, host_page
 from web.data.hosts import Query, host_list
-from web.kept import Kept
+from web.result_cache import ResultCache
 from web.settings import Settings
-from web.source import Source
+from web.source import RequestContext
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
 LAST = moment("2026-11-19 22:00")
@@ -55,12 +55,12 @@ def pool(_shared_mount: Path) -> Iterator[Nights]:
 
 @pytest.fixture(autouse=True)
 def _noon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Source, "now", NOW)
+    monkeypatch.setattr(RequestContext, "now", NOW)
 
 
 @pytest.fixture
-def source(pool: Nights) -> Iterator[Source]:
-    found = Source(Settings("main", pool.state, pool.state, pool.state), Kept())
+def source(pool: Nights) -> Iterator[RequestContext]:
+    found = RequestContext(Settings("main", pool.state, pool.state, pool.state), ResultCache())
     yield found
     found.close()
 
@@ -69,13 +69,13 @@ def told(pool: Nights, *words: str) -> Any:
     return pool.json(*words, "--now", format_time(NOW))
 
 
-def page_of(source: Source, host: str) -> HostPage:
+def page_of(source: RequestContext, host: str) -> HostPage:
     found = host_page(source, EVERYBODY, host)
     assert found
     return found
 
 
-def test_hosts_are_as_status_says(pool: Nights, source: Source) -> None:
+def test_hosts_are_as_status_says(pool: Nights, source: RequestContext) -> None:
     rows = {row.host: row for row in host_list(source, EVERYBODY, Query()).rows}
     for said in told(pool, "status")["hosts"]:
         row = rows.pop(said["host"])
@@ -91,7 +91,7 @@ def test_hosts_are_as_status_says(pool: Nights, source: Source) -> None:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_backups_are_as_list_says(pool: Nights, source: Source, host: str) -> None:
+def test_backups_are_as_list_says(pool: Nights, source: RequestContext, host: str) -> None:
     said = told(pool, "list", host)
     shown = list(reversed(page_of(source, host).backups))
     assert [(one.name, one.state, format_time(one.started), one.duration) for one in shown] == [
@@ -105,7 +105,7 @@ def test_backups_are_as_list_says(pool: Nights, source: Source, host: str) -> No
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_each_backup_is_kept_for_the_reasons_of_retention_explain(pool: Nights, source: Source, host: str) -> None:
+def test_each_backup_is_kept_for_the_reasons_of_retention_explain(pool: Nights, source: RequestContext, host: str) -> None:
     page = page_of(source, host)
     shown = {one.name: one for one in page.backups}
     said = told(pool, "retention", "explain", host)
@@ -121,7 +121,7 @@ def test_each_backup_is_kept_for_the_reasons_of_retention_explain(pool: Nights, 
     assert host != "web1" or {one["keep"] for one in said} == {True, False}
 
 
-def test_the_calendar_has_the_letters_of_the_strip_on_a_terminal(pool: Nights, source: Source) -> None:
+def test_the_calendar_has_the_letters_of_the_strip_on_a_terminal(pool: Nights, source: RequestContext) -> None:
     """Rows such as `2026-11  ...ddd`, the oldest first, with blanks before the first backup and after today."""
     lines = pool.backupd("retention", "explain", "web1", "--now", format_time(NOW)).stdout.splitlines()
     strip = {line[:7]: line[9:40].rstrip() for line in lines if line[:4] == "2026" and line[7:9] == "  " and line[4] == "-"}
@@ -130,7 +130,7 @@ def test_the_calendar_has_the_letters_of_the_strip_on_a_terminal(pool: Nights, s
     assert len(strip) >= 2
 
 
-def test_runs_are_as_log_says(pool: Nights, source: Source) -> None:
+def test_runs_are_as_log_says(pool: Nights, source: RequestContext) -> None:
     (said,) = told(pool, "log", "web1")
     (shown,) = page_of(source, "web1").runs
     assert (shown.outcome, shown.exit_code, shown.meaning, shown.error, shown.attempts, shown.literal_bytes) == tuple(
@@ -145,7 +145,7 @@ def test_a_host_that_was_given_up_is_in_doubt_until_the_pool_is_asked(pool: Nigh
     write_down(pool, "gone", forgotten={"at": "2026-11-20T10:30:00Z"})
     pool.backupd("expire", "--now", "2026-11-20T11:00:00Z", "--force", "pool")
     try:
-        source = Source(Settings("main", pool.state, pool.state, pool.state), Kept())
+        source = RequestContext(Settings("main", pool.state, pool.state, pool.state), ResultCache())
         assert page_of(source, "gone").in_doubt
         asked = host_page(source, EVERYBODY, "gone", told(pool, "retention", "explain", "gone"))
         source.close()

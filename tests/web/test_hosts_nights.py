@@ -6,11 +6,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from btrkeep.catalogue import Fate, Tried
+from btrkeep.catalogue import BackupFate, HostRuns
 from btrkeep.config import Window
 from btrkeep.units import backup_name
 from web.charts.strip import strip_paths
-from web.data.nights import Night, Past, boundaries, strip, words
+from web.data.nights import HostNight, Past, boundaries, strip, words
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -19,17 +19,19 @@ BEGINS = boundaries(WINDOW, BERLIN, NOW, 5)  # the evenings of the 16th to the 2
 EVENINGS = [datetime(2026, 11, day, 21, 30, tzinfo=UTC) for day in range(16, 21)]
 
 
-def tried(night: int, outcome: str | None, hours: float = 0, run_id: int = 1) -> Tried:
+def tried(night: int, outcome: str | None, hours: float = 0, run_id: int = 1) -> HostRuns:
     started = EVENINGS[night] + timedelta(hours=hours)
     name = backup_name(started) if outcome in ("complete", "suspect") else None
-    return Tried("a", run_id, started, started, outcome, name, None, 1, 1, "1", True)
+    return HostRuns("a", run_id, started, started, outcome, name, None, 1, 1, "1", True)
 
 
-def fates(*runs: Tried, state: str = "complete", outcome: str | None = "complete") -> dict[str, Fate]:
-    return {str(run.backup): Fate("a", str(run.backup), state, outcome) for run in runs}
+def fates(*runs: HostRuns, state: str = "complete", outcome: str | None = "complete") -> dict[str, BackupFate]:
+    return {str(run.backup): BackupFate("a", str(run.backup), state, outcome) for run in runs}
 
 
-def shown(*runs: Tried, known: dict[str, Fate] | None = None, alive: frozenset[int] = frozenset()) -> tuple[Night, ...]:
+def shown(
+    *runs: HostRuns, known: dict[str, BackupFate] | None = None, alive: frozenset[int] = frozenset()
+) -> tuple[HostNight, ...]:
     return strip(BEGINS, BERLIN, runs, known or {}, alive)
 
 

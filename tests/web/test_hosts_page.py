@@ -16,16 +16,16 @@ from btrkeep.config import HostConfig
 from tests.web.made import DAY, EVENING, NOW, backup, client, run, write
 from web.access import Viewer
 from web.data.hosts import Query, host_list
-from web.kept import Kept
+from web.result_cache import ResultCache
 from web.settings import Settings
-from web.source import Source
+from web.source import RequestContext
 
 STATES = {"ok1": "ok", "ok2": "ok", "late1": "late", "failing1": "failing", "suspect1": "suspect", "never1": "never"}
 
 
 @pytest.fixture(autouse=True)
 def _morning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Source, "now", NOW)
+    monkeypatch.setattr(RequestContext, "now", NOW)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_the_catalogue_is_not_asked_host_by_host(large: Path, monkeypatch: pytes
         return connection
 
     monkeypatch.setattr(sqlite3, "connect", traced)
-    with closing(Source(Settings("main", large, large, large), Kept())) as source:
+    with closing(RequestContext(Settings("main", large, large, large), ResultCache())) as source:
         assert len(host_list(source, Viewer("a", "viewer"), Query(sort="-size", page=3)).rows) == 100
     assert 0 < len([one for one in said if one.lstrip().upper().startswith("SELECT")]) <= 14, said
 

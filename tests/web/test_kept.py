@@ -11,7 +11,7 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
 from tests.web.made import EVENING, backup, client, run, write
-from web.kept import Kept
+from web.result_cache import ResultCache
 
 
 class Clock:
@@ -29,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr("web.kept.time", found)
+    monkeypatch.setattr("web.result_cache.time", found)
     return found
 
 
@@ -52,7 +52,7 @@ def counting() -> Callable[[], int]:
 
 
 def test_a_result_stands_while_the_catalogue_does_and_half_a_minute_at_the_most(file: Path, clock: Clock) -> None:
-    kept, compute, found = Kept(), counting(), []
+    kept, compute, found = ResultCache(), counting(), []
     for now in (0.0, 29.0, 30.5, 31.0):
         clock.now = 1000 + now
         found.append(kept.get("key", compute, file))
@@ -61,7 +61,7 @@ def test_a_result_stands_while_the_catalogue_does_and_half_a_minute_at_the_most(
 
 
 def test_a_change_is_seen_after_a_second(file: Path, clock: Clock) -> None:
-    kept, compute = Kept(), counting()
+    kept, compute = ResultCache(), counting()
     assert kept.get("key", compute, file) == 0
     touch(file.parent, "1")
     clock.now += 0.9
@@ -72,7 +72,7 @@ def test_a_change_is_seen_after_a_second(file: Path, clock: Clock) -> None:
 
 def test_what_is_computed_just_after_a_change_stands_for_a_second_only(file: Path, clock: Clock) -> None:
     """The next change may come within the same tick of the filesystem's clock, and leave no trace in the file's times."""
-    kept, compute = Kept(), counting()
+    kept, compute = ResultCache(), counting()
     touch(file.parent, "1")
     assert [kept.get("key", compute, file) for _ in range(2)] == [0, 0]
     clock.now += 1.1
@@ -84,7 +84,7 @@ def test_what_is_computed_just_after_a_change_stands_for_a_second_only(file: Pat
 
 def test_what_is_made_of_older_results_is_no_younger_than_they(file: Path, clock: Clock) -> None:
     """Else a list made of what was known a second ago would pass for half a minute as one of the catalogue as it is."""
-    kept, inner, outer = Kept(), counting(), counting()
+    kept, inner, outer = ResultCache(), counting(), counting()
     both = lambda: (outer(), kept.get("inner", inner, file))  # noqa: E731
     kept.get("inner", inner, file)
     touch(file.parent, "1")
@@ -96,7 +96,7 @@ def test_what_is_made_of_older_results_is_no_younger_than_they(file: Path, clock
 
 
 def test_a_form_that_was_sent_ends_all_results_also_those_that_are_being_computed(file: Path) -> None:
-    kept, compute = Kept(), counting()
+    kept, compute = ResultCache(), counting()
 
     def slowly() -> int:
         kept.drop()  # as another request does meanwhile
@@ -127,7 +127,7 @@ def together(count: int, ask: Callable[[], object]) -> list[object]:
 
 
 def test_twenty_who_ask_at_once_have_it_computed_once(file: Path) -> None:
-    kept, compute, begun = Kept(), counting(), threading.Barrier(20)
+    kept, compute, begun = ResultCache(), counting(), threading.Barrier(20)
 
     def slowly() -> int:
         time.sleep(0.3)
@@ -141,7 +141,7 @@ def test_twenty_who_ask_at_once_have_it_computed_once(file: Path) -> None:
 
 
 def test_who_asks_after_a_form_was_sent_does_not_wait_for_what_was_begun_before(file: Path) -> None:
-    kept, go_on, begun = Kept(), threading.Event(), threading.Event()
+    kept, go_on, begun = ResultCache(), threading.Event(), threading.Event()
 
     def before() -> str:
         begun.set()
@@ -159,7 +159,7 @@ def test_who_asks_after_a_form_was_sent_does_not_wait_for_what_was_begun_before(
 
 
 def test_all_who_waited_hear_why_there_is_none_and_the_next_one_tries_again(file: Path) -> None:
-    kept, begun = Kept(), threading.Barrier(5)
+    kept, begun = ResultCache(), threading.Barrier(5)
 
     def fails() -> str:
         time.sleep(0.3)
@@ -174,7 +174,7 @@ def test_all_who_waited_hear_why_there_is_none_and_the_next_one_tries_again(file
 
 
 def test_no_more_is_kept_than_there_is_room_for(file: Path) -> None:
-    kept = Kept()
+    kept = ResultCache()
     for number in range(2000):
         kept.get(number, lambda: 0, file)
     assert len(kept._results) <= 500

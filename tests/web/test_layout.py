@@ -14,7 +14,7 @@ from tests.beds.browser import LAPTOP, PHONE, enter, visit
 from tests.beds.dashboard import Dashboard
 from tests.beds.geometry import troubles
 from web.charts.day import day_chart
-from web.charts.svg import Look
+from web.charts.svg import ChartStyle
 from web.data.day import DayView, PhaseSum
 
 HOST = "/hosts/web0000.example.org"
@@ -125,7 +125,7 @@ def quiet_day() -> str:
     end = start + timedelta(days=1)
     slots, ran = (Slot(start, end, 300.0, 0.0, 0.0),), (Phase("balance", start, end),)
     day = DayView("2026-06-01", "2026-05-31", None, start, end, "UTC", slots, ran, (PhaseSum("", 1, 1, 0, 0, 0, None, None),))
-    return day_chart("written", day, Look()).decode()
+    return day_chart("written", day, ChartStyle()).decode()
 
 
 def _cut(page: Page) -> list[str]:

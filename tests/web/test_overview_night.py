@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from btrkeep.catalogue import HostFacts, Tried
+from btrkeep.catalogue import HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
 from web.data.night_sum import Known, NightSum, nights_of, runs_of_backups, since
 from web.data.nights import boundaries, usual_window
@@ -27,8 +27,8 @@ def at(text: str) -> datetime:
     return datetime(2026, 11, int(day), int(hour), int(minute), tzinfo=BERLIN).astimezone(UTC)
 
 
-def tried(host: str, begin: str, end: str | None, outcome: str | None = "complete", **more: Any) -> Tried:
-    plain = Tried(host, 1, at(begin), at(end) if end else None, outcome, None, None, 1000, 1, "1", True)
+def tried(host: str, begin: str, end: str | None, outcome: str | None = "complete", **more: Any) -> HostRuns:
+    plain = HostRuns(host, 1, at(begin), at(end) if end else None, outcome, None, None, 1000, 1, "1", True)
     return plain._replace(**more)
 
 
@@ -37,7 +37,7 @@ def facts(last: datetime | None) -> HostFacts:
 
 
 def known(
-    hosts: Sequence[HostConfig], runs: Sequence[Tried], now: datetime = MORNING, alive: frozenset[int] = frozenset()
+    hosts: Sequence[HostConfig], runs: Sequence[HostRuns], now: datetime = MORNING, alive: frozenset[int] = frozenset()
 ) -> Known:
     """All hosts had their last complete backup two nights ago, unless a run says otherwise."""
     newest = {run.host: run.started for run in runs if run.outcome == "complete"}

@@ -14,15 +14,15 @@ from btrkeep.config import HostConfig, Window
 from btrkeep.config.model import Config, PoolSettings
 from btrkeep.config.published import publish
 from btrkeep.config.values import parse_window
-from btrkeep.decisions.findings import FACT, Finding, StoredVerdict, Verdict, as_text
+from btrkeep.decisions.findings import FACT, Finding, PoolVerdict, StoredVerdict, as_text
 from tests.web.made import BERLIN, DAY, EVENING, FILESYSTEM, HOUR, ME, MY_START, NOW, backup, client, run, write
 from web.access import Viewer
 from web.data.hosts import Query, host_list
 from web.data.numbers import text
 from web.data.overview import overview
-from web.kept import Kept
+from web.result_cache import ResultCache
 from web.settings import Settings
-from web.source import Source
+from web.source import RequestContext
 
 WINDOW = parse_window("22:00-06:00")
 MARKUP = "<script>alert(1)</script>\x1b[2J\u202e"
@@ -30,7 +30,7 @@ MARKUP = "<script>alert(1)</script>\x1b[2J\u202e"
 
 @pytest.fixture(autouse=True)
 def _morning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Source, "now", NOW)
+    monkeypatch.setattr(RequestContext, "now", NOW)
 
 
 def host(name: str, window: Window | None = WINDOW, **more: object) -> HostConfig:
@@ -160,10 +160,10 @@ def test_what_is_kept_for_one_is_not_shown_to_another(tmp_path: Path) -> None:
     runs = [run("mine1", EVENING), run("secret1", EVENING, "failed")]
     write(tmp_path, [host(name) for name in names], [backup("mine1", EVENING)], runs).close()
     sleep(0.1)  # what was written just now is not kept
-    kept, settings = Kept(), Settings("main", tmp_path, tmp_path, tmp_path)
+    kept, settings = ResultCache(), Settings("main", tmp_path, tmp_path, tmp_path)
     everything, mine = Viewer("olga", "operator"), Viewer("carol", "viewer", ("mine*",))
     for who, hosts in ((everything, 2), (mine, 1), (everything, 2)):
-        source = Source(settings, kept)
+        source = RequestContext(settings, kept)
         (night,) = overview(source, who).nights
         assert night.expected == hosts
         assert host_list(source, who, Query()).total == hosts
@@ -240,7 +240,7 @@ def test_alarms_that_stand_are_shown_with_what_to_do_and_others_are_not(tmp_path
 
 def numbers_of(state: Path) -> str:
     """What a monitor reads of it."""
-    source = Source(Settings("main", state, state, state), Kept())
+    source = RequestContext(Settings("main", state, state, state), ResultCache())
     try:
         return text(source)
     finally:
@@ -255,7 +255,7 @@ def test_what_is_wrong_with_the_pool_is_on_the_page_and_in_the_metrics(tmp_path:
     catalogue = write(tmp_path / "state", [host("web1")])
     page = client(tmp_path / "state")
     assert "The pool is not well" not in page.get("/").text
-    catalogue.set_fact(FACT, as_text(StoredVerdict(NOW - timedelta(minutes=4), Verdict((FULL,), ("missing-device",)))))
+    catalogue.set_fact(FACT, as_text(StoredVerdict(NOW - timedelta(minutes=4), PoolVerdict((FULL,), ("missing-device",)))))
     sleep(1.1)  # a page is kept for a second
     words = text_of(page.get("/").text)
     assert "error no transfer starts any more: &lt;b&gt;full `backupd expire` deletes what is due" in words
@@ -272,7 +272,7 @@ def test_what_is_wrong_with_the_pool_is_on_the_page_and_in_the_metrics(tmp_path:
 @pytest.mark.parametrize("looked", [None, NOW - timedelta(hours=2), NOW + timedelta(days=300)])
 def test_where_nobody_has_looked_for_alarms_lately_there_are_not_none(tmp_path: Path, looked: datetime | None) -> None:
     catalogue = write(tmp_path / "state", [host("web1")])
-    catalogue.set_fact(FACT, as_text(StoredVerdict(looked, Verdict())) if looked else None)
+    catalogue.set_fact(FACT, as_text(StoredVerdict(looked, PoolVerdict())) if looked else None)
     catalogue.close()
     words = text_of(client(tmp_path / "state").get("/").text)
     assert "Open alarms Not known: nobody has looked in the last hour." in words

@@ -23,7 +23,7 @@ from tests.beds.made_catalogue import made_catalogue
 from tests.beds.nights import Nights
 from web.charts import day as day_charts
 from web.charts import trend as trend_charts
-from web.charts.svg import DARK, WIDTHS, Look, look_of
+from web.charts.svg import DARK, WIDTHS, ChartStyle, look_of
 from web.data.balance import balances, one_balance, sums
 from web.data.day import day_view, parse_day
 from web.data.expiry import expiries
@@ -302,7 +302,7 @@ def test_a_day_that_is_none_is_refused() -> None:
 def test_a_chart_is_well_formed_in_each_width_and_look_and_needs_no_style(bed: Bed, name: str) -> None:
     found = trend(bed.catalogue, bed.filesystem, bed.now, 180)
     for width in WIDTHS:
-        data = trend_charts.trend_chart(name, found, BERLIN, Look(width, DARK))
+        data = trend_charts.trend_chart(name, found, BERLIN, ChartStyle(width, DARK))
         tree = ET.fromstring(data)
         assert tree.get("width") == str(width)
         assert b"style" not in data
@@ -318,12 +318,12 @@ def test_where_samples_are_missing_the_line_has_a_gap_and_the_day_says_so(bed: B
             one = sample(start + timedelta(days=day), filesystem="x", orphans=day)
             _keep(catalogue, one)
         found = trend(catalogue, "x", start + timedelta(days=13), 30)
-    drawn = ET.fromstring(trend_charts.trend_chart("unused", found, BERLIN, Look()))
+    drawn = ET.fromstring(trend_charts.trend_chart("unused", found, BERLIN, ChartStyle()))
     assert len(list(drawn.iter("{http://www.w3.org/2000/svg}path"))) == 2
     empty = day_view(bed.catalogue, bed.filesystem, BERLIN, bed.now, (bed.now - timedelta(days=3000)).date())
     assert not empty.has_samples
     assert "no samples" in day_charts.words("written", empty)
-    assert b"no samples" in day_charts.day_chart("written", empty, Look())
+    assert b"no samples" in day_charts.day_chart("written", empty, ChartStyle())
 
 
 def _keep(catalogue: Catalogue, one: Sample) -> None:
@@ -341,6 +341,6 @@ def test_of_what_waited_between_two_points_the_most_is_shown(tmp_path: Path) -> 
 
 
 def test_a_wish_for_a_chart_is_one_of_those_that_there_are() -> None:
-    assert look_of({"width": "999999999999", "look": "<svg>"}) == Look(WIDTHS[-1])
-    assert look_of({"width": "-3"}) == look_of({"width": "\u0663"}) == Look()
-    assert look_of({"width": "0", "look": "dark"}) == Look(WIDTHS[0], DARK)
+    assert look_of({"width": "999999999999", "look": "<svg>"}) == ChartStyle(WIDTHS[-1])
+    assert look_of({"width": "-3"}) == look_of({"width": "\u0663"}) == ChartStyle()
+    assert look_of({"width": "0", "look": "dark"}) == ChartStyle(WIDTHS[0], DARK)

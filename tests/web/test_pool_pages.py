@@ -17,7 +17,7 @@ from PIL import Image
 
 from tests.beds.made_catalogue import made_catalogue
 from tests.web.made import client
-from web.pages.asked import Answer, answers
+from web.pages.asked import ServiceAnswer, answers
 
 HOSTS = 40
 PAGES = (
@@ -225,7 +225,7 @@ def test_findings_are_told_the_worst_first_with_commands_as_text(bed: Bed) -> No
         known = answers()
     blind = [{"name": "clock", "why": "a service may not <ask>"}]
     said = {"filesystem": "x", "checks": ["mount-nossd", "state-<b>", "layers", "clock"], "findings": found, "not_looked_at": blind}
-    known._found["doctor"] = Answer(datetime.now(UTC), said)
+    known._found["doctor"] = ServiceAnswer(datetime.now(UTC), said)
     try:
         page = bed.operator.get("/doctor").text
     finally:

@@ -7,7 +7,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from btrkeep.config.model import HostConfig
-from btrkeep.serving.client import Refused
+from btrkeep.serving.protocol import RequestRefused
 from tests.web.made import NOW, backup, client, token, write
 
 JOB = "20261121T213345Z-dddfa746"
@@ -39,7 +39,7 @@ class Slow:
             return {"backup": which, "path": "/", "entry": entry, "entries": [], "total": 0}
         if verb == "preview":
             self.arguments = arguments
-            raise Refused("it takes longer than a person waits", f"the job {JOB} goes on", "busy")
+            raise RequestRefused("it takes longer than a person waits", f"the job {JOB} goes on", "busy")
         return {"job": JOB, "verb": "preview", "host": "web1", "arguments": self.arguments, **self.state}
 
 

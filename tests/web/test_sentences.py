@@ -9,9 +9,9 @@ from flask import Flask, g
 
 from backupd.alarms.events import FAILURE, HOST, Alarm
 from backupd.rsync.messages import Messages
-from backupd.run.verdict import Limits, judge
-from backupd.serve.jobs import FAILED, RUNNING, Job, as_it_is, job_object
-from web import telling
+from backupd.run.verdict import SuspectLimits, judge
+from backupd.serve.jobs import FAILED, RUNNING, ServeJob, as_it_is, job_object
+from web import redaction as telling
 from web.access import Viewer
 from web.sentences import WITHHELD, of_alarm, of_error, of_host_itself
 
@@ -21,7 +21,7 @@ NAMES = ("db1", "nothing-of-that-name")
 
 @pytest.mark.parametrize("exit_code", [-9, 1, 2, 5, 11, 12, 23, 30, 77, 125, 126, 127, 137, 255])
 def test_a_verdict_of_numbers_is_told(exit_code: int) -> None:
-    result = judge("/srv/data", exit_code, Messages(), {"files": 1000, "regular": 900}, None, Limits(0.5, 0.1), 1.0)
+    result = judge("/srv/data", exit_code, Messages(), {"files": 1000, "regular": 900}, None, SuspectLimits(0.5, 0.1), 1.0)
     assert result.reason
     assert of_error(result.reason, "lab", PATHS) == result.reason
 
@@ -31,7 +31,7 @@ def test_a_verdict_of_numbers_is_told(exit_code: int) -> None:
 )
 def test_a_backup_that_shrank_is_told(numbers: dict[str, int]) -> None:
     base = {"files": 100, "regular": 90, "bytes": 5_000_000}
-    result = judge("/srv", 0, Messages(), numbers, base, Limits(0.5, 0.1), 1.0)
+    result = judge("/srv", 0, Messages(), numbers, base, SuspectLimits(0.5, 0.1), 1.0)
     assert "less, the limit is 50%" in result.reason or "no file is left" in result.reason
     assert of_error(result.reason, "lab", PATHS) == result.reason
 
@@ -91,7 +91,7 @@ def test_silence_is_told() -> None:
 
 def test_what_the_root_service_says_of_a_job_is_told_and_what_its_command_said_is_withheld() -> None:
     asked, moment = datetime(2026, 11, 20, 22, 0, tzinfo=UTC), "2026-11-20T22:00:00+00:00"
-    job = Job("20261120T220000Z-00000000", "run", "lab", "carol", "2026-11-20T22:00:00Z", {})
+    job = ServeJob("20261120T220000Z-00000000", "run", "lab", "carol", "2026-11-20T22:00:00Z", {})
     ended = [as_it_is(one, asked + timedelta(hours=25)) for one in (job, replace(job, called=moment), replace(job, state=RUNNING))]
     said = [job_object(one) for one in ended]
     with Flask(__name__).app_context():

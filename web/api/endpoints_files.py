@@ -7,12 +7,12 @@ from flask import Response, abort, request
 from pydantic import Field
 
 from web import download as downloads
-from web.agent import agent
-from web.api.table import Asked, Bytes, Endpoint, Host, Name, Path, Which
+from web.api.table import ApiRequest, Bytes, Endpoint, Host, Name, Path, Which
 from web.data import files
 from web.data.files import Listing
 from web.data.files_compare import LIMIT, Compared, compare_at
-from web.data.files_history import History, history
+from web.data.files_history import HistoryPage, history
+from web.service_client import agent
 
 FILES = "files"
 _SORTS = Literal["name", "kind", "size", "mode", "owner", "time", "-name", "-kind", "-size", "-mode", "-owner", "-time"]
@@ -62,24 +62,24 @@ class DownloadAsked:
     form: Annotated[_FORMS, Field(description="A file as it is, or a file or folder as an archive.")] = "file"
 
 
-def browse(asked: Asked) -> Listing:
+def browse(asked: ApiRequest) -> Listing:
     """A folder."""
     one = asked.given
     return files.browse(agent(), one.host, one.backup, one.path, one.offset, one.limit, one.sort)
 
 
-def versions(asked: Asked) -> History:
+def versions(asked: ApiRequest) -> HistoryPage:
     """Over all backups."""
     return history(agent(), asked.given.host, asked.given.path, asked.given.content, asked.given.since)
 
 
-def compare(asked: Asked) -> Compared:
+def compare(asked: ApiRequest) -> Compared:
     """Two backups."""
     one = asked.given
     return compare_at(agent(), one.host, one.path, one.before, one.after, one.limit)
 
 
-def download(asked: Asked) -> Response:
+def download(asked: ApiRequest) -> Response:
     """A stream of any size."""
     one, who = asked.given, asked.viewer.name
     if one.form != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
@@ -95,7 +95,9 @@ _OF = "/hosts/<host>"
 
 ENDPOINTS = (
     Endpoint("GET", f"{_OF}/files", "browse", FILES, "A path of a backup", Listing, browse, BrowseAsked, agent=True),
-    Endpoint("GET", f"{_OF}/versions", "versions", FILES, "A path over all backups", History, versions, VersionsAsked, agent=True),
+    Endpoint(
+        "GET", f"{_OF}/versions", "versions", FILES, "A path over all backups", HistoryPage, versions, VersionsAsked, agent=True
+    ),
     Endpoint("GET", f"{_OF}/compare", "compare", FILES, "What differs", Compared, compare, CompareAsked, agent=True),
     Endpoint(
         "GET",

@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 from flask import abort
 from pydantic import Field
 
-from web.api.table import Asked, Endpoint, Host
+from web.api.table import ApiRequest, Endpoint, Host
 from web.data import hosts as of_hosts
 from web.data.host import BackupRow, HostPage, host_page
 from web.data.hosts import HostList, Query
 from web.data.overview import Overview
 from web.data.overview import overview as of_overview
-from web.data.running import Running
+from web.data.running import RunningNow
 from web.data.running import running as of_running
 
 HOSTS, STATE = "hosts", "state"
@@ -59,39 +59,39 @@ class Backups:
     retention: str
 
 
-def overview(asked: Asked) -> OverviewSaid:
+def overview(asked: ApiRequest) -> OverviewSaid:
     """The whole."""
     found = of_overview(asked.source, asked.viewer)
     sentence = found.nights[0].sentence if found.nights else None
     return OverviewSaid(**{one.name: getattr(found, one.name) for one in fields(Overview)}, sentence=sentence)
 
 
-def one_host(asked: Asked) -> HostPage:
+def one_host(asked: ApiRequest) -> HostPage:
     """Everything about one."""
     found = host_page(asked.source, asked.viewer, asked.given.host)
     return found or abort(404)
 
 
-def backups(asked: Asked) -> Backups:
+def backups(asked: ApiRequest) -> Backups:
     """Its backups."""
     found = one_host(asked)
     return Backups(asked.given.host, found.backups, found.kept, found.going, found.retention)
 
 
-def hosts(asked: Asked) -> HostList:
+def hosts(asked: ApiRequest) -> HostList:
     """A page of the list."""
     given = asked.given
     return of_hosts.host_list(asked.source, asked.viewer, Query(given.q, given.state, given.group, given.sort, given.page))
 
 
-def running(asked: Asked) -> Running:
+def running(asked: ApiRequest) -> RunningNow:
     """What goes on."""
     return of_running(asked.source, asked.viewer)
 
 
 ENDPOINTS = (
     Endpoint("GET", "/overview", "overview", STATE, "How it went and how it is, in short", OverviewSaid, overview),
-    Endpoint("GET", "/running", "running", STATE, "What runs now", Running, running),
+    Endpoint("GET", "/running", "running", STATE, "What runs now", RunningNow, running),
     Endpoint("GET", "/hosts", "hosts", HOSTS, "Hosts: searched, filtered, sorted, a page at a time", HostList, hosts, HostsAsked),
     Endpoint("GET", "/hosts/<host>", "host", HOSTS, "One host: state, settings, backups, runs", HostPage, one_host, OneHost),
     Endpoint("GET", "/hosts/<host>/backups", "backups", HOSTS, "A host's backups, and why each is kept", Backups, backups, OneHost),

@@ -10,14 +10,14 @@ from pydantic import Field
 
 from btrkeep.errors import UsageError
 from btrkeep.units import parse_time
-from web.agent import agent
-from web.api.table import Asked, Endpoint, Moment, Nothing
+from web.api.table import ApiRequest, Endpoint, Moment, Nothing
 from web.data import jobs as of_jobs
 from web.data import log
 from web.data.alarms import OpenAlarm, open_alarms
 from web.data.doctor import Examination, examination
 from web.data.jobs import JobRow, NightView
 from web.data.log import LogPage, LogRun
+from web.service_client import agent
 
 JOBS, STATE = "jobs", "state"
 _OUTCOMES = Literal["", "complete", "suspect", "failed", "partial", "skipped", "unfinished"]
@@ -25,7 +25,7 @@ Before = Annotated[int, Field(ge=1, le=2**53, description="Only runs with a lowe
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class JobNumber:
     """Which one."""
 
     number: Annotated[str, Field(pattern=r"^[0-9]{1,18}$", description="Its id.")]
@@ -76,7 +76,7 @@ class Alarms:
     alarms: tuple[OpenAlarm, ...]
 
 
-def jobs(asked: Asked) -> Jobs:
+def jobs(asked: ApiRequest) -> Jobs:
     """The list."""
     here, kind, days = asked.source, asked.given.kind, asked.given.days
     if asked.viewer.limited:
@@ -86,26 +86,26 @@ def jobs(asked: Asked) -> Jobs:
     return Jobs(here.cached(("jobs", of, days, kinds), lambda: of_jobs.jobs(here.catalogue, of, here.now, days, kinds)))
 
 
-def mine_of(asked: Asked) -> frozenset[str] | None:
+def mine_of(asked: ApiRequest) -> frozenset[str] | None:
     """Hosts that the viewer may see; None: all."""
     who = asked.viewer
     return frozenset(who.seen({*asked.source.site.hosts, *asked.source.catalogue.hosts()})) if who.limited else None
 
 
-def night(asked: Asked) -> NightView:
+def night(asked: ApiRequest) -> NightView:
     """One night."""
     found = of_jobs.night_view(asked.source.catalogue, int(asked.given.first_run), asked.source.now, asked.given.before)
     return found or abort(404)
 
 
-def runs(asked: Asked) -> LogPage:
+def runs(asked: ApiRequest) -> LogPage:
     """A page of them."""
     given, catalogue = asked.given, asked.source.catalogue
     wanted = log.wanted_runs(mine_of(asked), given.host or None, given.outcome or None, _moment(given.since), given.before)
     return log.log_page(catalogue, wanted, asked.source.now, given.limit)
 
 
-def one_run(asked: Asked) -> LogRun:
+def one_run(asked: ApiRequest) -> LogRun:
     """One of them."""
     found = asked.source.catalogue.one_run(int(asked.given.number))
     if found is None or not asked.viewer.may_see(found.host):
@@ -113,12 +113,12 @@ def one_run(asked: Asked) -> LogRun:
     return log.log_run(found, asked.source.now)
 
 
-def alarms(asked: Asked) -> Alarms:
+def alarms(asked: ApiRequest) -> Alarms:
     """What stands."""
     return Alarms(open_alarms(asked.source, asked.viewer))
 
 
-def doctor(asked: Asked) -> Examination:
+def doctor(asked: ApiRequest) -> Examination:
     """What the root service finds now."""
     return examination(agent().ask("doctor"), asked.source.now)
 
@@ -131,7 +131,7 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _get(
-    path: str, name: str, tag: str, summary: str, answer: type, act: Callable[[Asked], Any], takes: type = Nothing
+    path: str, name: str, tag: str, summary: str, answer: type, act: Callable[[ApiRequest], Any], takes: type = Nothing
 ) -> Endpoint:
     return Endpoint("GET", path, name, tag, summary, answer, act, takes, pool_wide=name in _POOL_WIDE, agent=name == "doctor")
 
@@ -142,7 +142,7 @@ ENDPOINTS = (
     _get("/alarms", "alarms", STATE, "What is wrong now, and what to do about it", Alarms, alarms),
     _get("/doctor", "doctor", STATE, "What is wrong with the pool, or slows it down", Examination, doctor),
     _get("/runs", "runs", JOBS, "Runs of hosts, newest first", LogPage, runs, RunsAsked),
-    _get("/runs/<number>", "run", JOBS, "One run, with what rsync said last", LogRun, one_run, Number),
+    _get("/runs/<number>", "run", JOBS, "One run, with what rsync said last", LogRun, one_run, JobNumber),
     _get("/jobs", "jobs", JOBS, "Nights, backups by hand, expiries, balances, scrubs", Jobs, jobs, JobsAsked),
     _get("/nights/<first_run>", "night", JOBS, "A night, and what did not go well in it", NightView, night, NightAsked),
 )

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from web.agent import agent
-from web.api.table import SHOWN, Asked, Endpoint, Host, Moment, Name
+from web.api.table import SHOWN, ApiRequest, Endpoint, Host, Moment, Name
+from web.service_client import agent
 
 KEEPING = "keeping"
 Why = Annotated[str, Field(max_length=500, pattern=SHOWN, description="The reason, which is kept with it.")]
@@ -78,18 +78,18 @@ class Accepted:
     why: str
 
 
-def hold(asked: Asked) -> Any:
+def hold(asked: ApiRequest) -> Any:
     """Keep it."""
     until = {} if asked.body.until is None else {"until": asked.body.until}
     return agent().ask("hold", host=asked.given.host, backup=asked.given.backup, why=asked.body.why, **until)
 
 
-def release(asked: Asked) -> Any:
+def release(asked: ApiRequest) -> Any:
     """Let the rules decide again."""
     return agent().ask("release", host=asked.given.host, backup=asked.given.backup)
 
 
-def accept(asked: Asked) -> Any:
+def accept(asked: ApiRequest) -> Any:
     """A suspect one is right."""
     return agent().ask("accept", host=asked.given.host, backup=asked.given.backup, why=asked.body.why)
 
@@ -97,7 +97,7 @@ def accept(asked: Asked) -> Any:
 _AT = "/hosts/<host>/backups/<backup>"
 
 
-def _post(name: str, summary: str, answer: type, act: Callable[[Asked], Any], body: type | None = None) -> Endpoint:
+def _post(name: str, summary: str, answer: type, act: Callable[[ApiRequest], Any], body: type | None = None) -> Endpoint:
     path = f"{_AT}/{name}"
     return Endpoint("POST", path, name, KEEPING, summary, answer, act, OfBackup, body, operator=True, agent=True)
 

@@ -8,7 +8,7 @@ from flask import abort
 from pydantic import Field
 
 from btrkeep.errors import OperatorError, UsageError
-from web.api.table import Asked, Endpoint, Nothing
+from web.api.table import ApiRequest, Endpoint, Nothing
 from web.data import balance, expiry
 from web.data import day as of_day
 from web.data import trend as of_trend
@@ -46,7 +46,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class BlockGroupNumber:
     """Which one."""
 
     number: Annotated[str, Field(pattern=r"^[0-9]{1,18}$", description="Its id.")]
@@ -75,14 +75,14 @@ class Expiries:
     expiries: tuple[ExpiryRun, ...]
 
 
-def filesystem_of(asked: Asked) -> str:
+def filesystem_of(asked: ApiRequest) -> str:
     """The pool's UUID. Raises OperatorError as long as nobody has published it."""
     if asked.source.site.filesystem is None:
         raise OperatorError("nothing is known of the pool yet", "the first `backupd sample` or `backupd run` will tell")
     return asked.source.site.filesystem
 
 
-def pool(asked: Asked) -> PoolNow:
+def pool(asked: ApiRequest) -> PoolNow:
     """Now."""
     found = pool_now(asked.source.catalogue, filesystem_of(asked))
     if found is None:
@@ -90,25 +90,25 @@ def pool(asked: Asked) -> PoolNow:
     return found
 
 
-def trend(asked: Asked) -> Trend:
+def trend(asked: ApiRequest) -> Trend:
     """Months. Kept under the key of the page, as what follows."""
     here, of, days = asked.source, filesystem_of(asked), asked.given.days
     return here.cached(("trend", of, days), lambda: of_trend.trend(here.catalogue, of, here.now, days))
 
 
-def forecast(asked: Asked) -> Forecast:
+def forecast(asked: ApiRequest) -> Forecast:
     """The future."""
     here, of = asked.source, filesystem_of(asked)
     return Forecast(*here.cached(("outlooks", of), lambda: of_trend.outlooks(here.catalogue, of, here.now)))
 
 
-def scores(asked: Asked) -> Scores:
+def scores(asked: ApiRequest) -> Scores:
     """Free space."""
     here, of, days = asked.source, filesystem_of(asked), asked.given.days
     return here.cached(("scores", of, days), lambda: of_scores(here.catalogue, of, here.now, days))
 
 
-def day(asked: Asked) -> DayView:
+def day(asked: ApiRequest) -> DayView:
     """One day."""
     try:
         which = of_day.parse_day(asked.given.date)
@@ -118,31 +118,31 @@ def day(asked: Asked) -> DayView:
     return here.cached(("day", of, which), lambda: of_day.day_view(here.catalogue, of, here.site.zone, here.now, which))
 
 
-def balances(asked: Asked) -> Balances:
+def balances(asked: ApiRequest) -> Balances:
     """The list."""
     found = balance.balances(asked.source.catalogue, filesystem_of(asked), asked.source.now, asked.given.limit)
     return Balances(found, balance.sums(found))
 
 
-def one_balance(asked: Asked) -> OneBalance:
+def one_balance(asked: ApiRequest) -> OneBalance:
     """One with its steps."""
     found = balance.one_balance(asked.source.catalogue, filesystem_of(asked), int(asked.given.number), asked.source.now)
     return found or abort(404)
 
 
-def expiries(asked: Asked) -> Expiries:
+def expiries(asked: ApiRequest) -> Expiries:
     """The list."""
     return Expiries(expiry.expiries(asked.source.catalogue, asked.source.now, asked.given.limit))
 
 
-def one_expiry(asked: Asked) -> ExpiryRun:
+def one_expiry(asked: ApiRequest) -> ExpiryRun:
     """One."""
     found = expiry.one_expiry(asked.source.catalogue, int(asked.given.number), asked.source.now)
     return found or abort(404)
 
 
 def _get(
-    path: str, name: str, tag: str, summary: str, answer: type, act: Callable[[Asked], Any], takes: type = Nothing
+    path: str, name: str, tag: str, summary: str, answer: type, act: Callable[[ApiRequest], Any], takes: type = Nothing
 ) -> Endpoint:
     return Endpoint("GET", path, name, tag, summary, answer, act, takes, pool_wide=True)
 
@@ -154,7 +154,7 @@ ENDPOINTS = (
     _get("/pool/day", "poolDay", POOL, "A day's throughput and its phases", DayView, day, Day),
     _get("/pool/scores", "poolScores", POOL, "How fragmented free space is and was", Scores, scores, Days),
     _get("/balances", "balances", JOBS, "Runs of balance", Balances, balances, Limit),
-    _get("/balances/<number>", "balance", JOBS, "A run of balance and its steps", OneBalance, one_balance, Number),
+    _get("/balances/<number>", "balance", JOBS, "A run of balance and its steps", OneBalance, one_balance, BlockGroupNumber),
     _get("/expiries", "expiries", JOBS, "Runs of expiry", Expiries, expiries, Limit),
-    _get("/expiries/<number>", "expiry", JOBS, "A run of expiry", ExpiryRun, one_expiry, Number),
+    _get("/expiries/<number>", "expiry", JOBS, "A run of expiry", ExpiryRun, one_expiry, BlockGroupNumber),
 )

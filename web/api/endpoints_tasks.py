@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 from flask import abort
 from pydantic import Field
 
-from web.access import see_folder
-from web.agent import agent
-from web.api.table import Asked, Endpoint, Host, Which
+from web.access import require_folder_right
+from web.api.table import ApiRequest, Endpoint, Host, Which
 from web.data import restore as of_restore
-from web.data.restore import Preview, Wish
+from web.data.restore import PreviewPage, RestoreForm
+from web.service_client import agent
 
 TASKS = "tasks"
 _MOST = 1000
@@ -40,7 +40,7 @@ class RestoreAsked:
 class PreviewSaid:
     """What a restore would do. `preview` is null where it takes long to find out: `job` is the id of the task that goes on."""
 
-    preview: Preview | None
+    preview: PreviewPage | None
     job: str | None
 
 
@@ -99,36 +99,36 @@ class Tasks:
     tasks: tuple[Task, ...]
 
 
-def run(asked: Asked) -> Any:
+def run(asked: ApiRequest) -> Any:
     """A backup, due or not."""
     return agent().ask("run", host=asked.given.host)
 
 
-def restore(asked: Asked) -> Any:
+def restore(asked: ApiRequest) -> Any:
     """Files, to the host that they are of."""
     return agent().ask("restore", **_wish(asked).arguments())
 
 
-def preview(asked: Asked) -> PreviewSaid:
+def preview(asked: ApiRequest) -> PreviewSaid:
     """What that would do."""
     found = of_restore.preview(agent(), _wish(asked))
     return PreviewSaid(None, found) if isinstance(found, str) else PreviewSaid(found, None)
 
 
-def _wish(asked: Asked) -> Wish:
+def _wish(asked: ApiRequest) -> RestoreForm:
     body = asked.body
-    see_folder(body.folder)
-    return Wish(asked.given.host, body.backup, body.paths, body.folder, body.overwrite)
+    require_folder_right(body.folder)
+    return RestoreForm(asked.given.host, body.backup, body.paths, body.folder, body.overwrite)
 
 
-def tasks(asked: Asked) -> Tasks:
+def tasks(asked: ApiRequest) -> Tasks:
     """Those of hosts that the viewer may see."""
     found = agent().ask("jobs", limit=_MOST if asked.viewer.limited else asked.given.limit)
     mine = [one for one in found if asked.viewer.may_see(one["host"])][: asked.given.limit]
     return Tasks(tuple(Task(**_known(Task, one)) for one in mine))
 
 
-def task(asked: Asked) -> TaskSaid:
+def task(asked: ApiRequest) -> TaskSaid:
     """One of these."""
     found = agent().ask("job", job=asked.given.task, lines=asked.given.lines)
     if not asked.viewer.may_see(found["host"]):

@@ -6,7 +6,8 @@ from flask import Response
 from werkzeug.exceptions import HTTPException
 
 from btrkeep.errors import ConfigError, LockHeld, OperatorError, PoolUnusable, UsageError
-from btrkeep.serving.client import Absent, Refused
+from btrkeep.serving.client import Absent
+from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
 from web.api.values import dumped
 
@@ -43,7 +44,7 @@ class Error:
 
 def of_operator(error: OperatorError) -> Response:
     """An error that somebody can act on."""
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRefused):
         status = _OF_KIND.get(error.kind, 502)
     else:
         status = next(number for kind, number in _OF_ERROR if isinstance(error, kind))

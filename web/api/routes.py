@@ -6,11 +6,11 @@ from flask import Blueprint, Response, abort, request
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from btrkeep.errors import OperatorError
-from web import telling
+from web import redaction as telling
 from web.access import see, viewer
 from web.api import errors
 from web.api.parameters import LONGEST_BODY, of_body, of_query
-from web.api.table import Asked, Endpoint
+from web.api.table import ApiRequest, Endpoint
 from web.api.values import dumped
 from web.source import source
 
@@ -38,7 +38,7 @@ def _answered(endpoint: Endpoint, in_path: dict[str, str]) -> Response:
         see(in_path["host"])
     body = of_body(endpoint.body, _read_body(), request.mimetype) if endpoint.body else None
     given = of_query(endpoint.takes, request.query_string, in_path)
-    found = endpoint.act(Asked(source(), who, given, body))
+    found = endpoint.act(ApiRequest(source(), who, given, body))
     return found if isinstance(found, Response) else Response(dumped(found), content_type="application/json")
 
 

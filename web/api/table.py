@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from web.access import Viewer
-from web.source import Source
+from web.source import RequestContext
 
 Path = Annotated[
     bytes,
@@ -38,10 +38,10 @@ class Nothing:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ApiRequest:
     """A request whose parameters, role and host have been looked at. `given` is of the endpoint's `takes`, `body` of its `body`."""
 
-    source: Source
+    source: RequestContext
     viewer: Viewer
     given: Any
     body: Any = None
@@ -68,7 +68,7 @@ class Endpoint:
     tag: str
     summary: str
     answer: Any
-    act: Callable[[Asked], Any]
+    act: Callable[[ApiRequest], Any]
     takes: type = Nothing
     body: type | None = None
     operator: bool = False

@@ -23,7 +23,7 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class LoginSession:
     """One browser that is logged in. `key` is the digest of what its cookie holds."""
 
     key: bytes

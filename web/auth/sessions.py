@@ -12,7 +12,7 @@ from flask import Flask, abort, current_app, g, request, session
 from flask.sessions import SecureCookieSessionInterface
 
 from web.access import ROLES, Role, Viewer
-from web.auth.model import Session, User
+from web.auth.model import LoginSession, User
 from web.auth.store import Store
 from web.settings import Settings
 
@@ -79,7 +79,7 @@ def _load_session(key: bytes) -> None:
         store().touch_session(key, now)
 
 
-def _is_over(one: Session, settings: Settings, now: datetime) -> bool:
+def _is_over(one: LoginSession, settings: Settings, now: datetime) -> bool:
     return (now - one.seen).total_seconds() > settings.idle or (now - one.created).total_seconds() > settings.longest
 
 
@@ -98,7 +98,7 @@ def begin(user: User) -> None:
     store().drop_old_sessions(now - timedelta(seconds=settings.longest), now - timedelta(seconds=settings.idle))
     end()
     word = secrets.token_urlsafe(32)
-    if not store().add_session(Session(digest(word), user.name, now, now, address(), _browser()), user.hash):
+    if not store().add_session(LoginSession(digest(word), user.name, now, now, address(), _browser()), user.hash):
         abort(401)
     session[_ID] = word
     g.viewer, g.session_key = Viewer(user.name, _role(user.role), user.hosts), digest(word)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.errors import OperatorError
-from web.auth.model import Session, Token, User
+from web.auth.model import LoginSession, Token, User
 
 FILE = "users.sqlite"
 VERSION = 1
@@ -147,7 +147,7 @@ class Store:
 
     # --- sessions
 
-    def add_session(self, one: Session, text: str) -> bool:
+    def add_session(self, one: LoginSession, text: str) -> bool:
         """Somebody logged in with the password that `text` was made of; False when it is another one by now, or the user is gone.
 
         Of many sessions of his those that were not used for longest end.
@@ -161,7 +161,7 @@ class Store:
             connection.execute(f"DELETE FROM session WHERE user = ? AND key NOT IN ({kept})", words)
         return added
 
-    def session(self, key: bytes) -> tuple[Session, User] | None:
+    def session(self, key: bytes) -> tuple[LoginSession, User] | None:
         """A session and whose it is, however old it is."""
         wanted = "session.key, session.user, session.created, session.seen, address, browser"
         with self.reading() as connection:
@@ -172,7 +172,7 @@ class Store:
             ).fetchone()
         return (_session(row[:6]), _user(row[6:])) if row else None
 
-    def sessions(self, user: str) -> list[Session]:
+    def sessions(self, user: str) -> list[LoginSession]:
         """Those of one user, the one seen last first."""
         with self.reading() as connection:
             rows = connection.execute("SELECT * FROM session WHERE user = ? ORDER BY seen DESC", (user,)).fetchall()
@@ -282,9 +282,9 @@ def _user(row: tuple[Any, ...]) -> User:
     return User(name, role, _hosts(hosts), text, _moment(created), _moment(changed))
 
 
-def _session(row: tuple[Any, ...]) -> Session:
+def _session(row: tuple[Any, ...]) -> LoginSession:
     key, user, created, seen, address, browser = row
-    return Session(key, user, _moment(created), _moment(seen), address, browser)
+    return LoginSession(key, user, _moment(created), _moment(seen), address, browser)
 
 
 def _token(row: tuple[Any, ...]) -> Token:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from web.charts.frame import Scale
-from web.charts.svg import FONT, Look, Sheet, width_of
+from web.charts.frame import AxisScale
+from web.charts.svg import FONT, ChartStyle, Sheet, width_of
 
 _HEIGHT, _TOP, _BOTTOM, _RIGHT = 190, 14, 24, 6
 _WIDEST = 90
@@ -21,7 +21,7 @@ class Bar:
     strong: bool = False
 
 
-def bar_chart(title: str, bars: Sequence[Bar], scale: Scale, look: Look, colour: str = "blue") -> bytes:
+def bar_chart(title: str, bars: Sequence[Bar], scale: AxisScale, look: ChartStyle, colour: str = "blue") -> bytes:
     """The bars as SVG. Where not all labels have room, each second or third one is there."""
     left = max(width_of(scale.words(mark)) for mark in scale.marks()) + 8
     right = min(look.width, round(left) + _RIGHT + _WIDEST * max(len(bars), 2)) - _RIGHT

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 from btrkeep.decisions.day_phases import kinds_of, unknown_spans
 from btrkeep.units import format_size
 from web.charts.frame import Frame, frame, hours, size_scale
-from web.charts.svg import FONT, Look, Sheet, width_of
+from web.charts.svg import FONT, ChartStyle, Sheet, width_of
 from web.data.day import DayView
 
 NAMES = ("written", "read")
@@ -16,7 +16,7 @@ _LANE = 18
 _HEIGHT = 190
 
 
-def day_chart(name: str, day: DayView, look: Look) -> bytes:
+def day_chart(name: str, day: DayView, look: ChartStyle) -> bytes:
     """What was written, with the jobs above; or what was read."""
     kinds = kinds_of(day.phases) if name == NAMES[0] else []
     above = len(kinds) * _LANE + (6 if kinds else 0)

@@ -16,7 +16,7 @@ Words = Callable[[float], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class AxisScale:
     """Values from zero to `top`, with a line at each multiple of `step`. `words` says what stands beside it."""
 
     top: float
@@ -28,19 +28,19 @@ class Scale:
         return [self.step * number for number in range(int(self.top / self.step + 1e-9) + 1)]
 
 
-def size_scale(most: float, suffix: str = "") -> Scale:
+def size_scale(most: float, suffix: str = "") -> AxisScale:
     """Of bytes: round in a binary unit."""
     top = max(most, 1) * 1.08
     power = 1024 ** min(int(math.log(max(top, 1), 1024)), 5)
     step = _nice(top / power / 4) * power
-    return Scale(top, max(step, 1), lambda value: plain_size(value) + suffix if value else "0")
+    return AxisScale(top, max(step, 1), lambda value: plain_size(value) + suffix if value else "0")
 
 
-def number_scale(most: float) -> Scale:
+def number_scale(most: float) -> AxisScale:
     """Of things that are counted."""
     top = max(most, 1) * 1.12
     step = max(_nice(top / 4), 1)
-    return Scale(top, step, lambda value: f"{value:,.0f}")
+    return AxisScale(top, step, lambda value: f"{value:,.0f}")
 
 
 def _nice(rough: float) -> float:
@@ -64,7 +64,7 @@ class Frame:
     bottom: float
     start: datetime
     end: datetime
-    scale: Scale
+    scale: AxisScale
 
     def x(self, moment: datetime) -> float:
         """Where a moment is; what is outside is at the edge."""
@@ -76,7 +76,7 @@ class Frame:
         return self.bottom - min(max(value / self.scale.top, 0.0), 1.0) * (self.bottom - self.top)
 
 
-def frame(sheet: Sheet, start: datetime, end: datetime, scale: Scale, above: float = 0, beside: float = 0) -> Frame:
+def frame(sheet: Sheet, start: datetime, end: datetime, scale: AxisScale, above: float = 0, beside: float = 0) -> Frame:
     """As large as the sheet lets it be, with lines and their values drawn; `above` is free, and `beside` at least on its left."""
     left = max(beside, *(width_of(scale.words(mark)) for mark in scale.marks())) + 8
     found = Frame(left, _TOP + above, sheet.look.width - _RIGHT, sheet.height - _BOTTOM, start, end, scale)

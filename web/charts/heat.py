@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import orjson
 
-from heatmap.colourings import CHOICES, Key
+from heatmap.colourings import CHOICES, ColourKey
 from heatmap.grid import OVERVIEW_GRANULARITY, Grid, choose
 from heatmap.overview import Drawn, overview
 from heatmap.picture import image_of
@@ -19,7 +19,7 @@ from heatmap.pixelmap import pixel_map
 from heatmap.recorded import load
 from heatmap.scale import common_scale
 from heatmap.state import State
-from web.data.heat import Gallery, Recorded, Shelf, Wish
+from web.data.heat import DrawingRequest, Gallery, Recorded, Shelf
 
 _LEVEL = 4
 _PICTURES = 48 << 20
@@ -28,7 +28,7 @@ _STATES = 64 << 20
 _T = TypeVar("_T")
 
 
-class Kept(Generic[_T]):
+class PictureCache(Generic[_T]):
     """What was made last, by key, so many bytes of it at the most. One thing is made at a time: each takes a whole processor."""
 
     def __init__(self, most: int, size: Callable[[_T], int]) -> None:
@@ -57,48 +57,48 @@ class Painter:
 
     def __init__(self, folder: Path) -> None:
         self.shelf = Shelf(folder)
-        self._states: Kept[State] = Kept(_STATES, _bytes_of)
-        self._pictures: Kept[bytes] = Kept(_PICTURES, len)
+        self._states: PictureCache[State] = PictureCache(_STATES, _bytes_of)
+        self._pictures: PictureCache[bytes] = PictureCache(_PICTURES, len)
 
     def state(self, one: Recorded) -> State:
         """The state itself."""
         return self._states.get((one.name, one.stamp), lambda: load(self.shelf.folder / one.name))
 
-    def png(self, gallery: Gallery, one: Recorded, wish: Wish) -> bytes:
+    def png(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> bytes:
         """The picture. Raises OperatorError also where it cannot be coloured so: a state may have no scores."""
         return self._pictures.get((*self._key(gallery, one, wish), "png"), lambda: _png(self._drawn(gallery, one, wish)))
 
-    def map(self, gallery: Gallery, one: Recorded, wish: Wish) -> bytes:
+    def map(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> bytes:
         """What is where in it, as JSON, compressed with gzip; heatmap/pixelmap.py says how to read it."""
         return self._pictures.get((*self._key(gallery, one, wish), "map"), lambda: self._map(gallery, one, wish))
 
-    def key(self, one: Recorded, wish: Wish) -> Key:
+    def key(self, one: Recorded, wish: DrawingRequest) -> ColourKey:
         """What its colours mean. Raises OperatorError."""
         return CHOICES[wish.colour].key(self.state(one))
 
-    def grid(self, gallery: Gallery, one: Recorded, wish: Wish) -> Grid:
+    def grid(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Grid:
         """How its bytes become pixels."""
         total = int(self._scaled(gallery, one, wish).total_bytes.sum())
         return choose(None, wish.size, wish.curve, total, OVERVIEW_GRANULARITY)
 
-    def _key(self, gallery: Gallery, one: Recorded, wish: Wish) -> tuple[Hashable, ...]:
+    def _key(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> tuple[Hashable, ...]:
         scale = hash(tuple(other.stamp for other in gallery.recorded)) if wish.steady else 0
         return one.name, one.stamp, wish, scale
 
-    def _drawn(self, gallery: Gallery, one: Recorded, wish: Wish) -> Drawn:
+    def _drawn(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Drawn:
         state, choice = self._scaled(gallery, one, wish), CHOICES[wish.colour]
         return overview(
             state, sort=wish.sort, size=wish.size, curve=wish.curve, colouring=choice.paint, min_brightness=choice.min_brightness
         )
 
-    def _scaled(self, gallery: Gallery, one: Recorded, wish: Wish) -> State:
+    def _scaled(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> State:
         state = self.state(one)
         if not wish.steady or not (moments := self.shelf.moments(gallery)):
             return state
         scale = common_scale(moments)
         return replace(state, devid=scale.devid, total_bytes=scale.total_bytes)
 
-    def _map(self, gallery: Gallery, one: Recorded, wish: Wish) -> bytes:
+    def _map(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> bytes:
         found = pixel_map(self.state(one), self._drawn(gallery, one, wish))
         return gzip.compress(orjson.dumps(found), 1, mtime=0)
 

@@ -8,7 +8,7 @@ from statistics import median
 from zoneinfo import ZoneInfo
 
 from btrkeep.units import counted, format_duration, format_size
-from web.charts.plot import Frame, bars, frame, line, size_steps, size_words, time_steps, time_words
+from web.charts.plot import PlotArea, bars, frame, line, size_steps, size_words, time_steps, time_words
 from web.data.host import BackupRow
 from web.data.log import LogRun
 
@@ -26,18 +26,18 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
+class HostChart:
     """`alt` tells in words what can be seen. `lines` are paths; `bars`: a path for each kind of bar."""
 
     title: str
     alt: str
-    frame: Frame
+    frame: PlotArea
     lines: tuple[str, ...] = ()
     dots: tuple[Dot, ...] = ()
     bars: tuple[tuple[str, str], ...] = ()
 
 
-def size_chart(backups: Sequence[BackupRow], zone: ZoneInfo) -> Chart | None:
+def size_chart(backups: Sequence[BackupRow], zone: ZoneInfo) -> HostChart | None:
     """The sizes of the backups that there are; None with fewer than two."""
     known = sorted((one for one in backups if one.name and one.size is not None), key=lambda one: one.started)
     if len(known) <= 1:
@@ -59,7 +59,7 @@ def size_chart(backups: Sequence[BackupRow], zone: ZoneInfo) -> Chart | None:
         f"{format_size(sizes[0])} at first, {format_size(sizes[-1])} now, {format_size(min(sizes))} at least, "
         f"{format_size(max(sizes))} at most."
     )
-    return Chart("Size of each backup", alt, where, (line(good),), dots)
+    return HostChart("Size of each backup", alt, where, (line(good),), dots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +76,17 @@ _DURATION = _Scale("Duration of each run", time_steps, time_words, format_durati
 _NEW = _Scale("New data of each run", size_steps, size_words, lambda value: format_size(round(value)))
 
 
-def duration_chart(runs: Sequence[LogRun], zone: ZoneInfo) -> Chart | None:
+def duration_chart(runs: Sequence[LogRun], zone: ZoneInfo) -> HostChart | None:
     """How long the runs took, the oldest first; None with fewer than two."""
     return _run_chart([(run, run.seconds) for run in runs if run.seconds is not None], zone, _DURATION)
 
 
-def new_chart(runs: Sequence[LogRun], zone: ZoneInfo) -> Chart | None:
+def new_chart(runs: Sequence[LogRun], zone: ZoneInfo) -> HostChart | None:
     """How much new data the runs brought; None with fewer than two."""
     return _run_chart([(run, float(run.literal_bytes)) for run in runs if run.literal_bytes is not None], zone, _NEW)
 
 
-def _run_chart(found: Sequence[tuple[LogRun, float]], zone: ZoneInfo, scale: _Scale) -> Chart | None:
+def _run_chart(found: Sequence[tuple[LogRun, float]], zone: ZoneInfo, scale: _Scale) -> HostChart | None:
     if len(found) <= 1:
         return None
     values = [value for _, value in found]
@@ -109,7 +109,7 @@ def _run_chart(found: Sequence[tuple[LogRun, float]], zone: ZoneInfo, scale: _Sc
         f"{scale.exact(median(values))} usually, {scale.exact(min(values))} at least, {scale.exact(max(values))} at most, "
         f"{scale.exact(values[-1])} the last time."
     )
-    return Chart(scale.title, alt, where, bars=paths)
+    return HostChart(scale.title, alt, where, bars=paths)
 
 
 def _day(moment: datetime, zone: ZoneInfo) -> str:

@@ -32,7 +32,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class PlotArea:
     """Where a chart is: from moments and values to places in the picture."""
 
     first: datetime
@@ -69,7 +69,7 @@ class Frame:
 
 def frame(
     moments: Sequence[datetime], most: float, zone: ZoneInfo, steps: Callable[[float], float], words: Callable[[float], str]
-) -> Frame:
+) -> PlotArea:
     """A frame for these moments, at least one, oldest first, and values from zero to `most`.
 
     `steps` gives a round distance for a raw one, `words` says a value.
@@ -77,8 +77,8 @@ def frame(
     first, last = moments[0].astimezone(zone), moments[-1].astimezone(zone)
     step = steps(max(most, 1e-9) / _TICKS)
     count = max(1, ceil(most / step - 1e-9))
-    bare = Frame(moments[0], moments[-1], step * count, (), ())
-    return Frame(
+    bare = PlotArea(moments[0], moments[-1], step * count, (), ())
+    return PlotArea(
         moments[0],
         moments[-1],
         step * count,
@@ -87,7 +87,7 @@ def frame(
     )
 
 
-def _dates(bare: Frame, first: datetime, last: datetime) -> tuple[Tick, ...]:
+def _dates(bare: PlotArea, first: datetime, last: datetime) -> tuple[Tick, ...]:
     found = date_ticks(first, last) or [(first, f"{first:%-d %b}")]
     return tuple(Tick(bare.x(moment), text) for moment, text in found[:: -(-len(found) // _DATES)])
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
 from btrkeep.units import format_share, format_size
-from web.charts.plot import Frame, frame, line, size_steps, size_words
+from web.charts.plot import PlotArea, frame, line, size_steps, size_words
 from web.data.trend import TrendPoint
 
 
@@ -14,7 +14,7 @@ class PoolChart:
     """Paths of the areas of what is used and allocated, and the height at which the devices end."""
 
     alt: str
-    frame: Frame
+    frame: PlotArea
     used: str
     allocated: str
     size: float
@@ -37,5 +37,5 @@ def pool_chart(points: Sequence[TrendPoint], zone: ZoneInfo) -> PoolChart | None
     return PoolChart(alt, where, used, allocated, where.y(last.size))
 
 
-def _area(where: Frame, places: Sequence[tuple[float, float]]) -> str:
+def _area(where: PlotArea, places: Sequence[tuple[float, float]]) -> str:
     return f"{line(places)}L{places[-1][0]:g} {where.base:g}L{places[0][0]:g} {where.base:g}z"

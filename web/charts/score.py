@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from btrkeep.units import counted, format_size
 from web.charts.bars import Bar, bar_chart
 from web.charts.frame import number_scale, plain_size, size_scale
-from web.charts.svg import Look
+from web.charts.svg import ChartStyle
 from web.data.groups import Distribution, ScoreClass
 from web.data.score import SizeClass
 
@@ -21,7 +21,7 @@ def score_words(found: Distribution) -> str:
     return f"data block groups by their score: {', '.join(parts) or 'none'}"
 
 
-def score_chart(found: Distribution, look: Look) -> bytes:
+def score_chart(found: Distribution, look: ChartStyle) -> bytes:
     """Block groups by their score; those that are bad in another colour."""
     bars = [
         Bar(f"{one.least:g}+" if one.most is None else f"{one.least:g}-{one.most:g}", one.block_groups, one.most is None)
@@ -38,7 +38,7 @@ def size_words(sizes: Sequence[SizeClass]) -> str:
     return f"{format_size(whole)} are free in {counted(count, 'extent')}; {format_size(large)} of it in extents of 16 MiB and more"
 
 
-def size_chart(sizes: Sequence[SizeClass], look: Look) -> bytes:
+def size_chart(sizes: Sequence[SizeClass], look: ChartStyle) -> bytes:
     """Bytes that are free, by the size of the free extents."""
     bars = [Bar(plain_size(one.least), one.bytes) for one in sizes]
     return bar_chart(size_words(sizes), bars, size_scale(max((one.bytes for one in sizes), default=0)), look, "green")

@@ -8,7 +8,7 @@ Of a complete backup that is not kept any more the cell is paler.
 from collections.abc import Sequence
 from functools import cache
 
-from web.data.nights import KEPT, Night
+from web.data.nights import KEPT, HostNight
 
 STEP, WIDE = 5, 4
 _SHAPES: dict[str, tuple[tuple[float, float], ...]] = {  # (top, height) of the pieces
@@ -25,7 +25,7 @@ _SHAPES: dict[str, tuple[tuple[float, float], ...]] = {  # (top, height) of the 
 }
 
 
-def strip_paths(nights: Sequence[Night]) -> tuple[tuple[str, str], ...]:
+def strip_paths(nights: Sequence[HostNight]) -> tuple[tuple[str, str], ...]:
     """A path for each kind of cell that there is."""
     found: dict[str, list[str]] = {}
     for place, night in enumerate(nights):
@@ -44,6 +44,6 @@ def shape(kind: str) -> str:
     return _cell(kind, 0)
 
 
-def width(nights: Sequence[Night]) -> int:
+def width(nights: Sequence[HostNight]) -> int:
     """Of the whole strip, in its own units."""
     return max(len(nights) * STEP - (STEP - WIDE), 1)

@@ -44,7 +44,7 @@ PALETTES: Mapping[str, Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ChartStyle:
     """For whom a chart is drawn: pixels, and on which ground."""
 
     width: int = _USUAL
@@ -55,11 +55,11 @@ class Look:
         return PALETTES[self.ground][name]
 
 
-def look_of(words: Mapping[str, str]) -> Look:
+def look_of(words: Mapping[str, str]) -> ChartStyle:
     """What a query asks for: `look` and `width`, of those that there are."""
     width = words.get("width", "")
     wanted = int(width[:5]) if width.isascii() and width.isdigit() else _USUAL
-    return Look(min(WIDTHS, key=lambda one: abs(one - wanted)), DARK if words.get("look") == DARK else LIGHT)
+    return ChartStyle(min(WIDTHS, key=lambda one: abs(one - wanted)), DARK if words.get("look") == DARK else LIGHT)
 
 
 def width_of(words: str) -> float:
@@ -70,7 +70,7 @@ def width_of(words: str) -> float:
 class Sheet:
     """Takes shapes, and gives a document."""
 
-    def __init__(self, look: Look, height: int) -> None:
+    def __init__(self, look: ChartStyle, height: int) -> None:
         self.look, self.height = look, height
         self._parts: list[str] = []
 

@@ -6,8 +6,8 @@ from datetime import datetime
 from itertools import groupby, pairwise
 from zoneinfo import ZoneInfo
 
-from web.charts.frame import Frame, Scale, begin_of, dates, frame
-from web.charts.svg import FONT, Look, Sheet, width_of
+from web.charts.frame import AxisScale, Frame, begin_of, dates, frame
+from web.charts.svg import FONT, ChartStyle, Sheet, width_of
 
 _GAP = 3.0
 """So many times the usual distance between two points is a gap."""
@@ -28,7 +28,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
+class TimesChart:
     """What is drawn: `title` is for who cannot see it."""
 
     title: str
@@ -36,12 +36,12 @@ class Chart:
     start: datetime
     end: datetime
     zone: ZoneInfo
-    scale: Scale
+    scale: AxisScale
     series: Sequence[Series]
     height: int = _HEIGHT
 
 
-def draw(chart: Chart, look: Look) -> bytes:
+def draw(chart: TimesChart, look: ChartStyle) -> bytes:
     """The chart as SVG."""
     sheet = Sheet(look, chart.height)
     rows = _legend(sheet, chart.series) if len(chart.series) > 1 else 0

@@ -5,14 +5,14 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.units import format_size
 from web.charts.frame import number_scale, size_scale
-from web.charts.svg import Look
-from web.charts.times import AREA, DASHED, LINE, Chart, Series, draw
+from web.charts.svg import ChartStyle
+from web.charts.times import AREA, DASHED, LINE, Series, TimesChart, draw
 from web.data.trend import Trend, TrendPoint
 
 NAMES = ("allocated", "unused", "score", "orphans")
 
 
-def trend_chart(name: str, trend: Trend, zone: ZoneInfo, look: Look) -> bytes:
+def trend_chart(name: str, trend: Trend, zone: ZoneInfo, look: ChartStyle) -> bytes:
     """The chart of that name, as SVG."""
     return draw({"allocated": _allocated, "unused": _unused, "score": _score, "orphans": _orphans}[name](trend, zone), look)
 
@@ -48,7 +48,7 @@ def has(name: str, trend: Trend) -> bool:
     return bool(trend.points)
 
 
-def _allocated(trend: Trend, zone: ZoneInfo) -> Chart:
+def _allocated(trend: Trend, zone: ZoneInfo) -> TimesChart:
     points = trend.points
     used = [point.used for point in points]
     series = (
@@ -59,28 +59,28 @@ def _allocated(trend: Trend, zone: ZoneInfo) -> Chart:
     return _chart(trend, zone, words("allocated", trend), max((point.size for point in points), default=0), series)
 
 
-def _unused(trend: Trend, zone: ZoneInfo) -> Chart:
+def _unused(trend: Trend, zone: ZoneInfo) -> TimesChart:
     values = [point.unused for point in trend.points]
     return _chart(trend, zone, words("unused", trend), max(values, default=0), (Series("unused", "orange", values, AREA),), 170)
 
 
-def _score(trend: Trend, zone: ZoneInfo) -> Chart:
+def _score(trend: Trend, zone: ZoneInfo) -> TimesChart:
     return _numbers(trend, zone, "score", "green", LINE)
 
 
-def _orphans(trend: Trend, zone: ZoneInfo) -> Chart:
+def _orphans(trend: Trend, zone: ZoneInfo) -> TimesChart:
     return _numbers(trend, zone, "orphans", "purple", AREA)
 
 
-def _numbers(trend: Trend, zone: ZoneInfo, name: str, colour: str, kind: str) -> Chart:
+def _numbers(trend: Trend, zone: ZoneInfo, name: str, colour: str, kind: str) -> TimesChart:
     values = [getattr(point, _NUMBERS[name][1]) for point in trend.points]
     scale = number_scale(max((value for value in values if value is not None), default=0))
     series = (Series(name, colour, values, kind),)
-    return Chart(words(name, trend), _moments(trend.points), trend.since, trend.until, zone, scale, series, 170)
+    return TimesChart(words(name, trend), _moments(trend.points), trend.since, trend.until, zone, scale, series, 170)
 
 
-def _chart(trend: Trend, zone: ZoneInfo, title: str, most: float, series: tuple[Series, ...], height: int = 280) -> Chart:
-    return Chart(title, _moments(trend.points), trend.since, trend.until, zone, size_scale(most), series, height)
+def _chart(trend: Trend, zone: ZoneInfo, title: str, most: float, series: tuple[Series, ...], height: int = 280) -> TimesChart:
+    return TimesChart(title, _moments(trend.points), trend.since, trend.until, zone, size_scale(most), series, height)
 
 
 def _moments(points: tuple[TrendPoint, ...]) -> list[datetime]:

@@ -13,7 +13,7 @@ from btrkeep import __version__
 from btrkeep.cli import edge
 from btrkeep.cli.lazy import LazyGroup
 from btrkeep.errors import Exit
-from web.cli.chosen import Chosen
+from web.cli.chosen import GlobalOptions
 
 NAME = "btrkeep-web"
 COMMANDS = {
@@ -47,7 +47,7 @@ def group(ctx: click.Context, pool: str, state: Path | None, data: Path | None, 
     It needs no root: it reads the catalogue, and asks `backupd serve` for the rest. To begin: `btrkeep-web user add NAME --role
     operator`, then `systemctl enable --now btrkeep-web@main`, and a browser at http://127.0.0.1:8765.
     """
-    ctx.obj = Chosen(pool, state, data, socket)
+    ctx.obj = GlobalOptions(pool, state, data, socket)
     if ctx.invoked_subcommand is None:
         from web.cli.serve_ import serve
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class GlobalOptions:
     """The options before the command; None: not given."""
 
     pool: str

@@ -16,7 +16,7 @@ import click
 from btrkeep.catalogue.migrate import READERS
 from btrkeep.errors import OperatorError
 from web.auth.store import Store
-from web.cli.chosen import Chosen
+from web.cli.chosen import GlobalOptions
 from web.settings import DATA, data_of
 
 _MOST_LINKS = 40
@@ -28,7 +28,7 @@ _HINT = "give --data a folder in one that is root's alone, or the dashboard user
 def opened(ctx: click.Context) -> Iterator[Store]:
     """The database. As root it first becomes the folder's owner, so that no file of root's stands in the dashboard's way."""
     chosen = ctx.obj
-    assert isinstance(chosen, Chosen)
+    assert isinstance(chosen, GlobalOptions)
     data = chosen.data or data_of(chosen.pool)
     if os.geteuid() == 0:
         become_owner(data)

@@ -15,7 +15,7 @@ from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.service import tell
 from btrkeep.serving.protocol import socket_of
 from web.app import create_app
-from web.cli.chosen import Chosen
+from web.cli.chosen import GlobalOptions
 from web.cli.own import become_owner
 from web.server import server_of
 from web.settings import Settings, data_of
@@ -36,7 +36,7 @@ def command(ctx: click.Context, listen: str | None) -> None:
     serve(ctx.obj, listen or ctx.meta.get("listen"))
 
 
-def serve(chosen: Chosen, listen: str | None) -> None:
+def serve(chosen: GlobalOptions, listen: str | None) -> None:
     """Until the process is told to end; as the user whose folder `data` is. Raises OperatorError when it cannot listen there."""
     settings = _settings(chosen, listen)
     if os.geteuid() == 0:
@@ -54,7 +54,7 @@ def serve(chosen: Chosen, listen: str | None) -> None:
     server.run()
 
 
-def _settings(chosen: Chosen, listen: str | None) -> Settings:
+def _settings(chosen: GlobalOptions, listen: str | None) -> Settings:
     state = chosen.state or state_of(chosen.pool)
     web = _published(state, chosen.pool).web
     where = _parsed(listen) if listen else web.listen

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 from btrkeep.catalogue import StoredAlarm
 from web.access import Viewer
-from web.source import Source
-from web.telling import host_alarm
+from web.redaction import host_alarm
+from web.source import RequestContext
 
 _HOST, _UNIT = "host ", "unit "  # how subjects begin, as in backupd.alarms.events
 _SERVICE = "service"
@@ -93,7 +93,7 @@ _OF_KIND = {
 _ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
 
 
-def open_alarms(source: Source, viewer: Viewer) -> tuple[OpenAlarm, ...]:
+def open_alarms(source: RequestContext, viewer: Viewer) -> tuple[OpenAlarm, ...]:
     """Those that stand, of what the viewer may know: the worst kind first, then the oldest."""
     ripe = source.now - timedelta(seconds=source.site.silent)
     return standing(source.catalogue.alarms(), viewer, ripe)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
-from web.source import Source
+from web.source import RequestContext
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ _gates: dict[Hashable, threading.Lock] = {}
 _lock = threading.Lock()
 
 
-def by_the_hour(source: Source, key: Hashable, compute: Callable[[], T]) -> T:
+def by_the_hour(source: RequestContext, key: Hashable, compute: Callable[[], T]) -> T:
     """What `compute` gave for this key in the hour of `source.now` and at most ten minutes ago, or a new one.
 
     One computes it; whoever comes meanwhile gets the one before, or waits where there is none. The key has to name everything that

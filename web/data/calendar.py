@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from btrkeep.decisions.calendar_strip import KINDS, NONE, Kind
+from btrkeep.decisions.calendar_strip import KINDS, NONE, StripLetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class Mark:
     """One backup on the calendar: the local day on which it began, what becomes of it, its name."""
 
     day: date
-    kind: Kind
+    kind: StripLetter
     name: str
 
 
@@ -67,7 +67,7 @@ def calendar(marks: Sequence[Mark], today: date) -> Calendar:
     return Calendar(tuple(_months(days, today)), (*legend, (NONE, "none", "none")))
 
 
-def word_of(kind: Kind) -> str:
+def word_of(kind: StripLetter) -> str:
     """A kind's name in the stylesheet: the first of its words."""
     return kind.words.split()[0]
 

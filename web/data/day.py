@@ -5,8 +5,8 @@ from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue import Catalogue, Job
-from btrkeep.decisions.day_phases import MINUTES, Phase, Slot, Sum, bounds, phases, slots, sums
-from web.data.alive import is_alive
+from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseTotals, Slot, bounds, phases, slots, sums
+from web.data.heartbeat import is_alive
 
 _EARLIEST = date(1970, 1, 3)
 
@@ -67,7 +67,7 @@ def day_view(catalogue: Catalogue, filesystem: str, zone: ZoneInfo, now: datetim
     )
 
 
-def _sum(one: Sum) -> PhaseSum:
+def _sum(one: PhaseTotals) -> PhaseSum:
     return PhaseSum(one.kind, one.seconds, one.known, one.read, one.written, one.data, one.metadata, one.ratio)
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from btrkeep.catalogue import Catalogue, Expiry
 from btrkeep.units import elapsed
-from web.data.alive import is_alive
+from web.data.heartbeat import is_alive
 
 LAST = 60
 

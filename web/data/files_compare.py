@@ -14,7 +14,7 @@ _FOUND = {"+": "added", "-": "removed", "@": "place"}
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class DifferenceRow:
     """One path that differs. `what`: added, removed, changed, kind; `fields`: in what a changed one does."""
 
     path: str
@@ -25,7 +25,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DiffLine:
     """One line of a difference of texts, safe to show. `what`: added, removed, place (where in the file), same."""
 
     what: str
@@ -42,12 +42,12 @@ class Compared:
     path: str
     before: str
     after: str
-    differences: tuple[Difference, ...]
+    differences: tuple[DifferenceRow, ...]
     more: bool
     over: bool
     limit: int
     counts: Mapping[str, int]
-    text: tuple[Line, ...] | None
+    text: tuple[DiffLine, ...] | None
     note: str | None
     """Why there is none of a file."""
 
@@ -71,9 +71,9 @@ def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limi
     )
 
 
-def _difference(told: Mapping[str, Any]) -> Difference:
+def _difference(told: Mapping[str, Any]) -> DifferenceRow:
     before, after = told["before"], told["after"]
-    return Difference(
+    return DifferenceRow(
         path=told["path"],
         what=told["what"],
         before=file_of(before) if before else None,
@@ -82,7 +82,7 @@ def _difference(told: Mapping[str, Any]) -> Difference:
     )
 
 
-def line_of(line: str) -> Line:
+def line_of(line: str) -> DiffLine:
     """A line of a unified difference; the two that name the files are not among them."""
     what = _FOUND.get(line[:1], "same")
-    return Line(what, shown_line(line if what == "place" else line[1:]))
+    return DiffLine(what, shown_line(line if what == "place" else line[1:]))

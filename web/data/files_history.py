@@ -13,7 +13,7 @@ THERE = "there"
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class VersionRow:
     """One distinct version. `first`, `last` and `best` are names of backups; `best` is the one to restore it from."""
 
     entry: File
@@ -34,7 +34,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class AbsenceRow:
     """It had been there, and was not. `doubtful`: only backups say so that are suspect or failed."""
 
     first: str
@@ -47,7 +47,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PathInBackupRow:
     """What one backup says: `found` is a word, `version` the number of the version."""
 
     name: str
@@ -58,7 +58,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class HistoryPage:
     """Versions, spans without it, and each backup, all oldest first. `of`: how many backups there are in all; `next`: from which
     one on to ask again, when there was not the time to look at all of them; None: there was.
     """
@@ -66,13 +66,13 @@ class History:
     host: str
     path: str
     by_content: bool
-    versions: tuple[Version, ...]
-    gone: tuple[Gone, ...]
-    backups: tuple[Seen, ...]
+    versions: tuple[VersionRow, ...]
+    gone: tuple[AbsenceRow, ...]
+    backups: tuple[PathInBackupRow, ...]
     of: int
     next: str | None
 
-    def told(self) -> list[Version | Gone]:
+    def told(self) -> list[VersionRow | AbsenceRow]:
         """Versions and the spans between, as they came to be, the newest first."""
         return sorted([*self.versions, *self.gone], key=lambda one: one.first, reverse=True)
 
@@ -85,26 +85,27 @@ class Around:
     after: str | None
 
 
-def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since: str | None = None) -> History:
+def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since: str | None = None) -> HistoryPage:
     """Asks for it, from the backup `since` on. Raises what the agent raises."""
     answer = asks.ask("versions", host=host, path=text_of(path), content=by_content, **({"since": since} if since else {}))
     versions = answer["versions"]
     before = [None, *(one["best"] for one in versions)]
-    return History(
+    return HistoryPage(
         host=host,
         path=answer["path"],
         by_content=answer["by_content"],
         versions=tuple(_version(one, earlier) for one, earlier in zip(versions, before, strict=False)),
         gone=tuple(_gone(one) for one in answer["gone"]),
         backups=tuple(
-            Seen(one["name"], parse_time(one["started"]), one["state"], one["found"], one["version"]) for one in answer["backups"]
+            PathInBackupRow(one["name"], parse_time(one["started"]), one["state"], one["found"], one["version"])
+            for one in answer["backups"]
         ),
         of=answer.get("of", len(answer["backups"])),
         next=answer.get("next"),
     )
 
 
-def around(past: History, name: str) -> Around:
+def around(past: HistoryPage, name: str) -> Around:
     """The backups in which a path changed, nearest to one of them. Those that say nothing of it are passed over."""
     said = [(one.name, one.version) for one in past.backups if one.version is not None or one.found == "missing"]
     before = after = None
@@ -116,8 +117,8 @@ def around(past: History, name: str) -> Around:
     return Around(before, after)
 
 
-def _version(told: Mapping[str, Any], before: str | None) -> Version:
-    return Version(
+def _version(told: Mapping[str, Any], before: str | None) -> VersionRow:
+    return VersionRow(
         entry=file_of(told["entry"]),
         first=told["first"],
         last=told["last"],
@@ -135,8 +136,8 @@ def _version(told: Mapping[str, Any], before: str | None) -> Version:
     )
 
 
-def _gone(told: Mapping[str, Any]) -> Gone:
-    return Gone(
+def _gone(told: Mapping[str, Any]) -> AbsenceRow:
+    return AbsenceRow(
         first=told["first"],
         last=told["last"],
         since=parse_time(told["since"]),

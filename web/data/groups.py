@@ -37,7 +37,7 @@ class BlockGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class GroupsPage:
     """A page of a table. `total`: of all pages; `has_scores`: whether the state has scores."""
 
     groups: tuple[BlockGroup, ...]
@@ -70,13 +70,13 @@ class Distribution:
     worst: tuple[BlockGroup, ...]
 
 
-def groups(state: State, order: str, offset: int) -> Groups:
+def groups(state: State, order: str, offset: int) -> GroupsPage:
     """A page of all block groups, from the `offset`-th on."""
     chosen = order if order in ORDERS and (order != "score" or state.score is not None) else "vaddr"
     ranked = _ranked(state, chosen)
     at = max(0, min(offset, len(ranked) - 1) // PAGE * PAGE)
     some = tuple(_group(state, index) for index in ranked[at : at + PAGE].tolist())
-    return Groups(some, len(ranked), at, chosen, state.score is not None)
+    return GroupsPage(some, len(ranked), at, chosen, state.score is not None)
 
 
 def _ranked(state: State, order: str) -> Array:

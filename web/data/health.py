@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from btrkeep.decisions.findings import FACT, UNKNOWN, Finding, from_text
-from web.source import Source
+from web.source import RequestContext
 
 STALE = timedelta(hours=1)
 """A sample comes every five minutes; one in the future by so much is as wrong."""
@@ -19,7 +19,7 @@ class Health:
     sample: bool | None
 
 
-def health(source: Source) -> Health:
+def health(source: RequestContext) -> Health:
     """Raises what the catalogue raises."""
     filesystem = source.site.filesystem
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
@@ -46,7 +46,7 @@ class PoolHealth:
         return self.looked is not None and not self.is_old
 
 
-def pool_health(source: Source) -> PoolHealth:
+def pool_health(source: RequestContext) -> PoolHealth:
     """Raises what the catalogue raises. What is old is shown, and is no reason to call the pool well."""
     kept = from_text(source.catalogue.get_fact(FACT))
     if kept is None:

@@ -24,7 +24,7 @@ COLOURS = {name: choice.about for name, choice in CHOICES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DrawingRequest:
     """How a state is drawn. `size`: 2**size lines; `steady`: to the scale of all states, so that each place keeps its place."""
 
     sort: str = VIRTUAL
@@ -35,15 +35,15 @@ class Wish:
 
     def words(self) -> Mapping[str, str]:
         """As the query of a URL, without what is usual."""
-        usual = Wish()
+        usual = DrawingRequest()
         pairs = (("sort", self.sort), ("curve", self.curve), ("colour", self.colour))
         return {name: value for name, value in pairs if value != getattr(usual, name)}
 
 
-def wish_of(words: Mapping[str, str], *, size: int = USUAL, steady: bool = False) -> Wish:
+def wish_of(words: Mapping[str, str], *, size: int = USUAL, steady: bool = False) -> DrawingRequest:
     """What a query asks for; what is not known or too large becomes what is usual or the largest."""
-    usual = Wish()
-    return Wish(
+    usual = DrawingRequest()
+    return DrawingRequest(
         _one_of(words.get("sort"), SORTS, usual.sort),
         _one_of(words.get("curve"), CURVES, usual.curve),
         _one_of(words.get("colour"), CHOICES, usual.colour),

@@ -16,7 +16,7 @@ from btrkeep.catalogue import Backup, Run
 from btrkeep.config import HostConfig, Retention
 from btrkeep.decisions.calendar_strip import kind_of
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.expiry_plan import HostFacts
+from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import explain, policy_words, words_of
 from btrkeep.decisions.retention import Candidate, Decision, Hold
 from btrkeep.units import format_duration, parse_time
@@ -28,8 +28,8 @@ from web.data.hosts import UNCONFIGURED, HostRow
 from web.data.log import LogRun, as_shown
 from web.data.nights import explained
 from web.data.running import Transfer, alive_runs, running
-from web.source import Source
-from web.telling import host_error, host_line
+from web.redaction import host_error, host_line
+from web.source import RequestContext
 
 RUNS = 20
 _HISTORY = 400
@@ -124,18 +124,18 @@ class HostPage:
         return found[0].name if found else None
 
 
-def known_names(source: Source, viewer: Viewer) -> list[str]:
+def known_names(source: RequestContext, viewer: Viewer) -> list[str]:
     """All hosts that the viewer may see, in order, those that only had runs too."""
     names = {row.host for row in hosts.every_row(source)} | set(source.catalogue.hosts())
     return sorted(name for name in names if viewer.may_see(name))
 
 
-def near_names(source: Source, viewer: Viewer, host: str) -> list[str]:
+def near_names(source: RequestContext, viewer: Viewer, host: str) -> list[str]:
     """Names like that one, of those that the viewer may see."""
     return get_close_matches(host, known_names(source, viewer), 5)
 
 
-def host_row(source: Source, host: str) -> HostRow | None:
+def host_row(source: RequestContext, host: str) -> HostRow | None:
     """How the host is; None when nobody ever heard of it."""
     config, facts = source.site.hosts.get(host), hosts.every_facts(source).get(host)
     count = len(source.catalogue.fates([host]))
@@ -144,7 +144,9 @@ def host_row(source: Source, host: str) -> HostRow | None:
     return hosts.unconfigured(host, facts, count, source.now) if facts else None
 
 
-def host_page(source: Source, viewer: Viewer, host: str, exact: Sequence[Mapping[str, Any]] | None = None) -> HostPage | None:
+def host_page(
+    source: RequestContext, viewer: Viewer, host: str, exact: Sequence[Mapping[str, Any]] | None = None
+) -> HostPage | None:
     """Everything about a host that the viewer may see; None when nobody ever heard of it.
 
     `exact`: what the root service answered to `retention`, which then stands instead of what the catalogue says.
@@ -186,10 +188,10 @@ def backup_of(page: HostPage, name: str) -> BackupRow | None:
     return next((one for one in page.backups if one.name is not None and one.name == name), None)
 
 
-def decided(backups: Sequence[Backup], config: HostConfig | None, source: Source) -> dict[str, Decision]:
+def decided(backups: Sequence[Backup], config: HostConfig | None, source: RequestContext) -> dict[str, Decision]:
     """What becomes of each final backup by the host's own policy, by name."""
     policy = config.retention if config else Retention()
-    facts = HostFacts("", candidates(backups), policy, configured=config is not None)
+    facts = HostBackups("", candidates(backups), policy, configured=config is not None)
     return {one.name: one for one in explain(facts, policy, source.site.zone, source.now).decisions}
 
 
@@ -262,7 +264,7 @@ def backup_row(backup: Backup, decision: Decision | None, now: datetime) -> Back
     )
 
 
-def _runs(source: Source, host: str) -> list[tuple[Run, bool]]:
+def _runs(source: RequestContext, host: str) -> list[tuple[Run, bool]]:
     alive = alive_runs(source.catalogue, source.now)
     return [(run, run.id in alive) for run in source.catalogue.runs(host, _HISTORY)]
 

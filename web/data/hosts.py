@@ -11,15 +11,15 @@ from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from btrkeep.catalogue import Catalogue, Fate, HostFacts, Tried
+from btrkeep.catalogue import BackupFate, Catalogue, HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
 from web.access import Viewer
 from web.data import nights, running
-from web.data.nights import Night, Past
-from web.source import Source
-from web.telling import host_error, host_line
+from web.data.nights import HostNight, Past
+from web.redaction import host_error, host_line
+from web.source import RequestContext
 
 PER_PAGE = 100
 UNCONFIGURED = "unconfigured"
@@ -52,7 +52,7 @@ class HostRow:
     backups: int
     words: str
     tone: str
-    nights: tuple[Night, ...] = ()
+    nights: tuple[HostNight, ...] = ()
     """Its last 30 nights, oldest first; only of hosts that are shown."""
     strip: str = ""
     """The same in words."""
@@ -86,17 +86,17 @@ class HostList:
     orders: tuple[str, ...]
 
 
-def every_row(source: Source) -> tuple[HostRow, ...]:
+def every_row(source: RequestContext) -> tuple[HostRow, ...]:
     """All hosts, configured or with backups, by name; kept between requests. Whose they are must be asked after."""
     return source.cached("hosts", lambda: _rows(source))
 
 
-def every_facts(source: Source) -> Mapping[str, HostFacts]:
+def every_facts(source: RequestContext) -> Mapping[str, HostFacts]:
     """What `status` goes by, of all hosts; kept between requests."""
     return source.cached("facts", lambda: source.catalogue.host_facts(latest(source.now)))
 
 
-def _rows(source: Source) -> tuple[HostRow, ...]:
+def _rows(source: RequestContext) -> tuple[HostRow, ...]:
     site, facts, counts = source.site, every_facts(source), source.catalogue.backup_counts()
     found = [row_of(host, facts.get(name), counts.get(name, 0), site.zone, source.now) for name, host in site.hosts.items()]
     found += [unconfigured(name, facts.get(name), count, source.now) for name, count in counts.items() if name not in site.hosts]
@@ -165,7 +165,7 @@ def state_counts(rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
     return tuple((state, found[state]) for state in ALL_STATES if state in STATES or found[state])
 
 
-def host_list(source: Source, viewer: Viewer, query: Query) -> HostList:
+def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:
     """The page that was asked for, of the hosts that the viewer may see."""
     mine = seen_by(viewer, every_row(source))
     wanted = [row for row in mine if _matches(row, query)]
@@ -214,7 +214,7 @@ def in_order(rows: Sequence[HostRow], sort: str) -> list[HostRow]:
     return [*sorted(known, key=key, reverse=sort.startswith("-")), *unknown]
 
 
-def with_strips(source: Source, rows: Sequence[HostRow], count: int = nights.COUNT) -> tuple[HostRow, ...]:
+def with_strips(source: RequestContext, rows: Sequence[HostRow], count: int = nights.COUNT) -> tuple[HostRow, ...]:
     """The rows with their last nights, which are kept between requests, and with words as who asks may read them."""
     names = tuple(row.host for row in rows)
     found = source.cached(("strips", names, count), lambda: _strips(source, names, count))
@@ -226,7 +226,7 @@ def _as_told(row: HostRow) -> str:
     return (host_error(row.words, row.host) or "") if row.tone == "error" else host_line(row.words, row.host)
 
 
-def _strips(source: Source, names: Sequence[str], count: int) -> Mapping[str, tuple[Night, ...]]:
+def _strips(source: RequestContext, names: Sequence[str], count: int) -> Mapping[str, tuple[HostNight, ...]]:
     """Of each host its nights. Some statements for all of them."""
     if not names:
         return {}
@@ -242,7 +242,7 @@ def _strips(source: Source, names: Sequence[str], count: int) -> Mapping[str, tu
     }
 
 
-def past_of(source: Source, names: Collection[str]) -> Mapping[str, Past]:
+def past_of(source: RequestContext, names: Collection[str]) -> Mapping[str, Past]:
     """How far back each host is known: since it was configured, was first tried, or has its oldest backup, whatever was first."""
     known, unknown, site = source.catalogue.first_seen(names), source.catalogue.unknown_spans(), source.site
     every = {name: [moment for moment in (known.get(name), site.since.get(name)) if moment] for name in names}
@@ -260,15 +260,15 @@ def _begins(hosts: Mapping[str, HostConfig], zone: ZoneInfo, now: datetime, coun
     return lambda name: of_window(hosts[name].window if name in hosts else None)
 
 
-def _by_host(runs: Iterable[Tried]) -> dict[str, list[Tried]]:
-    found: dict[str, list[Tried]] = {}
+def _by_host(runs: Iterable[HostRuns]) -> dict[str, list[HostRuns]]:
+    found: dict[str, list[HostRuns]] = {}
     for run in runs:
         found.setdefault(run.host, []).append(run)
     return found
 
 
-def _fates(catalogue: Catalogue, names: Sequence[str]) -> dict[str, dict[str, Fate]]:
-    found: dict[str, dict[str, Fate]] = {}
+def _fates(catalogue: Catalogue, names: Sequence[str]) -> dict[str, dict[str, BackupFate]]:
+    found: dict[str, dict[str, BackupFate]] = {}
     for fate in catalogue.fates(names):
         found.setdefault(fate.host, {})[fate.name] = fate
     return found

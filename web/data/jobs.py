@@ -12,9 +12,9 @@ from typing import Any
 from btrkeep.catalogue import Catalogue, Night, PastRuns
 from btrkeep.decisions.day_phases import phases
 from btrkeep.units import counted, elapsed, format_size, parse_time
-from web.data.alive import is_alive
 from web.data.balance import balances
 from web.data.expiry import expiries
+from web.data.heartbeat import is_alive
 from web.data.log import LogPage, LogRun, log_page, log_run
 
 KINDS = {
@@ -58,7 +58,7 @@ class NightView:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class QueuePosition:
     """What a backup waits for: so many of the places are taken, and so many others wait."""
 
     places: int
@@ -67,7 +67,7 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedJob:
     """A job that the root service started, or will. `state`: queued, running, done or failed; `paths` and `to` are of a restore.
 
     `lines`: the last of its output; `exit`: its exit status, None: none yet, or unknown.
@@ -89,7 +89,7 @@ class Asked:
     lines: tuple[str, ...]
     exit: int | None
     error: str | None
-    queue: Queue | None = None
+    queue: QueuePosition | None = None
     """Of one that waits, for who may know of others."""
 
     @property
@@ -220,12 +220,12 @@ def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int 
     return NightView(night_row(night, now, goal), night.outcomes, night.literal_bytes, log_page(catalogue, wanted, now))
 
 
-def asked(said: Mapping[str, Any]) -> Asked:
+def asked(said: Mapping[str, Any]) -> RequestedJob:
     """A job as the root service tells of it, in its answer to `job` or in that to `jobs`."""
     started, finished = _moment(said.get("started")), _moment(said.get("finished"))
     arguments = said.get("arguments")
     given: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
-    return Asked(
+    return RequestedJob(
         str(said.get("job", "")),
         str(said.get("verb", "")),
         str(said.get("host", "")),
@@ -246,11 +246,11 @@ def asked(said: Mapping[str, Any]) -> Asked:
     )
 
 
-def _queue(value: object) -> Queue | None:
+def _queue(value: object) -> QueuePosition | None:
     if not isinstance(value, Mapping):
         return None
     found = [one for one in map(value.get, ("places", "taken", "waiting")) if isinstance(one, int)]
-    return Queue(*found) if len(found) == len(fields(Queue)) else None
+    return QueuePosition(*found) if len(found) == len(fields(QueuePosition)) else None
 
 
 def _text(value: object) -> str | None:

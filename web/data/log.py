@@ -6,8 +6,8 @@ from datetime import datetime
 
 from btrkeep.catalogue import KILLED, RUN_OUTCOMES, Catalogue, PastRuns, Run
 from btrkeep.units import elapsed
-from web.data.alive import is_alive
-from web.telling import host_error, host_line
+from web.data.heartbeat import is_alive
+from web.redaction import host_error, host_line
 
 OUTCOMES = (*RUN_OUTCOMES, "unfinished")
 """That can be asked for; unfinished: those that run now, and those that were killed."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from btrkeep.catalogue import HostFacts, Tried
+from btrkeep.catalogue import HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.due import DAY, is_due, window_end
 from btrkeep.units import counted
@@ -87,7 +87,7 @@ class Known:
 
     hosts: Mapping[str, HostConfig]
     facts: Mapping[str, HostFacts]
-    runs: Sequence[Tried]
+    runs: Sequence[HostRuns]
     alive: frozenset[int]
     zone: ZoneInfo
     now: datetime
@@ -101,12 +101,14 @@ def since(hosts: Iterable[HostConfig], zone: ZoneInfo, now: datetime) -> datetim
 
 
 def runs_of_backups(
-    facts: Mapping[str, HostFacts], runs: Iterable[Tried], unknown: Sequence[tuple[datetime, datetime]]
-) -> list[Tried]:
+    facts: Mapping[str, HostFacts], runs: Iterable[HostRuns], unknown: Sequence[tuple[datetime, datetime]]
+) -> list[HostRuns]:
     """The runs that must have made the newest complete backups, of those times of which no run can be known."""
     ended = {run.host: run.finished for run in runs if run.finished}
     return [
-        Tried(host, 0, last, one.last_complete_finished, "complete", None, None, one.last_complete_new_bytes, 0, None, night=True)
+        HostRuns(
+            host, 0, last, one.last_complete_finished, "complete", None, None, one.last_complete_new_bytes, 0, None, night=True
+        )
         for host, one in facts.items()
         if (last := one.last_complete)
         and any(start <= last < until for start, until in unknown)
@@ -151,7 +153,7 @@ def by_hand(known: Known, begin: datetime, window: Window | None) -> NightSum | 
     return replace(found, by_hand=True, day=min(run.started for run in runs).astimezone(known.zone).date().isoformat())
 
 
-def _has_a_night(known: Known, runs: Sequence[Tried], begin: datetime, window: Window | None) -> bool:
+def _has_a_night(known: Known, runs: Sequence[HostRuns], begin: datetime, window: Window | None) -> bool:
     """Whether there was anything to back up, or was backed up, while the window was open; otherwise all was run by hand since."""
     if window is None:
         return True
@@ -163,12 +165,12 @@ def _was_there(known: Known, name: str, moment: datetime) -> bool:
     return name not in known.began or known.began[name] < moment
 
 
-def _is_a_night(runs: Sequence[Tried], hosts: Mapping[str, HostConfig]) -> bool:
+def _is_a_night(runs: Sequence[HostRuns], hosts: Mapping[str, HostConfig]) -> bool:
     """Whether these are more than some hosts that somebody ran by hand in the afternoon."""
     return any(run.night for run in runs) or 2 * len({run.host for run in runs}) >= len(hosts)
 
 
-def _outcomes(known: Known, runs: Sequence[Tried], begin: datetime, end: datetime, window: Window | None) -> dict[str, str]:
+def _outcomes(known: Known, runs: Sequence[HostRuns], begin: datetime, end: datetime, window: Window | None) -> dict[str, str]:
     """What became of each host that was tried, or should have been."""
     busy, found = _is_busy(known, runs), _tried(known, runs)
     is_known = not any(start < end and begin < until for start, until in known.unknown)
@@ -182,7 +184,7 @@ def _outcomes(known: Known, runs: Sequence[Tried], begin: datetime, end: datetim
     return found
 
 
-def _tried(known: Known, runs: Iterable[Tried]) -> dict[str, str]:
+def _tried(known: Known, runs: Iterable[HostRuns]) -> dict[str, str]:
     """What became of each host that was tried."""
     tried: dict[str, list[str]] = {}
     for run in runs:
@@ -190,7 +192,7 @@ def _tried(known: Known, runs: Iterable[Tried]) -> dict[str, str]:
     return {name: best(outcomes) for name, outcomes in tried.items()}
 
 
-def _is_busy(known: Known, runs: Iterable[Tried]) -> bool:
+def _is_busy(known: Known, runs: Iterable[HostRuns]) -> bool:
     """Whether somebody is at it: a host is being backed up, or one was some minutes ago."""
     return any(run.id in known.alive or (run.finished and known.now - run.finished < _PAUSE) for run in runs)
 
@@ -213,7 +215,7 @@ def _may_come(host: HostConfig, known: Known, *, busy: bool) -> bool:
 def _sum(
     known: Known,
     span: tuple[datetime, datetime],
-    runs: Sequence[Tried],
+    runs: Sequence[HostRuns],
     outcomes: Mapping[str, str],
     window: Window | None,
     *,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
-from btrkeep.catalogue import Fate, Tried
+from btrkeep.catalogue import BackupFate, HostRuns
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.due import DAY, period_after, period_start, window_end
 from btrkeep.units import parse_backup_name
@@ -31,7 +31,7 @@ _INSTANT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Night:
+class HostNight:
     """How one night went for one host. `day`: the local date of its evening, 2026-11-20.
 
     `outcome` is one of OUTCOMES. `backup` is the name of what came of it, and `now` what became of that since: kept, expired
@@ -79,7 +79,7 @@ def usual_window(hosts: Iterable[HostConfig]) -> Window | None:
     return max((window for window in common if window), key=lambda window: window.start, default=None)
 
 
-def outcome_of(run: Tried, *, alive: bool) -> str:
+def outcome_of(run: HostRuns, *, alive: bool) -> str:
     """What became of a run; one that has no end and no process any more was killed, and its `.working` is continued: partial."""
     return run.outcome or ("running" if alive else "partial")
 
@@ -110,11 +110,11 @@ _NO_PAST = Past()
 def strip(
     begins: Sequence[datetime],
     zone: ZoneInfo,
-    runs: Iterable[Tried],
-    backups: Mapping[str, Fate],
+    runs: Iterable[HostRuns],
+    backups: Mapping[str, BackupFate],
     alive: frozenset[int],
     past: Past = _NO_PAST,
-) -> tuple[Night, ...]:
+) -> tuple[HostNight, ...]:
     """A host's nights that began then, oldest first. `runs` and `backups` (by name) are its own, `alive` are ids of runs.
 
     A backup of which no run is known stands for one.
@@ -137,16 +137,21 @@ def strip(
 
 
 def _night(
-    begin: datetime, end: datetime, zone: ZoneInfo, found: Sequence[tuple[str, str | None]], backups: Mapping[str, Fate], past: Past
-) -> Night:
+    begin: datetime,
+    end: datetime,
+    zone: ZoneInfo,
+    found: Sequence[tuple[str, str | None]],
+    backups: Mapping[str, BackupFate],
+    past: Past,
+) -> HostNight:
     day = begin.astimezone(zone).date().isoformat()
     if not found:
-        return Night(day, past.without_a_run(begin, end, zone))
+        return HostNight(day, past.without_a_run(begin, end, zone))
     outcome, backup = min(found, key=lambda pair: _RANK[pair[0]])
-    return Night(day, outcome, backup, _fate(backups.get(backup)) if backup else None)
+    return HostNight(day, outcome, backup, _fate(backups.get(backup)) if backup else None)
 
 
-def _as_it_is_now(run: Tried, backups: Mapping[str, Fate], alive: frozenset[int]) -> str:
+def _as_it_is_now(run: HostRuns, backups: Mapping[str, BackupFate], alive: frozenset[int]) -> str:
     """A suspect backup that was accepted is complete since, whatever its run ended with."""
     made = backups.get(run.backup) if run.backup else None
     if made and made.outcome in _RANK and run.outcome == "suspect":
@@ -154,13 +159,13 @@ def _as_it_is_now(run: Tried, backups: Mapping[str, Fate], alive: frozenset[int]
     return outcome_of(run, alive=run.id in alive)
 
 
-def _fate(backup: Fate | None) -> str:
+def _fate(backup: BackupFate | None) -> str:
     if backup is None:
         return GONE
     return EXPIRED if backup.state in ("expired", "deleting") else KEPT
 
 
-def words(nights: Sequence[Night]) -> str:
+def words(nights: Sequence[HostNight]) -> str:
     """The strip for who cannot see it: how many went how, and which did not go well."""
     counts = Counter(night.outcome for night in nights)
     there = len(nights) - counts["before"]

@@ -13,13 +13,13 @@ from datetime import timedelta
 from btrkeep import __version__
 from btrkeep import metric_table as table
 from btrkeep.backup_states import BACKUP_STATES
-from btrkeep.config.kinds import EVENT_WORDS
+from btrkeep.config.value_types import EVENT_WORDS
 from btrkeep.decisions.findings import CHECKS, FACT, from_text, grade
 from btrkeep.decisions.host_state import STATES
 from btrkeep.metric_table import Metric
 from web.data.health import STALE
 from web.data.hosts import UNCONFIGURED, HostRow, every_row
-from web.source import Source
+from web.source import RequestContext
 
 ERRORS = ("write", "read", "flush", "corruption", "generation")
 """The counters of a device, in the order in which a sample has them after its size and what is allocated of it."""
@@ -42,7 +42,7 @@ class _Samples:
         lines.append(f"{metric.name}{{{','.join([self.pool, *pairs])}}} {float(value)!r}")
 
 
-def text(source: Source) -> str:
+def text(source: RequestContext) -> str:
     """All of them in the order of the table, as Prometheus reads them.
 
     https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
@@ -57,12 +57,12 @@ def _escaped(label: str) -> str:
     return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-def _itself(samples: _Samples, source: Source) -> None:
+def _itself(samples: _Samples, source: RequestContext) -> None:
     samples.add(table.INFO, 1, __version__)
     samples.add(table.LOOKED, source.now.timestamp())
 
 
-def _hosts(samples: _Samples, source: Source) -> None:
+def _hosts(samples: _Samples, source: RequestContext) -> None:
     rows = [row for row in every_row(source) if row.state != UNCONFIGURED]
     for row in rows:
         _host(samples, row)
@@ -81,14 +81,14 @@ def _host(samples: _Samples, row: HostRow) -> None:
     samples.add(table.HOST_FILES, row.files, row.host)
 
 
-def _backups(samples: _Samples, source: Source) -> None:
+def _backups(samples: _Samples, source: RequestContext) -> None:
     counts = source.catalogue.state_counts()
     for state in BACKUP_STATES:
         samples.add(table.BACKUPS, counts.get(state, 0), state)
     samples.add(table.RUNNING, len(source.catalogue.progress()))
 
 
-def _pool(samples: _Samples, source: Source) -> None:
+def _pool(samples: _Samples, source: RequestContext) -> None:
     filesystem = source.site.filesystem
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
     if sample is None:
@@ -110,7 +110,7 @@ def _pool(samples: _Samples, source: Source) -> None:
     samples.add(table.SAMPLED, sample.taken.timestamp())
 
 
-def _score(samples: _Samples, source: Source) -> None:
+def _score(samples: _Samples, source: RequestContext) -> None:
     filesystem = source.site.filesystem
     score = source.catalogue.newest_score(filesystem) if filesystem else None
     if score:
@@ -121,7 +121,7 @@ def _score(samples: _Samples, source: Source) -> None:
         samples.add(table.SCORED, score.taken.timestamp())
 
 
-def _jobs(samples: _Samples, source: Source) -> None:
+def _jobs(samples: _Samples, source: RequestContext) -> None:
     expiries = source.catalogue.expiry_totals()
     samples.add(table.EXPIRY_RUNS, expiries.runs)
     samples.add(table.EXPIRY_DELETED, expiries.deleted)
@@ -133,7 +133,7 @@ def _jobs(samples: _Samples, source: Source) -> None:
         samples.add(table.BALANCE_WRITTEN, balances.written)
 
 
-def _alarms(samples: _Samples, source: Source) -> None:
+def _alarms(samples: _Samples, source: RequestContext) -> None:
     kept, ripe = from_text(source.catalogue.get_fact(FACT)), source.now - timedelta(seconds=source.site.silent)
     if kept is None:
         return

@@ -11,13 +11,13 @@ from web.data.by_the_hour import by_the_hour
 from web.data.health import PoolHealth, pool_health
 from web.data.night_sum import NightSum
 from web.data.nights import usual_window
-from web.data.running import Running, alive_runs, running
+from web.data.running import RunningNow, alive_runs, running
 from web.data.trend import Outlook, outlooks
-from web.source import Source
+from web.source import RequestContext
 
 
 @dataclass(frozen=True, slots=True)
-class PoolNow:
+class PoolSummary:
     """The pool as its newest sample saw it, bytes of its devices; `unused`: allocated and not used, what balance gives back.
 
     `allocated_full`, `used_full`: when that is so, by the last half year.
@@ -53,15 +53,15 @@ class Overview:
     nights: tuple[NightSum, ...]
     first_night: datetime | None
     last_try: datetime | None
-    running: Running
-    pool: PoolNow | None
+    running: RunningNow
+    pool: PoolSummary | None
     health: PoolHealth | None
     alarms_looked: datetime | None
     alarms: tuple[OpenAlarm, ...]
     limited: bool
 
 
-def overview(source: Source, viewer: Viewer) -> Overview:
+def overview(source: RequestContext, viewer: Viewer) -> Overview:
     """All of the first page."""
     site = source.site
     rows, health = hosts.seen_by(viewer, hosts.every_row(source)), pool_health(source)
@@ -84,12 +84,12 @@ def overview(source: Source, viewer: Viewer) -> Overview:
     )
 
 
-def nights(source: Source, viewer: Viewer) -> tuple[NightSum, ...]:
+def nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
     """The night that goes on, and the one before; kept between requests, for each limit of hosts by itself."""
     return source.cached(("nights", viewer.hosts), lambda: _nights(source, viewer))
 
 
-def _nights(source: Source, viewer: Viewer) -> tuple[NightSum, ...]:
+def _nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
     site, now = source.site, source.now
     mine = {name: host for name, host in site.hosts.items() if viewer.may_see(name)}
     runs = source.catalogue.tried(night_sum.since(mine.values(), site.zone, now))
@@ -103,21 +103,21 @@ def _nights(source: Source, viewer: Viewer) -> tuple[NightSum, ...]:
     return night_sum.nights_of(night_sum.Known(mine, facts, runs, alive, site.zone, now, began, unknown))
 
 
-def _last_try(source: Source, viewer: Viewer) -> datetime | None:
+def _last_try(source: RequestContext, viewer: Viewer) -> datetime | None:
     """When the last run of a host that the viewer may see began; where no run is known, its newest complete backup."""
     mine = [one for name, one in hosts.every_facts(source).items() if viewer.may_see(name)]
     newest = max((one for one in mine if one.last_run is not None), key=lambda one: one.last_run or 0, default=None)
     return newest.last_run_started if newest else max((one.last_complete for one in mine if one.last_complete), default=None)
 
 
-def pool_now(source: Source) -> PoolNow | None:
+def pool_now(source: RequestContext) -> PoolSummary | None:
     """The pool by its newest sample; None without one."""
     filesystem = source.site.filesystem
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
     if filesystem is None or sample is None:
         return None
     allocated, used = by_the_hour(source, ("outlooks", filesystem), lambda: outlooks(source.catalogue, filesystem, source.now))
-    return PoolNow(
+    return PoolSummary(
         taken=sample.taken,
         size=sample.size,
         allocated=sample.allocated,

@@ -11,7 +11,7 @@ ERRORS = ("writing", "reading", "flushing", "corruption", "generation")
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class SpaceRow:
     """What is allocated to one type of one profile ("data raid1"), and used of it: bytes as files have them.
 
     `copies`: bytes of the devices that one of them takes.
@@ -29,7 +29,7 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceRow:
     """A device; bytes. `errors` are counts since they were reset last, in the order of ERRORS; None: not known."""
 
     devid: int
@@ -52,8 +52,8 @@ class PoolNow:
     allocated: int
     used: int
     metadata_share: float
-    spaces: tuple[Space, ...]
-    devices: tuple[Device, ...]
+    spaces: tuple[SpaceRow, ...]
+    devices: tuple[DeviceRow, ...]
     orphans: int | None
     score: float | None
     scored: datetime | None
@@ -86,7 +86,7 @@ def _now(sample: Sample, scored: FreeSpaceScore | None) -> PoolNow:
         sample.allocated,
         sample.used,
         metadata_share(sample),
-        tuple(Space(name, total, used, factor / 1000) for name, (total, used, factor) in sorted(sample.spaces.items())),
+        tuple(SpaceRow(name, total, used, factor / 1000) for name, (total, used, factor) in sorted(sample.spaces.items())),
         tuple(_device(name, numbers) for name, numbers in sorted(sample.devices.items(), key=lambda pair: int(pair[0]))),
         sample.orphans,
         scored.score if scored and is_newer else sample.score,
@@ -96,6 +96,6 @@ def _now(sample: Sample, scored: FreeSpaceScore | None) -> PoolNow:
     )
 
 
-def _device(name: str, numbers: Sequence[int]) -> Device:
+def _device(name: str, numbers: Sequence[int]) -> DeviceRow:
     size, allocated, *errors = numbers
-    return Device(int(name), size, allocated, tuple(errors) or None)
+    return DeviceRow(int(name), size, allocated, tuple(errors) or None)

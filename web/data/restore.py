@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.protocol import Refused
+from btrkeep.serving.protocol import RequestRefused
 from web.data.files import Asks, bytes_of, text_of
 
 OVERWRITE = {
@@ -28,7 +28,7 @@ _JOB = re.compile(r"\b\d{8}T\d{6}Z-[0-9a-f]{8}\b", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RestoreForm:
     """What somebody wants back, and where. `folder`: on the host; None for everything's own place."""
 
     host: str
@@ -59,7 +59,7 @@ class ByHand:
     server: str
 
 
-def by_hand(wish: Wish, address: str, pool: str) -> ByHand:
+def by_hand(wish: RestoreForm, address: str, pool: str) -> ByHand:
     """For a host that ssh reaches at that address."""
     user = address.rpartition("@")[0] or "root"
     rrsync = "rrsync /" if user == "root" else "sudo -n rrsync /"
@@ -90,7 +90,7 @@ def may_go_elsewhere(agent: Asks) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampleRow:
     """One name, and why that happens to it."""
 
     place: str
@@ -98,63 +98,63 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class CountRow:
     """How many names, the bytes of those that are files, and some of them."""
 
     number: int
     size: int
-    samples: tuple[Sample, ...]
+    samples: tuple[SampleRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
+class PreviewPage:
     """What a restore would do: `counts` by WHATS. `why_not`: why it would do nothing at all; "" when it would."""
 
-    counts: Mapping[str, Count]
+    counts: Mapping[str, CountRow]
     names: int
     size: int
     why_not: str
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PreviewState:
     """A look at what a restore would do. `last`: the last line that it said; `error`: why nothing was found."""
 
-    wish: Wish
+    wish: RestoreForm
     over: bool
     last: str = ""
     error: str = ""
-    found: Preview | None = None
+    found: PreviewPage | None = None
 
 
-def preview(asks: Asks, wish: Wish) -> Preview | str:
+def preview(asks: Asks, wish: RestoreForm) -> PreviewPage | str:
     """What it would do; the name of the job that finds it out when that takes long. Raises what the agent raises."""
     try:
         return _preview(asks.ask("preview", **wish.arguments()))
-    except Refused as error:
+    except RequestRefused as error:
         job = _JOB.search(error.hint) if error.kind == "busy" else None
         if not job:
             raise
         return job[0]
 
 
-def look(asks: Asks, job: str) -> Look | None:
+def look(asks: Asks, job: str) -> PreviewState | None:
     """How far such a job is; None when the job is another one. Raises what the agent raises."""
     told = asks.ask("job", job=job, lines=1)
     if told["verb"] != "preview":
         return None
     over, found = told["state"] in OVER, _preview(told["result"]) if told["result"] else None
     last = told["lines"][-1] if told["lines"] else ""
-    return Look(_wish_of(told), over, last, told["error"] or "", found)
+    return PreviewState(_wish_of(told), over, last, told["error"] or "", found)
 
 
-def start(asks: Asks, wish: Wish) -> str:
+def start(asks: Asks, wish: RestoreForm) -> str:
     """Has it done; the job's name. Raises what the agent raises."""
     return str(asks.ask("restore", **wish.arguments())["job"])
 
 
-def _preview(told: Mapping[str, Any]) -> Preview:
-    return Preview(
+def _preview(told: Mapping[str, Any]) -> PreviewPage:
+    return PreviewPage(
         counts={what: _count(told[what]) for what in WHATS},
         names=told["files"] + told["folders"] + told["others"],
         size=told["bytes"],
@@ -162,13 +162,13 @@ def _preview(told: Mapping[str, Any]) -> Preview:
     )
 
 
-def _count(told: Mapping[str, Any]) -> Count:
-    return Count(told["count"], told["bytes"], tuple(Sample(one["place"], one["why"]) for one in told["samples"]))
+def _count(told: Mapping[str, Any]) -> CountRow:
+    return CountRow(told["count"], told["bytes"], tuple(SampleRow(one["place"], one["why"]) for one in told["samples"]))
 
 
-def _wish_of(told: Mapping[str, Any]) -> Wish:
+def _wish_of(told: Mapping[str, Any]) -> RestoreForm:
     given = told["arguments"]
     folder = given["to"].partition(":")[2] or None
-    return Wish(
+    return RestoreForm(
         told["host"], given["backup"], tuple(bytes_of(path) for path in given["paths"]), folder, given["overwrite"] or "never"
     )

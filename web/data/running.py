@@ -6,8 +6,8 @@ from datetime import datetime
 
 from btrkeep.catalogue import Balance, Catalogue, Expiry, Progress, Run
 from web.access import Viewer
-from web.data.alive import is_alive
-from web.source import Source
+from web.data.heartbeat import is_alive
+from web.source import RequestContext
 
 _LEAST_SHARE = 0.02  # below, a guess of the time left is none
 
@@ -45,7 +45,7 @@ class ExpiryNow:
 
 
 @dataclass(frozen=True, slots=True)
-class BalanceNow:
+class BalanceRow:
     """A balance that moves block groups. `budget`: bytes that it may move, None: no limit; `current`: the vaddr it is at."""
 
     started: datetime
@@ -59,7 +59,7 @@ class BalanceNow:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningNow:
     """All of it. `pool`: whether the viewer may know of what is the pool's; without, `expiries` and `balances` are empty.
 
     `orphans`: deleted subvolumes that waited for the cleaner at `orphans_at`; both None where nobody knows.
@@ -67,7 +67,7 @@ class Running:
 
     transfers: tuple[Transfer, ...]
     expiries: tuple[ExpiryNow, ...]
-    balances: tuple[BalanceNow, ...]
+    balances: tuple[BalanceRow, ...]
     orphans: int | None
     orphans_at: datetime | None
     pool: bool
@@ -87,7 +87,7 @@ def alive_runs(catalogue: Catalogue, now: datetime) -> frozenset[int]:
     return frozenset(run.id for run in unfinished if is_alive(run.pid, run.pid_started, heard.get(run.id, run.started), now))
 
 
-def running(source: Source, viewer: Viewer) -> Running:
+def running(source: RequestContext, viewer: Viewer) -> RunningNow:
     """What runs now, as far as the viewer may know."""
     catalogue, now = source.catalogue, source.now
     begun = {run.id: run for run in catalogue.unfinished_runs()}
@@ -99,7 +99,7 @@ def running(source: Source, viewer: Viewer) -> Running:
     rates = [one.rate for one in transfers if one.rate is not None]
     expiries, balances = ((), ()) if viewer.limited else (_expiries(catalogue, now), _balances(catalogue, now))
     orphans, at = (None, None) if viewer.limited else _orphans(source, expiries)
-    return Running(transfers, expiries, balances, orphans, at, not viewer.limited, sum(rates) if rates else None)
+    return RunningNow(transfers, expiries, balances, orphans, at, not viewer.limited, sum(rates) if rates else None)
 
 
 def transfer(entry: Progress, run: Run | None, now: datetime) -> Transfer:
@@ -136,17 +136,17 @@ def expiry_now(row: Expiry, now: datetime) -> ExpiryNow:
     return ExpiryNow(row.started, row.planned, row.deleted, row.waiting, row.rate, left, row.paused)
 
 
-def _balances(catalogue: Catalogue, now: datetime) -> tuple[BalanceNow, ...]:
+def _balances(catalogue: Catalogue, now: datetime) -> tuple[BalanceRow, ...]:
     rows = [row for row in catalogue.unfinished_balances() if is_alive(row.pid, row.pid_started, row.updated, now)]
     return tuple(balance_now(row) for row in rows)
 
 
-def balance_now(row: Balance) -> BalanceNow:
+def balance_now(row: Balance) -> BalanceRow:
     """One balance."""
-    return BalanceNow(row.started, row.policy, row.block_groups, row.moved, row.budget, row.current, row.gained, row.written)
+    return BalanceRow(row.started, row.policy, row.block_groups, row.moved, row.budget, row.current, row.gained, row.written)
 
 
-def _orphans(source: Source, expiries: Sequence[ExpiryNow]) -> tuple[int | None, datetime | None]:
+def _orphans(source: RequestContext, expiries: Sequence[ExpiryNow]) -> tuple[int | None, datetime | None]:
     """An expiry that runs knows best, then the newest sample."""
     for one in expiries:
         if one.waiting is not None:

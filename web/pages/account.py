@@ -15,7 +15,7 @@ from btrkeep.units import format_duration, printable
 from web.access import public, somebody, viewer
 from web.auth import attempts, passwords, sessions
 from web.auth.model import User
-from web.safe import within
+from web.redirects import within
 
 blueprint = Blueprint("account", __name__)
 audit = logging.getLogger("btrkeep.audit")

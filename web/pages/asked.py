@@ -10,8 +10,8 @@ from typing import Any
 from flask import current_app
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.client import Refused
-from web.agent import agent
+from btrkeep.serving.protocol import RequestRefused
+from web.service_client import agent
 
 _FRESH = timedelta(seconds=20)
 _NAME = "btrkeep-answers"
@@ -19,7 +19,7 @@ _AT_ONCE = 3  # who wait keep a thread each
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServiceAnswer:
     """What was said, and when. `problem` and `hint`: why nothing was; `said` is None then."""
 
     at: datetime
@@ -32,12 +32,12 @@ class Answers:
     """The last answer to each verb, for all requests."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Answer] = {}
+        self._found: dict[str, ServiceAnswer] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
         self._waiting = threading.BoundedSemaphore(_AT_ONCE)
 
-    def last(self, verb: str) -> Answer | None:
+    def last(self, verb: str) -> ServiceAnswer | None:
         """None: nobody has asked since the dashboard was started."""
         return self._found.get(verb)
 
@@ -53,7 +53,9 @@ class Answers:
     @contextmanager
     def _place(self) -> Iterator[None]:
         if not self._waiting.acquire(blocking=False):
-            raise Refused("that is being looked for already", "load the page in a moment: it is there then", "busy", own=True)
+            raise RequestRefused(
+                "that is being looked for already", "load the page in a moment: it is there then", "busy", own=True
+            )
         try:
             yield
         finally:
@@ -66,9 +68,9 @@ def answers() -> Answers:
     return found
 
 
-def _asked(verb: str) -> Answer:
+def _asked(verb: str) -> ServiceAnswer:
     try:
         said = agent().ask(verb)
     except OperatorError as error:
-        return Answer(datetime.now(UTC), None, error.message, error.hint)
-    return Answer(datetime.now(UTC), said)
+        return ServiceAnswer(datetime.now(UTC), None, error.message, error.hint)
+    return ServiceAnswer(datetime.now(UTC), said)

@@ -9,19 +9,19 @@ from flask import Blueprint, abort, redirect, render_template, request
 from werkzeug.wrappers import Response as Answer
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.client import Refused
+from btrkeep.serving.protocol import RequestRefused
 from web import download as downloads
 from web import errors
 from web.access import see, viewer
-from web.agent import agent
 from web.data import files as data
 from web.data.files_compare import LIMIT, compare_at
-from web.data.files_history import Around, History, around, history
+from web.data.files_history import Around, HistoryPage, around, history
 from web.data.files_text import Beginning, beginning
 from web.pages.files_errors import add_handlers
-from web.pages.files_links import Links, add_filters
+from web.pages.files_links import PageLinks, add_filters
 from web.pages.files_request import number_of_request, which_of_request
 from web.paths import path_of_request, path_of_text
+from web.service_client import agent
 from web.source import source
 
 blueprint = Blueprint("files", __name__)
@@ -47,13 +47,13 @@ def browse(host: str) -> str | Answer:
     see(host)
     which = which_of_request("backup") or "latest"
     if "quoted" in request.args:  # the form that chooses a backup carries only text
-        return redirect(Links(host, which).browse(data.text_of(path_of_text(request.args["quoted"]))), 303)
+        return redirect(PageLinks(host, which).browse(data.text_of(path_of_text(request.args["quoted"]))), 303)
     sort = _sort(request.args.get("sort", "name"))
     listing = data.browse(agent(), host, which, path_of_request(), offset=number_of_request("offset", 0), sort=sort)
     known = data.choices(source().catalogue.backups(host), source().now)
     past = _past(listing)
     given = {
-        "at": Links(host, listing.backup.name),
+        "at": PageLinks(host, listing.backup.name),
         "listing": listing,
         "known": known,
         "zone": source().site.zone,
@@ -73,7 +73,7 @@ def versions(host: str) -> str:
     see(host)
     path, by_content = path_of_request(), request.args.get("content") == "1"
     past = history(agent(), host, path, by_content, which_of_request("since"))
-    given = {"at": Links(host, which_of_request("backup")), "history": past, "path": data.text_of(path)}
+    given = {"at": PageLinks(host, which_of_request("backup")), "history": past, "path": data.text_of(path)}
     return render_template("files/versions.html", **given, may_restore=viewer().operator, zone=source().site.zone)
 
 
@@ -86,10 +86,10 @@ def compare(host: str) -> str | Answer:
     before = which_of_request("before") or data.one_before(known, after)
     if "quoted" in request.args:
         path = data.text_of(path_of_text(request.args["quoted"]))
-        return redirect(Links(host).compare(path, before, after), 303)
+        return redirect(PageLinks(host).compare(path, before, after), 303)
     limit = min(max(number_of_request("limit", LIMIT), 1), 5000)
     found = compare_at(agent(), host, path_of_request(), before, after, limit)
-    return render_template("files/compare.html", at=Links(host, found.after), found=found, known=known, zone=source().site.zone)
+    return render_template("files/compare.html", at=PageLinks(host, found.after), found=found, known=known, zone=source().site.zone)
 
 
 @blueprint.get("/files/<host>/download")
@@ -100,7 +100,7 @@ def download(host: str) -> Answer:
     if kind not in downloads.KINDS:
         abort(400, "a download is as file, tar or zip")
     if request.headers.get("Sec-Fetch-Site") == "cross-site":  # a link from elsewhere leads to the page, and starts nothing
-        return redirect(Links(host, which_of_request("backup")).browse(data.text_of(path_of_request())), 303)
+        return redirect(PageLinks(host, which_of_request("backup")).browse(data.text_of(path_of_request())), 303)
     if kind != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
         return errors.page(
             426, "An archive needs HTTP/1.1: over 1.0 nobody sees whether it is whole", "nginx: proxy_http_version 1.1"
@@ -144,11 +144,11 @@ def _starts(listing: data.Listing) -> list[int | None]:
     return found
 
 
-def _past(listing: data.Listing) -> History | None:
+def _past(listing: data.Listing) -> HistoryPage | None:
     """Its history; a page does without when that cannot be told now: the service answers few at once."""
     try:
         return history(agent(), listing.host, data.bytes_of(listing.entry.path))
-    except Refused:
+    except RequestRefused:
         return None
 
 

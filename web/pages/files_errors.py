@@ -5,20 +5,21 @@ from difflib import get_close_matches
 from flask import Blueprint, Response, make_response, render_template, request
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.client import Absent, Refused
+from btrkeep.serving.client import Absent
+from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
 from web import download as downloads
 from web import errors
-from web.agent import agent
 from web.data import files as data
-from web.pages.files_links import Links
+from web.pages.files_links import PageLinks
 from web.paths import path_of_request
+from web.service_client import agent
 from web.source import source
 
 
 def add_handlers(blueprint: Blueprint) -> None:
     """For all pages of a blueprint that asks the root service; what is not here is as everywhere."""
-    blueprint.register_error_handler(Refused, refused)
+    blueprint.register_error_handler(RequestRefused, refused)
     blueprint.register_error_handler(Absent, absent)
     blueprint.register_error_handler(downloads.TooMany, too_many)
 
@@ -34,7 +35,7 @@ def too_many(error: downloads.TooMany) -> Response:
     return errors.page(429, error.message, error.hint)
 
 
-def refused(error: Refused) -> Response:
+def refused(error: RequestRefused) -> Response:
     """The service said no. What is missing gets a page that leads on."""
     if error.kind != "missing" or not request.view_args:
         return errors.of_operator(error)
@@ -46,17 +47,17 @@ def refused(error: Refused) -> Response:
     return _gone(error, host, asked, path)
 
 
-def _gone(error: Refused, host: str, asked: str, path: str) -> Response:
+def _gone(error: RequestRefused, host: str, asked: str, path: str) -> Response:
     known = data.choices(source().catalogue.backups(host), source().now)
     near = data.nearest([one for one in known if one.name != asked], asked)
     given = {"asked": asked, "near": near, "known": known, "zone": source().site.zone}
-    return make_response(render_template("files/gone.html", at=Links(host), path=path, error=error, **given), 404)
+    return make_response(render_template("files/gone.html", at=PageLinks(host), path=path, error=error, **given), 404)
 
 
-def _no_path(error: Refused, host: str, backup: str, path: str) -> Response:
+def _no_path(error: RequestRefused, host: str, backup: str, path: str) -> Response:
     above = _nearest_folder(host, backup, data.bytes_of(path))
     alike = _alike(above, path) if above else []
-    given = {"at": Links(host, backup), "path": path, "error": error, "above": above, "alike": alike}
+    given = {"at": PageLinks(host, backup), "path": path, "error": error, "above": above, "alike": alike}
     return make_response(render_template("files/no_path.html", **given), 404)
 
 

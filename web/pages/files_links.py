@@ -14,7 +14,7 @@ from web.words import comes_twice
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class PageLinks:
     """The addresses around one backup of a host. `backup` is its name, or what was asked for where there is none such."""
 
     host: str

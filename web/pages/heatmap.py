@@ -6,16 +6,16 @@ from flask import Blueprint, Response, abort, redirect, render_template, request
 from werkzeug.wrappers import Response as Redirect
 
 from btrkeep.errors import OperatorError
-from heatmap.colourings import Key
+from heatmap.colourings import ColourKey
 from heatmap.curves import CURVES
 from web.access import whole_pool
-from web.agent import agent
 from web.data.groups import BOUNDS, ORDERS, PAGE, beside, groups, nearest, one_group
-from web.data.heat import COLOURS, Gallery, Recorded, Wish, wish_of
+from web.data.heat import COLOURS, DrawingRequest, Gallery, Recorded, wish_of
 from web.data.heat import ORDERS as SORTS
 from web.pages.pictures import kept, picture
 from web.pages.pool import filesystem, painter
 from web.pages.words import number
+from web.service_client import agent
 from web.source import source
 
 blueprint = Blueprint("heatmap", __name__, url_prefix="/pool")
@@ -37,7 +37,7 @@ def timelapse() -> str:
     return _page("pool/timelapse.html", wish_of(request.args, steady=True))
 
 
-def _page(template: str, wish: Wish) -> str:
+def _page(template: str, wish: DrawingRequest) -> str:
     gallery, place = _chosen()
     one = gallery.recorded[place] if place is not None else None
     drawable, problem = _problem(one, wish)
@@ -67,7 +67,7 @@ def _chosen() -> tuple[Gallery, int | None]:
     return gallery, place
 
 
-def _problem(one: Recorded | None, wish: Wish) -> tuple[bool, str]:
+def _problem(one: Recorded | None, wish: DrawingRequest) -> tuple[bool, str]:
     """Whether it can be drawn so, and why not."""
     if one is None:
         return False, ""
@@ -78,7 +78,7 @@ def _problem(one: Recorded | None, wish: Wish) -> tuple[bool, str]:
     return True, ""
 
 
-def _swatches(key: Key) -> dict[str, object]:
+def _swatches(key: ColourKey) -> dict[str, object]:
     """What colours mean, as colours of a page: some of the ramp, and the others."""
     steps = [tuple(key.ramp[at * (len(key.ramp) - 1) // (_RAMP - 1)].tolist()) for at in range(_RAMP)] if len(key.ramp) else []
     return {
@@ -114,7 +114,7 @@ def map(id: str) -> Response:  # noqa: A001, A002  both are called so
     return answer
 
 
-def _wish() -> Wish:
+def _wish() -> DrawingRequest:
     return wish_of(request.args, steady=request.args.get("steady") == "1")
 
 

@@ -14,13 +14,13 @@ from werkzeug.wrappers import Response
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_time, parse_backup_name
 from web.access import operator_only, see, viewer
-from web.agent import agent
 from web.charts.host import duration_chart, new_chart, size_chart
 from web.charts.strip import shape, strip_paths, width
 from web.data.host import HostPage, backup_of, host_page, near_names
 from web.data.hosts import ALL_STATES, ORDERS, Query, host_list
-from web.data.jobs import Asked, asked
+from web.data.jobs import RequestedJob, asked
 from web.data.running import running
+from web.service_client import agent
 from web.source import source
 
 blueprint = Blueprint("hosts", __name__)
@@ -151,7 +151,7 @@ def ask(host: str, verb: str) -> str:
     return render_template("host/ask.html", page=page, action=action, backup=backup, host=host, job=job)
 
 
-def _not_over(host: str) -> Asked | None:
+def _not_over(host: str) -> RequestedJob | None:
     """The backup of it that was asked for and waits or runs; None too when the root service does not tell."""
     try:
         known = agent().ask("jobs", limit=_MOST_JOBS)

@@ -10,11 +10,11 @@ from werkzeug.wrappers import Response
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent
 from web.access import viewer
-from web.agent import agent
 from web.data.expiry import one_expiry
-from web.data.jobs import DAYS, KINDS, USUAL, Asked, JobRow, asked, by_hand, jobs, night_view, parse_id
+from web.data.jobs import DAYS, KINDS, USUAL, JobRow, RequestedJob, asked, by_hand, jobs, night_view, parse_id
 from web.pages.log import seen_hosts
 from web.pages.words import number
+from web.service_client import agent
 from web.source import source
 
 blueprint = Blueprint("jobs", __name__, url_prefix="/jobs")
@@ -41,7 +41,7 @@ def _rows(days: int, kinds: tuple[str, ...]) -> tuple[JobRow, ...]:
     return here.cached(("jobs", of, days, kinds), lambda: jobs(here.catalogue, of, here.now, days, kinds, here.site.ping_goal))
 
 
-def _asked_for() -> tuple[tuple[Asked, ...], str]:
+def _asked_for() -> tuple[tuple[RequestedJob, ...], str]:
     """Jobs that the root service started; or why it does not tell."""
     try:
         said = agent().ask("jobs")

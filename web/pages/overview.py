@@ -13,7 +13,7 @@ from web.data.overview import nights, overview
 from web.data.running import running
 from web.data.trend import trend
 from web.pages.pool import painter
-from web.source import Source, source
+from web.source import RequestContext, source
 
 blueprint = Blueprint("overview", __name__)
 
@@ -58,7 +58,7 @@ def now() -> str:
     return render_template("overview/running.html", running=running(source(), viewer()))
 
 
-def space_chart(here: Source) -> PoolChart | None:
+def space_chart(here: RequestContext) -> PoolChart | None:
     """Allocated and used over three months; None where nothing says which filesystem it is."""
     filesystem = here.site.filesystem
     if filesystem is None:
@@ -67,7 +67,7 @@ def space_chart(here: Source) -> PoolChart | None:
     return pool_chart(points, here.site.zone)
 
 
-def _picture(here: Source) -> Picture | None:
+def _picture(here: RequestContext) -> Picture | None:
     """The newest heatmap; None without one."""
     recorded = painter().shelf.gallery(here.site.filesystem).recorded
     return Picture(url_for("pool.picture_latest"), recorded[-1].taken) if recorded else None

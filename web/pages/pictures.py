@@ -7,16 +7,16 @@ from flask import Response, abort, request
 
 from btrkeep.errors import OperatorError
 from web.charts.heat import Painter
-from web.charts.svg import Look, look_of
-from web.data.heat import Gallery, Recorded, Wish
+from web.charts.svg import ChartStyle, look_of
+from web.data.heat import DrawingRequest, Gallery, Recorded
 
 
-def svg(draw: Callable[[Look], bytes]) -> Response:
+def svg(draw: Callable[[ChartStyle], bytes]) -> Response:
     """A chart, on the ground and as wide as the request asks for."""
     return kept(draw(look_of(request.args)), "image/svg+xml")
 
 
-def picture(painter: Painter, gallery: Gallery, one: Recorded, wish: Wish) -> Response:
+def picture(painter: Painter, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Response:
     """A recorded state, drawn. 404 where it cannot be drawn so: it may have no scores, or be gone."""
     try:
         return kept(painter.png(gallery, one, wish), "image/png")

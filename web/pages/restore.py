@@ -8,15 +8,15 @@ from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent
-from web.access import operator_only, see, see_folder, viewer
-from web.agent import agent
+from web.access import operator_only, require_folder_right, see, viewer
 from web.data import files as data
 from web.data import restore
-from web.data.restore import OVERWRITE, Wish
+from web.data.restore import OVERWRITE, RestoreForm
 from web.pages.files_errors import add_handlers
-from web.pages.files_links import Links
+from web.pages.files_links import PageLinks
 from web.pages.files_request import which_of_request
 from web.paths import paths_of_form, paths_of_request
+from web.service_client import agent
 from web.source import source
 
 blueprint = Blueprint("restore", __name__)
@@ -57,7 +57,7 @@ def preview(host: str) -> Page:
         return _form(wish, error.message, error.hint), 409
     if isinstance(found, str):
         return redirect(url_for("restore.look", host=host, job=found), 303)
-    return _shown(restore.Look(wish, True, found=found))
+    return _shown(restore.PreviewState(wish, True, found=found))
 
 
 @blueprint.get("/restore/<host>/preview/<job>")
@@ -88,7 +88,7 @@ def start(host: str) -> Page:
     return redirect(url_for("jobs.job", job=job), 303)
 
 
-def _wish(host: str, paths: list[bytes]) -> Wish:
+def _wish(host: str, paths: list[bytes]) -> RestoreForm:
     """What the request's fields say. The backup is one from here on, whatever comes to be the latest."""
     if not paths:
         abort(400, "no path is chosen")
@@ -101,9 +101,9 @@ def _wish(host: str, paths: list[bytes]) -> Wish:
     if place not in ("original", "folder"):
         abort(400, "place is original or folder")
     folder = request.values.get("into", "").strip() if place == "folder" else None
-    see_folder(folder)
+    require_folder_right(folder)
     backup = data.browse(agent(), host, which_of_request("backup") or "latest", b"/", limit=1).backup.name
-    return Wish(host, backup, tuple(dict.fromkeys(paths)), folder, overwrite)
+    return RestoreForm(host, backup, tuple(dict.fromkeys(paths)), folder, overwrite)
 
 
 def _problem(folder: str | None) -> str:
@@ -117,19 +117,19 @@ def _problem(folder: str | None) -> str:
     return ""
 
 
-def _form(wish: Wish, problem: str = "", hint: str = "") -> str:
+def _form(wish: RestoreForm, problem: str = "", hint: str = "") -> str:
     may_choose = viewer().admin and restore.may_go_elsewhere(agent())
     return render_template("restore/form.html", **_given(wish), problem=problem, hint=hint, may_choose=may_choose)
 
 
-def _shown(found: restore.Look) -> str:
+def _shown(found: restore.PreviewState) -> str:
     return render_template("restore/preview.html", **_given(found.wish), look=found, found=found.found)
 
 
-def _given(wish: Wish) -> dict[str, object]:
+def _given(wish: RestoreForm) -> dict[str, object]:
     known = data.choices(source().catalogue.backups(wish.host), source().now)
     backup = next((one for one in known if one.name == wish.backup), None)
     words = {"overwrite_words": OVERWRITE, "zone": source().site.zone}
     host = source().site.hosts.get(wish.host)
     hand = restore.by_hand(wish, host.address, source().site.name) if host and host.address else None
-    return {"at": Links(wish.host, wish.backup), "wish": wish, "backup": backup, "hand": hand, **words}
+    return {"at": PageLinks(wish.host, wish.backup), "wish": wish, "backup": backup, "hand": hand, **words}

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable
 
-from backupd.doctor.facts import Facts
-from backupd.doctor.finding import SEVERITIES, Examined, Finding, Rule, Unlooked
+from backupd.doctor.facts import DoctorFacts
+from backupd.doctor.finding import SEVERITIES, DoctorFinding, DoctorRule, Examined, Unlooked
 from backupd.doctor.rules import mount, shape, site, ssd, state, storage
 
-RULES: tuple[Rule, ...] = (*storage.RULES, *state.RULES, *mount.RULES, *ssd.RULES, *shape.RULES, *site.RULES)
+RULES: tuple[DoctorRule, ...] = (*storage.RULES, *state.RULES, *mount.RULES, *ssd.RULES, *shape.RULES, *site.RULES)
 BY_NAME = {rule.name: rule for rule in RULES}
 
 
-def examine(facts: Facts, rules: Iterable[Rule] = RULES) -> Examined:
+def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> Examined:
     """What these rules say. One that is blind and finds something all the same has looked."""
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
     well: list[str] = []
     unlooked: list[Unlooked] = []
     for rule in rules:
@@ -26,6 +26,6 @@ def examine(facts: Facts, rules: Iterable[Rule] = RULES) -> Examined:
     return Examined(tuple(findings), tuple(well), tuple(unlooked))
 
 
-def judge(facts: Facts, rules: Iterable[Rule] = RULES) -> list[Finding]:
+def judge(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> list[DoctorFinding]:
     """What these rules find, the worst first."""
     return list(examine(facts, rules).findings)

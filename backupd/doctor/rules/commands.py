@@ -3,18 +3,18 @@
 import shlex
 from pathlib import Path
 
-from backupd.doctor.facts import Facts, Filesystem, Site
+from backupd.doctor.facts import DoctorFacts, FilesystemFacts, SiteFacts
 from btrkeep.config.reading import FOLDER
 
 _SAFEST = ("raid1c4", "raid1c3", "raid6", "raid10", "raid1", "raid5", "dup", "raid0", "single")
 
 
-def balance(facts: Facts, *words: str) -> str:
+def balance(facts: DoctorFacts, *words: str) -> str:
     """A balance of the pool."""
     return f"btrfs balance start {' '.join(words)} {shlex.quote(str(facts.site.pool))}"
 
 
-def filters(fs: Filesystem, kind: str, words: str = "") -> str:
+def filters(fs: FilesystemFacts, kind: str, words: str = "") -> str:
     """What a balance does with block groups of that kind (data, metadata, system, mixed): "-mconvert=raid1".
 
     Mixed ones hold data and metadata, and of a filesystem that has them the kernel takes the same for both or nothing (EINVAL).
@@ -28,7 +28,7 @@ def safest(profiles: tuple[str, ...]) -> str:
     return min(profiles, key=lambda profile: _SAFEST.index(profile) if profile in _SAFEST else len(_SAFEST))
 
 
-def backupd(site: Site, words: str) -> str:
+def backupd(site: SiteFacts, words: str) -> str:
     """Our own command for this pool, which need not be `main`."""
     if site.file == FOLDER / f"{site.name}.toml":
         return f"backupd {words}" if site.name == "main" else f"backupd --pool {shlex.quote(site.name)} {words}"

@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from backupd.doctor.facts import Facts, Filesystem
-from backupd.doctor.finding import Finding, Rule, Run
+from backupd.doctor.facts import DoctorFacts, FilesystemFacts
+from backupd.doctor.finding import DoctorFinding, DoctorRule, FixCommand
 from btrkeep.decisions import findings as health
 
 LONGEST_COMMIT = 300  # seconds; above it the kernel warns too
@@ -16,9 +16,9 @@ _ROOT = Path("/")
 _HIGH_LEVEL = 3  # of zstd: above it a core compresses less than a disk writes
 
 
-def remount(fs: Filesystem, option: str) -> Run:
+def remount(fs: FilesystemFacts, option: str) -> FixCommand:
     """The step that changes an option of the mounted filesystem, until it is mounted the next time."""
-    return Run(("mount", "-o", f"remount,{option}", str(fs.target)))
+    return FixCommand(("mount", "-o", f"remount,{option}", str(fs.target)))
 
 
 def in_fstab(word: str) -> str:
@@ -26,12 +26,12 @@ def in_fstab(word: str) -> str:
     return f"# and {word} among the options in /etc/fstab, for the next mount"
 
 
-def _atime(facts: Facts) -> Iterator[Finding]:
+def _atime(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     fs = facts.filesystem
     if fs.mount_options is None or "noatime" in fs.mount_options:
         return
     kind = "relatime" if "relatime" in fs.mount_options else "strictatime"
-    yield Finding(
+    yield DoctorFinding(
         "atime",
         "warning",
         f"the pool is mounted with {kind}: the time of every look is kept",
@@ -43,16 +43,16 @@ def _atime(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def powerless(target: Path, options: Collection[str]) -> Run | None:
+def powerless(target: Path, options: Collection[str]) -> FixCommand | None:
     """The step after which setuid programs, capabilities and device nodes of hosts do nothing below `target`; None when it is so
     already, or when the system itself lies there, which needs its own.
     """
     if target == _ROOT or all(word in options for word in POWERLESS):
         return None
-    return Run(("mount", "-o", f"remount,{','.join(POWERLESS)}", str(target)))
+    return FixCommand(("mount", "-o", f"remount,{','.join(POWERLESS)}", str(target)))
 
 
-def _powerful(facts: Facts) -> Iterator[Finding]:
+def _powerful(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     fs = facts.filesystem
     missing = [word for word in POWERLESS if fs.mount_options is not None and word not in fs.mount_options]
     if fs.mount_options is None or not missing:
@@ -60,7 +60,7 @@ def _powerful(facts: Facts) -> Iterator[Finding]:
     step = powerless(fs.target, fs.mount_options)
     words = ",".join(POWERLESS)
     by_hand = in_fstab(words) if step else f"# the system lies here too: give the pool's subvolume a mount of its own, with {words}"
-    yield Finding(
+    yield DoctorFinding(
         "nosuid",
         "note",
         f"the pool is mounted without {' and '.join(missing)}",
@@ -72,10 +72,10 @@ def _powerful(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _read_only(facts: Facts) -> Iterator[Finding]:
+def _read_only(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     fs = facts.filesystem
     for one in facts.verdict.of(health.READ_ONLY):
-        yield Finding(
+        yield DoctorFinding(
             "read-only",
             one.level,
             one.text,
@@ -86,11 +86,11 @@ def _read_only(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _degraded(facts: Facts) -> Iterator[Finding]:
+def _degraded(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     fs = facts.filesystem
     if fs.option("degraded") is None or fs.missing is None or fs.missing:
         return
-    yield Finding(
+    yield DoctorFinding(
         "degraded",
         "warning",
         "the pool is mounted with degraded although no device is missing",
@@ -101,12 +101,12 @@ def _degraded(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _space_cache(facts: Facts) -> Iterator[Finding]:
+def _space_cache(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     fs = facts.filesystem
     if fs.free_space_tree and fs.option("nospace_cache") is None:
         return
     what = "no space cache" if fs.option("nospace_cache") is not None else "a space cache of version 1"
-    yield Finding(
+    yield DoctorFinding(
         "space-cache",
         "warning",
         f"the filesystem has {what} instead of a free space tree",
@@ -119,7 +119,7 @@ def _space_cache(facts: Facts) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _compression(facts: Facts) -> Iterator[Finding]:
+def _compression(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     fs = facts.filesystem
     forced, chosen = fs.option("compress-force"), fs.option("compress")
     method, _, level = (forced or chosen or "").partition(":")
@@ -137,7 +137,7 @@ def _compression(facts: Facts) -> Iterator[Finding]:
             "a backup that comes faster than it can be compressed waits for the processor; zstd:1 saves nearly as much",
         )
     elif method == "":
-        yield Finding(
+        yield DoctorFinding(
             "compression",
             "note",
             "data is not compressed",
@@ -148,12 +148,12 @@ def _compression(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _slow_compression(fs: Filesystem, what: str, why: str) -> Finding:
+def _slow_compression(fs: FilesystemFacts, what: str, why: str) -> DoctorFinding:
     risk = "none: what is written from now on is a little larger"
-    return Finding("compression", "note", what, why, risk, (in_fstab("compress=zstd:1"),), (remount(fs, "compress=zstd:1"),))
+    return DoctorFinding("compression", "note", what, why, risk, (in_fstab("compress=zstd:1"),), (remount(fs, "compress=zstd:1"),))
 
 
-def _commit(facts: Facts) -> Iterator[Finding]:
+def _commit(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     fs = facts.filesystem
     value = fs.option("commit") or ""
     if not value.isdigit() or SHORTEST_COMMIT <= int(value) <= LONGEST_COMMIT:
@@ -163,7 +163,7 @@ def _commit(facts: Facts) -> Iterator[Finding]:
         if int(value) < SHORTEST_COMMIT
         else "a power cut takes back what was written since; a commit of so much holds everybody up, and the cleaner sleeps as long"
     )
-    yield Finding(
+    yield DoctorFinding(
         "commit",
         "warning",
         f"a commit comes every {value} seconds",
@@ -174,11 +174,11 @@ def _commit(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _autodefrag(facts: Facts) -> Iterator[Finding]:
+def _autodefrag(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     fs = facts.filesystem
     if fs.option("autodefrag") is None:
         return
-    yield Finding(
+    yield DoctorFinding(
         "autodefrag",
         "warning",
         "the pool is mounted with autodefrag",
@@ -189,12 +189,12 @@ def _autodefrag(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _no_checksums(facts: Facts) -> Iterator[Finding]:
+def _no_checksums(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     fs = facts.filesystem
     found = [word for word in ("nodatacow", "nodatasum") if fs.option(word) is not None]
     if not found:
         return
-    yield Finding(
+    yield DoctorFinding(
         "checksums-off",
         "warning",
         f"the pool is mounted with {' and '.join(found)}",
@@ -205,40 +205,41 @@ def _no_checksums(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _unseen_mount(facts: Facts) -> str:
+def _unseen_mount(facts: DoctorFacts) -> str:
     if facts.filesystem.mount_options is not None:
         return ""
     return "this process sees a mount of its own in place of the machine's, and /proc/1/mountinfo tells nothing of that"
 
 
-def _unseen_missing(facts: Facts) -> str:
+def _unseen_missing(facts: DoctorFacts) -> str:
     is_unknown = facts.filesystem.missing is None and facts.filesystem.option("degraded") is not None
     return "the kernel does not tell which devices are missing" if is_unknown else ""
 
 
-def _q(fs: Filesystem) -> str:
+def _q(fs: FilesystemFacts) -> str:
     return shlex.quote(str(fs.target))
 
 
-def _device(fs: Filesystem) -> str:
+def _device(fs: FilesystemFacts) -> str:
     return shlex.quote(f"/dev/disk/by-uuid/{fs.uuid}")
 
 
 RULES = (
-    Rule("read-only", ("error",), "the filesystem is read-only", _read_only, blind=_unseen_mount),
-    Rule("atime", ("warning",), "access times are kept (relatime, strictatime)", _atime, fixable=True, blind=_unseen_mount),
-    Rule("nosuid", ("note",), "setuid programs and device nodes of hosts would work in the pool", _powerful, fixable=True,
+    DoctorRule("read-only", ("error",), "the filesystem is read-only", _read_only, blind=_unseen_mount),
+    DoctorRule("atime", ("warning",), "access times are kept (relatime, strictatime)", _atime, fixable=True, blind=_unseen_mount),
+    DoctorRule("nosuid", ("note",), "setuid programs and device nodes of hosts would work in the pool", _powerful, fixable=True,
          blind=_unseen_mount),
-    Rule("space-cache", ("warning",), "a space cache of version 1, or none, instead of a free space tree", _space_cache),
-    Rule("compression", ("note",), "data is not compressed, or in a way that costs much", _compression, fixable=True),
-    Rule(
+    DoctorRule("space-cache", ("warning",), "a space cache of version 1, or none, instead of a free space tree", _space_cache),
+    DoctorRule("compression", ("note",), "data is not compressed, or in a way that costs much", _compression, fixable=True),
+    DoctorRule(
         "commit",
         ("warning",),
         f"commits less than {SHORTEST_COMMIT} or more than {LONGEST_COMMIT} seconds apart",
         _commit,
         fixable=True,
     ),
-    Rule("autodefrag", ("warning",), "autodefrag, which undoes what snapshots share", _autodefrag, fixable=True),
-    Rule("checksums-off", ("warning",), "nodatacow or nodatasum", _no_checksums, fixable=True),
-    Rule("degraded", ("warning",), "degraded among the mount options without a missing device", _degraded, blind=_unseen_missing),
+    DoctorRule("autodefrag", ("warning",), "autodefrag, which undoes what snapshots share", _autodefrag, fixable=True),
+    DoctorRule("checksums-off", ("warning",), "nodatacow or nodatasum", _no_checksums, fixable=True),
+    DoctorRule("degraded", ("warning",), "degraded among the mount options without a missing device", _degraded,
+               blind=_unseen_missing),
 )  # fmt: skip

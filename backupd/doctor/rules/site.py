@@ -3,20 +3,20 @@
 import shlex
 from collections.abc import Iterator
 
-from backupd.doctor.facts import Facts
-from backupd.doctor.finding import Finding, Rule, Run
+from backupd.doctor.facts import DoctorFacts
+from backupd.doctor.finding import DoctorFinding, DoctorRule, FixCommand
 from backupd.doctor.rules.commands import backupd
 from backupd.rsync.version import OLDEST, SAFE
 from btrkeep.decisions import findings as health
 from btrkeep.units import counted, printable
 
 
-def _rsync(facts: Facts) -> Iterator[Finding]:
+def _rsync(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     numbers = facts.machine.rsync
     if numbers is None or numbers >= SAFE:
         return
     version, wanted = ".".join(map(str, numbers)), ".".join(map(str, SAFE))
-    yield Finding(
+    yield DoctorFinding(
         "rsync",
         "error" if numbers < OLDEST else "warning",
         f"rsync {version} is too old" if numbers else "there is no rsync",
@@ -29,13 +29,13 @@ def _rsync(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _key(facts: Facts) -> Iterator[Finding]:
+def _key(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     key = facts.site.key
     if key is None or key.hidden or (key.mode is not None and not key.mode & 0o077):
         return
     path = shlex.quote(str(key.path))
     if key.mode is None:
-        yield Finding(
+        yield DoctorFinding(
             "ssh-key",
             "error",
             f"{printable(str(key.path))} is missing",
@@ -44,24 +44,24 @@ def _key(facts: Facts) -> Iterator[Finding]:
             (f"ssh-keygen -t ed25519 -N '' -f {path}",),
         )
         return
-    yield Finding(
+    yield DoctorFinding(
         "ssh-key",
         "error",
         f"{printable(str(key.path))} has mode {key.mode:04o}: others can read it",
         "who has it can read every file of every host; ssh refuses to use it, too",
         "none. Who could read it so far may have it: think about a new one",
         (),
-        (Run(("chmod", "600", str(key.path))),),
+        (FixCommand(("chmod", "600", str(key.path))),),
     )
 
 
-def _known_hosts(facts: Facts) -> Iterator[Finding]:
+def _known_hosts(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     known = facts.site.known_hosts
     if known is None or known.hidden:
         return
     path = shlex.quote(str(known.path))
     if known.mode is None or known.empty:
-        yield Finding(
+        yield DoctorFinding(
             "known-hosts",
             "error",
             f"{printable(str(known.path))} {'is missing' if known.mode is None else 'has no host in it'}",
@@ -70,23 +70,23 @@ def _known_hosts(facts: Facts) -> Iterator[Finding]:
             (f"ssh-keyscan HOST >> {path}",),
         )
     elif known.mode & 0o022:
-        yield Finding(
+        yield DoctorFinding(
             "known-hosts",
             "error",
             f"{printable(str(known.path))} has mode {known.mode:04o}: others can write to it",
             "who can write to it decides which machine is taken for which host",
             "none. Compare its keys with those of the hosts",
             (),
-            (Run(("chmod", "go-w", str(known.path))),),
+            (FixCommand(("chmod", "go-w", str(known.path))),),
         )
 
 
-def _retention(facts: Facts) -> Iterator[Finding]:
+def _retention(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     unruled = facts.site.unruled
     if not unruled:
         return
     some = ", ".join(unruled[:3]) + (" and others" if len(unruled) > 3 else "")
-    yield Finding(
+    yield DoctorFinding(
         "retention",
         "warning",
         f"no retention is configured for {counted(len(unruled), 'host')}: {some}",
@@ -96,11 +96,11 @@ def _retention(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _schedule(facts: Facts) -> Iterator[Finding]:
+def _schedule(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     site = facts.site
     if site.schedule or not site.hosts:
         return
-    yield Finding(
+    yield DoctorFinding(
         "schedule",
         "warning",
         "nothing starts the backups by itself: no timer is enabled, and no line of cron runs backupd",
@@ -110,14 +110,14 @@ def _schedule(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _window(facts: Facts) -> Iterator[Finding]:
+def _window(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     site = facts.site
     if not site.schedule or not site.unstarted:
         return
     (first, window), count = site.unstarted[0], len(site.unstarted)
     others = f" and {counted(count - 1, 'other host')}" if count > 1 else ""
     start, zone = window.partition("-")[0], window.rpartition(" ")[2]
-    yield Finding(
+    yield DoctorFinding(
         "window",
         "warning",
         f"no timer starts backups while the window of {first} ({window}){others} is open",
@@ -128,15 +128,15 @@ def _window(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _unseen_window(facts: Facts) -> str:
+def _unseen_window(facts: DoctorFacts) -> str:
     site = facts.site
     return "when backups are started is not known" if site.schedule and site.windows and site.unstarted is None else ""
 
 
-def _clock(facts: Facts) -> Iterator[Finding]:
+def _clock(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     if facts.machine.clock is not False:
         return
-    yield Finding(
+    yield DoctorFinding(
         "clock",
         "warning",
         "the clock is not synchronised",
@@ -147,9 +147,9 @@ def _clock(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _catalogue(facts: Facts) -> Iterator[Finding]:
+def _catalogue(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     for one in facts.verdict.of(health.CATALOGUE):
-        yield Finding(
+        yield DoctorFinding(
             "catalogue",
             one.level,
             one.text,
@@ -159,34 +159,34 @@ def _catalogue(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _unseen_catalogue(facts: Facts) -> str:
+def _unseen_catalogue(facts: DoctorFacts) -> str:
     return "the catalogue cannot be read: `backupd check` says why" if facts.site.catalogue.foreign is None else ""
 
 
-def _unseen_key(facts: Facts) -> str:
+def _unseen_key(facts: DoctorFacts) -> str:
     return facts.site.key.hidden if facts.site.key else ""
 
 
-def _unseen_known_hosts(facts: Facts) -> str:
+def _unseen_known_hosts(facts: DoctorFacts) -> str:
     return facts.site.known_hosts.hidden if facts.site.known_hosts else ""
 
 
-def _unseen_rsync(facts: Facts) -> str:
+def _unseen_rsync(facts: DoctorFacts) -> str:
     return "rsync does not say which version it is" if facts.machine.rsync is None else ""
 
 
-def _unseen_clock(facts: Facts) -> str:
+def _unseen_clock(facts: DoctorFacts) -> str:
     return "the kernel does not tell this process about its clock: a service may not ask" if facts.machine.clock is None else ""
 
 
 RULES = (
-    Rule("catalogue", ("error",), "the catalogue is another pool's, or was lost", _catalogue, blind=_unseen_catalogue),
-    Rule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync, blind=_unseen_rsync),
-    Rule("ssh-key", ("error",), "the private key is missing, or others can read it", _key, fixable=True, blind=_unseen_key),
-    Rule("known-hosts", ("error",), "known_hosts is missing or empty, or others can write to it", _known_hosts, fixable=True,
+    DoctorRule("catalogue", ("error",), "the catalogue is another pool's, or was lost", _catalogue, blind=_unseen_catalogue),
+    DoctorRule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync, blind=_unseen_rsync),
+    DoctorRule("ssh-key", ("error",), "the private key is missing, or others can read it", _key, fixable=True, blind=_unseen_key),
+    DoctorRule("known-hosts", ("error",), "known_hosts is missing or empty, or others can write to it", _known_hosts, fixable=True,
          blind=_unseen_known_hosts),
-    Rule("retention", ("warning",), "hosts without any rule of retention", _retention),
-    Rule("schedule", ("warning",), "neither a timer nor cron starts the backups", _schedule),
-    Rule("window", ("warning",), "a window in which no timer starts backups", _window, blind=_unseen_window),
-    Rule("clock", ("warning",), "the clock is not synchronised", _clock, blind=_unseen_clock),
+    DoctorRule("retention", ("warning",), "hosts without any rule of retention", _retention),
+    DoctorRule("schedule", ("warning",), "neither a timer nor cron starts the backups", _schedule),
+    DoctorRule("window", ("warning",), "a window in which no timer starts backups", _window, blind=_unseen_window),
+    DoctorRule("clock", ("warning",), "the clock is not synchronised", _clock, blind=_unseen_clock),
 )  # fmt: skip

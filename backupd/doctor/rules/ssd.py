@@ -5,20 +5,20 @@ btrfs chooses ssd by itself when it is mounted and /sys/block/*/queue/rotational
 
 from collections.abc import Iterator
 
-from backupd.doctor.facts import Device, Facts, Filesystem
-from backupd.doctor.finding import Finding, Rule
+from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts
+from backupd.doctor.finding import DoctorFinding, DoctorRule
 from backupd.doctor.rules.mount import remount
 
 _SAYS_NOTHING = ("iscsi", "fibre channel", "multipath", "virtio", "loop", "nbd", "rbd", "drbd", "nvme fabrics")
 
 
-def _ssd(facts: Facts) -> Iterator[Finding]:
+def _ssd(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     fs, site = facts.filesystem, facts.site
     spread, ssd = fs.option("ssd_spread") is not None, fs.option("ssd") is not None
     if site.expiring and site.mount_option in ("ssd", "ssd_spread"):  # expiry has switched it, and puts it back
         return
     if spread:
-        yield Finding(
+        yield DoctorFinding(
             "ssd",
             "warning",
             "the pool is mounted with ssd_spread",
@@ -33,9 +33,9 @@ def _ssd(facts: Facts) -> Iterator[Finding]:
         yield _guessed(fs, doubtful)
 
 
-def _guessed(fs: Filesystem, doubtful: list[Device]) -> Finding:
+def _guessed(fs: FilesystemFacts, doubtful: list[DeviceFacts]) -> DoctorFinding:
     names = ", ".join(f"{device.name} ({_virtual(device)})" for device in doubtful)
-    return Finding(
+    return DoctorFinding(
         "ssd",
         "note",
         f"ssd holds because {names} says that it does not rotate",
@@ -49,7 +49,7 @@ def _guessed(fs: Filesystem, doubtful: list[Device]) -> Finding:
     )  # fmt: skip
 
 
-def udev_rule(fs: Filesystem, devices: list[Device]) -> list[str]:
+def udev_rule(fs: FilesystemFacts, devices: list[DeviceFacts]) -> list[str]:
     """The rule that tells the kernel, each time that a device of this filesystem comes up, that it rotates.
 
     A partition has no flag of its own: that of its disk lies one folder above.
@@ -59,18 +59,18 @@ def udev_rule(fs: Filesystem, devices: list[Device]) -> list[str]:
     return [f'{match}, ATTR{{{attribute}}}="1"' for attribute in sorted(attributes)]
 
 
-def _virtual(device: Device) -> str:
+def _virtual(device: DeviceFacts) -> str:
     return next(layer.kind for layer in device.layers if layer.kind in _SAYS_NOTHING)
 
 
-def _unseen_flag(facts: Facts) -> str:
+def _unseen_flag(facts: DoctorFacts) -> str:
     is_unknown = any(device.rotational is None for device in facts.filesystem.devices) or not facts.filesystem.devices
     is_ssd = facts.filesystem.option("ssd") is not None
     return "/sys does not show whether the devices rotate" if is_ssd and is_unknown else ""
 
 
 RULES = (
-    Rule(
+    DoctorRule(
         "ssd",
         ("note", "warning"),
         "ssd_spread; or ssd only because a virtual disk says that it does not rotate",

@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Iterator
 from datetime import timedelta
 
-from backupd.doctor.facts import Facts
-from backupd.doctor.finding import Finding, Rule, Run, Write
+from backupd.doctor.facts import DoctorFacts
+from backupd.doctor.finding import DoctorFinding, DoctorRule, FixCommand, Write
 from backupd.doctor.rules.commands import backupd, balance, filters
 from btrkeep.decisions import findings as health
 from btrkeep.units import counted, format_duration
@@ -15,9 +15,9 @@ MANY_SUBVOLUMES = 100_000
 MANY_OF_A_HOST = 300
 
 
-def _unallocated(facts: Facts) -> Iterator[Finding]:
+def _unallocated(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     for one in facts.verdict.of(health.UNALLOCATED):
-        yield Finding(
+        yield DoctorFinding(
             "unallocated",
             one.level,
             one.text,
@@ -31,28 +31,28 @@ def _unallocated(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _room(facts: Facts) -> Iterator[Finding]:
+def _room(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     yield from _too_full(facts, health.ROOM, "below [pool] min_free no transfer starts: the hosts that are due wait for room")
 
 
-def _used(facts: Facts) -> Iterator[Finding]:
+def _used(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     yield from _too_full(facts, health.USED, "this is the limit of [notify] used_limit: there is still time to make room in peace")
 
 
-def _too_full(facts: Facts, check: str, why: str) -> Iterator[Finding]:
+def _too_full(facts: DoctorFacts, check: str, why: str) -> Iterator[DoctorFinding]:
     for one in facts.verdict.of(check):
         risk = "expire deletes backups whose grace is over; a new device is used evenly only after a balance"
         more = f"btrfs device add /dev/NEW {shlex.quote(str(facts.site.pool))}   # or keep less: [retention]"
         ours = (backupd(facts.site, words) for words in ("expire --dry-run", "expire", "usage"))
-        yield Finding(check, one.level, one.text, why, risk, (*ours, more))
+        yield DoctorFinding(check, one.level, one.text, why, risk, (*ours, more))
 
 
-def _quota(facts: Facts) -> Iterator[Finding]:
+def _quota(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     fs = facts.filesystem
     if not fs.quota:
         return
     simple = fs.quota == "squota"
-    yield Finding(
+    yield DoctorFinding(
         "qgroups",
         "note" if simple else "warning",
         f"{'simple quotas' if simple else 'qgroups'} are switched on",
@@ -62,16 +62,16 @@ def _quota(facts: Facts) -> Iterator[Finding]:
         "takes many times as long and can stop the whole filesystem",
         "limits and numbers of qgroups are gone; btrkeep needs none (`backupd usage` tells where the space goes)",
         (),
-        (Run(("btrfs", "quota", "disable", str(facts.site.pool))),),
+        (FixCommand(("btrfs", "quota", "disable", str(facts.site.pool))),),
     )
 
 
-def _reclaim(facts: Facts) -> Iterator[Finding]:
+def _reclaim(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     fs, site = facts.filesystem, facts.site
     if not fs.reclaim:
         return
     words = ", ".join(f"{file.name} {value}" for file, value in fs.reclaim.items())
-    yield Finding(
+    yield DoctorFinding(
         "reclaim",
         "warning" if site.own_balance else "note",
         f"the kernel balances data block groups by itself ({words}){', and so does btrfs-balancer' if site.own_balance else ''}",
@@ -83,11 +83,11 @@ def _reclaim(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _balance(facts: Facts) -> Iterator[Finding]:
+def _balance(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     if facts.filesystem.exclusive_operation != "balance paused":
         return
     pool = shlex.quote(str(facts.site.pool))
-    yield Finding(
+    yield DoctorFinding(
         "balance",
         "warning",
         "a balance is paused",
@@ -97,12 +97,12 @@ def _balance(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _scrub(facts: Facts) -> Iterator[Finding]:
+def _scrub(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     scrub, site = facts.scrub, facts.site
     pool = shlex.quote(str(site.pool))
     risk = "none but the load: it reads everything once. `btrfs scrub cancel` stops it, `btrfs scrub resume` goes on"
     if scrub.uncorrectable:
-        yield Finding(
+        yield DoctorFinding(
             "scrub",
             "error",
             f"scrub has found {scrub.uncorrectable:,} errors that it could not correct",
@@ -116,7 +116,7 @@ def _scrub(facts: Facts) -> Iterator[Finding]:
         return
     age = format_duration((facts.now - since).total_seconds())
     what = f"the last complete scrub was {age} ago" if scrub.finished else f"no scrub was ever completed, and the pool is {age} old"
-    yield Finding(
+    yield DoctorFinding(
         "scrub",
         "warning",
         what + (" (a later one was broken off)" if scrub.unfinished else ""),
@@ -126,7 +126,7 @@ def _scrub(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _subvolumes(facts: Facts) -> Iterator[Finding]:
+def _subvolumes(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     host, most = facts.site.most_backups or ("", 0)
     count = facts.filesystem.subvolumes or 0
     if count > MANY_SUBVOLUMES:
@@ -135,7 +135,7 @@ def _subvolumes(facts: Facts) -> Iterator[Finding]:
         what = f"{host} has {counted(most, 'backup')}"
     else:
         return
-    yield Finding(
+    yield DoctorFinding(
         "subvolumes",
         "note",
         what,
@@ -146,7 +146,7 @@ def _subvolumes(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _unseen_scrubs(facts: Facts) -> str:
+def _unseen_scrubs(facts: DoctorFacts) -> str:
     if not facts.scrub.known:
         return "the file in which btrfs-progs keeps when it scrubbed cannot be read"
     if facts.scrub.finished is None and facts.site.created is None and not facts.scrub.running:
@@ -154,24 +154,24 @@ def _unseen_scrubs(facts: Facts) -> str:
     return ""
 
 
-def _unseen_operation(facts: Facts) -> str:
+def _unseen_operation(facts: DoctorFacts) -> str:
     return "the kernel does not tell what has the filesystem for itself" if facts.filesystem.exclusive_operation is None else ""
 
 
-def _unseen_subvolumes(facts: Facts) -> str:
+def _unseen_subvolumes(facts: DoctorFacts) -> str:
     return "subvolumes could not be counted: that takes CAP_SYS_ADMIN" if facts.filesystem.subvolumes is None else ""
 
 
 RULES = (
-    Rule("room", ("error",), "no room for another transfer: less than min_free, or next to none for metadata", _room),
-    Rule("unallocated", ("warning", "error"), "little unallocated space left", _unallocated),
-    Rule("used", ("warning",), "more of the pool used than used_limit", _used),
-    Rule("scrub", ("warning", "error"), f"no complete scrub for {SCRUB_EVERY.days} days, or errors that it could not correct",
+    DoctorRule("room", ("error",), "no room for another transfer: less than min_free, or next to none for metadata", _room),
+    DoctorRule("unallocated", ("warning", "error"), "little unallocated space left", _unallocated),
+    DoctorRule("used", ("warning",), "more of the pool used than used_limit", _used),
+    DoctorRule("scrub", ("warning", "error"), f"no complete scrub for {SCRUB_EVERY.days} days, or errors that it could not correct",
          _scrub, blind=_unseen_scrubs),
-    Rule("qgroups", ("note", "warning"), "qgroups or simple quotas switched on", _quota, fixable=True),
-    Rule("reclaim", ("note", "warning"), "the kernel's own reclaim, beside btrfs-balancer", _reclaim, fixable=True),
-    Rule("balance", ("warning",), "a paused balance", _balance, blind=_unseen_operation),
-    Rule("subvolumes", ("note",),
+    DoctorRule("qgroups", ("note", "warning"), "qgroups or simple quotas switched on", _quota, fixable=True),
+    DoctorRule("reclaim", ("note", "warning"), "the kernel's own reclaim, beside btrfs-balancer", _reclaim, fixable=True),
+    DoctorRule("balance", ("warning",), "a paused balance", _balance, blind=_unseen_operation),
+    DoctorRule("subvolumes", ("note",),
          f"more than {MANY_SUBVOLUMES:,} subvolumes, or more than {MANY_OF_A_HOST} backups of a host", _subvolumes,
          blind=_unseen_subvolumes),
 )  # fmt: skip

@@ -10,13 +10,13 @@ from typing import Any
 
 from backupd.serve import arguments as given
 from backupd.serve.arguments import Argument
-from btrkeep.serving.protocol import Refused
+from btrkeep.serving.protocol import RequestRefused
 
 Function = Callable[[Any], Any]
 """Of a call; gives what JSON can hold, or has made a stream."""
 
 
-class Places:
+class ConcurrencyLimit:
     """How much of something may go on at once, and how much of that for one asker: one who asks much leaves places for others."""
 
     def __init__(self, at_once: int, of_one: int) -> None:
@@ -26,11 +26,11 @@ class Places:
 
     @contextmanager
     def taken(self, who: str) -> Iterator[None]:
-        """A place. Raises Refused, of kind busy."""
+        """A place. Raises RequestRefused, of kind busy."""
         with self._lock:
             if self._taken[who] >= self.of_one or self._taken.total() >= self.at_once:
                 of = "of that is under way for you" if self._taken[who] >= self.of_one else "of that is under way"
-                raise Refused(f"too much {of}", "try again in a moment", "busy", own=True)
+                raise RequestRefused(f"too much {of}", "try again in a moment", "busy", own=True)
             self._taken[who] += 1
         try:
             yield
@@ -46,7 +46,7 @@ class Verb:
 
     module: str
     arguments: Mapping[str, Argument]
-    limit: Places | None = field(default=None, compare=False)
+    limit: ConcurrencyLimit | None = field(default=None, compare=False)
 
     def function(self, name: str) -> Function:
         """What does it."""
@@ -54,15 +54,15 @@ class Verb:
         return found
 
     def place(self, who: str) -> AbstractContextManager[None]:
-        """A place among those that are doing it. Raises Refused, of kind busy."""
+        """A place among those that are doing it. Raises RequestRefused, of kind busy."""
         return self.limit.taken(who) if self.limit else nullcontext()
 
 
-_STREAMS = Places(10, 5)
+_STREAMS = ConcurrencyLimit(10, 5)
 """They last as long as the asker's line is slow, and must leave room for everybody else."""
-_HEAVY = Places(4, 2)
+_HEAVY = ConcurrencyLimit(4, 2)
 """They read for as long as they may."""
-_LISTS = Places(8, 4)
+_LISTS = ConcurrencyLimit(8, 4)
 """A folder of a million names takes seconds to put in order."""
 _HOST = {"host": Argument(given.host)}
 _BACKUP = {**_HOST, "backup": Argument(given.which)}

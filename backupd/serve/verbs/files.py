@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from backupd.files.near import entry_at
+from backupd.files.backup_selector import NEWEST, NoHost, Restorable, find, restorable
 from backupd.files.sameness import Enough
+from backupd.files.suggestions import entry_at
 from backupd.files.tree import Entry, Tree
-from backupd.files.which import NEWEST, NoHost, Restorable, find, restorable
-from backupd.serve.call import Call, Gone
+from backupd.serve.call import Call, ClientGone
 from btrkeep.errors import UsageError
-from btrkeep.serving.protocol import Refused
+from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import format_time
 
 if TYPE_CHECKING:
-    from backupd.files.comparing import Difference
-    from backupd.files.history import History
+    from backupd.files.comparing import PathDifference
+    from backupd.files.history import PathHistory
 
 _PIECE = 256 << 10
 _LOOK = 0.25
@@ -37,14 +37,14 @@ class _Pulse:
         self._end = self._looked + call["seconds"]
 
     def __call__(self) -> None:
-        """Raises Gone and Enough."""
+        """Raises ClientGone and Enough."""
         now = time.monotonic()
         if now >= self._end:
             raise Enough
         if now - self._looked > _LOOK:
             self._looked = now
             if self._call.gone():
-                raise Gone
+                raise ClientGone
 
 
 @contextmanager
@@ -53,10 +53,10 @@ def reading() -> Iterator[None]:
     try:
         yield
     except UsageError as error:  # no such host, backup or path
-        raise Refused(error.message, error.hint, "missing", own=not isinstance(error, NoHost)) from None
+        raise RequestRefused(error.message, error.hint, "missing", own=not isinstance(error, NoHost)) from None
     except OSError as error:
         if error.errno in _MISSING:
-            raise Refused(
+            raise RequestRefused(
                 "there is no such path in this backup", "a symlink on the way is not followed", "missing", own=True
             ) from None
         raise
@@ -64,7 +64,7 @@ def reading() -> Iterator[None]:
 
 @contextmanager
 def opened(call: Call, *which: str) -> Iterator[list[tuple[Restorable, Tree]]]:
-    """Backups of the call's host and their files. Raises Refused."""
+    """Backups of the call's host and their files. Raises RequestRefused."""
     with reading(), ExitStack() as stack:
         pool = call.ground.pool()
         found = [find(pool, call["host"], one) for one in which]
@@ -86,7 +86,9 @@ def browse(call: Call) -> dict[str, Any]:
     from backupd.files.words import entry_object
 
     if call["limit"] * (len(call["path"]) + _LONGEST_NAME) > _LONGEST_PAGE:
-        raise Refused("so many names with so long a path are too much for one answer", "ask for fewer at a time", "usage", own=True)
+        raise RequestRefused(
+            "so many names with so long a path are too much for one answer", "ask for fewer at a time", "usage", own=True
+        )
     with opened(call, call["backup"]) as [(found, tree)]:
         entry = _entry(call, found, tree)
         order = (call["sort"], call["descending"])
@@ -104,8 +106,8 @@ def browse(call: Call) -> dict[str, Any]:
 
 def versions(call: Call) -> dict[str, Any]:
     """As `backupd versions --json`, over so many backups as there was time for."""
-    from backupd.files.near import missing
     from backupd.files.objects import history_object
+    from backupd.files.suggestions import missing
     from backupd.files.versions import versions as history_of
 
     with reading():
@@ -118,14 +120,14 @@ def versions(call: Call) -> dict[str, Any]:
     return {**history_object(call["host"], history), "of": len(every), "next": _next(call, history)}
 
 
-def _next(call: Call, history: "History") -> str | None:
+def _next(call: Call, history: "PathHistory") -> str | None:
     """From which backup on to ask next, when time was over: the last that was looked at, so that nothing is missed between the two
-    answers. Raises Refused when that would lead nowhere.
+    answers. Raises RequestRefused when that would lead nowhere.
     """
     if not history.stopped:
         return None
     if len(history.backups) < (2 if call["since"] else 1):
-        raise Refused(
+        raise RequestRefused(
             f"to look at it in one backup takes longer than the {call['seconds']} s that a question may",
             "choose a narrower path, or ask on the server: backupd versions --content",
             "refused",
@@ -152,7 +154,7 @@ def compare(call: Call) -> dict[str, Any]:
     }
 
 
-def _some(call: Call, found: "Iterator[Difference]") -> tuple[list[dict[str, Any]], bool, bool]:
+def _some(call: Call, found: "Iterator[PathDifference]") -> tuple[list[dict[str, Any]], bool, bool]:
     """So many differences, whether there are or may be more, and whether that is because time was over."""
     from backupd.files.objects import difference_object
 
@@ -199,7 +201,7 @@ def download(call: Call) -> None:
 
 def _file(call: Call, tree: Tree, entry: Entry) -> None:
     if entry.kind != "file":
-        raise Refused(f"that is a {entry.kind}, no plain file", "a folder is given as tar or zip", "usage", own=True)
+        raise RequestRefused(f"that is a {entry.kind}, no plain file", "a folder is given as tar or zip", "usage", own=True)
     fd = tree.open_file(entry.path)
     try:
         size = os.fstat(fd).st_size
@@ -209,7 +211,7 @@ def _file(call: Call, tree: Tree, entry: Entry) -> None:
     finally:
         os.close(fd)
     if out.tell() != size:
-        raise Refused(f"the file ended after {out.tell()} of {size} bytes")
+        raise RequestRefused(f"the file ended after {out.tell()} of {size} bytes")
 
 
 def _archive(call: Call, tree: Tree, entry: Entry, found: Restorable) -> None:

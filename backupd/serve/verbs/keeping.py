@@ -11,32 +11,32 @@ from backupd.actions.hold import hold as hold_it
 from backupd.actions.hold import release as release_it
 from backupd.repo.listing import hosts_of
 from backupd.serve.call import Call
-from backupd.serve.ground import Site
+from backupd.serve.context import ServiceContext
 from btrkeep.backup_states import COMPLETE
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import PoolUnusable, UsageError
 from btrkeep.pool.locks import take_lock
-from btrkeep.serving.protocol import Refused
+from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import format_time
 
 
-def see_host(site: Site, host: str) -> None:
-    """Raises Refused, of kind missing, when nobody knows the host."""
+def require_host(site: ServiceContext, host: str) -> None:
+    """Raises RequestRefused, of kind missing, when nobody knows the host."""
     if host not in site.config.hosts and host not in hosts_of(site.pool) and host not in site.catalogue.hosts():
-        raise Refused(f"there is no host {host}", "the list of hosts has them all", "missing", own=True)
+        raise RequestRefused(f"there is no host {host}", "the list of hosts has them all", "missing", own=True)
 
 
 @contextmanager
-def _locked(call: Call, what: str) -> Iterator[tuple[Site, datetime]]:
+def _locked(call: Call, what: str) -> Iterator[tuple[ServiceContext, datetime]]:
     """The site and the time of now, whole seconds, with the host's lock."""
     now = call.ground.clock.now().replace(microsecond=0)
     with call.ground.site(writes=True) as site:
-        see_host(site, call["host"])
+        require_host(site, call["host"])
         with take_lock(site.pool.locks / f"host-{call['host']}", f"{what} for {call.who}", format_time(now)):
             try:
                 yield site, now
             except UsageError as error:  # of a name that no backup has
-                raise Refused(error.message, error.hint, "missing", own=True) from None
+                raise RequestRefused(error.message, error.hint, "missing", own=True) from None
             except OSError as error:
                 raise PoolUnusable(
                     f"{site.pool.path} cannot be written: {error}", "look at the pool's room and at dmesg"
@@ -55,7 +55,7 @@ def hold(call: Call) -> dict[str, Any]:
     """As `backupd hold --json`."""
     with _locked(call, "hold") as (site, now):
         if call["until"] and call["until"] <= now:
-            raise Refused(f"{format_time(call['until'])} is past", "name a later time, or none", "usage", own=True)
+            raise RequestRefused(f"{format_time(call['until'])} is past", "name a later time, or none", "usage", own=True)
         new = Hold(call["until"], _why(call))
         done = hold_it(site.pool, site.catalogue, call["host"], call["backup"], new, now)
     return {**_noted(call, done), "at": format_time(now), **(hold_fields(new) or {}), "unexpired": done.unexpired}

@@ -5,16 +5,16 @@ import time
 from itertools import islice
 from typing import Any
 
-from backupd.files.which import find
+from backupd.files.backup_selector import find
 from backupd.serve.call import Call
 from backupd.serve.commands import Allowed, folder_of, wanted
-from backupd.serve.jobs import PREVIEW, RUN, Job, Jobs, job_object
+from backupd.serve.jobs import PREVIEW, RUN, JobStore, ServeJob, job_object
 from backupd.serve.starting import begin
 from backupd.serve.turns import is_under_way
 from backupd.serve.verbs.files import reading
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.room import mount_options
-from btrkeep.serving.protocol import Refused
+from btrkeep.serving.protocol import RequestRefused
 
 _PATIENCE = 15.0
 """Seconds; then the asker looks at the job that goes on."""
@@ -25,7 +25,7 @@ def run(call: Call) -> dict[str, Any]:
     """Starts a backup of a host, due or not."""
     host = call["host"]
     if host not in call.ground.config().hosts:
-        raise Refused(f"{host} is not configured", "only configured hosts can be backed up", "missing", own=True)
+        raise RequestRefused(f"{host} is not configured", "only configured hosts can be backed up", "missing", own=True)
     if "ro" in mount_options(call.ground.pool().path):
         raise PoolUnusable("the pool is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
     job = begin(call.ground, "run", host, call.who, {"host": host})
@@ -43,14 +43,14 @@ def preview(call: Call) -> Any:
     started, jobs, end = _restore(call, PREVIEW), _jobs(call), time.monotonic() + _PATIENCE
     while not (found := jobs.get(started.id, call.ground.clock.now())).over:
         if call.gone() or time.monotonic() > end:
-            raise Refused("it takes longer than a person waits", f"the job {started.id} goes on", "busy", own=True)
+            raise RequestRefused("it takes longer than a person waits", f"the job {started.id} goes on", "busy", own=True)
         time.sleep(_LOOK)
     if found.result is None:
-        raise Refused(found.error or "there is no preview", "", "failed")
+        raise RequestRefused(found.error or "there is no preview", "", "failed")
     return found.result
 
 
-def _restore(call: Call, verb: str) -> Job:
+def _restore(call: Call, verb: str) -> ServeJob:
     ground, host = call.ground, call["host"]
     with reading():
         backup = find(ground.pool(), host, call["backup"]).name
@@ -69,7 +69,7 @@ def job(call: Call) -> dict[str, Any]:
     return {**told, "queue": _queue(call, jobs)} if found.waits else told
 
 
-def _queue(call: Call, jobs: Jobs) -> dict[str, int]:
+def _queue(call: Call, jobs: JobStore) -> dict[str, int]:
     """What a backup waits for: how many places there are, how many of them are taken, and how many others wait."""
     runs = [one for one in jobs.all(call.ground.clock.now()) if one.verb == RUN and not one.over]
     taken = sum(is_under_way(one) for one in runs)
@@ -82,5 +82,5 @@ def jobs(call: Call) -> list[dict[str, Any]]:
     return [job_object(one) for one in islice(found, call["limit"])]
 
 
-def _jobs(call: Call) -> Jobs:
-    return Jobs(call.ground.config().pool.state)
+def _jobs(call: Call) -> JobStore:
+    return JobStore(call.ground.config().pool.state)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from btrkeep.serving.protocol import Refused
+from btrkeep.serving.protocol import RequestRefused
 
 KEPT = 60.0
 _MOST = 24
@@ -24,7 +24,7 @@ class Memory:
     def get(self, kind: str, key: Hashable, compute: Callable[[], Any], gone: Callable[[], bool], patience: float = 60) -> Any:
         """What `compute` gave a moment ago, or gives now. Who comes meanwhile waits for it, `patience` seconds at the most.
 
-        Raises Refused, of kind busy, and what `compute` raises: a failure is not kept.
+        Raises RequestRefused, of kind busy, and what `compute` raises: a failure is not kept.
         """
         if (found := self._look((kind, key))) is not None:
             return found[1]
@@ -33,7 +33,7 @@ class Memory:
         end = time.monotonic() + patience
         while not lock.acquire(timeout=_LOOK):
             if time.monotonic() > end or gone():
-                raise Refused(f"{kind} is being worked out for somebody else", "try again in a moment", "busy")
+                raise RequestRefused(f"{kind} is being worked out for somebody else", "try again in a moment", "busy")
         try:
             if (found := self._look((kind, key))) is not None:
                 return found[1]

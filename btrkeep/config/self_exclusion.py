@@ -21,7 +21,7 @@ _MOST_LINKS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SelfExclusion:
     """A folder to be kept out, and its name in a sentence. `path` is None where the configuration is wrong about it."""
 
     what: str
@@ -37,7 +37,7 @@ class LeftOut:
     pattern: str
 
 
-def left_out(sources: Iterable[str], kept: Iterable[Kept]) -> list[LeftOut]:
+def left_out(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> list[LeftOut]:
     """One piece for every source and folder that meet. Looks at the file system for symbolic links only."""
     unsure = _may_not_answer()
     real = [(each.what, os.path.realpath(each.path)) for each in kept if each.path]

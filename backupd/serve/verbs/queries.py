@@ -6,12 +6,12 @@ from typing import Any
 
 from backupd.expire.look import look_again, policy_of
 from backupd.serve.call import Call
-from backupd.serve.verbs.keeping import see_host
-from btrkeep.decisions.expiry_plan import HostFacts
+from backupd.serve.verbs.keeping import require_host
+from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import explain, objects
 from btrkeep.errors import Exit
-from btrkeep.process.watched import Ended, ours, run_watched
-from btrkeep.serving.protocol import Refused
+from btrkeep.process.watched import ProgramEnd, ours, run_watched
+from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import format_time, printable
 
 _LONGEST = {"doctor": 120.0, "plan": 300.0, "extents": 60.0}  # seconds
@@ -45,13 +45,13 @@ def retention(call: Call) -> list[dict[str, Any]]:
     """As `backupd retention explain HOST --json`."""
     host, now = call["host"], call.ground.clock.now()
     with call.ground.site() as site:
-        see_host(site, host)
+        require_host(site, host)
         rows = {row.name: row.state for row in site.catalogue.backups(host) if row.name}
         policy = policy_of(site.config, host)
         try:
             facts = look_again(site.pool, host, policy, rows).facts
         except FileNotFoundError:  # configured, and never backed up
-            facts = HostFacts(host, (), policy)
+            facts = HostBackups(host, (), policy)
         return list(objects(explain(facts, policy, site.config.pool.zone, now)))
 
 
@@ -62,7 +62,7 @@ def hello(call: Call) -> dict[str, Any]:
     return {**told, "elsewhere": ground.elsewhere, "folder": ground.restore_to is not None}
 
 
-def _kept(call: Call, kind: str, key: tuple[Any, ...], words: Sequence[str], read: Callable[[Ended], Any]) -> Any:
+def _kept(call: Call, kind: str, key: tuple[Any, ...], words: Sequence[str], read: Callable[[ProgramEnd], Any]) -> Any:
     """What the program says, read; kept for a minute."""
 
     def compute() -> Any:
@@ -74,11 +74,11 @@ def _kept(call: Call, kind: str, key: tuple[Any, ...], words: Sequence[str], rea
     return call.ground.memory.get(kind, key, compute, call.gone)
 
 
-def _json(ended: Ended) -> Any:
+def _json(ended: ProgramEnd) -> Any:
     return json.loads(ended.stdout)
 
 
-def _refused(kind: str, ended: Ended) -> Refused:
+def _refused(kind: str, ended: ProgramEnd) -> RequestRefused:
     """In the program's own words: what it prints for people are an error's line and a hint's."""
     said = [line for line in ended.stderr.splitlines() if line]
     errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
@@ -86,4 +86,4 @@ def _refused(kind: str, ended: Ended) -> Refused:
     message = errors[0] if errors else f"exit status {ended.returncode}"
     # The words were ours, so wrong usage is a configuration that cannot be used.
     what = "unusable" if ended.returncode in (Exit.USAGE, Exit.UNUSABLE) else "failed"
-    return Refused(printable(f"{kind}: {message}"), printable(hints[0]) if hints else "", what)
+    return RequestRefused(printable(f"{kind}: {message}"), printable(hints[0]) if hints else "", what)

@@ -12,7 +12,7 @@ _SECOND = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RestoreStep:
     """What is done with one name, and why."""
 
     what: str
@@ -20,26 +20,28 @@ class Step:
     why: str = ""
 
 
-def decide(entry: Entry, there: Entry | None, differs: Sequence[str], overwrite: str | None) -> Step:
+def decide(entry: Entry, there: Entry | None, differs: Sequence[str], overwrite: str | None) -> RestoreStep:
     """The step for `entry` where `there` is what its place holds; `differs` are the fields in which they differ.
 
     `overwrite` None refuses whatever would be overwritten. A folder never takes the place of anything else, nor anything else the
     place of a folder: what is there would have to be deleted.
     """
     if there is None:
-        return Step(NEW)
+        return RestoreStep(NEW)
     if entry.kind == "folder" or there.kind == "folder":
         if entry.kind == there.kind:
-            return Step(ENTERED)
-        return Step(REFUSED, f"it is a {there.kind} there and a {entry.kind} in the backup")
+            return RestoreStep(ENTERED)
+        return RestoreStep(REFUSED, f"it is a {there.kind} there and a {entry.kind} in the backup")
     if not differs:
-        return Step(SAME)
+        return RestoreStep(SAME)
     why = "differs: " + ", ".join(differs)
     if overwrite == ALL:
-        return Step(OVERWRITTEN, why)
+        return RestoreStep(OVERWRITTEN, why)
     if overwrite == OLDER:
-        return Step(OVERWRITTEN, why) if there.mtime < entry.mtime else Step(KEPT, "it is not older than the backup's")
-    return Step(KEPT, why) if overwrite == NEVER else Step(REFUSED, why)
+        return (
+            RestoreStep(OVERWRITTEN, why) if there.mtime < entry.mtime else RestoreStep(KEPT, "it is not older than the backup's")
+        )
+    return RestoreStep(KEPT, why) if overwrite == NEVER else RestoreStep(REFUSED, why)
 
 
 def differing(entry: Entry, there: Entry) -> tuple[str, ...]:
@@ -61,7 +63,7 @@ def same_time(mtime: int, there: int) -> bool:
     return mtime == there or (there % _SECOND == 0 and mtime // _SECOND == there // _SECOND)
 
 
-class Links:
+class LinkPlacer:
     """Names of one file that are restored together become names of one file again. `Key` of the first that was placed, by inode.
 
     A file is forgotten with the last of its names.

@@ -43,7 +43,7 @@ class _Flight:
     error: OperatorError | None = None
 
 
-class Kept:
+class ResultCache:
     """All results of an application."""
 
     def __init__(self) -> None:

@@ -44,7 +44,7 @@ BUSY = "another exclusive operation was faster"
 """The `error` of a block group that was chosen a moment before somebody else took the filesystem for himself."""
 
 
-class Outcome(StrEnum):
+class BalanceOutcome(StrEnum):
     """What became of one block group. The catalogue keeps these words."""
 
     DONE = "done"
@@ -67,7 +67,7 @@ class Least:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RunSettings:
     """What the operator asked for.
 
     `budget`: bytes that may move, `time`: seconds, `until`: an aware moment; None: no such limit. A block group is begun only when
@@ -99,7 +99,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedBlockGroup:
     """A block group that would be balanced, in the order in which it would be, as all looked when the plan was made.
 
     `type`: flags of use and profile. `benefit`: score per GiB that moves. `moved_so_far`: bytes, with this one.
@@ -121,7 +121,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """A block group that is about to be balanced. `number` counts from 1. The fields of its name are as in `Planned`.
+    """A block group that is about to be balanced. `number` counts from 1. The fields of its name are as in `PlannedBlockGroup`.
 
     `shares`: f64[MAP_CELLS], what is used of each cell of its map, by address. `left`: bytes of the budget before this one, None
     without a budget. `worth`: how many block groups were worth it, this one included, when it was chosen.
@@ -143,7 +143,7 @@ class StepView:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BalanceProgress:
     """How far the block group under way is. `left`: bytes used of it, as of the filesystem's last commit.
 
     The kernel copies first and changes the references afterwards, so `left` stands still for a while and falls in large steps.
@@ -170,7 +170,7 @@ class StepDone:
     view: StepView
     started: datetime
     seconds: float
-    outcome: Outcome
+    outcome: BalanceOutcome
     moved: int
     written: int
     gained: float
@@ -180,7 +180,7 @@ class StepDone:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolNumbers:
+class SpaceNumbers:
     """A filesystem at one moment. Bytes but for `block_groups`, `fragments` and `score`, which are of its data block groups.
 
     `allocated`: the length of all of them, `used`: what is used of them, `unallocated`: see `btrkeep.pool.room.Room`.
@@ -205,14 +205,14 @@ class Report:
     """
 
     filesystem: str
-    before: PoolNumbers
-    after: PoolNumbers
+    before: SpaceNumbers
+    after: SpaceNumbers
     steps: tuple[StepDone, ...]
     started: datetime
     seconds: float
     ending: Ending
     why: str
-    planned: tuple[Planned, ...] = ()
+    planned: tuple[PlannedBlockGroup, ...] = ()
     signal: int | None = None
 
     @property
@@ -238,23 +238,23 @@ class Report:
     @property
     def balanced(self) -> int:
         """Block groups that were balanced to the end."""
-        return sum(step.outcome is Outcome.DONE for step in self.steps)
+        return sum(step.outcome is BalanceOutcome.DONE for step in self.steps)
 
 
-class Observer(Protocol):
+class BalanceObserver(Protocol):
     """Who is told, in the main thread, in this order: begins, then steps (each begins, progresses, ends), ends.
 
     `waits` may come before any step, again and again while it waits; `warns` at any time. An observer that takes long, or raises,
     delays or ends the run (in good order, with the balance cancelled).
     """
 
-    def begins(self, numbers: PoolNumbers, settings: Settings) -> None:
+    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
         """The run begins; `numbers` are those before."""
 
     def step_begins(self, view: StepView) -> None:
         """This block group is going to be balanced now."""
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: BalanceProgress) -> None:
         """About twice a second while the block group that was told last is balanced."""
 
     def step_ends(self, done: StepDone) -> None:

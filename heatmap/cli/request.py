@@ -20,7 +20,7 @@ class Extras:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PictureRequest:
     """The options."""
 
     path: Path

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backupd.serve.jobs import DONE, FAILED, RUNNING, Job, Jobs
+from backupd.serve.jobs import DONE, FAILED, RUNNING, JobStore, ServeJob
 from btrkeep.clock import Clock
 from btrkeep.errors import Exit
 from btrkeep.process.group import Group
@@ -49,8 +49,8 @@ class Log:
 
 
 def carry_out(
-    job: Job,
-    jobs: Jobs,
+    job: ServeJob,
+    jobs: JobStore,
     command: Sequence[str],
     clock: Clock,
     say: Callable[[bytes], None],
@@ -136,7 +136,7 @@ def _pass_on(group: Group, number: signal.Signals) -> None:
         os.kill(group.pid, number)
 
 
-def _error(jobs: Jobs, job: Job, code: int) -> str:
+def _error(jobs: JobStore, job: ServeJob, code: int) -> str:
     """The first line that is an error's, else the last one about the host, else the last one."""
     lines = [line for line in jobs.last_lines(job.id, 200) if line.strip() and not line.startswith("hint: ")]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]

@@ -7,10 +7,11 @@ from typing import Any
 from flask import current_app
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.client import Agent, Refused, Stream
-from web import telling
+from btrkeep.serving.client import Agent, Stream
+from btrkeep.serving.protocol import RequestRefused
+from web import redaction as telling
 from web.access import viewer
-from web.download import Places, TooMany
+from web.download import TooMany, ViewerLimits
 
 AT_ONCE = 8
 """Questions under way. Some take a minute, and each keeps one of the server's threads: beside these and the downloads there must be
@@ -18,11 +19,11 @@ threads left for the login and for the pages of the catalogue.
 """
 OF_ONE = 5
 """Of them, those of one viewer: a page asks one or two."""
-_PLACES = Places(AT_ONCE, OF_ONE)
+_PLACES = ViewerLimits(AT_ONCE, OF_ONE)
 
 
 class Bounded(Agent):
-    """An agent that does not ask while much is being asked: it raises Refused of kind busy at once, and all that Agent raises.
+    """An agent that does not ask while much is being asked: RequestRefused of kind busy at once, and all that Agent raises.
 
     What it is told, and why it is told nothing, is as whoever is logged in may know it: see telling.
     """
@@ -44,7 +45,9 @@ def _place() -> Iterator[None]:
     try:
         _PLACES.take(who)
     except TooMany as error:
-        raise Refused("many questions to the root service are under way", "try again in a moment", "busy", own=True) from error
+        raise RequestRefused(
+            "many questions to the root service are under way", "try again in a moment", "busy", own=True
+        ) from error
     try:
         yield
     except OperatorError as error:

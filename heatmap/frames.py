@@ -11,7 +11,7 @@ from PIL import Image, UnidentifiedImageError
 
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_size, printable
-from heatmap.colourings import Choice
+from heatmap.colourings import ColourChoice
 from heatmap.legend import strip
 from heatmap.overview import overview
 from heatmap.picture import image_of
@@ -26,7 +26,7 @@ _FULL_HD_AND_MORE = 1 << 13  # no picture of ours is wider than 2**15, and no an
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class FrameSource:
     """A file that becomes a frame: a recorded state, or a picture of `width` x `height` pixels."""
 
     path: Path
@@ -40,7 +40,7 @@ class Source:
 class Gathered:
     """Sources in order of time, and for each file that was left out a line that says why."""
 
-    sources: list[Source]
+    sources: list[FrameSource]
     left_out: list[str]
 
 
@@ -65,16 +65,16 @@ def gather(folder: Path, without: Path | None = None) -> Gathered:
             left_out.append(error.message)
         else:
             sources += [source] if source else []
-    _see_one_filesystem(folder, [source.moment for source in sources if source.moment])
+    _require_one_filesystem(folder, [source.moment for source in sources if source.moment])
     return Gathered(sorted(sources, key=lambda source: (source.taken, source.path)), left_out)
 
 
-def _state(path: Path) -> Source:
+def _state(path: Path) -> FrameSource:
     moment = look(path)
-    return Source(path, moment.taken, moment)
+    return FrameSource(path, moment.taken, moment)
 
 
-def _picture(path: Path) -> Source | None:
+def _picture(path: Path) -> FrameSource | None:
     """None: an animation, such as the last one that was made."""
     try:
         with Image.open(path) as image:
@@ -84,14 +84,14 @@ def _picture(path: Path) -> Source | None:
         raise Unreadable(f"{path} cannot be read as a picture: {_words(error)}") from None
     named = _AUTOMATIC_NAME.search(path.stem)
     taken = datetime.fromtimestamp(int(named[1]) if named else changed, UTC)
-    return Source(path, taken, None, width, height) if frames == 1 else None
+    return FrameSource(path, taken, None, width, height) if frames == 1 else None
 
 
 def _words(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or "it is none, or damaged"
 
 
-def _see_one_filesystem(folder: Path, moments: Sequence[Moment]) -> None:
+def _require_one_filesystem(folder: Path, moments: Sequence[Moment]) -> None:
     found = sorted({moment.fsid for moment in moments})
     if len(found) > 1:
         several = ", ".join(map(printable, found[:3])) + (", ..." if len(found) > 3 else "")
@@ -102,11 +102,11 @@ def _see_one_filesystem(folder: Path, moments: Sequence[Moment]) -> None:
 class Film:
     """All frames, u8[height, width, 3], each drawn when it is asked for; any thread may ask."""
 
-    sources: list[Source]
+    sources: list[FrameSource]
     width: int
     picture_height: int
     scale: Scale | None
-    choice: Choice
+    choice: ColourChoice
     sort: str
     curve: str
     dated: bool
@@ -122,7 +122,7 @@ class Film:
             return canvas
         return np.concatenate((canvas, strip(self.width, f"{source.taken:%Y-%m-%d %H:%M} UTC", words)))
 
-    def _drawn(self, source: Source) -> tuple[Image.Image, str]:
+    def _drawn(self, source: FrameSource) -> tuple[Image.Image, str]:
         state = load(source.path)
         total = int(state.total_bytes.sum())
         if self.scale:
@@ -142,7 +142,13 @@ class Film:
 
 
 def film(
-    sources: list[Source], choice: Choice, *, sort: str, curve: str = "hilbert", size: int | None = None, dated: bool = True
+    sources: list[FrameSource],
+    choice: ColourChoice,
+    *,
+    sort: str,
+    curve: str = "hilbert",
+    size: int | None = None,
+    dated: bool = True,
 ) -> Film:
     """A film of all sources. It is 2**size pixels wide; without a size as wide as the widest picture, or 1024 pixels."""
     moments = [source.moment for source in sources if source.moment]
@@ -157,7 +163,7 @@ def _height(width: int, height: int, wanted: int) -> int:
     return max(1, round(height * wanted / width))
 
 
-def _opened(source: Source) -> Image.Image:
+def _opened(source: FrameSource) -> Image.Image:
     try:
         with Image.open(source.path) as image:
             return image.convert("RGB")

@@ -17,7 +17,8 @@ from typing import Any
 from flask import has_request_context
 
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
-from btrkeep.serving.client import Absent, Refused
+from btrkeep.serving.client import Absent
+from btrkeep.serving.protocol import RequestRefused
 from web.access import Viewer, somebody
 from web.download import TooMany
 from web.sentences import of_alarm, of_error, of_host_itself
@@ -47,15 +48,15 @@ _OURS = (UsageError, TooMany)
 
 def told(error: OperatorError) -> OperatorError:
     """The error as it may be told to who asks: itself, or one of the same kind with a general sentence."""
-    if not _is_limited(somebody()) or isinstance(error, _OURS) or (isinstance(error, Refused) and error.own):
+    if not _is_limited(somebody()) or isinstance(error, _OURS) or (isinstance(error, RequestRefused) and error.own):
         return error
     if isinstance(error, Absent) and error.message == _ABSENT:  # it came by here already
         return error
     reference = secrets.token_hex(4)
     log.warning("withheld as %s: %s (%s)", reference, " ".join(error.message.splitlines()), error.hint)
     hint = f"try again in a moment, or ask the administrator for {reference}"
-    if isinstance(error, Refused):
-        return Refused(_OF_KIND.get(error.kind, _OF_KIND["failed"]), hint, error.kind, own=True)
+    if isinstance(error, RequestRefused):
+        return RequestRefused(_OF_KIND.get(error.kind, _OF_KIND["failed"]), hint, error.kind, own=True)
     if isinstance(error, Absent):
         return Absent(_ABSENT, hint)
     return LockHeld(_OF_KIND["locked"], hint) if isinstance(error, LockHeld) else PoolUnusable(_CATALOGUE, hint)

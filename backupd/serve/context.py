@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backupd.repo.publish import tell_dashboard
-from backupd.serve.memory import Memory
+from backupd.serve.answer_cache import Memory
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load
@@ -23,7 +23,7 @@ Signature = tuple[tuple[str, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ServiceContext:
     """The configuration, the opened pool and the catalogue, for one request."""
 
     config: Config
@@ -32,7 +32,7 @@ class Site:
 
 
 @dataclass(slots=True)
-class Queue:
+class JobQueue:
     """What is known of the jobs that wait: whether there are any, and whose end lets the next begin. `changed`: look again."""
 
     waits: bool = False
@@ -56,7 +56,7 @@ class Ground:
     in_place: tuple[Path, ...] = ()
     """Folders of this machine below which its own files may be put back."""
     memory: Memory = field(default_factory=Memory)
-    queue: Queue = field(default_factory=Queue)
+    queue: JobQueue = field(default_factory=JobQueue)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _loaded: tuple[Signature, Config] | None = None
     _untold: bool = False
@@ -74,7 +74,7 @@ class Ground:
         return open_pool(self.config().pool.path)
 
     @contextmanager
-    def site(self, *, writes: bool = False) -> Iterator[Site]:
+    def site(self, *, writes: bool = False) -> Iterator[ServiceContext]:
         """All of it. Raises OperatorError of every kind; with `writes`, PoolUnusable when the pool is read-only."""
         config = self.config()
         pool = open_pool(config.pool.path)
@@ -83,7 +83,7 @@ class Ground:
         with Catalogue.open(config.pool.state) as catalogue:
             if catalogue.pool_id() not in (None, pool.id):
                 raise OperatorError(f"the catalogue in {config.pool.state} is of another pool", "run `backupd rebuild`")
-            yield Site(config, pool, catalogue)
+            yield ServiceContext(config, pool, catalogue)
 
     def tell(self) -> None:
         """Writes down for the dashboard what it may know of a configuration that was read anew. Nobody waits for that."""

@@ -18,14 +18,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from backupd.alarms.events import Alarm, Found, Key, Known
+from backupd.alarms.events import Alarm, FoundAlarms, Key, Known
 from btrkeep.catalogue import StoredAlarm
 
 QUIET = timedelta(hours=24)
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class AlarmChanges:
     """What is to be told, and what is to be remembered: `rows` without anything told, `gone` forgotten.
 
     `waiting` are those of the rows that have not lasted long enough to be alarms.
@@ -56,7 +56,7 @@ class News:
         return [row for key, row in rows.items() if known.get(key) != row]
 
 
-def news(known: Known, found: Found, events: Collection[str], now: datetime) -> News:
+def changes(known: Known, found: FoundAlarms, events: Collection[str], now: datetime) -> AlarmChanges:
     """What people have to hear. `events` are those of [notify] on; alarms of others are remembered, and never told."""
     alarms: list[StoredAlarm] = []
     recoveries: list[StoredAlarm] = []
@@ -84,7 +84,7 @@ def news(known: Known, found: Found, events: Collection[str], now: datetime) -> 
         told = {row.key: replace(row, cleared=now, times=0) for row in recoveries}
         rows, recoveries = [told.get(row.key, row) for row in rows], []
     waiting = frozenset(alarm.key for alarm in present.values() if not alarm.ripe)
-    return News(tuple(alarms), tuple(recoveries), tuple(rows), tuple(gone), waiting)
+    return AlarmChanges(tuple(alarms), tuple(recoveries), tuple(rows), tuple(gone), waiting)
 
 
 def remembered(before: StoredAlarm | None, alarm: Alarm) -> StoredAlarm:
@@ -114,7 +114,7 @@ def _patience(row: StoredAlarm) -> timedelta:
 
 
 def by_key(rows: Iterable[StoredAlarm], now: datetime) -> dict[Key, StoredAlarm]:
-    """The remembered alarms as `news` and `find` want them. What a wrong clock stamped in the future happened by now."""
+    """The remembered alarms as `changes` and `find` want them. What a wrong clock stamped in the future happened by now."""
     return {row.key: _by_now(row, now) for row in rows}
 
 

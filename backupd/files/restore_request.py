@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from backupd.files.destination import see_destination
-from backupd.files.near import entry_at
+from backupd.files.backup_selector import Restorable
+from backupd.files.destination import require_destination
 from backupd.files.placing import place_path, placed
-from backupd.files.restoration import Count, Preview, Request, Restored, Tell, Withheld
-from backupd.files.restoring import Restore, preview, see_possible
+from backupd.files.restoration import RestoreCount, Restored, RestorePreview, RestoreRequest, Tell, Withheld
+from backupd.files.restoring import Restore, preview, require_possible
+from backupd.files.suggestions import entry_at
 from backupd.files.target import Target, target_of
 from backupd.files.to_host import Giving
 from backupd.files.tree import Tree
-from backupd.files.which import Restorable
 from backupd.files.words import shown
 from backupd.repo.backup_json import DATA
 from btrkeep.config import Config, other_pools
@@ -30,7 +30,7 @@ ORIGINAL = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RestoreArguments:
     """`to`: ORIGINAL, an absolute folder of this machine, or [USER@]HOST:DIR. Paths as the host has them."""
 
     host: str
@@ -47,7 +47,7 @@ class Wanted:
     """Folders of this machine outside of which nothing is written; () for root, who may write everywhere."""
 
 
-def command_words(wanted: Wanted, *, dry_run: bool = False) -> tuple[str, ...]:
+def command_words(wanted: RestoreArguments, *, dry_run: bool = False) -> tuple[str, ...]:
     """The words after `backupd` that do it, with JSON at the end and lines of progress."""
     words = ["restore", "--json", "--progress-lines"]
     words += ["--dry-run"] if dry_run else []
@@ -66,7 +66,7 @@ def command_words(wanted: Wanted, *, dry_run: bool = False) -> tuple[str, ...]:
 class Doing:
     """A restore that is wanted from an open backup, ready to be looked at and done. Raises OperatorError of every kind."""
 
-    def __init__(self, config: Config, pool: Pool, backup: Restorable, tree: Tree, wanted: Wanted, tell: Tell) -> None:
+    def __init__(self, config: Config, pool: Pool, backup: Restorable, tree: Tree, wanted: RestoreArguments, tell: Tell) -> None:
         self.wanted = wanted
         self.backup = backup
         self._tree = tree
@@ -79,7 +79,7 @@ class Doing:
         if self.request:
             self._reflinks = _is_on(self.request.to, pool.filesystem)
 
-    def _request(self, config: Config, pool: Pool) -> Request | None:
+    def _request(self, config: Config, pool: Pool) -> RestoreRequest | None:
         """What is to be done on this machine; None when another one is meant."""
         wanted = self.wanted
         if not wanted.to.startswith("/"):
@@ -90,9 +90,11 @@ class Doing:
             wanted = replace(wanted, to="/", parents=True, privileged=True)
         to = Path(wanted.to)
         others = other_pools(config)
-        see_destination(pool, config.pool.state, to, others)
+        require_destination(pool, config.pool.state, to, others)
         spared, only_below = (pool.path, config.pool.state, *others), tuple(map(Path, wanted.only_below))
-        return Request(wanted.paths, to, wanted.overwrite, wanted.parents, wanted.content, spared, wanted.privileged, only_below)
+        return RestoreRequest(
+            wanted.paths, to, wanted.overwrite, wanted.parents, wanted.content, spared, wanted.privileged, only_below
+        )
 
     def _giving(self, config: Config, target: Target) -> Giving:
         return Giving(
@@ -106,16 +108,16 @@ class Doing:
             tell=self._tell,
         )
 
-    def preview(self, *, content: bool = True) -> Preview:
+    def preview(self, *, content: bool = True) -> RestorePreview:
         """What would happen. Without `content`, for `run`, which compares it anyhow: contents of files are not read."""
         if self.giving:
             return self.giving.preview(content=content)
         assert self.request
         return preview(self._tree, self.request, self._reflinks, self._tell, content=content)
 
-    def run(self, found: Preview) -> Restored:
+    def run(self, found: RestorePreview) -> Restored:
         """Does it, unless the preview forbids it."""
-        see_possible(found)
+        require_possible(found)
         if self.giving:
             return self.giving.run(found)
         assert self.request
@@ -138,11 +140,11 @@ def _is_on(to: Path, filesystem: str) -> bool:
     return is_on(to, filesystem)
 
 
-def preview_object(doing: Doing, found: Preview) -> dict[str, Any]:
+def preview_object(doing: Doing, found: RestorePreview) -> dict[str, Any]:
     """A preview for programs. `possible` is false when `restore` would refuse it: something in the way, or no room."""
     why = ""
     try:
-        see_possible(found)
+        require_possible(found)
     except OperatorError as error:
         why = error.message.splitlines()[0]
     return {
@@ -163,7 +165,7 @@ def preview_object(doing: Doing, found: Preview) -> dict[str, Any]:
     }
 
 
-def result_object(doing: Doing, found: Preview, done: Restored) -> dict[str, Any]:
+def result_object(doing: Doing, found: RestorePreview, done: Restored) -> dict[str, Any]:
     """What came of a restore, for programs."""
     return {
         **_backup(doing.backup),
@@ -180,7 +182,7 @@ def result_object(doing: Doing, found: Preview, done: Restored) -> dict[str, Any
     }
 
 
-def count_object(count: Count) -> dict[str, Any]:
+def count_object(count: RestoreCount) -> dict[str, Any]:
     """How many, their bytes, and some of them."""
     return {
         "count": count.number,

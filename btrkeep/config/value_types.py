@@ -1,6 +1,6 @@
 """The kinds of value a key may take: what is expected, said with an example, and how it is read.
 
-A parser gets what TOML gave and returns the value that the program uses; it raises Refused, RefusedItems or any ValueError.
+A parser gets what TOML gave and returns the value that the program uses; it raises InvalidValue, RefusedItems or any ValueError.
 """
 
 import re
@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from btrkeep.config.problems import Refused, RefusedItems, nearest, show
+from btrkeep.config.problems import InvalidValue, RefusedItems, nearest, show
 from btrkeep.config.secret import Url, parse_ping, parse_url
 from btrkeep.config.sources import name_fault, parse_address, parse_path, parse_patterns, parse_sources, parse_ssh_file
 from btrkeep.config.values import (
@@ -40,7 +40,7 @@ EVENT_WORDS = ("failure", "suspect", "silent", "room", "devices", "recovery")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """`title` names it in the documentation; `expected` completes "expected ..." in a problem."""
 
     title: str
@@ -48,38 +48,38 @@ class Kind:
     parse: Callable[[Any], Any]
 
     def __call__(self, value: Any) -> Any:
-        """The parsed value. Raises Refused or RefusedItems, always with a reason."""
+        """The parsed value. Raises InvalidValue or RefusedItems, always with a reason."""
         try:
             return self.parse(value)
-        except Refused as refused:
-            raise refused if refused.reason else Refused(f"expected {self.expected}") from None
+        except InvalidValue as refused:
+            raise refused if refused.reason else InvalidValue(f"expected {self.expected}") from None
         except (ValueError, OverflowError) as error:
             if isinstance(error, RefusedItems):
                 raise
-            raise Refused(f"expected {self.expected}") from None
+            raise InvalidValue(f"expected {self.expected}") from None
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise Refused
+        raise InvalidValue
     return value
 
 
 def _command(value: Any) -> str:
     if not shlex.split(_text(value)) or not value.isprintable():  # a quote without an end is a ValueError
-        raise Refused
+        raise InvalidValue
     return str(value)
 
 
 def _words(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) and item and "\0" not in item for item in value):
-        raise Refused
+        raise InvalidValue
     return tuple(value)
 
 
 def _ssh_options(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise Refused
+        raise InvalidValue
     wrong = [
         (item, f"expected NAME=VALUE such as {_JUMP}")
         for item in value
@@ -92,41 +92,41 @@ def _ssh_options(value: Any) -> tuple[str, ...]:
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Refused
+        raise InvalidValue
     return value
 
 
 def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise Refused
+        raise InvalidValue
     return value
 
 
 def _number(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise Refused
+        raise InvalidValue
     if value > _MOST_PERIODS:
-        raise Refused(f"expected at most {_MOST_PERIODS}, which is every one there will be")
+        raise InvalidValue(f"expected at most {_MOST_PERIODS}, which is every one there will be")
     return value
 
 
 def _port(value: Any) -> int:
     if _count(value) > 65535:
-        raise Refused
+        raise InvalidValue
     return int(value)
 
 
 def _duration(value: Any) -> float:
     seconds = parse_duration(_text(value))
     if not 0 < seconds <= _LONGEST_DURATION:
-        raise Refused('expected a duration above zero and up to ten years, such as "30m" or "1d"')
+        raise InvalidValue('expected a duration above zero and up to ten years, such as "30m" or "1d"')
     return seconds
 
 
 def _rate(value: Any) -> int:
     rate = parse_size(_text(value))
     if rate < _LEAST_RATE:
-        raise Refused('expected at least "1KiB"; for no limit leave the key out')
+        raise InvalidValue('expected at least "1KiB"; for no limit leave the key out')
     return rate
 
 
@@ -141,14 +141,16 @@ def _min_free(value: Any) -> MinFree:
 def _window(value: Any) -> Window | None:
     window = parse_window(_text(value))
     if window and window.start == window.end:
-        raise Refused('start and end are the same; for the whole day leave the key out, or write "none" against an inherited one')
+        raise InvalidValue(
+            'start and end are the same; for the whole day leave the key out, or write "none" against an inherited one'
+        )
     return window
 
 
 def _size_limit(value: Any) -> int | None:
     size = None if _text(value).strip() == "none" else parse_size(value)
     if size == 0:
-        raise Refused
+        raise InvalidValue
     return size
 
 
@@ -167,19 +169,19 @@ def _pace(value: Any) -> Pace | None:
 def _urls(value: Any) -> tuple[Url, ...]:
     """Says which one is wrong by its number: what it holds is secret."""
     if not isinstance(value, list):
-        raise Refused
+        raise InvalidValue
     found = []
     for number, item in enumerate(value, 1):
         try:
             found.append(parse_url(_text(item)))
         except ValueError:
-            raise Refused(f"number {number} is no URL: expected one such as {_SERVICE}") from None
+            raise InvalidValue(f"number {number} is no URL: expected one such as {_SERVICE}") from None
     return tuple(found)
 
 
 def _events(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise Refused
+        raise InvalidValue
     wrong = [(item, f"is none of {', '.join(map(show, EVENT_WORDS))}") for item in value if item not in EVENT_WORDS]
     if wrong:
         raise RefusedItems(wrong)
@@ -195,7 +197,7 @@ def _list_of(parse: Callable[[str], str], expected: str) -> Callable[[Any], tupl
 
     def parse_all(value: Any) -> tuple[str, ...]:
         if not isinstance(value, list):
-            raise Refused
+            raise InvalidValue
         found, wrong = [], []
         for item in value:
             try:
@@ -221,7 +223,7 @@ def _ping(value: Any) -> Url:
     return parse_ping(_text(value))
 
 
-def _one_of(words: tuple[str, ...]) -> Kind:
+def _one_of(words: tuple[str, ...]) -> ValueKind:
     """A word of few: its title in the documentation names them all."""
     literals = [f'``"{word}"``' for word in words]
     expected = f"one of {', '.join(map(show, words))}"
@@ -229,19 +231,19 @@ def _one_of(words: tuple[str, ...]) -> Kind:
     def parse(value: Any) -> str:
         if value not in words:
             near = nearest(value, words) if isinstance(value, str) else ""
-            raise Refused(f"expected {expected}{near}")
+            raise InvalidValue(f"expected {expected}{near}")
         return str(value)
 
-    return Kind(f"{', '.join(literals[:-1])} or {literals[-1]}", expected, parse)
+    return ValueKind(f"{', '.join(literals[:-1])} or {literals[-1]}", expected, parse)
 
 
 def _zone(value: Any) -> ZoneInfo:
     try:
         return ZoneInfo(_text(value))
-    except Refused:
+    except InvalidValue:
         raise
     except (ValueError, KeyError, OSError):  # what zoneinfo raises for odd names, unknown ones and folders of zones
-        raise Refused(f"unknown time zone{_near_zone(str(value))}") from None
+        raise InvalidValue(f"unknown time zone{_near_zone(str(value))}") from None
 
 
 def _near_zone(name: str) -> str:
@@ -254,40 +256,42 @@ def _near_zone(name: str) -> str:
 def _group(value: Any) -> str:
     fault = name_fault(_text(value))
     if fault:
-        raise Refused(fault)
+        raise InvalidValue(fault)
     return str(value)
 
 
-ADDRESSES = Kind("list of addresses", 'a list of IP addresses such as ["127.0.0.1"]', _list_of(_ip, "expected an IP address"))
-ADDRESS = Kind("address", 'an address such as "root@web1.example.org"', parse_address)
-COMMAND = Kind("command line", 'a command on one line, such as "sudo rsync"', _command)
-COUNT = Kind("whole number", "a whole number from 1, such as 4, without quotes", _count)
-DURATION = Kind("duration", 'a duration such as "30m", "6h", "1d" or "2w"', _duration)
-EVENTS = Kind("list of events", 'a list of events such as ["failure", "suspect"]', _events)
-FLAG = Kind("true or false", "true or false, without quotes", _flag)
-LISTEN = Kind("address and port", 'an address and a port such as "127.0.0.1:8765" or "[::1]:8765"', _listen)
-NAMES = Kind("list of names", 'a list of names such as ["backup.example.org"]', _list_of(parse_host_name, "expected a host's name"))
-FLOOR = Kind("share or size", 'a percentage up to "100%" such as "5%", or a size such as "20GiB"', _min_free)
-NUMBER = Kind("whole number", "a whole number from 0, such as 14, without quotes", _number)
+ADDRESSES = ValueKind("list of addresses", 'a list of IP addresses such as ["127.0.0.1"]', _list_of(_ip, "expected an IP address"))
+ADDRESS = ValueKind("address", 'an address such as "root@web1.example.org"', parse_address)
+COMMAND = ValueKind("command line", 'a command on one line, such as "sudo rsync"', _command)
+COUNT = ValueKind("whole number", "a whole number from 1, such as 4, without quotes", _count)
+DURATION = ValueKind("duration", 'a duration such as "30m", "6h", "1d" or "2w"', _duration)
+EVENTS = ValueKind("list of events", 'a list of events such as ["failure", "suspect"]', _events)
+FLAG = ValueKind("true or false", "true or false, without quotes", _flag)
+LISTEN = ValueKind("address and port", 'an address and a port such as "127.0.0.1:8765" or "[::1]:8765"', _listen)
+NAMES = ValueKind(
+    "list of names", 'a list of names such as ["backup.example.org"]', _list_of(parse_host_name, "expected a host's name")
+)
+FLOOR = ValueKind("share or size", 'a percentage up to "100%" such as "5%", or a size such as "20GiB"', _min_free)
+NUMBER = ValueKind("whole number", "a whole number from 0, such as 14, without quotes", _number)
 MOUNT_OPTION = _one_of(("ssd", "nossd", "ssd_spread", "none"))
-PACE = Kind("pace", 'a latency up to "60s" such as "50ms", a share of I/O pressure such as "10%", or "off"', _pace)
+PACE = ValueKind("pace", 'a latency up to "60s" such as "50ms", a share of I/O pressure such as "10%", or "off"', _pace)
 POLICY = _one_of(("benefit", "score", "usage"))
-PRESSURE = Kind("share", 'a percentage from "0%" to "100%" such as "40%", or "none"', _pressure)
-SIZE_LIMIT = Kind("size", 'a size above zero such as "20GiB", or "none"', _size_limit)
-TIME_LIMIT = Kind("duration", 'a duration such as "2h", or "none"', _time_limit)
-PATH = Kind("path", 'an absolute path such as "/srv/backup"', parse_path)
-GROUP = Kind("name of a group", 'the name of a group, such as "debian"', _group)
+PRESSURE = ValueKind("share", 'a percentage from "0%" to "100%" such as "40%", or "none"', _pressure)
+SIZE_LIMIT = ValueKind("size", 'a size above zero such as "20GiB", or "none"', _size_limit)
+TIME_LIMIT = ValueKind("duration", 'a duration such as "2h", or "none"', _time_limit)
+PATH = ValueKind("path", 'an absolute path such as "/srv/backup"', parse_path)
+GROUP = ValueKind("name of a group", 'the name of a group, such as "debian"', _group)
 IN_PLACE = _one_of(("always", "large", "never"))
-PATTERNS = Kind("list of exclude patterns", 'a list of patterns such as ["/var/cache/*", "*.tmp"]', parse_patterns)
-PING = Kind("URL", 'a URL such as "https://hc-ping.com/UUID", http or https, without ? and #', _ping)
-PORT = Kind("whole number", "a port from 1 to 65535, such as 22, without quotes", _port)
-RATE = Kind("size per second", 'bytes per second, such as "16MB"', _rate)
-SHARE = Kind("share", 'a percentage from "0%" to "100%", such as "50%"', _share)
-SOURCES = Kind("list of absolute paths", 'a list of one absolute path or more, such as ["/etc", "/srv"]', parse_sources)
-SSH_FILE = Kind("path", 'an absolute path such as "/etc/btrkeep/id_ed25519"', parse_ssh_file)
-SSH_OPTIONS = Kind("list of NAME=VALUE", f"a list of ssh's options such as [{_JUMP}]", _ssh_options)
-TIME_OF_DAY = Kind("time of the day", 'a time such as "08:00", or "none"', _time_of_day)
-URLS = Kind("list of URLs", f"a list of URLs such as [{_SERVICE}]", _urls)
-WINDOW = Kind("window of the day", 'a window such as "22:00-06:00", or "none"', _window)
-WORDS = Kind("list of words", 'a list of words, none of them empty, such as ["/usr/local/bin/dump", "{address}"]', _words)
-ZONE = Kind("time zone", 'the name of a time zone such as "Europe/Berlin"', _zone)
+PATTERNS = ValueKind("list of exclude patterns", 'a list of patterns such as ["/var/cache/*", "*.tmp"]', parse_patterns)
+PING = ValueKind("URL", 'a URL such as "https://hc-ping.com/UUID", http or https, without ? and #', _ping)
+PORT = ValueKind("whole number", "a port from 1 to 65535, such as 22, without quotes", _port)
+RATE = ValueKind("size per second", 'bytes per second, such as "16MB"', _rate)
+SHARE = ValueKind("share", 'a percentage from "0%" to "100%", such as "50%"', _share)
+SOURCES = ValueKind("list of absolute paths", 'a list of one absolute path or more, such as ["/etc", "/srv"]', parse_sources)
+SSH_FILE = ValueKind("path", 'an absolute path such as "/etc/btrkeep/id_ed25519"', parse_ssh_file)
+SSH_OPTIONS = ValueKind("list of NAME=VALUE", f"a list of ssh's options such as [{_JUMP}]", _ssh_options)
+TIME_OF_DAY = ValueKind("time of the day", 'a time such as "08:00", or "none"', _time_of_day)
+URLS = ValueKind("list of URLs", f"a list of URLs such as [{_SERVICE}]", _urls)
+WINDOW = ValueKind("window of the day", 'a window such as "22:00-06:00", or "none"', _window)
+WORDS = ValueKind("list of words", 'a list of words, none of them empty, such as ["/usr/local/bin/dump", "{address}"]', _words)
+ZONE = ValueKind("time zone", 'the name of a time zone such as "Europe/Berlin"', _zone)

@@ -6,13 +6,15 @@ from pathlib import Path
 from PIL import Image
 
 from btrkeep.units import printable
-from heatmap.cli.wish import STDOUT, Wish
+from heatmap.cli.request import STDOUT, PictureRequest
 from heatmap.naming import output_name
 from heatmap.overview import Drawn
 from heatmap.state import State
 
 
-def with_legend(wish: Wish, image: Image.Image, drawn: Drawn, fsid: str, taken: datetime, state: State | None) -> Image.Image:
+def with_legend(
+    wish: PictureRequest, image: Image.Image, drawn: Drawn, fsid: str, taken: datetime, state: State | None
+) -> Image.Image:
     """The picture with what stands below it."""
     from heatmap.colourings import CHOICES
     from heatmap.legend import add_below, extents_legend, legend
@@ -22,7 +24,7 @@ def with_legend(wish: Wish, image: Image.Image, drawn: Drawn, fsid: str, taken: 
     return add_below(image, legend(state, drawn.grid, wish.sort, CHOICES[wish.colour], image.width))
 
 
-def write_map(wish: Wish, drawn: Drawn, state: State) -> None:
+def write_map(wish: PictureRequest, drawn: Drawn, state: State) -> None:
     """The file that says what is where."""
     from heatmap.pixelmap import save
 
@@ -31,7 +33,7 @@ def write_map(wish: Wish, drawn: Drawn, state: State) -> None:
     _say(wish, "mapfile", wish.extras.map)
 
 
-def record(wish: Wish, picture: str | None, parts: list[str], state: State) -> None:
+def record(wish: PictureRequest, picture: str | None, parts: list[str], state: State) -> None:
     """The state in a file of its own: where --record-to says, else beside the picture, else in the current folder."""
     from heatmap.recorded import SUFFIX, automatic_name, save
 
@@ -50,6 +52,6 @@ def show(image: Image.Image) -> None:
     draw(image)
 
 
-def _say(wish: Wish, what: str, name: str) -> None:
+def _say(wish: PictureRequest, what: str, name: str) -> None:
     if name != STDOUT:
         wish.say(f"{what} {printable(name)}")

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from backupd.alarms import digest, words
+from backupd.alarms.deduplication import AlarmChanges, by_key, changes, remembered
 from backupd.alarms.events import FAILURE, UNIT, Key, find, unit_failed
 from backupd.alarms.journal import UnitFailure, has_failed
-from backupd.alarms.memory import News, by_key, news, remembered
 from backupd.alarms.send import Delivery, send
 from backupd.alarms.words import Message
 from backupd.health.status_report import look
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.config import Config
 from btrkeep.decisions.findings import CATALOGUE, FACT, StoredVerdict, as_text
-from btrkeep.decisions.pool_health import Limits, PoolFacts, judge
+from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import format_time, parse_time
@@ -32,7 +32,7 @@ _LOCK_SECONDS = 120.0  # others that send: each service may take half a minute
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NotifyReport:
     """What was told, or with a dry run would have been. `first`: those of the alarms that no earlier look has found."""
 
     alarms: Sequence[StoredAlarm] = ()
@@ -65,7 +65,7 @@ def alone(config: Config, now: datetime) -> Iterator[None]:
         yield
 
 
-def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_digest: bool, dry_run: bool) -> Told:
+def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_digest: bool, dry_run: bool) -> NotifyReport:
     """Looks, keeps what is wrong, and tells what is new of it; with the digest when it is wanted or due.
 
     Without [notify] urls all is kept and nothing is told: when there are some, what then stands is new. Raises OperatorError for
@@ -75,8 +75,8 @@ def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_diges
     stored = {row.key: row for row in every if row.what != SERVICE}
     known = by_key(stored.values(), now)
     seen = look(config, catalogue, now, live=True)
-    see_own(seen.pool, config)
-    found = news(known, find(seen, known, _units(known)), config.notify.on, now)
+    require_own_catalogue(seen.pool, config)
+    found = changes(known, find(seen, known, _units(known)), config.notify.on, now)
     last = catalogue.get_fact(_DIGEST)
     is_due = digest.is_due(config.notify.digest, config.pool.zone, parse_time(last) if last else None, now)
     with_digest = want_digest or (is_due and bool(config.notify.urls))
@@ -85,7 +85,7 @@ def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_diges
         broken = [row for row in every if row.what == SERVICE]
         messages.append(digest.of_day(config.name, _machine(), seen, [*found.standing, *broken]))
     first = [row for row in found.alarms if row.key not in stored or stored[row.key].recovered]
-    told = Told(found.alarms, found.recoveries, found.standing, with_digest, messages, first=first)
+    told = NotifyReport(found.alarms, found.recoveries, found.standing, with_digest, messages, first=first)
     if dry_run:
         return told
     told = replace(told, services=_deliver(config, catalogue, messages, every, now))
@@ -96,10 +96,10 @@ def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_diges
     return told
 
 
-def see_own(facts: PoolFacts, config: Config) -> None:
+def require_own_catalogue(facts: PoolFacts, config: Config) -> None:
     """Raises OperatorError when the catalogue is of another pool. One that was lost is ours, and an alarm."""
     if facts.foreign:
-        (wrong,) = judge(facts, Limits.of(config)).of(CATALOGUE)
+        (wrong,) = judge(facts, HealthLimits.of(config)).of(CATALOGUE)
         raise OperatorError(wrong.text, wrong.hint)
 
 
@@ -108,11 +108,13 @@ def _units(known: Mapping[Key, StoredAlarm]) -> dict[str, bool | None]:
     return {unit: has_failed(unit) for unit in units}
 
 
-def _messages(config: Config, found: News) -> list[Message]:
+def _messages(config: Config, found: AlarmChanges) -> list[Message]:
     return [words.of_news(config.name, _machine(), found.alarms, found.recoveries)] if found.any else []
 
 
-def tell_failure(config: Config, catalogue: Catalogue | None, failure: UnitFailure, now: datetime, *, dry_run: bool) -> Told:
+def tell_failure(
+    config: Config, catalogue: Catalogue | None, failure: UnitFailure, now: datetime, *, dry_run: bool
+) -> NotifyReport:
     """Tells of a unit that failed, unless people know that it has. Without a catalogue nobody can know what they know."""
     message = words.of_unit(config.name, _machine(), failure.unit, failure.result, failure.lines)
     alarm = unit_failed(failure.unit, f"{failure.unit} failed: {failure.result}", failure.status, now)
@@ -122,9 +124,9 @@ def tell_failure(config: Config, catalogue: Catalogue | None, failure: UnitFailu
     if (row.known and alarm.grade <= row.grade) or FAILURE not in config.notify.on:
         if catalogue and not dry_run:
             catalogue.put_alarms([row])
-        return Told(standing=[row])
+        return NotifyReport(standing=[row])
     row = replace(row, grade=alarm.grade)
-    told = Told([row], (), [row], False, [message], first=[row])
+    told = NotifyReport([row], (), [row], False, [message], first=[row])
     if dry_run:
         return told
     told = replace(told, services=_deliver(config, catalogue, [message], every, now))
@@ -133,10 +135,10 @@ def tell_failure(config: Config, catalogue: Catalogue | None, failure: UnitFailu
     return told
 
 
-def tell_test(config: Config, *, dry_run: bool) -> Told:
+def tell_test(config: Config, *, dry_run: bool) -> NotifyReport:
     """Sends a message that says that nothing is wrong."""
     message = words.of_test(config.name, _machine())
-    return Told(messages=[message], services=[] if dry_run else send(config.notify.urls, message))
+    return NotifyReport(messages=[message], services=[] if dry_run else send(config.notify.urls, message))
 
 
 def _machine() -> str:

@@ -52,7 +52,7 @@ def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorabl
 
     Raises UsageError when the pool has no such host.
     """
-    see_host(pool, host)
+    require_host(pool, host)
     notes = _notes(pool, host)
     for name in sorted(names_of(pool, host) - {WORKING}, reverse=True):
         if not name.startswith(beginning):
@@ -120,7 +120,7 @@ class NoHost(UsageError):
     """The pool has no such host; the hint may name another."""
 
 
-def see_host(pool: Pool, host: str) -> None:
+def require_host(pool: Pool, host: str) -> None:
     """Raises NoHost when the pool has no folder of such a host; the name may come from anywhere."""
     if _has_folder(pool, host):
         return

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from balancer.steps import BUSY, SWAP, Ending, Outcome, Settings, StepDone
+from balancer.run_types import BUSY, SWAP, BalanceOutcome, Ending, RunSettings, StepDone
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size
 
 _MOST_WITHOUT_SPACE = 5
@@ -15,7 +15,7 @@ _MOST_BUSY = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class StopFacts:
     """How things stand. `now`: aware; `elapsed`: seconds since the run began; `moved`, `unallocated`, `total`: bytes.
 
     `exclusive`: what has the filesystem for itself, "none" or as the kernel calls it; `exclusive_by`: who does that, if that is
@@ -44,17 +44,17 @@ class Stop:
     passes: bool = False
 
 
-Rule = Callable[[Settings, Facts], Stop | None]
+Rule = Callable[[RunSettings, StopFacts], Stop | None]
 
 
-def signal_came(_settings: Settings, facts: Facts) -> Stop | None:
+def signal_came(_settings: RunSettings, facts: StopFacts) -> Stop | None:
     """By SIGTERM, SIGINT or SIGHUP."""
     if facts.signal is None:
         return None
     return Stop(Ending.SIGNAL, f"{signal.Signals(facts.signal).name} came")
 
 
-def floor_reached(settings: Settings, facts: Facts) -> Stop | None:
+def floor_reached(settings: RunSettings, facts: StopFacts) -> Stop | None:
     """A balance needs room that no block group has: without any it fails, and then everything else does too."""
     least = settings.min_unallocated.of(facts.total)
     if facts.unallocated >= least:
@@ -62,7 +62,7 @@ def floor_reached(settings: Settings, facts: Facts) -> Stop | None:
     return Stop(Ending.UNALLOCATED, f"{format_size(facts.unallocated)} are unallocated, and {format_given(least)} have to be left")
 
 
-def others_work(settings: Settings, facts: Facts) -> Stop | None:
+def others_work(settings: RunSettings, facts: StopFacts) -> Stop | None:
     """One exclusive operation at a time: the kernel would refuse ours."""
     if facts.exclusive == "none":
         return None
@@ -71,35 +71,35 @@ def others_work(settings: Settings, facts: Facts) -> Stop | None:
     return Stop(Ending.EXCLUSIVE, why, settings.wait_for_others and facts.exclusive != "balance paused")
 
 
-def backups_work(settings: Settings, facts: Facts) -> Stop | None:
+def backups_work(settings: RunSettings, facts: StopFacts) -> Stop | None:
     """Backups come first."""
     if not (settings.yield_to_backups and facts.backups):
         return None
     return Stop(Ending.BACKUPS, f"backups come first: {facts.backups}", settings.wait_for_others)
 
 
-def time_is_over(settings: Settings, facts: Facts) -> Stop | None:
+def time_is_over(settings: RunSettings, facts: StopFacts) -> Stop | None:
     """After so many seconds."""
     if settings.time is None or facts.elapsed < settings.time:
         return None
     return Stop(Ending.TIME, f"the {format_duration(settings.time)} are over")
 
 
-def window_is_over(settings: Settings, facts: Facts) -> Stop | None:
+def window_is_over(settings: RunSettings, facts: StopFacts) -> Stop | None:
     """At that moment."""
     if settings.until is None or facts.now < settings.until:
         return None
     return Stop(Ending.WINDOW, f"the window ended at {settings.until:%H:%M %Z}")
 
 
-def budget_is_spent(settings: Settings, facts: Facts) -> Stop | None:
+def budget_is_spent(settings: RunSettings, facts: StopFacts) -> Stop | None:
     """After so many bytes."""
     if settings.budget is None or facts.moved < settings.budget:
         return None
     return Stop(Ending.BUDGET, f"{format_size(facts.moved)} moved, which is the budget")
 
 
-def disks_are_busy(settings: Settings, facts: Facts) -> Stop | None:
+def disks_are_busy(settings: RunSettings, facts: StopFacts) -> Stop | None:
     """Others wait for the disks already."""
     if settings.max_pressure is None or facts.pressure is None or facts.pressure <= settings.max_pressure:
         return None
@@ -122,12 +122,12 @@ DURING: tuple[Rule, ...] = (signal_came, backups_work, time_is_over, window_is_o
 """What cancels the block group under way."""
 
 
-def stop(rules: Sequence[Rule], settings: Settings, facts: Facts) -> Stop | None:
+def stop(rules: Sequence[Rule], settings: RunSettings, facts: StopFacts) -> Stop | None:
     """The first of these rules that ends the run, or makes it wait."""
     return next((found for rule in rules if (found := rule(settings, facts))), None)
 
 
-def too_long(settings: Settings, facts: Facts, seconds: float) -> Stop | None:
+def too_long(settings: RunSettings, facts: StopFacts, seconds: float) -> Stop | None:
     """Whether a block group that should take so many seconds would not be done in time."""
     left, ending = min(_time_left(settings, facts), default=(None, Ending.TIME))
     if left is None or seconds <= left:
@@ -135,7 +135,7 @@ def too_long(settings: Settings, facts: Facts, seconds: float) -> Stop | None:
     return Stop(ending, f"the next block group should take {format_duration(seconds)}, and {format_duration(left)} are left")
 
 
-def _time_left(settings: Settings, facts: Facts) -> list[tuple[float, Ending]]:
+def _time_left(settings: RunSettings, facts: StopFacts) -> list[tuple[float, Ending]]:
     left = []
     if settings.time is not None:
         left.append((settings.time - facts.elapsed, Ending.TIME))
@@ -149,18 +149,18 @@ def after(steps: Sequence[StepDone]) -> Stop | None:
     if not steps:
         return None
     last = steps[-1]
-    without_space = _in_a_row(steps, lambda step: step.outcome is Outcome.NO_SPACE)
+    without_space = _in_a_row(steps, lambda step: step.outcome is BalanceOutcome.NO_SPACE)
     is_tight = last.unallocated < 2 * last.view.length
     if without_space >= (2 if is_tight else _MOST_WITHOUT_SPACE):
         why = f"the kernel found no room for {without_space} block groups in a row; {format_size(last.unallocated)} are unallocated"
         return Stop(Ending.NO_SPACE, why)
-    failed = _in_a_row(steps, lambda step: step.outcome is Outcome.FAILED and step.error != SWAP)
+    failed = _in_a_row(steps, lambda step: step.outcome is BalanceOutcome.FAILED and step.error != SWAP)
     if failed >= _MOST_FAILED:
         return Stop(Ending.FAILED, f"{counted(failed, 'block group')} in a row failed, the last one with: {last.error}")
     busy = _in_a_row(steps, lambda step: step.error == BUSY)
     if busy >= _MOST_BUSY:  # on kernels that do not tell what has the filesystem
         return Stop(Ending.EXCLUSIVE, f"the filesystem is busy: {BUSY}, {busy} times in a row")
-    useless = _in_a_row(steps, lambda step: step.outcome is Outcome.DONE and step.gained <= 0)
+    useless = _in_a_row(steps, lambda step: step.outcome is BalanceOutcome.DONE and step.gained <= 0)
     if useless >= _MOST_WITHOUT_GAIN:
         return Stop(Ending.DONE, f"the last {useless} block groups gained nothing")
     return None
