@@ -206,6 +206,16 @@ def test_a_relative_import_of_a_package_starts_at_the_package_itself() -> None:
     assert list(uses("btrkeep.pool.marker", "from ..units import x")) == ["btrkeep.units.x"]
 
 
+def test_no_public_class_has_the_name_of_another() -> None:
+    where: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(read(path)).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(dotted(path))
+    assert where["Retention"] == ["btrkeep.config.model"]
+    assert {name: modules for name, modules in where.items() if len(modules) > 1} == {}
+
+
 def test_no_module_is_longer_than_500_lines() -> None:
     lengths = {str(path): read(path).count("\n") for path in tracked_files() if path.suffix == ".py"}
     assert "btrkeep/units.py" in lengths

@@ -25,7 +25,7 @@ _PLACES = ViewerLimits(AT_ONCE, OF_ONE)
 class Bounded(Agent):
     """An agent that does not ask while much is being asked: RequestRefused of kind busy at once, and all that Agent raises.
 
-    What it is told, and why it is told nothing, is as whoever is logged in may know it: see telling.
+    What it is told, and why it is told nothing, is as whoever is logged in may know it: see redaction.
     """
 
     def ask(self, verb: str, **arguments: Any) -> Any:
