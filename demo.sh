@@ -699,7 +699,7 @@ start_dashboard() {
     fail "the dashboard did not start:"$'\n'"$(cat web.log)"
 }
 
-answers() { python -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1] + "/healthz", timeout=5)' "$1" 2>/dev/null; }
+answers() { python -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1] + "/login", timeout=5)' "$1" 2>/dev/null; }
 
 look_at_pages() {
     local newest top=${DEMO#/}

@@ -555,7 +555,11 @@ remove_empty_folders() {
 
 say_what_is_left() {
     local path
-    note "btrkeep is removed. Left as they are:"
+    if [ -n "$DRY_RUN" ]; then
+        note "would be left as they are:"
+    else
+        note "btrkeep is removed. Left as they are:"
+    fi
     for path in "$CONFIGURATIONS" /var/lib/btrkeep /var/lib/btrkeep-web; do
         [ ! -e "$path" ] || note "  $path"
     done

@@ -1,19 +1,53 @@
 #!/bin/bash
-# sudo ./test.sh [--fast] [pytest arguments]
+# sudo ./test.sh [--unit | --fast] [pytest arguments]
 #
-# Installs what is missing (Debian packages, the virtual environment .venv) and runs every test, linters and types among them.
-# --fast leaves out the slow ones. Without root, or without btrfs, those that need it are left out, and the summary counts them.
-# The exit status is pytest's.
+# Installs what is missing (Debian packages, the virtual environment .venv) and runs every test, and beside them the linters and
+# mypy (scripts/lint.sh), unless single tests are asked for. Without root, or without btrfs, the tests that need it are left out, and
+# the summary counts them.
+# --fast leaves out the slow ones. --unit is the loop of a minute: what is quick, and needs no root, no btrfs, no server and no
+# browser; mypy looks only at what has changed.
+# The exit status is pytest's, or 1 when only the linters have something to say.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")"
 # shellcheck source=scripts/ground.sh
 . scripts/ground.sh
 
-need_apt dev
+# Where it is forbidden to keep what was compiled, each of a thousand processes compiles it anew.
+unset PYTHONDONTWRITEBYTECODE
+
+[ "${1:-}" = --unit ] || need_apt dev
 need_venv dev
 
 # Two for each processor, for the tests often wait: for the kernel, for a second to pass, for a lock. More than six at a time only wait
-# for the same disk. `-n0` among the arguments runs them one after the other.
+# for the same disk. `-n0` among the arguments runs them one after the other. Those of --unit never wait.
 cores=$(nproc)
 export PYTEST_XDIST_AUTO_NUM_WORKERS=$((cores > 3 ? 6 : cores * 2))
-exec "$VENV/bin/python" -m pytest -n auto --dist worksteal "$@"
+[ "${1:-}" != --unit ] || PYTEST_XDIST_AUTO_NUM_WORKERS=$cores
+run=("$VENV/bin/python" -m pytest -n auto --dist worksteal "$@")
+case "$*" in
+"" | --fast) lint=(scripts/lint.sh) ;;
+--unit) lint=(scripts/lint.sh --changed) ;;
+*) exec "${run[@]}" ;;
+esac
+
+said=$(mktemp)
+trap 'rm -f "$said"' EXIT
+nice -n 19 "${lint[@]}" >"$said" 2>&1 &
+linting=$!
+"${run[@]}" &
+testing=$!
+trap 'kill -TERM "$linting" "$testing" 2>/dev/null' TERM
+trap : INT # a terminal tells them both
+# ended PROCESS: waits for it, whatever signals come meanwhile; with its exit status.
+ended() {
+    local status=0
+    while wait "$1" || status=$?; kill -0 "$1" 2>/dev/null; do status=0; done
+    return "$status"
+}
+status=0 linted=0
+ended "$testing" || status=$?
+ended "$linting" || linted=$?
+printf '== %s: exit status %d\n' "${lint[*]}" "$linted"
+cat "$said"
+[ "$status" -ne 0 ] || status=$linted
+exit "$status"

@@ -86,9 +86,9 @@ BALANCE_OK = Metric("btrkeep_balance_last_success", "gauge", "1 when the newest 
 
 EXPIRY_RUNS = Metric("btrkeep_expiry_runs_total", "counter", "Runs of expire.")
 EXPIRY_DELETED = Metric("btrkeep_expiry_deleted_backups_total", "counter", "Backups that expire has deleted.")
-EXPIRY_DURATION = Metric("btrkeep_expiry_last_duration_seconds", "gauge", "How long the newest run of expire took.")
-EXPIRY_END = Metric("btrkeep_expiry_last_end_timestamp_seconds", "gauge", "When the newest run of expire ended.")
-EXPIRY_OK = Metric("btrkeep_expiry_last_success", "gauge", "1 when the newest run of expire did not fail, else 0.")
+EXPIRY_DURATION = Metric("btrkeep_expiry_last_duration_seconds", "gauge", "How long the newest run of expire for all hosts took.")
+EXPIRY_END = Metric("btrkeep_expiry_last_end_timestamp_seconds", "gauge", "When the newest run of expire for all hosts ended.")
+EXPIRY_OK = Metric("btrkeep_expiry_last_success", "gauge", "1 when the newest run of expire for all hosts did not fail, else 0.")
 
 HEALTH = Metric(
     "btrkeep_pool_health",

@@ -116,7 +116,10 @@ def parse_time(text: str) -> datetime:
         raise ValueError(f"{text!r} is no time: write it like 2026-11-20T22:00:00Z") from None
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} names no zone: end it with Z or an offset, such as 2026-11-20T22:00:00Z")
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{text!r} is no date of the years 1 to 9999, which UTC has") from None
 
 
 def backup_name(started: datetime) -> str:

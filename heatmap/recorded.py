@@ -100,12 +100,6 @@ def look(path: Path) -> Moment:
         raise _no_state(str(path), error) from None
 
 
-def is_recorded(path: Path) -> bool:
-    """Whether a file begins as a recorded state does. Raises OSError."""
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
-
-
 def automatic_name(picture: Path) -> Path:
     """Where the state is recorded when no name is given: beside the picture, with its name."""
     return picture.with_suffix(SUFFIX)

@@ -24,8 +24,6 @@ from heatmap.colourings import ColourChoice
 from heatmap.frames import Film, Progress, film, gather
 from heatmap.overview import PHYSICAL
 
-FASTEST = 50.0
-"""Frames a second: GIF counts hundredths of a second, and browsers show shorter ones than two as ten."""
 _SAMPLES = 16
 _LAST_STAYS = 2.0  # seconds, before it begins anew
 _T = TypeVar("_T")

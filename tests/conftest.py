@@ -25,11 +25,13 @@ HERE = Path(__file__).resolve().parent
 
 # The machine is busy with the other tests: how long one example takes says nothing.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("unit", hypothesis.settings.get_profile("busy"), max_examples=20)
 hypothesis.settings.load_profile("busy")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out the tests marked slow")
+    parser.addoption("--unit", action="store_true", help="only what is quick, without root, btrfs, servers, browsers")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,8 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
         # A shell's background job inherits that Ctrl-C is ignored; so would our commands, and their tests could not end them.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.umask(0o022)  # a test that is about another one sets it
+    # Where the environment forbids compiled modules, every worker and each of a thousand commands compiles all that it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     os.environ[session.MARK] = session.own_name()
     atexit.register(session.end_session, session.own_name())
+    if config.getoption("--unit"):
+        hypothesis.settings.load_profile("unit")
     if not hasattr(config, "workerinput"):
         config.stash[_CLEARED] = session.clear_dead_sessions()
 
@@ -71,6 +78,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=leftout.reason(need.words, why)))
         if config.getoption("--fast") and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.skip(reason=leftout.reason("slow", "--fast")))
+    if config.getoption("--unit"):
+        others = [item for item in items if not leftout.is_unit(item)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if leftout.is_unit(item)]
     # Those that run alone come first, so that none of them, and everybody with it, has to wait for what takes minutes. That comes
     # next: at the end the other workers would wait for it.
     items.sort(key=lambda item: (not item.get_closest_marker("alone"), not item.get_closest_marker("minutes")))

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.beds import TOP, differences, exclusive_bytes, leftout, manifest, session, shares, work
 from tests.beds import btrfs as beds
-from tests.beds.anyone import readable
+from tests.beds.anyone import NOBODY, readable
 from tests.beds.ssh import Sshd
 from tests.beds.walls import walled
 
@@ -227,6 +228,38 @@ def test_what_was_left_out_is_counted_by_reason_in_one_line() -> None:
     assert leftout.summary([]) == ""
 
 
+@pytest.mark.parametrize(
+    ("folder", "fixtures", "mark", "unit"),
+    [
+        ("backupd", (), "parametrize", True),
+        ("backupd", ("tmp_path",), "timeout", True),
+        ("btrfs", (), "parametrize", False),
+        ("web", ("shop",), "parametrize", False),
+        *(("backupd", (), mark, False) for mark in ("btrfs", "ssh", "root", "slow", "minutes", "alone")),
+    ],
+)
+def test_the_loop_of_a_minute_is_what_runs_anywhere(folder: str, fixtures: tuple[str, ...], mark: str, unit: bool) -> None:
+    marks = [SimpleNamespace(name=mark)]
+    item: Any = SimpleNamespace(path=Path("tests", folder, "test_it.py"), fixturenames=fixtures, iter_markers=lambda: marks)
+    assert leftout.is_unit(item) is unit
+
+
+@pytest.mark.root
+def test_without_root_what_makes_its_own_filesystem_is_left_out(tmp_path: Path) -> None:
+    code = "from tests.beds import btrfs; btrfs.attach('image')"
+    done = work(*readable().run_as(NOBODY, "-c", code), env=readable().environment, cwd=Path("/"), check=False)
+    assert "Skipped: left out: on a real btrfs (no root)" in done.stderr
+
+
+@pytest.mark.skipif(not os.access(TOP / "backupd", os.W_OK), reason="nothing can be kept in this checkout")
+def test_what_a_command_imports_was_compiled_before() -> None:
+    said = work(
+        sys.executable, "-c", "import sys, backupd.run.night; print(backupd.run.night.__cached__, sys.dont_write_bytecode)", cwd=TOP
+    )
+    cached, forbidden = said.stdout.split()
+    assert (Path(cached).is_file(), forbidden) == (True, "False")
+
+
 # The session as a whole: other pytest processes, with a test file of their own and our conftest as a plugin.
 
 RESTLESS = """
@@ -296,14 +329,22 @@ def traces_of(names: list[str], place: Path) -> list[str]:
     return lines + [str(path) for name in names for path in place.glob(name)]
 
 
-IN_A_WORKER = pytest.param("-n1", marks=pytest.mark.slow, id="in a worker")
-WORKERS = pytest.mark.parametrize("workers", [pytest.param("-n0", id="in one process"), IN_A_WORKER])
+# What a worker does otherwise is to be told of the end. Each takes seconds: the two ways are not multiplied with all deeds.
+SESSIONS = [
+    ("leaves a process", "-n0"),
+    ("leaves a process elsewhere", "-n0"),
+    ("exceeds its time", "-n0"),
+    ("is interrupted", "-n0"),
+    ("is interrupted", "-n1"),
+    ("is asked to end", "-n1"),
+    ("fails", "-n1"),
+]
 
 
+@pytest.mark.slow
 @pytest.mark.btrfs
 @pytest.mark.ssh
-@WORKERS
-@pytest.mark.parametrize("deed", [deed for deed in DEEDS if deed != "is killed"])
+@pytest.mark.parametrize(("deed", "workers"), SESSIONS)
 def test_nothing_is_left_by_a_session_whose_test(deed: str, workers: str, tmp_path: Path, place: Path) -> None:
     process = start_session(tmp_path, place, DEEDS[deed], workers, "--timeout=3" if deed == "exceeds its time" else "--timeout=0")
     wait_for((tmp_path / "started").exists)
@@ -312,7 +353,7 @@ def test_nothing_is_left_by_a_session_whose_test(deed: str, workers: str, tmp_pa
     if deed in ("is interrupted", "is asked to end"):
         process.send_signal(signal.SIGINT if deed == "is interrupted" else signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
-    assert process.returncode == {"passes": 0, "is interrupted": 2, "is asked to end": 2}.get(deed, 1), said
+    assert process.returncode == {"is interrupted": 2, "is asked to end": 2}.get(deed, 1), said
     assert traces_of(names, place) == []
     if deed == "leaves a process":
         assert re.search(r"AssertionError: process \d+ was still running: sleep 1000", said)
@@ -320,11 +361,11 @@ def test_nothing_is_left_by_a_session_whose_test(deed: str, workers: str, tmp_pa
         assert re.search(r"left behind by tests:\n.*process \d+ was still running: sleep 1001", said)
 
 
+@pytest.mark.slow
 @pytest.mark.btrfs
 @pytest.mark.ssh
-@WORKERS
-def test_what_a_killed_session_left_is_cleared_away_by_the_next_one(workers: str, tmp_path: Path, place: Path) -> None:
-    process = start_session(tmp_path, place, DEEDS["is killed"], workers)
+def test_what_a_killed_session_left_is_cleared_away_by_the_next_one(tmp_path: Path, place: Path) -> None:
+    process = start_session(tmp_path, place, DEEDS["is killed"], "-n1")
     wait_for((tmp_path / "started").exists)
     names = sessions_of(process)
     process.kill()

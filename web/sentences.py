@@ -30,10 +30,11 @@ _OURS = re.compile(
             rf"the host prints without end: more than {_SIZE}, which is not read any further",
             r"internal error",
             r"no reason is known",
+            r"the run was killed before it came to its end",
         )
     )
 )
-"""Sentences of backupd.run.verdict and of what stops a run, that hold nothing but numbers."""
+"""Sentences of backupd.run.verdict and of what stops or ends a run, that hold nothing but numbers."""
 _BEFORE_A_LINE = ("this server could not write: ", "the source is missing or cannot be entered: ", "nothing could be read: ")
 """What backupd.run.verdict says before a line of rsync's."""
 _ALARM = re.compile(r"the newest backup is suspect: |the backup is (?:failed|partial): ")

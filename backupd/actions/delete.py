@@ -50,10 +50,14 @@ class DeletionChoice:
     notes: Notes
 
 
-def require_sane_clock(site: ExpiryContext) -> None:
-    """Raises OperatorError when the clock is behind: a grace that began years ago would be over as soon as it is right."""
+def require_sane_clock(site: ExpiryContext, asked: DeletionRequest) -> None:
+    """Raises OperatorError when the clock is behind: a grace that began years ago would be over as soon as it is right.
+
+    When it is ahead, the site's `clock_waits` says so: then no hold ends.
+    """
     verdict, _ = judge_clock(site.catalogue, read_clocks(site.now), Forced(), rehearsal=site.pool.rehearsal)
-    if verdict.stop:
+    site.clock_waits = verdict.wait is not None
+    if verdict.stop and not asked.at_once:
         raise OperatorError(
             "the clock went backwards, so no grace can begin now",
             "`backupd expire --dry-run` says more; --now-without-grace needs none",
@@ -97,7 +101,7 @@ def _name(site: ExpiryContext, host: str, name: str, found: Mapping[str, object]
 
 
 def _require_deletable(site: ExpiryContext, host: str, one: Candidate, asked: DeletionRequest) -> None:
-    if is_held(one.hold, site.now):
+    if is_held(one.hold, site.now) or (one.hold and site.clock_waits):
         raise Unfit(f"{host} {one.name} is held", f"`backupd release {host} {one.name}` ends the hold")
     if one.in_use:
         raise Unfit(

@@ -59,7 +59,7 @@ def require_forgettable(config: Config, pool: Pool, host: str, now: datetime) ->
     configured = config.hosts.get(host)
     if configured and configured.enabled:
         raise UsageError(
-            f"{host} is still backed up", f"remove it from {config.file}, or set enabled = false there, and then forget it"
+            f"{host} is still backed up", f"`backupd host remove {host}` takes it out of the configuration; then forget it"
         )
     if not pool.host(host).is_dir():
         raise OperatorError(f"{host} has nothing in the pool", "there is nothing to forget")

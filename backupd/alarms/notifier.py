@@ -17,7 +17,8 @@ from backupd.alarms.words import Message
 from backupd.health.status_report import look
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.config import Config
-from btrkeep.decisions.findings import CATALOGUE, FACT, PoolVerdict, StoredVerdict, as_text
+from btrkeep.decisions.findings import CATALOGUE, FACT, StoredVerdict, as_text
+from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import format_time, parse_time
@@ -74,7 +75,7 @@ def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_diges
     stored = {row.key: row for row in every if row.what != SERVICE}
     known = by_key(stored.values(), now)
     seen = look(config, catalogue, now, live=True)
-    require_own_catalogue(seen.verdict)
+    require_own_catalogue(seen.pool, config)
     found = changes(known, find(seen, known, _units(known)), config.notify.on, now)
     last = catalogue.get_fact(_DIGEST)
     is_due = digest.is_due(config.notify.digest, config.pool.zone, parse_time(last) if last else None, now)
@@ -95,10 +96,11 @@ def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_diges
     return told
 
 
-def require_own_catalogue(verdict: PoolVerdict) -> None:
-    """Raises OperatorError when the catalogue is of another pool."""
-    for one in verdict.of(CATALOGUE):
-        raise OperatorError(one.text, one.hint)
+def require_own_catalogue(facts: PoolFacts, config: Config) -> None:
+    """Raises OperatorError when the catalogue is of another pool. One that was lost is ours, and an alarm."""
+    if facts.foreign:
+        (wrong,) = judge(facts, HealthLimits.of(config)).of(CATALOGUE)
+        raise OperatorError(wrong.text, wrong.hint)
 
 
 def _units(known: Mapping[Key, StoredAlarm]) -> dict[str, bool | None]:

@@ -9,6 +9,7 @@ import click
 from backupd.cli.context import clock_for, json_option, load_config, now_option
 from backupd.doctor.checks import CheckResult, check_all, check_hosts
 from btrkeep.cli import echo_json, table
+from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit
 from btrkeep.pool.marker import open_pool
 
@@ -48,4 +49,4 @@ def show(found: list[CheckResult]) -> None:
     if hints:
         click.echo("\nWhat to do:")
     for finding in hints:
-        click.echo(f"  {finding.subject}: {finding.hint}")
+        prose(f"  {finding.subject}: {finding.hint}", "    ")

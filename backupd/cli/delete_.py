@@ -60,8 +60,7 @@ def command(
         expiry = ExpiryContext(site.config, site.pool, site.catalogue, moment, watcher_of(as_json=as_json))
         for host in wanted:
             require_host(site.pool, host)
-        if not at_once:
-            require_sane_clock(expiry)
+        require_sane_clock(expiry, asked)
         if dry_run:
             chosen = [choose(expiry, host, names, asked) for host, names in wanted.items()]
             _tell(chosen, asked, dry_run=True, as_json=as_json)

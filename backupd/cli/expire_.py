@@ -116,7 +116,7 @@ def _rehearse(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | No
     if as_json:
         echo_json(rehearsal_as_json(plan, site.summary, limit))
     else:
-        echo_rehearsal(plan, site.summary, limit)
+        echo_rehearsal(plan, site.summary, limit, site.now)
     return Exit.OK if site.summary.good else Exit.ATTENTION
 
 

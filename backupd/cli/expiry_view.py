@@ -1,6 +1,7 @@
 """What an expiry looks like where nobody watches a terminal: one line per batch, or one JSON object at the end."""
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ LISTS = {
     "mark": "would be marked as expired",
     "revive": "would be kept again",
     "delete": "would be deleted",
-    "wait": "is restorable until {expires}, then it goes",
+    "wait": "is restorable {until}",
 }
 
 
@@ -144,7 +145,7 @@ def listed(plan: Plan, what: str, limit: int | None = None) -> list[tuple[HostPl
     return steps[:limit] if what == "delete" else steps
 
 
-def echo_rehearsal(plan: Plan, summary: Summary, limit: int | None) -> None:
+def echo_rehearsal(plan: Plan, summary: Summary, limit: int | None, now: datetime) -> None:
     """What would be done and why, for people."""
     for text in plan_notices(plan):
         click.echo(f"note: {printable(text)}")
@@ -152,14 +153,21 @@ def echo_rehearsal(plan: Plan, summary: Summary, limit: int | None) -> None:
         click.echo(f"note: {summary.clock}")
     for what, words in LISTS.items():
         for host, step in listed(plan, what, limit):
-            expires = format_time(step.expires) if step.expires else ""
-            click.echo(f"{host.host} {step.name}: {words.format(expires=expires)}: {printable(step.why)}")
+            until = _until(step.expires, now) if step.expires else ""
+            click.echo(f"{host.host} {step.name}: {words.format(until=until)}: {printable(step.why)}")
     counts = {what: len(listed(plan, what, limit)) for what in LISTS}
     stop = f"nothing would be done: {summary.stop}; otherwise " if summary.stop else ""
     click.echo(
         f"{stop}{counts['mark']:,} would be marked, {counts['revive']:,} kept again, {counts['delete']:,} deleted now, "
         f"{counts['wait']:,} wait for their grace to end; {counted(plan.total, 'backup')} in all"
     )
+
+
+def _until(expires: datetime, now: datetime) -> str:
+    """A grace that is over by a clock that is doubted does not end yet."""
+    if expires > now:
+        return f"until {format_time(expires)}, then it goes"
+    return f"until the clock is believed: by it its grace is over since {format_time(expires)}"
 
 
 def rehearsal_as_json(plan: Plan, summary: Summary, limit: int | None) -> Mapping[str, Any]:

@@ -107,7 +107,7 @@ def show_findings(talk: Talk, findings: tuple[CheckResult, ...]) -> None:
 def remove_command(ctx: click.Context, name: str, as_json: bool) -> int:
     """Take the host NAME out of the configuration. Its backups stay.
 
-    They come under the pool's retention then, which never lets the newest ones expire. `backupd forget NAME` gives up all of them.
+    They never expire then, as no policy is about a host that is not configured. `backupd forget NAME` gives up all of them.
     """
     files = files_of(ctx)
     path = remove_host(files, name)
@@ -117,7 +117,7 @@ def remove_command(ctx: click.Context, name: str, as_json: bool) -> int:
     click.echo(
         f"{name} is not backed up any more: its section is gone from {path}" + ("" if path.exists() else ", and so is the file")
     )
-    click.echo(f"its backups stay; the pool's retention thins them out, `backupd forget {name}` gives all of them up")
+    click.echo(f"its backups stay, all of them; `backupd forget {name}` gives them up")
     return Exit.OK
 
 

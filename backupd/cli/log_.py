@@ -13,6 +13,7 @@ from backupd.repo.notes_json import read_notes
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import KILLED, Run
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import prose
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
 from btrkeep.units import elapsed, format_duration, format_size, format_time, printable
@@ -108,10 +109,10 @@ def _show(run: Run, width: int, deleted: Mapping[str, str | None] | None) -> Non
     coloured = click.style(f"{outcome:8}", fg=_COLOURS.get(outcome))
     click.echo(f"{format_time(run.started)}  {printable(run.host):{width}}  {coloured}  {took}{new}{tries}; {said}")
     if run.error:
-        click.echo(f"    {printable(run.error)}")
+        prose(f"    {printable(run.error)}", "      ")
     if deleted:
         what = f"deleted {deleted['at']}" if deleted["at"] else "has expired"
         why = f": {printable(deleted['why'])}" if deleted["why"] else ""
-        click.echo(f"    {run.backup} {what}, asked for {deleted['asked']}{why}")
+        prose(f"    {run.backup} {what}, asked for {deleted['asked']}{why}", "      ")
     for line in run.last_lines:
-        click.echo(f"    | {printable(line)}")
+        prose(f"    | {printable(line)}", "    |   ")

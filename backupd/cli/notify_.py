@@ -14,7 +14,6 @@ from backupd.health.look import look_at_pool
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.cli import complain, echo_json
 from btrkeep.config import Config, page
-from btrkeep.decisions.pool_health import HealthLimits, judge
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.service import is_service, tell
@@ -77,7 +76,7 @@ def _catalogue_if_any(config: Config, now: datetime) -> Iterator[Catalogue | Non
         return
     with catalogue, alone(config, now):
         try:
-            require_own_catalogue(judge(look_at_pool(config, catalogue), HealthLimits.of(config)))
+            require_own_catalogue(look_at_pool(config, catalogue), config)
         except OperatorError as error:
             complain(error)
             yield None

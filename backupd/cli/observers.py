@@ -29,7 +29,7 @@ def result_line(result: HostResult) -> str:
 def summary_line(results: Sequence[HostResult], hosts: int, seconds: float, trouble: bool) -> str:
     """The whole run in one line; `hosts`: how many it was to back up, which are more than have a result when something ended it.
 
-    `trouble`: an error is told besides, after which nobody believes that all was well.
+    `trouble`: an error is told besides, or that hosts wait for their windows, after which nobody believes that nothing was due.
     """
     if not hosts:
         return "no host was backed up" if trouble else "nothing was due"

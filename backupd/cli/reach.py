@@ -66,7 +66,8 @@ def _host_key(talk: Talk, config: Config, host: HostConfig, accept: bool) -> boo
     talk.say("On the host, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says which one is right.")
     if not accept:
         if not talk.asks:
-            talk.say(f"it is not written into {known_hosts}: nobody said yes (--accept-host-key does, when you have compared it)")
+            talk.say(f"it is not written into {known_hosts}: nobody said yes. When you have compared it:")
+            talk.say(f"    backupd setup --host {host.name} --accept-host-key --no-run")
             return False
         if not talk.agrees("Is it the same?", default=False):
             raise OperatorError(f"{host.name}: its host key was not accepted", "find out who answers there, before anything else")

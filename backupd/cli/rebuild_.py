@@ -8,6 +8,7 @@ import click
 from backupd.cli.context import clock_for, json_option, load_config, now_option, require_writable
 from backupd.health.doubts import see
 from backupd.repo.history_copy import BroughtBack, bring_back
+from backupd.repo.publish import tell_dashboard
 from backupd.repo.reconcile import all_rows, point_all, reconcile
 from btrkeep.catalogue import Catalogue, CatalogueDamaged
 from btrkeep.catalogue.history import COLUMNS
@@ -42,10 +43,12 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
             with Catalogue.open(config.pool.state) as catalogue:
                 catalogue.see_whole()
                 filled = _fill(pool, catalogue, clock, trouble)
+                tell_dashboard(config, pool, catalogue, clock)
         except CatalogueDamaged:
             trouble.clear()
             with Catalogue.made_anew(config.pool.state) as (catalogue, aside):
                 filled = _fill(pool, catalogue, clock, trouble)
+                tell_dashboard(config, pool, catalogue, clock)
     count, locked, history = filled
     if as_json:
         echo_json(

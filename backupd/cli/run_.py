@@ -24,6 +24,7 @@ from backupd.run.night import NightRunner, PlannedHost, plan
 from backupd.run.night_report import Reporting
 from btrkeep.catalogue import CatalogueUnusable
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.locks import take_lock
@@ -212,7 +213,7 @@ def _say_plan(site: Opened, planned: Sequence[PlannedHost], as_json: bool) -> in
         )
         return Exit.OK
     for entry, commands in entries:
-        click.echo(f"{entry.host.name}: {'would run' if entry.runs else 'would not run'}: {printable(entry.reason)}")
+        prose(f"{entry.host.name}: {'would run' if entry.runs else 'would not run'}: {printable(entry.reason)}", "    ")
         for words in commands:
             click.echo("    " + printable(paste_line(words)))
     running = sum(entry.runs for entry in planned)

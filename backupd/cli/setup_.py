@@ -15,11 +15,13 @@ from backupd.doctor.checks import CheckResult, check_all
 from backupd.hosts.files import Files, add_host
 from btrkeep.cli import echo_json
 from btrkeep.config import Config, HostConfig
-from btrkeep.config.sources import name_fault, parse_address
+from btrkeep.config.problems import InvalidValue, RefusedItems
+from btrkeep.config.sources import name_fault, parse_address, parse_sources
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, UsageError
 
 _REST = "run `backupd setup` again when that is mended: it goes on where it was"
+_PATHS = "absolute paths with blanks between them, such as /etc /srv/www"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ def _asked_host(talk: Talk, given: Given) -> tuple[str, dict[str, Any]]:
     if address and port is None and talk.asks:
         port = asked(talk, None, "The port of its ssh", "22", _port)
     name = asked(talk, given.host, "Its name here", suggested_name(address), _name)
-    paths = given.paths or tuple(asked(talk, None, "Source paths, with blanks between them", "/etc", words))
+    paths = given.paths or asked(talk, None, "Source paths, with blanks between them", "/etc", _paths)
     return name, keys_of(address, port, None, paths)
 
 
@@ -186,6 +188,16 @@ def _name(text: str) -> str:
     if fault := name_fault(text):
         raise UsageError(f"{text!r} cannot be a host's name: {fault}", "letters and digits, and . _ - after the first")
     return text
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    try:
+        return parse_sources(words(text))
+    except RefusedItems as refused:
+        item, reason = refused.items[0]
+        raise UsageError(f"{item!r}: {reason}", _PATHS) from None
+    except InvalidValue:
+        raise UsageError("there is no path", _PATHS) from None
 
 
 def _checked(talk: Talk, config: Config, host: HostConfig, found: Reached) -> tuple[CheckResult, ...]:

@@ -92,7 +92,8 @@ def set_up_pool(talk: Talk, files: Files, given: PoolGiven) -> Config:
         retention = None if given.retention is None else _keys(given.retention)
         zone = None if given.zone is None else _zone(given.zone)
         window = None if given.window is None else _window(given.window)
-        config = files.change({files.main: _written(_text(files), {}, retention, zone, window)})
+        with files.alone():
+            config = files.change({files.main: _written(_text(files), {}, retention, zone, window)})
     talk.say(f"{config.pool.path} is the pool; {policy_words(config.retention)}")
     return config
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shlex
 import stat
 import tomllib
@@ -15,7 +16,7 @@ from shutil import which
 
 from backupd.actions.discard import all_unfinished, more_room
 from backupd.alarms.send import service_of
-from backupd.health.doubts import see
+from backupd.health.doubts import Doubts, see
 from backupd.health.look import look_at_pool
 from backupd.repo.publish import tell_dashboard
 from backupd.rsync.command import probe_command
@@ -162,13 +163,15 @@ def _catalogue(config: Config) -> Iterator[CheckResult]:
     try:
         with Catalogue.open(config.pool.state) as catalogue:
             pool = open_pool(config.pool.path)
-            known, pool_id, doubts = catalogue.pool_id(), pool.id, see(pool, catalogue, datetime.now(UTC))
+            known, pool_id = catalogue.pool_id(), pool.id
+            is_ours = known in (None, pool_id)  # another one's is told nothing
+            doubts = see(pool, catalogue, datetime.now(UTC)) if is_ours else Doubts(lost=False, clock=None)
     except PoolUnusable:
         return
     except OperatorError as error:
         yield CheckResult("error", "catalogue", error.message, error.hint)
         return
-    facts = PoolFacts(foreign=known if known not in (None, pool_id) else "", lost=doubts.lost)
+    facts = PoolFacts(foreign="" if is_ours else known, lost=doubts.lost)
     wrong = judge(facts, HealthLimits.of(config)).of(health.CATALOGUE)
     for one in wrong:
         yield CheckResult(one.level, "catalogue", one.text, one.hint)
@@ -277,16 +280,19 @@ def _probe_path(config: Config, host: HostConfig, path: str) -> CheckResult | No
         return None
     lines = [printable(line) for line in done.stderr.splitlines() if line.strip()]
     means = meaning(done.returncode, lines)
-    said = next((line for line in lines if not line.startswith("rsync error")), "")
+    bare = (line.strip("@ ") for line in lines if not line.startswith("rsync error"))  # ssh's largest warning has a frame of @
+    said = next(filter(None, bare), "")
     level = "warning" if host.optional and means.unreachable else "error"
-    return CheckResult(
-        level, host.name, f"{printable(path)}: {means.words}" + (f": {said}" if said else ""), _HINTS.get(means.words, "")
-    )
+    hint = _NO_PYTHON if _RRSYNC_DOES_NOT_START.search(said) else _HINTS.get(means.words, "")
+    return CheckResult(level, host.name, f"{printable(path)}: {means.words}" + (f": {said}" if said else ""), hint)
 
 
+# A shell's words when the program is not there, or when its interpreter is not: they do not say which.
+_RRSYNC_DOES_NOT_START = re.compile(r"rrsync: .*(?:not found|cannot execute|bad interpreter|No such file)")
+_NO_PYTHON = "rrsync does not start there: it comes with rsync, and needs python3; install both on the host"
 _HINTS = {
     "the host key is unknown or changed": "ssh-keyscan the host into known_hosts, and compare the key with the host's own",
-    "the host does not accept the key": "add the public key to the host's authorized_keys; the documentation has the line",
+    "the host does not accept the key": f"add the public key to the host's authorized_keys; {page('restricted-keys')} has the line",
     "some files could not be transferred": "does the path exist there, and may the user read it?",
     "rsync was not found on the other side (or a program is missing here)": "install rsync there, or set rsync_path",
 }

@@ -118,11 +118,15 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """A file that ssh uses: `mode` None when it is missing. `empty`: it has no line that counts."""
+    """A file that ssh uses: `mode` None when it is missing. `empty`: it has no line that counts.
+
+    `hidden`: why nobody knows, when it is missing here and this process is shown something else there than the machine has.
+    """
 
     path: Path
     mode: int | None
     empty: bool = False
+    hidden: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,8 @@ class SiteFacts:
 
     `created`: when the pool was. `hosts`: how many are enabled, and `unruled` those of them without any rule of retention.
     `schedule`: what starts backups, names of timers or of files of cron. `own_balance`: something starts btrfs-balancer.
+    `windows`: how many hosts have one, and `unstarted` those into whose window nothing falls that starts backups, each with the
+    window in words; None when it is not known when they start.
     `mount_option` is that of [expiry], `expiring`: one runs now. `most_backups`: the host that has the most, and how many.
     `catalogue`: what is to be said of it.
     """
@@ -144,6 +150,8 @@ class SiteFacts:
     key: KeyFile | None = None
     known_hosts: KeyFile | None = None
     schedule: tuple[str, ...] = ()
+    windows: int = 0
+    unstarted: tuple[tuple[str, str], ...] | None = ()
     own_balance: bool = False
     mount_option: str = "none"
     expiring: bool = False

@@ -1,9 +1,18 @@
-"""What starts a program by itself: timers that are enabled, and lines of cron. Read from files: systemd need not run."""
+"""What starts a program by itself: timers that are enabled, and lines of cron. Read from files: systemd need not run.
+
+When a timer starts it next is asked of systemd.
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from btrkeep.config import HostConfig
+from btrkeep.decisions.due import window_end
+from btrkeep.process.programs import ProgramFailed, run
 
 _UNITS = (
     "etc/systemd/system",
@@ -12,6 +21,8 @@ _UNITS = (
     "usr/lib/systemd/system",
     "lib/systemd/system",
 )
+_ELAPSE = re.compile(r"OnCalendar=.*; next_elapse=@(\d+)")
+_SECONDS = 10.0
 _CRON = ("etc/crontab", "etc/cron.d", "var/spool/cron/crontabs", "etc/cron.hourly", "etc/cron.daily")
 
 
@@ -25,6 +36,37 @@ def what_starts(program: str, verb: str, root: Path = Path("/")) -> Iterator[str
         for file in sorted(_files(root / folder)):
             if any(said.search(line) for line in _lines(file)):
                 yield str(file)
+
+
+def next_starts(starters: Iterable[str]) -> tuple[datetime, ...] | None:
+    """When each line OnCalendar= of these timers starts its service next.
+
+    None when that is not known of all of them, as of lines of cron, or when a service has --catch-up and minds no window for long.
+    """
+    found: list[datetime] = []
+    for timer in starters:
+        service = f"{timer.removesuffix('.timer')}.service"
+        try:
+            calendar = run(("systemctl", "show", "--timestamp=unix", "--property=TimersCalendar", "--", timer), timeout=_SECONDS)
+            command = run(("systemctl", "show", "--property=ExecStart", "--", service), timeout=_SECONDS)
+        except ProgramFailed:
+            return None
+        starts = elapses(calendar.stdout)
+        if not starts or "--catch-up" in command.stdout:
+            return None
+        found += starts
+    return tuple(found) or None
+
+
+def elapses(said: str) -> list[datetime]:
+    """The times in what systemctl shows as TimersCalendar."""
+    return [datetime.fromtimestamp(int(seconds), UTC) for seconds in _ELAPSE.findall(said)]
+
+
+def never_started(hosts: Iterable[HostConfig], zone: ZoneInfo, starts: Iterable[datetime]) -> tuple[HostConfig, ...]:
+    """Those hosts into whose window none of these starts falls. Pure."""
+    times = tuple(starts)
+    return tuple(host for host in hosts if host.window and all(window_end(host.window, zone, start) is None for start in times))
 
 
 def _enabled(root: Path) -> set[str]:

@@ -6,13 +6,14 @@ from datetime import datetime
 from pathlib import Path
 
 from backupd.doctor.facts import KeyFile, SiteFacts
-from backupd.doctor.schedule import what_starts
+from backupd.doctor.schedule import never_started, next_starts, what_starts
 from backupd.health.look import read_catalogue
 from backupd.repo.listing import hosts_of, names_of
 from btrkeep.config import Config
 from btrkeep.decisions.pool_health import HealthLimits
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import MARKER, Pool
+from btrkeep.pool.mounts import is_machines
 from btrkeep.units import parse_time
 
 
@@ -22,6 +23,8 @@ def read_site(config: Config, pool: Pool) -> SiteFacts:
     by_ssh = any(host.address for host in enabled)
     counts = {host: len(names_of(pool, host)) for host in hosts_of(pool)}
     expiring = read_holder(pool.locks / "expire")
+    starters, windows = tuple(what_starts("backupd", "run")), [host for host in enabled if host.window]
+    starts = next_starts(starters) if windows else ()
     return SiteFacts(
         limits=HealthLimits.of(config),
         name=config.name,
@@ -31,7 +34,13 @@ def read_site(config: Config, pool: Pool) -> SiteFacts:
         unruled=tuple(host.name for host in enabled if host.retention.missing),
         key=_key_file(config.ssh.key) if by_ssh else None,
         known_hosts=_key_file(config.ssh.known_hosts) if by_ssh else None,
-        schedule=tuple(what_starts("backupd", "run")),
+        schedule=starters,
+        windows=len(windows),
+        unstarted=None
+        if starts is None
+        else tuple(
+            (host.name, f"{host.window} {config.pool.zone.key}") for host in never_started(windows, config.pool.zone, starts)
+        ),
         own_balance=any(True for _ in what_starts("btrfs-balancer", "run")),
         mount_option=config.expiry.mount_option,
         expiring=expiring is not None and expiring.alive,
@@ -50,8 +59,12 @@ def _created(pool: Pool) -> datetime | None:
 def _key_file(path: Path) -> KeyFile:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError:
-        return KeyFile(path, None)
-    with path.open("rb") as file:
-        empty = not any(line.strip() and not line.startswith(b"#") for line in file)
+        with path.open("rb") as file:
+            empty = not any(line.strip() and not line.startswith(b"#") for line in file)
+    except FileNotFoundError:
+        there = next(folder for folder in path.absolute().parents if folder.exists())
+        hidden = "" if is_machines(there) else f"this process does not see what the machine has in {there}"
+        return KeyFile(path, None, hidden=hidden)
+    except OSError as error:
+        return KeyFile(path, None, hidden=f"{path}: {error.strerror}")
     return KeyFile(path, mode, empty)

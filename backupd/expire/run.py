@@ -298,7 +298,8 @@ class ExpiryRunner:
     def _begin_row(self) -> None:
         site, pid = self.site, os.getpid()
         self.written_before = written_bytes(site.pool.path)
-        self.row = site.catalogue.start_expiry(site.now, pid, start_time(pid))
+        hosts = None if self.scope.hosts is None else len(self.scope.hosts)
+        self.row = site.catalogue.start_expiry(site.now, pid, start_time(pid), hosts=hosts)
 
     def _fields(self) -> ExpiryFields:
         summary, progress = self.site.summary, self._progress()

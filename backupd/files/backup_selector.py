@@ -21,7 +21,7 @@ from btrkeep.backup_states import COMPLETE, FINAL
 from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import WORKING, Pool
-from btrkeep.units import format_time, parse_backup_name
+from btrkeep.units import format_time
 
 NEWEST = ""
 """The newest complete backup; without one the newest of all."""
@@ -136,8 +136,3 @@ def _has_folder(pool: Pool, host: str) -> bool:
         return stat.S_ISDIR(os.lstat(pool.host(host)).st_mode)
     except OSError:
         return False
-
-
-def is_name(text: str) -> bool:
-    """Whether a text is a backup's full name."""
-    return parse_backup_name(text) is not None

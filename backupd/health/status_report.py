@@ -120,7 +120,7 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         facts=facts,
         pool=look_at_pool(config, catalogue),
         running=tuple(one for one in catalogue.progress() if start_time(one.pid) == one.pid_started),
-        expiry=next((one for one in catalogue.expiries(2) if _has_ended(one)), None),
+        expiry=next((one for one in catalogue.expiries(2, of_all=True) if _has_ended(one)), None),
         expiry_totals=catalogue.expiry_totals(),
         backups=catalogue.state_counts(),
         day=tuple(catalogue.run_totals(now - DAY, latest(now))),

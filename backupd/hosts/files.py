@@ -1,9 +1,10 @@
 """The configuration's files, changed as a whole: judged with the change in place, then replaced in one step each."""
 
+import fcntl
 import os
 import tomllib
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -38,6 +39,22 @@ class Files:
         """The file that a host of that name gets for itself."""
         return self.folder / f"{host}.toml"
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Until this ends nobody else changes one of the files who asks here first: what one reads, he replaces.
+
+        The lock is on the folder itself, for the files are replaced. Raises OperatorError.
+        """
+        try:
+            fd = os.open(self.main.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise OperatorError(f"{self.main.parent} cannot be read: {error.strerror}", "run this as root") from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
     def load(self, changes: Mapping[Path, str | None] | None = None) -> Config:
         """The configuration, as it would be with the changes. Raises ConfigError with all problems."""
         return load(self.name, self.main, instead=changes)
@@ -65,20 +82,22 @@ def add_host(files: Files, name: str, keys: Mapping[str, Any]) -> Path:
     """Gives the host a file of its own; its path. Raises UsageError when there is such a host, ConfigError when a key is wrong."""
     if fault := name_fault(name):
         raise UsageError(f"{name!r} cannot be a host's name: {fault}", "letters and digits, and . _ - after the first")
-    if there := files.hosts().get(name):
-        raise UsageError(f"the host {name} is in {there} already", f"`backupd host set {name} KEY=VALUE` changes it")
-    path = files.own_file(name)
-    if path.exists():  # it has other things in it, or nothing
-        raise UsageError(f"{path} is there already, without the host {name}", "move it away, or add the host to it by hand")
-    files.change({path: new_host(name, keys)})
+    with files.alone():
+        if there := files.hosts().get(name):
+            raise UsageError(f"the host {name} is in {there} already", f"`backupd host set {name} KEY=VALUE` changes it")
+        path = files.own_file(name)
+        if path.exists():  # it has other things in it, or nothing
+            raise UsageError(f"{path} is there already, without the host {name}", "move it away, or add the host to it by hand")
+        files.change({path: new_host(name, keys)})
     return path
 
 
 def remove_host(files: Files, name: str) -> Path:
     """Takes the host's section out; a drop-in with nothing left in it goes. The file it was in. Raises UsageError without one."""
-    path = _file_of(files, name)
-    text = without_host(_text(path), name)
-    _change(files, {path: text if text.strip() or path == files.main else None})
+    with files.alone():
+        path = _file_of(files, name)
+        text = without_host(_text(path), name)
+        _change(files, {path: text if text.strip() or path == files.main else None})
     return path
 
 
@@ -102,6 +121,11 @@ def set_host(files: Files, name: str, keys: Mapping[str, Any], *, write: bool = 
     Raises UsageError when there is no such host, ConfigError when the configuration would be wrong, OperatorError for a file that
     this cannot change. Nothing is changed then.
     """
+    with files.alone() if write else nullcontext():
+        return _set_host(files, name, keys, write=write)
+
+
+def _set_host(files: Files, name: str, keys: Mapping[str, Any], *, write: bool) -> HostChange:
     path = _file_of(files, name)
     text = _text(path)
     before = _flat(tomllib.loads(text)["host"][name])

@@ -95,7 +95,10 @@ def ask_host_key(host: HostConfig) -> HostKey:
     lines = [line for line in done.stdout.splitlines() if line and not line.startswith("#")]
     if not lines:
         said = next((line for line in done.stderr.splitlines() if line and not line.startswith("#")), "no answer")
-        hint = "is the host up, and its ssh reached from here? Behind a jump host, add its key to known_hosts by hand"
+        hint = (
+            "is the host up, and its ssh reached from here? Behind a jump host, add its key to known_hosts by hand; "
+            f"`backupd host set {host.name} address=USER@HOST` corrects the address"
+        )
         raise OperatorError(f"{name} tells no host key: {said}", hint)
     line = min(lines, key=_rank)
     return HostKey(line, _fingerprint(line))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.catalogue import Catalogue
-from btrkeep.catalogue.history import COLUMNS, values_of
+from btrkeep.catalogue.history import COLUMNS, MOST_ROWS, values_of
 from btrkeep.catalogue.remembering import BEGINNING, Span, spans_of, spans_text
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.atomic import write_atomically
@@ -99,8 +99,7 @@ def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
     except NewerCopy as error:
         return BroughtBack(trouble=error.message)
     except UnusableCopy as error:
-        path.replace(path.with_name(ASIDE))
-        return BroughtBack(trouble=f"{error.message}; it is {path.with_name(ASIDE)} now")
+        return BroughtBack(trouble=f"{error.message}; {_set_aside(path)}")
     except OSError as error:
         return BroughtBack(trouble=f"{path}: {error.strerror or error}")
     unknown = [*head.unknown, (head.written, _FOREVER)]
@@ -109,6 +108,15 @@ def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
     except OperatorError as error:
         return BroughtBack(trouble=f"{error.message} ({error.hint})")
     return BroughtBack(counts, passed_over, head.written)
+
+
+def _set_aside(path: Path) -> str:
+    """What became of a copy that is of no use. A pool that is full or read-only need not take the new name."""
+    try:
+        path.replace(path.with_name(ASIDE))
+    except OSError as error:
+        return f"it cannot be renamed: {error.strerror}"
+    return f"it is {path.with_name(ASIDE)} now"
 
 
 def keep(pool: Pool, catalogue: Catalogue, now: datetime, *, daily: bool = True) -> str:
@@ -220,12 +228,14 @@ def _head(file: "_opened", pool: Pool) -> Head:
 def _rows(file: "_opened", head: Head) -> tuple[dict[str, list[dict[str, Any]]], int]:
     """The rows by table, and how many there were that could not be one. Raises UnusableCopy when the end is missing."""
     found: dict[str, list[dict[str, Any]]] = {table: [] for table in COLUMNS}
-    passed_over = 0
-    for count, line in enumerate(file):
+    passed_over, lines = 0, iter(file)
+    for count, line in enumerate(lines):
         if isinstance(line, dict):
-            if line.get("rows") != count:
+            if line.get("rows") != count or next(lines, None) is not None:  # gzip's checksum is behind the last line
                 break
             return found, passed_over
+        if count >= MOST_ROWS:
+            raise UnusableCopy("the copy has more rows than any copy has")
         try:
             table, *values = line
             found[table].append(values_of(table, head.columns[table], values))

@@ -74,7 +74,7 @@ class Notes:
         if not note or not note.get(ASKED):
             return left
         deleted = {**self.deleted, name: {"asked": note["at"], "at": at, "why": note.get("why") or ""}}
-        return replace(left, deleted=dict(sorted(deleted.items(), key=lambda item: str(item[1]["at"]))[-_REMEMBERED:]))
+        return replace(left, deleted=dict(sorted(deleted.items(), key=lambda item: str(item[1].get("at") or ""))[-_REMEMBERED:]))
 
 
 def _moment(note: Mapping[str, Any] | None, key: str) -> datetime | None:

@@ -37,12 +37,16 @@ _TOO_MUCH = "leave some of it out (`exclude`), expire backups, or give the pool 
 
 @dataclass(frozen=True, slots=True)
 class PlannedHost:
-    """A host and whether this run takes it, with the reason. `bound`: its window binds this run."""
+    """A host and whether this run takes it, with the reason. `bound`: its window binds this run.
+
+    `opens`: when its window does, of a host that is due and outside of it.
+    """
 
     host: HostConfig
     runs: bool
     reason: str
     bound: bool = False
+    opens: datetime | None = None
 
 
 def plan(
@@ -94,9 +98,15 @@ def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now
         return PlannedHost(host, True, due.reason, bound=True)
     if catch_up and is_late(last, host.every, now):
         return PlannedHost(host, True, f"{due.reason}; --catch-up ignores the window {host.window}")
-    return PlannedHost(
-        host, False, f"due, but outside the window {host.window}, which opens {format_time(next_window(host.window, zone, now))}"
-    )
+    opens = next_window(host.window, zone, now)
+    return PlannedHost(host, False, f"due, but outside the window {host.window}, which opens {format_time(opens)}", opens=opens)
+
+
+def _outside(opens: Sequence[datetime]) -> str:
+    """Of hosts that are due and wait for their windows, which open then."""
+    if len(opens) == 1:
+        return f"1 host is due, but outside its window, which opens {format_time(opens[0])}"
+    return f"{len(opens)} hosts are due, but outside their windows; the first one opens {format_time(min(opens))}"
 
 
 class NoRoom(PoolUnusable):
@@ -115,6 +125,7 @@ class NightRunner:
         self.site = site
         self.waits = waits
         self.waiting = [entry for entry in planned if entry.runs]
+        self.shut = [entry.opens for entry in planned if entry.opens]
         self.runs: dict[str, HostRun] = {}
         self.results: list[HostResult] = []
         self.reason: str | None = None
@@ -138,6 +149,8 @@ class NightRunner:
     async def run(self) -> list[HostResult]:
         """The results, in the order in which hosts ended. Afterwards `unusable` says whether the pool ended it."""
         self.site.observer.begin([entry.host.name for entry in self.waiting])
+        if self.shut and not self.waiting:
+            self.site.observer.notice(_outside(self.shut))
         at_a_time = max(1, min(self.site.config.backup.concurrency, len(self.waiting)))
         # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(at_a_time, "host"))
@@ -148,7 +161,7 @@ class NightRunner:
         finally:
             for task in beside:
                 task.cancel()
-            self.site.observer.end(trouble=self._is_in_trouble())
+            self.site.observer.end(trouble=self._is_in_trouble() or bool(self.shut))
         return self.results
 
     def _is_in_trouble(self) -> bool:

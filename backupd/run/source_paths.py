@@ -138,7 +138,8 @@ class HostTransfer:
                 ended = replace(ended, stopped=self.stopper.reason)  # if that was why
         result = judge(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below)
         if ended.stopped:
-            result = replace(result, outcome=PathOutcome.UNFINISHED, reason=f"{path}: {ended.stopped}")
+            # ssh, which ends with rsync, may have said 255 for it
+            result = replace(result, outcome=PathOutcome.UNFINISHED, reason=f"{path}: {ended.stopped}", meaning=meaning(20).words)
         return replace(result, numbers=dict(numbers))
 
     @property

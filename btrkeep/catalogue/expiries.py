@@ -8,6 +8,7 @@ from btrkeep.catalogue.tables import expiry
 
 _FIRST = dict.fromkeys(expiry.columns) | {"planned": 0, "marked": 0, "revived": 0, "deleted": 0, "left_out": 0}
 _NEWEST = f"SELECT {expiry.select()} FROM expiry ORDER BY id DESC LIMIT :most"
+_NEWEST_OF_ALL = f"SELECT {expiry.select()} FROM expiry WHERE hosts IS NULL ORDER BY id DESC LIMIT :most"
 _UNFINISHED = f"SELECT {expiry.select()} FROM expiry WHERE finished IS NULL ORDER BY id"
 
 
@@ -32,9 +33,9 @@ def _validate_fields(fields: ExpiryFields) -> None:
         raise TypeError("an expiry ends with `finished` and `outcome`")
 
 
-def newest(session: Session, limit: int) -> list[Expiry]:
-    """The last `limit` ones, newest first."""
-    return [Expiry(*row) for row in session.all(_NEWEST, {"most": limit})]
+def newest(session: Session, limit: int, *, of_all: bool = False) -> list[Expiry]:
+    """The last `limit` ones, newest first; with `of_all` those of all hosts."""
+    return [Expiry(*row) for row in session.all(_NEWEST_OF_ALL if of_all else _NEWEST, {"most": limit})]
 
 
 def unfinished(session: Session) -> list[Expiry]:

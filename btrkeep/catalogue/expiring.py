@@ -61,9 +61,9 @@ class ExpiringCatalogue(OpenCatalogue):
         with self._writing() as session:
             expiries.update_fields(session, expiry_id, fields)
 
-    def expiries(self, limit: int = 20) -> list[Expiry]:
-        """The last runs of `expire`, newest first."""
-        return expiries.newest(self._reader, limit)
+    def expiries(self, limit: int = 20, *, of_all: bool = False) -> list[Expiry]:
+        """The last runs of `expire`, newest first; with `of_all` without those of some hosts alone."""
+        return expiries.newest(self._reader, limit, of_all=of_all)
 
     def unfinished_expiries(self) -> list[Expiry]:
         """Runs of `expire` without an end, oldest first: running now, or killed; their `pid` and `pid_started` tell."""

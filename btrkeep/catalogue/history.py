@@ -70,6 +70,8 @@ _KINDS = (
 )
 COLUMNS: Mapping[str, tuple[str, ...]] = {kind.name: kind.table.columns for kind in _KINDS}
 """The columns of each table that is given out, in the order in which `rows` has their values."""
+MOST_ROWS = sum(kind.most for kind in _KINDS)
+"""More than that no copy has."""
 _TYPES = {kind.name: {field.name: field.type for field in fields(kind.row)} for kind in _KINDS}
 
 

@@ -185,6 +185,8 @@ class Expiry:
     """Why it pauses now; None: it does not."""
     error: str | None
     updated: datetime
+    hosts: int | None = None
+    """Of how many hosts alone it was, which somebody has named; None: of all."""
 
 
 class ExpiryFields(TypedDict, total=False):
@@ -206,6 +208,7 @@ class ExpiryFields(TypedDict, total=False):
     paused: str | None
     error: str | None
     updated: datetime
+    hosts: int | None
 
 
 @dataclass(frozen=True, slots=True)

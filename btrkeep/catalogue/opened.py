@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from btrkeep.catalogue import migrate, readonly, sqlite
+from btrkeep.catalogue import migrate, readonly, sqlite, tables
 from btrkeep.catalogue.sqlite import Session
 
 
@@ -71,6 +71,9 @@ class OpenCatalogue:
     def see_whole(self) -> None:
         """Raises CatalogueDamaged when any part of the file is, also one that nobody has asked for yet."""
         sqlite.require_integrity(self._reader)
+        for table in tables.TABLES:  # pages may be whole with values in them that nobody wrote
+            for _ in self._reader.stream(f"SELECT {table.select()} FROM {table.name}"):
+                pass
 
     def close(self) -> None:
         """Close both connections. An iterator that is not at its end raises an error when it is asked on."""

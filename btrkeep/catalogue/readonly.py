@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from btrkeep.catalogue import migrate, tables
 from btrkeep.catalogue.columns import text_out
-from btrkeep.catalogue.sqlite import QueryResult, Row, Session, Values
+from btrkeep.catalogue.sqlite import NOT_OURS, QueryResult, Row, Session, Values
 from btrkeep.errors import OperatorError
 
 PATIENCE = 5.0
@@ -80,7 +80,7 @@ class ReadOnlySession(Session):
             return connection.execute(query, values)
         try:
             rows = connection.execute(query, values).fetchall()
-        except sqlite3.DatabaseError:
+        except (sqlite3.DatabaseError, *NOT_OURS):
             if self._mark == _mark(self.path):
                 raise
             return None  # half of the file was new: whatever the error says, it is no news of the catalogue

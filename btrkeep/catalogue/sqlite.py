@@ -22,6 +22,8 @@ BUSY_TIMEOUT = 30.0
 PAGE_CACHE = 16 << 20
 """Bytes. SQLite's 2 MB make a list of 96,000 backups read most pages many times."""
 _AT_A_TIME = 1000  # rows
+NOT_OURS = (ValueError, TypeError, RecursionError)
+"""What the conversion of a value raises (columns.py) that nobody here has written."""
 
 Values = Mapping[str, Any]
 Row = tuple[Any, ...]
@@ -145,11 +147,11 @@ class Session:
     def _parts(self, query: str, values: Values) -> Iterator[list[Row]]:
         given = _bound(values)
         with self._explained():
-            cursor = self._answer(query, given)
             try:
+                cursor = self._answer(query, given)
                 while some := cursor.fetchmany(_AT_A_TIME):
                     yield some
-            except ValueError as error:  # a value that nobody here has written
+            except NOT_OURS as error:
                 raise _error(_DAMAGED, self.path, error) from error
 
     def _answer(self, query: str, values: Values) -> "QueryResult":

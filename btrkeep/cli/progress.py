@@ -18,6 +18,20 @@ def say(text: str, *, err: bool = False) -> None:
         hang_up(sys.stderr if err else sys.stdout)
 
 
+def prose(text: str, indent: str = "") -> None:
+    """Text without styles, broken between words where a terminal would break it inside one; further lines begin with `indent`.
+
+    A word that is longer than a line stays whole, to be copied. What is no terminal gets one line.
+    """
+    if sys.stdout.isatty():
+        import shutil
+        import textwrap
+
+        room = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, room, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+    click.echo(text)
+
+
 def hang_up(stream: IO[str]) -> None:
     """From now on what is written to it goes nowhere: not even what it still holds at the end makes an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

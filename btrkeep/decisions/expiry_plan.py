@@ -204,7 +204,7 @@ def only(plan: Plan, names: Container[tuple[str, str]]) -> Plan:
         )
         for host in plan.hosts
     )
-    return replace(plan, hosts=tuple(host for host in hosts if host.delete), stale=())
+    return replace(plan, hosts=tuple(host for host in hosts if host.delete), unruled=(), unconfigured=(), stale=())
 
 
 def agreed(plan: HostPlan, seen: HostPlan) -> HostPlan:

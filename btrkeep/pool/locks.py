@@ -131,6 +131,7 @@ def held_by(path: Path) -> LockHeld:
         who = _UNKNOWN
     elif left := left_behind(path, holder):
         who = f"process {left[0].pid} ({left[0].name}), left from the {holder.what} since {holder.since}"
+        hint = "wait for it to end, or end it with `kill`; the next run of the host ends it, too"
         if any(member.stuck for member in left):
             who += "; it waits in the kernel (state D), where nothing ends it"
             hint = "see what it waits for, such as a mount that does not answer; the lock is free when it ends"

@@ -112,6 +112,17 @@ def machine_mount(path: Path) -> Mount | None:
     return next((mount for mount in reversed(every) if (mount.root, mount.target) == (own.root, own.target)), None)
 
 
+def is_machines(path: Path) -> bool:
+    """Whether what `path` is on is mounted there for the machine too. A unit may be shown something else, such as nothing at all:
+    ProtectHome=, PrivateTmp=. False as well when nobody can tell. Raises OSError.
+    """
+    own = mount_of(path)
+    try:
+        return any((one.device, one.root, one.target) == (own.device, own.root, own.target) for one in mounts(1))
+    except OSError:  # processes of others may be hidden
+        return False
+
+
 def _parse(line: bytes) -> Mount:
     """Of "36 35 98:0 /root /target rw,noatime master:1 - type source rw,..." (Documentation/filesystems/proc.rst)."""
     fields = line.split(b" ")

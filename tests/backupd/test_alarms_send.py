@@ -62,6 +62,7 @@ class Tags(HTMLParser):
         self.text += data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["html", "text", "markdown"])
 def test_a_mail_has_the_text_and_nothing_that_a_host_wrote_is_markup(mailbox: Mail, form: str) -> None:
     url = Url(f"mailto://127.0.0.1:{mailbox.port}?from=backup@example.org&to=admin@example.org&format={form}")

@@ -189,7 +189,8 @@ def test_two_processes_that_prepare_a_bucket_at_once_end_with_one_whole_record(t
 
 def test_processes_that_draw_at_once_lose_nothing_of_the_account(tmp_path: Path) -> None:
     bucket, draws = prepare(tmp_path, "pool", 1_000_000), 4000
-    code = f"import sys; from backupd.rsync.throttle import OpenBucket; b = OpenBucket(sys.argv[1])\nfor _ in range({draws}): b.draw(1000)"
+    draw = f"b = OpenBucket(sys.argv[1])\nfor _ in range({draws}): b.draw(1000)"
+    code = f"import sys; from backupd.rsync.throttle import OpenBucket; {draw}"
     begin = time.monotonic()
     processes = [subprocess.Popen([sys.executable, "-c", code, bucket.path], cwd=Path(__file__).parents[2]) for _ in range(3)]
     assert [process.wait(30) for process in processes] == [0, 0, 0]

@@ -204,7 +204,8 @@ def test_a_changed_host_key_is_an_error(reached: Nights, sshd: ssh.Sshd) -> None
     known = reached.top / "known_hosts"
     known.write_text(f"[127.0.0.1]:{sshd.port} {Path(f'{other}.pub').read_text()}")
     reached.settings("ssh", known_hosts=str(known))
-    assert "unknown or changed" in the(findings(reached, "--connect", status=1), "good", "error")["message"]
+    message = the(findings(reached, "--connect", status=1), "good", "error")["message"]
+    assert "unknown or changed: WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!" in message
 
 
 def test_a_port_where_nobody_listens_is_an_error_or_for_an_optional_host_a_warning(reached: Nights, sshd: ssh.Sshd) -> None:
@@ -230,6 +231,19 @@ def test_a_host_without_rsync_is_an_error(nights: Nights, sshd: ssh.Sshd) -> Non
     nights.host("bare", nights.source, address=sshd.address, port=sshd.port, rsync_path="no-such-rsync")
     finding = the(findings(nights, "--connect", status=1), "bare", "error")
     assert "rsync was not found" in finding["message"]
+
+
+def test_a_host_with_rrsync_and_without_its_interpreter_hears_what_is_missing(nights: Nights, sshd: ssh.Sshd) -> None:
+    """As on a Debian with rsync and without python3, which rsync only suggests: what is not found there is not rsync."""
+    rrsync = sshd.folder / "rrsync"
+    rrsync.write_text("#!/usr/bin/no-such-python3\n")
+    rrsync.chmod(0o755)
+    key = sshd.authorize(f'restrict,command="{rrsync} -ro /"')
+    nights.settings("ssh", command="ssh -F none", key=str(key), known_hosts=str(sshd.known_hosts))
+    nights.host("bare", nights.source, address=sshd.address, port=sshd.port)
+    finding = the(findings(nights, "--connect", status=1), "bare", "error")
+    assert "rrsync" in finding["message"]
+    assert "python3" in finding["hint"]
 
 
 def test_a_name_that_does_not_resolve_is_an_error(healthy: Nights) -> None:

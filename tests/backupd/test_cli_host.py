@@ -1,6 +1,7 @@
 """`backupd host`: sections come into the configuration and go out of it, and nothing else in it changes."""
 
 import json
+import re
 import stat
 import tomllib
 from pathlib import Path
@@ -116,7 +117,11 @@ def test_removed_from_a_file_of_its_own_the_file_goes_but_not_one_with_other_hos
     (folder / "both.toml").write_text("[host.a]\npaths = ['/etc']\n[host.b]\npaths = ['/etc']\n")
     assert json.loads(host(main, "remove", "a", "--json").stdout)["file_removed"] is False
     assert (folder / "both.toml").read_text() == "[host.b]\npaths = ['/etc']\n"
-    assert "`backupd forget b`" in host(main, "remove", "b").stdout
+    said = host(main, "remove", "b").stdout
+    assert "`backupd forget b`" in said
+    assert "all of them" in said, "no retention looks at the backups of a host that is not configured"
+    assert "thins" not in said
+    assert "never expire" in host(main, "remove", "--help").stdout.replace("\n", " ")
     assert list(folder.iterdir()) == []
 
 
@@ -155,9 +160,13 @@ def test_a_host_over_ssh_is_added_tested_backed_up_and_removed_with_its_backups_
     added = nights.backupd("host", "add", "web1", *words, "--json", check=False)
     assert (added.returncode, json.loads(added.stdout)["reached"]) == (1, False), "nobody has accepted the host's key"
     assert work("ssh-keygen", "-lf", sshd.folder / "host_key.pub").stdout.split()[1] in added.stderr
+    [accepting] = re.findall("backupd (setup .*--accept-host-key.*)", added.stderr)
     found = nights.backupd("host", "test", "web1", "--json", check=False)
     assert (found.returncode, "host key is unknown" in found.stdout or "known_hosts" in found.stdout) == (1, True)
+    nights.backupd(*accepting.split())  # the command that it names, as it stands there
+    nights.backupd("host", "test", "web1")
     nights.backupd("host", "remove", "web1")
+    (nights.top / "known_hosts").unlink()
 
     added = nights.backupd("host", "add", "web1", *words, "--accept-host-key", "--json")
     said = json.loads(added.stdout)

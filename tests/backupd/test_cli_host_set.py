@@ -2,7 +2,10 @@
 
 import difflib
 import json
+import re
 import stat
+import subprocess
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from backupd.hosts.assigning import KEYS, assigned
 from backupd.hosts.edit import with_host_keys
 from btrkeep.config.keys import LEGAL
 from tests.beds import backupd, work
+from tests.beds.cli import backupd_start
 
 MAIN = """\
 # our pool
@@ -243,3 +247,24 @@ def test_keys_and_what_they_take_are_completed(main: Path) -> None:
     script = "COMPREPLY=(); compopt() { echo $*; }; " + backupd("completion", "bash").stdout
     answers = 'env() { echo "plain,port="; }; COMP_WORDS=(backupd host set new po) COMP_CWORD=4; _backupd_completion backupd'
     assert work("bash", "-c", f"{script}\n{answers}").stdout == "-o nospace\n", "a value follows behind ="
+
+
+def test_of_some_at_once_each_is_written(main: Path) -> None:
+    lines = ["+ enabled = false", '+ group = "debian"', "+ port = 1"]
+    with subprocess.Popen(["flock", main.parent, "sh", "-c", "echo; read _"], stdin=-1, stdout=-1, text=True) as somebody:
+        assert somebody.stdout
+        somebody.stdout.readline()  # he has it
+        running = [backupd_start("--config", main, "host", "set", "old", line[2:].replace(" ", "")) for line in lines]
+        while not all(_waits(one.pid) for one in running):
+            assert [one.poll() for one in running] == [None] * 3
+            time.sleep(0.05)
+        somebody.communicate("\n")
+    for one in running:
+        one.communicate()
+        assert one.returncode == 0
+    assert sorted(changes(MAIN, main.read_text())) == lines
+
+
+def _waits(pid: int) -> bool:
+    """Whether the kernel has the process waiting for a flock(2)."""
+    return re.search(rf"-> FLOCK \s*ADVISORY\s+WRITE {pid} ", Path("/proc/locks").read_text()) is not None

@@ -146,7 +146,17 @@ def test_a_copy_that_is_damaged_or_of_another_pool_is_said_and_set_aside(rehears
     path = copy_of(rehearsed)
     content = path.read_bytes()
     lose(rehearsed)
-    for wrong in (content[: len(content) // 2], b"nothing", gzip.compress(b'{"format":1}\n'), edited(content, "pool", "another")):
+    head = gzip.decompress(content).splitlines(keepends=True)[0]
+    for wrong in (
+        content[: len(content) // 2],
+        b"nothing",
+        gzip.compress(b'{"format":1}\n'),
+        edited(content, "pool", "another"),
+        content[:-8] + bytes(4) + content[-4:],  # another checksum
+        edited(content, "written", "9999-12-31T23:59:59-14:00"),
+        edited(content, "unknown", '[["0001-01-01T00:00:00+14:00", "2026-03-20T22:00:00Z"]]'),
+        gzip.compress(head + b"[]\n" * 400_000 + b'{"rows":400000}\n'),  # more rows than any copy has
+    ):
         path.write_bytes(wrong)
         done = rehearsed.backupd("rebuild", check=False)
         assert done.returncode == 1
@@ -204,7 +214,17 @@ def test_every_command_says_that_the_catalogue_was_lost_until_somebody_makes_it_
     assert "knows none of the backups" in found.stdout
     assert 'btrkeep_catalogue_lost{pool="main"} 1.0' in nights.backupd("metrics").stdout
     assert rows(nights, "SELECT value FROM about WHERE name = 'lost'") == [("1",)]
+    assert "alarm: the catalogue in" in nights.backupd("notify").stdout
+    standing = "SELECT what, subject, recovered IS NULL FROM alarm WHERE subject = 'catalogue'"
+    assert rows(nights, standing) == [("failure", "catalogue", 1)]
+    assert 'btrkeep_alarms{event="failure",pool="main"} 1.0' in nights.backupd("metrics").stdout
     nights.backupd("rebuild")
+    assert "0 alarms stand" in nights.backupd("notify").stdout
+    assert ("failure", "catalogue", 1) not in rows(nights, standing)
+    published = "SELECT count(*) FROM about WHERE name = 'published'"
+    (nights.state / "catalogue.sqlite").unlink()
+    nights.backupd("rebuild")
+    assert rows(nights, published) == [(1,)], "the dashboard knows no configuration: all hosts are unconfigured"
     assert nights.backupd("status").stderr == ""
     assert nights.json("status")["lost"] is False
     assert 'btrkeep_catalogue_lost{pool="main"} 0.0' in nights.backupd("metrics").stdout
@@ -227,6 +247,16 @@ def test_a_new_catalogue_knows_that_it_does_not_know_what_was_before(nights: Nig
     before, since_the_copy = json.loads(spans)
     assert before == [start, end]
     assert since_the_copy[0] == written < since_the_copy[1]
+
+
+def test_a_damaged_copy_that_cannot_be_set_aside_is_said_and_fails_no_run(nights: Nights) -> None:
+    nights.host("web", nights.source)
+    copy_of(nights).write_bytes(b"no gzip")
+    (nights.pool / ".btrkeep" / "history.damaged").mkdir()
+    said = nights.backupd("run", "--all").stdout
+    assert "is damaged: " in said
+    assert "it cannot be renamed: Is a directory" in said
+    assert copy_of(nights).read_bytes() == b"no gzip"
 
 
 def test_a_full_pool_costs_the_copy_and_not_the_night(btrfs_mount: Path) -> None:

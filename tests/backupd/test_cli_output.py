@@ -11,7 +11,7 @@ import struct
 import subprocess
 import termios
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +249,16 @@ def test_a_piped_run_prints_one_line_per_event(nights: Nights) -> None:
     assert {line[:5] for line in lines if line.startswith("[")} == {"[1/2]", "[2/2]"}
     assert lines[-1].startswith("2 complete; ")
     assert nights.backupd("run").stdout == "nothing was due\n"
+
+
+def test_a_run_outside_of_all_windows_does_not_say_that_nothing_was_due(nights: Nights) -> None:
+    nights.tables["retention"] = {"daily": 14}
+    later = datetime.now(UTC) + timedelta(hours=3)
+    nights.host("here", nights.source, address=None, window=f"{later:%H:%M}-{later + timedelta(hours=1):%H:%M}")
+    note, last = nights.backupd("run").stdout.splitlines()
+    assert re.fullmatch(r"note: 1 host is due, but outside its window, which opens \d{4}-.*Z", note), note
+    assert last == "no host was backed up"
+    assert nights.backupd("run", "--json").stdout == "[]\n"
 
 
 def test_rows_of_running_transfers_are_in_status(nights: Nights, backupd_running: Any, badssh: Any) -> None:

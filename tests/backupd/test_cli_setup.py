@@ -139,6 +139,16 @@ def test_a_new_host_is_trusted_and_let_in_step_by_step(site: Site, sshd: Sshd) -
     assert refused.returncode != 0, "the line lets it read with rsync and do nothing else"
 
 
+def test_a_mistyped_address_is_said_with_what_corrects_it(site: Site) -> None:
+    """The host is in the configuration by then, and setup goes on with it each time."""
+    words = (*site.for_pool(), "--host", "web1", "--address", "root@web1.invalid", "--path", site.source)
+    said = site.setup(*words, status=1).stderr
+    assert "web1.invalid tells no host key" in said
+    assert "`backupd host set web1 address=" in said
+    backupd("--config", site.config, "host", "set", "web1", "address=root@web2.invalid")
+    assert "web2.invalid tells no host key" in site.setup(status=1).stderr
+
+
 def test_json_says_how_far_it_came(site: Site, sshd: Sshd) -> None:
     done = site.setup(*site.for_pool(), *site.for_web1(sshd), "--accept-host-key", "--no-run", "--json", status=1)
     said = json.loads(done.stdout)
@@ -178,6 +188,8 @@ def answer_all(terminal: Terminal, site: Site, sshd: Sshd) -> str:
     terminal.answer("The port of its ssh", str(sshd.port))
     terminal.wait_for(re.escape(f"Its name here [{this_machine()}]"))  # its address is 127.0.0.1
     terminal.answer("Its name here .*: ", "web1")
+    terminal.answer("Source paths", "srv")
+    terminal.wait_for("expected an absolute path")
     terminal.answer("Source paths", f"'{site.source}'")
     return ""
 

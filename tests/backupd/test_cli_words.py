@@ -143,6 +143,7 @@ def test_completion_prints_a_script_of_that_shell(shell: str) -> None:
     assert "backupd" in script
 
 
+@pytest.mark.slow
 def test_bash_completes_commands_options_and_hosts_with_the_printed_script(tmp_path: Path) -> None:
     config = tmp_path / "main.toml"
     config.write_text(

@@ -142,6 +142,7 @@ def test_the_right_folder_arrives_and_nothing_else_whatever_it_is_called(tmp_pat
     assert (pulled.exit_code, arrived(tmp_path / "backup")) == (0, only(wanted / "new"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limited", [False, True], ids=["direct", "within a budget"])
 def test_a_folder_of_this_machine_arrives_whatever_it_is_called(tmp_path: Path, limited: bool) -> None:
     """Without a shell, and through the local shell of the bandwidth relay."""
@@ -169,6 +170,7 @@ def test_a_restricted_key_sends_the_right_folder_or_nothing(tmp_path: Path, name
         assert (pulled.exit_code, arrived(tmp_path / "backup")) == (0, only(wanted / "right"))
 
 
+@pytest.mark.slow
 @WITH_RRSYNC
 def test_a_restricted_key_is_enough_for_every_pass_and_for_the_probe(tmp_path: Path) -> None:
     wanted, shell = field_of(tmp_path, "plain"), restricted(tmp_path / "ssh")

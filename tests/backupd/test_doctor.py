@@ -163,6 +163,7 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), 0o664))),
     ("retention", "warning", site(unruled=("web1", "web2"))),
     ("schedule", "warning", site(schedule=())),
+    ("window", "warning", site(windows=2, unstarted=(("web1", "22:00-06:00 Asia/Tokyo"), ("web2", "22:00-06:00 Asia/Tokyo")))),
     ("clock", "warning", machine(clock=False)),
 ]  # fmt: skip
 
@@ -218,8 +219,11 @@ BLIND: tuple[tuple[DoctorFacts, set[str]], ...] = (
     (replace(scrubbed(finished=None), site=replace(SITE, created=None)), {"scrub"}),
     (scrubbed(finished=None, known=False, running=True), {"scrub"}),
     (machine(clock=None), {"clock"}),
+    (site(windows=1, unstarted=None), {"window"}),
     (machine(rsync=None), {"rsync"}),
     (site(catalogue=OfCatalogue(foreign=None)), {"catalogue"}),
+    (site(key=KeyFile(Path("/k"), None, hidden="why")), {"ssh-key"}),
+    (site(known_hosts=KeyFile(Path("/k"), None, hidden="why")), {"known-hosts"}),
 )
 
 
@@ -422,10 +426,12 @@ def test_a_rule_is_a_pure_function(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object, **__: object) -> Any:
         raise AssertionError("a rule looked at the world")
 
-    for target, name in ((Path, "open"), (Path, "read_text"), (Path, "stat"), (time, "time")):
-        monkeypatch.setattr(target, name, never)
     checks: list[Callable[[DoctorFacts], Any]] = [rule.check for rule in RULES]
-    assert [list(check(WELL)) for check in checks] == [[]] * len(RULES)
+    with monkeypatch.context() as patched:  # pytest looks at files when a test fails
+        for target, name in ((Path, "open"), (Path, "read_text"), (Path, "stat"), (time, "time")):
+            patched.setattr(target, name, never)
+        found = [list(check(WELL)) for check in checks]
+    assert found == [[]] * len(RULES)
     assert isinstance(RULES[0], DoctorRule)
 
 

@@ -241,6 +241,7 @@ def test_whatever_there_is_nothing_is_deleted_that_is_not_marked_long_enough_and
     assert sum(map(len, lists)) == len({name for names in lists for name in names})
 
 
+@pytest.mark.slow
 def test_planning_for_a_large_pool_takes_well_below_two_seconds() -> None:
     moments = [NOW - age * DAY for age in [*range(14), *range(14, 105, 7), *range(105, 320, 30)]]
     names = [(moment.strftime("%Y-%m-%dT%H%M%SZ"), moment) for moment in moments]
@@ -283,3 +284,5 @@ def test_only_what_is_named_is_left_of_a_plan() -> None:
     left = only(whole, {("web", name)})
     assert [(host.delete[0].name, len(host.delete), host.mark, host.revive) for host in left.hosts] == [(name, 1, (), ())]
     assert only(whole, {("db", name)}).hosts == ()
+    unruled = make_plan([facts(backup(0), asked(1, at_once=True), policy=Retention())], ZONE, NOW, Forced())
+    assert (unruled.unruled, only(unruled, {("web", asked(1).name)}).unruled) == (("web",), ())  # it is not said that all is kept

@@ -204,6 +204,7 @@ def test_the_sum_is_that_of_find(sides: Sides) -> None:
     assert [total.added_bytes, total.removed_bytes] == sizes
 
 
+@pytest.mark.slow
 def test_folders_nested_deeper_than_descriptors_and_calls_go_are_compared(sides: Sides) -> None:
     depth, old = 1100, Path.cwd()
     for side in sides:
@@ -225,6 +226,7 @@ def test_folders_nested_deeper_than_descriptors_and_calls_go_are_compared(sides:
             work("rm", "-rf", side / "d")
 
 
+@pytest.mark.slow
 def test_memory_is_for_one_folder_not_for_all_that_differs(sides: Sides) -> None:
     for folder in range(20):
         (sides[1] / f"{folder}").mkdir()

@@ -74,6 +74,7 @@ def test_what_is_packed_comes_out_as_it_was_and_leaves_no_file(monkeypatch: pyte
     assert max(map(len, pieces)) <= 256 << 10
 
 
+@pytest.mark.slow
 def test_a_zip_with_more_names_than_sixteen_bits_count_is_read_by_others(tmp_path: Path) -> None:
     out, index = io.BytesIO(), bytearray()
     for number in range(70_000):

@@ -80,12 +80,14 @@ def vanishing(source: Path, tmp_path: Path, extra: tuple[str, ...] = ()) -> Pull
     return pull(source, tmp_path / "backup", based=True, extra=extra, shell=meanwhile(tmp_path / "ssh", 500_000, gone))
 
 
+@pytest.mark.slow
 def test_what_vanishes_in_mid_transfer_has_vanished_and_the_source_is_not_missing(source: Path, tmp_path: Path) -> None:
     pulled = vanishing(source, tmp_path)
     assert pulled.exit_code == 24
     assert pulled.counts() == {Class.VANISHED: 6}
 
 
+@pytest.mark.slow
 def test_a_stopped_deletion_is_seen_though_vanished_files_hide_its_exit_status(source: Path, tmp_path: Path) -> None:
     for number in range(3):
         (source / f"old{number}").write_text("x", encoding="utf-8")
@@ -250,6 +252,7 @@ def test_a_file_that_cannot_be_read_is_no_folder() -> None:
     assert (found.counts, found.unlisted) == ({Class.UNREADABLE: 1}, set())
 
 
+@pytest.mark.slow
 def test_as_many_folders_as_a_host_names_cost_no_more_than_those_that_can_be_counted() -> None:
     messages = Messages()
     for number in range(200_000):

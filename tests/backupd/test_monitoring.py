@@ -67,9 +67,9 @@ def gauge(name: str, values: str, **labels: str) -> dict[str, str]:
     return {f'btrkeep_{name}{{pool="main"{given}}}': values}
 
 
-def state(name: str, values: str = "1x400") -> dict[str, str]:
+def state(name: str, values: str = "1x400", optional: str = "false") -> dict[str, str]:
     return gauge("host_state", values, host="a", state=name) | gauge(
-        "host_info", "1x400", host="a", enabled="true", optional="false"
+        "host_info", "1x400", host="a", enabled="true", optional=optional
     )
 
 
@@ -104,10 +104,13 @@ CASES = (
     ("BtrkeepHostSilent", success("true"), "3d2h", False),
     ("BtrkeepHostNever", state("never"), "1d1h", True),
     ("BtrkeepHostNever", state("never"), "23h", False),
+    ("BtrkeepHostNever", state("never", optional="true"), "1d2h", False),
     ("BtrkeepHostFailing", state("failing"), "3h", True),
     ("BtrkeepHostFailing", state("failing", "0x400"), "4h", False),
+    ("BtrkeepHostFailing", state("failing", optional="true"), "5h", False),
     ("BtrkeepHostSuspect", state("suspect"), "5m", True),
     ("BtrkeepHostSuspect", state("suspect", "0x400"), "10m", False),
+    ("BtrkeepHostSuspect", state("suspect", optional="true"), "15m", False),
     ("BtrkeepManyHostsFailing", hosts("2x99"), "2h", True),
     ("BtrkeepManyHostsFailing", hosts("1x99"), "3h", False),
     ("BtrkeepPoolUnusable", gauge("pool_usable", "0x99"), "10m", True),
@@ -148,6 +151,7 @@ CASES = (
 )
 
 
+@pytest.mark.slow
 @promtool
 def test_an_alert_goes_off_when_it_should_and_only_then(tmp_path: Path) -> None:
     """promtool plays the series and is told to expect nothing; what it complains of went off."""

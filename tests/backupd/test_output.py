@@ -159,6 +159,7 @@ def test_a_sender_that_prints_lines_of_ours_cannot_stop_the_reading(line: bytes)
     assert all(number < 1 << 63 for number in output.numbers.values())
 
 
+@pytest.mark.slow
 def test_a_million_lines_cost_no_memory() -> None:
     """rsync's own for each file that it writes, and those that a sender makes it print."""
     for line in (

@@ -287,3 +287,17 @@ def test_a_number_that_is_no_number_makes_the_record_unreadable_and_nothing_wors
     for word in ("Infinity", "-Infinity", "NaN", "1e999"):
         with pytest.raises(UnreadableRecord):
             parse(FORMAT_1.replace("5678", word))
+
+
+def test_of_deletions_by_hand_the_newest_500_of_a_host_are_remembered_and_of_others_none(tmp_path: Path) -> None:
+    notes = Notes(deleted={"damaged": {}})  # as somebody's editor may leave it
+    for number in range(510):
+        asked = {"at": "2026-01-01T00:00:00Z", "why": str(number), "asked": {}} | ({"asked": {"last": False}} if number % 2 else {})
+        gone = f"2026-01-02T{number // 60:02}:{number % 60:02}:00Z"
+        notes = notes.with_note(str(number), "expired", asked).gone(str(number), gone)
+    assert [int(name) for name in notes.deleted if name != "damaged"] == list(range(1, 510, 2))
+    for number in range(1000, 1500):
+        notes = notes.with_note(str(number), "expired", {"at": "2026-01-01T00:00:00Z", "asked": {"last": False}})
+        notes = notes.gone(str(number), "2026-02-02T00:00:00Z")
+    write_notes(tmp_path, notes)
+    assert sorted(map(int, read_notes(tmp_path).deleted)) == list(range(1000, 1500))

@@ -283,6 +283,7 @@ def test_of_a_forgotten_host_everything_goes_whatever_floors_there_are(policy: R
     assert {(one.keep, one.reasons, one.expires) for one in found} == {(False, ("host forgotten",), NOW + DAY)}
 
 
+@pytest.mark.slow
 def test_a_large_pool_is_decided_in_well_under_its_share_of_two_seconds() -> None:
     ages = [*range(14), *range(14, 91, 7), *range(120, 360, 30)]
     hosts = [[backup(NOW - timedelta(days=days, seconds=11 * host)) for days in (*ages, 400)[:34]] for host in range(2800)]

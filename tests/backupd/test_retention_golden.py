@@ -22,6 +22,7 @@ def test_five_years_pruned_once_leave_what_the_golden_list_names_with_the_same_r
     assert kept(backups, Retention(**scenario.policy), scenario.zone, scenario.end) == golden(name)
 
 
+@pytest.mark.slow
 @EACH
 def test_five_years_pruned_after_each_backup_leave_what_the_golden_list_names(name: str, scenario: Scenario) -> None:
     policy = Retention(**scenario.policy)
@@ -30,6 +31,7 @@ def test_five_years_pruned_after_each_backup_leave_what_the_golden_list_names(na
     assert {backup.name for backup in left} == set(golden(name))
 
 
+@pytest.mark.slow
 @EACH
 def test_five_years_with_a_grace_leave_what_the_golden_list_names_and_what_waits_for_the_end_of_its_grace(
     name: str, scenario: Scenario
@@ -44,6 +46,7 @@ def test_five_years_with_a_grace_leave_what_the_golden_list_names_and_what_waits
     assert all(backup.expired and backup.expired > left[-1].started - timedelta(days=3) for backup in waiting)
 
 
+@pytest.mark.slow
 @EACH
 def test_the_golden_lists_are_those_of_the_reference(name: str, scenario: Scenario) -> None:
     assert (GOLDEN / f"{name}.txt").read_text("utf-8") == text(name, scenario)

@@ -129,6 +129,7 @@ def test_a_picture_that_cannot_be_written_leaves_nothing_and_says_why(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
 
 
+@pytest.mark.slow
 def test_the_pictures_of_the_documentation_are_those_that_the_script_draws(tmp_path: Path) -> None:
     runpy.run_path(str(TOP / "docs" / "pictures" / "trends.py"))["main"](tmp_path)
     for name in ("trend.png", "day.png"):

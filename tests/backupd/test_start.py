@@ -20,6 +20,7 @@ def loaded(*modules: str) -> set[str]:
     return set(work(sys.executable, "-c", look, cwd=TOP).stdout.split())
 
 
+@pytest.mark.slow
 def test_no_command_of_backupd_begins_with_a_large_library() -> None:
     """All in one process: what one of them brings, one of them brings."""
     assert loaded(*(f"backupd.cli.{name}_" for name in COMMANDS if name not in RARE)) & HEAVY == set()

@@ -25,6 +25,7 @@ def deep(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_paths_that_take_long_to_look_for_are_told_apart_as_not_counted(deep: Path) -> None:
     """Each start of such a path is one that the host may mean, and each takes a walk through all of it."""
     hostile = [b"/srv" * DEEP + b"/x%d" % number for number in range(3000)]

@@ -2,14 +2,13 @@
 
 import math
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import btrfs
 
-from tests.beds import TOP, work
+from tests.beds.cli import command
 
 Span = tuple[int, int]
 """vaddr and length."""
@@ -17,8 +16,7 @@ Span = tuple[int, int]
 
 def balancer(*words: str | Path, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
     """Runs `btrfs-balancer WORDS` to its end; `check` expects exit status 0."""
-    argv = (sys.executable, "-m", "balancer", *words)
-    return work(*argv, check=check, env={"PYTHONPATH": str(TOP), "NO_COLOR": "1", **env})
+    return command("balancer", *words, check=check, env=env)
 
 
 @dataclass(frozen=True, slots=True)

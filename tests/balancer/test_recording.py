@@ -389,6 +389,7 @@ def test_a_run_that_dies_of_an_error_is_a_failed_one(tmp_path: Path) -> None:
     assert "Input/output error" in row["why"]
 
 
+@pytest.mark.slow
 def test_the_next_run_gives_killed_ones_their_end_and_leaves_living_ones_alone(tmp_path: Path) -> None:
     last_heard = NOW + timedelta(minutes=5)
     work(sys.executable, "-c", KILLED, tmp_path, cwd=TOP, check=False)

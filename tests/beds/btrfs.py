@@ -88,7 +88,12 @@ def _sparse(image: Path, size: int) -> Path:
 
 
 def attach(image: Path) -> str:
-    """A loop device on an image. Free ones are raced for, by parallel sessions too: the loser asks again."""
+    """A loop device on an image. Free ones are raced for, by parallel sessions too: the loser asks again.
+
+    Skips the test where nobody may have one: fixtures that make their own filesystem have no marker.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("left out: on a real btrfs (no root)")
     for _ in range(10):
         done = work("losetup", "--find", "--show", image, check=False)
         if done.returncode == 0:

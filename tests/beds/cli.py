@@ -1,8 +1,8 @@
-"""Our own command as a process of its own, from the checkout that the tests are in.
+"""Our own commands as processes of their own, from the checkout that the tests are in.
 
-A command that is run to its end in the tests' own environment is forked from a process that has imported everything already, which
-saves a third of a second of processor time each (preloaded.py). What is started to be signalled, or given another environment, is
-started as an operator starts it.
+A command that is run to its end is forked from a process that has imported everything already, which saves a third of a second of
+processor time each (preloaded.py). What is started to be signalled, or told something that Python itself listens to, is started as
+an operator starts it.
 """
 
 import os
@@ -27,30 +27,42 @@ def backupd(
     cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs `backupd WORDS` to its end; `check` expects exit status 0."""
-    if env is not None:
-        return work(*BACKUPD, *words, check=check, env=_environment(env), timeout=timeout, cwd=cwd)
-    everything = {**os.environ, "LC_ALL": "C.UTF-8", **_environment(None)}
-    done = _forking().run([str(word) for word in words], everything, cwd or Path.cwd(), timeout)
+    return command("backupd", *words, check=check, env=env, timeout=timeout, cwd=cwd)
+
+
+def command(
+    package: str,
+    *words: str | Path,
+    check: bool = True,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 100,
+    cwd: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Runs `python -m PACKAGE WORDS`, one of our programs, to its end."""
+    own = _environment(env)
+    if any(name.startswith(_PYTHON_READS) for name in env or ()):
+        return work(sys.executable, "-m", package, *words, check=check, env=own, timeout=timeout, cwd=cwd)
+    everything = {**os.environ, "LC_ALL": "C.UTF-8", **own}
+    done = _forking(package).run([str(word) for word in words], everything, cwd or Path.cwd(), timeout)
     if check:
         assert done.returncode == 0, explain(done)
     return done
 
 
-_from: list[preloaded.Preloaded] = []
+_PYTHON_READS = ("PYTHON", "LC_", "LANG", "LD_")  # when it starts
+_from: dict[str, preloaded.Preloaded] = {}
 
 
-def _forking() -> preloaded.Preloaded:
-    if _from and not _from[0].is_alive:
-        _from.clear()
-    if not _from:
-        _from.append(preloaded.start())
-    return _from[0]
+def _forking(package: str) -> preloaded.Preloaded:
+    if package not in _from or not _from[package].is_alive:
+        _from[package] = preloaded.start(package)
+    return _from[package]
 
 
 def close() -> None:
     """Nothing is left running to fork from; the next command begins it anew."""
     while _from:
-        _from.pop().close()
+        _from.popitem()[1].close()
 
 
 def backupd_start(

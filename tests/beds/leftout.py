@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import pytest
+
 from tests.beds import btrfs, ssh
 
 
@@ -24,6 +26,19 @@ NEEDS = (
     Need("ssh", frozenset({"sshd"}), "over ssh", ssh.why_not),
     Need("root", frozenset(), "as root", lambda: "" if os.geteuid() == 0 else "no root"),
 )
+
+# What is no part of the loop of a minute: by marker, by fixture (a dashboard, a browser), and by folder.
+_LONGER = frozenset({*(need.marker for need in NEEDS), "slow", "minutes", "alone"})
+_SERVED = frozenset({"site", "shop", "browser"})
+_ELSEWHERE = frozenset({"btrfs", "docs", "install", "systemd"})
+
+
+def is_unit(item: pytest.Item) -> bool:
+    """Whether `--unit` runs it. `item` has the markers that its fixtures bring along."""
+    folder = item.path.parent.name
+    fixtures = getattr(item, "fixturenames", ())
+    return not (folder in _ELSEWHERE or _SERVED.intersection(fixtures) or any(mark.name in _LONGER for mark in item.iter_markers()))
+
 
 _REASON = re.compile(r"left out: (.+)")
 

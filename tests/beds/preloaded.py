@@ -1,10 +1,10 @@
-"""Our command many hundred times: each a process of its own, forked from one that has imported everything already.
+"""Our commands many hundred times: each a process of its own, forked from one that has imported its package already.
 
 A command's start-up is mostly imports; so a year of nights takes minutes, and each command still runs, holds locks, handles
 signals and ends as a process of its own. What is forked has done nothing but import.
 
-Run as a program it reads commands from standard input, one a line as JSON: [words, environment, folder]; and answers each with one
-line: [exit status, standard output, standard error].
+Run as a program, with the package's name, it reads commands from standard input, one a line as JSON: [words, environment, folder];
+and answers each with one line: [exit status, standard output, standard error].
 """
 
 import gc
@@ -30,10 +30,11 @@ _PROGRAM = "from tests.beds.preloaded import main; main()"
 
 
 class Preloaded:
-    """`backupd(WORDS)` as tests.beds.cli has it, without the start-up."""
+    """`backupd(WORDS)` as tests.beds.cli has it, without the start-up; or another of our programs."""
 
-    def __init__(self, server: "Popen[str]") -> None:
+    def __init__(self, server: "Popen[str]", package: str) -> None:
         self._server = server
+        self._package = package
 
     def __call__(self, *words: str | Path, status: int | None = 0) -> "CompletedProcess[str]":
         """Runs it to its end, and expects that exit status; None: any."""
@@ -51,8 +52,8 @@ class Preloaded:
             server.stdin.write(json.dumps([words, dict(env), str(cwd)]) + "\n")
             server.stdin.flush()
             if not select.select([server.stdout], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(["backupd", *words], timeout)
-            return CompletedProcess(["backupd", *words], *json.loads(server.stdout.readline()))
+                raise subprocess.TimeoutExpired([self._package, *words], timeout)
+            return CompletedProcess([self._package, *words], *json.loads(server.stdout.readline()))
         except BaseException:
             server.kill()
             raise
@@ -74,10 +75,11 @@ class Preloaded:
 _ENVIRONMENT = {"PYTHONPATH": str(TOP), "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
 
 
-def start() -> Preloaded:
+def start(package: str = "backupd") -> Preloaded:
     """The process that everything is forked from; it ends when it is closed, or with us."""
-    env = {**os.environ, **_ENVIRONMENT}
-    return Preloaded(Popen([sys.executable, "-P", "-c", _PROGRAM], stdin=PIPE, stdout=PIPE, text=True, env=env))
+    env = {**os.environ, **_ENVIRONMENT, "OPENBLAS_NUM_THREADS": "1"}  # only one thread can be forked
+    words = [sys.executable, "-P", "-c", _PROGRAM, package]
+    return Preloaded(Popen(words, stdin=PIPE, stdout=PIPE, text=True, env=env), package)
 
 
 @contextmanager
@@ -90,8 +92,8 @@ def preloaded() -> Iterator[Preloaded]:
         server.close()
 
 
-def _import_everything() -> None:
-    for package in ("backupd", "btrkeep"):
+def _import_everything(of: str) -> None:
+    for package in (of, "btrkeep"):
         path = import_module(package).__path__
         for module in pkgutil.walk_packages(path, f"{package}."):
             if not module.name.endswith("__main__") and ".migrations" not in module.name:
@@ -99,23 +101,22 @@ def _import_everything() -> None:
     gc.freeze()  # so that no child copies pages only to look for garbage in them
 
 
-def _serve(commands: IO[str], answers: IO[str]) -> None:
+def _serve(package: str, commands: IO[str], answers: IO[str]) -> None:
     for line in commands:
         texts = [os.memfd_create("stdout"), os.memfd_create("stderr")]
         pid = os.fork()
         if pid == 0:
             words, env, cwd = json.loads(line)
-            _become_backupd(words, env, cwd, texts)
+            _become(package, words, env, cwd, texts)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         print(json.dumps([status, *map(_read, texts)]), file=answers, flush=True)
 
 
-def _become_backupd(words: list[str], env: dict[str, str], cwd: str, texts: list[int]) -> None:
+def _become(package: str, words: list[str], env: dict[str, str], cwd: str, texts: list[int]) -> None:
     """Never returns: what a program's end does beyond that (flushing, waiting for threads) our commands have done by then."""
     status = 1
     try:
-        from backupd.cli import main
-
+        main = import_module(f"{package}.cli").main
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number, text in enumerate(texts, 1):
             os.dup2(text, number)
@@ -123,7 +124,7 @@ def _become_backupd(words: list[str], env: dict[str, str], cwd: str, texts: list
         os.environ.update(env)
         time.tzset()
         os.chdir(cwd)
-        sys.argv = ["backupd", *words]
+        sys.argv = [package, *words]
         main()
     except SystemExit as end:
         status = int(end.code or 0)
@@ -144,8 +145,9 @@ def _read(text: int) -> str:
 
 def main() -> None:
     """What the process that is forked from does."""
-    _import_everything()
+    package = sys.argv[1]
+    _import_everything(package)
     # Nobody else's output may come among the answers.
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    _serve(sys.stdin, replies)
+    _serve(package, sys.stdin, replies)

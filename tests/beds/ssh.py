@@ -40,7 +40,10 @@ def why_not() -> str:
     """Why this machine can run no ssh server for tests, or ""."""
     if not Path(SSHD).exists() or not shutil.which("ssh"):
         return "openssh-server is not installed"
-    shell = Path(pwd.getpwuid(os.geteuid()).pw_shell or "/bin/sh").name
+    try:
+        shell = Path(pwd.getpwuid(os.geteuid()).pw_shell or "/bin/sh").name
+    except KeyError:
+        return "this user has no name"
     return "this user has no login shell" if shell in ("nologin", "false") else ""
 
 

@@ -119,7 +119,19 @@ def test_without_grace_it_is_gone_at_once_and_nothing_else_is(pool: Expiries, ho
     assert pool.consistent() == []
 
 
-REFUSED = ["held", "last", "unknown", "beginning", "no name", "no host", "forgotten", "base", "together"]
+REFUSED = [
+    "held",
+    "last",
+    "last but one",
+    "unreadable",
+    "unknown",
+    "beginning",
+    "no name",
+    "no host",
+    "forgotten",
+    "base",
+    "together",
+]
 
 
 @pytest.mark.parametrize("why", REFUSED)
@@ -131,6 +143,12 @@ def test_what_has_to_stay_is_refused_and_nothing_is_changed(pool: Expiries, host
         said = f"{host} {first} is held"
     elif why == "last":
         words, said = [f"{host}@{name}" for name in (first, second, third)], f"no complete backup of {host} would be left"
+    elif why == "last but one":  # the others have expired already
+        pool.backupd("delete", f"{host}@{second}", f"{host}@{third}", *at(now))
+        said = f"no complete backup of {host} would be left"
+    elif why == "unreadable":
+        spoil(pool, host, first)
+        said = f"{host} {first} is left alone"
     elif why == "unknown":
         words, status, said = [f"{host}@{first}", f"{host}@{first[:-2]}9Z"], 2, "did you mean"
     elif why == "beginning":
@@ -154,6 +172,22 @@ def test_what_has_to_stay_is_refused_and_nothing_is_changed(pool: Expiries, host
     assert fingerprint(pool.pool / "hosts" / host) == before
     assert row(pool, host, first) == "complete"
     shutil.rmtree(pool.backup(host, ".working"), ignore_errors=True)
+
+
+def spoil(pool: Expiries, host: str, name: str) -> None:
+    """The record of a backup becomes one that nobody can read."""
+    path = pool.backup(host, name)
+    work("btrfs", "property", "set", "-f", "-ts", path, "ro", "false")
+    (path / "backup.json").write_text("{")
+    work("btrfs", "property", "set", "-ts", path, "ro", "true")
+
+
+def test_one_that_is_stamped_in_the_future_is_no_other_that_stays(pool: Expiries, host: str, now: datetime) -> None:
+    *complete, _ = pool.names(host)
+    early = LAST - timedelta(days=2, hours=1)  # the first one was made, and the others have a wrong clock's stamps
+    said = fails(pool, "delete", f"{host}@{complete[0]}", "--now-without-grace", *at(early))
+    assert f"no complete backup of {host} would be left" in said
+    assert len(pool.left(host)) == 4
 
 
 def unfinished(pool: Expiries, host: str, base: str) -> Path:

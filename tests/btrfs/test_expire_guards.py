@@ -4,13 +4,13 @@ import json
 import sqlite3
 import time
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.beds.expiries import LAST, LATER, NOW, Expiries, at
-from tests.beds.history import every, make_histories
+from tests.beds.history import every, make_histories, write_down
 from tests.beds.nights import Nights
 from tests.beds.watch import killed, rows
 
@@ -58,6 +58,27 @@ def test_a_clock_that_went_back_stops_everything_until_it_is_said_to_be_right(po
     assert pool.left("web") == names
     assert pool.expire(NOW, "--force", "clock")["stop"] is None
     assert pool.expire(NOW)["stop"] is None
+
+
+def test_a_night_that_was_stopped_stays_an_alarm_whatever_goes_by_hand_after_it(pool: Expiries) -> None:
+    first, *_ = pool.history("web", 5)
+    pool.expire(LATER)
+    pool.expire(NOW, status=1)
+    pool.backupd("delete", f"web@{first}", "--now-without-grace", *at(NOW))
+    assert rows(pool, "select outcome, hosts from expiry order by id") == [("complete", None), ("stopped", None), ("complete", 1)]
+    told = json.loads(pool.backupd("notify", "--dry-run", "--json", *at(NOW), check=False).stdout)
+    assert [one["text"][:15] for one in told["alarms"] if one["subject"] == "expiry"] == ["expiry stopped:"]
+
+
+def test_under_a_clock_that_went_back_no_grace_of_a_deletion_by_hand_begins(pool: Expiries) -> None:
+    names = pool.history("web", 3)
+    pool.expire(LATER)
+    for more in ((), ("--dry-run",)):
+        done = pool.backupd("delete", f"web@{names[0]}", *more, *at(NOW), check=False)
+        assert (done.returncode, "the clock went backwards, so no grace can begin" in done.stderr) == (1, True), done.stderr
+    assert pool.marked("web") == []
+    pool.backupd("delete", f"web@{names[0]}", "--now-without-grace", *at(NOW))
+    assert pool.left("web") == names[1:]
 
 
 def test_a_clock_that_was_right_by_five_minutes_is_right(pool: Expiries) -> None:
@@ -111,6 +132,8 @@ def test_a_clock_that_ran_ahead_ends_no_grace_in_this_run_and_does_a_night_later
     rehearsal = run(real, "--dry-run")
     assert rehearsal["clock"]
     assert rehearsal["delete"] == []
+    said = real.backupd("expire", "--dry-run").stdout
+    assert said.count("is restorable until the clock is believed: by it its grace is over since ") == 2
     killed(real, "before", "backupd.expire.run:drop_stale_notes", "expire")  # is not the run that had to be waited for
     done = run(real)
     assert "ahead" in done["clock"]
@@ -120,6 +143,24 @@ def test_a_clock_that_ran_ahead_ends_no_grace_in_this_run_and_does_a_night_later
     age_the_clock(real, 24)
     assert run(real)["deleted"] == 2
     assert real.consistent() == []
+
+
+def test_a_clock_that_ran_ahead_ends_no_hold_of_what_somebody_wants_deleted(real: Expiries) -> None:
+    names = real.history("web", 3)
+    until = format(datetime.now(UTC) - timedelta(hours=1), "%Y-%m-%dT%H:%M:%SZ")
+    write_down(real, "web", backups={names[0]: {"hold": {"at": "2026-03-01T00:00:00Z", "until": until, "why": "court"}}})
+    run(real)
+    age_the_clock(real, 3)
+    for more in ((), ("--now-without-grace",), ("--dry-run",)):
+        done = real.backupd("delete", f"web@{names[0]}", *more, check=False)
+        assert (done.returncode, f"web {names[0]} is held" in done.stderr) == (1, True), done.stdout + done.stderr
+    assert real.left("web") == names
+    assert "hold" in real.notes("web")["backups"][names[0]]
+    run(real)
+    age_the_clock(real, 24)
+    run(real)  # a night later it is believed
+    real.backupd("delete", f"web@{names[0]}", "--now-without-grace")
+    assert real.left("web") == names[1:]
 
 
 def test_a_wrong_clock_that_was_believed_costs_one_morning_once_it_is_right(real: Expiries) -> None:

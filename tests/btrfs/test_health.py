@@ -117,6 +117,25 @@ def test_a_services_own_mount_is_not_taken_for_the_machines(make_btrfs: Make) ->
     assert inside("status")["pool"]["level"] == "ok"
 
 
+@pytest.mark.parametrize("hide", ["mount -t tmpfs tmpfs {}", "mount --bind /run/lock {}"])
+def test_a_key_that_a_service_is_not_shown_is_neither_missing_nor_well(nights: Nights, tmp_path: Path, hide: str) -> None:
+    """As ProtectHome=tmpfs and ProtectHome=yes do it."""
+    home = tmp_path / "root"
+    (home / ".ssh").mkdir(parents=True)
+    nights.settings("ssh", key=str(home / ".ssh" / "id"), known_hosts=str(home / ".ssh" / "known_hosts"))
+    nights.host("web", "/etc", address="web.invalid")
+
+    def said(before: str) -> tuple[set[str], set[str]]:
+        doctor = shlex.join(map(str, (sys.executable, "-m", "backupd", "--config", nights.config, "doctor", "--json")))
+        script = f"mount --make-rprivate / && mount -t tmpfs tmpfs /run/lock && {before} && {doctor}"
+        found = json.loads(work("unshare", "--mount", "sh", "-c", script, cwd=TOP, check=False).stdout)
+        ill, blind = ({one["name"] for one in found[what]} for what in ("findings", "not_looked_at"))
+        return ill & {"ssh-key", "known-hosts"}, blind & {"ssh-key", "known-hosts"}
+
+    assert said("true") == ({"ssh-key", "known-hosts"}, set())
+    assert said(hide.format(home)) == (set(), {"ssh-key", "known-hosts"})
+
+
 SEEN = "import sys; from pathlib import Path; from btrkeep.pool import mounts; print(mounts.machine_mount(Path(sys.argv[1])))"
 
 

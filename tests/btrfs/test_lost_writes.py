@@ -14,6 +14,7 @@ from tests.beds.faults import FailingDisk, failing_disk
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements
 
+pytestmark = pytest.mark.btrfs
 FORCED = ("--force", "pool", "--force", "hosts")
 
 

@@ -80,6 +80,15 @@ def test_the_deadline_ends_a_transfer_that_moves(nights: Nights, tree: Path) -> 
     assert nights.backup("web", ".working").exists()
 
 
+def test_what_we_stopped_was_stopped_whatever_its_status_is_then(nights: Nights, tree: Path) -> None:
+    """rsync may end with the 255 of an ssh that was ended with it: "ssh could not connect" is not what happened."""
+    env = nights.rsync('[[ $1 == -V* ]] && exec $REAL "$@"\ntrap "exit 255" TERM\nwhile :; do sleep 0.1; done')
+    nights.host("web", tree, deadline="1s")
+    nights.run("web", status=1, env=env)
+    (found,) = nights.json("log", "web")
+    assert (found["exit_code"], found["meaning"]) == (255, "stopped")
+
+
 def test_the_deadline_counts_for_the_hook_before_too(nights: Nights, tree: Path) -> None:
     nights.host("web", tree, before=["/bin/sleep", "60"], deadline="1s")
     result = nights.run("web", status=1)["web"]

@@ -224,6 +224,7 @@ with Catalogue.open(Path(sys.argv[1])) as catalogue:
 """
 
 
+@pytest.mark.slow
 def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
     Catalogue.open(tmp_path).close()
     argv, pipe = [sys.executable, "-c", WRITER, str(tmp_path)], subprocess.PIPE

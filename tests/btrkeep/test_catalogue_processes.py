@@ -74,6 +74,7 @@ def ask(state: Path, statement: str) -> list[tuple[Any, ...]]:
         return connection.execute(statement).fetchall()
 
 
+@pytest.mark.slow
 def test_six_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
     processes = [writer(tmp_path, WRITE, str(number)) for number in range(6)]
     started = [each.__enter__() for each in processes]

@@ -13,11 +13,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from btrkeep.catalogue import Catalogue, CatalogueUnready, migrate, readonly, tables
+from btrkeep.catalogue import Catalogue, CatalogueDamaged, CatalogueUnready, migrate, readonly, tables
 from btrkeep.errors import OperatorError
 from tests.beds import session, work
 from tests.beds.anyone import readable
@@ -25,6 +27,7 @@ from tests.beds.anyone import readable
 ROOT = Path(__file__).parents[2]
 BEDS = ROOT / "tests" / "beds"
 STRANGER = 61234
+NOW = datetime(2026, 11, 20, 22, tzinfo=UTC)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
@@ -304,6 +307,22 @@ def test_a_file_that_is_no_catalogue_is_said_to_be_none(state: Path) -> None:
 
 
 @needs_root
+@pytest.mark.parametrize("value", ["CAST(x'ff' AS TEXT)", "'5'", "printf('%.9000c', '[')"], ids=["bytes", "number", "deep"])
+def test_a_value_that_nobody_wrote_means_that_the_catalogue_is_damaged_whoever_reads_it(state: Path, value: str) -> None:
+    with Catalogue.open(state) as catalogue:
+        catalogue.finish_run(catalogue.start_run("web", NOW, 1, None, False), finished=NOW, outcome="failed", last_lines=("a",))
+    with closing(sqlite3.connect(state / "catalogue.sqlite")) as database:
+        database.execute(f"UPDATE run SET last_lines = {value}")
+        database.commit()
+    settled(state)
+    for opened in (Catalogue.open, Catalogue.open_readonly):
+        with opened(state) as catalogue, pytest.raises(CatalogueDamaged, match="is damaged"):
+            catalogue.runs()
+        with opened(state) as catalogue, pytest.raises(CatalogueDamaged, match="is damaged"):
+            catalogue.see_whole()  # else `rebuild`, which is what the error says, would leave it as it is
+        settled(state)
+
+
 def test_a_folder_that_is_closed_to_the_reader_is_named(state: Path) -> None:
     Catalogue.open(state).close()
     state.chmod(0o700)

@@ -86,6 +86,7 @@ def test_a_busy_catalogue_is_waited_for_as_long_as_was_said_and_nothing_is_chang
 SUMS = "SELECT sum(written), sum(read), round(sum(seconds), 3), max(taken), min(taken) FROM sample"
 
 
+@pytest.mark.slow
 def test_old_samples_become_hours_and_days_and_no_byte_is_lost(catalogue: Catalogue, tmp_path: Path) -> None:
     count = 288 * 16
     catalogue.replace_samples([], every_five_minutes(count))
@@ -120,6 +121,7 @@ def test_what_is_made_of_old_samples_is_never_taken_for_the_newest(catalogue: Ca
     assert ask(tmp_path, "SELECT count(*) FROM sample WHERE read < 0") == [(0,)]
 
 
+@pytest.mark.slow
 def test_samples_of_ten_years_with_twelve_devices_stay_below_100_mb(catalogue: Catalogue, tmp_path: Path) -> None:
     """As large as such rows are: a raw one with the counters of all devices, hours and days made by the code that thins."""
     devices = {str(number): (18 << 40, 17 << 40, 0, 12, 0, 3, 0) for number in range(1, 13)}

@@ -162,6 +162,7 @@ def fresh(code: str, state: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", FRESH + code, str(state)], cwd=TOP, text=True, capture_output=True, check=True)
 
 
+@pytest.mark.slow
 def test_alembic_and_sqlalchemy_are_imported_only_to_migrate(tmp_path: Path) -> None:
     code = "catalogue.host_facts(datetime.now(UTC)); print('alembic' in sys.modules, 'sqlalchemy' in sys.modules)"
     assert fresh(code, tmp_path).stdout.split() == ["True", "True"]
@@ -182,6 +183,7 @@ for number in range(5):
 """
 
 
+@pytest.mark.slow
 def test_first_openings_at_the_same_time_all_succeed(tmp_path: Path) -> None:
     argv, pipe = [sys.executable, "-c", OPEN_MANY, str(tmp_path)], subprocess.PIPE
     together = [subprocess.Popen(argv, cwd=TOP, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(4)]

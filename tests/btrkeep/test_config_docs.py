@@ -70,6 +70,7 @@ def test_every_entry_names_type_default_places_and_an_example() -> None:
         assert set(re.findall(r"``(\[[\w.]+\])``", entry[0].partition(":In:")[2])) == heads
 
 
+@pytest.mark.slow
 def test_the_document_has_no_faults_of_markup() -> None:
     text = DOCUMENT.replace(":manpage:", "").replace(":doc:", "").replace(".. code-block:: toml", "::")  # Sphinx's own
     command = [sys.executable, "-m", "docutils", "--report=warning", "--halt=warning", "-", os.devnull]

@@ -35,6 +35,7 @@ def best_of_three(folder: Path) -> tuple[float, int]:
     return min(seconds), peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("drop_ins", "own"),
     [(False, ""), (True, ""), (False, "retention = {{ daily = {}, grace = '2d' }}\n")],

@@ -84,7 +84,7 @@ def test_a_lock_that_was_given_back_or_whose_holder_was_killed_is_free(tmp_path:
 def test_a_lock_lives_as_long_as_the_last_child_that_inherited_it(tmp_path: Path) -> None:
     """A receiver goes on writing when its parent was killed: its host must stay locked."""
     then = (
-        "child = subprocess.Popen(['sleep', '60'], pass_fds=[lock.fd]); "
+        "child = subprocess.Popen(['sleep', '60'], pass_fds=[lock.fd], start_new_session=True); "
         "other = subprocess.Popen(['sleep', '60']); "
         "lock.note_group(child.pid); print(child.pid, other.pid, flush=True); time.sleep(60)"
     )
@@ -94,8 +94,9 @@ def test_a_lock_lives_as_long_as_the_last_child_that_inherited_it(tmp_path: Path
         process.kill()
         process.wait()
         try:
-            with pytest.raises(LockHeld):
+            with pytest.raises(LockHeld, match=rf"process {child} \(sleep\), left from") as caught:
                 attempt(tmp_path / "lock")
+            assert "the next run of the host ends it" in caught.value.hint, "`backupd status` knows of no run any more"
             holder = read_holder(tmp_path / "lock")
             assert holder
             assert (holder.pid, holder.group, holder.alive) == (process.pid, child, False)

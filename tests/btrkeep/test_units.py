@@ -208,6 +208,12 @@ def test_a_time_without_a_zone_or_that_is_none_is_refused_with_an_example(text: 
         parse_time(text)
 
 
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_utc_has_no_year_for_is_refused_as_any_other_wrong_one(text: str) -> None:
+    with pytest.raises(ValueError, match="years 1 to 9999"):
+        parse_time(text)
+
+
 @given(TIMES)
 def test_a_backups_name_says_when_it_started(moment: datetime) -> None:
     started = parse_backup_name(backup_name(moment))

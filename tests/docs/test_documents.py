@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from btrkeep.config.documents import INSTALLED, page
 from tests.beds import TOP, backupd
 from tests.docs.pages import DOCS
@@ -51,6 +53,7 @@ def imports_page(tree: ast.Module) -> bool:
     return any(name.name == "page" for node in found for name in node.names)
 
 
+@pytest.mark.slow
 def test_no_message_names_a_file_that_only_the_source_has() -> None:
     usage = {"btrkeep/config/__main__.py", "backupd/doctor/__main__.py", "backupd/metrics/__main__.py"}  # of developers
     found = {(str(path), name) for path, text in texts() for name in NAMED.findall(text)}

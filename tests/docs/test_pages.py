@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from backupd.rsync.command import passes, rsync_command, ssh_command
 from btrkeep.catalogue.model import RUN_OUTCOMES
 from btrkeep.config import HostConfig, load
@@ -153,6 +155,7 @@ def test_every_document_that_the_readme_names_is_there() -> None:
     assert [name for name in named if not (TOP / name).exists()] == []
 
 
+@pytest.mark.slow
 def test_readme_changes_and_contributing_have_no_faults_of_markup() -> None:
     for name in ("README.rst", "CHANGES.rst", "CONTRIBUTING.rst"):
         text = (TOP / name).read_text(encoding="utf-8")

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from heatmap.cli import group
-from tests.beds import TOP, work
+from tests.beds import work
+from tests.beds.cli import command
 
 PEER = Path("/usr/bin/btrfs-heatmap")
 DEBIANS_PYTHON = "/usr/bin/python3"
@@ -24,8 +24,7 @@ Words = tuple[str, ...]
 
 def heatmap(*words: str | Path, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
     """Runs `btrfs-heatmap WORDS` as a process of its own; `check` expects exit status 0."""
-    argv = (sys.executable, "-m", "heatmap", *words)
-    return work(*argv, check=check, env={"PYTHONPATH": str(TOP), "NO_COLOR": "1", **env})
+    return command("heatmap", *words, check=check, env=env)
 
 
 @dataclass

@@ -4,6 +4,7 @@ import runpy
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from tests.beds import TOP
@@ -11,6 +12,7 @@ from tests.beds import TOP
 PICTURES = TOP / "docs" / "pictures"
 
 
+@pytest.mark.slow
 def test_the_pictures_in_the_pages_are_up_to_date(tmp_path: Path) -> None:
     """All but the letters, which another version of the font may draw differently."""
     runpy.run_path(str(PICTURES / "heatmaps.py"))["main"](tmp_path)

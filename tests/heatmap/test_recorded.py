@@ -68,6 +68,7 @@ def test_what_is_loaded_is_what_was_saved_to_the_last_bit(state: State, tmp_path
     assert_same(load(tmp_path / "x"), state)
 
 
+@pytest.mark.slow
 def test_42_tib_are_recorded_in_a_few_hundred_kilobytes() -> None:
     pool = Pool((42 * TIB,), filled=0.95)
     for _ in range(30):

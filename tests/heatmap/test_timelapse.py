@@ -78,6 +78,7 @@ def test_a_webp_shows_exactly_the_picture_of_each_day_to_the_scale_of_the_larges
         assert (frame[:128] == as_if(state, size=7)).all()
 
 
+@pytest.mark.slow
 def test_a_gif_shows_it_as_well_as_255_colours_can(folder: Path) -> None:
     _, shown = made(folder, "x.gif", size=8)
     for frame, state in zip(shown, DAYS, strict=True):
@@ -96,6 +97,7 @@ def test_dates_are_below_the_picture_and_differ_from_day_to_day(folder: Path) ->
     assert len(strips) == len(DAYS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["gif", "webp"])
 @pytest.mark.parametrize("fps", [3.0, 7.0, 24.0, 50.0])
 def test_it_lasts_as_long_as_it_should(folder: Path, form: str, fps: float) -> None:
@@ -113,6 +115,7 @@ def test_it_lasts_as_long_as_it_should(folder: Path, form: str, fps: float) -> N
     assert max(durations[:-1]) - min(durations[:-1]) <= 10
 
 
+@pytest.mark.slow
 def test_days_on_which_nothing_changed_have_their_frames(folder: Path) -> None:
     sizes = {}
     for name in ("x.gif", "x.webp"):
@@ -154,6 +157,7 @@ def test_a_picture_beside_its_recorded_state_is_not_shown_as_well(folder: Path) 
     assert sorted(source.path.name for source in gather(folder).sources if not source.moment) == ["other_at_1.png"]
 
 
+@pytest.mark.slow
 def test_what_is_damaged_is_left_out_and_named(folder: Path) -> None:
     (folder / "9.heatmap").write_bytes((folder / "9.heatmap").read_bytes()[:-1])
     (folder / "x.png").write_bytes(b"no picture")
@@ -176,6 +180,7 @@ def test_two_filesystems_in_one_folder_are_refused(folder: Path) -> None:
         timelapse(folder, folder.parent / "x.gif", USAGE)
 
 
+@pytest.mark.slow
 def test_it_appears_whole_or_not_at_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = folder.parent / "x.gif"
     output.write_bytes(b"the old one")
@@ -288,6 +293,7 @@ def test_few_colours_are_kept_exactly_but_for_those_that_lie_close() -> None:
     assert (palette.colours[palette.indices(sample)] == sample).all()
 
 
+@pytest.mark.slow
 def test_many_colours_find_a_near_one() -> None:
     grey = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)
     blue = np.stack([np.zeros(256), np.zeros(256), np.arange(256)], 1).astype(np.uint8)
@@ -310,6 +316,7 @@ def test_a_place_stays_where_it_was_when_a_filesystem_grows(folder: Path) -> Non
     assert {2 in state.de_devid for state in DAYS} == {False, True}
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs_through_and_leaves_nothing(tmp_path: Path) -> None:
     words = ("--frames", "2", "--tib", "1", "--quiet", "0", "--image-dir", tmp_path, "--json")
     told = json.loads(work(sys.executable, "-m", "bench.timelapse", *words, cwd=TOP).stdout)

@@ -177,6 +177,9 @@ def test_uninstalled_nothing_of_it_is_left_but_data_and_configuration() -> None:
         "./install.sh --uninstall",
     )
     assert outcomes(done) == [0, 0, 0, 0, 0, 0, 1], all_of(done)
+    assert "would be left as they are:" in done["4"].out
+    assert "is removed" not in done["4"].out
+    assert "btrkeep is removed." in done["5"].out
     left = set(done["6"].out.splitlines()) - set(done["1"].out.splitlines())
     ours = {path for path in left if "timers.target.wants" not in path and path not in ("/etc/systemd", "/var/lib/systemd/timers")}
     assert ours == {

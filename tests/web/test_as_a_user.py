@@ -48,6 +48,7 @@ def test_every_page_belongs_to_one_entry_of_the_navigation(path: str, page: str)
     assert page_of(path) == page
 
 
+@pytest.mark.slow
 def test_the_navigation_marks_where_one_is_on_pages_of_errors_too(tmp_path: Path) -> None:
     write(tmp_path, [HostConfig("web1")], [backup("web1", EVENING)]).close()
     visitor = client(tmp_path)
@@ -143,6 +144,7 @@ def test_the_score_of_the_pool_is_the_last_one_whoever_scored(tmp_path: Path) ->
         assert (found.score, found.scored) == (22, NOW)
 
 
+@pytest.mark.slow
 def test_what_has_expired_on_the_made_up_site_is_what_its_retention_lets_go(tmp_path: Path) -> None:
     """Else every page of a host there, and every picture of one in the manual, would tell people to ask the pool."""
     made = made_catalogue(tmp_path / "state", 12, hostile=False)
@@ -153,6 +155,7 @@ def test_what_has_expired_on_the_made_up_site_is_what_its_retention_lets_go(tmp_
     assert [page.row.host for page in pages if page and page.in_doubt] == []
 
 
+@pytest.mark.slow
 def test_a_path_of_thousands_of_characters_does_not_push_the_others_off_the_page(tmp_path: Path) -> None:
     made = made_catalogue(tmp_path / "state", 40)
     with Catalogue.open(made.state) as catalogue:

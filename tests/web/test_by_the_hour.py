@@ -5,6 +5,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.web.made import client, write
 from web.data.by_the_hour import by_the_hour
 from web.result_cache import ResultCache
@@ -62,6 +64,7 @@ def test_who_comes_while_it_is_computed_for_the_first_time_waits_for_it(tmp_path
     assert found == ["first", "first"]
 
 
+@pytest.mark.slow
 def test_the_start_prepares_every_template_also_where_there_is_no_catalogue(tmp_path: Path) -> None:
     app = client(tmp_path / "nothing").application
     warm(app)

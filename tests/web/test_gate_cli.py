@@ -372,6 +372,7 @@ def test_whatever_is_sent_the_server_goes_on(server: Server, sent: bytes) -> Non
     assert server.ask("GET", "/login")[0] == 200
 
 
+@pytest.mark.slow
 def test_a_server_that_is_told_to_end_does_so_at_once_and_has_logged_no_secret(server: Server) -> None:
     log_in(server)
     log_in(server, "a wrong password")

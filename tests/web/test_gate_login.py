@@ -101,6 +101,7 @@ def test_a_wrong_password_and_a_wrong_name_are_answered_alike(here: Gate, monkey
     assert len(asked) == 2  # each was held against a hash
 
 
+@pytest.mark.slow
 def test_a_name_that_nobody_has_takes_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert extract_parameters(passwords.NOBODY) == extract_parameters(passwords.hashed("a password of mine"))

@@ -82,6 +82,7 @@ def test_every_route_but_the_open_ones_wants_a_login(app: Flask) -> None:
     assert found == OPEN
 
 
+@pytest.mark.slow
 def test_every_answer_has_every_header(app: Flask, here: Gate) -> None:
     for who in (Gate(app), here):
         for rule, address in routes(app):

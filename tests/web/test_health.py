@@ -4,6 +4,7 @@ import json
 import sqlite3
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from btrkeep import metric_table as table
@@ -77,6 +78,7 @@ def test_health_is_told_to_everybody_and_nothing_else(site: Dashboard) -> None:
     assert (answer.status, json.loads(answer.body)) == (200, {"ok": True, "catalogue": True, "sample": True})
 
 
+@pytest.mark.slow
 def test_ill_health_is_503_and_names_no_place() -> None:
     with own_folder() as folder:
         made = made_catalogue(folder / "state", 10, hostile=False)
@@ -89,8 +91,13 @@ def test_ill_health_is_503_and_names_no_place() -> None:
                 connection.execute("DELETE FROM sample WHERE id > (SELECT max(id) - 30 FROM sample)")
             connection.close()
             stale = web.ask("GET", "/healthz")
+            with sqlite3.connect(made.state / "catalogue.sqlite") as connection:
+                connection.execute("DELETE FROM sample")
+            connection.close()
+            never = web.ask("GET", "/healthz")
     assert (lost.status, json.loads(lost.body)) == (503, {"ok": False, "catalogue": False, "sample": None})
     assert (stale.status, json.loads(stale.body)) == (503, {"ok": False, "catalogue": True, "sample": False})
+    assert (never.status, json.loads(never.body)) == (503, {"ok": False, "catalogue": True, "sample": None})
 
 
 def test_a_label_may_have_anything_in_it(tmp_path: Path) -> None:

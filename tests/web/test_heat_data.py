@@ -54,6 +54,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+def test_a_folder_that_cannot_be_read_is_said_and_no_error(tmp_path: Path) -> None:
+    assert Shelf(tmp_path / "missing").gallery().left_out == ()
+    (tmp_path / "file").touch()
+    found = Shelf(tmp_path / "file").gallery()
+    assert (found.recorded, found.left_out) == ((), ("the folder of recorded states cannot be read: Not a directory",))
+
+
 def test_what_drawing_a_recorded_state_loads_is_pure() -> None:
     done = subprocess.run([sys.executable, "-c", PURE], cwd=TOP, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -131,6 +131,7 @@ def test_an_unknown_host_is_not_found_and_near_names_are_named(olga: FlaskClient
     assert "<script>alert" not in odd.text
 
 
+@pytest.mark.slow
 def test_who_may_not_see_a_host_learns_nothing_of_it(state: Path) -> None:
     limited = client(state, "viewer", ("db*",))
     for path in ("/hosts/web1", "/hosts/old1"):
@@ -143,6 +144,7 @@ def test_who_may_not_see_a_host_learns_nothing_of_it(state: Path) -> None:
     assert limited.get("/hosts/db1").status_code == 200
 
 
+@pytest.mark.slow
 def test_only_operators_are_offered_and_given_what_changes_something(state: Path) -> None:
     viewer = client(state, "viewer")
     page = viewer.get("/hosts/web2").text

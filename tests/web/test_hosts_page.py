@@ -110,6 +110,7 @@ def test_the_strip_says_in_words_how_the_nights_went(hosts: FlaskClient) -> None
     assert 'aria-label="all 2 nights: 1 complete, 1 failed (2026-11-20)"' in page
 
 
+@pytest.mark.slow
 def test_who_sees_some_hosts_only_finds_no_other(state: Path) -> None:
     limited = client(state, "viewer", ("ok*",))
     page = limited.get("/hosts").text
@@ -137,6 +138,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_all_hosts_are_on_pages_of_a_hundred_and_each_is_on_one(large: Path) -> None:
     logged_in = client(large)
     first = logged_in.get("/hosts?sort=-host")

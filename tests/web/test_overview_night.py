@@ -136,6 +136,8 @@ def test_on_the_first_day_there_is_what_was_run_by_hand_and_no_night_before_the_
     assert nights_of(replace(here, runs=())) == ()
     all_of_them = [tried(name, "21 10:30", "21 10:40", night=False) for name in "abc"]
     assert only(nights_of(replace(here, runs=all_of_them))).by_hand
+    with_all = [run._replace(night=True) for run in all_of_them]  # `backupd run --all`, which minds no window
+    assert only(nights_of(replace(here, runs=with_all))).by_hand
     tonight = nights_of(replace(here, now=at("21 22:05")))
     assert [(one.going_on, one.day, one.expected) for one in tonight] == [(True, "2026-11-21", 3), (False, "2026-11-20", 2)]
     tomorrow = only(nights_of(replace(here, runs=[*runs, tried("a", "21 22:01", "21 22:02")], now=at("22 08:00"))))

@@ -136,6 +136,7 @@ def test_the_night_is_one_sentence_with_links_and_the_counts_lead_to_the_hosts(t
         assert re.search(rf'<a href="/hosts\?state={state}"><b>{count}</b>', page), state
 
 
+@pytest.mark.slow
 def test_who_sees_some_hosts_only_is_told_of_no_other(tmp_path: Path) -> None:
     names = ["mine1", "mine2", "secret1"]
     runs = [run("mine1", EVENING), run("mine2", EVENING), run("secret1", EVENING, "failed")]
@@ -249,6 +250,7 @@ def numbers_of(state: Path) -> str:
 FULL = Finding("room", "error", "no transfer starts any more: <b>full", "`backupd expire` deletes what is due")
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_the_pool_is_on_the_page_and_in_the_metrics(tmp_path: Path) -> None:
     catalogue = write(tmp_path / "state", [host("web1")])
     page = client(tmp_path / "state")
@@ -274,6 +276,7 @@ def test_where_nobody_has_looked_for_alarms_lately_there_are_not_none(tmp_path: 
     catalogue.close()
     words = text_of(client(tmp_path / "state").get("/").text)
     assert "Open alarms Not known: nobody has looked in the last hour." in words
+    assert ("how it is now nobody knows" in words) == (looked is not None)
     assert "None." not in words
     numbers = numbers_of(tmp_path / "state")
     assert "btrkeep_alarms{" not in numbers
@@ -302,6 +305,7 @@ def test_the_pool_is_told_in_numbers_and_without_a_forecast_why_not(tmp_path: Pa
     assert "3 deleted backups wait for the kernel" in words
 
 
+@pytest.mark.slow
 def test_text_of_hosts_is_text_and_nothing_else(tmp_path: Path) -> None:
     failed = run("web1", EVENING, "failed", error=MARKUP, last_lines=(MARKUP,))
     catalogue = write(tmp_path / "state", [host("web1")], [backup("web1", EVENING - 3 * DAY)], [failed])

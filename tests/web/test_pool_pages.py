@@ -71,6 +71,7 @@ def test_every_page_answers_an_operator_and_a_viewer_and_is_free_of_foreign_mark
     assert len(re.findall("<h1>", page)) == 1
 
 
+@pytest.mark.slow
 def test_all_links_of_the_pages_lead_somewhere(bed: Bed) -> None:
     """Of links that differ in their numbers alone one is followed."""
     links: dict[str, str] = {}

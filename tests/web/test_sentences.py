@@ -43,6 +43,7 @@ def test_a_backup_that_shrank_is_told(numbers: dict[str, int]) -> None:
         "/srv: no progress for 1h 2m",
         "/srv: the deadline has passed",
         "/srv: the window 22:00-06:00 has closed",
+        "the run was killed before it came to its end",
         "/srv: stopped by SIGTERM",
         '/srv: nothing could be read: rsync: opendir "/srv/db1" failed: Permission denied (13)',
     ],

@@ -115,6 +115,7 @@ def answer(port: int, address: str, cookie: str = "") -> tuple[int, str]:
     return status, text
 
 
+@pytest.mark.slow
 def test_with_everything_stuck_that_can_be_the_login_and_the_overview_answer(app: Flask, port: int, mute: Mute) -> None:
     (olga, token), (oskar, _) = cookie_of(app, "olga"), cookie_of(app, "oskar")
     wish = f"csrf_token={token}&path=/etc&place=original&overwrite=never"
@@ -128,7 +129,7 @@ def test_with_everything_stuck_that_can_be_the_login_and_the_overview_answer(app
     begun = time.monotonic()
     assert answer(port, "/login")[0] == 200
     assert "olga" in answer(port, "/", olga)[1]
-    assert answer(port, "/healthz")[0] in (200, 503)  # there is no sample
+    assert answer(port, "/healthz")[0] == 503  # there is no sample
     assert time.monotonic() - begun < 3
     status, text = answer(port, "/files/web1?path=/", oskar)
     assert (status, "under way" in text) == (503, True)

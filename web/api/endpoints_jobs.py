@@ -126,7 +126,7 @@ def doctor(asked: ApiRequest) -> Examination:
 def _moment(text: str | None) -> datetime | None:
     try:
         return None if text is None else parse_time(text)
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise UsageError(f"since: {error}") from None
 
 

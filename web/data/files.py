@@ -132,7 +132,7 @@ def file_of(told: Mapping[str, Any]) -> File:
 def _moment(text: str | None) -> datetime | None:
     try:
         return parse_time(text) if text else None
-    except (ValueError, OverflowError):
+    except ValueError:
         return None
 
 

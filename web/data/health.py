@@ -12,7 +12,7 @@ STALE = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`catalogue`: it can be read. `sample`: the newest one is fresh; None: there never was one."""
+    """`catalogue`: it can be read. `sample`: the newest one is fresh; None: there never was one, so nobody knows."""
 
     ok: bool
     catalogue: bool
@@ -24,7 +24,7 @@ def health(source: RequestContext) -> Health:
     filesystem = source.site.filesystem
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
     fresh = None if sample is None else abs(source.now - sample.taken) <= STALE
-    return Health(ok=fresh is not False, catalogue=True, sample=fresh)
+    return Health(ok=fresh is True, catalogue=True, sample=fresh)
 
 
 @dataclass(frozen=True, slots=True)

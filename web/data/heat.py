@@ -98,9 +98,13 @@ class Shelf:
     def gallery(self, filesystem: str | None = None) -> Gallery:
         """All states of a filesystem, without one of that which the newest state is of. No folder: none."""
         with self._lock:
-            self._known = {name: self._looked(name, stamp) for name, stamp in _files(self.folder).items()}
+            try:
+                files, trouble = _files(self.folder), []
+            except OSError as error:
+                files, trouble = {}, [f"the folder of recorded states cannot be read: {error.strerror}"]
+            self._known = {name: self._looked(name, stamp) for name, stamp in files.items()}
             moments = {name: (stamp, found) for name, (stamp, found) in self._known.items() if isinstance(found, Moment)}
-            broken = [found for _, found in self._known.values() if isinstance(found, str)]
+            broken = trouble + [found for _, found in self._known.values() if isinstance(found, str)]
         newest = max((moment for _, moment in moments.values()), key=lambda moment: moment.taken, default=None)
         wanted = filesystem or (newest.fsid if newest else "")
         mine = {
@@ -129,7 +133,7 @@ class Shelf:
 
 
 def _files(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Regular files of the folder that are named like recorded states, by name."""
+    """Regular files of the folder that are named like recorded states, by name. Raises OSError."""
     found = {}
     try:
         for entry in os.scandir(folder):

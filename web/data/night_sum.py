@@ -155,7 +155,7 @@ def by_hand(known: Known, begin: datetime, window: Window | None) -> NightSum | 
 
 def _has_a_night(known: Known, runs: Sequence[HostRuns], begin: datetime, window: Window | None) -> bool:
     """Whether there was anything to back up, or was backed up, while the window was open; otherwise all was run by hand since."""
-    if window is None or any(run.night for run in runs):
+    if window is None:
         return True
     closed = last_chance(begin, window, known.zone)
     return any(run.started < closed for run in runs) or any(_was_there(known, name, closed) for name in known.hosts)

@@ -66,7 +66,7 @@ def _method(name: str) -> str:
 @blueprint.get("/healthz")
 @public
 def healthz() -> Response:
-    """200 when the catalogue can be read and its newest sample is not old, else 503."""
+    """200 when the catalogue can be read and has a sample that is not old, else 503."""
     try:
         found = health(source())
     except OperatorError:  # it may name places of this machine

@@ -31,7 +31,7 @@ def _rsync(facts: DoctorFacts) -> Iterator[DoctorFinding]:
 
 def _key(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     key = facts.site.key
-    if key is None or (key.mode is not None and not key.mode & 0o077):
+    if key is None or key.hidden or (key.mode is not None and not key.mode & 0o077):
         return
     path = shlex.quote(str(key.path))
     if key.mode is None:
@@ -57,7 +57,7 @@ def _key(facts: DoctorFacts) -> Iterator[DoctorFinding]:
 
 def _known_hosts(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     known = facts.site.known_hosts
-    if known is None:
+    if known is None or known.hidden:
         return
     path = shlex.quote(str(known.path))
     if known.mode is None or known.empty:
@@ -110,6 +110,29 @@ def _schedule(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
+def _window(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+    site = facts.site
+    if not site.schedule or not site.unstarted:
+        return
+    (first, window), count = site.unstarted[0], len(site.unstarted)
+    others = f" and {counted(count - 1, 'other host')}" if count > 1 else ""
+    start, zone = window.partition("-")[0], window.rpartition(" ")[2]
+    yield DoctorFinding(
+        "window",
+        "warning",
+        f"no timer starts backups while the window of {first} ({window}){others} is open",
+        "a run leaves out hosts whose window is closed, so these are never backed up by themselves. Timers are in the machine's "
+        "time zone, windows in the pool's",
+        "none",
+        (f"# systemctl edit btrkeep-backup@{site.name}.timer", "#   [Timer]", f"#   OnCalendar=*-*-* {start} {zone}"),
+    )
+
+
+def _unseen_window(facts: DoctorFacts) -> str:
+    site = facts.site
+    return "when backups are started is not known" if site.schedule and site.windows and site.unstarted is None else ""
+
+
 def _clock(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     if facts.machine.clock is not False:
         return
@@ -140,6 +163,14 @@ def _unseen_catalogue(facts: DoctorFacts) -> str:
     return "the catalogue cannot be read: `backupd check` says why" if facts.site.catalogue.foreign is None else ""
 
 
+def _unseen_key(facts: DoctorFacts) -> str:
+    return facts.site.key.hidden if facts.site.key else ""
+
+
+def _unseen_known_hosts(facts: DoctorFacts) -> str:
+    return facts.site.known_hosts.hidden if facts.site.known_hosts else ""
+
+
 def _unseen_rsync(facts: DoctorFacts) -> str:
     return "rsync does not say which version it is" if facts.machine.rsync is None else ""
 
@@ -151,9 +182,11 @@ def _unseen_clock(facts: DoctorFacts) -> str:
 RULES = (
     DoctorRule("catalogue", ("error",), "the catalogue is another pool's, or was lost", _catalogue, blind=_unseen_catalogue),
     DoctorRule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync, blind=_unseen_rsync),
-    DoctorRule("ssh-key", ("error",), "the private key is missing, or others can read it", _key, fixable=True),
-    DoctorRule("known-hosts", ("error",), "known_hosts is missing or empty, or others can write to it", _known_hosts, fixable=True),
+    DoctorRule("ssh-key", ("error",), "the private key is missing, or others can read it", _key, fixable=True, blind=_unseen_key),
+    DoctorRule("known-hosts", ("error",), "known_hosts is missing or empty, or others can write to it", _known_hosts, fixable=True,
+         blind=_unseen_known_hosts),
     DoctorRule("retention", ("warning",), "hosts without any rule of retention", _retention),
     DoctorRule("schedule", ("warning",), "neither a timer nor cron starts the backups", _schedule),
+    DoctorRule("window", ("warning",), "a window in which no timer starts backups", _window, blind=_unseen_window),
     DoctorRule("clock", ("warning",), "the clock is not synchronised", _clock, blind=_unseen_clock),
-)
+)  # fmt: skip

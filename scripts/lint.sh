@@ -1,0 +1,28 @@
+#!/bin/bash
+# scripts/lint.sh [--changed]
+#
+# What the linter, the formatter and mypy have to say, of everything; with --changed mypy looks only at what differs from the branch
+# main, or is not committed. It needs the virtual environment that ./test.sh makes. The exit status is 1 when one of them has
+# something to say.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.."
+python=.venv/bin/python
+
+# The Python files that mypy is asked about, with a zero byte after each.
+changed() {
+    local since
+    since=$(git merge-base HEAD main 2>/dev/null || git rev-parse HEAD)
+    { git diff -z --name-only --diff-filter=d "$since"; git ls-files -z --others --exclude-standard; } | grep -z '\.py$' | sort -zu
+}
+
+status=0
+"$python" -m ruff check --output-format=concise . || status=1
+"$python" -m ruff format --check . || status=1
+case ${1:-} in
+--changed)
+    mapfile -d '' -t files < <(changed)
+    [ "${#files[@]}" -eq 0 ] || "$python" -m mypy "${files[@]}" || status=1
+    ;;
+*) "$python" -m mypy || status=1 ;;
+esac
+exit "$status"
