@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from btrkeep.decisions.safety_limits import ClockFact, ClockPast, ClockVerdict, 
 from btrkeep.units import format_time, parse_time
 
 FACT = "expiry_clock"
+_ANOTHER_BOOT = ""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -26,7 +28,18 @@ def read_clocks(now: datetime) -> ClockFact:
 
 
 def past_clocks(catalogue: Catalogue) -> ClockPast:
-    """What earlier expiries saw, nothing of what is kept of it and cannot be understood."""
+    """What earlier expiries saw, nothing of what is kept of it and cannot be understood.
+
+    A catalogue that was lost knows of none: then the end of the newest run stands for them, else a clock that leapt would be
+    believed just when nothing else says that it did.
+    """
+    past = _kept_clocks(catalogue)
+    if past.trusted is None and (seen := catalogue.newest_finish()):
+        return replace(past, trusted=ClockFact(seen, 0.0, _ANOTHER_BOOT))
+    return past
+
+
+def _kept_clocks(catalogue: Catalogue) -> ClockPast:
     text = catalogue.get_fact(FACT)
     try:
         fields = json.loads(text) if text else {}

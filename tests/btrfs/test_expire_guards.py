@@ -145,6 +145,24 @@ def test_a_clock_that_ran_ahead_ends_no_grace_in_this_run_and_does_a_night_later
     assert real.consistent() == []
 
 
+def test_a_leap_of_the_clock_is_seen_too_when_what_expiries_saw_was_lost_with_the_catalogue(real: Expiries) -> None:
+    real.history("web", 5)
+    real.host("web", real.source)
+    real.run("web")
+    assert run(real)["marked"]
+    time.sleep(1.1)
+    with closing(sqlite3.connect(real.state / "catalogue.sqlite")) as connection, connection:
+        connection.execute("delete from about where name = 'expiry_clock'")
+        connection.execute("update run set finished = strftime('%Y-%m-%dT%H:%M:%S.000000Z', 'now', '-9 years')")
+    for more in ((), ("--dry-run",), ()):
+        done = run(real, *more)
+        assert "ahead" in done["clock"]
+        assert not done.get("deleted")
+        assert not done.get("delete")
+    age_the_clock(real, 24)
+    assert run(real)["deleted"]  # a night later it is believed
+
+
 def test_a_clock_that_ran_ahead_ends_no_hold_of_what_somebody_wants_deleted(real: Expiries) -> None:
     names = real.history("web", 3)
     until = format(datetime.now(UTC) - timedelta(hours=1), "%Y-%m-%dT%H:%M:%SZ")
