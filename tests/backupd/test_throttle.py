@@ -332,6 +332,7 @@ def test_a_bucket_that_can_no_longer_be_written_leaves_each_relay_at_the_rate(be
     assert bucket.path.read_bytes() == before
 
 
+@pytest.mark.alone
 def test_the_relay_is_small_and_starts_at_once(bed: Bed) -> None:
     command = relay_command([bed.bucket(HUGE)], ["true"])
     took = []
