@@ -23,6 +23,8 @@ from web.auth.store import Store
 from web.redirects import is_within, within
 from web.settings import Settings
 
+pytestmark = pytest.mark.slow  # a dashboard of its own for each
+
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 EVIL = (
     "//evil.example",

@@ -20,6 +20,8 @@ from web.auth import passwords
 from web.headers import HEADERS
 from web.settings import Settings
 
+pytestmark = pytest.mark.slow  # a dashboard of its own for each
+
 OPEN = {"/login", "/healthz", "/static/<path:filename>", "/api/v1/openapi.json"}
 """What wants no login."""
 VALUES = {"host": "web1", "backup": "latest", "filename": "style.css", "job": "x", "name": "x"}
