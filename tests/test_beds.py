@@ -254,9 +254,9 @@ def test_without_root_what_makes_its_own_filesystem_is_left_out(tmp_path: Path) 
 @pytest.mark.skipif(not os.access(TOP / "backupd", os.W_OK), reason="nothing can be kept in this checkout")
 def test_what_a_command_imports_was_compiled_before() -> None:
     said = work(
-        sys.executable, "-c", "import sys, backupd.run.night; print(backupd.run.night.__cached__, sys.dont_write_bytecode)", cwd=TOP
+        sys.executable, "-c", "import sys, backupd.run.night as n; print(n.__cached__, sys.dont_write_bytecode, sep='\\n')", cwd=TOP
     )
-    cached, forbidden = said.stdout.split()
+    cached, forbidden = said.stdout.splitlines()
     assert (Path(cached).is_file(), forbidden) == (True, "False")
 
 

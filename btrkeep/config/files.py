@@ -1,6 +1,8 @@
 """Which files make up a configuration, and what TOML they hold. Reads; interprets nothing."""
 
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,8 +32,12 @@ def documents(main: Path, problems: Problems, instead: Mapping[Path, str | None]
     if main not in given:
         _require_file(main)
     folder = main.with_suffix(".d")
+    _refuse_written_by_others(main, problems)
+    _refuse_written_by_others(folder, problems)
     names = {*_drop_ins(folder, problems), *(file.name for file in given if file.parent == folder)}
     files = (main, *(folder / name for name in sorted(names)))
+    for file in files[1:]:
+        _refuse_written_by_others(file, problems)
     read = [_document(file, given.get(file), problems) for file in files if given.get(file, "") is not None]
     return [document for document in read if document]
 
@@ -43,6 +49,20 @@ def _require_file(main: Path) -> None:
         raise ConfigError([f"{main}: cannot be read: {error.strerror}"], "run this as root") from None
     except OSError:
         raise ConfigError([f"{main}: no such file"], _hint(main)) from None
+
+
+def _refuse_written_by_others(path: Path, problems: Problems) -> None:
+    """Root runs the hooks that stand in a configuration, so who may write it is root. A file that is not there yet is no matter."""
+    if os.geteuid():
+        return
+    try:
+        there = path.stat()
+    except OSError:
+        return
+    if there.st_uid:
+        problems.add(path, f"belongs to user {there.st_uid}, who could have root run anything: chown root it")
+    elif there.st_mode & stat.S_IWOTH:
+        problems.add(path, "can be written by everybody, who could have root run anything: chmod go-w it")
 
 
 def _hint(main: Path) -> str:

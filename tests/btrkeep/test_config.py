@@ -1,5 +1,6 @@
 """What a configuration means: sections, defaults, inheritance, several files. Problems are in test_config_problems.py."""
 
+import os
 from collections.abc import Callable
 from datetime import time
 from pathlib import Path
@@ -305,6 +306,21 @@ def test_a_source_path_whose_content_is_excluded_is_said(loaded: Write) -> None:
     config = loaded(f"{POOL}[retention]\ndaily = 1\n{hosts}")
     assert len(config.notices) == 1
     assert 'host.a.paths: "/tmp" is fetched as an empty folder, "/tmp/*" excludes what is in it' in config.notices[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's configuration is guarded")
+@pytest.mark.parametrize("spoil", [lambda path: path.chmod(0o666), lambda path: os.chown(path, 61234, -1)], ids=["mode", "owner"])
+@pytest.mark.parametrize("which", ["pool.toml", "pool.d", "pool.d/web.toml"])
+def test_root_takes_no_configuration_that_others_may_write(tmp_path: Path, spoil: Callable[[Path], None], which: str) -> None:
+    (tmp_path / "pool.d").mkdir()
+    main, drop_in = tmp_path / "pool.toml", tmp_path / "pool.d" / "web.toml"
+    main.write_text('[pool]\npath = "/srv/backup"\n')
+    drop_in.write_text('[host.web]\naddress = "web"\npaths = ["/etc"]\n')
+    assert set(load("pool", folder=tmp_path).hosts) == {"web"}
+    spoil(tmp_path / which)
+    with pytest.raises(ConfigError, match="could have root run anything") as refused:
+        load("pool", folder=tmp_path)
+    assert str(tmp_path / which) in str(refused.value)
 
 
 def test_a_missing_file_says_how_to_make_one_and_which_others_there_are(tmp_path: Path) -> None:
