@@ -15,7 +15,7 @@ from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, does_at, subvolumes
 
 FILES = 20
-AFTER_RSYNC, BEFORE_HOLES = "backupd.run.work_subvolume:finalise", "backupd.run.host:dig_written"
+AFTER_RSYNC, BEFORE_HOLES = "backupd.run.work_subvolume:finalise", "backupd.run.host:punch_written"
 
 
 @pytest.fixture

@@ -57,8 +57,8 @@ STEPS = (
     Step("before", "backupd.run.context:RunningTransfer.take"),  # rsync has said its first word
     Step("after", "backupd.run.source_paths:transfer"),
     Step("after", "backupd.run.source_paths:transfer", count=2),
-    Step("before", "backupd.run.host:dig_written"),
-    Step("after", "backupd.run.host:dig_written"),
+    Step("before", "backupd.run.host:punch_written"),
+    Step("after", "backupd.run.host:punch_written"),
     Step("before", "backupd.run.work_subvolume:finalise"),
     Step("before", "backupd.repo.backup_json:write", count=2),
     Step("after", "backupd.repo.backup_json:write", count=2),

@@ -146,7 +146,7 @@ def test_a_second_signal_does_not_wait_for_anybody(nights: Nights, web: Path, ba
 
 
 @pytest.mark.parametrize(
-    "step", ["backupd.run.work_subvolume:split", "backupd.run.host:dig_written", "backupd.run.work_subvolume:Syncfs.sync"]
+    "step", ["backupd.run.work_subvolume:split", "backupd.run.host:punch_written", "backupd.run.work_subvolume:Syncfs.sync"]
 )
 def test_a_second_signal_ends_a_step_that_takes_long_and_the_next_run_ends_what_it_began(
     nights: Nights, web: Path, step: str

@@ -124,16 +124,16 @@ VERBS: Mapping[str, Verb] = {
     "preview": Verb("tasks", _RESTORE, _HEAVY),
     "job": Verb("tasks", {"job": Argument(given.job), "lines": Argument(given.number(0, 1000), 50)}),
     "jobs": Verb("tasks", {"limit": Argument(given.number(1, 1000), 200)}),
-    "doctor": Verb("looks", {}),
-    "plan": Verb("looks", {}),
+    "doctor": Verb("queries", {}),
+    "plan": Verb("queries", {}),
     "extents": Verb(
-        "looks",
+        "queries",
         {
             "vaddr": Argument(given.number(0, 2**64 - 1)),
             "curve": Argument(given.choice("hilbert", "linear", "snake"), "hilbert"),
             "size": Argument(given.number(4, 12), None),
         },
     ),
-    "retention": Verb("looks", _HOST),
-    "hello": Verb("looks", {}),
+    "retention": Verb("queries", _HOST),
+    "hello": Verb("queries", {}),
 }
