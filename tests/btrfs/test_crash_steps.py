@@ -64,9 +64,9 @@ STEPS = (
     Step("after", "backupd.repo.backup_json:write", count=2),
     Step("before", "backupd.run.work_subvolume:set_read_only"),
     Step("after", "backupd.run.work_subvolume:set_read_only", finished=True),
-    Step("before", "backupd.repo.final_backups:take_name", finished=True),
+    Step("before", "backupd.run.work_subvolume:take_name", finished=True),
     Step("before", "backupd.repo.final_backups:point_latest", finished=True),
-    Step("after", "backupd.repo.final_backups:take_name", finished=True),
+    Step("after", "backupd.run.work_subvolume:take_name", finished=True),
     Step("before", "btrkeep.catalogue:Catalogue.finish_backup", finished=True),
     Step("after", "btrkeep.catalogue:Catalogue.finish_backup", finished=True),
 )
@@ -239,7 +239,7 @@ def test_the_run_that_ends_what_another_left_may_be_killed_as_well(crowd: Crowd,
     nights, host = crowd.nights, f"twice-{when}"
     nights.host(host, crowd.kept)
     killed(nights, "after", "backupd.run.work_subvolume:set_read_only", "run", host)
-    killed(nights, when, "backupd.repo.final_backups:take_name", "run", "other")
+    killed(nights, when, "backupd.run.work_subvolume:take_name", "run", "other")
     nights.run("other")
     (name,) = nights.names(host)
     assert nights.record(host)["name"] == name
