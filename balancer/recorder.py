@@ -17,7 +17,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.process.proc import start_time
 
 if TYPE_CHECKING:
-    from btrkeep.catalogue import BalanceFields, BalanceStep, Catalogue
+    from btrkeep.catalogue import BalanceStep, Catalogue
 
 
 class Recorder:
@@ -85,7 +85,7 @@ class Recorder:
 
     def _finish(self, catalogue: "Catalogue", ending: Ending, why: str, after: dict[str, Any] | None) -> None:
         now = datetime.now(UTC)
-        fields: BalanceFields = {"finished": now, "outcome": ending.value, "why": why, "updated": now}
+        fields: dict[str, Any] = {"finished": now, "outcome": ending.value, "why": why, "updated": now}
         if after:
             fields["after"] = after
         catalogue.finish_balance(self._balance, **fields)
