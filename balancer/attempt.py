@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from balancer.relocation import Relocation
-from balancer.run_types import BUSY, SWAP, BalanceObserver, BalanceOutcome, BalanceProgress, Ending, StepView
+from balancer.run_types import BUSY, SWAP, BalanceObserver, BalanceOutcome, BalanceProgress, Ending, PlannedBlockGroup
 from balancer.stop_rules import Stop
 from btrkeep.pool.written import written_bytes
 from btrkeep.treescan.block_groups import looked_up
@@ -59,29 +59,29 @@ def used_now(fd: int, vaddr: int, length: int) -> int | None:
 
 
 def attempt(
-    fd: int, folder: Path, view: StepView, before: Before, hindrance: Callable[[], Stop | None], tell: BalanceObserver
+    fd: int, folder: Path, group: PlannedBlockGroup, before: Before, hindrance: Callable[[], Stop | None], tell: BalanceObserver
 ) -> Attempt:
     """Relocates it, and waits for the end. `hindrance` is asked ten times a second; what it says first cancels. Raises OSError."""
     begun, told, stop = time.monotonic(), 0.0, None
-    with Relocation(fd, view.vaddr, view.type) as relocation:
+    with Relocation(fd, group.vaddr, group.type) as relocation:
         while not relocation.ended(_TICK):
             if stop is None and (stop := hindrance()):
                 relocation.cancel()
                 tell.stopping(stop.why)
             if time.monotonic() - told >= _TELL:
                 told = time.monotonic()
-                tell.progress(_progress(fd, folder, view, before, told - begun))
+                tell.progress(_progress(fd, folder, group, before, told - begun))
         error = relocation.error()
         was_paused = relocation.clear()
     seconds = time.monotonic() - begun
     if stop is None and error and error.errno == errno.ECANCELED:
         stop = _from_outside(was_paused)
-    return _judged(used_now(fd, view.vaddr, view.length), relocation.relocated, error, stop, seconds)
+    return _judged(used_now(fd, group.vaddr, group.length), relocation.relocated, error, stop, seconds)
 
 
-def _progress(fd: int, folder: Path, view: StepView, before: Before, seconds: float) -> BalanceProgress:
-    left, written = used_now(fd, view.vaddr, view.length) or 0, written_bytes(folder) - before.counter
-    return BalanceProgress(left, written, seconds, before.moved + max(0, view.used - left), before.written + written)
+def _progress(fd: int, folder: Path, group: PlannedBlockGroup, before: Before, seconds: float) -> BalanceProgress:
+    left, written = used_now(fd, group.vaddr, group.length) or 0, written_bytes(folder) - before.counter
+    return BalanceProgress(left, written, seconds, before.moved + max(0, group.used - left), before.written + written)
 
 
 def _from_outside(was_paused: bool) -> Stop:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from balancer.run_types import BalanceObserver, BalanceProgress, Report, RunSettings, SpaceNumbers, StepDone, StepView
+from balancer.run_types import BalanceObserver, BalanceProgress, PlannedBlockGroup, Report, RunSettings, SpaceNumbers, StepDone
 
 
 class ObserverGroup:
@@ -16,9 +16,9 @@ class ObserverGroup:
         for one in self._observers:
             one.begins(numbers, settings)
 
-    def step_begins(self, view: StepView) -> None:
+    def step_begins(self, group: PlannedBlockGroup) -> None:
         for one in self._observers:
-            one.step_begins(view)
+            one.step_begins(group)
 
     def progress(self, progress: BalanceProgress) -> None:
         for one in self._observers:

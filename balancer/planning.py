@@ -4,7 +4,7 @@ Reads, and changes nothing.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from balancer.choose import rank
 from balancer.explain import ExplainedBlockGroup, explain
 from balancer.model import Model
-from balancer.run_types import MAP_CELLS, PlannedBlockGroup, RunSettings, SpaceNumbers
+from balancer.run_types import MAP_CELLS, PlannedBlockGroup, RunSettings, SpaceNumbers, StepDone
 from balancer.survey import Cost, DataBlockGroups, Survey, cost, survey
 from balancer.verdict import below
 from btrkeep.pool.model import Room
@@ -97,28 +97,29 @@ def choose(
     return BestBlockGroup(next(best, None), len(ranked))
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
-    """The block group that was chosen, looked at once more. `type`: flags of use and profile."""
+def look_again(
+    fd: int, seen: FilesystemLook, best: BestBlockGroup, settings: RunSettings, model: Model, done: Sequence[StepDone]
+) -> PlannedBlockGroup | None:
+    """The one that was chosen, right before it is balanced, after those that are done.
 
-    explained: ExplainedBlockGroup
-    type: int
-
-
-def look_again(fd: int, seen: FilesystemLook, index: int, settings: RunSettings, left: int | None) -> Again | None:
-    """Right before it is balanced; None when it is gone, is not worth it any more, or has grown beyond `left`. Raises OSError."""
-    groups = seen.survey.groups
+    None when it is gone, is not worth it any more, or has grown beyond what is left of the budget. Raises OSError.
+    """
+    groups, index, moved = seen.survey.groups, best.index, sum(step.moved for step in done)
+    assert index is not None
     vaddr = int(groups.vaddr[index])
     found = explain(fd, vaddr, MAP_CELLS)
     if not isinstance(found, ExplainedBlockGroup):
         return None
     one = found.survey.groups
     flags = looked_up(fd, one.vaddr, one.length).flags
+    left = None if settings.budget is None else settings.budget - moved
     if not len(flags) or (left is not None and one.used[0] > left):
         return None
-    now = _with(groups, index, one)
-    is_worth = index in rank(now, settings.policy, settings.floors, {vaddr: found.cost}, (), seen.room.unallocated)
-    return Again(found, int(flags[0])) if is_worth else None
+    now, known = _with(groups, index, one), {vaddr: found.cost}
+    if index not in rank(now, settings.policy, settings.floors, known, (), seen.room.unallocated):
+        return None
+    planned = _planned(one, 0, int(flags[0]), found.cost, model, len(done) + 1, moved, best.worth, left)
+    return replace(planned, shares=found.shares)
 
 
 def _with(groups: DataBlockGroups, index: int, one: DataBlockGroups) -> DataBlockGroups:
@@ -142,10 +143,13 @@ def planned(fd: int, seen: FilesystemLook, settings: RunSettings, model: Model) 
     within, rest = _in_turn(used, [index for index in ranked if index in place], place, settings.budget)
     after, _ = _in_turn(used, rest, place, None)
     type_of = dict(zip(*_types(fd, groups, ranked), strict=True))
-    moved, found = 0, list[PlannedBlockGroup]()
+    moved, left, found = 0, settings.budget, list[PlannedBlockGroup]()
     for index in (*within, *after):
+        vaddr = int(groups.vaddr[index])
+        number, worth = len(found) + 1, len(ranked) - len(found)
+        found.append(_planned(groups, index, type_of.get(vaddr, 0), known[vaddr], model, number, moved, worth, left))
         moved += used[index]
-        found.append(_planned(groups, index, type_of, known, model, moved, is_within=len(found) < len(within)))
+        left = left - used[index] if left is not None and found[-1].is_within else left
     return found
 
 
@@ -175,19 +179,29 @@ def _in_turn(used: Sequence[int], ranked: Sequence[int], place: dict[int, int], 
 
 
 def _planned(
-    groups: DataBlockGroups, index: int, type_of: dict[int, int], known: dict[int, Cost], model: Model, moved: int, is_within: bool
+    groups: DataBlockGroups,
+    index: int,
+    flags: int,
+    cost: Cost,
+    model: Model,
+    number: int,
+    moved: int,
+    worth: int,
+    left: int | None,
 ) -> PlannedBlockGroup:
-    vaddr = int(groups.vaddr[index])
+    used = int(groups.used[index])
     return PlannedBlockGroup(
-        vaddr=vaddr,
+        number=number,
+        vaddr=int(groups.vaddr[index]),
         length=int(groups.length[index]),
-        type=type_of.get(vaddr, 0),
-        used=int(groups.used[index]),
+        type=flags,
+        used=used,
         fragments=int(groups.fragments[index]),
         score=float(groups.score[index]),
         benefit=float(groups.benefit[index]),
-        cost=known[vaddr],
-        estimate=model.estimate(known[vaddr]),
-        moved_so_far=moved,
-        is_within=is_within,
+        cost=cost,
+        estimate=model.estimate(cost),
+        moved_so_far=moved + used,
+        worth=worth,
+        left=left,
     )

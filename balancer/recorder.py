@@ -12,12 +12,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from balancer.recording import open_catalogue
-from balancer.run_types import BalanceOutcome, BalanceProgress, Ending, Report, RunSettings, SpaceNumbers, StepDone, StepView
+from balancer.run_types import (
+    BalanceOutcome,
+    BalanceProgress,
+    Ending,
+    PlannedBlockGroup,
+    Report,
+    RunSettings,
+    SpaceNumbers,
+    StepDone,
+)
 from btrkeep.errors import OperatorError
 from btrkeep.process.proc import start_time
 
 if TYPE_CHECKING:
-    from btrkeep.catalogue import BalanceFields, BalanceStep, Catalogue
+    from btrkeep.catalogue import BalanceStep, Catalogue
 
 
 class Recorder:
@@ -64,9 +73,9 @@ class Recorder:
             before=asdict(numbers),
         )
 
-    def step_begins(self, view: StepView) -> None:
+    def step_begins(self, group: PlannedBlockGroup) -> None:
         """This block group is the current one."""
-        self._keep(lambda catalogue: catalogue.update_balance(self._balance, current=view.vaddr, updated=datetime.now(UTC)))
+        self._keep(lambda catalogue: catalogue.update_balance(self._balance, current=group.vaddr, updated=datetime.now(UTC)))
 
     def step_ends(self, done: StepDone) -> None:
         """One more step, and the sums with it."""
@@ -85,7 +94,7 @@ class Recorder:
 
     def _finish(self, catalogue: "Catalogue", ending: Ending, why: str, after: dict[str, Any] | None) -> None:
         now = datetime.now(UTC)
-        fields: BalanceFields = {"finished": now, "outcome": ending.value, "why": why, "updated": now}
+        fields: dict[str, Any] = {"finished": now, "outcome": ending.value, "why": why, "updated": now}
         if after:
             fields["after"] = after
         catalogue.finish_balance(self._balance, **fields)
@@ -124,23 +133,23 @@ class Recorder:
 def _row(balance: int, done: StepDone) -> "BalanceStep":
     from btrkeep.catalogue import BalanceStep
 
-    view = done.view
+    group = done.group
     return BalanceStep(
         balance=balance,
-        number=view.number,
-        vaddr=view.vaddr,
-        length=view.length,
-        used=view.used,
-        extents=view.cost.extents,
-        refs=view.cost.references,
-        fragments=view.fragments,
-        score=view.score,
+        number=group.number,
+        vaddr=group.vaddr,
+        length=group.length,
+        used=group.used,
+        extents=group.cost.extents,
+        refs=group.cost.references,
+        fragments=group.fragments,
+        score=group.score,
         started=done.started,
         seconds=done.seconds,
         moved=done.moved,
         written=done.written,
-        estimate_written=view.estimate.moved + view.estimate.metadata,
-        estimate_seconds=view.estimate.seconds,
+        estimate_written=group.estimate.moved + group.estimate.metadata,
+        estimate_seconds=group.estimate.seconds,
         gained=done.gained,
         outcome=done.outcome.value,
         error=done.error,

@@ -17,9 +17,9 @@ from balancer.attempt import Attempt, Before, attempt
 from balancer.contention import Pressure, alone, backups_at_work, lock_folders, operation_and_who
 from balancer.model import DEFAULT, Model
 from balancer.observers import ObserverGroup
-from balancer.planning import Again, Costs, FilesystemLook, choose, look, look_again, planned
+from balancer.planning import Costs, FilesystemLook, choose, look, look_again, planned
 from balancer.readiness import refuse_others, refuse_unfit
-from balancer.run_types import BalanceObserver, BalanceOutcome, Ending, PlannedBlockGroup, Report, RunSettings, StepDone, StepView
+from balancer.run_types import BalanceObserver, BalanceOutcome, Ending, PlannedBlockGroup, Report, RunSettings, StepDone
 from balancer.stop_rules import Stop, StopFacts
 from balancer.survey import identity, opened
 from btrkeep.errors import LockHeld
@@ -101,19 +101,19 @@ class Balancing:
                 "this kernel does not tell the pressure on I/O (boot with psi=1): nothing is known of waiting for disks"
             )
         while not (ending := self._hindrance()):
-            view = self._next()
-            if isinstance(view, Stop):
-                ending = view
+            group = self._next()
+            if isinstance(group, Stop):
+                ending = group
                 break
-            if ending := self._after(view):
+            if ending := self._after(group):
                 break
         return self._report(ending)
 
-    def _after(self, view: StepView) -> Stop | None:
+    def _after(self, group: PlannedBlockGroup) -> Stop | None:
         """Balances it; why the run ends with that. Backups may be waited for."""
         try:
             with alone(self._locks if self._settings.yield_to_backups else (), datetime.now(UTC)):
-                ending = self._step(view)
+                ending = self._step(group)
         except LockHeld as error:
             ending = self._kept_out(error)
         return stops.after(self._steps) if ending is None or ending.passes else ending
@@ -215,17 +215,16 @@ class Balancing:
             commit(self._folder)
         return look(self._fd, self._folder)
 
-    def _next(self) -> StepView | Stop:
+    def _next(self) -> PlannedBlockGroup | Stop:
         """The block group to balance now, or why there is none."""
         dropped: set[int] = set()
         while len(dropped) < _MOST_DROPPED and self._signal is None:
             choice = choose(self._seen, self._settings, self._costs, self._set_aside | dropped, self._left)
             if choice.index is None:
                 return self._nothing(choice.worth)
-            again = look_again(self._fd, self._seen, choice.index, self._settings, self._left)
-            if again:
-                view = self._view(again, choice.worth)
-                return stops.too_long(self._settings, self._light_facts(None), view.estimate.seconds) or view
+            group = look_again(self._fd, self._seen, choice, self._settings, self._model, self._steps)
+            if group:
+                return stops.too_long(self._settings, self._light_facts(None), group.estimate.seconds) or group
             dropped.add(int(self._seen.survey.groups.vaddr[choice.index]))
             self._seen = self._look()
         busy = Stop(Ending.DONE, "the filesystem changes faster than a block group can be chosen")
@@ -238,35 +237,17 @@ class Balancing:
         aside = f"; {counted(len(self._set_aside), 'block group')} failed and are set aside" if self._set_aside else ""
         return Stop(Ending.DONE, f"no {'further ' if self._steps else ''}block group is worth it{aside}")
 
-    def _view(self, again: Again, worth: int) -> StepView:
-        one, cost = again.explained.survey.groups, again.explained.cost
-        return StepView(
-            number=len(self._steps) + 1,
-            vaddr=int(one.vaddr[0]),
-            length=int(one.length[0]),
-            type=again.type,
-            used=int(one.used[0]),
-            fragments=int(one.fragments[0]),
-            score=float(one.score[0]),
-            benefit=float(one.benefit[0]),
-            cost=cost,
-            estimate=self._model.estimate(cost),
-            shares=again.explained.shares,
-            worth=worth,
-            left=self._left,
-        )
-
-    def _step(self, view: StepView) -> Stop | None:
+    def _step(self, group: PlannedBlockGroup) -> Stop | None:
         """Balances it; why nothing may follow."""
-        self._tell.step_begins(view)
+        self._tell.step_begins(group)
         started, before = datetime.now(UTC), Before(self._moved, self._written, written_bytes(self._folder))
         self._looked = time.monotonic()
         self._seen_backups: str | None = None
-        tried = attempt(self._fd, self._folder, view, before, self._meanwhile, self._tell)
-        done = self._done(view, started, tried, before.counter)
+        tried = attempt(self._fd, self._folder, group, before, self._meanwhile, self._tell)
+        done = self._done(group, started, tried, before.counter)
         self._steps.append(done)
         if done.outcome in (BalanceOutcome.NO_SPACE, BalanceOutcome.FAILED):
-            self._set_aside.add(view.vaddr)
+            self._set_aside.add(group.vaddr)
         self._tell.step_ends(done)
         return tried.stop
 
@@ -279,14 +260,14 @@ class Balancing:
             backups, self._seen_backups = seen if self._seen_backups else None, seen
         return stops.stop(stops.DURING, self._settings, self._light_facts(backups))
 
-    def _done(self, view: StepView, started: datetime, tried: Attempt, counter: int) -> StepDone:
+    def _done(self, group: PlannedBlockGroup, started: datetime, tried: Attempt, counter: int) -> StepDone:
         before, self._seen = self._seen.score, self._look()
         return StepDone(
-            view=view,
+            group=group,
             started=started,
             seconds=tried.seconds,
             outcome=tried.outcome,
-            moved=0 if tried.outcome is BalanceOutcome.GONE else max(0, view.used - tried.left),
+            moved=0 if tried.outcome is BalanceOutcome.GONE else max(0, group.used - tried.left),
             written=written_bytes(self._folder) - counter,
             gained=before - self._seen.score,
             score=self._seen.score,

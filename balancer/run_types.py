@@ -15,7 +15,7 @@ from balancer.score import Array
 from balancer.survey import Cost
 
 MAP_CELLS = 256
-"""Of `StepView.shares`: two rows of 64 characters, for example, as `balancer.blockmap.rows` draws them."""
+"""Of `PlannedBlockGroup.shares`: two rows of 64 characters, for example, as `balancer.blockmap.rows` draws them."""
 
 
 class Ending(StrEnum):
@@ -100,31 +100,11 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlockGroup:
-    """A block group that would be balanced, in the order in which it would be, as all looked when the plan was made.
+    """A block group that would be balanced, or is about to be, as it looked then. `number`: its place in the plan or run, from 1.
 
-    `type`: flags of use and profile. `benefit`: score per GiB that moves. `moved_so_far`: bytes, with this one.
-    `is_within`: whether the budget covers it, and all before it.
-    """
-
-    vaddr: int
-    length: int
-    type: int
-    used: int
-    fragments: int
-    score: float
-    benefit: float
-    cost: Cost
-    estimate: Estimate
-    moved_so_far: int
-    is_within: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StepView:
-    """A block group that is about to be balanced. `number` counts from 1. The fields of its name are as in `PlannedBlockGroup`.
-
-    `shares`: f64[MAP_CELLS], what is used of each cell of its map, by address. `left`: bytes of the budget before this one, None
-    without a budget. `worth`: how many block groups were worth it, this one included, when it was chosen.
+    `type`: flags of use and profile. `benefit`: score per GiB that moves. `moved_so_far`: bytes of the plan or run, with this one.
+    `left`: of the budget before it, None without one. `worth`: how many block groups were worth it when it was chosen, this one
+    included. `shares`: f64[MAP_CELLS], what is used of each cell of its map, by address; None in a plan, which does not read that.
     """
 
     number: int
@@ -137,9 +117,15 @@ class StepView:
     benefit: float
     cost: Cost
     estimate: Estimate
-    shares: Array
+    moved_so_far: int
     worth: int
     left: int | None
+    shares: Array | None = None
+
+    @property
+    def is_within(self) -> bool:
+        """Whether what is left of the budget covers it."""
+        return self.left is None or self.used <= self.left
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +153,7 @@ class StepDone:
     `score`, `unallocated`: of the filesystem after it. `error`: the kernel's words, None when all went well.
     """
 
-    view: StepView
+    group: PlannedBlockGroup
     started: datetime
     seconds: float
     outcome: BalanceOutcome
@@ -251,7 +237,7 @@ class BalanceObserver(Protocol):
     def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
         """The run begins; `numbers` are those before."""
 
-    def step_begins(self, view: StepView) -> None:
+    def step_begins(self, group: PlannedBlockGroup) -> None:
         """This block group is going to be balanced now."""
 
     def progress(self, progress: BalanceProgress) -> None:

@@ -150,7 +150,7 @@ def after(steps: Sequence[StepDone]) -> Stop | None:
         return None
     last = steps[-1]
     without_space = _in_a_row(steps, lambda step: step.outcome is BalanceOutcome.NO_SPACE)
-    is_tight = last.unallocated < 2 * last.view.length
+    is_tight = last.unallocated < 2 * last.group.length
     if without_space >= (2 if is_tight else _MOST_WITHOUT_SPACE):
         why = f"the kernel found no room for {without_space} block groups in a row; {format_size(last.unallocated)} are unallocated"
         return Stop(Ending.NO_SPACE, why)

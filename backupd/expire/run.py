@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from backupd.expire.clocks import judge_clock, keep_clocks, read_clocks
 from backupd.expire.delete import Deleter
@@ -23,7 +24,7 @@ from backupd.expire.queue import REFILL, CleanerQueue
 from backupd.expire.report import ExpiryProgress, Summary, held_words, stuck_words
 from backupd.expire.site import ExpiryContext
 from backupd.repo.reconcile import reconcile
-from btrkeep.catalogue import Catalogue, ExpiryFields
+from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.expiry_plan import Plan, make_plan, only
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import LockHeld, OperatorError
@@ -301,7 +302,7 @@ class ExpiryRunner:
         hosts = None if self.scope.hosts is None else len(self.scope.hosts)
         self.row = site.catalogue.start_expiry(site.now, pid, start_time(pid), hosts=hosts)
 
-    def _fields(self) -> ExpiryFields:
+    def _fields(self) -> dict[str, Any]:
         summary, progress = self.site.summary, self._progress()
         return {
             "planned": summary.planned,
@@ -326,7 +327,7 @@ class ExpiryRunner:
         summary.error = None if summary.stop else error
         fields = self._fields()
         summary.written_bytes = fields["written_bytes"]
-        ended: ExpiryFields = {"finished": self._moment(), "outcome": summary.outcome, "error": error, "eta": None, "paused": None}
+        ended = {"finished": self._moment(), "outcome": summary.outcome, "error": error, "eta": None, "paused": None}
         fields.update(ended)
         self.site.catalogue.update_expiry(self.row, **fields)
 

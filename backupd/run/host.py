@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
@@ -26,7 +27,7 @@ from backupd.run.verdict import RunVerdict, decide
 from backupd.run.work_subvolume import Prepared
 from btrkeep import __version__
 from btrkeep.backup_states import PARTIAL, RUNNING
-from btrkeep.catalogue import Backup, RunFields
+from btrkeep.catalogue import Backup
 from btrkeep.config import HostConfig
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock
@@ -178,7 +179,7 @@ class HostRun:
         _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk)
         final = replace(final, duration=round(time.monotonic() - self.begun, 3))  # the row knows what the file could not yet
         row = backup_row(site.pool, final, final.state, prepared.id)
-        fields: RunFields = {**self._run_fields(verdict.error), "finished": self._moment(), "literal_bytes": final.new_bytes or 0}
+        fields = {**self._run_fields(verdict.error), "finished": self._moment(), "literal_bytes": final.new_bytes or 0}
         site.catalogue.finish_backup(row, self.run_id, **fields)
         self.ended = True
         return self._result(verdict.outcome, final)
@@ -249,7 +250,7 @@ class HostRun:
         return HostResult(self.host.name, "failed", error, seconds=time.monotonic() - self.begun)
 
     def _finish_run(self, outcome: str, error: str | None) -> None:
-        fields: RunFields = {**self._run_fields(error), "finished": self._moment(), "outcome": outcome}
+        fields = {**self._run_fields(error), "finished": self._moment(), "outcome": outcome}
         self.site.catalogue.finish_run(self.run_id, **fields)
         self.ended = True
 
@@ -257,7 +258,7 @@ class HostRun:
         """Now, on the clock that this run began with."""
         return self.started + timedelta(seconds=time.monotonic() - self.begun)
 
-    def _run_fields(self, error: str | None) -> RunFields:
+    def _run_fields(self, error: str | None) -> dict[str, Any]:
         """What the run's row says; rsync's part of it once there was an rsync."""
         if self.transfer is None:
             return {"error": error, "rsync_version": self.site.rsync.version}

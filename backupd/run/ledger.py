@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
-from btrkeep.catalogue import Backup, Catalogue, CatalogueUnusable, HostFacts, Progress, RunFields
+from btrkeep.catalogue import Backup, Catalogue, CatalogueUnusable, HostFacts, Progress
 from btrkeep.errors import OperatorError
 from btrkeep.process.proc import start_time
 
@@ -102,15 +102,15 @@ class Ledger:
             self.note(error)
             return _NONE
 
-    def update_run(self, run_id: int, **fields: Unpack[RunFields]) -> None:
+    def update_run(self, run_id: int, **fields: Any) -> None:
         if run_id != _NONE:
             self._try(lambda: self._catalogue.update_run(run_id, **fields))
 
-    def finish_run(self, run_id: int, **fields: Unpack[RunFields]) -> None:
+    def finish_run(self, run_id: int, **fields: Any) -> None:
         if run_id != _NONE:
             self._try(lambda: self._catalogue.finish_run(run_id, **fields))
 
-    def finish_backup(self, backup: Backup, /, run_id: int, **fields: Unpack[RunFields]) -> None:
+    def finish_backup(self, backup: Backup, /, run_id: int, **fields: Any) -> None:
         if run_id != _NONE:
             self._try(lambda: self._catalogue.finish_backup(backup, run_id, **fields))
         else:

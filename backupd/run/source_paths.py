@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult
 from backupd.repo.hardlinks import Stopped, split
@@ -16,7 +17,6 @@ from backupd.run.other_paths import drop_other_paths
 from backupd.run.unlisted import files_below
 from backupd.run.verdict import SuspectLimits, enough_below, judge
 from backupd.run.work_subvolume import Prepared
-from btrkeep.catalogue import RunFields
 from btrkeep.config import HostConfig
 from btrkeep.decisions.rsync_meaning import ExitKind, Meaning, meaning
 from btrkeep.pool.locks import Lock
@@ -163,7 +163,7 @@ class HostTransfer:
             return False
         return self._means is not None and self._means.kind is not ExitKind.HOST and not (self.host.optional and self.unreachable)
 
-    def run_fields(self) -> RunFields:
+    def run_fields(self) -> dict[str, Any]:
         """What the run's row says of rsync: the worst path's exit status, the sums of all."""
         results = list(self.results.values())
         worst = max(results, key=lambda result: result.outcome.rank, default=None)

@@ -16,7 +16,16 @@ from balancer.cli.bars import has_blocks
 from balancer.cli.pace import RunPace
 from balancer.cli.report import report_lines
 from balancer.cli.run_view import begin_line, step_line, stopping_line
-from balancer.run_types import INTENDED, BalanceOutcome, BalanceProgress, Report, RunSettings, SpaceNumbers, StepDone, StepView
+from balancer.run_types import (
+    INTENDED,
+    BalanceOutcome,
+    BalanceProgress,
+    PlannedBlockGroup,
+    Report,
+    RunSettings,
+    SpaceNumbers,
+    StepDone,
+)
 from balancer.score import BAD
 from btrkeep.cli.progress import terminal
 from btrkeep.units import counted, format_duration, format_size, printable
@@ -36,7 +45,7 @@ _COLOURS = {
 class _Now:
     """What the picture shows."""
 
-    view: StepView | None = None
+    group: PlannedBlockGroup | None = None
     progress: BalanceProgress | None = None
     waits: str = ""
     stopping: str = ""
@@ -62,11 +71,11 @@ class BalanceDisplay:
         self._live = Live(console=self.console, auto_refresh=False, transient=True, get_renderable=self.picture)
         self._live.start()
 
-    def step_begins(self, view: StepView) -> None:
+    def step_begins(self, group: PlannedBlockGroup) -> None:
         """This block group is next."""
-        self._now.view, self._now.progress, self._now.waits = view, None, ""
+        self._now.group, self._now.progress, self._now.waits = group, None, ""
         if self._pace:
-            self._pace.step_begins(view)
+            self._pace.step_begins(group)
         self._draw()
 
     def progress(self, progress: BalanceProgress) -> None:
@@ -76,7 +85,7 @@ class BalanceDisplay:
 
     def step_ends(self, done: StepDone) -> None:
         """A block group is done: its line scrolls away, the picture waits for the next one."""
-        self._now.view = self._now.progress = None
+        self._now.group = self._now.progress = None
         self._now.score = done.score
         if self._pace:
             self._pace.step_ends(done)
@@ -119,14 +128,14 @@ class BalanceDisplay:
         """What stands below all that has scrolled away."""
         now = self._now
         parts: list[RenderableType] = [""]
-        if now.view:
-            parts += [_head(now.view), *_map(now.view, self.console, blocks=self._blocks)]
+        if now.group:
+            parts += [_head(now.group), *_map(now.group, self.console, blocks=self._blocks)]
         parts.append(self._bars())
         if self._pace:
             parts.append(Text(self._so_far(self._pace), style="dim"))
         if now.stopping:
-            parts.append(Text(stopping_line(now.stopping, now.view.vaddr if now.view else None), style="yellow"))
-        elif not now.view and not now.waits:
+            parts.append(Text(stopping_line(now.stopping, now.group.vaddr if now.group else None), style="yellow"))
+        elif not now.group and not now.waits:
             parts.append(Text("reading the free space", style="dim"))
         elif now.waits:
             parts.append(Text(f"waiting: {printable(now.waits)}", style="yellow"))
@@ -145,7 +154,7 @@ class BalanceDisplay:
         """The block group, the budget if there is one, and what all came to so far."""
         grid = Table.grid(padding=(0, 2), pad_edge=False)
         now, pace = self._now, self._pace
-        if now.view and pace:
+        if now.group and pace:
             share, words = pace.step_share(now.progress)
             grid.add_row("moving", self._bar(share, "green"), words, _about(pace.step_left(now.progress)))
         if pace:
@@ -164,18 +173,20 @@ def _about(seconds: float | None) -> str:
     return f"about {format_duration(seconds) if seconds >= 10 else f'{math.ceil(seconds)}s'} left" if seconds is not None else ""
 
 
-def _head(view: StepView) -> Text:
-    score = Text(f"score {view.score:,.1f}", style="red" if view.score > BAD else "")
-    text = Text.assemble((f"{view.number}: block group {view.vaddr}", "bold"), "  ", score)
-    text.append(f"  {format_size(view.used)} used of {format_size(view.length)} in {counted(view.cost.extents, 'extent')}")
+def _head(group: PlannedBlockGroup) -> Text:
+    score = Text(f"score {group.score:,.1f}", style="red" if group.score > BAD else "")
+    text = Text.assemble((f"{group.number}: block group {group.vaddr}", "bold"), "  ", score)
+    text.append(f"  {format_size(group.used)} used of {format_size(group.length)} in {counted(group.cost.extents, 'extent')}")
     return text
 
 
-def _map(view: StepView, console: Console, *, blocks: bool) -> list[Text]:
+def _map(group: PlannedBlockGroup, console: Console, *, blocks: bool) -> list[Text]:
     """The map, two or four lines of text. With colours its brightness says how much of each spot is used."""
+    if group.shares is None:
+        return []
     width = _WIDE if console.width >= _WIDE + 2 else _SLIM
     coloured = blocks and console.color_system is not None
     paint = (lambda character, upper, lower: click.style(character, fg=upper, bg=lower)) if coloured else None
-    text = rows(view.shares, width, paint, HALVES if blocks else ASCII)
+    text = rows(group.shares, width, paint, HALVES if blocks else ASCII)
     edge = "▏▕" if blocks else "||"
     return [Text.assemble(edge[0], Text.from_ansi(line), edge[1]) for line in text]

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from balancer.run_types import BalanceProgress, RunSettings, StepDone, StepView
+from balancer.run_types import BalanceProgress, PlannedBlockGroup, RunSettings, StepDone
 from btrkeep.units import counted, format_duration, format_given, format_size
 
 _LEAST = 5.0
@@ -22,40 +22,40 @@ class RunPace:
         if settings.until is not None:
             ends.append((settings.until - (today or datetime.now(UTC))).total_seconds())
         self._seconds = max(0.0, min(ends)) if ends else None
-        self._view: StepView | None = None
+        self._group: PlannedBlockGroup | None = None
         self._busy = 0.0
         self._done = self._worth = 0
         self.moved = self.written = 0
 
-    def step_begins(self, view: StepView) -> None:
+    def step_begins(self, group: PlannedBlockGroup) -> None:
         """This block group is under way."""
-        self._view, self._worth = view, view.worth
+        self._group, self._worth = group, group.worth
 
     def step_ends(self, done: StepDone) -> None:
         """It has ended."""
         self._busy += done.seconds
         self.moved, self.written = self.moved + done.moved, self.written + done.written
         self._done += 1
-        self._worth, self._view = max(0, self._worth - 1), None
+        self._worth, self._group = max(0, self._worth - 1), None
 
     def step_share(self, progress: BalanceProgress | None) -> tuple[float, str]:
         """How far the block group under way is, from 0 to 1, and what that is in words.
 
         While the kernel copies nothing is seen of it, so the bar goes by the estimate of time then, up to nearly the end.
         """
-        if self._view is None:
+        if self._group is None:
             return 0.0, ""
-        used, seconds = self._view.used, progress.seconds if progress else 0.0
+        used, seconds = self._group.used, progress.seconds if progress else 0.0
         moved = max(0, used - progress.left) if progress else 0
-        by_time = min(_NEARLY, seconds / self._view.estimate.seconds) if self._view.estimate.seconds > 0 else 0.0
+        by_time = min(_NEARLY, seconds / self._group.estimate.seconds) if self._group.estimate.seconds > 0 else 0.0
         words = f"{format_size(moved)} of {format_size(used)}" if moved else f"copying {format_size(used)}"
         return max(by_time, moved / used if used else 1.0), words
 
     def step_left(self, progress: BalanceProgress | None) -> float | None:
         """Seconds that the block group under way will take still, by its estimate; None when it takes longer than that."""
-        if self._view is None:
+        if self._group is None:
             return None
-        left = self._view.estimate.seconds - (progress.seconds if progress else 0.0)
+        left = self._group.estimate.seconds - (progress.seconds if progress else 0.0)
         return left if left > 0 else None
 
     def share(self, moved: int, now: float) -> tuple[float, str]:

@@ -53,9 +53,8 @@ def command(
       btrfs-balancer plan /srv/backup --budget 20GiB --time 2h
       btrfs-balancer plan / --min-score 250 --json
     """
-    from balancer.cli.planning import settings_of, show_plan, state_of, wanted
+    from balancer.cli.planning import settings_of, show_plan, state_of
 
     found = meant(path, pool, config)
-    limits = wanted(found.balance, budget, seconds, policy)
-    settings = settings_of(limits.budget, limits.time, limits.policy, min_score, min_benefit)
+    settings = settings_of(found.balance, budget, seconds, policy, min_score, min_benefit)
     show_plan(found.path, settings, state_of(found.path, pool, config), as_json=as_json)

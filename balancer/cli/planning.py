@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -29,39 +29,39 @@ _PRESSURE = 0.4
 _Limit = TypeVar("_Limit", int, float)
 
 
-@dataclass(frozen=True, slots=True)
-class LimitOptions:
-    """Limits as the options, and where they are silent the configuration, say. None is no limit; for `least`, what is usual."""
-
-    budget: int | None
-    time: float | None
-    policy: str
-    least: int | float | None
-    yields: bool
-    only_to_expiry: bool
-    pressure: float | None
-
-
-def wanted(
+def settings_of(
     balance: "BalanceSettings | None",
     budget: int | str | None,
     seconds: float | str | None,
     policy: str | None,
+    min_score: float | None,
+    min_benefit: float | None,
     *,
+    until: datetime | None = None,
     least: int | float | None = None,
     yields: bool = True,
     pressure: float | str | None = None,
-) -> LimitOptions:
-    """Options win; one that was not given is None, "none" is no limit. `balance` is None where no pool was named."""
-    return LimitOptions(
+    patience: float | None = None,
+) -> RunSettings:
+    """What options say, and where they are silent the pool's configuration, which is None where no pool was named.
+
+    An option that was not given is None, "none" is no limit.
+    """
+    policy = policy or (balance.policy if balance else POLICIES[0])
+    settings = RunSettings(
+        policy=policy,
+        floors=_floors(policy, min_score, min_benefit),
         budget=_limit(budget, balance.budget if balance else None),
         time=_limit(seconds, balance.time if balance else None),
-        policy=policy or (balance.policy if balance else POLICIES[0]),
-        least=least if least is not None else _floor(balance),
-        yields=yields,
+        until=until,
+        yield_to_backups=yields,
         only_to_expiry=balance.while_backups if balance else False,
-        pressure=_limit(pressure, balance.max_pressure if balance else _PRESSURE),
+        max_pressure=_limit(pressure, balance.max_pressure if balance else _PRESSURE),
     )
+    floor = _floor(balance) if least is None else least
+    if floor is not None:
+        settings = replace(settings, min_unallocated=Least(floor, 1.0) if isinstance(floor, int) else Least(_ANY, floor))
+    return settings if patience is None else replace(settings, wait_for_others=True, patience=patience)
 
 
 def _limit(option: _Limit | str | None, configured: _Limit | None) -> _Limit | None:
@@ -75,36 +75,6 @@ def _floor(balance: "BalanceSettings | None") -> int | float | None:
     if floor is None:
         return None
     return floor.size if floor.share is None else floor.share
-
-
-def settings_of(
-    budget: int | None,
-    seconds: float | None,
-    policy: str,
-    min_score: float | None,
-    min_benefit: float | None,
-    *,
-    until: datetime | None = None,
-    least: int | float | None = None,
-    yields: bool = True,
-    only_to_expiry: bool = False,
-    pressure: float | None = None,
-    patience: float | None = None,
-) -> RunSettings:
-    """What the options say. None is what the policy, or the settings, have by default."""
-    settings = RunSettings(
-        policy=policy,
-        floors=_floors(policy, min_score, min_benefit),
-        budget=budget,
-        time=seconds,
-        until=until,
-        yield_to_backups=yields,
-        only_to_expiry=only_to_expiry,
-        max_pressure=pressure,
-    )
-    if least is not None:
-        settings = replace(settings, min_unallocated=Least(least, 1.0) if isinstance(least, int) else Least(_ANY, least))
-    return settings if patience is None else replace(settings, wait_for_others=True, patience=patience)
 
 
 def _floors(policy: str, min_score: float | None, min_benefit: float | None) -> Floors:

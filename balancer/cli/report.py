@@ -64,7 +64,7 @@ def _sentences(report: Report) -> Iterator[str]:
         for step in report.steps:
             if step.outcome is outcome:
                 why = f" ({printable(step.error)})" if step.error and outcome is not BalanceOutcome.CANCELLED else ""
-                yield f"Block group {step.view.vaddr}: {words}{why}."
+                yield f"Block group {step.group.vaddr}: {words}{why}."
 
 
 def end_line(report: Report) -> str:

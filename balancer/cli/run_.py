@@ -80,21 +80,20 @@ def command(
     Exit status 0: it came to its end or to one of your limits; 1: it stopped before, or a block group failed; 3: another balance or
     the like has the filesystem; 4: it is no btrfs, or may not be balanced; 130 and 143: ended by Ctrl-C or SIGTERM.
     """
-    from balancer.cli.planning import settings_of, show_plan, state_of, wanted
+    from balancer.cli.planning import settings_of, show_plan, state_of
 
     found = meant(path, pool, config)
-    limits = wanted(found.balance, budget, seconds, policy, least=least, yields=not no_yield, pressure=pressure)
     settings = settings_of(
-        limits.budget,
-        limits.time,
-        limits.policy,
+        found.balance,
+        budget,
+        seconds,
+        policy,
         min_score,
         min_benefit,
         until=until,
-        least=limits.least,
-        yields=limits.yields,
-        only_to_expiry=limits.only_to_expiry,
-        pressure=limits.pressure,
+        least=least,
+        yields=not no_yield,
+        pressure=pressure,
         patience=patience,
     )
     state = state_of(found.path, pool, config)

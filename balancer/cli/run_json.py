@@ -82,18 +82,18 @@ def _planned(one: PlannedBlockGroup, *, within: bool) -> dict[str, Any]:
 
 
 def _step(done: StepDone) -> dict[str, Any]:
-    view = done.view
+    group = done.group
     return {
-        "number": view.number,
-        "vaddr": view.vaddr,
-        "length": view.length,
-        "profile": profile(view.type),
-        "used": view.used,
-        "fragments": view.fragments,
-        "score": view.score,
-        "extents": view.cost.extents,
-        "references": view.cost.references,
-        "estimate": _estimate(view.estimate),
+        "number": group.number,
+        "vaddr": group.vaddr,
+        "length": group.length,
+        "profile": profile(group.type),
+        "used": group.used,
+        "fragments": group.fragments,
+        "score": group.score,
+        "extents": group.cost.extents,
+        "references": group.cost.references,
+        "estimate": _estimate(group.estimate),
         "started": format_time(done.started),
         "seconds": round(done.seconds, 3),
         "outcome": str(done.outcome),

@@ -1,7 +1,16 @@
 """What a run looks like where nobody watches a terminal: a line for each block group, or one JSON object at the end."""
 
 from balancer.cli.report import end_line, report_lines
-from balancer.run_types import INTENDED, BalanceOutcome, BalanceProgress, Report, RunSettings, SpaceNumbers, StepDone, StepView
+from balancer.run_types import (
+    INTENDED,
+    BalanceOutcome,
+    BalanceProgress,
+    PlannedBlockGroup,
+    Report,
+    RunSettings,
+    SpaceNumbers,
+    StepDone,
+)
 from btrkeep.cli.progress import say
 from btrkeep.units import counted, format_duration, format_given, format_size, printable
 
@@ -28,8 +37,8 @@ def begin_line(numbers: SpaceNumbers, settings: RunSettings) -> str:
 
 def step_line(done: StepDone, *, longest: int = 0) -> str:
     """What became of a block group, in one line, without colour. The most important comes first: it may be cut off at the end."""
-    view = done.view
-    head = f"{view.number}: block group {view.vaddr}"
+    group = done.group
+    head = f"{group.number}: block group {group.vaddr}"
     if done.outcome in (BalanceOutcome.NO_SPACE, BalanceOutcome.FAILED):
         words = "no room for what is in it" if done.outcome is BalanceOutcome.NO_SPACE else "failed"
         return f"{head}: {words}{f' ({printable(done.error)})' if done.error else ''}; it is set aside"
@@ -46,7 +55,7 @@ def step_line(done: StepDone, *, longest: int = 0) -> str:
         parts.insert(0, _RAW[done.outcome])
     line = f"{head}: {', '.join(parts)}"
     if longest and len(line) > longest:
-        head = f"{view.number}: {view.vaddr}"
+        head = f"{group.number}: {group.vaddr}"
     while longest and len(line := f"{head}: {', '.join(parts)}") > longest and len(parts) > 1:
         parts.pop()
     return line
@@ -71,9 +80,9 @@ class BalanceLines:
         """The run begins."""
         self._say(begin_line(numbers, settings))
 
-    def step_begins(self, view: StepView) -> None:
+    def step_begins(self, group: PlannedBlockGroup) -> None:
         """Says nothing: one line is enough, and at the end there is more to say."""
-        self._waits, self._vaddr = "", view.vaddr
+        self._waits, self._vaddr = "", group.vaddr
 
     def progress(self, progress: BalanceProgress) -> None: ...
 
@@ -117,9 +126,9 @@ class BalanceJson:
     def __init__(self) -> None:
         self._vaddr: int | None = None
 
-    def step_begins(self, view: StepView) -> None:
+    def step_begins(self, group: PlannedBlockGroup) -> None:
         """Says nothing."""
-        self._vaddr = view.vaddr
+        self._vaddr = group.vaddr
 
     def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None: ...
     def progress(self, progress: BalanceProgress) -> None: ...

@@ -16,18 +16,15 @@ from btrkeep.catalogue.model import (
     Backup,
     BackupState,
     Expiry,
-    ExpiryFields,
     HostFacts,
     NotedState,
     Progress,
     Run,
-    RunFields,
 )
-from btrkeep.catalogue.model_alarm import BalanceTotals, ExpiryTotals, RunTotals, StoredAlarm
-from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Balance, BalanceFields, BalanceStep, FreeSpaceScore
-from btrkeep.catalogue.model_past import Night, PastRuns
-from btrkeep.catalogue.model_sample import SPANS, Job, Sample
-from btrkeep.catalogue.model_tried import BackupFate, HostRuns
+from btrkeep.catalogue.model_alarm import StoredAlarm
+from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Balance, BalanceStep, FreeSpaceScore
+from btrkeep.catalogue.model_sample import SPANS, Job, Sample, SampleMark
+from btrkeep.catalogue.model_summary import BackupFate, BalanceTotals, ExpiryTotals, HostRuns, Night, PastRuns, RunTotals
 from btrkeep.catalogue.readonly import CatalogueUnready, state_mark
 from btrkeep.catalogue.sqlite import CatalogueBusy, CatalogueDamaged, CatalogueFull, CatalogueUnusable
 from btrkeep.catalogue.store import Catalogue
@@ -44,7 +41,6 @@ __all__ = [
     "BackupFate",
     "BackupState",
     "Balance",
-    "BalanceFields",
     "BalanceStep",
     "BalanceTotals",
     "Catalogue",
@@ -54,7 +50,6 @@ __all__ = [
     "CatalogueUnready",
     "CatalogueUnusable",
     "Expiry",
-    "ExpiryFields",
     "ExpiryTotals",
     "FreeSpaceScore",
     "HostFacts",
@@ -65,9 +60,9 @@ __all__ = [
     "PastRuns",
     "Progress",
     "Run",
-    "RunFields",
     "RunTotals",
     "Sample",
+    "SampleMark",
     "StoredAlarm",
     "state_mark",
 ]

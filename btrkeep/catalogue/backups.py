@@ -1,20 +1,20 @@
-"""Rows of backups. Functions take a session; whoever calls them has begun the transaction."""
+"""Rows of backups, and all of what was recorded of each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from btrkeep.catalogue import hosts
 from btrkeep.catalogue.columns import document_in
+from btrkeep.catalogue.facts import POOL_ID, AboutStore
 from btrkeep.catalogue.model import Backup
-from btrkeep.catalogue.sqlite import Session, Values
+from btrkeep.catalogue.sqlite import Session
 from btrkeep.catalogue.tables import backup
 
 _DROP = "DELETE FROM backup WHERE host = :host AND name = coalesce(:name, '')"
 _DROP_WITH_WORKING = "DELETE FROM backup WHERE host = :host AND name IN (:name, '')"
 _DROP_ALL = ("DELETE FROM backup_detail", "DELETE FROM backup")
-_INSERT = backup.insert()
 _INSERT_DETAIL = "INSERT INTO backup_detail (host, name, detail) VALUES (:host, coalesce(:name, ''), :detail)"
-_SELECT = f"SELECT {backup.select()} FROM backup"
+_SELECT = backup.query("")
 _DETAILED = f"""
     SELECT {backup.select()}, coalesce(backup_detail.detail, '{{}}') AS "detail [document]"
     FROM backup LEFT JOIN backup_detail ON backup_detail.host = backup.host AND backup_detail.name = backup.name"""
@@ -27,59 +27,64 @@ _NEWEST = f"""
 _NAMES = """SELECT host, group_concat(name, char(10)) FROM backup GROUP BY host"""
 
 
-def put(session: Session, one: Backup, *, known: bool = False) -> None:
-    """Insert the row, or replace the one of the same host and name. `known`: the host has its row already."""
-    if not known:
-        hosts.know(session, one.host)
-    drop(session, one.host, one.name)
-    _insert(session, [one])
+class BackupStore(AboutStore):
+    """Each method that changes rows does so in one transaction."""
+
+    def put_backup(self, backup: Backup) -> None:
+        """Insert the backup, or replace the one of the same host and name; with no name, the host's `.working`."""
+        with self._writing() as session:
+            if backup.host not in self._known:
+                hosts.know(session, backup.host)
+            session.run(_DROP, {"host": backup.host, "name": backup.name})
+            _insert(session, [backup])
+        self._known.add(backup.host)
+
+    def drop_backup(self, host: str, name: str | None) -> None:
+        """Forget the backup, if it is known; with no name, the host's `.working`. Its detail goes by the foreign key."""
+        with self._writing() as session:
+            session.run(_DROP, {"host": host, "name": name})
+
+    def replace_backups(self, pool_id: str, found: Iterable[Backup]) -> int:
+        """All backups anew, in one transaction; how many. The history of runs stays.
+
+        `found` is read to its end before anything is locked or changed. Two of one host and name are an error: nothing changes.
+        """
+        from btrkeep.catalogue.spool import spooled  # only `rebuild` needs it, and it brings tempfile and pickle
+
+        count = 0
+        with spooled(found, self._state) as lists, self._writing() as session:
+            self._put_fact(session, POOL_ID, pool_id)
+            for statement in _DROP_ALL:
+                session.run(statement)
+            for some in lists:
+                hosts.know_all(session, {one.host for one in some})
+                _insert(session, some)
+                count += len(some)
+        return count
+
+    def backups(self, host: str | None = None, with_detail: bool = False) -> Iterator[Backup]:
+        """Backups of one host or of all, by host and start, read as they are asked for: as they were when the first was."""
+        query = f"{_DETAILED if with_detail else _SELECT}{_OF_HOST if host is not None else ''}{_ORDER}"
+        return (Backup(*row) for row in self._reader.stream(query, {"host": host}))
+
+    def names(self) -> Iterator[tuple[str, str | None]]:
+        """Host and name of every backup, without the rest; None for a `.working`."""
+        for host, found in self._reader.stream(_NAMES):
+            for name in found.split("\n"):
+                yield host, name or None
+
+    def newest_backups(self, latest: datetime) -> list[Backup]:
+        """The newest backup of each host, whatever its state, by host: one stamped after `latest` when it has no other."""
+        return [Backup(*row) for row in self._reader.all(_NEWEST, {"latest": latest}) if row[0] is not None]
 
 
-def finish(session: Session, one: Backup) -> None:
-    """`put`, and the host's `.working` goes. The host is known, since a run of it has begun."""
+def put_final(session: Session, one: Backup) -> None:
+    """Insert a backup, or replace it; the host's `.working` goes. The host is known, since a run of it has begun."""
     session.run(_DROP_WITH_WORKING, {"host": one.host, "name": one.name})
     _insert(session, [one])
 
 
 def _insert(session: Session, many: Sequence[Backup]) -> None:
-    session.run_many(_INSERT, [backup.values(one) for one in many])
-    session.run_many(_INSERT_DETAIL, [_detail(one) for one in many if one.detail])
-
-
-def _detail(one: Backup) -> Values:
-    return {"host": one.host, "name": one.name, "detail": document_in(one.detail)}
-
-
-def drop(session: Session, of_host: str, name: str | None) -> None:
-    """Delete the row, if it is there; its detail goes by the foreign key."""
-    session.run(_DROP, {"host": of_host, "name": name})
-
-
-def drop_all(session: Session) -> None:
-    """Delete every backup's row; hosts and runs stay."""
-    for statement in _DROP_ALL:
-        session.run(statement)
-
-
-def put_many(session: Session, many: Sequence[Backup]) -> None:
-    """Insert rows that are not there yet: at least one, some thousands at the most."""
-    hosts.know_all(session, {one.host for one in many})
-    _insert(session, many)
-
-
-def stream(session: Session, of_host: str | None, with_detail: bool) -> Iterator[Backup]:
-    """Backups by host and start, read as they are asked for."""
-    query = f"{_DETAILED if with_detail else _SELECT}{_OF_HOST if of_host is not None else ''}{_ORDER}"
-    return (Backup(*row) for row in session.stream(query, {"host": of_host}))
-
-
-def names(session: Session) -> Iterator[tuple[str, str | None]]:
-    """Host and name of every backup."""
-    for host_name, found in session.stream(_NAMES):
-        for name in found.split("\n"):
-            yield host_name, name or None
-
-
-def newest(session: Session, latest: datetime) -> list[Backup]:
-    """The newest backup of each host, whatever its state, by host: one stamped after `latest` when it has no other."""
-    return [Backup(*row) for row in session.all(_NEWEST, {"latest": latest}) if row[0] is not None]
+    backup.add(session, many)
+    details = [{"host": one.host, "name": one.name, "detail": document_in(one.detail)} for one in many if one.detail]
+    session.run_many(_INSERT_DETAIL, details)

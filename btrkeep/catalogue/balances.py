@@ -1,75 +1,87 @@
-"""Rows of balance and balance_step: runs of `btrfs-balancer run`, and the block groups in each. A later id is a later run."""
+"""How free space went, what was balanced, and what that took: rows of score, balance and balance_step."""
 
 from datetime import datetime
 from typing import Any
 
-from btrkeep.catalogue.model_balance import Balance, BalanceFields, BalanceStep
-from btrkeep.catalogue.sqlite import Session
-from btrkeep.catalogue.tables import balance, balance_step
+from btrkeep.catalogue.model_balance import Balance, BalanceStep, FreeSpaceScore
+from btrkeep.catalogue.session import CatalogueSession
+from btrkeep.catalogue.tables import balance, balance_step, score
 
-_NOTHING_YET = {"block_groups": 0, "moved": 0, "gained": 0.0, "failed": 0}
-_FIRST: dict[str, Any] = dict.fromkeys(balance.columns) | _NOTHING_YET
-_NEWEST = f"""
-    SELECT {balance.select()} FROM balance WHERE filesystem = :filesystem AND (:since IS NULL OR started >= :since)
-    ORDER BY id DESC LIMIT :most"""
-_UNFINISHED = f"SELECT {balance.select()} FROM balance WHERE finished IS NULL ORDER BY id"
-_STEPS = f"SELECT {balance_step.select()} FROM balance_step WHERE balance = :id ORDER BY number"
-_MEASURED = f"""
+_STEPS = f"""
     SELECT {balance_step.select()} FROM balance_step JOIN balance ON balance.id = balance_step.balance
-    WHERE balance.filesystem = :filesystem AND balance_step.outcome = 'done'
+    WHERE balance.filesystem = :filesystem AND balance_step.%s
     ORDER BY balance.id DESC, balance_step.number DESC LIMIT :most"""
+_MEASURED = _STEPS % "outcome = 'done'"
+_OF_BLOCK_GROUP = _STEPS % "vaddr = :vaddr"
 _ALL = 1 << 62
 
 
-def start(session: Session, row: dict[str, Any], given: BalanceFields) -> int:
-    """A new run, `row` with the columns that never change; its id."""
-    _validate_fields(given)
-    row = {**_FIRST, "updated": row["started"], **row, **balance.kept(given)}
-    return session.run(balance.insert(but="id"), row).lastrowid or 0
+class BalanceStore(CatalogueSession):
+    """Each method that changes rows does so in one transaction. Filesystems are named by their UUID."""
 
+    def add_score(self, one: FreeSpaceScore) -> int:
+        """Keep one look at free space; its id."""
+        with self._writing() as session:
+            return session.run(score.insert(), score.values(one)).lastrowid or 0
 
-def update_fields(session: Session, balance_id: int, changes: BalanceFields) -> None:
-    """Change the given fields. Raises KeyError when there is no such run, TypeError for a field that it does not have."""
-    _validate_fields(changes)
-    if changes and session.run(balance.update(changes, "id = :id"), {**balance.kept(changes), "id": balance_id}).rowcount == 0:
-        raise KeyError(balance_id)
+    def scores(self, filesystem: str, since: datetime | None = None) -> list[FreeSpaceScore]:
+        """The looks at a filesystem, all or those taken at `since` or later, oldest first."""
+        rest = "WHERE filesystem = :filesystem AND (:since IS NULL OR taken >= :since) ORDER BY taken, id"
+        return score.find(self._reader, rest, {"filesystem": filesystem, "since": since})
 
+    def newest_score(self, filesystem: str) -> FreeSpaceScore | None:
+        """The look that was kept last, whatever the clock said; None when there is none."""
+        return score.first(self._reader, "WHERE filesystem = :filesystem ORDER BY id DESC LIMIT 1", {"filesystem": filesystem})
 
-def finish(session: Session, balance_id: int, changes: BalanceFields) -> None:
-    """The same for a run that ends. Raises TypeError when `finished` or `outcome` is missing."""
-    if changes.get("finished") is None:
-        raise TypeError("a balance ends with `finished` and `outcome`")
-    update_fields(session, balance_id, {**changes, "current": None})
+    def start_balance(
+        self, filesystem: str, mountpoint: str, started: datetime, pid: int, pid_started: str | None, **fields: Any
+    ) -> int:
+        """A run of balances begins; its id. `policy` is needed. All counts are 0 and all else unknown unless given."""
+        given = {"filesystem": filesystem, "mountpoint": mountpoint, "started": started, "pid": pid, "pid_started": pid_started}
+        with self._writing() as session:
+            return balance.start(session, **given, **fields)
 
+    def update_balance(self, balance_id: int, /, **fields: Any) -> None:
+        """Change fields of a run. Raises KeyError when there is none of that id."""
+        with self._writing() as session:
+            balance.change(session, balance_id, fields)
 
-def _validate_fields(given: BalanceFields) -> None:
-    if unknown := given.keys() - BalanceFields.__annotations__.keys():
-        raise TypeError(f"a balance has no field {', '.join(sorted(unknown))} that could be changed")
-    if (given.get("finished") is None) != (given.get("outcome") is None):
-        raise TypeError("a balance ends with `finished` and `outcome`")
+    def finish_balance(self, balance_id: int, /, **fields: Any) -> None:
+        """The run ends: `finished` and `outcome` are needed, and nothing is `current` any more. Raises KeyError."""
+        balance.require_end(fields)
+        self.update_balance(balance_id, **fields, current=None)
 
+    def add_step(self, step: BalanceStep, /, **fields: Any) -> None:
+        """Keep one block group of a run, and change the run's fields (its sums, say) together with it."""
+        with self._writing() as session:
+            balance_step.add(session, [step])
+            balance.change(session, step.balance, fields)
 
-def add_step(session: Session, step: BalanceStep) -> None:
-    """One more block group of a run that is there."""
-    session.run(balance_step.insert(), balance_step.values(step))
+    def balances(self, filesystem: str, limit: int | None = 20, since: datetime | None = None) -> list[Balance]:
+        """The last `limit` runs on a filesystem, newest first; None: all. With `since` those that started then or later."""
+        rest = "WHERE filesystem = :filesystem AND (:since IS NULL OR started >= :since) ORDER BY id DESC LIMIT :most"
+        most = _ALL if limit is None else limit
+        return balance.find(self._reader, rest, {"filesystem": filesystem, "since": since, "most": most})
 
+    def unfinished_balances(self) -> list[Balance]:
+        """Runs on any filesystem without an end, oldest first: running now, or killed; their `pid` and `pid_started` tell."""
+        return balance.unfinished(self._reader)
 
-def newest(session: Session, filesystem: str, limit: int | None, since: datetime | None) -> list[Balance]:
-    """The last `limit` runs on a filesystem, None: all, newest first."""
-    values = {"filesystem": filesystem, "since": since, "most": _ALL if limit is None else limit}
-    return [Balance(*row) for row in session.all(_NEWEST, values)]
+    def one_balance(self, balance_id: int) -> Balance | None:
+        """The run of balance of that id, None when there is none."""
+        return balance.first(self._reader, "WHERE id = :id", {"id": balance_id})
 
+    def steps(self, balance_id: int) -> list[BalanceStep]:
+        """The block groups of a run, in their order."""
+        return balance_step.find(self._reader, "WHERE balance = :id ORDER BY number", {"id": balance_id})
 
-def unfinished(session: Session) -> list[Balance]:
-    """Those without an end: running now, or killed. Oldest first."""
-    return [Balance(*row) for row in session.all(_UNFINISHED)]
+    def measured(self, filesystem: str, limit: int = 200) -> list[BalanceStep]:
+        """The last block groups that were relocated on a filesystem, newest first: what an estimate can learn from."""
+        return [BalanceStep(*row) for row in self._reader.all(_MEASURED, {"filesystem": filesystem, "most": limit})]
 
-
-def steps(session: Session, balance_id: int) -> list[BalanceStep]:
-    """The block groups of a run, in their order."""
-    return [BalanceStep(*row) for row in session.all(_STEPS, {"id": balance_id})]
-
-
-def measured(session: Session, filesystem: str, limit: int) -> list[BalanceStep]:
-    """The last `limit` block groups that were relocated on a filesystem, newest first."""
-    return [BalanceStep(*row) for row in session.all(_MEASURED, {"filesystem": filesystem, "most": limit})]
+    def moves_of(self, filesystem: str, vaddr: int, limit: int = 20) -> list[BalanceStep]:
+        """The last steps of balances that were about the block group at this address, newest first."""
+        if vaddr >= 1 << 63:  # a database's numbers end there, and no filesystem comes near
+            return []
+        values = {"filesystem": filesystem, "vaddr": vaddr, "most": limit}
+        return [BalanceStep(*row) for row in self._reader.all(_OF_BLOCK_GROUP, values)]

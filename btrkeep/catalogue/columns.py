@@ -9,7 +9,7 @@ function of Python's over each row would take longer than the query.
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -75,6 +75,11 @@ def moment(when: datetime) -> str:
 def lines_in(lines: tuple[str, ...]) -> Json | None:
     """Some lines of text as a JSON array; none is NULL."""
     return Json(json.dumps(lines)) if lines else None
+
+
+def names_in(names: Collection[str]) -> Json:
+    """Names for a query that looks for them with json_each: a statement takes only so many values one by one."""
+    return Json(json.dumps([escape(name) for name in names]))
 
 
 def document_in(document: Mapping[str, object]) -> Json:

@@ -1,20 +1,33 @@
 """Single facts by name, in the table `about`: whose catalogue this is, what the clock said."""
 
+from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Session
 
-_ONE = "SELECT value FROM about WHERE name = :name"
-_DROP = "DELETE FROM about WHERE name = :name"
-_PUT = "INSERT INTO about (name, value) VALUES (:name, :value)"
+POOL_ID = "pool_id"
 
 
-def get(session: Session, name: str) -> str | None:
-    """The fact, None when there is none of that name."""
-    value: str | None = session.value(_ONE, {"name": name})
-    return value
+class AboutStore(CatalogueSession):
+    """Facts outlive `replace_backups`."""
 
+    def get_fact(self, name: str) -> str | None:
+        """What `set_fact` was told last; None when it never was."""
+        value: str | None = self._reader.value("SELECT value FROM about WHERE name = :name", {"name": name})
+        return value
 
-def put(session: Session, name: str, value: str | None) -> None:
-    """Set the fact; None takes it away."""
-    session.run(_DROP, {"name": name})
-    if value is not None:
-        session.run(_PUT, {"name": name, "value": value})
+    def set_fact(self, name: str, value: str | None) -> None:
+        """Keep one fact by its name; None forgets it."""
+        with self._writing() as session:
+            self._put_fact(session, name, value)
+
+    def pool_id(self) -> str | None:
+        """The id of the pool whose backups these are; None in a new catalogue."""
+        return self.get_fact(POOL_ID)
+
+    def set_pool_id(self, pool_id: str) -> None:
+        """Say whose backups these are."""
+        self.set_fact(POOL_ID, pool_id)
+
+    def _put_fact(self, session: Session, name: str, value: str | None) -> None:
+        session.run("DELETE FROM about WHERE name = :name", {"name": name})
+        if value is not None:
+            session.run("INSERT INTO about (name, value) VALUES (:name, :value)", {"name": name, "value": value})

@@ -15,10 +15,9 @@ from typing import Any, get_args, get_origin
 
 from btrkeep.catalogue import hosts, tables
 from btrkeep.catalogue.columns import moment as moment_text
-from btrkeep.catalogue.model import EXPIRY_OUTCOMES, RUN_OUTCOMES, Expiry, Run
-from btrkeep.catalogue.model_alarm import StoredAlarm
-from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Balance, BalanceStep, FreeSpaceScore
-from btrkeep.catalogue.model_sample import SPANS, Sample
+from btrkeep.catalogue.model import EXPIRY_OUTCOMES, RUN_OUTCOMES
+from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES
+from btrkeep.catalogue.model_sample import SPANS
 from btrkeep.catalogue.sqlite import Session
 from btrkeep.errors import OperatorError
 
@@ -41,13 +40,12 @@ _MAY_BE_EMPTY = ("run.last_lines", "balance.before", "balance.after")
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A table of the history, and what its rows become. `key`: what tells two of them apart whatever their ids are.
+    """A table of the history. `key`: what tells two of them apart whatever their ids are.
 
     `moment`: the column of when they are. `most`: so many of the newest are given out. `in_order`: later ids have to be later rows.
     """
 
-    table: tables.Table
-    row: type
+    table: tables.Table[Any]
     key: tuple[str, ...]
     moment: str
     most: int
@@ -60,19 +58,19 @@ class _Kind:
 
 # The smallest first: when there is room for no more, it is old runs that are left out.
 _KINDS = (
-    _Kind(tables.alarm, StoredAlarm, ("what", "subject"), "since", 10_000),
-    _Kind(tables.expiry, Expiry, ("started", "pid"), "started", 10_000, in_order=True),
-    _Kind(tables.balance, Balance, ("filesystem", "started", "pid"), "started", 10_000, in_order=True),
-    _Kind(tables.balance_step, BalanceStep, ("balance", "number"), "started", 50_000),
-    _Kind(tables.score, FreeSpaceScore, ("filesystem", "taken"), "taken", 20_000),
-    _Kind(tables.sample, Sample, ("filesystem", "taken", "span"), "taken", 50_000),
-    _Kind(tables.run, Run, ("host", "started", "pid"), "started", 200_000, in_order=True),
+    _Kind(tables.alarm, ("what", "subject"), "since", 10_000),
+    _Kind(tables.expiry, ("started", "pid"), "started", 10_000, in_order=True),
+    _Kind(tables.balance, ("filesystem", "started", "pid"), "started", 10_000, in_order=True),
+    _Kind(tables.balance_step, ("balance", "number"), "started", 50_000),
+    _Kind(tables.score, ("filesystem", "taken"), "taken", 20_000),
+    _Kind(tables.sample, ("filesystem", "taken", "span"), "taken", 50_000),
+    _Kind(tables.run, ("host", "started", "pid"), "started", 200_000, in_order=True),
 )
 COLUMNS: Mapping[str, tuple[str, ...]] = {kind.name: kind.table.columns for kind in _KINDS}
 """The columns of each table that is given out, in the order in which `rows` has their values."""
 MOST_ROWS = sum(kind.most for kind in _KINDS)
 """More than that no copy has."""
-_TYPES = {kind.name: {field.name: field.type for field in fields(kind.row)} for kind in _KINDS}
+_TYPES = {kind.name: {field.name: field.type for field in fields(kind.table.row)} for kind in _KINDS}
 
 
 class HistoryInUse(OperatorError):

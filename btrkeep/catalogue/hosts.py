@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from btrkeep.catalogue.model import HostFacts
+from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Session
 from btrkeep.catalogue.tables import backup, run
 
@@ -45,14 +46,18 @@ def know_all(session: Session, names: set[str]) -> None:
         know(session, name)
 
 
-def known(session: Session) -> list[str]:
-    """Every host with a backup or a run, in order."""
-    return [name for (name,) in session.all(_HOSTS)]
+class HostStore(CatalogueSession):
+    """It only reads: a host's row comes with its first backup or run."""
 
+    def hosts(self) -> list[str]:
+        """Every host that has a backup or a run, in order."""
+        return [name for (name,) in self._reader.all(_HOSTS)]
 
-def facts(session: Session, latest: datetime) -> dict[str, HostFacts]:
-    """What is known of each host, by its name; of backups that are stamped after `latest` only that there are any.
+    def host_facts(self, latest: datetime) -> dict[str, HostFacts]:
+        """What `status` and `due` need to know of each host. A host without backup and run is not there.
 
-    A host that the catalogue has never met is not there.
-    """
-    return {row[0]: HostFacts(*row[1:]) for row in session.all(_FACTS, {"latest": latest})}
+        What is stamped after `latest` is in the future: a clock was wrong.
+        """
+        found = {row[0]: HostFacts(*row[1:]) for row in self._reader.all(_FACTS, {"latest": latest})}
+        self._known.update(found)
+        return found

@@ -7,7 +7,7 @@ surrogate escapes (PEP 383) for bytes that are no UTF-8; it comes back as it wen
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 RUN_OUTCOMES = ("complete", "suspect", "failed", "partial", "skipped")
 KILLED = "killed"
@@ -113,26 +113,6 @@ class Run:
         return self.exit_code is None and self.meaning == KILLED
 
 
-class RunFields(TypedDict, total=False):
-    """What `update_run` may change."""
-
-    finished: datetime | None
-    outcome: str | None
-    backup: str | None
-    attempts: int
-    exit_code: int | None
-    meaning: str | None
-    error: str | None
-    last_lines: tuple[str, ...]
-    literal_bytes: int | None
-    matched_bytes: int | None
-    received_bytes: int | None
-    rsync_version: str | None
-    protocol: int | None
-    pid: int
-    pid_started: str | None
-
-
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a running transfer is; one row per host, gone when its run ends."""
@@ -187,28 +167,6 @@ class Expiry:
     updated: datetime
     hosts: int | None = None
     """Of how many hosts alone it was, which somebody has named; None: of all."""
-
-
-class ExpiryFields(TypedDict, total=False):
-    """What `update_expiry` may change."""
-
-    finished: datetime | None
-    outcome: str | None
-    planned: int
-    marked: int
-    revived: int
-    deleted: int
-    left_out: int
-    waiting: int | None
-    most_waiting: int | None
-    rate: float | None
-    eta: float | None
-    written_bytes: int | None
-    mount_option: str | None
-    paused: str | None
-    error: str | None
-    updated: datetime
-    hosts: int | None
 
 
 @dataclass(frozen=True, slots=True)

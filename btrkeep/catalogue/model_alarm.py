@@ -1,4 +1,4 @@
-"""What the catalogue gives out and takes in about alarms, and sums that are told with them. As in model.py."""
+"""What the catalogue gives out and takes in about alarms. As in model.py."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,30 +42,3 @@ class StoredAlarm:
         """Whether it is an alarm now. A silent host that is waited for since after `ripe`, and nobody was told of, is none yet."""
         is_waiting = self.what == _SILENT and self.told is None and self.since > ripe
         return self.recovered is None and not is_waiting
-
-
-@dataclass(frozen=True, slots=True)
-class RunTotals:
-    """All runs of hosts that ended with one outcome in some time: how many, and the bytes of new data that they brought."""
-
-    outcome: str
-    runs: int
-    literal_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class BalanceTotals:
-    """All runs of balance on a filesystem, ever. `written`: by those of which it is known."""
-
-    runs: int
-    block_groups: int
-    moved: int
-    written: int
-
-
-@dataclass(frozen=True, slots=True)
-class ExpiryTotals:
-    """All runs of `expire`, ever."""
-
-    runs: int
-    deleted: int

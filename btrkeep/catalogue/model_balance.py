@@ -6,7 +6,6 @@ Addresses and sizes are bytes, `seconds` durations, scores those of balancer/sco
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypedDict
 
 BALANCE_OUTCOMES = (
     "done",
@@ -87,23 +86,6 @@ class Balance:
     """The filesystem's numbers when it began, as JSON has them; empty: not known."""
     after: Mapping[str, object]
     """The same when it ended."""
-    updated: datetime
-
-
-class BalanceFields(TypedDict, total=False):
-    """What `update_balance` may change."""
-
-    finished: datetime | None
-    outcome: str | None
-    why: str | None
-    block_groups: int
-    moved: int
-    written: int | None
-    gained: float
-    failed: int
-    current: int | None
-    before: Mapping[str, object]
-    after: Mapping[str, object]
     updated: datetime
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 SPANS = ("raw", "hour", "day")
 """raw: as it was taken. hour, day: what is left of all samples of that hour or day."""
@@ -53,6 +54,15 @@ class Sample:
     """The counters themselves, of a raw sample, for the difference to the next one."""
     id: int = 0
     """0: not kept yet."""
+
+
+class SampleMark(NamedTuple):
+    """Of a sample what it takes to choose among thousands: the rest is some hundred bytes of JSON."""
+
+    id: int
+    taken: datetime
+    orphans: int | None
+    activity: str
 
 
 @dataclass(frozen=True, slots=True)

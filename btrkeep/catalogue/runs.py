@@ -1,73 +1,151 @@
-"""Rows of runs: the history of what was tried. A later id is a later run."""
+"""Rows of run, the history of what was tried, and of progress: what runs now, written about once a second for each transfer."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
-from btrkeep.catalogue import hosts
-from btrkeep.catalogue.model import Run, RunFields
+from btrkeep.catalogue import backups, hosts
+from btrkeep.catalogue.columns import names_in
+from btrkeep.catalogue.model import RUN_OUTCOMES, Backup, Progress, Run
+from btrkeep.catalogue.model_summary import PastRuns
+from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Session
-from btrkeep.catalogue.tables import run
+from btrkeep.catalogue.tables import progress, run
 
 _AT_A_TIME = 1000
-_INSERT = run.insert(but="id")
-_FIRST = dict.fromkeys(run.columns) | {"attempts": 0}
-_DROP_PROGRESS = "DELETE FROM progress WHERE run_id = :id"
-_NEWEST = f"SELECT {run.select()} FROM run ORDER BY id DESC LIMIT :most"
-_NEWEST_OF_HOST = f"SELECT {run.select()} FROM run WHERE host = :host ORDER BY id DESC LIMIT :most"
 _NEWEST_FINISH = 'SELECT finished AS "finished [moment]" FROM run WHERE finished IS NOT NULL ORDER BY id DESC LIMIT 1'
-_UNFINISHED = f"SELECT {run.select()} FROM run WHERE finished IS NULL ORDER BY id"
 
 
-def start(
-    session: Session, host: str, started: datetime, pid: int, pid_started: str | None, night: bool, *, known: bool = False
-) -> int:
-    """A new run of `host`; its id. `known`: the host has its row already."""
-    if not known:
-        hosts.know(session, host)
-    row = {**_FIRST, "host": host, "started": started, "pid": pid, "pid_started": pid_started, "night": night}
-    return session.run(_INSERT, row).lastrowid or 0
+class RunStore(CatalogueSession):
+    """Each method that changes rows does so in one transaction."""
+
+    def __init__(self, state: Path, reader: Session, writer: Session | None) -> None:
+        super().__init__(state, reader, writer)
+        self._unseen: set[int] = set()  # runs that began here and of which no progress was told yet
+
+    def start_run(self, host: str, started: datetime, pid: int, pid_started: str | None, night: bool) -> int:
+        """A run begins; its id. `pid` and `pid_started` say which process does it, `night` that it is one of a whole night."""
+        with self._writing() as session:
+            if host not in self._known:
+                hosts.know(session, host)
+            run_id = run.start(session, host=host, started=started, pid=pid, pid_started=pid_started, night=night)
+        self._known.add(host)
+        self._unseen.add(run_id)
+        return run_id
+
+    def update_run(self, run_id: int, **fields: Any) -> None:
+        """Change fields of a run. Raises KeyError when there is none of that id."""
+        with self._writing() as session:
+            run.change(session, run_id, fields)
+
+    def finish_run(self, run_id: int, **fields: Any) -> None:
+        """The run ends, `finished` and `outcome` are needed; its progress goes. Raises KeyError when there is none of that id."""
+        run.require_end(fields)
+        with self._writing() as session:
+            self._finish(session, run_id, fields)
+
+    def finish_backup(self, backup: Backup, /, run_id: int, **fields: Any) -> None:
+        """In one transaction: the host's `.working` goes, `backup` comes, the run ends and its progress goes.
+
+        The run's `finished`, `outcome` and `backup` are the backup's own unless given. Raises KeyError when there is no such run.
+        """
+        outcome = backup.state if backup.state in RUN_OUTCOMES else None
+        ended = {"finished": backup.finished, "outcome": outcome, "backup": backup.name, **fields}
+        run.require_end(ended)
+        with self._writing() as session:
+            backups.put_final(session, backup)
+            self._finish(session, run_id, ended)
+
+    def _finish(self, session: Session, run_id: int, ended: dict[str, Any]) -> None:
+        run.change(session, run_id, ended)
+        if run_id not in self._unseen:
+            session.run("DELETE FROM progress WHERE run_id = :id", {"id": run_id})
+
+    def add_runs(self, history: Iterable[Run]) -> int:
+        """Past runs from elsewhere, in the order given, under new ids; how many."""
+        source, count = iter(history), 0
+        with self._writing() as session:
+            while some := list(islice(source, _AT_A_TIME)):
+                hosts.know_all(session, {one.host for one in some})
+                run.add(session, some)
+                count += len(some)
+        return count
+
+    def runs(self, host: str | None = None, limit: int = 20) -> list[Run]:
+        """The last runs, of one host or of all, newest first."""
+        return self.past_runs(PastRuns(hosts=None if host is None else (host,)), limit)
+
+    def past_runs(self, wanted: PastRuns, limit: int = 50) -> list[Run]:
+        """The last runs of hosts that are wanted, newest first."""
+        conditions = " AND ".join(_conditions(wanted)) or "TRUE"
+        first, last = wanted.ids or (None, None)
+        pid, pid_started = wanted.process or (None, None)
+        values = {
+            "host": next(iter(wanted.hosts or ()), None),
+            "hosts": names_in(wanted.hosts or ()),
+            "outcomes": names_in(wanted.outcomes),
+            "since": wanted.since,
+            "night": wanted.night,
+            "pid": pid,
+            "pid_started": pid_started,
+            "first": first,
+            "last": last,
+            "before": wanted.before,
+            "most": limit,
+        }
+        return run.find(self._reader, f"WHERE {conditions} ORDER BY id DESC LIMIT :most", values)
+
+    def one_run(self, run_id: int) -> Run | None:
+        """The run of a host of that id, None when there is none."""
+        return run.first(self._reader, "WHERE id = :id", {"id": run_id})
+
+    def unfinished_runs(self) -> list[Run]:
+        """Runs without an end, oldest first: running now, or killed; their `pid` and `pid_started` tell."""
+        return run.unfinished(self._reader)
+
+    def newest_finish(self) -> datetime | None:
+        """When the newest run of a host that has ended did so, by the clock of that time; None when none has ended.
+
+        The newest by its id: after a night with a wrong clock an older run may have a later end.
+        """
+        found: datetime | None = self._reader.value(_NEWEST_FINISH)
+        return found
+
+    def put_progress(self, progress_now: Progress) -> None:
+        """Say how far a host's transfer is."""
+        row = progress.values(progress_now)
+        with self._writing() as session:
+            if session.run(progress.update(progress.kinds, "host = :host"), row).rowcount == 0:
+                hosts.know(session, progress_now.host)
+                session.run(progress.insert(), row)
+        self._unseen.discard(progress_now.run_id)
+
+    def drop_progress(self, host: str) -> None:
+        """Nothing of this host is running any more."""
+        with self._writing() as session:
+            session.run("DELETE FROM progress WHERE host = :host", {"host": host})
+
+    def progress(self) -> list[Progress]:
+        """What runs now, by host."""
+        return progress.find(self._reader, "ORDER BY host")
 
 
-def update_fields(session: Session, run_id: int, changes: RunFields) -> None:
-    """Change the given fields. Raises KeyError when there is no such run, TypeError for a field that a run does not have."""
-    if unknown := changes.keys() - RunFields.__annotations__.keys():
-        raise TypeError(f"a run has no field {', '.join(sorted(unknown))} that could be changed")
-    if changes and session.run(run.update(changes, "id = :id"), {**run.kept(changes), "id": run_id}).rowcount == 0:
-        raise KeyError(run_id)
-
-
-def finish(session: Session, run_id: int, changes: RunFields, *, shown: bool = True) -> None:
-    """Change the given fields, and end what was shown of its progress, if anything was."""
-    update_fields(session, run_id, changes)
-    if shown:
-        session.run(_DROP_PROGRESS, {"id": run_id})
-
-
-def put_many(session: Session, many: Iterable[Run]) -> int:
-    """Add history under new ids, in the given order; how many."""
-    source, count = iter(many), 0
-    while some := list(islice(source, _AT_A_TIME)):
-        hosts.know_all(session, {one.host for one in some})
-        session.run_many(_INSERT, [run.values(one) for one in some])
-        count += len(some)
-    return count
-
-
-def newest(session: Session, host: str | None, limit: int) -> list[Run]:
-    """The last `limit` runs, of one host or of all, newest first."""
-    return [Run(*row) for row in session.all(_NEWEST if host is None else _NEWEST_OF_HOST, {"host": host, "most": limit})]
-
-
-def unfinished(session: Session) -> list[Run]:
-    """Runs that have no end: running now, or killed. Oldest first."""
-    return [Run(*row) for row in session.all(_UNFINISHED)]
-
-
-def newest_finish(session: Session) -> datetime | None:
-    """When the newest run that has ended did so, by the clock of that time; None when none has ended.
-
-    The newest by its id: after a night with a wrong clock an older run may have a later end.
-    """
-    found: datetime | None = session.value(_NEWEST_FINISH)
-    return found
+def _conditions(wanted: PastRuns) -> Iterator[str]:
+    if wanted.hosts is not None and len(wanted.hosts) == 1:
+        yield "host = :host"  # read from the newest back, not all of them
+    elif wanted.hosts is not None:
+        yield "host IN (SELECT value FROM json_each(:hosts))"
+    if wanted.outcomes:
+        yield "coalesce(outcome, '') IN (SELECT value FROM json_each(:outcomes))"
+    if wanted.since is not None:
+        yield "started >= :since"
+    if wanted.night is not None:
+        yield "night = :night"
+    if wanted.process is not None:
+        yield "pid = :pid AND pid_started IS NOT DISTINCT FROM :pid_started"
+    if wanted.ids is not None:
+        yield "id BETWEEN :first AND :last"
+    if wanted.before is not None:
+        yield "id < :before"

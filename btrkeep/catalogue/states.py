@@ -1,11 +1,16 @@
-"""The states of all backups at once, and their changes by the thousand: what retention and expiry ask of the table of backups."""
+"""The states of all backups at once, their changes by the thousand, and what concerns all backups of a host."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
+from pathlib import PurePosixPath
 
-from btrkeep.catalogue.model import BackupState, NotedState
-from btrkeep.catalogue.sqlite import Session, Values
+from btrkeep.catalogue import hosts
+from btrkeep.catalogue.model import Backup, BackupState, NotedState
+from btrkeep.catalogue.session import CatalogueSession
+from btrkeep.catalogue.sqlite import Values
 from btrkeep.catalogue.tables import backup
+from btrkeep.errors import OperatorError
 
 _HERE = "host = :host AND name = coalesce(:name, '')"
 # uuid as it is: no conversion has anything to do there.
@@ -15,45 +20,79 @@ _STATES = f"""
     FROM backup ORDER BY host, started, name"""
 # A hold, a mark or a suspect outcome: what the host's notes have something to say of, or had.
 _NOTED = f"""
-    SELECT {backup.select("host", "name", "state", "outcome", "held", "expired")} FROM backup
+    SELECT {backup.select(*NotedState._fields)} FROM backup
     WHERE held IS NOT NULL OR expired IS NOT NULL OR outcome = 'suspect' OR state IN ('expired', 'deleting') OR state <> outcome"""
 _SET = f"UPDATE backup SET state = :state, expired = :expired WHERE {_HERE}"
 _MARK_DELETING = f"UPDATE backup SET state = 'deleting' WHERE {_HERE}"
 _DROP = f"DELETE FROM backup WHERE {_HERE}"
 _DROP_HOST = "DELETE FROM backup WHERE host = :host"
+_MOVES = tuple(f"UPDATE {table} SET host = :new WHERE host = :host" for table in ("backup_detail", "run", "progress"))
+_MET = "SELECT 1 FROM run WHERE host = :new UNION ALL SELECT 1 FROM backup WHERE host = :new LIMIT 1"
 
 
-def stream(session: Session) -> Iterator[BackupState]:
-    """All backups by host and start, read as they are asked for."""
-    make = tuple.__new__  # half the time of BackupState(*row)
-    return (make(BackupState, row) for row in session.stream(_STATES))
+class BackupStateStore(CatalogueSession):
+    """Each method that changes rows does so in one transaction: all of what it was given, or nothing."""
 
+    def states(self) -> Iterator[BackupState]:
+        """Every backup, by host and start, without what retention needs not know: 95,000 in a third of a second."""
+        make = tuple.__new__  # half the time of BackupState(*row)
+        return (make(BackupState, row) for row in self._reader.stream(_STATES))
 
-def noted(session: Session) -> list[NotedState]:
-    """What the rows have from the notes of hosts: those that are held, marked, going, or once were suspect."""
-    return [NotedState._make(row) for row in session.all(_NOTED)]
+    def noted_states(self) -> list[NotedState]:
+        """Backups whose rows say that they are held, marked, going, or once were suspect."""
+        return [NotedState._make(row) for row in self._reader.all(_NOTED)]
 
+    def set_states(self, changes: Iterable[tuple[str, str | None, str, datetime | None]]) -> int:
+        """(host, name, state, time of expiry) of backups that are there, others are passed over; how many were changed.
 
-def put_many(session: Session, changes: Iterable[tuple[str, str | None, str, datetime | None]]) -> int:
-    """Set state and time of expiry of (host, name); how many rows there were to change."""
-    rows = [{"host": host, "name": name, "state": state, "expired": at} for host, name, state, at in changes]
-    return session.run_many(_SET, rows)
+        The time is None for a backup that is kept. Its outcome stays.
+        """
+        rows = [{"host": host, "name": name, "state": state, "expired": at} for host, name, state, at in changes]
+        with self._writing() as session:
+            return session.run_many(_SET, rows)
 
+    def mark_deleting(self, which: Iterable[tuple[str, str | None]]) -> int:
+        """These backups, by host and name, are about to be deleted; how many of them are there."""
+        with self._writing() as session:
+            return session.run_many(_MARK_DELETING, _named(which))
 
-def mark_deleting(session: Session, which: Iterable[tuple[str, str | None]]) -> int:
-    """Set the state of these to `deleting`; how many rows there were to change."""
-    return session.run_many(_MARK_DELETING, _named(which))
+    def drop_backups(self, which: Iterable[tuple[str, str | None]]) -> int:
+        """Forget these backups, by host and name, and their details by the foreign key; how many were known."""
+        with self._writing() as session:
+            return session.run_many(_DROP, _named(which))
 
+    def drop_host(self, name: str) -> int:
+        """Forget all backups of a host, its `.working` too; how many there were. The history of its runs stays."""
+        with self._writing() as session:
+            return session.run(_DROP_HOST, {"host": name}).rowcount
 
-def drop_many(session: Session, which: Iterable[tuple[str, str | None]]) -> int:
-    """Delete the rows, and their details by the foreign key; how many there were."""
-    return session.run_many(_DROP, _named(which))
+    def rename_host(self, old: str, new: str) -> int:
+        """Backups, runs and progress of `old` are those of `new` from now on, the paths of the backups too; how many backups.
 
+        A row of a backup is copied under the new name before the details move over and the old row goes, since each detail refers
+        to its backup by host and name all the time. The old host's own row stays: programs that run now may rely on it.
 
-def drop_host(session: Session, host: str) -> int:
-    """Delete all rows of a host's backups; how many there were."""
-    return session.run(_DROP_HOST, {"host": host}).rowcount
+        Raises OperatorError when there are backups or runs of `new` already: nothing is changed then.
+        """
+        names = {"host": old, "new": new}
+        with self._writing() as session:
+            if session.first(_MET, names):
+                raise OperatorError(f"the catalogue has backups or runs of {new} already", "choose a name that no host ever had")
+            hosts.know(session, new)
+            moved = [_moved(one, new) for one in backup.find(session, "WHERE host = :host", names)]
+            backup.add(session, moved)
+            for statement in (*_MOVES, _DROP_HOST):
+                session.run(statement, names)
+        return len(moved)
 
 
 def _named(which: Iterable[tuple[str, str | None]]) -> list[Values]:
     return [{"host": host, "name": name} for host, name in which]
+
+
+def _moved(one: Backup, new: str) -> Backup:
+    """The same backup under the new name, the folder in its path too."""
+    path = PurePosixPath(one.path)
+    if path.parent.name == one.host:
+        path = path.parent.with_name(new) / path.name
+    return replace(one, host=new, path=str(path))

@@ -5,17 +5,18 @@ keys, checks and indexes, is in migrations/; a test holds the two together.
 host, however long the history has grown.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, get_origin
+from typing import Any, Generic, TypeVar, get_origin
 
 from btrkeep.catalogue import columns
 from btrkeep.catalogue.model import Backup, Expiry, Progress, Run
 from btrkeep.catalogue.model_alarm import StoredAlarm
 from btrkeep.catalogue.model_balance import Balance, BalanceStep, FreeSpaceScore
 from btrkeep.catalogue.model_sample import Sample
+from btrkeep.catalogue.sqlite import Session, Values
 
 SCHEMA_VERSION = "0006"
 """The newest migration. Versions are numbers of four digits, so that text order is their order."""
@@ -29,11 +30,15 @@ _KINDS: tuple[tuple[Any, str], ...] = (
 _IN: Mapping[str, Callable[[Any], Any]] = {"lines": columns.lines_in, "document": columns.document_in, "rows": columns.rows_in}
 
 
+RowT = TypeVar("RowT")
+
+
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Its name, its columns in the order of the row's fields, and of each column how its values come out, "" for as they are."""
+class Table(Generic[RowT]):
+    """Its name, the class of its rows, its columns in the order of their fields, and how their values come out ("": as is)."""
 
     name: str
+    row: type[RowT]
     kinds: Mapping[str, str]
 
     @property
@@ -55,6 +60,23 @@ class Table:
                 empty = "[]" if kind == "lines" else "{}"
                 return f"coalesce({column}, '{empty}') AS \"{name} [{kind}]\""
         return f'{column} AS "{name} [{kind}]"'
+
+    def query(self, rest: str) -> str:
+        """The SELECT of whole rows; `rest` is what follows the table's name: WHERE, ORDER BY, LIMIT."""
+        return f"SELECT {self.select()} FROM {self.name} {rest}"
+
+    def find(self, session: Session, rest: str, values: Values = {}) -> list[RowT]:  # noqa: B006  nobody changes it
+        """The rows that `query(rest)` gives."""
+        return [self.row(*row) for row in session.all(self.query(rest), values)]
+
+    def first(self, session: Session, rest: str, values: Values = {}) -> RowT | None:  # noqa: B006
+        """The first of them; None when there is none."""
+        row = session.first(self.query(rest), values)
+        return self.row(*row) if row else None
+
+    def add(self, session: Session, rows: Iterable[RowT]) -> None:
+        """Insert rows. One with an id gets a new one."""
+        session.run_many(self.insert(but="id"), [self.values(row) for row in rows])
 
     def insert(self, *, but: str = "") -> str:
         """The statement that inserts a row; without the column `but`."""
@@ -78,9 +100,48 @@ class Table:
         return f"UPDATE {self.name} SET {', '.join(f'{name} = :{name}' for name in given)} WHERE {where}"
 
 
-def _table(name: str, row: type, *, but: str = "", special: Mapping[str, str] = {}) -> Table:
-    kinds = {field.name: _kind(field.type) for field in fields(row) if field.name != but}
-    return Table(name, {**kinds, **special})
+@dataclass(frozen=True, slots=True)
+class JobTable(Table[RowT]):
+    """A table of jobs: a row is begun, changed, and ended with `finished` and `outcome`. A later id is a later job.
+
+    `fixed`: columns that never change. `counts`: columns that begin with 0; what else is not given is NULL. `is_corrected`: whether
+    an outcome may be another one after the end.
+    """
+
+    fixed: tuple[str, ...]
+    counts: tuple[str, ...]
+    is_corrected: bool = False
+
+    def start(self, session: Session, **values: Any) -> int:
+        """Begin a row; its id. Raises TypeError for a column that there is not."""
+        self._validate({name: value for name, value in values.items() if name not in self.fixed})
+        row = dict.fromkeys(self.kinds) | dict.fromkeys(self.counts, 0) | {"updated": values["started"]} | self.kept(values)
+        return session.run(self.insert(but="id"), row).lastrowid or 0
+
+    def change(self, session: Session, row_id: int, changes: Mapping[str, Any]) -> None:
+        """Set these columns. Raises KeyError when there is no such row, TypeError for what cannot change and for half an end."""
+        self._validate(changes)
+        if changes and session.run(self.update(changes, "id = :id"), {**self.kept(changes), "id": row_id}).rowcount == 0:
+            raise KeyError(row_id)
+
+    def unfinished(self, session: Session) -> list[RowT]:
+        """Rows without an end, oldest first."""
+        return self.find(session, "WHERE finished IS NULL ORDER BY id")
+
+    def require_end(self, given: Mapping[str, Any]) -> None:
+        """Raises TypeError unless both of `finished` and `outcome` are given."""
+        if given.get("finished") is None or given.get("outcome") is None:
+            raise TypeError(f"a row of {self.name} ends with `finished` and `outcome`")
+
+    def _validate(self, given: Mapping[str, Any]) -> None:
+        if unknown := given.keys() - (self.kinds.keys() - set(self.fixed)):
+            raise TypeError(f"{self.name} has no column {', '.join(sorted(unknown))} that could be changed")
+        if not self.is_corrected and (given.get("finished") is not None or given.get("outcome") is not None):
+            self.require_end(given)
+
+
+def _kinds(row: type, *, but: str = "", **special: str) -> Mapping[str, str]:
+    return {field.name: _kind(field.type) for field in fields(row) if field.name != but} | special
 
 
 def _kind(of_type: Any) -> str:
@@ -92,13 +153,25 @@ def _kind(of_type: Any) -> str:
 
 # A backup's name is '' while it is in `.working`: NULLs are never equal, and a key must be unique. Its detail has a table of its
 # own, because it is some kilobytes: a list of all backups must not read it.
-backup = _table("backup", Backup, but="detail", special={"name": "name"})
-run = _table("run", Run)
-progress = _table("progress", Progress)
-expiry = _table("expiry", Expiry)
-score = _table("score", FreeSpaceScore)
-balance = _table("balance", Balance)
-balance_step = _table("balance_step", BalanceStep)
-sample = _table("sample", Sample)
-alarm = _table("alarm", StoredAlarm)
-TABLES = (backup, run, progress, expiry, score, balance, balance_step, sample, alarm)
+backup = Table("backup", Backup, _kinds(Backup, but="detail", name="name"))
+run = JobTable("run", Run, _kinds(Run), fixed=("id", "host", "started", "night"), counts=("attempts",), is_corrected=True)
+progress = Table("progress", Progress, _kinds(Progress))
+expiry = JobTable(
+    "expiry",
+    Expiry,
+    _kinds(Expiry),
+    fixed=("id", "started", "pid", "pid_started"),
+    counts=("planned", "marked", "revived", "deleted", "left_out"),
+)
+score = Table("score", FreeSpaceScore, _kinds(FreeSpaceScore))
+balance = JobTable(
+    "balance",
+    Balance,
+    _kinds(Balance),
+    fixed=("id", "filesystem", "mountpoint", "started", "policy", "budget", "pid", "pid_started"),
+    counts=("block_groups", "moved", "gained", "failed"),
+)
+balance_step = Table("balance_step", BalanceStep, _kinds(BalanceStep))
+sample = Table("sample", Sample, _kinds(Sample))
+alarm = Table("alarm", StoredAlarm, _kinds(StoredAlarm))
+TABLES: tuple[Table[Any], ...] = (backup, run, progress, expiry, score, balance, balance_step, sample, alarm)

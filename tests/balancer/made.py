@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from balancer.model import Estimate
-from balancer.run_types import MAP_CELLS, BalanceOutcome, Ending, PlannedBlockGroup, Report, SpaceNumbers, StepDone, StepView
+from balancer.run_types import MAP_CELLS, BalanceOutcome, Ending, PlannedBlockGroup, Report, SpaceNumbers, StepDone
 from balancer.survey import Cost
 
 MIB = 1 << 20
@@ -33,6 +33,7 @@ def numbers(**fields: Any) -> SpaceNumbers:
 def planned(number: int, used: int, seconds: float = 10.0, *, is_within: bool = True, **fields: Any) -> PlannedBlockGroup:
     """The block group `number`, of which `used` bytes would move; its other numbers are as large as they come."""
     made = PlannedBlockGroup(
+        number=number + 1,
         vaddr=46_000_000_000_000 + number * GIB,
         length=GIB,
         type=1,
@@ -43,13 +44,14 @@ def planned(number: int, used: int, seconds: float = 10.0, *, is_within: bool = 
         cost=Cost(123_456, 1_234_567, used, 128 * MIB),
         estimate=Estimate(used, 3 * MIB, seconds),
         moved_so_far=used * (number + 1),
-        is_within=is_within,
+        worth=1,
+        left=None if is_within else 0,
     )
     return replace(made, **fields)
 
 
-def view(number: int = 1, **fields: Any) -> StepView:
-    made = StepView(
+def view(number: int = 1, **fields: Any) -> PlannedBlockGroup:
+    made = PlannedBlockGroup(
         number=number,
         vaddr=46_000_000_000_000,
         length=GIB,
@@ -60,9 +62,10 @@ def view(number: int = 1, **fields: Any) -> StepView:
         benefit=7841.5,
         cost=Cost(123_456, 1_234_567, 512 * MIB, 128 * MIB),
         estimate=Estimate(512 * MIB, 3 * MIB, 20.0),
-        shares=np.linspace(0, 1, MAP_CELLS),
+        moved_so_far=512 * MIB,
         worth=12,
         left=None,
+        shares=np.linspace(0, 1, MAP_CELLS),
     )
     return replace(made, **fields)
 
@@ -70,7 +73,7 @@ def view(number: int = 1, **fields: Any) -> StepView:
 def done(number: int = 1, outcome: BalanceOutcome = BalanceOutcome.DONE, **fields: Any) -> StepDone:
     moved = 512 * MIB if outcome is BalanceOutcome.DONE else 0
     made = StepDone(
-        view=view(number),
+        group=view(number),
         started=NOON,
         seconds=12.0,
         outcome=outcome,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from balancer.choose import FLOORS
-from balancer.cli.planning import settings_of, wanted
+from balancer.cli.planning import settings_of
 from balancer.run_types import Least, RunSettings
 from btrkeep.config import BalanceSettings
 from btrkeep.config.values import parse_min_free
@@ -18,19 +18,10 @@ from tests.beds.nights import Nights
 GIB = 1 << 30
 
 
-def settings(balance: BalanceSettings | None, *options: Any, **more: Any) -> RunSettings:
-    limits = wanted(balance, *(options or (None, None, None)), **more)
-    return settings_of(
-        limits.budget,
-        limits.time,
-        limits.policy,
-        None,
-        None,
-        least=limits.least,
-        yields=limits.yields,
-        only_to_expiry=limits.only_to_expiry,
-        pressure=limits.pressure,
-    )
+def settings(
+    balance: BalanceSettings | None, budget: Any = None, seconds: Any = None, policy: str | None = None, **more: Any
+) -> RunSettings:
+    return settings_of(balance, budget, seconds, policy, None, None, **more)
 
 
 def test_without_a_pool_there_is_no_limit_but_what_is_usual() -> None:

@@ -21,7 +21,7 @@ from balancer.cli import score_
 from balancer.model import Estimate, MeasuredBalance
 from balancer.recorder import Recorder
 from balancer.recording import catalogue_of, measured, needed_catalogue_of, sample
-from balancer.run_types import MAP_CELLS, BalanceOutcome, Ending, Report, RunSettings, SpaceNumbers, StepDone, StepView
+from balancer.run_types import BalanceOutcome, Ending, PlannedBlockGroup, Report, RunSettings, SpaceNumbers, StepDone
 from balancer.score import SIZES, FreeExtents
 from balancer.survey import Cost, surveyed
 from btrkeep.catalogue import BALANCE_OUTCOMES, STEP_OUTCOMES, Catalogue, sqlite
@@ -305,11 +305,10 @@ NUMBERS = SpaceNumbers(30, 30 << 30, 20 << 30, 5 << 30, 4000, 9000.5, 1 << 30, 7
 AFTER = SpaceNumbers(29, 29 << 30, 20 << 30, 6 << 30, 3000, 7000.25, 1 << 30, 8 << 30)
 
 
-def view(number: int) -> StepView:
-    shares = np.zeros(MAP_CELLS)
-    return StepView(
+def view(number: int) -> PlannedBlockGroup:
+    return PlannedBlockGroup(
         number, number << 30, 1 << 30, 1, 100 << 20, 300, 512.5, 5125.0, Cost(5000, 7000, 100 << 20, 1 << 20),
-        Estimate(100 << 20, 40 << 20, 10.5), shares, 5, None,
+        Estimate(100 << 20, 40 << 20, 10.5), number * (100 << 20), 5, None,
     )  # fmt: skip
 
 
@@ -326,7 +325,7 @@ def record_a_run(state: Path, steps: list[StepDone], warn: Callable[[str], None]
     with Recorder(state, ONE, Path("/srv/\udce9"), warn) as recorder:
         recorder.begins(NUMBERS, RunSettings(budget=20 << 30))
         for step in steps:
-            recorder.step_begins(step.view)
+            recorder.step_begins(step.group)
             recorder.step_ends(step)
         recorder.ends(report(steps))
 

@@ -80,13 +80,13 @@ def test_room_is_a_size_or_a_share_and_pressure_a_share_or_none() -> None:
 
 def test_an_option_that_is_not_given_leaves_what_the_policy_has() -> None:
     for policy, floors in choose.FLOORS.items():
-        assert settings_of(None, None, policy, None, None, pressure=0.4) == RunSettings(policy=policy, floors=floors)
-    found = settings_of(GIB, 60.0, "score", 7.0, 0.0, least=0.03, yields=False, patience=5.0)
+        assert settings_of(None, None, None, policy, None, None) == RunSettings(policy=policy, floors=floors)
+    found = settings_of(None, GIB, 60.0, "score", 7.0, 0.0, least=0.03, yields=False, pressure="none", patience=5.0)
     assert (found.floors.min_score, found.floors.min_benefit, found.budget, found.time) == (7.0, 0.0, GIB, 60.0)
     assert (found.yield_to_backups, found.wait_for_others, found.patience, found.max_pressure) == (False, True, 5.0, None)
     assert found.min_unallocated.of(1000 * GIB) == 30 * GIB
-    assert settings_of(None, None, "score", None, None, least=0).min_unallocated == Least(0, 1.0)
-    assert settings_of(None, None, "score", None, None, least=500 * GIB).min_unallocated.of(1000 * GIB) == 500 * GIB
+    assert settings_of(None, None, None, "score", None, None, least=0).min_unallocated == Least(0, 1.0)
+    assert settings_of(None, None, None, "score", None, None, least=500 * GIB).min_unallocated.of(1000 * GIB) == 500 * GIB
 
 
 def test_help_knows_the_policies_without_numpy() -> None:

@@ -5,11 +5,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import numpy as np
 import pytest
 
 from balancer.model import Estimate
-from balancer.run_types import BUSY, SWAP, BalanceOutcome, Ending, Least, RunSettings, StepDone, StepView
+from balancer.run_types import BUSY, SWAP, BalanceOutcome, Ending, Least, PlannedBlockGroup, RunSettings, StepDone
 from balancer.stop_rules import BEFORE, DURING, StopFacts, after, stop, too_long
 from balancer.survey import Cost
 
@@ -106,7 +105,7 @@ def test_a_block_group_that_takes_longer_than_is_left_is_not_begun() -> None:
 
 def step(outcome: BalanceOutcome, *, gained: float = 1.0, unallocated: int = 100 * GIB, error: str | None = None) -> StepDone:
     cost, estimate = Cost(1, 1, 1, 1), Estimate(1, 1, 1.0)
-    view = StepView(1, 0, GIB, 1, 1, 1, 1.0, 1.0, cost, estimate, np.zeros(1), 1, None)
+    view = PlannedBlockGroup(1, 0, GIB, 1, 1, 1, 1.0, 1.0, cost, estimate, 1, 1, None)
     return StepDone(view, NOW, 1.0, outcome, 1, 1, gained, 1.0, unallocated, error)
 
 

@@ -25,7 +25,7 @@ from balancer.choose import Floors
 from balancer.model import DEFAULT, Model, Rates
 from balancer.planning import plan
 from balancer.run import Balancing
-from balancer.run_types import BalanceProgress, Least, PlannedBlockGroup, Report, RunSettings, SpaceNumbers, StepDone, StepView
+from balancer.run_types import BalanceProgress, Least, PlannedBlockGroup, Report, RunSettings, SpaceNumbers, StepDone
 from btrkeep.pool.balance import exclusive_operation
 from tests.beds import btrfs, session
 from tests.beds.cli import TOP
@@ -152,8 +152,8 @@ class Seen:
     def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
         self._keep("begins", numbers)
 
-    def step_begins(self, view: StepView) -> None:
-        self._keep("step_begins", view)
+    def step_begins(self, group: PlannedBlockGroup) -> None:
+        self._keep("step_begins", group)
 
     def progress(self, progress: BalanceProgress) -> None:
         self._keep("progress", progress)
@@ -214,14 +214,14 @@ class Teller:
     def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
         self._say("begins", score=numbers.score)
 
-    def step_begins(self, view: StepView) -> None:
-        self._say("step_begins", vaddr=view.vaddr, used=view.used)
+    def step_begins(self, group: PlannedBlockGroup) -> None:
+        self._say("step_begins", vaddr=group.vaddr, used=group.used)
 
     def progress(self, progress: BalanceProgress) -> None:
         self._say("progress", left=progress.left, written=progress.written)
 
     def step_ends(self, done: StepDone) -> None:
-        self._say("step_ends", vaddr=done.view.vaddr, outcome=done.outcome, moved=done.moved, error=done.error)
+        self._say("step_ends", vaddr=done.group.vaddr, outcome=done.outcome, moved=done.moved, error=done.error)
 
     def waits(self, why: str) -> None:
         self._say("waits", why=why)

@@ -146,7 +146,7 @@ def test_a_block_group_with_a_swap_file_stays_and_is_set_aside(make_btrfs: Calla
         work("swapoff", swap)
     assert [(step.outcome, step.error, step.moved) for step in report.steps if step.error] == [(BalanceOutcome.FAILED, SWAP, 0)]
     assert report.ending is Ending.DONE
-    assert {step.view.vaddr for step in report.steps if step.error} <= set(before) & set(after)
+    assert {step.group.vaddr for step in report.steps if step.error} <= set(before) & set(after)
 
 
 # --- a whole run, and its numbers
@@ -165,9 +165,9 @@ def test_a_run_balances_what_is_worth_it_and_reports_what_python_btrfs_sees(make
     assert counts(report.before) == independent
     assert counts(report.after) == truth(point)
     assert report.gained > 0.5 * report.before.score
-    assert report.moved == sum(step.view.used for step in report.steps if step.outcome is BalanceOutcome.DONE)
+    assert report.moved == sum(step.group.used for step in report.steps if step.outcome is BalanceOutcome.DONE)
     assert sum(step.gained for step in report.steps) == pytest.approx(report.gained)
-    assert (report.steps[0].view.vaddr, report.steps[0].view.cost) == (expected[0].vaddr, expected[0].cost)
+    assert (report.steps[0].group.vaddr, report.steps[0].group.cost) == (expected[0].vaddr, expected[0].cost)
     assert report.ending is Ending.DONE
     middle = ["step_begins", "step_ends"] * len(report.steps)
     assert seen.events() == ["begins", *middle, "ends"]

@@ -158,6 +158,13 @@ def test_finishing_changes_all_or_nothing(catalogue: Catalogue, sql: sqlite3.Con
     assert one_row(sql, "backup")["state"] == "complete"
 
 
+def test_the_outcome_of_a_run_that_has_ended_can_be_corrected(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
+    run_id = begin(catalogue)
+    catalogue.finish_run(run_id, finished=EVENING, outcome="complete")
+    catalogue.update_run(run_id, outcome="failed", error="the pool became read-only")
+    assert (one_row(sql, "run")["outcome"], one_row(sql, "run")["error"]) == ("failed", "the pool became read-only")
+
+
 def test_a_partial_backup_stays_in_working_when_its_run_ends(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
     run_id = begin(catalogue)
     catalogue.put_backup(WORKING)
@@ -172,7 +179,7 @@ def test_a_run_must_end_with_a_time_and_an_outcome_and_has_no_other_fields(catal
     with pytest.raises(TypeError):
         catalogue.finish_backup(replace(BACKUP, state="running"), run_id)
     with pytest.raises(TypeError, match="colour"):
-        catalogue.update_run(run_id, colour="red")  # type: ignore[call-arg]
+        catalogue.update_run(run_id, colour="red")
     with pytest.raises(KeyError):
         catalogue.update_run(run_id + 1, attempts=1)
     assert [run.id for run in catalogue.unfinished_runs()] == [run_id]

@@ -127,9 +127,9 @@ def test_balances_are_those_of_one_filesystem_newest_first(catalogue: Catalogue)
 def test_a_balance_ends_with_time_and_outcome_and_has_no_other_fields(catalogue: Catalogue) -> None:
     number = start(catalogue)
     with pytest.raises(TypeError, match="colour"):
-        catalogue.update_balance(number, colour="red")  # type: ignore[call-arg]
+        catalogue.update_balance(number, colour="red")
     with pytest.raises(TypeError, match="colour"):
-        catalogue.start_balance(ONE, "/", EVENING, 1, None, policy="score", budget=None, colour="red")  # type: ignore[call-arg]
+        catalogue.start_balance(ONE, "/", EVENING, 1, None, policy="score", budget=None, colour="red")
     with pytest.raises(TypeError, match="ends with"):
         catalogue.update_balance(number, finished=EVENING)
     with pytest.raises(TypeError, match="ends with"):

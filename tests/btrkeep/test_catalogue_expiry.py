@@ -235,9 +235,9 @@ def test_an_expiry_is_told_while_it_goes_on_and_when_it_ends(catalogue: Catalogu
 def test_an_expiry_ends_with_time_and_outcome_and_has_no_other_fields(catalogue: Catalogue) -> None:
     number = catalogue.start_expiry(EVENING, 1, None)
     with pytest.raises(TypeError, match="colour"):
-        catalogue.update_expiry(number, colour="red")  # type: ignore[call-arg]
+        catalogue.update_expiry(number, colour="red")
     with pytest.raises(TypeError, match="colour"):
-        catalogue.start_expiry(EVENING, 1, None, colour="red")  # type: ignore[call-arg]
+        catalogue.start_expiry(EVENING, 1, None, colour="red")
     with pytest.raises(TypeError, match="ends with"):
         catalogue.update_expiry(number, finished=EVENING)
     with pytest.raises(TypeError, match="ends with"):

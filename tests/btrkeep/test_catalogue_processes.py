@@ -23,7 +23,8 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from btrkeep.catalogue import Backup, Catalogue, backups
+from btrkeep.catalogue import Backup, Catalogue
+from btrkeep.catalogue.tables import backup
 catalogue = Catalogue.open(Path(sys.argv[1]))
 me = sys.argv[2]
 one = Backup("h", "n", "/p", "complete", datetime(2026, 11, 20, tzinfo=UTC), None, None, None, None, None, None, detail={"a": 1})
@@ -42,9 +43,10 @@ HALF_WAY = """
 with catalogue._writing() as session:
     session.run("PRAGMA cache_spill = 5")
     session.run("PRAGMA cache_size = 5")
-    backups.drop_all(session)
+    session.run("DELETE FROM backup")
+    session.run("INSERT OR IGNORE INTO host (name) VALUES ('h')")
     for number in range(20):
-        backups.put_many(session, [replace(one, name=f"{number} {each}", path="/p" * 200) for each in range(100)])
+        backup.add(session, [replace(one, name=f"{number} {each}", path="/p" * 200) for each in range(100)])
     print("half way", flush=True)
     sys.stdin.readline()
 """

@@ -1,7 +1,7 @@
 """What the root service carries out: runs and restores, asked for and followed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from flask import abort
@@ -11,6 +11,7 @@ from web.access import require_folder_right
 from web.api.table import ApiRequest, Endpoint, Host, Which
 from web.data import restore as of_restore
 from web.data.restore import PreviewPage, RestoreForm
+from web.data.same_names import of_answer
 from web.service_client import agent
 
 TASKS = "tasks"
@@ -125,7 +126,7 @@ def tasks(asked: ApiRequest) -> Tasks:
     """Those of hosts that the viewer may see."""
     found = agent().ask("jobs", limit=_MOST if asked.viewer.limited else asked.given.limit)
     mine = [one for one in found if asked.viewer.may_see(one["host"])][: asked.given.limit]
-    return Tasks(tuple(Task(**_known(Task, one)) for one in mine))
+    return Tasks(tuple(of_answer(Task, one) for one in mine))
 
 
 def task(asked: ApiRequest) -> TaskSaid:
@@ -133,12 +134,7 @@ def task(asked: ApiRequest) -> TaskSaid:
     found = agent().ask("job", job=asked.given.task, lines=asked.given.lines)
     if not asked.viewer.may_see(found["host"]):
         abort(404)
-    return TaskSaid(**{**_known(TaskSaid, found), "lines": tuple(found["lines"])})
-
-
-def _known(kind: type, said: Mapping[str, Any]) -> dict[str, Any]:
-    """What a newer service says besides is passed over."""
-    return {one.name: said[one.name] for one in fields(kind)}
+    return of_answer(TaskSaid, found)
 
 
 _AT = "/hosts/<host>"

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from btrkeep.catalogue import StoredAlarm
 from web.access import Viewer
+from web.data.same_names import of_row
 from web.redaction import host_alarm
 from web.source import RequestContext
 
@@ -123,17 +124,8 @@ def _place(what: str) -> int:
 
 def _alarm(row: StoredAlarm) -> OpenAlarm:
     host = row.subject.removeprefix(_HOST) if row.subject.startswith(_HOST) else None
-    return OpenAlarm(
-        row.what,
-        row.subject,
-        host,
-        row.text if host is None else host_alarm(row.text, host),
-        _TONES.get(row.what, "warn"),
-        row.since,
-        row.times,
-        row.known,
-        advice(row.what, row.subject),
-    )
+    text, tone = row.text if host is None else host_alarm(row.text, host), _TONES.get(row.what, "warn")
+    return of_row(OpenAlarm, row, host=host, text=text, tone=tone, told=row.known, advice=advice(row.what, row.subject))
 
 
 def advice(what: str, subject: str) -> Advice:

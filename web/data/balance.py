@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from btrkeep.catalogue import Balance, BalanceStep, Catalogue
+from btrkeep.catalogue import Balance, Catalogue
 from btrkeep.units import elapsed
 from web.data.heartbeat import is_alive
+from web.data.same_names import of_row
 
 LAST = 200
 
@@ -99,7 +100,7 @@ def one_balance(catalogue: Catalogue, filesystem: str, balance_id: int, now: dat
     found = catalogue.one_balance(balance_id)
     if found is None or found.filesystem != filesystem:
         return None
-    steps = tuple(_step(one) for one in catalogue.steps(balance_id))
+    steps = tuple(of_row(StepRow, one, amplification=_share(one.written, one.moved)) for one in catalogue.steps(balance_id))
     return OneBalance(_run(found, now), steps, accuracy(steps))
 
 
@@ -135,49 +136,17 @@ def _share(part: float | None, whole: float) -> float | None:
 
 def _run(one: Balance, now: datetime) -> BalanceRun:
     runs = one.finished is None and is_alive(one.pid, one.pid_started, one.updated, now)
-    return BalanceRun(
-        one.id,
-        one.outcome or ("running" if runs else "killed"),
-        one.why,
-        one.started,
-        one.finished,
-        elapsed(one.started, one.finished or one.updated) or 0.0,
-        one.policy,
-        one.budget,
-        one.block_groups,
-        one.moved,
-        one.written,
-        _share(one.written, one.moved),
-        one.gained,
-        one.failed,
-        one.current if runs else None,
-        _number(one.before.get("score")),
-        _number(one.after.get("score")),
+    return of_row(
+        BalanceRun,
+        one,
+        state=one.outcome or ("running" if runs else "killed"),
+        seconds=elapsed(one.started, one.finished or one.updated) or 0.0,
+        amplification=_share(one.written, one.moved),
+        current=one.current if runs else None,
+        score_before=_number(one.before.get("score")),
+        score_after=_number(one.after.get("score")),
     )
 
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
-
-
-def _step(one: BalanceStep) -> StepRow:
-    return StepRow(
-        one.number,
-        one.vaddr,
-        one.length,
-        one.used,
-        one.extents,
-        one.refs,
-        one.fragments,
-        one.score,
-        one.started,
-        one.seconds,
-        one.estimate_seconds,
-        one.moved,
-        one.written,
-        one.estimate_written,
-        _share(one.written, one.moved),
-        one.gained,
-        one.outcome,
-        one.error,
-    )

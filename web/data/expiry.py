@@ -6,6 +6,7 @@ from datetime import datetime
 from btrkeep.catalogue import Catalogue, Expiry
 from btrkeep.units import elapsed
 from web.data.heartbeat import is_alive
+from web.data.same_names import of_row
 
 LAST = 60
 
@@ -53,24 +54,14 @@ def one_expiry(catalogue: Catalogue, expiry_id: int, now: datetime) -> ExpiryRun
 
 def _run(one: Expiry, now: datetime) -> ExpiryRun:
     runs = one.finished is None and is_alive(one.pid, one.pid_started, one.updated, now)
-    return ExpiryRun(
-        one.id,
-        one.outcome or ("running" if runs else "killed"),
-        one.started,
-        one.finished,
-        elapsed(one.started, one.finished or one.updated) or 0.0,
-        one.planned,
-        one.marked,
-        one.revived,
-        one.deleted,
-        one.left_out,
-        one.waiting,
-        one.most_waiting,
-        one.rate,
-        one.eta if runs else None,
-        one.written_bytes,
-        one.written_bytes / one.deleted if one.written_bytes is not None and one.deleted else None,
-        one.mount_option,
-        one.paused if runs else None,
-        one.error,
+    written = one.written_bytes
+    return of_row(
+        ExpiryRun,
+        one,
+        state=one.outcome or ("running" if runs else "killed"),
+        seconds=elapsed(one.started, one.finished or one.updated) or 0.0,
+        eta=one.eta if runs else None,
+        written=written,
+        written_each=written / one.deleted if written is not None and one.deleted else None,
+        paused=one.paused if runs else None,
     )

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from btrkeep.catalogue.model import Backup
 from btrkeep.decisions.due import latest
 from btrkeep.units import parse_backup_name, parse_time
+from web.data.same_names import of_answer
 
 RESTORABLE = ("complete", "suspect", "failed", "expired")
 SORTS = ("name", "kind", "size", "mode", "owner", "time")
@@ -95,7 +96,7 @@ def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, lim
     as_asked = all(answer[name] == value for name, value in order.items())
     return Listing(
         host=host,
-        backup=which_of(answer["backup"]),
+        backup=of_answer(Which, answer["backup"]),
         entry=file_of(answer["entry"]),
         entries=tuple(file_of(one) for one in answer["entries"]),
         total=answer["total"],
@@ -105,28 +106,9 @@ def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, lim
     )
 
 
-def which_of(told: Mapping[str, Any]) -> Which:
-    """The agent's words for a backup."""
-    return Which(told["name"], told["state"], parse_time(told["started"]))
-
-
 def file_of(told: Mapping[str, Any]) -> File:
     """The agent's words for an entry."""
-    return File(
-        path=told["path"],
-        name=told["name"],
-        kind=told["kind"],
-        size=told["size"],
-        allocated=told["allocated"],
-        mode=told["mode"],
-        uid=told["uid"],
-        gid=told["gid"],
-        mtime=_moment(told["mtime"]),
-        mtime_ns=told["mtime_ns"],
-        inode=told["inode"],
-        links=told["links"],
-        target=told["target"],
-    )
+    return of_answer(File, told, mtime=_moment(told["mtime"]))
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from web.data.files import Asks, File, file_of, text_of
 from web.data.files_text import shown_line
+from web.data.same_names import of_answer
 
 LIMIT = 500
 """Differences on one page, unless more are asked for."""
@@ -73,13 +74,8 @@ def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limi
 
 def _difference(told: Mapping[str, Any]) -> DifferenceRow:
     before, after = told["before"], told["after"]
-    return DifferenceRow(
-        path=told["path"],
-        what=told["what"],
-        before=file_of(before) if before else None,
-        after=file_of(after) if after else None,
-        fields=tuple(told["fields"]),
-    )
+    files = {"before": file_of(before) if before else None, "after": file_of(after) if after else None}
+    return of_answer(DifferenceRow, told, **files)
 
 
 def line_of(line: str) -> DiffLine:

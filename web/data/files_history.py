@@ -1,13 +1,11 @@
 """The versions of a path over all backups of a host, as `backupd serve` tells them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import Any
 
-from btrkeep.units import parse_time
 from web.data.files import Asks, File, file_of, text_of
+from web.data.same_names import of_answer
 
 THERE = "there"
 
@@ -94,12 +92,12 @@ def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since:
         host=host,
         path=answer["path"],
         by_content=answer["by_content"],
-        versions=tuple(_version(one, earlier) for one, earlier in zip(versions, before, strict=False)),
-        gone=tuple(_gone(one) for one in answer["gone"]),
-        backups=tuple(
-            PathInBackupRow(one["name"], parse_time(one["started"]), one["state"], one["found"], one["version"])
-            for one in answer["backups"]
+        versions=tuple(
+            of_answer(VersionRow, one, entry=file_of(one["entry"]), before=earlier)
+            for one, earlier in zip(versions, before, strict=False)
         ),
+        gone=tuple(of_answer(AbsenceRow, one) for one in answer["gone"]),
+        backups=tuple(of_answer(PathInBackupRow, one) for one in answer["backups"]),
         of=answer.get("of", len(answer["backups"])),
         next=answer.get("next"),
     )
@@ -115,38 +113,3 @@ def around(past: HistoryPage, name: str) -> Around:
         elif old != new and after is None:
             after = later
     return Around(before, after)
-
-
-def _version(told: Mapping[str, Any], before: str | None) -> VersionRow:
-    return VersionRow(
-        entry=file_of(told["entry"]),
-        first=told["first"],
-        last=told["last"],
-        first_seen=parse_time(told["first_seen"]),
-        last_seen=parse_time(told["last_seen"]),
-        backups=told["backups"],
-        names=tuple(told["names"]),
-        states=tuple(told["states"]),
-        best=told["best"],
-        changed=tuple(told["changed"]),
-        certain=told["certain"],
-        vanished=_time(told["vanished"]),
-        same_content_as=told["same_content_as"],
-        before=before,
-    )
-
-
-def _gone(told: Mapping[str, Any]) -> AbsenceRow:
-    return AbsenceRow(
-        first=told["first"],
-        last=told["last"],
-        since=parse_time(told["since"]),
-        until=_time(told["until"]),
-        backups=told["backups"],
-        came_back=told["came_back"],
-        doubtful=told["doubtful"],
-    )
-
-
-def _time(text: str | None) -> datetime | None:
-    return parse_time(text) if text else None

@@ -7,6 +7,7 @@ from datetime import datetime
 from btrkeep.catalogue import KILLED, RUN_OUTCOMES, Catalogue, PastRuns, Run
 from btrkeep.units import elapsed
 from web.data.heartbeat import is_alive
+from web.data.same_names import of_row
 from web.redaction import host_error, host_line
 
 OUTCOMES = (*RUN_OUTCOMES, "unfinished")
@@ -71,23 +72,11 @@ def log_run(run: Run, now: datetime) -> LogRun:
 
 def as_shown(run: Run, runs: bool) -> LogRun:
     """The same; `runs`: whether it goes on, when it has no outcome."""
-    return LogRun(
-        run.id,
-        run.host,
-        run.started,
-        run.finished,
-        elapsed(run.started, run.finished),
-        KILLED if run.killed else run.outcome or ("running" if runs else KILLED),
-        run.backup,
-        run.night,
-        run.attempts,
-        run.exit_code,
-        run.meaning,
-        host_error(run.error, run.host),
-        tuple(host_line(line, run.host) for line in run.last_lines),
-        run.literal_bytes,
-        run.matched_bytes,
-        run.received_bytes,
-        run.rsync_version,
-        run.protocol,
+    return of_row(
+        LogRun,
+        run,
+        seconds=elapsed(run.started, run.finished),
+        outcome=KILLED if run.killed else run.outcome or ("running" if runs else KILLED),
+        error=host_error(run.error, run.host),
+        last_lines=tuple(host_line(line, run.host) for line in run.last_lines),
     )

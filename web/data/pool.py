@@ -6,6 +6,7 @@ from datetime import datetime
 
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
 from btrkeep.decisions.trend import metadata_share
+from web.data.same_names import of_row
 
 ERRORS = ("writing", "reading", "flushing", "corruption", "generation")
 
@@ -80,19 +81,14 @@ def pool_now(catalogue: Catalogue, filesystem: str) -> PoolNow | None:
 def _now(sample: Sample, scored: FreeSpaceScore | None) -> PoolNow:
     """Free space may have been scored since the sample: by a balance."""
     is_newer = scored and (sample.scored is None or scored.taken > sample.scored)
-    return PoolNow(
-        sample.taken,
-        sample.size,
-        sample.allocated,
-        sample.used,
-        metadata_share(sample),
-        tuple(SpaceRow(name, total, used, factor / 1000) for name, (total, used, factor) in sorted(sample.spaces.items())),
-        tuple(_device(name, numbers) for name, numbers in sorted(sample.devices.items(), key=lambda pair: int(pair[0]))),
-        sample.orphans,
-        scored.score if scored and is_newer else sample.score,
-        scored.taken if scored and is_newer else sample.scored,
-        sample.options,
-        sample.activity,
+    return of_row(
+        PoolNow,
+        sample,
+        metadata_share=metadata_share(sample),
+        spaces=tuple(SpaceRow(name, total, used, factor / 1000) for name, (total, used, factor) in sorted(sample.spaces.items())),
+        devices=tuple(_device(name, numbers) for name, numbers in sorted(sample.devices.items(), key=lambda pair: int(pair[0]))),
+        score=scored.score if scored and is_newer else sample.score,
+        scored=scored.taken if scored and is_newer else sample.scored,
     )
 
 

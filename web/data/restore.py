@@ -13,6 +13,7 @@ from typing import Any
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
 from web.data.files import Asks, bytes_of, text_of
+from web.data.same_names import of_answer
 
 OVERWRITE = {
     "never": "Keep everything that is there, and add what is missing",
@@ -163,7 +164,7 @@ def _preview(told: Mapping[str, Any]) -> PreviewPage:
 
 
 def _count(told: Mapping[str, Any]) -> CountRow:
-    return CountRow(told["count"], told["bytes"], tuple(SampleRow(one["place"], one["why"]) for one in told["samples"]))
+    return CountRow(told["count"], told["bytes"], tuple(of_answer(SampleRow, one) for one in told["samples"]))
 
 
 def _wish_of(told: Mapping[str, Any]) -> RestoreForm:

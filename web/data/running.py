@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from btrkeep.catalogue import Balance, Catalogue, Expiry, Progress, Run
+from btrkeep.catalogue import Catalogue, Expiry, Progress, Run
 from web.access import Viewer
 from web.data.heartbeat import is_alive
+from web.data.same_names import of_row
 from web.source import RequestContext
 
 _LEAST_SHARE = 0.02  # below, a guess of the time left is none
@@ -105,18 +106,8 @@ def running(source: RequestContext, viewer: Viewer) -> RunningNow:
 def transfer(entry: Progress, run: Run | None, now: datetime) -> Transfer:
     """One transfer, with a guess of the time that it takes yet."""
     started = run.started if run else None
-    return Transfer(
-        host=entry.host,
-        path=entry.path,
-        files=entry.files_done,
-        files_total=entry.files_total,
-        bytes=entry.bytes,
-        rate=entry.rate,
-        share=entry.share,
-        started=started,
-        left=_left(entry.share, started, now),
-        night=run.night if run else False,
-    )
+    left, night = _left(entry.share, started, now), run.night if run else False
+    return of_row(Transfer, entry, files=entry.files_done, started=started, left=left, night=night)
 
 
 def _left(share: float | None, started: datetime | None, now: datetime) -> float | None:
@@ -127,23 +118,17 @@ def _left(share: float | None, started: datetime | None, now: datetime) -> float
 
 def _expiries(catalogue: Catalogue, now: datetime) -> tuple[ExpiryNow, ...]:
     rows = [row for row in catalogue.unfinished_expiries() if is_alive(row.pid, row.pid_started, row.updated, now)]
-    return tuple(expiry_now(row, now) for row in rows)
+    return tuple(of_row(ExpiryNow, row, left=_left_of(row, now)) for row in rows)
 
 
-def expiry_now(row: Expiry, now: datetime) -> ExpiryNow:
-    """One expiry. Its own time left was counted when the row was written."""
-    left = max(0.0, row.eta - (now - row.updated).total_seconds()) if row.eta is not None else None
-    return ExpiryNow(row.started, row.planned, row.deleted, row.waiting, row.rate, left, row.paused)
+def _left_of(row: Expiry, now: datetime) -> float | None:
+    """Its own time left was counted when the row was written."""
+    return max(0.0, row.eta - (now - row.updated).total_seconds()) if row.eta is not None else None
 
 
 def _balances(catalogue: Catalogue, now: datetime) -> tuple[BalanceRow, ...]:
     rows = [row for row in catalogue.unfinished_balances() if is_alive(row.pid, row.pid_started, row.updated, now)]
-    return tuple(balance_now(row) for row in rows)
-
-
-def balance_now(row: Balance) -> BalanceRow:
-    """One balance."""
-    return BalanceRow(row.started, row.policy, row.block_groups, row.moved, row.budget, row.current, row.gained, row.written)
+    return tuple(of_row(BalanceRow, row) for row in rows)
 
 
 def _orphans(source: RequestContext, expiries: Sequence[ExpiryNow]) -> tuple[int | None, datetime | None]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from btrkeep.catalogue import Catalogue, FreeSpaceScore
+from web.data.same_names import of_row
 
 SHOWN = 60
 
@@ -54,26 +55,12 @@ def scores(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> S
     since = now - timedelta(days=days)
     found = catalogue.scores(filesystem, since)
     return Scores(
-        _look(newest),
+        of_row(ScoreLook, newest),
         tuple(SizeClass(*one) for one in newest.histogram),
-        tuple(_look(one) for one in _thinned(found, since, timedelta(days=days) / SHOWN)),
+        tuple(of_row(ScoreLook, one) for one in _thinned(found, since, timedelta(days=days) / SHOWN)),
     )
 
 
 def _thinned(found: list[FreeSpaceScore], since: datetime, step: timedelta) -> list[FreeSpaceScore]:
     """The last one of each step."""
     return list({int((one.taken - since) / step): one for one in found}.values())
-
-
-def _look(one: FreeSpaceScore) -> ScoreLook:
-    return ScoreLook(
-        one.taken,
-        one.score,
-        one.block_groups,
-        one.bad,
-        one.fragments,
-        one.length,
-        one.used,
-        one.largest_free,
-        one.free_in_large,
-    )

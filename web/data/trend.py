@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from btrkeep.catalogue import Catalogue, Sample
-from btrkeep.catalogue.model_past import SampleMark
+from btrkeep.catalogue import Catalogue, Sample, SampleMark
 from btrkeep.decisions.forecast import Full, TooLittle, bounded, forecast
 from btrkeep.decisions.trend import points, step_for
 

@@ -10,13 +10,14 @@ from btrkeep.catalogue import migrate, readonly, sqlite, tables
 from btrkeep.catalogue.sqlite import Session
 
 
-class OpenCatalogue:
+class CatalogueSession:
     """A connection for reading, and one for writing, so that a list can be read while rows are written."""
 
     def __init__(self, state: Path, reader: Session, writer: Session | None) -> None:
         self._state = state
         self._reader = reader
         self._writer = writer
+        self._known: set[str] = set()  # hosts that have their row, which is never deleted
 
     @classmethod
     def open(cls, state: Path) -> Self:

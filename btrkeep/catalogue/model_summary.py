@@ -1,4 +1,4 @@
-"""What the catalogue gives out about what ran in the past. As in model.py."""
+"""What the catalogue gives out of many rows at once: nights, sums, what became of backups. As in model.py."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -30,15 +30,6 @@ class Night:
         return sum(self.outcomes.values())
 
 
-class SampleMark(NamedTuple):
-    """Of a sample what it takes to choose among thousands: the rest is some hundred bytes of JSON."""
-
-    id: int
-    taken: datetime
-    orphans: int | None
-    activity: str
-
-
 @dataclass(frozen=True, slots=True)
 class PastRuns:
     """Which runs of hosts are asked for: those that are all of this. None, or nothing given: any."""
@@ -55,3 +46,58 @@ class PastRuns:
     """From the one to the other, both included."""
     before: int | None = None
     """With a lower id: for the next page."""
+
+
+class HostRuns(NamedTuple):
+    """One run without what rsync said. A tuple, since a month of 3,000 hosts has 90,000 of them."""
+
+    host: str
+    id: int
+    started: datetime
+    finished: datetime | None
+    outcome: str | None
+    """One of RUN_OUTCOMES; None: running now, or killed."""
+    backup: str | None
+    error: str | None
+    literal_bytes: int | None
+    pid: int
+    pid_started: str | None
+    night: bool
+
+
+class BackupFate(NamedTuple):
+    """What a final backup was, and what it is now."""
+
+    host: str
+    name: str
+    state: str
+    """One of BACKUP_STATES."""
+    outcome: str | None
+    """complete, suspect or failed, whatever became of it since; None where the catalogue does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTotals:
+    """All runs of hosts that ended with one outcome in some time: how many, and the bytes of new data that they brought."""
+
+    outcome: str
+    runs: int
+    literal_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceTotals:
+    """All runs of balance on a filesystem, ever. `written`: by those of which it is known."""
+
+    runs: int
+    block_groups: int
+    moved: int
+    written: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryTotals:
+    """All runs of `expire`, ever."""
+
+    runs: int
+    deleted: int

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from btrkeep.catalogue import facts
-from btrkeep.catalogue.opened import OpenCatalogue
+from btrkeep.catalogue.facts import AboutStore
 from btrkeep.units import format_time, parse_time
 
 if TYPE_CHECKING:  # few commands take the history out, or put it back
@@ -20,7 +19,7 @@ _ANYTHING = ("SELECT 1 FROM backup LIMIT 1", "SELECT 1 FROM run LIMIT 1", "SELEC
 _MOST = 50  # spans: of more the latest, which is what strips of nights show
 
 
-class RememberingCatalogue(OpenCatalogue):
+class HistoryStore(AboutStore):
     """Each method that changes rows does so in one transaction."""
 
     def has_backups(self) -> bool:
@@ -35,12 +34,11 @@ class RememberingCatalogue(OpenCatalogue):
 
     def history_copy(self) -> str | None:
         """The id of the copy that this history was written to, or taken from, last."""
-        return facts.get(self._reader, _COPY)
+        return self.get_fact(_COPY)
 
     def set_history_copy(self, copy: str) -> None:
         """That copy has all of this history."""
-        with self._writing() as session:
-            facts.put(session, _COPY, copy)
+        self.set_fact(_COPY, copy)
 
     def put_history(
         self, copy: str, found: Mapping[str, Sequence[dict[str, Any]]], unknown: Iterable[Span], is_alive: "Alive"
@@ -53,20 +51,19 @@ class RememberingCatalogue(OpenCatalogue):
 
         with self._writing() as session:
             counts = history.put_back(session, found, is_alive)
-            both = overlap(_spans(facts.get(session, _UNKNOWN)), unknown)
-            facts.put(session, _UNKNOWN, spans_text(both))
-            facts.put(session, _COPY, copy)
+            both = overlap(_spans(self.get_fact(_UNKNOWN)), unknown)
+            self._put_fact(session, _UNKNOWN, spans_text(both))
+            self._put_fact(session, _COPY, copy)
         return counts
 
     def unknown_spans(self) -> tuple[Span, ...]:
         """Times of whose runs the catalogue cannot know: before it was made, or lost. None in one of an earlier version."""
-        return _spans(facts.get(self._reader, _UNKNOWN))
+        return _spans(self.get_fact(_UNKNOWN))
 
     def know_since(self, moment: datetime) -> None:
         """One that knows nothing yet is a new one: what was before `moment` it cannot know. Any other stays as it is."""
-        if facts.get(self._reader, _UNKNOWN) is None and not any(self._reader.value(query) for query in _ANYTHING):
-            with self._writing() as session:
-                facts.put(session, _UNKNOWN, spans_text([(BEGINNING, moment)]))
+        if self.get_fact(_UNKNOWN) is None and not any(self._reader.value(query) for query in _ANYTHING):
+            self.set_fact(_UNKNOWN, spans_text([(BEGINNING, moment)]))
 
 
 def overlap(some: Iterable[Span], others: Iterable[Span]) -> list[Span]:

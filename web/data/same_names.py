@@ -1,0 +1,41 @@
+"""What is shown, made of what has the same names: of a row of the catalogue, or of an answer of the root service."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import datetime
+from functools import cache
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin
+
+from btrkeep.units import parse_time
+
+Shown = TypeVar("Shown")
+
+
+def of_row(kind: type[Shown], row: object, **others: Any) -> Shown:
+    """A dataclass whose fields are those attributes of the row, but for `others`, which are given."""
+    names = [name for name, _ in _fields(kind) if name not in others]  # type: ignore[arg-type]  # a class is hashable
+    return kind(**{name: getattr(row, name) for name in names}, **others)
+
+
+def of_answer(kind: type[Shown], answer: Mapping[str, Any], **others: Any) -> Shown:
+    """A dataclass whose fields are those of the answer, but for `others`: texts where it has times, lists where it has tuples.
+
+    What else a newer service says is passed over. Raises KeyError for a field that the answer has not, ValueError for a time that
+    is none.
+    """
+    found = [(name, read) for name, read in _fields(kind) if name not in others]  # type: ignore[arg-type]
+    return kind(**{name: read(answer[name]) for name, read in found}, **others)
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+    return tuple((field.name, _reader(field.type)) for field in fields(kind))
+
+
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if datetime in kinds:
+        return lambda text: parse_time(text) if text else None
+    is_tuple = any(get_origin(one) is tuple for one in kinds)
+    return (lambda values: None if values is None else tuple(values)) if is_tuple else (lambda value: value)
