@@ -19,7 +19,8 @@ from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
 from btrkeep.cli import stream_json, table
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.retention import DeletionRequest, by_hand, goes_words
+from btrkeep.decisions.retention import DeletionRequest
+from btrkeep.decisions.words import by_hand, goes_words
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 

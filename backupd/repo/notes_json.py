@@ -3,8 +3,8 @@
 It lies beside the backups and is the truth; the catalogue's rows follow it. It is replaced as a whole, on disk before anything that
 depends on it is done. One that cannot be read means that nothing of this host is deleted.
 
-    {"format": 1, "backups": {NAME: {"accepted": {"at", "why"}, "hold": {"at", "until", "why"}, "expired": {"at", "why"}}},
-     "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}}}
+    {"format": 1, "backups": {NAME: {"accepted": {"at", "why"}, "hold": {"at", "until", "why"},
+     "expired": {"at", "why", "rules"}}}, "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}}}
 
 A backup that somebody asked to be deleted is expired with {"asked": {"last", "at_once"}} besides.
 """
@@ -26,6 +26,7 @@ FORMAT = 1
 NOTES = "notes.json"
 ACCEPTED, HOLD = "accepted", "hold"  # keys of a backup's notes, beside EXPIRED
 ASKED = "asked"  # a key of EXPIRED: what was asked for with `backupd delete`
+RULES = "rules"  # another: the codes of the reasons that `why` tells in words; notes of older versions have none
 _REMEMBERED = 500  # deletions by hand of a host: the newest
 
 

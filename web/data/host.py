@@ -14,11 +14,12 @@ from typing import Any
 
 from btrkeep.catalogue import Backup, Run
 from btrkeep.config import HostConfig, Retention
-from btrkeep.decisions.calendar_strip import kind_of
+from btrkeep.decisions.calendar_strip import StripLetter, kind_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
-from btrkeep.decisions.explain import explain, policy_words, words_of
+from btrkeep.decisions.explain import explain
 from btrkeep.decisions.retention import Candidate, Decision, Hold
+from btrkeep.decisions.words import goes_words, policy_words, reasons_words
 from btrkeep.units import format_duration, parse_time
 from web.access import Viewer
 from web.data import hosts
@@ -74,6 +75,16 @@ class BackupRow:
     def restorable(self) -> bool:
         """Whether files can be got out of it."""
         return self.name is not None and self.state != "deleting"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDecision:
+    """What becomes of a backup: decided here, or as `backupd retention explain` answered. `why`: the reasons in words."""
+
+    keep: bool
+    rules: tuple[str, ...]
+    why: str
+    expires: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +172,7 @@ def host_page(
     runs = [run_row(run, {one.name for one in found}, alive) for run, alive in _runs(source, host)]
     zone = source.site.zone
     marks = [
-        Mark(one.started.astimezone(zone).date(), _kind(one, decisions), one.name)
+        Mark(one.started.astimezone(zone).date(), _kind(one, decisions[one.name]), one.name)
         for one in found
         if one.name in decisions and one.name
     ]
@@ -188,11 +199,15 @@ def backup_of(page: HostPage, name: str) -> BackupRow | None:
     return next((one for one in page.backups if one.name is not None and one.name == name), None)
 
 
-def decided(backups: Sequence[Backup], config: HostConfig | None, source: RequestContext) -> dict[str, Decision]:
+def decided(backups: Sequence[Backup], config: HostConfig | None, source: RequestContext) -> dict[str, KnownDecision]:
     """What becomes of each final backup by the host's own policy, by name."""
     policy = config.retention if config else Retention()
     facts = HostBackups("", candidates(backups), policy, configured=config is not None)
-    return {one.name: one for one in explain(facts, policy, source.site.zone, source.now).decisions}
+    return {one.name: _known(one) for one in explain(facts, policy, source.site.zone, source.now).decisions}
+
+
+def _known(one: Decision) -> KnownDecision:
+    return KnownDecision(one.keep, tuple(reason.code for reason in one.reasons), reasons_words(one.reasons), one.expires)
 
 
 def candidates(backups: Iterable[Backup]) -> list[Candidate]:
@@ -216,28 +231,28 @@ def hold_of(words: str | None) -> Hold | None:
     return Hold(parse_time(match["until"]) if match["until"] else None, match["why"] or "")
 
 
-def by_service(answer: Sequence[Mapping[str, Any]]) -> dict[str, Decision]:
+def by_service(answer: Sequence[Mapping[str, Any]]) -> dict[str, KnownDecision]:
     """The decisions in what `backupd retention explain HOST --json` says."""
     return {
-        str(one["name"]): Decision(
-            str(one["name"]),
+        str(one["name"]): KnownDecision(
             bool(one["keep"]),
-            tuple(str(reason) for reason in one["reasons"]),
+            tuple(str(rule) for rule in one["rules"]),
+            ", ".join(str(reason) for reason in one["reasons"]),
             parse_time(one["expires"]) if one["expires"] else None,
         )
         for one in answer
     }
 
 
-def _kind(backup: Backup, decisions: Mapping[str, Decision]) -> Any:
-    return kind_of(decisions[str(backup.name)], backup.outcome or backup.state)
+def _kind(backup: Backup, one: KnownDecision) -> StripLetter:
+    return kind_of(one.keep, one.rules, backup.outcome or backup.state)
 
 
-def backup_row(backup: Backup, decision: Decision | None, now: datetime) -> BackupRow:
+def backup_row(backup: Backup, decision: KnownDecision | None, now: datetime) -> BackupRow:
     """One row, with what becomes of it."""
     hold = hold_of(backup.held)
     held = hold is not None and (hold.until is None or now < hold.until)
-    kind = kind_of(decision, backup.outcome or backup.state) if decision else None
+    kind = _kind(backup, decision) if decision else None
     stays = decision is not None and backup.state != "deleting"
     return BackupRow(
         name=backup.name,
@@ -252,7 +267,7 @@ def backup_row(backup: Backup, decision: Decision | None, now: datetime) -> Back
         error=host_error(backup.error, backup.host),
         warnings=tuple(host_line(line, backup.host) for line in backup.warnings),
         keep=decision.keep if decision else None,
-        why=words_of(decision, now) if decision else "",
+        why=_why(decision, now) if decision else "",
         goes=decision.expires if decision else None,
         held=backup.held if held else None,
         letter=kind.letter if kind else "",
@@ -262,6 +277,10 @@ def backup_row(backup: Backup, decision: Decision | None, now: datetime) -> Back
         may_accept=backup.state == "suspect",
         ahead=backup.started > latest(now),
     )
+
+
+def _why(one: KnownDecision, now: datetime) -> str:
+    return f"{goes_words(one.expires, now)}: {one.why}" if one.expires else one.why
 
 
 def _runs(source: RequestContext, host: str) -> list[tuple[Run, bool]]:
