@@ -18,6 +18,7 @@ from typing import Any
 
 from backupd.repo.backup_json import NOT_UNDERSTOOD, Record, UnreadableRecord, text_of_file
 from btrkeep.backup_states import COMPLETE, EXPIRED, SUSPECT
+from btrkeep.decisions.retention import Hold
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.units import parse_time
@@ -126,6 +127,12 @@ def text_of(notes: Notes) -> str:
     if notes.deleted:
         fields["deleted"] = notes.deleted
     return json.dumps(fields, indent=1) + "\n"
+
+
+def hold_of(notes: Notes, name: str) -> Hold | None:
+    """The hold of a backup, also one whose end is past."""
+    note = notes.note(name, HOLD)
+    return Hold(notes.held_until(name), str(note.get("why") or "")) if note is not None else None
 
 
 def effective_state(record: Record, notes: Notes) -> str:

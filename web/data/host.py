@@ -5,7 +5,6 @@ a host was given up (`backupd forget`) or a backup deleted by hand, which is onl
 `in_doubt` says so, and the root service can be asked (`exact`).
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,7 +18,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import explain
 from btrkeep.decisions.retention import Candidate, Decision, Hold
-from btrkeep.decisions.words import goes_words, policy_words, reasons_words
+from btrkeep.decisions.words import goes_words, hold_words, policy_words, reasons_words
 from btrkeep.units import format_duration, parse_time
 from web.access import Viewer
 from web.data import hosts
@@ -36,7 +35,6 @@ RUNS = 20
 _HISTORY = 400
 _FINAL = ("complete", "suspect", "failed")  # what a backup is, whatever becomes of it
 _GOING = ("expired", "deleting")
-_HELD = re.compile(r"held(?: until (?P<until>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ))?(?:: (?P<why>.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,20 +213,15 @@ def candidates(backups: Iterable[Backup]) -> list[Candidate]:
     every = list(backups)
     base = next((one.base for one in every if one.name is None), None)
     return [
-        Candidate(one.name, one.started, one.outcome or one.state, one.expired, hold_of(one.held), one.name == base)
+        Candidate(one.name, one.started, one.outcome or one.state, one.expired, hold_of(one), one.name == base)
         for one in every
         if one.name and (one.outcome or one.state) in _FINAL
     ]
 
 
-def hold_of(words: str | None) -> Hold | None:
-    """The hold that a row tells of in words (backupd.repo.catalogue_row.hold_words), also one whose end is past."""
-    if words is None:
-        return None
-    match = _HELD.fullmatch(words)
-    if match is None:
-        return Hold(None, words)
-    return Hold(parse_time(match["until"]) if match["until"] else None, match["why"] or "")
+def hold_of(backup: Backup) -> Hold | None:
+    """The hold that a row tells of, also one whose end is past."""
+    return None if backup.held_why is None else Hold(backup.held_until, backup.held_why)
 
 
 def by_service(answer: Sequence[Mapping[str, Any]]) -> dict[str, KnownDecision]:
@@ -250,7 +243,7 @@ def _kind(backup: Backup, one: KnownDecision) -> StripLetter:
 
 def backup_row(backup: Backup, decision: KnownDecision | None, now: datetime) -> BackupRow:
     """One row, with what becomes of it."""
-    hold = hold_of(backup.held)
+    hold = hold_of(backup)
     held = hold is not None and (hold.until is None or now < hold.until)
     kind = _kind(backup, decision) if decision else None
     stays = decision is not None and backup.state != "deleting"
@@ -269,11 +262,11 @@ def backup_row(backup: Backup, decision: KnownDecision | None, now: datetime) ->
         keep=decision.keep if decision else None,
         why=_why(decision, now) if decision else "",
         goes=decision.expires if decision else None,
-        held=backup.held if held else None,
+        held=hold_words(hold) if hold and held else None,
         letter=kind.letter if kind else "",
         kind=kind.words.split()[0] if kind else "",
         may_hold=stays and not held,
-        may_release=stays and backup.held is not None,
+        may_release=stays and hold is not None,
         may_accept=backup.state == "suspect",
         ahead=backup.started > latest(now),
     )
