@@ -155,7 +155,9 @@ def backup(host: int, night: int, evening: datetime, ago: int, wish: Wishes) -> 
         warnings=(f'file has vanished: "/srv/{words}"', *plain.warnings)
         if wish.hostile and host < len(HOSTILE)
         else plain.warnings,
-        held=(f"before the migration {words}" if wish.hostile else "before the migration") if host % 40 == 9 and ago == 5 else None,
+        held_why=(f"before the migration {words}" if wish.hostile else "before the migration")
+        if host % 40 == 9 and ago == 5
+        else None,
         expired=evening + timedelta(days=ago, hours=5) if state == "complete" and night == 0 and host % 3 == 0 else None,
         files=round((plain.files or 0) * grown),
         bytes=round((plain.bytes or 0) * grown),

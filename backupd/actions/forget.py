@@ -4,22 +4,25 @@ It is one line in the host's notes.json; what follows from it is done by `backup
 the host's lock.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from backupd.actions.hold import holds
 from backupd.expire.look import forgotten_at
 from backupd.repo.final_backups import point_latest
-from backupd.repo.notes_json import ASKED, read_notes, write_notes
+from backupd.repo.notes_json import ASKED, RULES, read_notes, write_notes
 from backupd.repo.reconcile import row_of
 from btrkeep.backup_states import DELETING, EXPIRED
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.config import Config
+from btrkeep.decisions.retention import RetentionCode
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool
 from btrkeep.units import counted, format_size, format_time
 
-_WHY = "host forgotten"  # what retention gives as the reason
+_FORMER_WORDS = "host forgotten"  # in marks without codes, which older versions wrote
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +93,7 @@ def take_back(pool: Pool, catalogue: Catalogue, host: str) -> list[str]:
     if not notes.forgotten:
         raise OperatorError(f"{host} is not forgotten", "there is nothing to take back")
     rows = {one.name: one.state for one in catalogue.backups(host)}
-    marked = [
-        name for name in notes.backups if (note := notes.note(name, EXPIRED)) and (note.get("why"), ASKED in note) == (_WHY, False)
-    ]
+    marked = [name for name in notes.backups if _was_forgotten(notes.note(name, EXPIRED))]
     back = sorted(name for name in marked if rows.get(name) != DELETING)
     for name in back:
         notes = notes.without(name, EXPIRED)
@@ -102,3 +103,10 @@ def take_back(pool: Pool, catalogue: Catalogue, host: str) -> list[str]:
             catalogue.put_backup(row)
     point_latest(pool, host)
     return back
+
+
+def _was_forgotten(note: Mapping[str, Any] | None) -> bool:
+    """Whether a backup was marked because its host was forgotten, and not because somebody asked for it."""
+    if note is None or ASKED in note:
+        return False
+    return RetentionCode.FORGOTTEN in note[RULES] if RULES in note else note.get("why") == _FORMER_WORDS

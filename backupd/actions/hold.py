@@ -10,10 +10,9 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
 
-from backupd.expire.look import hold_of
 from backupd.repo.backup_json import Record
 from backupd.repo.final_backups import LATEST, final_backups, point_latest
-from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes, write_notes
+from backupd.repo.notes_json import HOLD, Notes, effective_state, hold_of, read_notes, write_notes
 from backupd.repo.reconcile import row_of
 from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED
 from btrkeep.catalogue import Backup, Catalogue
@@ -116,7 +115,7 @@ class _Work:
         return self.rows[name].state if name in self.rows else None
 
     def row_held(self, name: str) -> bool:
-        return name in self.rows and self.rows[name].held is not None
+        return name in self.rows and self.rows[name].held_why is not None
 
     def is_expired(self, name: str) -> bool:
         """In the catalogue alone when this command was killed before the row."""

@@ -1,7 +1,6 @@
 """`backupd check`: what is wrong, and what to do."""
 
 import asyncio
-from dataclasses import asdict
 from datetime import datetime
 
 import click
@@ -33,7 +32,7 @@ def command(ctx: click.Context, connect: bool, as_json: bool, now: datetime | No
     if connect:
         found += asyncio.run(check_hosts(config))
     if as_json:
-        echo_json([{key: value for key, value in asdict(finding).items() if key != "unusable"} for finding in found])
+        echo_json([finding.as_json() for finding in found])
     else:
         show(found)
     if any(finding.unusable for finding in found):

@@ -9,6 +9,7 @@ import click
 from backupd.expire.report import ExpiryProgress, Summary, names_in_words
 from btrkeep.cli.progress import say
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
+from btrkeep.decisions.words import reasons_words
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
 LISTS = {
@@ -154,7 +155,7 @@ def echo_rehearsal(plan: Plan, summary: Summary, limit: int | None, now: datetim
     for what, words in LISTS.items():
         for host, step in listed(plan, what, limit):
             until = _until(step.expires, now) if step.expires else ""
-            click.echo(f"{host.host} {step.name}: {words.format(until=until)}: {printable(step.why)}")
+            click.echo(f"{host.host} {step.name}: {words.format(until=until)}: {printable(reasons_words(step.reasons))}")
     counts = {what: len(listed(plan, what, limit)) for what in LISTS}
     stop = f"nothing would be done: {summary.stop}; otherwise " if summary.stop else ""
     click.echo(
@@ -174,7 +175,12 @@ def rehearsal_as_json(plan: Plan, summary: Summary, limit: int | None) -> Mappin
     """The same as one object."""
     lists = {
         what: [
-            {"host": host.host, "name": step.name, "why": step.why, "expires": step.expires and format_time(step.expires)}
+            {
+                "host": host.host,
+                "name": step.name,
+                "why": reasons_words(step.reasons),
+                "expires": step.expires and format_time(step.expires),
+            }
             for host, step in listed(plan, what, limit)
         ]
         for what in LISTS

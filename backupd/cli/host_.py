@@ -1,6 +1,5 @@
 """`backupd host`: hosts are added to the configuration, changed and taken out of it, shown, and tried."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +171,7 @@ def test_command(ctx: click.Context, name: str, as_json: bool) -> int:
         raise UsageError(f"no host {name} is configured", "`backupd host list` shows those that are")
     found = list(try_host(config, host))
     if as_json:
-        echo_json([{key: value for key, value in asdict(finding).items() if key != "unusable"} for finding in found])
+        echo_json([finding.as_json() for finding in found])
     else:
         show(found)
     return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in found) else Exit.OK

@@ -11,15 +11,16 @@ import click
 from backupd.actions.hold import hold_fields, is_held
 from backupd.cli.context import Opened, json_option, now_option, opened
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
-from backupd.expire.look import asked_of, hold_of, policy_of
+from backupd.expire.look import asked_of, policy_of
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.catalogue_row import NO_NOTES, hold_words
-from backupd.repo.notes_json import Notes, read_notes
+from backupd.repo.catalogue_row import NO_NOTES
+from backupd.repo.notes_json import Notes, hold_of, read_notes
 from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
 from btrkeep.cli import stream_json, table
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.retention import DeletionRequest, by_hand, goes_words
+from btrkeep.decisions.retention import DeletionRequest
+from btrkeep.decisions.words import by_hand, goes_words, hold_words
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
@@ -86,10 +87,11 @@ class _Later:
     def hold_words(self, backup: Backup) -> str | None:
         """The same for people."""
         notes, name = self._of(backup)
-        return hold_words(notes, name) if is_held(hold_of(notes, name), self.now) else None
+        hold = hold_of(notes, name)
+        return hold_words(hold) if hold and is_held(hold, self.now) else None
 
     def _of(self, backup: Backup) -> tuple[Notes, str]:
-        said = (backup.held or backup.expired) and backup.name
+        said = (backup.held_why is not None or backup.expired) and backup.name
         return (self._notes(backup.host) if said else NO_NOTES), backup.name or ""
 
     def asked(self, backup: Backup) -> DeletionRequest | None:
@@ -127,7 +129,7 @@ def _objects(site: Opened, backups: Iterable[Backup]) -> Iterator[dict[str, Any]
             "new_bytes": backup.new_bytes,
             "warnings": list(backup.warnings),
             "error": backup.error,
-            "held": later.hold_fields(backup) if backup.held else None,
+            "held": later.hold_fields(backup),
             "expires": format_time(goes) if goes else None,
         }
 
@@ -154,7 +156,7 @@ def _remark(backup: Backup, later: _Later) -> str:
     found = [
         goes_words(goes, later.now) if goes else None,
         by_hand(later.asked(backup)),
-        later.hold_words(backup) if backup.held else None,
+        later.hold_words(backup),
         ahead,
         wrong,
     ]

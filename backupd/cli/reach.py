@@ -7,10 +7,9 @@ from backupd.cli.questions import Talk
 from backupd.doctor.checks import CheckResult, check_hosts
 from backupd.hosts.keys import ask_host_key, authorized_line, is_known, learn, make_key, name_of
 from btrkeep.config import Config, HostConfig
+from btrkeep.decisions.rsync_meaning import ExitCause
 from btrkeep.errors import OperatorError
 from btrkeep.units import printable
-
-REFUSED = "the host does not accept the key"  # words of btrkeep.decisions.rsync_meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ def probe(config: Config, host: HostConfig) -> tuple[CheckResult, ...]:
 
 
 def _refused(findings: tuple[CheckResult, ...]) -> bool:
-    return any(REFUSED in finding.message for finding in findings)
+    return any(finding.cause is ExitCause.KEY_REFUSED for finding in findings)
 
 
 def _host_key(talk: Talk, config: Config, host: HostConfig, accept: bool) -> bool:

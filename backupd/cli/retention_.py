@@ -26,10 +26,9 @@ from btrkeep.decisions.explain import (
     guarded,
     note_of,
     objects,
-    policy_words,
-    words_of,
 )
 from btrkeep.decisions.retention import parse_policy
+from btrkeep.decisions.words import policy_words, words_of
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import counted, format_time, printable
 

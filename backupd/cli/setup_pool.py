@@ -16,8 +16,8 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, Retention, example
 from btrkeep.config import value_types as kinds
 from btrkeep.config.problems import InvalidValue
-from btrkeep.decisions.explain import policy_words
 from btrkeep.decisions.retention import parse_policy
+from btrkeep.decisions.words import policy_words
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.marker import create_pool, open_pool
 from btrkeep.pool.mounts import mount_of

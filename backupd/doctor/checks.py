@@ -27,7 +27,7 @@ from btrkeep.config import Config, HostConfig, page
 from btrkeep.config.keys import NOTIFY, SECRET
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
-from btrkeep.decisions.rsync_meaning import meaning
+from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.marker import Pool, is_on, open_pool
 from btrkeep.pool.mounts import machine_mount, mount_of
@@ -42,13 +42,21 @@ _PROBE_SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One line of the table. `level` is one of LEVELS; `unusable` marks what makes the pool unusable."""
+    """One line of the table. `level` is one of LEVELS; `unusable` marks what makes the pool unusable.
+
+    `cause`: why rsync could not list a path.
+    """
 
     level: str
     subject: str
     message: str
     hint: str = ""
     unusable: bool = False
+    cause: ExitCause | None = None
+
+    def as_json(self) -> dict[str, str]:
+        """The line as JSON has it."""
+        return {"level": self.level, "subject": self.subject, "message": self.message, "hint": self.hint}
 
 
 def check_all(config: Config, host: HostConfig | None = None) -> Iterator[CheckResult]:
@@ -283,16 +291,17 @@ def _probe_path(config: Config, host: HostConfig, path: str) -> CheckResult | No
     bare = (line.strip("@ ") for line in lines if not line.startswith("rsync error"))  # ssh's largest warning has a frame of @
     said = next(filter(None, bare), "")
     level = "warning" if host.optional and means.unreachable else "error"
-    hint = _NO_PYTHON if _RRSYNC_DOES_NOT_START.search(said) else _HINTS.get(means.words, "")
-    return CheckResult(level, host.name, f"{printable(path)}: {means.words}" + (f": {said}" if said else ""), hint)
+    message = f"{printable(path)}: {means.words}" + (f": {said}" if said else "")
+    hint = _NO_PYTHON if _RRSYNC_DOES_NOT_START.search(said) else _HINTS.get(means.cause, "")
+    return CheckResult(level, host.name, message, hint, cause=means.cause)
 
 
 # A shell's words when the program is not there, or when its interpreter is not: they do not say which.
 _RRSYNC_DOES_NOT_START = re.compile(r"rrsync: .*(?:not found|cannot execute|bad interpreter|No such file)")
 _NO_PYTHON = "rrsync does not start there: it comes with rsync, and needs python3; install both on the host"
-_HINTS = {
-    "the host key is unknown or changed": "ssh-keyscan the host into known_hosts, and compare the key with the host's own",
-    "the host does not accept the key": f"add the public key to the host's authorized_keys; {page('restricted-keys')} has the line",
-    "some files could not be transferred": "does the path exist there, and may the user read it?",
-    "rsync was not found on the other side (or a program is missing here)": "install rsync there, or set rsync_path",
+_HINTS: dict[ExitCause | None, str] = {
+    ExitCause.HOST_KEY: "ssh-keyscan the host into known_hosts, and compare the key with the host's own",
+    ExitCause.KEY_REFUSED: f"add the public key to the host's authorized_keys; {page('restricted-keys')} has the line",
+    ExitCause.NOT_TRANSFERRED: "does the path exist there, and may the user read it?",
+    ExitCause.NO_RSYNC: "install rsync there, or set rsync_path",
 }

@@ -14,12 +14,12 @@ from pathlib import Path
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.final_backups import ours
 from backupd.repo.listing import hosts_of
-from backupd.repo.notes_json import ASKED, HOLD, Notes, accepted_state, read_notes
+from backupd.repo.notes_json import ASKED, HOLD, Notes, accepted_state, hold_of, read_notes
 from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED, FINAL, SUSPECT
 from btrkeep.catalogue import BackupState, Catalogue
 from btrkeep.config import Config, Retention
 from btrkeep.decisions.expiry_plan import HostBackups
-from btrkeep.decisions.retention import Candidate, DeletionRequest, Hold
+from btrkeep.decisions.retention import Candidate, DeletionRequest
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, describe
 from btrkeep.units import parse_backup_name, parse_time
@@ -127,12 +127,6 @@ def asked_of(notes: Notes, name: str) -> DeletionRequest | None:
     if not isinstance(asked, Mapping):
         return None
     return DeletionRequest(str(note.get("why") or ""), asked.get("last") is True, asked.get("at_once") is True)
-
-
-def hold_of(notes: Notes, name: str) -> Hold | None:
-    """The hold of a backup, also one whose end is past."""
-    note = notes.note(name, HOLD)
-    return Hold(notes.held_until(name), str(note.get("why") or "")) if note is not None else None
 
 
 @dataclass(frozen=True, slots=True)

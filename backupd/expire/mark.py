@@ -15,9 +15,10 @@ from backupd.expire.batch import write_many
 from backupd.expire.look import HostOnPool, gone_names
 from backupd.expire.site import ExpiryContext
 from backupd.repo.final_backups import point_latest
-from backupd.repo.notes_json import ASKED, Notes, read_notes
+from backupd.repo.notes_json import ASKED, RULES, Notes, read_notes
 from btrkeep.backup_states import EXPIRED
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan
+from btrkeep.decisions.words import reasons_words
 from btrkeep.units import format_time
 
 _AT_ONCE = 100  # hosts locked together: a tenth of a second or two, and below everybody's limit of open files
@@ -69,7 +70,7 @@ def _decide(site: ExpiryContext, plan: HostPlan, batch: _Batch) -> None:
     for step in todo.revive:
         notes = notes.without(step.name, EXPIRED)
         batch.rows.append((plan.host, step.name, _state(seen, step.name), None))
-        batch.revived.append(f"{plan.host} {step.name} is kept again: {step.why}")
+        batch.revived.append(f"{plan.host} {step.name} is kept again: {reasons_words(step.reasons)}")
     batch.rows += [(plan.host, name, state, seen.notes.expired_at(name)) for name, state in todo.amend]
     batch.marked += len(todo.mark)
     if notes is not seen.notes:
@@ -80,7 +81,7 @@ def _expired(before: Mapping[str, Any] | None, step: ExpiryStep, now: datetime) 
     """The note of a backup that is marked now. What somebody asked for stays as it is; only its stamp was wrong."""
     if before and before.get(ASKED):
         return {**before, "at": format_time(now)}
-    return {"at": format_time(now), "why": step.why}
+    return {"at": format_time(now), "why": reasons_words(step.reasons), RULES: [reason.code for reason in step.reasons]}
 
 
 def _state(seen: HostOnPool, name: str) -> str:

@@ -2,11 +2,11 @@
 
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import Record
-from backupd.repo.notes_json import HOLD, Notes, accepted_state
+from backupd.repo.notes_json import HOLD, Notes, accepted_state, hold_of
 from btrkeep.backup_states import DELETING, EXPIRED, FINAL, RUNNING, SUSPECT
 from btrkeep.catalogue import Backup, NotedState
+from btrkeep.decisions.retention import Hold
 from btrkeep.pool.marker import Pool
-from btrkeep.units import format_time
 
 _COLUMNS = {"host", "name", "state", "started", "finished", "duration", "base", "error", "warnings", "uuid", "format", "totals"}
 NO_NOTES = Notes()
@@ -19,6 +19,7 @@ def backup_row(pool: Pool, record: Record, state: str, subvolume_id: int | None 
     """
     path = (pool.host(record.host) / record.name if record.name else pool.working(record.host)).relative_to(pool.path)
     name = record.name if record.state in FINAL else None
+    hold = hold_of(notes, name) if name else None
     return Backup(
         host=record.host,
         name=name,
@@ -36,7 +37,8 @@ def backup_row(pool: Pool, record: Record, state: str, subvolume_id: int | None 
         subvolume_id=subvolume_id,
         uuid=record.uuid,
         outcome=accepted_state(record, notes) if name else None,
-        held=hold_words(notes, name) if name else None,
+        held_until=hold.until if hold else None,
+        held_why=hold.why if hold else None,
         expired=notes.expired_at(name) if name else None,
         detail={} if state == RUNNING else {key: value for key, value in record.to_fields().items() if key not in _COLUMNS},
     )
@@ -58,15 +60,6 @@ def agrees(row: NotedState | None, notes: Notes, name: str) -> bool:
     marked = row.expired.replace(microsecond=0) if row.expired else None
     is_going = row.state in (EXPIRED, DELETING)
     is_open = row.outcome == SUSPECT and notes.accepted(name)  # the acceptance has not come here yet
-    same = (marked, row.held) == (expired, hold_words(notes, name))
+    held = None if row.held_why is None else Hold(row.held_until, row.held_why)
+    same = (marked, held) == (expired, hold_of(notes, name))
     return same and is_going == (expired is not None) and not is_open and (is_going or row.outcome in (None, row.state))
-
-
-def hold_words(notes: Notes, name: str) -> str | None:
-    """The hold of a backup, ended or not, as people say it: "held until 2027-01-01T00:00:00Z: the audit". None without one."""
-    note = notes.note(name, HOLD)
-    if note is None:
-        return None
-    until = notes.held_until(name)
-    words = f"held until {format_time(until)}" if until else "held"
-    return f"{words}: {note['why']}" if note.get("why") else words

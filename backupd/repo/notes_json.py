@@ -3,8 +3,8 @@
 It lies beside the backups and is the truth; the catalogue's rows follow it. It is replaced as a whole, on disk before anything that
 depends on it is done. One that cannot be read means that nothing of this host is deleted.
 
-    {"format": 1, "backups": {NAME: {"accepted": {"at", "why"}, "hold": {"at", "until", "why"}, "expired": {"at", "why"}}},
-     "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}}}
+    {"format": 1, "backups": {NAME: {"accepted": {"at", "why"}, "hold": {"at", "until", "why"},
+     "expired": {"at", "why", "rules"}}}, "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}}}
 
 A backup that somebody asked to be deleted is expired with {"asked": {"last", "at_once"}} besides.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 from backupd.repo.backup_json import NOT_UNDERSTOOD, Record, UnreadableRecord, text_of_file
 from btrkeep.backup_states import COMPLETE, EXPIRED, SUSPECT
+from btrkeep.decisions.retention import Hold
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.units import parse_time
@@ -26,6 +27,7 @@ FORMAT = 1
 NOTES = "notes.json"
 ACCEPTED, HOLD = "accepted", "hold"  # keys of a backup's notes, beside EXPIRED
 ASKED = "asked"  # a key of EXPIRED: what was asked for with `backupd delete`
+RULES = "rules"  # another: the codes of the reasons that `why` tells in words; notes of older versions have none
 _REMEMBERED = 500  # deletions by hand of a host: the newest
 
 
@@ -125,6 +127,12 @@ def text_of(notes: Notes) -> str:
     if notes.deleted:
         fields["deleted"] = notes.deleted
     return json.dumps(fields, indent=1) + "\n"
+
+
+def hold_of(notes: Notes, name: str) -> Hold | None:
+    """The hold of a backup, also one whose end is past."""
+    note = notes.note(name, HOLD)
+    return Hold(notes.held_until(name), str(note.get("why") or "")) if note is not None else None
 
 
 def effective_state(record: Record, notes: Notes) -> str:

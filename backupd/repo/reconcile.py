@@ -215,7 +215,11 @@ def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
         catalogue.drop_backup(host, None if name == WORKING else name)
     if WORKING in rows.keys() & there:
         _add(pool, catalogue, host, WORKING)
-    noted = [NotedState(host, one.name, one.state, one.outcome, one.held, one.expired) for one in rows.values() if one.name]
+    noted = [
+        NotedState(host, one.name, one.state, one.outcome, one.held_until, one.held_why, one.expired)
+        for one in rows.values()
+        if one.name
+    ]
     stale = _stale(read_notes(pool.host(host)), rows.keys() & there, noted)
     point_latest(pool, host)
     return {

@@ -43,8 +43,10 @@ class Backup:
     uuid: str | None = None
     outcome: str | None = None
     """complete, suspect or failed, whatever became of it since: what `state` is but for its expiry. None until it is final."""
-    held: str | None = None
-    """Its hold, as people say it; None without one."""
+    held_until: datetime | None = None
+    """When its hold ends; None for one without end."""
+    held_why: str | None = None
+    """Why it is held, in somebody's words; None: it is not held."""
     expired: datetime | None = None
     """When retention marked it; None when it did not."""
     detail: Mapping[str, object] = field(default_factory=dict)
@@ -61,7 +63,8 @@ class BackupState(NamedTuple):
     state: str
     outcome: str | None
     """What `state` would be had it not expired; None for what is not final, and where the catalogue does not know."""
-    held: str | None
+    held_until: datetime | None
+    held_why: str | None
     expired: datetime | None
     subvolume_id: int | None
     uuid: str | None
@@ -76,7 +79,8 @@ class NotedState(NamedTuple):
     name: str | None
     state: str
     outcome: str | None
-    held: str | None
+    held_until: datetime | None
+    held_why: str | None
     expired: datetime | None
 
 

@@ -15,13 +15,14 @@ from btrkeep.errors import OperatorError
 _HERE = "host = :host AND name = coalesce(:name, '')"
 # uuid as it is: no conversion has anything to do there.
 _STATES = f"""
-    SELECT {backup.select("host", "name", "started", "state", "outcome", "held", "expired", "subvolume_id")}, uuid,
-        CASE WHEN name = '' THEN base END
+    SELECT {backup.select("host", "name", "started", "state", "outcome", "held_until", "held_why", "expired", "subvolume_id")},
+        uuid, CASE WHEN name = '' THEN base END
     FROM backup ORDER BY host, started, name"""
 # A hold, a mark or a suspect outcome: what the host's notes have something to say of, or had.
 _NOTED = f"""
     SELECT {backup.select(*NotedState._fields)} FROM backup
-    WHERE held IS NOT NULL OR expired IS NOT NULL OR outcome = 'suspect' OR state IN ('expired', 'deleting') OR state <> outcome"""
+    WHERE held_why IS NOT NULL OR expired IS NOT NULL OR outcome = 'suspect'
+        OR state IN ('expired', 'deleting') OR state <> outcome"""
 _SET = f"UPDATE backup SET state = :state, expired = :expired WHERE {_HERE}"
 _MARK_DELETING = f"UPDATE backup SET state = 'deleting' WHERE {_HERE}"
 _DROP = f"DELETE FROM backup WHERE {_HERE}"

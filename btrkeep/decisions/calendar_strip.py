@@ -8,12 +8,13 @@ Plain ASCII, so that it can be read on every terminal; 40 columns, and some word
 
 import textwrap
 from calendar import monthrange
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import groupby
 
-from btrkeep.decisions.retention import Decision
+from btrkeep.backup_states import COMPLETE
+from btrkeep.decisions.retention import RetentionCode
 
 NONE = "."
 NARROWEST = 40  # columns of a month in full
@@ -41,7 +42,13 @@ HELD, YEARLY, MONTHLY, WEEKLY, DAILY, KEPT, SUSPECT, GOES = KINDS = (  # of a da
     StripLetter("?", 166, "suspect or failed"),
     StripLetter("x", 160, "goes"),
 )
-_RULES = {kind.words: kind for kind in (HELD, YEARLY, MONTHLY, WEEKLY, DAILY)}  # by the first word of a reason
+_RULES: Mapping[str, StripLetter] = {
+    RetentionCode.HELD: HELD,
+    RetentionCode.YEARLY: YEARLY,
+    RetentionCode.MONTHLY: MONTHLY,
+    RetentionCode.WEEKLY: WEEKLY,
+    RetentionCode.DAILY: DAILY,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +59,13 @@ class Shown:
     kind: StripLetter
 
 
-def kind_of(decision: Decision, state: str) -> StripLetter:
-    """The letter of one backup: of the rules that keep it the one that does so longest."""
-    if not decision.keep:
+def kind_of(keep: bool, rules: Collection[str], state: str) -> StripLetter:
+    """The letter of a backup: of the rules that keep it the one that does so longest; of one not complete only a hold."""
+    if not keep:
         return GOES
-    rules = {_RULES.get(reason.split()[0].rstrip(":"), KEPT) for reason in decision.reasons}
-    first = min(rules, key=KINDS.index, default=KEPT)
-    return SUSPECT if first is KEPT and state != "complete" else first
+    if state != COMPLETE:
+        return HELD if RetentionCode.HELD in rules else SUSPECT
+    return min((_RULES.get(rule, KEPT) for rule in rules), key=KINDS.index, default=KEPT)
 
 
 Paint = Callable[[str, int], str]

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED
 from btrkeep.config import Retention
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.retention import Candidate, Decision, decide
+from btrkeep.decisions.retention import Candidate, Decision, Reason, decide
 from btrkeep.decisions.safety_limits import Forced, Share, too_many
 
 _GOING_ALREADY = (EXPIRED, DELETING)
@@ -41,7 +41,7 @@ class ExpiryStep:
     """What happens to one backup and why. `expires`: when it may be deleted, None when it is kept."""
 
     name: str
-    why: str
+    reasons: tuple[Reason, ...]
     expires: datetime | None = None
 
 
@@ -134,7 +134,7 @@ def plan_host(facts: HostBackups, zone: ZoneInfo, now: datetime, *, clock_waits:
 
 
 def _step(decision: Decision) -> ExpiryStep:
-    return ExpiryStep(decision.name, ", ".join(decision.reasons), decision.expires)
+    return ExpiryStep(decision.name, decision.reasons, decision.expires)
 
 
 def _held_on(one: Candidate, now: datetime) -> Candidate:

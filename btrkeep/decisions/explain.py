@@ -1,4 +1,4 @@
-"""What `retention explain` says: the decisions about backups, counted, and in the words of people and of JSON. Pure."""
+"""What `retention explain` says: the decisions about backups, counted, and as JSON has them. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +11,10 @@ from btrkeep.config import Retention
 from btrkeep.decisions.calendar_strip import Shown, kind_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
-from btrkeep.decisions.retention import Decision, decide, goes_words
+from btrkeep.decisions.retention import Decision, decide
 from btrkeep.decisions.safety_limits import Forced, Guarded, Share, too_many
-from btrkeep.units import format_duration, format_time
+from btrkeep.decisions.words import reason_words
+from btrkeep.units import format_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +74,20 @@ def objects(host: ExplainedHost) -> Iterator[dict[str, Any]]:
             "host": name,
             "name": decision.name,
             "keep": decision.keep,
-            "reasons": decision.reasons,
+            "reasons": [reason_words(reason) for reason in decision.reasons],
+            "rules": [reason.code for reason in decision.reasons],
             "expires": format_time(decision.expires) if decision.expires else None,
         }
-
-
-def words_of(decision: Decision, now: datetime) -> str:
-    """Why it is kept, or when it goes and why."""
-    why = ", ".join(decision.reasons)
-    return f"{goes_words(decision.expires, now)}: {why}" if decision.expires else why
-
-
-def policy_words(policy: Retention) -> str:
-    """The policy in one line."""
-    if policy.missing:
-        return "no retention policy, so everything is kept"
-    rules = ", ".join(f"{name} {count}" for name in ("daily", "weekly", "monthly", "yearly") if (count := getattr(policy, name)))
-    return f"{rules}; min_keep {policy.min_keep}, grace {format_duration(policy.grace)}"
 
 
 def cells(host: ExplainedHost, zone: ZoneInfo) -> list[Shown]:
     """What the strip of days shows of it."""
     by_name = {one.name: one for one in host.facts.candidates}
     return [
-        Shown(by_name[decision.name].started.astimezone(zone).date(), kind_of(decision, by_name[decision.name].state))
+        Shown(
+            by_name[decision.name].started.astimezone(zone).date(),
+            kind_of(decision.keep, [reason.code for reason in decision.reasons], by_name[decision.name].state),
+        )
         for decision in host.decisions
     ]
 

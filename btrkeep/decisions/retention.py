@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
+from enum import StrEnum
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -20,13 +21,9 @@ from btrkeep.config import Retention
 from btrkeep.config.keys import RETENTION, TABLE
 from btrkeep.config.problems import InvalidValue, nearest
 from btrkeep.decisions.due import latest
-from btrkeep.units import format_time
 
 ENOUGH = 2  # so many newer complete backups make a suspect or failed one needless
 _KNOWN = (SUSPECT, FAILED)  # the states, besides complete, of which it is known what to do
-NO_POLICY = "no retention policy"
-STAMPED_IN_THE_FUTURE = "stamped in the future"
-BY_HAND = "deleted by hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +46,41 @@ class DeletionRequest:
     at_once: bool = False
 
 
-def by_hand(asked: DeletionRequest | None) -> str:
-    """That somebody deleted it, and why; nothing when nobody did."""
-    return f"{BY_HAND}: {asked.why}" if asked and asked.why else BY_HAND if asked else ""
+class RetentionCode(StrEnum):
+    """Why a backup is kept or goes, as JSON has it. A rule of the policy is named by its key."""
+
+    DAILY = "daily"
+    WEEKLY = "weekly"
+    MONTHLY = "monthly"
+    YEARLY = "yearly"
+    MIN_KEEP = "min_keep"
+    NEWEST = "newest"
+    NEWEST_COMPLETE = "newest-complete"
+    BEFORE_SUSPECT = "before-suspect"
+    IN_USE = "in-use"
+    HELD = "held"
+    NO_POLICY = "no-policy"
+    IN_FUTURE = "in-future"
+    UNKNOWN_STATE = "unknown-state"
+    NO_RULE = "no-rule"
+    REPLACED = "replaced"
+    FORGOTTEN = "forgotten"
+    BY_HAND = "by-hand"
+
+
+class Reason(NamedTuple):
+    """One reason; btrkeep.decisions.words has the text. A tuple, since 90,000 backups are decided in a second.
+
+    `number` of `of` periods; `state`: suspect or failed, for a rule that thins those; `text`: somebody's words (HELD, BY_HAND), a
+    backup's name (BEFORE_SUSPECT), a state (UNKNOWN_STATE); `until`: the end of a hold.
+    """
+
+    code: RetentionCode
+    number: int = 0
+    of: int = 0
+    state: str = ""
+    text: str = ""
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +112,15 @@ class Decision:
 
     name: str
     keep: bool
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     expires: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionRule:
-    """`name` is the policy's key for the number of periods; `period` gives the one that a local day lies in, later ones larger."""
+    """`code` is the policy's key for the number of periods; `period` gives the one that a local day lies in, later ones larger."""
 
-    name: str
+    code: RetentionCode
     period: Callable[[date], int]
 
 
@@ -101,10 +130,10 @@ def _week(day: date) -> int:
 
 
 RULES = (
-    RetentionRule("daily", lambda day: day.toordinal()),
-    RetentionRule("weekly", _week),
-    RetentionRule("monthly", lambda day: day.year * 100 + day.month),
-    RetentionRule("yearly", lambda day: day.year),
+    RetentionRule(RetentionCode.DAILY, lambda day: day.toordinal()),
+    RetentionRule(RetentionCode.WEEKLY, _week),
+    RetentionRule(RetentionCode.MONTHLY, lambda day: day.year * 100 + day.month),
+    RetentionRule(RetentionCode.YEARLY, lambda day: day.year),
 )
 
 
@@ -143,13 +172,15 @@ def _by_word(backup: Candidate, policy: Retention, now: datetime) -> Decision:
     if kept := tuple(_kept_by_itself(backup, now)):
         return Decision(backup.name, True, kept, None)
     grace = timedelta(0) if backup.asked.at_once else timedelta(seconds=policy.grace)
-    return Decision(backup.name, False, (by_hand(backup.asked),), (backup.marked(now) or now) + grace)
+    return Decision(
+        backup.name, False, (Reason(RetentionCode.BY_HAND, text=backup.asked.why),), (backup.marked(now) or now) + grace
+    )
 
 
 def _by_policy(
     backups: Sequence[Candidate], policy: Retention, zone: ZoneInfo, now: datetime, forgotten: datetime | None
 ) -> list[Decision]:
-    reasons: list[list[str]] = [[] for _ in backups]
+    reasons: list[list[Reason]] = [[] for _ in backups]
     if forgotten is None:
         for place, reason in _kept(backups, policy, zone, now, reasons):
             reasons[place].append(reason)
@@ -175,15 +206,15 @@ def _counts(backup: Candidate, end: datetime) -> bool:
 
 
 def _kept(
-    backups: Sequence[Candidate], policy: Retention, zone: ZoneInfo, now: datetime, reasons: Sequence[Sequence[str]]
-) -> Iterator[tuple[int, str]]:
+    backups: Sequence[Candidate], policy: Retention, zone: ZoneInfo, now: datetime, reasons: Sequence[Sequence[Reason]]
+) -> Iterator[tuple[int, Reason]]:
     """Place and reason of everything that is kept, `reasons` being those that were given so far.
 
     A stamp in the future, which only a wrong clock makes, is no anchor and counts for nothing: what becomes of the others is
     the same with it and without it.
     """
     if policy.missing:
-        yield from ((place, NO_POLICY) for place in range(len(backups)))
+        yield from ((place, Reason(RetentionCode.NO_POLICY)) for place in range(len(backups)))
         yield from _by_itself(backups, now)
         return
     end = latest(now)
@@ -201,16 +232,16 @@ def _kept(
 
 
 def _by_rules(
-    backups: Sequence[Candidate], complete: Sequence[int], policy: Retention, zone: ZoneInfo
-) -> Iterator[tuple[int, str]]:
+    backups: Sequence[Candidate], complete: Sequence[int], policy: Retention, zone: ZoneInfo, state: str = ""
+) -> Iterator[tuple[int, Reason]]:
     """The first complete backup of each of the newest periods that have one. One backup may stand for several periods."""
     newest_first = [(place, _periods(_local_day(backups[place].started, zone))) for place in reversed(complete)]
     for column, rule in enumerate(RULES):
-        if limit := getattr(policy, rule.name):
+        if limit := getattr(policy, rule.code):
             first = {
                 periods[column]: place for place, periods in newest_first
             }  # the oldest of a period is the last to be put there
-            for period, reason in zip(sorted(first, reverse=True), _numbered(rule.name, limit, len(first)), strict=False):
+            for period, reason in zip(sorted(first, reverse=True), _numbered(rule.code, limit, len(first), state), strict=False):
                 yield first[period], reason
 
 
@@ -229,37 +260,32 @@ def _periods(day: int) -> tuple[int, ...]:
 
 
 @lru_cache(1024)
-def _numbered(name: str, limit: int, most: int) -> tuple[str, ...]:
-    """ "daily 1 of 14", "daily 2 of 14", ...: at most `most` of them."""
-    return tuple(f"{name} {number} of {limit}" for number in range(1, min(limit, most) + 1))
+def _numbered(code: RetentionCode, limit: int, most: int, state: str = "") -> tuple[Reason, ...]:
+    """The first of `limit`, the second of `limit`, ...: at most `most` of them."""
+    return tuple(Reason(code, number, limit, state) for number in range(1, min(limit, most) + 1))
 
 
-def _newest(complete: Sequence[int], min_keep: int) -> Iterator[tuple[int, str]]:
+def _newest(complete: Sequence[int], min_keep: int) -> Iterator[tuple[int, Reason]]:
     if complete:
-        yield complete[-1], "newest complete"
-    yield from zip(reversed(complete), _numbered("min_keep", min_keep, len(complete)), strict=False)
+        yield complete[-1], Reason(RetentionCode.NEWEST_COMPLETE)
+    yield from zip(reversed(complete), _numbered(RetentionCode.MIN_KEEP, min_keep, len(complete)), strict=False)
 
 
-def _by_itself(backups: Sequence[Candidate], now: datetime) -> Iterator[tuple[int, str]]:
+def _by_itself(backups: Sequence[Candidate], now: datetime) -> Iterator[tuple[int, Reason]]:
     """What keeps a backup whatever there is beside it."""
     end = latest(now)
     for place, backup in enumerate(backups):
         for reason in _kept_by_itself(backup, now):
             yield place, reason
         if backup.started > end:
-            yield place, STAMPED_IN_THE_FUTURE
+            yield place, Reason(RetentionCode.IN_FUTURE)
 
 
-def _kept_by_itself(backup: Candidate, now: datetime) -> Iterator[str]:
+def _kept_by_itself(backup: Candidate, now: datetime) -> Iterator[Reason]:
     if backup.in_use:
-        yield "base of the run in progress"
+        yield Reason(RetentionCode.IN_USE)
     if backup.hold and (backup.hold.until is None or now < backup.hold.until):
-        yield _held(backup.hold)
-
-
-def _held(hold: Hold) -> str:
-    until = f"held until {format_time(hold.until)}" if hold.until else "held"
-    return f"{until}: {hold.why}" if hold.why else until
+        yield Reason(RetentionCode.HELD, text=backup.hold.why, until=backup.hold.until)
 
 
 class _Group(NamedTuple):
@@ -281,32 +307,31 @@ def _not_yet_replaced(backups: Sequence[Candidate], unfinished: Sequence[int], c
 
 def _thinned(
     backups: Sequence[Candidate], places: Sequence[int], state: str, policy: Retention, zone: ZoneInfo
-) -> Iterator[tuple[int, str]]:
+) -> Iterator[tuple[int, Reason]]:
     """Of one group what the policy would keep of complete ones. A group grows at its newer end only, and goes as a whole; so what
     is kept of it does not depend on how often this is asked.
     """
     if state not in _KNOWN:  # a later version's; who does not know what it is does not delete it
-        yield from ((place, f"unknown state {state}") for place in places)
+        yield from ((place, Reason(RetentionCode.UNKNOWN_STATE, text=state)) for place in places)
         return
-    newest = zip(reversed(places), _numbered("newest", policy.min_keep, len(places)), strict=False)
-    for place, reason in (*_by_rules(backups, places, policy, zone), *newest):
-        yield place, f"{state}: {reason}"
+    yield from _by_rules(backups, places, policy, zone, state)
+    yield from zip(reversed(places), _numbered(RetentionCode.NEWEST, policy.min_keep, len(places), state), strict=False)
 
 
-def _before_suspects(backups: Sequence[Candidate], kept: Sequence[int], complete: Sequence[int]) -> Iterator[tuple[int, str]]:
+def _before_suspects(backups: Sequence[Candidate], kept: Sequence[int], complete: Sequence[int]) -> Iterator[tuple[int, Reason]]:
     """What can be restored should a suspect backup turn out to be the loss it looks like."""
     for place in kept:
         before = bisect_left(complete, place)
         if before and backups[place].state == SUSPECT:
-            yield complete[before - 1], f"last complete before the suspect {backups[place].name}"
+            yield complete[before - 1], Reason(RetentionCode.BEFORE_SUSPECT, text=backups[place].name)
 
 
-def _why_it_goes(backup: Candidate, forgotten: datetime | None, replaced: bool) -> str:
+def _why_it_goes(backup: Candidate, forgotten: datetime | None, replaced: bool) -> Reason:
     if forgotten:
-        return "host forgotten"
+        return Reason(RetentionCode.FORGOTTEN)
     if backup.state == COMPLETE:
-        return "no rule keeps it"
-    return f"{backup.state}: {'two newer complete backups' if replaced else 'no rule keeps it'}"
+        return Reason(RetentionCode.NO_RULE)
+    return Reason(RetentionCode.REPLACED if replaced else RetentionCode.NO_RULE, state=backup.state)
 
 
 _KINDS = {key.name: key.kind for key in TABLE if RETENTION in key.sections}
@@ -335,8 +360,3 @@ def _policy_value(name: str, text: str) -> Any:
         return _KINDS[name](int(text) if text.isascii() and text.isdecimal() else text)
     except InvalidValue as refused:
         raise ValueError(f"{name}={text}: {str(refused).removesuffix(', without quotes')}") from None
-
-
-def goes_words(expires: datetime, now: datetime) -> str:
-    """When a backup goes that may be deleted from `expires` on: the next expiry takes it, once that is past."""
-    return f"to be deleted since {format_time(expires)}" if expires <= now else f"expires {format_time(expires)}"

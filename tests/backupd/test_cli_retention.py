@@ -64,7 +64,7 @@ def complete_ones() -> list[datetime]:
 def test_every_backup_is_there_with_its_reasons_and_those_that_go_with_their_time(told: Nights) -> None:
     found = explained(told, "web1")
     assert [one["name"] for one in found] == told.names("web1")
-    assert all(list(one) == ["host", "name", "keep", "reasons", "expires"] and one["host"] == "web1" for one in found)
+    assert all(list(one) == ["host", "name", "keep", "reasons", "rules", "expires"] and one["host"] == "web1" for one in found)
     wanted = by_hand(complete_ones(), 7, 4, 2) | {name_of(LAST)}  # the newest is suspect, with nothing newer than it
     assert {one["name"] for one in found if one["keep"]} == wanted
     by_name = {one["name"]: one for one in found}
@@ -86,6 +86,8 @@ def test_every_backup_is_there_with_its_reasons_and_those_that_go_with_their_tim
         assert (one["expires"] is None) == one["keep"]
         assert one["keep"] or one["expires"] in ("2026-11-21T12:00:00Z", "2026-11-21T12:00:01Z")
     assert by_name[told.names("web1")[20]]["reasons"] == ["suspect: two newer complete backups"]
+    assert by_name[told.names("web1")[20]]["rules"] == ["replaced"]
+    assert by_name["2026-11-19T030000Z"]["rules"] == ["daily", "newest-complete", "min_keep", "before-suspect"]
 
 
 def test_the_table_says_the_same_in_words(told: Nights) -> None:
@@ -107,8 +109,8 @@ def test_the_strip_has_a_letter_for_each_day(told: Nights) -> None:
     (november,) = [line for line in lines if line.startswith("2026-11  ")]
     kept = {one["name"]: one for one in explained(told, "web1") if one["keep"]}
     for number, letter in enumerate(november[9:29], start=1):
-        one = kept.get(f"2026-11-{number:02}T030000Z", {"reasons": ["none"]})
-        words = {reason.split()[0] for reason in one["reasons"]}
+        one = kept.get(f"2026-11-{number:02}T030000Z", {"rules": []})
+        words = set(one["rules"])
         wanted = "M" if "monthly" in words else "W" if "weekly" in words else "d" if "daily" in words else "x"
         assert letter == ("?" if number == 20 else wanted)
     assert october.startswith("2026-10  " + " " * 6 + "Mxxx")  # the first one is of the 7th

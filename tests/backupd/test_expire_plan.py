@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from btrkeep.config import Retention
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostBackups, HostPlan, _without_the_last, agreed, make_plan, only, plan_host
-from btrkeep.decisions.retention import Candidate, DeletionRequest, Hold
+from btrkeep.decisions.retention import Candidate, DeletionRequest, Hold, Reason, RetentionCode
 from btrkeep.decisions.safety_limits import Forced
 
 ZONE = ZoneInfo("UTC")
@@ -52,7 +52,7 @@ def test_what_no_rule_keeps_is_marked_and_not_deleted() -> None:
     assert ages(one.mark) == [4, 3]
     assert (one.delete, one.wait, one.revive) == ((), (), ())
     assert not one.amend
-    assert [step.why for step in one.mark] == ["no rule keeps it"] * 2
+    assert [step.reasons for step in one.mark] == [(Reason(RetentionCode.NO_RULE),)] * 2
     assert one.mark[0].expires == NOW + DAY
     assert one.going == 2
 
@@ -76,7 +76,7 @@ def test_a_mark_that_a_wrong_clock_stamped_in_the_future_is_made_anew_and_its_gr
 
 def test_a_complete_one_of_the_future_is_not_the_last_one_that_has_to_stay() -> None:
     facts = HostBackups("web", [backup(1), replace(backup(0), started=NOW + 2000 * DAY)], THREE_DAYS)
-    step = ExpiryStep(backup(1).name, "")
+    step = ExpiryStep(backup(1).name, ())
     assert _without_the_last(facts, [step], NOW) == ()
     assert _without_the_last(replace(facts, candidates=[*facts.candidates, backup(2)]), [step], NOW) == (step,)
 
@@ -84,7 +84,7 @@ def test_a_complete_one_of_the_future_is_not_the_last_one_that_has_to_stay() -> 
 def test_a_marked_one_that_a_rule_keeps_again_is_taken_back_whatever_its_grace() -> None:
     one = plan(backup(0), backup(1, marked=30 * DAY), backup(2))
     assert ages(one.revive) == [1]
-    assert one.revive[0].why == "daily 2 of 3"
+    assert one.revive[0].reasons == (Reason(RetentionCode.DAILY, 2, 3),)
     assert one.delete == ()
 
 
@@ -138,7 +138,7 @@ def test_no_plan_deletes_all_complete_backups_of_a_host_whatever_is_decided(monk
     from btrkeep.decisions.retention import Decision
 
     def wrong(candidates: Sequence[Candidate], *_: object, **__: object) -> list[Decision]:
-        return [Decision(one.name, False, ("wrong",), NOW) for one in candidates]
+        return [Decision(one.name, False, (), NOW) for one in candidates]
 
     monkeypatch.setattr(module, "decide", wrong)
     assert plan(backup(0, marked=DAY), backup(1, marked=DAY), backup(2, "failed", marked=DAY)).delete == ()
@@ -146,12 +146,12 @@ def test_no_plan_deletes_all_complete_backups_of_a_host_whatever_is_decided(monk
 
 
 def test_only_what_both_looks_want_deleted_or_marked_is_and_what_one_wants_back_comes_back() -> None:
-    first = HostPlan("web", mark=(ExpiryStep("a", ""), ExpiryStep("b", "")), delete=(ExpiryStep("c", ""), ExpiryStep("d", "")))
+    first = HostPlan("web", mark=(ExpiryStep("a", ()), ExpiryStep("b", ())), delete=(ExpiryStep("c", ()), ExpiryStep("d", ())))
     second = HostPlan(
         "web",
-        mark=(ExpiryStep("b", ""), ExpiryStep("x", "")),
-        delete=(ExpiryStep("d", ""), ExpiryStep("y", "")),
-        revive=(ExpiryStep("c", ""),),
+        mark=(ExpiryStep("b", ()), ExpiryStep("x", ())),
+        delete=(ExpiryStep("d", ()), ExpiryStep("y", ())),
+        revive=(ExpiryStep("c", ()),),
     )
     both = agreed(first, second)
     assert [step.name for step in both.mark] == ["b"]

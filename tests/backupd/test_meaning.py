@@ -1,5 +1,6 @@
 """What an exit status means: of real rsyncs and real sshs that fail in the ways that they fail in at night."""
 
+import asyncio
 import os
 import socket
 import threading
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from backupd.doctor.checks import check_hosts
 from backupd.rsync.command import passes, rsync_command
-from btrkeep.config import HostConfig, SshSettings
-from btrkeep.decisions.rsync_meaning import MEANING, ExitKind, Meaning, meaning
+from btrkeep.config import HostConfig, SshSettings, load
+from btrkeep.decisions import rsync_meaning
+from btrkeep.decisions.rsync_meaning import MEANING, ExitCause, ExitKind, Meaning, meaning
 from tests.backupd.pulls import UNPRIVILEGED, Pulled, meanwhile, pull, run, script
 from tests.beds import work
 from tests.beds.ssh import Sshd
@@ -48,15 +51,19 @@ def test_a_transfer_that_works_is_finished(over_ssh: Callable[..., Pulled]) -> N
 
 def test_a_key_that_is_not_accepted_is_the_hosts_configuration(over_ssh: Callable[..., Pulled], tmp_path: Path) -> None:
     work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other")
-    assert of(over_ssh(key=tmp_path / "other")) == Meaning(ExitKind.HOST, "the host does not accept the key", unreachable=True)
-    assert of(over_ssh(key=tmp_path / "missing")) == Meaning(ExitKind.HOST, "the host does not accept the key", unreachable=True)
+    assert of(over_ssh(key=tmp_path / "other")) == Meaning(
+        ExitKind.HOST, "the host does not accept the key", ExitCause.KEY_REFUSED, unreachable=True
+    )
+    assert of(over_ssh(key=tmp_path / "missing")) == Meaning(
+        ExitKind.HOST, "the host does not accept the key", ExitCause.KEY_REFUSED, unreachable=True
+    )
 
 
 def test_a_host_key_that_is_unknown_or_another_is_the_hosts_configuration(
     over_ssh: Callable[..., Pulled], tmp_path: Path, sshd: Sshd
 ) -> None:
     (tmp_path / "none").touch()
-    expected = Meaning(ExitKind.HOST, "the host key is unknown or changed", unreachable=True)
+    expected = Meaning(ExitKind.HOST, "the host key is unknown or changed", ExitCause.HOST_KEY, unreachable=True)
     assert of(over_ssh(known_hosts=tmp_path / "none")) == expected
     work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other")
     public = (tmp_path / "other.pub").read_text(encoding="utf-8")
@@ -199,3 +206,16 @@ def manual_section(text: str) -> list[str]:
     _, _, rest = text.partition("EXIT VALUES")
     section, _, _ = rest.partition("ENVIRONMENT VARIABLES")
     return [line.replace("o ", " ", 1) if line.strip().startswith("o ") else line for line in section.splitlines() if line.strip()]
+
+
+def test_a_refused_key_has_its_hint_whatever_its_words_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing = script(tmp_path / "ssh", "#!/bin/sh\necho 'root@a: Permission denied (publickey).' >&2\nexit 255\n")
+    (tmp_path / "main.toml").write_text(
+        f'[pool]\npath = "/srv"\n[ssh]\ncommand = "{refusing}"\n[host.a]\naddress = "root@a"\npaths = ["/srv"]\n'
+    )
+    renamed = tuple((said, replace(means, words="something else")) for said, means in rsync_meaning._SSH_SAYS)
+    monkeypatch.setattr(rsync_meaning, "_SSH_SAYS", renamed)
+    (found,) = asyncio.run(check_hosts(load(folder=tmp_path)))
+    assert found.message.startswith("/srv: something else: ")
+    assert "authorized_keys" in found.hint
+    assert found.cause is ExitCause.KEY_REFUSED

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from btrkeep.config import Retention
 from btrkeep.decisions.due import FUTURE
-from btrkeep.decisions.retention import Candidate, Hold, decide
+from btrkeep.decisions.retention import Candidate, Hold, Reason, RetentionCode, decide
+from btrkeep.decisions.words import reason_words
 from tests.backupd.golden.replay import expire, kept, names, prune
 from tests.backupd.test_retention_golden import ODD
 
@@ -71,7 +72,7 @@ def test_every_backup_gets_one_decision_with_a_reason_oldest_first(
 ) -> None:
     found = decide(backups, policy, ZoneInfo(zone), now)
     assert [one.name for one in found] == names(backups)
-    assert all(one.reasons and all(one.reasons) for one in found)
+    assert all(one.reasons and all(map(reason_words, one.reasons)) for one in found)
     assert all((one.expires is None) is one.keep for one in found)
 
 
@@ -195,7 +196,7 @@ def test_a_stamp_in_the_future_is_kept_and_never_changes_what_happens_to_others(
     found = decide([*future, *backups], policy, ZoneInfo(zone), now)
     assert found[: len(plain)] == plain
     assert all(one.keep for one in found[len(plain) :])
-    assert policy.missing or all("stamped in the future" in one.reasons for one in found[len(plain) :])
+    assert policy.missing or all(Reason(RetentionCode.IN_FUTURE) in one.reasons for one in found[len(plain) :])
 
 
 @given(ANYTHING, POLICIES, ZONES, NOWS, NOWS)
@@ -235,10 +236,12 @@ def test_more_periods_never_keep_less(backups: list[Candidate], policy: Retentio
 @given(ANYTHING, ZONES, NOWS)
 def test_without_a_policy_everything_is_kept(backups: list[Candidate], zone: str, now: datetime) -> None:
     found = decide(backups, Retention(min_keep=1), ZoneInfo(zone), now)
-    assert all(one.keep and one.reasons[0] == "no retention policy" for one in found)
+    assert all(one.keep and one.reasons[0].code is RetentionCode.NO_POLICY for one in found)
 
 
 @given(ANYTHING, ANY_POLICY, ZONES, NOWS)
 def test_of_a_forgotten_host_everything_goes(backups: list[Candidate], policy: Retention, zone: str, now: datetime) -> None:
     found = decide(backups, policy, ZoneInfo(zone), now, forgotten=now)
-    assert all(one.reasons == ("host forgotten",) and one.expires == now + timedelta(seconds=policy.grace) for one in found)
+    assert all(
+        one.reasons == (Reason(RetentionCode.FORGOTTEN),) and one.expires == now + timedelta(seconds=policy.grace) for one in found
+    )

@@ -100,9 +100,9 @@ def test_everything_works_with_the_new_name_and_the_next_backup_grows_from_the_o
     assert [run["backup"] for run in pool.json("log", new)] == [second, name]
     assert pool.json("hold", new, name)["name"] == name
     assert [one["name"] for one in pool.json("retention", "explain", new)] == [name, second]
-    before = rows(pool, f"select name, path, state, subvolume_id, held from backup where host = '{new}'")
+    before = rows(pool, f"select name, path, state, subvolume_id, held_until, held_why from backup where host = '{new}'")
     pool.backupd("rebuild", check=False)
-    assert rows(pool, f"select name, path, state, subvolume_id, held from backup where host = '{new}'") == before
+    assert rows(pool, f"select name, path, state, subvolume_id, held_until, held_why from backup where host = '{new}'") == before
     work(
         "sqlite3",
         pool.state / "catalogue.sqlite",

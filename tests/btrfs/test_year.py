@@ -306,9 +306,9 @@ def see_nothing_to_do(pool: Pool) -> None:
     assert disagreements(pool) == []
     query = "select host || ' ' || substr(name, 1, 15), state from backup order by 1"
     assert dict(rows(pool, query)) == pool.there()
-    known = rows(pool, "select host, name, state, subvolume_id, base, held from backup order by 1, 2")
+    known = rows(pool, "select host, name, state, subvolume_id, base, held_until, held_why from backup order by 1, 2")
     pool.at(AFTERWARDS, "rebuild")
-    assert rows(pool, "select host, name, state, subvolume_id, base, held from backup order by 1, 2") == known
+    assert rows(pool, "select host, name, state, subvolume_id, base, held_until, held_why from backup order by 1, 2") == known
     before = subvolumes(pool)
     plan = json.loads(pool.at(AFTERWARDS, "expire", "--dry-run", "--json"))
     assert [plan[key] for key in ("mark", "revive", "delete", "wait")] == [[]] * 4

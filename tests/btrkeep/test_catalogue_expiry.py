@@ -56,11 +56,11 @@ def states_of(sql: sqlite3.Connection) -> dict[tuple[str, str], tuple[str, str |
 
 
 def test_a_held_and_an_expired_backup_come_back_as_they_went_in(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
-    held = replace(BACKUP, state="expired", held="held until 2027-01-01T00:00:00Z: caf\udce9", expired=EVENING + DAY)
+    held = replace(BACKUP, state="expired", held_until=EVENING + 40 * DAY, held_why="caf\udce9", expired=EVENING + DAY)
     catalogue.put_backup(held)
     assert list(catalogue.backups(with_detail=True)) == [held]
-    assert sql.execute("SELECT outcome, held, expired FROM backup").fetchall() == [
-        ("complete", "held until 2027-01-01T00:00:00Z: caf\\udce9", "2026-11-21T22:00:03.123456Z")
+    assert sql.execute("SELECT outcome, held_until, held_why, expired FROM backup").fetchall() == [
+        ("complete", "2026-12-30T22:00:03.123456Z", "caf\\udce9", "2026-11-21T22:00:03.123456Z")
     ]
     assert catalogue.replace_backups("p", [held]) == 1
     assert list(catalogue.backups(with_detail=True)) == [held]
@@ -71,12 +71,15 @@ def test_states_tell_what_sqlite3_tells_by_host_and_start(catalogue: Catalogue, 
     for one in reversed([*nights(3, odd), *nights(3), WORKING]):
         catalogue.put_backup(one)
     catalogue.put_backup(replace(BACKUP, name="a name that sorts first", started=EVENING + 9 * DAY))
-    catalogue.put_backup(replace(BACKUP, name="n2", started=EVENING + 2 * DAY, state="expired", expired=EVENING, held="held"))
-    rows = sql.execute("SELECT host, started, name, state, outcome, held, expired, subvolume_id, uuid, base FROM backup")
+    catalogue.put_backup(replace(BACKUP, name="n2", started=EVENING + 2 * DAY, state="expired", expired=EVENING, held_why=""))
+    rows = sql.execute(
+        "SELECT host, started, name, state, outcome, held_until, held_why, expired, subvolume_id, uuid, base FROM backup"
+    )
     expected = [
-        (host.replace("\\udce9\\\\", "\udce9\\"), name or None, datetime.fromisoformat(started), state, outcome, held,
+        (host.replace("\\udce9\\\\", "\udce9\\"), name or None, datetime.fromisoformat(started), state, outcome,
+         datetime.fromisoformat(until) if until else None, why,
          datetime.fromisoformat(expired) if expired else None, number, uuid, None if name else base)
-        for host, started, name, state, outcome, held, expired, number, uuid, base in sorted(rows, key=lambda row: row[:3])
+        for host, started, name, state, outcome, until, why, expired, number, uuid, base in sorted(rows, key=lambda row: row[:3])
     ]  # fmt: skip
     found = list(catalogue.states())
     assert [tuple(one) for one in found] == expected

@@ -296,7 +296,7 @@ def test_a_catalogue_of_the_first_schema_keeps_every_row_and_value(tmp_path: Pat
     assert all(before.values())
     with Catalogue.open(tmp_path) as catalogue:
         found = list(catalogue.backups(with_detail=True))
-        assert [(one.host, one.name, one.outcome, one.held, one.expired) for one in found] == [
+        assert [(one.host, one.name, one.outcome, one.held_why, one.expired) for one in found] == [
             ("caf\udce9", None, None, None, None),
             ("web1", "2026-11-20T220003Z", "complete", None, None),
             ("web1", "n2", "suspect", None, None),
@@ -312,9 +312,12 @@ def test_a_catalogue_of_the_first_schema_keeps_every_row_and_value(tmp_path: Pat
     assert (ask(file, "PRAGMA integrity_check"), ask(file, "PRAGMA foreign_key_check")) == ([("ok",)], [])
 
 
-ROWS_SINCE_0002 = """
-UPDATE backup SET outcome = 'complete', state = 'expired', held = 'until May', expired = '2026-11-21T00:00:00.000000Z'
+ROWS_SINCE_0002 = r"""
+UPDATE backup SET outcome = 'complete', state = 'expired', held = 'held until 2027-01-01T00:00:00Z: the audit: caf\udce9
+two lines', expired = '2026-11-21T00:00:00.000000Z'
   WHERE name = '2026-11-20T220003Z';
+UPDATE backup SET held = 'held' WHERE name = 'n2';
+UPDATE backup SET held = 'until May' WHERE name = 'n3';
 INSERT INTO expiry VALUES
   (3, '2026-11-20T22:00:03.000000Z', '2026-11-20T22:01:04.500000Z', 'complete', 1, '9', 5, 4, 3, 2, 1, 0, 7, 0.5, NULL, 99, 'ssd',
    NULL, NULL, '2026-11-20T22:01:04.500000Z'),
@@ -333,17 +336,23 @@ def test_a_catalogue_of_the_second_schema_keeps_every_row_and_value(tmp_path: Pa
         connection.executescript(ROWS_SINCE_0002)
     tables_then = ("about", "host", "backup", "backup_detail", "run", "progress", "expiry")
     columns = {name: ", ".join(row[1] for row in ask(file, f"PRAGMA table_info({name})")) for name in tables_then}
+    assert " held," in columns["backup"]
     assert "balance" not in {name for (name,) in ask(file, "SELECT name FROM sqlite_master")}
     before = rows_of(file, columns)
     assert all(before.values())
     with Catalogue.open(tmp_path) as catalogue:
         assert [one.id for one in catalogue.expiries()] == [4, 3]
         assert [one.paused for one in catalogue.unfinished_expiries()] == ["backups run"]
-        assert [one.held for one in catalogue.backups() if one.held] == ["until May"]
+        assert [(one.name, one.held_until, one.held_why) for one in catalogue.backups() if one.held_why is not None] == [
+            ("2026-11-20T220003Z", datetime(2027, 1, 1, tzinfo=UTC), "the audit: caf\udce9\ntwo lines"),
+            ("n2", None, ""),
+            ("n3", None, "until May"),
+        ]
         assert not catalogue.scores("any")
         assert not catalogue.unfinished_balances()
-    assert rows_of(file, columns) == before
     assert rows_of(tmp_path / f"catalogue.sqlite.before-{NOW_VERSION}", columns) == before
+    kept = {**columns, "backup": columns["backup"].replace(" held,", "")}
+    assert rows_of(file, kept) == rows_of(tmp_path / f"catalogue.sqlite.before-{NOW_VERSION}", kept)
     assert ask(file, "SELECT version_num FROM alembic_version") == [(NOW_VERSION,)]
     assert (ask(file, "PRAGMA integrity_check"), ask(file, "PRAGMA foreign_key_check")) == ([("ok",)], [])
 

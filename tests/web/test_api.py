@@ -186,8 +186,8 @@ def test_a_hold_is_written_into_the_pool(shop: Dashboard) -> None:
     see_schema(shop, "/hosts/{host}/backups/{backup}/hold", json.loads(done.body), "post")
     notes = json.loads((shop.nights.pool / "hosts" / "shop" / "notes.json").read_text())
     assert notes["backups"][name]["hold"]["why"].startswith("the audit")
-    [[held]] = rows(shop, "SELECT held FROM backup WHERE host = 'shop' AND name = ?", name)
-    assert "the audit" in held
+    [[held]] = rows(shop, "SELECT held_why FROM backup WHERE host = 'shop' AND name = ?", name)
+    assert held == "the audit (token:olga)"
     assert post(shop, f"/hosts/shop/backups/{name}/release").status == 200
     notes = json.loads((shop.nights.pool / "hosts" / "shop" / "notes.json").read_text())
     assert "hold" not in notes["backups"].get(name, {})

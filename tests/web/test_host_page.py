@@ -2,9 +2,8 @@
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
@@ -15,7 +14,6 @@ from btrkeep.decisions.calendar_strip import DAILY, GOES, HELD, WEEKLY
 from btrkeep.units import backup_name
 from tests.web.made import BERLIN, DAY, EVENING, NOW, backup, client, run, token, write
 from web.data.calendar import Mark, calendar
-from web.data.host import hold_of
 from web.source import RequestContext
 
 NIGHTS = [EVENING - number * DAY for number in range(20)]
@@ -36,7 +34,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
         HostConfig("db1", retention=policy, enabled=False, optional=True),
     ]
     backups = [backup("web1", started, bytes=(100 - place) << 20) for place, started in enumerate(NIGHTS)]
-    backups[3] = replace(backups[3], held="held: the audit")
+    backups[3] = replace(backups[3], held_why="the audit")
     backups += [backup("web1", EVENING + timedelta(hours=3), "partial", base=backup_name(EVENING)), backup("old1", EVENING)]
     backups += [backup("web2", EVENING - DAY), backup("web2", EVENING, "suspect", warnings=("too few files", "<i>"))]
     runs = [run("web1", started) for started in reversed(NIGHTS)]
@@ -186,23 +184,6 @@ def test_without_the_forms_token_or_without_the_root_service_nothing_is_done(olg
     assert olga.post("/hosts/web1/hold", data={"csrf_token": csrf, "backup": "../x"}).status_code == 400
     bad = {"csrf_token": csrf, "backup": backup_name(EVENING), "until": "tomorrow"}
     assert olga.post("/hosts/web1/hold", data=bad).status_code == 400
-
-
-@pytest.mark.parametrize(
-    ("text", "until", "why"),
-    [
-        ("held", None, ""),
-        ("held: a: b", None, "a: b"),
-        ("held until 2027-01-01T00:00:00Z", datetime(2027, 1, 1, tzinfo=UTC), ""),
-        ("held until 2027-01-01T00:00:00Z: two\nlines", datetime(2027, 1, 1, tzinfo=UTC), "two\nlines"),
-        ("held: until 2027-01-01T00:00:00Z", None, "until 2027-01-01T00:00:00Z"),
-        ("something else", None, "something else"),
-    ],
-)
-def test_a_hold_is_read_from_its_words(text: str, until: Any, why: str) -> None:
-    found = hold_of(text)
-    assert found
-    assert (found.until, found.why) == (until, why)
 
 
 def test_a_calendar_shows_of_each_day_what_lasts_longest_and_tells_of_gaps() -> None:

@@ -5,7 +5,6 @@ a host was given up (`backupd forget`) or a backup deleted by hand, which is onl
 `in_doubt` says so, and the root service can be asked (`exact`).
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -14,11 +13,12 @@ from typing import Any
 
 from btrkeep.catalogue import Backup, Run
 from btrkeep.config import HostConfig, Retention
-from btrkeep.decisions.calendar_strip import kind_of
+from btrkeep.decisions.calendar_strip import StripLetter, kind_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
-from btrkeep.decisions.explain import explain, policy_words, words_of
+from btrkeep.decisions.explain import explain
 from btrkeep.decisions.retention import Candidate, Decision, Hold
+from btrkeep.decisions.words import goes_words, hold_words, policy_words, reasons_words
 from btrkeep.units import format_duration, parse_time
 from web.access import Viewer
 from web.data import hosts
@@ -35,7 +35,6 @@ RUNS = 20
 _HISTORY = 400
 _FINAL = ("complete", "suspect", "failed")  # what a backup is, whatever becomes of it
 _GOING = ("expired", "deleting")
-_HELD = re.compile(r"held(?: until (?P<until>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ))?(?:: (?P<why>.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +73,16 @@ class BackupRow:
     def restorable(self) -> bool:
         """Whether files can be got out of it."""
         return self.name is not None and self.state != "deleting"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDecision:
+    """What becomes of a backup: decided here, or as `backupd retention explain` answered. `why`: the reasons in words."""
+
+    keep: bool
+    rules: tuple[str, ...]
+    why: str
+    expires: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +170,7 @@ def host_page(
     runs = [run_row(run, {one.name for one in found}, alive) for run, alive in _runs(source, host)]
     zone = source.site.zone
     marks = [
-        Mark(one.started.astimezone(zone).date(), _kind(one, decisions), one.name)
+        Mark(one.started.astimezone(zone).date(), _kind(one, decisions[one.name]), one.name)
         for one in found
         if one.name in decisions and one.name
     ]
@@ -188,11 +197,15 @@ def backup_of(page: HostPage, name: str) -> BackupRow | None:
     return next((one for one in page.backups if one.name is not None and one.name == name), None)
 
 
-def decided(backups: Sequence[Backup], config: HostConfig | None, source: RequestContext) -> dict[str, Decision]:
+def decided(backups: Sequence[Backup], config: HostConfig | None, source: RequestContext) -> dict[str, KnownDecision]:
     """What becomes of each final backup by the host's own policy, by name."""
     policy = config.retention if config else Retention()
     facts = HostBackups("", candidates(backups), policy, configured=config is not None)
-    return {one.name: one for one in explain(facts, policy, source.site.zone, source.now).decisions}
+    return {one.name: _known(one) for one in explain(facts, policy, source.site.zone, source.now).decisions}
+
+
+def _known(one: Decision) -> KnownDecision:
+    return KnownDecision(one.keep, tuple(reason.code for reason in one.reasons), reasons_words(one.reasons), one.expires)
 
 
 def candidates(backups: Iterable[Backup]) -> list[Candidate]:
@@ -200,44 +213,39 @@ def candidates(backups: Iterable[Backup]) -> list[Candidate]:
     every = list(backups)
     base = next((one.base for one in every if one.name is None), None)
     return [
-        Candidate(one.name, one.started, one.outcome or one.state, one.expired, hold_of(one.held), one.name == base)
+        Candidate(one.name, one.started, one.outcome or one.state, one.expired, hold_of(one), one.name == base)
         for one in every
         if one.name and (one.outcome or one.state) in _FINAL
     ]
 
 
-def hold_of(words: str | None) -> Hold | None:
-    """The hold that a row tells of in words (backupd.repo.catalogue_row.hold_words), also one whose end is past."""
-    if words is None:
-        return None
-    match = _HELD.fullmatch(words)
-    if match is None:
-        return Hold(None, words)
-    return Hold(parse_time(match["until"]) if match["until"] else None, match["why"] or "")
+def hold_of(backup: Backup) -> Hold | None:
+    """The hold that a row tells of, also one whose end is past."""
+    return None if backup.held_why is None else Hold(backup.held_until, backup.held_why)
 
 
-def by_service(answer: Sequence[Mapping[str, Any]]) -> dict[str, Decision]:
+def by_service(answer: Sequence[Mapping[str, Any]]) -> dict[str, KnownDecision]:
     """The decisions in what `backupd retention explain HOST --json` says."""
     return {
-        str(one["name"]): Decision(
-            str(one["name"]),
+        str(one["name"]): KnownDecision(
             bool(one["keep"]),
-            tuple(str(reason) for reason in one["reasons"]),
+            tuple(str(rule) for rule in one["rules"]),
+            ", ".join(str(reason) for reason in one["reasons"]),
             parse_time(one["expires"]) if one["expires"] else None,
         )
         for one in answer
     }
 
 
-def _kind(backup: Backup, decisions: Mapping[str, Decision]) -> Any:
-    return kind_of(decisions[str(backup.name)], backup.outcome or backup.state)
+def _kind(backup: Backup, one: KnownDecision) -> StripLetter:
+    return kind_of(one.keep, one.rules, backup.outcome or backup.state)
 
 
-def backup_row(backup: Backup, decision: Decision | None, now: datetime) -> BackupRow:
+def backup_row(backup: Backup, decision: KnownDecision | None, now: datetime) -> BackupRow:
     """One row, with what becomes of it."""
-    hold = hold_of(backup.held)
+    hold = hold_of(backup)
     held = hold is not None and (hold.until is None or now < hold.until)
-    kind = kind_of(decision, backup.outcome or backup.state) if decision else None
+    kind = _kind(backup, decision) if decision else None
     stays = decision is not None and backup.state != "deleting"
     return BackupRow(
         name=backup.name,
@@ -252,16 +260,20 @@ def backup_row(backup: Backup, decision: Decision | None, now: datetime) -> Back
         error=host_error(backup.error, backup.host),
         warnings=tuple(host_line(line, backup.host) for line in backup.warnings),
         keep=decision.keep if decision else None,
-        why=words_of(decision, now) if decision else "",
+        why=_why(decision, now) if decision else "",
         goes=decision.expires if decision else None,
-        held=backup.held if held else None,
+        held=hold_words(hold) if hold and held else None,
         letter=kind.letter if kind else "",
         kind=kind.words.split()[0] if kind else "",
         may_hold=stays and not held,
-        may_release=stays and backup.held is not None,
+        may_release=stays and hold is not None,
         may_accept=backup.state == "suspect",
         ahead=backup.started > latest(now),
     )
+
+
+def _why(one: KnownDecision, now: datetime) -> str:
+    return f"{goes_words(one.expires, now)}: {one.why}" if one.expires else one.why
 
 
 def _runs(source: RequestContext, host: str) -> list[tuple[Run, bool]]:

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.config import Retention
 from btrkeep.decisions.retention import Candidate, decide
+from btrkeep.decisions.words import reason_words
 from tests.backupd.golden.reference import Backup
 
 
@@ -20,7 +21,7 @@ def names(backups: Iterable[Candidate]) -> list[str]:
 
 def kept(backups: Sequence[Candidate], policy: Retention, zone: str, now: datetime) -> dict[str, set[str]]:
     """The reasons of all that are kept, by name."""
-    return {one.name: set(one.reasons) for one in decide(backups, policy, ZoneInfo(zone), now) if one.keep}
+    return {one.name: set(map(reason_words, one.reasons)) for one in decide(backups, policy, ZoneInfo(zone), now) if one.keep}
 
 
 def prune(backups: Sequence[Candidate], policy: Retention, zone: str, now: datetime) -> list[Candidate]:
