@@ -1,12 +1,11 @@
-"""`python -m backupd.metrics docs`: the alert rules, the dashboard and the list of metrics made anew."""
+"""`python -m backupd.metrics docs/monitoring.rst`: the list of metrics made anew."""
 
 import sys
 from pathlib import Path
 
-from backupd.metrics.documents import documents
+from backupd.metrics.page import refreshed
 
 if len(sys.argv) != 2:
-    sys.exit("usage: python -m backupd.metrics docs")
-for path, text in documents(Path(sys.argv[1])).items():
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    sys.exit("usage: python -m backupd.metrics docs/monitoring.rst")
+page = Path(sys.argv[1])
+page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")
