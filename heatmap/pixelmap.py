@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from btrkeep.fs.output_file import whole_file
 from btrkeep.units import format_time
-from heatmap.atomic_file import whole_file
 from heatmap.curves import HILBERT, SNAKE
 from heatmap.overview import Drawn
 from heatmap.state import Array, State

@@ -138,6 +138,10 @@ def test_the_textfile_is_replaced_as_a_whole_and_can_be_read_by_all(nights: Nigh
     assert (stat.S_IMODE(file.stat().st_mode), file.stat().st_ino == before) == (0o644, False)
     assert samples(file.read_text())["btrkeep_pool_usable"] == 1
     assert list(tmp_path.iterdir()) == [file]
+    (tmp_path / "null").symlink_to("/dev/null")
+    nights.backupd("metrics", "--textfile", tmp_path / "null")
+    assert (tmp_path / "null").is_symlink()
+    (tmp_path / "null").unlink()
     done = nights.backupd("metrics", "--textfile", tmp_path / "missing" / "x.prom", check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
 
