@@ -13,7 +13,6 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from backupd.metrics.families import Registry, families
-from backupd.metrics.page import refreshed
 from btrkeep.catalogue import FreeSpaceScore, StoredAlarm
 from btrkeep.config import HostConfig
 from btrkeep.decisions.pool_health import PoolFacts
@@ -23,7 +22,6 @@ from tests.backupd.seen import balance, config, expiry, numbers, seen
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
 
-DOCS = TOP / "docs"
 WEB = HostConfig("web1", group="debian")
 SCORE = FreeSpaceScore("u", NOW, 10, 100, 60, 5, 33, 12.5, 2, 9, 8, ())
 promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed (Debian: prometheus)")
@@ -150,8 +148,3 @@ def test_the_textfile_is_replaced_as_a_whole_and_can_be_read_by_all(nights: Nigh
 def test_json_has_the_same_samples(nights: Nights) -> None:
     told = {family["name"]: family["type"] for family in nights.json("metrics")}
     assert told == dict(re.findall(r"^# TYPE (\w+) (\w+)$", nights.backupd("metrics").stdout, re.MULTILINE))
-
-
-def test_the_page_lists_every_metric() -> None:
-    text = (DOCS / "monitoring.rst").read_text(encoding="utf-8")
-    assert refreshed(text) == text, "run: python -m backupd.metrics docs/monitoring.rst"
