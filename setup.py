@@ -74,6 +74,7 @@ setup(
             "pytest>=8.2",
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
+            "pyyaml>=6.0",
             "ruff>=0.5",
             "schemathesis>=4.0",
             "setuptools>=61",

@@ -54,11 +54,6 @@ class Relocation:
         if self._cancelling is None:
             self._cancelling = self._submit(self._cancel)
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether that was asked for."""
-        return self._cancelling is not None
-
     def _cancel(self) -> None:
         """Again and again: the ioctl may not have begun yet. Only the balance of this block group, not one that keeps ours out."""
         while not self._balance.done():

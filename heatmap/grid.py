@@ -21,7 +21,6 @@ from heatmap.state import Array
 MIN_BRIGHTNESS = 0.1
 OVERVIEW_GRANULARITY = 32 << 20
 """Bytes that a pixel stands for, about, where nobody says what order the picture shall be of: of a whole filesystem."""
-LARGEST_ORDER, LARGEST_SIZE = 14, 15
 _AUTOMATIC = 10
 
 

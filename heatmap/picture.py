@@ -4,7 +4,7 @@ from typing import cast
 
 from PIL import Image
 
-from heatmap.atomic_file import whole_file
+from btrkeep.fs.output_file import whole_file
 from heatmap.grid import Grid, Runs
 
 FORMATS = ("png", "webp")

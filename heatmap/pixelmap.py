@@ -10,14 +10,12 @@ How a page finds what is at (x, y) of a picture, counted from 0, from the left a
 """
 
 import json
-from bisect import bisect_right
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from btrkeep.fs.output_file import whole_file
 from btrkeep.units import format_time
-from heatmap.atomic_file import whole_file
 from heatmap.curves import HILBERT, SNAKE
 from heatmap.overview import Drawn
 from heatmap.state import Array, State
@@ -90,15 +88,3 @@ def step(curve: str, order: int, x: int, y: int) -> int:
             x, y = half - 1 - y, half - 1 - x
         half >>= 1
     return place
-
-
-def entries_at(found: Mapping[str, Any], x: int, y: int) -> list[int]:
-    """Which entries of a map are in the pixel (x, y) of the picture that was written: indices, none where nothing is allocated."""
-    down = int(found["size"]) - int(found["order"])
-    place = step(found["curve"], int(found["order"]), x >> down, y >> down)
-    start, end = found["entries"]["start"], found["entries"]["end"]
-    at, here = bisect_right(start, place), []
-    while at and end[at - 1] > place:
-        at -= 1
-        here.append(at)
-    return here[::-1]

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from btrkeep.errors import OperatorError
-from heatmap.atomic_file import whole_file
+from btrkeep.fs.output_file import whole_file
 from heatmap.state import Array, State
 
 MAGIC = b"\x89heatmap"

@@ -17,9 +17,9 @@ from typing import BinaryIO, TypeVar
 from PIL import Image
 
 from btrkeep.errors import OperatorError
+from btrkeep.fs.output_file import whole_file
 from btrkeep.process.programs import run
 from heatmap.animation import Gif, Palette, Webp, ffmpeg_command
-from heatmap.atomic_file import whole_file
 from heatmap.colourings import ColourChoice
 from heatmap.frames import Film, Progress, film, gather
 from heatmap.overview import PHYSICAL

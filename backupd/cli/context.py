@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from btrkeep.cli import complain
+from btrkeep.cli.parsed import Parsed
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
@@ -21,17 +22,7 @@ if TYPE_CHECKING:  # it takes half of a command's start, and some commands read 
     from btrkeep.catalogue import Catalogue
 
 
-class _Time(click.ParamType[datetime]):
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        try:
-            return value if isinstance(value, datetime) else parse_time(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-TIME = _Time()
+TIME = Parsed("time", parse_time)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 now_option = click.option("--now", type=TIME, metavar="TIME", help="Act as if it were TIME; only on a pool made with --rehearsal.")
 

@@ -12,24 +12,22 @@ from backupd.cli.trend_ import png_option
 from backupd.sampling.picture_data import DayData
 from btrkeep.catalogue import Job
 from btrkeep.cli import echo_json
+from btrkeep.cli.parsed import Parsed
 from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseTotals, Slot, bounds, phases, slots, sums
 from btrkeep.errors import Exit
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_time, printable
 
 
-class _Date(click.ParamType[Any]):
-    name = "date"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return datetime.strptime(str(value), "%Y-%m-%d").replace(tzinfo=UTC).date()
-        except ValueError:
-            self.fail(f"{str(value)!r} is no date: write it like 2026-11-20", param, ctx)
+def _date(text: str) -> Any:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).date()
+    except ValueError:
+        raise ValueError(f"{text!r} is no date: write it like 2026-11-20") from None
 
 
 @click.command("day")
-@click.argument("date", required=False, type=_Date())
+@click.argument("date", required=False, type=Parsed("date", _date))
 @png_option
 @json_option
 @now_option

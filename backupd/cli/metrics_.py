@@ -1,10 +1,7 @@
 """`backupd metrics`: numbers for Prometheus."""
 
-import os
-import secrets
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +11,7 @@ from backupd.health.status_report import look
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json
 from btrkeep.decisions.findings import FACT, from_text
-from btrkeep.errors import OperatorError
+from btrkeep.fs.output_file import whole_file
 from btrkeep.pool.marker import open_pool
 
 
@@ -49,7 +46,9 @@ def command(ctx: click.Context, textfile: str | None, as_json: bool, now: dateti
         sys.stdout.buffer.write(text)
         sys.stdout.flush()
     else:
-        _replace(Path(textfile), text)
+        # As a whole, under a name meanwhile that does not end in .prom, which node_exporter would read; and it is another user.
+        with whole_file(textfile, mode=0o644) as file:
+            file.write(text)
     return 0
 
 
@@ -60,16 +59,3 @@ def _as_json(family: Any) -> dict[str, Any]:
         "help": family.documentation,
         "samples": [{"labels": sample.labels, "value": float(sample.value)} for sample in family.samples],
     }
-
-
-def _replace(path: Path, text: bytes) -> None:
-    """As a whole, so that nobody reads half of it; the name meanwhile does not end in .prom, which node_exporter would read."""
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with unfinished.open("xb") as file:
-            os.fchmod(file.fileno(), 0o644)  # whatever the umask is: node_exporter is another user
-            file.write(text)
-        unfinished.rename(path)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise OperatorError(f"{path} cannot be written: {error.strerror}", "is its folder there, and may you write it?") from error

@@ -16,6 +16,7 @@ from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import HOLD, read_notes
 from btrkeep.backup_states import EXPIRED
+from btrkeep.cli.parsed import Parsed
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.locks import take_lock
@@ -24,18 +25,6 @@ from btrkeep.units import format_time, parse_time
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 Completion = Callable[[click.Context, click.Parameter, str], list[str]]
-
-
-class _Day(click.ParamType[date]):
-    name = "date"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> date:
-        if isinstance(value, date):
-            return value
-        try:
-            return _parse_day(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 def _parse_day(text: str) -> date:
@@ -47,7 +36,7 @@ def _parse_day(text: str) -> date:
     return parse_time(text)
 
 
-DAY = _Day()
+DAY = Parsed("date", _parse_day)
 """A day, or a full time, which is a datetime: see `moment_of`."""
 
 

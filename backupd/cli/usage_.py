@@ -10,17 +10,8 @@ from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.usage.measure import by_extents, by_sampling, by_writing, listed
 from backupd.usage.model import METHODS, Amount, BackupUse, HostUse, MeasuredUsage, Use
 from btrkeep.cli import echo_json, table
+from btrkeep.cli.parsed import Parsed
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_duration, printable
-
-
-class _Duration(click.ParamType[float]):
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return value if isinstance(value, float) else parse_duration(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.command("usage")
@@ -32,7 +23,13 @@ class _Duration(click.ParamType[float]):
     "[default: sampled; with HOST: extents]",
 )
 @click.option(
-    "--time", "seconds", type=_Duration(), default="60s", show_default=True, metavar="TIME", help="Measure no longer than this."
+    "--time",
+    "seconds",
+    type=Parsed("duration", parse_duration),
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="Measure no longer than this.",
 )
 @json_option
 @now_option

@@ -1,7 +1,6 @@
 """Files of a backup as one stream: a tar from which root gets all of it back, or a zip for everybody else.
 
-Names are the host's without the slash at the beginning: etc/passwd. So `tar -x -C /` puts them where they were. With `base` they
-begin with the last name of what was asked for, as `cp` has it: the folder /srv/www becomes www.
+Names are the host's without the slash at the beginning: etc/passwd. So `tar -x -C /` puts them where they were.
 """
 
 import os
@@ -46,7 +45,7 @@ class Archived:
             self.left_out.append((path, why))
 
 
-def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: Out, *, base: bool = False) -> Archived:
+def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: Out) -> Archived:
     """Writes all of `paths` and what is below them to `out`, in pieces of a megabyte at the most. `kind`: "tar" or "zip".
 
     Memory: some thousand names on each level of folders, however many there are. What a zip's index at the end needs, and a tar's
@@ -54,7 +53,7 @@ def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: Out, *, ba
     anything cannot be read or written: half an archive must not look like a whole one. UsageError's business, such as a path that
     is missing, is the caller's: see near.missing.
     """
-    return _tar(tree, paths, out, base) if kind == "tar" else _zip(tree, paths, out, base)
+    return _tar(tree, paths, out) if kind == "tar" else _zip(tree, paths, out)
 
 
 def outermost(paths: Sequence[bytes]) -> list[bytes]:
@@ -64,22 +63,21 @@ def outermost(paths: Sequence[bytes]) -> list[bytes]:
     return [path for path, names in split.items() if not any(tuple(names[:depth]) in above for depth in range(len(names)))]
 
 
-def _found(tree: Tree, paths: Sequence[bytes], base: bool) -> Iterator[tuple[WalkEntry, bytes]]:
+def _found(tree: Tree, paths: Sequence[bytes]) -> Iterator[tuple[WalkEntry, bytes]]:
     """Everything, with its name in the archive."""
     for path in outermost(paths):
-        cut = len(path.rpartition(b"/")[0]) + 1 if base else 1
         for found in walk(tree, path):
             if not found.left:
-                yield found, found.entry.path[cut:]
+                yield found, found.entry.path[1:]
 
 
 # --- tar
 
 
-def _tar(tree: Tree, paths: Sequence[bytes], out: Out, base: bool) -> Archived:
+def _tar(tree: Tree, paths: Sequence[bytes], out: Out) -> Archived:
     done, counted = Archived(), _Counted(out)
     with closing(LinkTable()) as links:
-        for found, name in _found(tree, paths, base):
+        for found, name in _found(tree, paths):
             if found.entry.kind == "socket":
                 done.leave_out(found.entry.path, "a tar holds no sockets; the program that listens makes it again")
                 continue
@@ -127,10 +125,10 @@ class _Counted:
 # --- zip
 
 
-def _zip(tree: Tree, paths: Sequence[bytes], out: Out, base: bool) -> Archived:
+def _zip(tree: Tree, paths: Sequence[bytes], out: Out) -> Archived:
     done, counted = Archived(), _Counted(out)
     with closing(Packed()) as index:
-        for found, name in _found(tree, paths, base):
+        for found, name in _found(tree, paths):
             if found.entry.kind not in ziphead.KINDS:
                 done.leave_out(found.entry.path, f"a zip holds no {found.entry.kind}")
             elif name:

@@ -13,7 +13,6 @@ THERE, MISSING, LEFT_OUT, UNFINISHED, LINKED, UNREADABLE = (
     "behind a symlink",
     "unreadable",
 )
-FOUND = (THERE, MISSING, LEFT_OUT, UNFINISHED, LINKED, UNREADABLE)
 """What a backup can say of a path. Only the first two say what the host had; LINKED: a folder on the way was a symlink then."""
 
 
@@ -67,7 +66,7 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class PathInBackup:
-    """What one backup says of the path: `found` is one of FOUND, `version` the number of the version in `History.versions`."""
+    """What one backup says of the path: `found` is one of the words above, `version` a number in `History.versions`."""
 
     name: str
     started: datetime

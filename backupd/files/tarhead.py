@@ -4,6 +4,7 @@ POSIX.1-2001 (pax) with the keywords that GNU tar, star and libarchive share: SC
 attributes and ACLs, GNU.sparse.* (format 1.0) for holes. Python's tarfile can write no holes, and takes attributes as text only.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 
 from backupd.files.attributes import ACCESS, DEFAULT, acl_text
@@ -121,7 +122,7 @@ def _header(entry: Entry, name: bytes, kind: bytes, size: int, link: bytes) -> b
 
 
 def _block(name: bytes, mode: int, uid: int, gid: int, size: int, mtime: int, kind: bytes, link: bytes, device: int) -> bytes:
-    major, minor = _device(device) if kind in b"34" else (0, 0)
+    major, minor = (os.major(device), os.minor(device)) if kind in b"34" else (0, 0)
     text = b"".join((
         name.ljust(100, b"\0"),
         b"%07o\0%07o\0%07o\0%011o\0%011o\0" % (mode, uid, gid, size, mtime),
@@ -133,11 +134,6 @@ def _block(name: bytes, mode: int, uid: int, gid: int, size: int, mtime: int, ki
         b"%07o\0%07o\0" % (major, minor),
     )).ljust(BLOCK, b"\0")  # fmt: skip
     return text[:148] + b"%06o\0 " % sum(text) + text[156:]
-
-
-def _device(number: int) -> tuple[int, int]:
-    """Major and minor: linux/kdev_t.h as stat(2) gives it."""
-    return (number >> 8) & 0xFFF | (number >> 32) & ~0xFFF, number & 0xFF | (number >> 12) & ~0xFF
 
 
 def _shown(name: bytes, kind: str) -> bytes:

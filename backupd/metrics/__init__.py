@@ -1,5 +1,4 @@
-"""Numbers for Prometheus, and what is made of them: the alert rules, the Grafana dashboard and the table in docs/monitoring.rst.
+"""Numbers for Prometheus, all named in btrkeep.metric_table. Alert rules and a Grafana dashboard are files in docs/monitoring.
 
-One table, `table.METRICS`, says which metrics there are; the rest names them only through it, so that nothing can drift apart.
-`python -m backupd.metrics docs` writes the three documents anew; a test says when that is due.
+A test holds that those two name no metric and no label that is not in the table, and that docs/monitoring.rst lists them all.
 """

@@ -52,7 +52,6 @@ class RunningTransfer:
     done_bytes: int = 0
     begun: float = field(default_factory=time.monotonic)
     pid: int = 0
-    in_catalogue: bool = False
     _share: float = 0.0
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 

@@ -4,8 +4,6 @@ Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which peo
 is told by colour alone: areas and lines have their names beside them, and each kind of job its own line.
 """
 
-import os
-import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -20,7 +18,7 @@ from backupd.sampling.picture_data import DayData
 from btrkeep.decisions.day_phases import kinds_of, unknown_spans
 from btrkeep.decisions.time_ticks import date_ticks, hour_ticks
 from btrkeep.decisions.trend import Point
-from btrkeep.errors import OperatorError
+from btrkeep.fs.output_file import whole_file
 from btrkeep.units import format_size
 
 BLUE, SKY, ORANGE, GREEN, RED, PURPLE, INK, GREY = (
@@ -148,24 +146,8 @@ def _span(day: DayData) -> str:
 
 def save(figure: Figure, path: Path) -> None:
     """A PNG at `path`: whole, or not at all. Raises OperatorError."""
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                figure.savefig(file, format="png", dpi=_DPI, metadata={"Software": None})
-            os.chmod(temporary, 0o666 & ~_umask())  # noqa: PTH101
-            os.replace(temporary, path)  # noqa: PTH105
-        except BaseException:
-            os.unlink(temporary)  # noqa: PTH108
-            raise
-    except OSError as error:
-        raise OperatorError(f"{path} cannot be written: {error.strerror}", "name a file in a folder that is there") from error
-
-
-def _umask() -> int:
-    found = os.umask(0o077)
-    os.umask(found)
-    return found
+    with whole_file(str(path)) as file:
+        figure.savefig(file, format="png", dpi=_DPI, metadata={"Software": None})
 
 
 def _figure() -> Figure:

@@ -3,13 +3,12 @@
 import re
 from collections.abc import Callable
 from datetime import datetime, time, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from btrkeep.cli.parsed import Parsed, Value
 from btrkeep.units import parse_duration, parse_share, parse_size, parse_time
-
-Value = TypeVar("Value")
 
 POLICIES = ("benefit", "score", "usage")
 """Those of `balancer.choose`, which needs NumPy: help does without. A test holds them together."""
@@ -17,21 +16,6 @@ POLICIES = ("benefit", "score", "usage")
 NONE = "none"
 _HOURS = re.compile(r"\d?\d:\d\d", re.ASCII)
 _NO_TIME = "{text!r} is no time: write it like 06:00, or 2026-11-20T06:00:00Z"
-
-
-class Parsed(click.ParamType[Value]):
-    """What a function makes of a word; the function raises ValueError with words for the operator."""
-
-    def __init__(self, name: str, parse: Callable[[str], Value]) -> None:
-        self.name, self._parse = name, parse
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Value:
-        if not isinstance(value, str):
-            return value  # type: ignore[return-value]  # click hands a value that is converted already through again
-        try:
-            return self._parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 def size_or_share(text: str) -> int | float:

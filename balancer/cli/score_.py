@@ -10,7 +10,7 @@ from balancer.cli.mount_point import mount_point
 from balancer.cli.which_pool import meant, require_one_pool, which_pool
 from balancer.order import SORTS, ordered
 from btrkeep.cli import complain
-from btrkeep.cli.vaddr import VADDR
+from btrkeep.cli.parsed import VADDR
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import format_time, printable
 

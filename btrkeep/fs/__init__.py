@@ -1,1 +1,2 @@
-"""What Python's os module lacks of Linux: openat2(2) below a folder, reflinks, and the map of a file's extents (FIEMAP)."""
+"""What Python's os module lacks of Linux: openat2(2) below a folder, reflinks, the map of a file's extents
+(FIEMAP), and files that appear as a whole."""

@@ -85,12 +85,6 @@ def balance_now(fd: int) -> BalanceNow | None:
     return BalanceNow(not state & _RUNNING, vrange)
 
 
-def balance_state(fd: int) -> str:
-    """ "none", "running" or "paused". Raises OSError."""
-    found = balance_now(fd)
-    return "none" if found is None else "paused" if found.paused else "running"
-
-
 def cancel_balance(fd: int, vaddr: int | None = None) -> bool:
     """Cancels the balance that runs or is paused, and waits for its end; False when there is none. Raises OSError.
 

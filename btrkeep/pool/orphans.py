@@ -171,8 +171,3 @@ def queued(path: Path) -> int | None:
                 return None
             raise
     return int(_SUBVOL_WAIT.unpack(arguments)[2])
-
-
-def has_sync_wait(path: Path) -> bool:
-    """Whether the kernel has BTRFS_IOC_SUBVOL_SYNC_WAIT for the filesystem of `path`. Raises OSError."""
-    return queued(path) is not None

@@ -105,12 +105,6 @@ def describe(path: Path) -> Subvolume | None:
     )
 
 
-def is_read_only(path: Path) -> bool:
-    """Whether the subvolume at `path` is read-only."""
-    with opened(path) as fd:
-        return bool(_FLAGS.unpack(fcntl.ioctl(fd, _SUBVOL_GETFLAGS, bytes(8)))[0] & _RDONLY)
-
-
 def set_read_only(path: Path) -> None:
     """Makes the subvolume read-only; the kernel commits that before this returns."""
     with opened(path) as fd:

@@ -7,7 +7,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from btrkeep import __version__
-from btrkeep.cli.vaddr import VADDR
+from btrkeep.cli.parsed import VADDR
 from btrkeep.errors import OperatorError
 from heatmap.cli.request import STDOUT, Extras, PictureRequest
 

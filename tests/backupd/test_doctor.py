@@ -13,14 +13,13 @@ import pytest
 from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts, KeyFile, Layer, Machine, Scrub, SiteFacts
 from backupd.doctor.finding import SEVERITIES, DoctorFinding, DoctorRule, FixCommand, Write
 from backupd.doctor.fix import fix, refusal, rule_named
-from backupd.doctor.page import refreshed
 from backupd.doctor.rules import BY_NAME, RULES, examine, judge
 from backupd.doctor.rules.shape import is_accelerated
 from btrkeep.config.values import MinFree
 from btrkeep.decisions.pool_health import HealthLimits, OfCatalogue
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.model import Room
-from tests.beds import TOP, work
+from tests.beds import work
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 GIB = 1 << 30
@@ -410,14 +409,6 @@ def test_a_name_that_no_check_has_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         rule_named("qgroup")
     assert "qgroups" in caught.value.hint
-
-
-# --- the documentation
-
-
-def test_the_table_of_checks_on_the_page_is_made_from_the_rules() -> None:
-    document = (TOP / "docs" / "doctor.rst").read_text(encoding="utf-8")
-    assert refreshed(document) == document, "run: python -m backupd.doctor docs/doctor.rst"
 
 
 def test_a_rule_is_a_pure_function(monkeypatch: pytest.MonkeyPatch) -> None:

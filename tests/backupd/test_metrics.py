@@ -12,7 +12,6 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from backupd.metrics.documents import documents
 from backupd.metrics.families import Registry, families
 from btrkeep.catalogue import FreeSpaceScore, StoredAlarm
 from btrkeep.config import HostConfig
@@ -23,7 +22,6 @@ from tests.backupd.seen import balance, config, expiry, numbers, seen
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
 
-DOCS = TOP / "docs"
 WEB = HostConfig("web1", group="debian")
 SCORE = FreeSpaceScore("u", NOW, 10, 100, 60, 5, 33, 12.5, 2, 9, 8, ())
 promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed (Debian: prometheus)")
@@ -138,6 +136,10 @@ def test_the_textfile_is_replaced_as_a_whole_and_can_be_read_by_all(nights: Nigh
     assert (stat.S_IMODE(file.stat().st_mode), file.stat().st_ino == before) == (0o644, False)
     assert samples(file.read_text())["btrkeep_pool_usable"] == 1
     assert list(tmp_path.iterdir()) == [file]
+    (tmp_path / "null").symlink_to("/dev/null")
+    nights.backupd("metrics", "--textfile", tmp_path / "null")
+    assert (tmp_path / "null").is_symlink()
+    (tmp_path / "null").unlink()
     done = nights.backupd("metrics", "--textfile", tmp_path / "missing" / "x.prom", check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
 
@@ -146,8 +148,3 @@ def test_the_textfile_is_replaced_as_a_whole_and_can_be_read_by_all(nights: Nigh
 def test_json_has_the_same_samples(nights: Nights) -> None:
     told = {family["name"]: family["type"] for family in nights.json("metrics")}
     assert told == dict(re.findall(r"^# TYPE (\w+) (\w+)$", nights.backupd("metrics").stdout, re.MULTILINE))
-
-
-def test_the_documents_are_current() -> None:
-    for path, text in documents(DOCS).items():
-        assert path.read_text(encoding="utf-8") == text, "run: python -m backupd.metrics docs"

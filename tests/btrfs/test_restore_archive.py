@@ -26,9 +26,9 @@ def backup(shared_btrfs: Path) -> Path:
     return shared_btrfs
 
 
-def written(backup: Path, to: Path, kind: str, *paths: bytes, base: bool = False) -> Archived:
+def written(backup: Path, to: Path, kind: str, *paths: bytes) -> Archived:
     with Tree(backup) as tree, to.open("wb") as out:
-        done = write_archive(tree, paths, kind, out, base=base)
+        done = write_archive(tree, paths, kind, out)
     assert done.size == to.stat().st_size
     return done
 
@@ -61,12 +61,11 @@ def test_a_tar_of_the_root_holds_the_whole_backup(backup: Path, tmp_path: Path) 
     assert differences(without_sockets(manifest(backup / "data")), manifest(out)) == []
 
 
-def test_names_in_an_archive_are_whole_paths_or_begin_with_the_last_name(backup: Path, tmp_path: Path) -> None:
-    for base, wanted in ((False, "srv/contents/below"), (True, "below")):
-        for kind, listing in (("tar", ("tar", "-tf")), ("zip", ("unzip", "-Z1"))):
-            written(backup, tmp_path / kind, kind, b"/srv/contents/below", base=base)
-            listed = work(*listing, tmp_path / kind).stdout.splitlines()
-            assert listed == [f"{wanted}/", f"{wanted}/and-again"], (kind, listed)
+def test_names_in_an_archive_are_whole_paths(backup: Path, tmp_path: Path) -> None:
+    for kind, listing in (("tar", ("tar", "-tf")), ("zip", ("unzip", "-Z1"))):
+        written(backup, tmp_path / kind, kind, b"/srv/contents/below")
+        listed = work(*listing, tmp_path / kind).stdout.splitlines()
+        assert listed == ["srv/contents/below/", "srv/contents/below/and-again"], (kind, listed)
 
 
 def test_a_path_below_another_one_is_in_the_archive_once(backup: Path, tmp_path: Path) -> None:

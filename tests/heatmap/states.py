@@ -4,11 +4,15 @@ Only plausible, so good for pictures, benchmarks, and tests of what is done with
 tested on real ones.
 """
 
+from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 
+from heatmap.pixelmap import step
 from heatmap.state import DATA, METADATA, SYSTEM, Array, State
 
 GIB, TIB = 1 << 30, 1 << 40
@@ -116,3 +120,15 @@ def growing(days: int) -> list[State]:
 def at(state: State, moment: datetime) -> State:
     """The same, of another time."""
     return replace(state, taken=moment)
+
+
+def entries_at(found: Mapping[str, Any], x: int, y: int) -> list[int]:
+    """Which entries of a map are in the pixel (x, y) of the picture that was written: indices, none where nothing is allocated."""
+    down = int(found["size"]) - int(found["order"])
+    place = step(found["curve"], int(found["order"]), x >> down, y >> down)
+    start, end = found["entries"]["start"], found["entries"]["end"]
+    at, here = bisect_right(start, place), []
+    while at and end[at - 1] > place:
+        at -= 1
+        here.append(at)
+    return here[::-1]

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from btrkeep.errors import OperatorError
+from btrkeep.fs.output_file import whole_file
 from heatmap import recorded
-from heatmap.atomic_file import whole_file
 from heatmap.recorded import FORMAT, MAGIC, Unreadable, load, look, packed, save, unpacked
 from heatmap.state import State
 from tests.heatmap.states import GIB, TIB, Pool

@@ -91,6 +91,7 @@ def test_charts_tell_their_numbers_in_words(olga: FlaskClient) -> None:
         in page
     )
     assert "Duration of each run, 20 runs from 2026-11-01 to 2026-11-20: 10m usually" in page
+    assert re.findall(r"<circle [^>]*><title>2026-11-(\d\d): (\d+).0 MiB, \w+</title></circle>", page)[0] == ("01", "81")
 
 
 def test_links_lead_to_the_files(olga: FlaskClient) -> None:

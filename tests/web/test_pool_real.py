@@ -17,13 +17,13 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page
 
-from heatmap.pixelmap import entries_at
 from tests.beds import btrfs, dumped, leftout, session, work
 from tests.beds.browser import Noticed, visit
 from tests.beds.cli import TOP
 from tests.beds.dashboard import Answer, Dashboard, csrf_of, own_folder, serving, user_id
 from tests.beds.nights import Nights
 from tests.beds.serving import serving as root_service
+from tests.heatmap.states import entries_at
 
 NUMBER = re.compile(r"<dt>([^<]*)</dt><dd>(.*?)</dd>", re.DOTALL)
 

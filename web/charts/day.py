@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 from btrkeep.decisions.day_phases import kinds_of, unknown_spans
 from btrkeep.units import format_size
 from web.charts.frame import Frame, frame, hours, size_scale
-from web.charts.svg import FONT, ChartStyle, Sheet, width_of
+from web.charts.svg import FONT, ChartStyle, Sheet
 from web.data.day import DayView
 
 NAMES = ("written", "read")
@@ -20,7 +20,7 @@ def day_chart(name: str, day: DayView, look: ChartStyle) -> bytes:
     """What was written, with the jobs above; or what was read."""
     kinds = kinds_of(day.phases) if name == NAMES[0] else []
     above = len(kinds) * _LANE + (6 if kinds else 0)
-    beside = max((width_of(kind) for kind in kinds), default=0)
+    beside = max((look.width_of(kind) for kind in kinds), default=0)
     sheet = Sheet(look, _HEIGHT + above)
     most = max((getattr(slot, name) or 0 for slot in day.slots), default=0)
     inside = frame(sheet, day.start, day.end, size_scale(most, "/s"), above=above, beside=beside)
@@ -66,7 +66,7 @@ def _unknown(sheet: Sheet, inside: Frame, day: DayView) -> None:
     for begin, end in unknown_spans(day.slots):
         left, right, middle = inside.x(begin), inside.x(end), (inside.top + inside.bottom) / 2
         sheet.rect(left, inside.top, right - left, inside.bottom - inside.top, "faint", 0.18)
-        if right - left > width_of("no samples"):
+        if right - left > sheet.look.width_of("no samples"):
             sheet.text((left + right) / 2, middle, "no samples", anchor="middle", colour="ink")
 
 

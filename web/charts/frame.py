@@ -8,10 +8,11 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.decisions.time_ticks import date_ticks, hour_ticks
 from btrkeep.units import format_size
-from web.charts.svg import FONT, Sheet, width_of
+from web.charts.svg import Sheet
 
-_RIGHT, _TOP, _BOTTOM = 10, 14, 22
+_RIGHT, _TOP = 10, 14
 _BETWEEN = 10
+_STEPS_OF_TIME = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 Words = Callable[[float], str]
 
 
@@ -41,6 +42,20 @@ def number_scale(most: float) -> AxisScale:
     top = max(most, 1) * 1.12
     step = max(_nice(top / 4), 1)
     return AxisScale(top, step, lambda value: f"{value:,.0f}")
+
+
+def time_scale(most: float) -> AxisScale:
+    """Of seconds: round in seconds, minutes, hours or days."""
+    top = max(most, 1) * 1.08
+    step = next((step for step in _STEPS_OF_TIME if step >= top / 4), math.ceil(top / 4 / 86400) * 86400)
+    return AxisScale(top, step, _time_words)
+
+
+def _time_words(seconds: float) -> str:
+    """ "20 s", "5 min", "2 h"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:g} min" if seconds < 3600 else f"{seconds / 3600:g} h"
 
 
 def _nice(rough: float) -> float:
@@ -78,12 +93,13 @@ class Frame:
 
 def frame(sheet: Sheet, start: datetime, end: datetime, scale: AxisScale, above: float = 0, beside: float = 0) -> Frame:
     """As large as the sheet lets it be, with lines and their values drawn; `above` is free, and `beside` at least on its left."""
-    left = max(beside, *(width_of(scale.words(mark)) for mark in scale.marks())) + 8
-    found = Frame(left, _TOP + above, sheet.look.width - _RIGHT, sheet.height - _BOTTOM, start, end, scale)
+    look = sheet.look
+    left = max(beside, *(look.width_of(scale.words(mark)) for mark in scale.marks())) + 8
+    found = Frame(left, _TOP + above, look.width - _RIGHT, sheet.height - look.font - 10, start, end, scale)
     for mark in scale.marks():
         y = found.y(mark)
         sheet.line(found.left, y, found.right, y)
-        sheet.text(found.left - 6, y + FONT / 3, scale.words(mark), anchor="end")
+        sheet.text(found.left - 6, y + look.font / 3, scale.words(mark), anchor="end")
     return found
 
 
@@ -102,11 +118,11 @@ def _labels(sheet: Sheet, inside: Frame, named: Sequence[tuple[datetime, str]]) 
     """Those that have room, each with its mark."""
     taken = -math.inf
     for moment, words in named:
-        x, half = inside.x(moment), width_of(words) / 2
+        x, half = inside.x(moment), sheet.look.width_of(words) / 2
         if not inside.start <= moment <= inside.end or x - half < max(taken, 0) or x + half > sheet.look.width:
             continue
         sheet.line(x, inside.bottom, x, inside.bottom + 4, "faint")
-        sheet.text(x, inside.bottom + 5 + FONT, words, anchor="middle")
+        sheet.text(x, inside.bottom + 5 + sheet.look.font, words, anchor="middle")
         taken = x + half + _BETWEEN
 
 

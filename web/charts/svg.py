@@ -1,14 +1,17 @@
-"""Sheets of SVG: shapes and words, escaped, in the colours of a light page or a dark one.
+"""Sheets of SVG: shapes and words, escaped, in the colours of a light page or a dark one, or as a part of the page itself.
 
-The pictures are shown as <img>, so they carry no style sheet: a Content-Security-Policy has nothing to say against attributes. They
-are made as wide as they are shown, so that their letters have the size of the page's.
+What is shown as <img> carries no style sheet: a Content-Security-Policy has nothing to say against attributes. It is made as wide
+as it is shown, so that its letters have the size of the page's. What stands in the page has the page's own colours, and each point
+its words; the page scales it, and keeps its letters at the size of its own.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 
-LIGHT, DARK = "light", "dark"
+from markupsafe import Markup
+
+LIGHT, DARK, PAGE = "light", "dark", "page"
 WIDTHS = (360, 540, 720, 960, 1240, 1400)
 """Pixels: those of a telephone's page first, those of the widest page last."""
 _USUAL = 720
@@ -40,19 +43,39 @@ PALETTES: Mapping[str, Mapping[str, str]] = {
         "green": "#2bb38c",
         "purple": "#d98abb",
     },
+    PAGE: {
+        "ink": "var(--text)",
+        "faint": "var(--quiet)",
+        "grid": "var(--line)",
+        "ground": "var(--card)",
+        "blue": "var(--busy)",
+        "orange": "var(--late)",
+        "red": "var(--bad)",
+        "green": "var(--good)",
+        "purple": "var(--odd)",
+    },
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ChartStyle:
-    """For whom a chart is drawn: pixels, and on which ground."""
+    """For whom a chart is drawn: pixels, on which ground, and letters of how many pixels must have room."""
 
     width: int = _USUAL
     ground: str = LIGHT
+    font: int = FONT
 
     def colour(self, name: str) -> str:
         """Of the palette of that ground."""
         return PALETTES[self.ground][name]
+
+    def width_of(self, words: str) -> float:
+        """Pixels that words take, about."""
+        return len(words) * _CHARACTER * self.font / FONT
+
+
+IN_PAGE = ChartStyle(640, PAGE, 20)
+"""Part of a page: 640 units of a drawing that the page scales. On a telephone its letters take 20 of them."""
 
 
 def look_of(words: Mapping[str, str]) -> ChartStyle:
@@ -62,11 +85,6 @@ def look_of(words: Mapping[str, str]) -> ChartStyle:
     return ChartStyle(min(WIDTHS, key=lambda one: abs(one - wanted)), DARK if words.get("look") == DARK else LIGHT)
 
 
-def width_of(words: str) -> float:
-    """Pixels that words take, about."""
-    return len(words) * _CHARACTER
-
-
 class Sheet:
     """Takes shapes, and gives a document."""
 
@@ -74,11 +92,11 @@ class Sheet:
         self.look, self.height = look, height
         self._parts: list[str] = []
 
-    def text(self, x: float, y: float, words: str, *, anchor: str = "start", colour: str = "faint", size: int = FONT) -> None:
+    def text(self, x: float, y: float, words: str, *, anchor: str = "start", colour: str = "faint") -> None:
         """Words; y is their base line."""
         ink = self.look.colour(colour)
         self._parts.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{ink}">{escape(words)}</text>'
+            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{self.look.font}" fill="{ink}">{escape(words)}</text>'
         )
 
     def line(self, x1: float, y1: float, x2: float, y2: float, colour: str = "grid", width: float = 1.0) -> None:
@@ -107,15 +125,28 @@ class Sheet:
             f' stroke-linejoin="round"{dashed}/>'
         )
 
-    def dot(self, x: float, y: float, colour: str) -> None:
-        """A small circle."""
-        self._parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{self.look.colour(colour)}"/>')
+    def bars(self, places: Iterable[tuple[float, float]], base: float, width: float, colour: str) -> None:
+        """Upright bars on `base`, each with its middle at x and its top at y: at least a hair high, so that it is seen."""
+        found = (f"M{x - width / 2:.1f} {base:g}V{min(y, base - 1):.1f}h{width:.1f}V{base:g}z" for x, y in places)
+        self._parts.append(f'<path d="{"".join(found)}" fill="{self.look.colour(colour)}"/>')
+
+    def dot(self, x: float, y: float, colour: str, words: str = "", *, hollow: bool = False) -> None:
+        """A small circle; `words` are shown to who points at it."""
+        own = self.look.colour(colour)
+        ink = f'fill="{self.look.colour("ground")}" stroke="{own}"' if hollow else f'fill="{own}"'
+        title = f"<title>{escape(words)}</title>" if words else ""
+        self._parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{3 if words else 2.5}" {ink}>{title}</circle>')
 
     def document(self, title: str) -> bytes:
         """The whole file."""
         size = f'width="{self.look.width}" height="{self.height}" viewBox="0 0 {self.look.width} {self.height}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="system-ui, sans-serif">'
         return f"{head}<title>{escape(title)}</title>{''.join(self._parts)}</svg>".encode()
+
+    def markup(self, title: str) -> Markup:
+        """A part of a page. Its title is for who cannot see it, and no tooltip of the whole."""
+        head = f'<svg viewBox="0 0 {self.look.width} {self.height}" role="img" aria-label="{escape(title)}">'
+        return Markup(f"{head}{''.join(self._parts)}</svg>")
 
 
 def _path(points: Iterable[tuple[float, float]]) -> str:

@@ -7,13 +7,12 @@ from itertools import groupby, pairwise
 from zoneinfo import ZoneInfo
 
 from web.charts.frame import AxisScale, Frame, begin_of, dates, frame
-from web.charts.svg import FONT, ChartStyle, Sheet, width_of
+from web.charts.svg import ChartStyle, Sheet
 
 _GAP = 3.0
 """So many times the usual distance between two points is a gap."""
 AREA, LINE, DASHED = "area", "line", "dashed"
 _HEIGHT = 260
-_LEGEND = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +40,31 @@ class TimesChart:
     height: int = _HEIGHT
 
 
-def draw(chart: TimesChart, look: ChartStyle) -> bytes:
-    """The chart as SVG."""
+def draw(chart: TimesChart, look: ChartStyle) -> Sheet:
+    """The chart, without its title."""
     sheet = Sheet(look, chart.height)
     rows = _legend(sheet, chart.series) if len(chart.series) > 1 else 0
-    inside = frame(sheet, begin_of(chart.moments, chart.start, chart.end), chart.end, chart.scale, above=rows * _LEGEND)
+    inside = frame(sheet, begin_of(chart.moments, chart.start, chart.end), chart.end, chart.scale, above=rows * (look.font + 10))
     for series in chart.series:
         for run in _runs(chart.moments, series.values):
             _draw(sheet, inside, chart.moments, series, run)
     dates(sheet, inside, chart.zone)
-    return sheet.document(chart.title)
+    return sheet
 
 
 def _legend(sheet: Sheet, series: Sequence[Series]) -> int:
     """Names with their colours, above; how many lines that takes."""
-    x, row = 4.0, 0
+    x, row, font = 4.0, 0, sheet.look.font
     for one in series:
-        wide = width_of(one.name) + 34
+        wide = sheet.look.width_of(one.name) + 34
         if x > 4 and x + wide > sheet.look.width:
             x, row = 4.0, row + 1
-        y = row * _LEGEND + 4
+        y = row * (font + 10) + 4
         if one.kind == AREA:
-            sheet.rect(x, y, 14, 12, one.colour, 0.75)
+            sheet.rect(x, y, 14, font, one.colour, 0.75)
         else:
-            sheet.curve([(x, y + 6), (x + 14, y + 6)], one.colour, "4 3" if one.kind == DASHED else "")
-        sheet.text(x + 20, y + FONT - 1, one.name, colour="ink")
+            sheet.curve([(x, y + font / 2), (x + 14, y + font / 2)], one.colour, "4 3" if one.kind == DASHED else "")
+        sheet.text(x + 20, y + font - 1, one.name, colour="ink")
         x += wide
     return row + 1
 

@@ -1,11 +1,14 @@
 """The charts of a trend: allocated and used, what lies between them, the score, and what waits for the cleaner."""
 
+from dataclasses import replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from markupsafe import Markup
+
 from btrkeep.units import format_size
 from web.charts.frame import number_scale, size_scale
-from web.charts.svg import ChartStyle
+from web.charts.svg import IN_PAGE, ChartStyle
 from web.charts.times import AREA, DASHED, LINE, Series, TimesChart, draw
 from web.data.trend import Trend, TrendPoint
 
@@ -14,7 +17,16 @@ NAMES = ("allocated", "unused", "score", "orphans")
 
 def trend_chart(name: str, trend: Trend, zone: ZoneInfo, look: ChartStyle) -> bytes:
     """The chart of that name, as SVG."""
-    return draw({"allocated": _allocated, "unused": _unused, "score": _score, "orphans": _orphans}[name](trend, zone), look)
+    chart = {"allocated": _allocated, "unused": _unused, "score": _score, "orphans": _orphans}[name](trend, zone)
+    return draw(chart, look).document(chart.title)
+
+
+def small_chart(trend: Trend, zone: ZoneInfo) -> Markup | None:
+    """Allocated and used as a part of a page; None with fewer than two points."""
+    if len(trend.points) <= 1:
+        return None
+    chart = replace(_allocated(trend, zone), height=220)
+    return draw(chart, IN_PAGE).markup(chart.title)
 
 
 def words(name: str, trend: Trend) -> str:

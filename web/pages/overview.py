@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from flask import Blueprint, render_template, url_for
+from markupsafe import Markup
 
 from web.access import viewer
-from web.charts.pool_small import PoolChart, pool_chart
+from web.charts.trend import small_chart
 from web.data.alarms import grouped
 from web.data.by_the_hour import by_the_hour
 from web.data.overview import nights, overview
@@ -58,13 +59,13 @@ def now() -> str:
     return render_template("overview/running.html", running=running(source(), viewer()))
 
 
-def space_chart(here: RequestContext) -> PoolChart | None:
+def space_chart(here: RequestContext) -> Markup | None:
     """Allocated and used over three months; None where nothing says which filesystem it is."""
     filesystem = here.site.filesystem
     if filesystem is None:
         return None
-    points = by_the_hour(here, ("trend", filesystem, _DAYS), lambda: trend(here.catalogue, filesystem, here.now, _DAYS).points)
-    return pool_chart(points, here.site.zone)
+    found = by_the_hour(here, ("trend", filesystem, _DAYS), lambda: trend(here.catalogue, filesystem, here.now, _DAYS))
+    return small_chart(found, here.site.zone)
 
 
 def _picture(here: RequestContext) -> Picture | None:

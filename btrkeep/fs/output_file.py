@@ -15,12 +15,12 @@ STDOUT = "-"
 
 
 @contextmanager
-def whole_file(name: str, *, durable: bool = False) -> Iterator[BinaryIO]:
+def whole_file(name: str, *, durable: bool = False, mode: int | None = None) -> Iterator[BinaryIO]:
     """A file to write to. After an error there is no new file, and an old one of that name is as it was.
 
     `name` may be "-", standard output. A device or a pipe (/dev/null, /dev/stdout) is written to once all of it is known; a link
-    stays and what it points at is replaced. `durable`: on the disk before it gets its name. Raises OperatorError when it cannot be
-    written, for an OSError within the context as well.
+    stays and what it points at is replaced. `durable`: on the disk before it gets its name. `mode`: in place of that of the old
+    file or of the umask. Raises OperatorError when it cannot be written, for an OSError within the context as well.
     """
     try:
         if name == STDOUT or _is_special(Path(name)):
@@ -28,7 +28,7 @@ def whole_file(name: str, *, durable: bool = False) -> Iterator[BinaryIO]:
             yield buffer
             _write_out(name, buffer.getbuffer())
         else:
-            with _beside(Path(os.path.realpath(name)), durable) as file:
+            with _beside(Path(os.path.realpath(name)), durable, mode) as file:
                 yield file
     except BrokenPipeError:  # whoever read it has had enough
         raise OperatorError("nobody reads the output any more") from None
@@ -40,10 +40,10 @@ def cannot_write(name: str, error: OSError) -> OperatorError:
     """What to tell the operator when `name` cannot be written."""
     folder = Path(name).parent
     if isinstance(error, FileNotFoundError) and not folder.is_dir():
-        return OperatorError(f"{name} cannot be written: there is no folder {folder}", "make it, or name another place with -o")
+        return OperatorError(f"{name} cannot be written: there is no folder {folder}", "make it, or name another place")
     if isinstance(error, IsADirectoryError):
         return OperatorError(f"{name} cannot be written: it is a folder", "name a file in it")
-    hint = "is there room? `df` tells" if error.errno in (28, 122) else "name another place with -o"
+    hint = "is there room? `df` tells" if error.errno in (28, 122) else "name another place"
     return OperatorError(f"{name} cannot be written: {error.strerror}", hint)
 
 
@@ -67,8 +67,9 @@ def _write_out(name: str, data: memoryview) -> None:
 
 
 @contextmanager
-def _beside(path: Path, durable: bool) -> Iterator[BinaryIO]:
-    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+def _beside(path: Path, durable: bool, mode: int | None) -> Iterator[BinaryIO]:
+    if mode is None and path.exists():
+        mode = stat.S_IMODE(path.stat().st_mode)
     beside = path.with_name(f".{path.name[:200]}.{os.urandom(4).hex()}")
     descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:

@@ -1,0 +1,1 @@
+"""Tools for who works on btrkeep; nothing of it is installed."""

@@ -1,0 +1,178 @@
+"""Makes the lists in the documentation anew from their tables: keys of the configuration, checks of the doctor, metrics.
+
+    .venv/bin/python -m scripts.make_lists
+
+Each stands between two marks in its page; a test says when that is due.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from backupd.doctor.rules import RULES
+from btrkeep.config.documents import INSTALLED
+from btrkeep.config.keys import SECTIONS, TABLE, WRITTEN, ConfigKey
+from btrkeep.config.problems import quoted
+from btrkeep.metric_table import METRICS, Metric
+
+TOP = Path(__file__).resolve().parents[1]
+TITLES = {
+    "pool": "The pool",
+    "backup": "Backups: for all hosts, a group or one host",
+    "retention": "Retention: for all hosts, a group or one host",
+    "expiry": "Expiry",
+    "balance": "Balance",
+    "notify": "Being told",
+    "web": "The dashboard",
+    "ssh": "The way to the hosts",
+    "group": "Hosts: for a group or one host",
+    "host": "Hosts: for one host only",
+}
+_BLANK = "\0"  # one at which no line ends
+_MARKUP = re.compile(r"``(?P<code>.+?)``|:manpage:`(?P<man>[^`]+)`|:doc:`(?P<page>[^`]+)`|`(?P<here>[^`]+)`_")
+
+
+def refreshed(page: str, text: str) -> str:
+    """`text` of the page with its list made anew. Raises ValueError when a mark is missing."""
+    begin, made, end = LISTS[page]
+    before, rest = text.split(begin)
+    _, after = rest.split(end)
+    return f"{before}{begin}{made()}{end}{after}"
+
+
+# --- keys, in reStructuredText
+
+
+def keys() -> str:
+    """One heading per widest section, one entry per key."""
+    parts = []
+    for section in SECTIONS:
+        title = TITLES[section]
+        parts.append(f"{title}\n{'~' * len(title)}\n")
+        parts += [_key(key) for key in TABLE if key.sections[0] == section]
+    return "\n{}\n".format("\n".join(parts))
+
+
+def _key(key: ConfigKey) -> str:
+    places = ", ".join(f"``{place}``" for section in key.sections for place in WRITTEN[section])
+    return (
+        f"``{key.name}``\n"
+        f"{wrapped(key.meaning)}\n\n"
+        f"    :Type: {key.kind.title}\n"
+        f"    :Default: {_default(key)}\n"
+        f"    :In: {places}\n"
+        f"    :Example: ``{key.name} = {key.example}``\n"
+    )
+
+
+def wrapped(text: str) -> str:
+    """A paragraph four columns in, in lines of the length that all pages have; no piece of code is broken."""
+    held = re.sub("``.*?``", lambda code: code[0].replace(" ", _BLANK), text)
+    whole = fill(held, 132, initial_indent="    ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return whole.replace(_BLANK, " ")
+
+
+def _default(key: ConfigKey) -> str:
+    return "none" if key.default is None else f"``{toml(key.default)}``"
+
+
+def toml(value: Any) -> str:
+    """A default as TOML spells it: a string, a number, true or false, or a list of these."""
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    return str(value).lower()
+
+
+# --- keys, in roff
+
+
+def manual_keys() -> str:
+    """One heading per widest section, one entry per key."""
+    parts = []
+    for section in SECTIONS:
+        parts.append(f".SS {roff(TITLES[section])}\n")
+        parts += [_manual_key(key) for key in TABLE if key.sections[0] == section]
+    return "".join(parts)
+
+
+def _manual_key(key: ConfigKey) -> str:
+    places = ", ".join(roff(place) for section in key.sections for place in WRITTEN[section])
+    default = "none" if key.default is None else _bold(toml(key.default))
+    return (
+        f".TP\n{_bold(f'{key.name} = {key.example}')}\n{_line(roff(key.meaning))}\n.br\n"
+        f"{_line(roff(key.kind.title[0].upper() + key.kind.title[1:]))}; default: {default}; in {places}.\n"
+    )
+
+
+def roff(text: str) -> str:
+    """reStructuredText of the table of keys as roff."""
+    done, parts = 0, []
+    for found in _MARKUP.finditer(text):
+        parts += [_escaped(text[done : found.start()]), _marked(found)]
+        done = found.end()
+    return "".join([*parts, _escaped(text[done:])])
+
+
+def _marked(found: "re.Match[str]") -> str:
+    if found["code"]:
+        return _bold(found["code"])
+    if found["man"]:
+        name, _, number = found["man"].partition("(")
+        return f"{_bold(name)}({number}"
+    if found["page"]:
+        return f"\\fI{_escaped(str(INSTALLED / found['page']))}.html\\fP"
+    return f"{found['here'].upper()} below"
+
+
+def _bold(text: str) -> str:
+    return f"\\fB{_escaped(text)}\\fP"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("^", "\\(ha").replace("~", "\\(ti")
+
+
+def _line(text: str) -> str:
+    """One that roff does not take for a request."""
+    return f"\\&{text}" if text.startswith((".", "'")) else text
+
+
+# --- checks and metrics
+
+
+def checks() -> str:
+    """A row for each rule."""
+    rows = [("NAME", "SEVERITY", "FIX", "WHAT IT FINDS")]
+    rows += [(f"``{rule.name}``", ", ".join(rule.severities), "yes" if rule.fixable else "", rule.looks) for rule in RULES]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    line = "  ".join("=" * width for width in widths)
+    head, *body = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(["", line, head, line, *body, line, "", ""])
+
+
+def metrics() -> str:
+    """An entry for each."""
+    return f"\n{''.join(map(_metric, METRICS))}\n"
+
+
+def _metric(metric: Metric) -> str:
+    labels = f" Labels: {', '.join(f'``{label}``' for label in metric.labels)}." if metric.labels else ""
+    kind = " A counter." if metric.kind == "counter" else ""
+    return f"``{metric.name}``\n{wrapped(f'{metric.meaning}{kind}{labels}')}\n"
+
+
+LISTS: dict[str, tuple[str, Callable[[], str], str]] = {
+    "docs/configuration.rst": (".. keys begin here\n", keys, ".. keys end here\n"),
+    "man/btrkeep.toml.5": ('.\\" keys begin here\n', manual_keys, '.\\" keys end here\n'),
+    "docs/doctor.rst": (".. checks begin here\n", checks, ".. checks end here\n"),
+    "docs/monitoring.rst": (".. metrics begin here\n", metrics, ".. metrics end here\n"),
+}
+
+if __name__ == "__main__":
+    for name in LISTS:
+        file = TOP / name
+        file.write_text(refreshed(name, file.read_text(encoding="utf-8")), encoding="utf-8")
