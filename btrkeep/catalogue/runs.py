@@ -75,7 +75,8 @@ class RunStore(CatalogueSession):
 
     def runs(self, host: str | None = None, limit: int = 20) -> list[Run]:
         """The last runs, of one host or of all, newest first."""
-        return self.past_runs(PastRuns(hosts=None if host is None else (host,)), limit)
+        where = "" if host is None else "WHERE host = :host"
+        return run.find(self._reader, f"{where} ORDER BY id DESC LIMIT :most", {"host": host, "most": limit})
 
     def past_runs(self, wanted: PastRuns, limit: int = 50) -> list[Run]:
         """The last runs of hosts that are wanted, newest first."""

@@ -8,6 +8,7 @@ host, however long the history has grown.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
+from functools import cache
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, get_origin
 
@@ -33,7 +34,7 @@ _IN: Mapping[str, Callable[[Any], Any]] = {"lines": columns.lines_in, "document"
 RowT = TypeVar("RowT")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Table(Generic[RowT]):
     """Its name, the class of its rows, its columns in the order of their fields, and how their values come out ("": as is)."""
 
@@ -61,6 +62,7 @@ class Table(Generic[RowT]):
                 return f"coalesce({column}, '{empty}') AS \"{name} [{kind}]\""
         return f'{column} AS "{name} [{kind}]"'
 
+    @cache  # noqa: B019  tables are never gone
     def query(self, rest: str) -> str:
         """The SELECT of whole rows; `rest` is what follows the table's name: WHERE, ORDER BY, LIMIT."""
         return f"SELECT {self.select()} FROM {self.name} {rest}"
@@ -78,6 +80,7 @@ class Table(Generic[RowT]):
         """Insert rows. One with an id gets a new one."""
         session.run_many(self.insert(but="id"), [self.values(row) for row in rows])
 
+    @cache  # noqa: B019
     def insert(self, *, but: str = "") -> str:
         """The statement that inserts a row; without the column `but`."""
         names = [name for name in self.kinds if name != but]
@@ -100,7 +103,7 @@ class Table(Generic[RowT]):
         return f"UPDATE {self.name} SET {', '.join(f'{name} = :{name}' for name in given)} WHERE {where}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class JobTable(Table[RowT]):
     """A table of jobs: a row is begun, changed, and ended with `finished` and `outcome`. A later id is a later job.
 
