@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from backupd.health.status_report import StatusReport
 from btrkeep.catalogue import StoredAlarm
+from btrkeep.catalogue.model_alarm import HOST, UNIT
 from btrkeep.config import HostConfig
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import PoolVerdict
@@ -18,8 +19,6 @@ from btrkeep.decisions.pool_health import HealthLimits, judge
 from btrkeep.units import elapsed, format_duration
 
 FAILURE, SUSPECT, SILENT, ROOM, DEVICES = "failure", "suspect", "silent", "room", "devices"
-HOST, UNIT = "host ", "unit "
-"""How subjects begin that are hosts or units."""
 POOL = "pool"
 _OF_CHECK = {
     health.UNUSABLE: (FAILURE, POOL),

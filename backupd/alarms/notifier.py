@@ -10,7 +10,7 @@ from datetime import datetime
 
 from backupd.alarms import digest, words
 from backupd.alarms.deduplication import AlarmChanges, by_key, changes, remembered
-from backupd.alarms.events import FAILURE, UNIT, Key, find, unit_failed
+from backupd.alarms.events import FAILURE, Key, find, unit_failed
 from backupd.alarms.journal import UnitFailure, has_failed
 from backupd.alarms.send import Delivery, send
 from backupd.alarms.words import Message
@@ -104,7 +104,7 @@ def require_own_catalogue(facts: PoolFacts, config: Config) -> None:
 
 
 def _units(known: Mapping[Key, StoredAlarm]) -> dict[str, bool | None]:
-    units = [subject.removeprefix(UNIT) for what, subject in known if what == FAILURE and subject.startswith(UNIT)]
+    units = [one.unit for one in known.values() if one.what == FAILURE and one.unit is not None]
     return {unit: has_failed(unit) for unit in units}
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 import click
 
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
-from backupd.cli.observers import NightJson, NightLines, as_json_object
+from backupd.cli.observers import NightJson, NightLines, as_json_object, result_line
 from backupd.health.doubts import see
 from backupd.repo.final_backups import find_base
 from backupd.repo.history_copy import bring_back, keep
@@ -26,9 +26,10 @@ from btrkeep.catalogue import CatalogueUnusable
 from btrkeep.cli import echo_json
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
-from btrkeep.errors import Exit, UsageError
+from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.reserve import ensure_reserve
+from btrkeep.process.error_report import report_error
 from btrkeep.process.proc import become_reaper
 from btrkeep.process.programs import paste_line
 from btrkeep.process.service import is_service
@@ -134,6 +135,9 @@ def _run(opened_site: Opened, planned: Callable[[], list[PlannedHost]], *, night
         echo_json([as_json_object(result) for result in results])
     if night_run.unusable:
         raise night_run.unusable
+    for result in results:
+        if not result.good:
+            report_error(OperatorError(result_line(result)))
     status = exit_status(results, signalled)
     if ledger.trouble and status == Exit.OK:
         status = Exit.ATTENTION

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from backupd.serve.jobs import DONE, FAILED, RUNNING, JobStore, ServeJob
 from btrkeep.clock import Clock
 from btrkeep.errors import Exit
+from btrkeep.process.error_report import VARIABLE, ReportedError, first_reported
 from btrkeep.process.group import Group
 from btrkeep.process.proc import start_time
 from btrkeep.process.programs import environment
@@ -84,11 +86,12 @@ def carry_out(
             last[0] = lines[-1]
             status.go_on(lambda: printable(last[0]))
 
-    try:
-        code, late = asyncio.run(_run(command, printed, said, within, grace))
-    finally:
-        log.close()
-    error = None if code == Exit.OK else _error(jobs, job, code)
+    with tempfile.TemporaryFile() as errors:
+        try:
+            code, late = asyncio.run(_run(command, printed, said, errors.fileno(), within, grace))
+        finally:
+            log.close()
+        error = None if code == Exit.OK else _error(jobs, job, code, first_reported(errors))
     if error and late:
         error = f"it took longer than {format_duration(within)}, and was ended"
     ended = replace(running, state=FAILED if error else DONE, finished=format_time(clock.now()), exit=code, error=error)
@@ -108,12 +111,14 @@ async def _run(
     command: Sequence[str],
     printed: Callable[[bytes], None],
     said: Callable[[bytes], None],
+    errors: int,
     within: float | None,
     grace: float,
 ) -> tuple[int, bool]:
     """Its exit status, and whether its time was up."""
     kept = {name: os.environ[name] for name in _STARTED_BY_HAND if name in os.environ}
-    group = Group.start(command, on_stdout=printed, on_stderr=said, env=environment(kept))
+    variables = environment({**kept, VARIABLE: str(errors)})
+    group = Group.start(command, on_stdout=printed, on_stderr=said, keep_open=(errors,), env=variables)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _pass_on, group, number)
@@ -136,9 +141,8 @@ def _pass_on(group: Group, number: signal.Signals) -> None:
         os.kill(group.pid, number)
 
 
-def _error(jobs: JobStore, job: ServeJob, code: int) -> str:
-    """The first line that is an error's, else the last one about the host, else the last one."""
-    lines = [line for line in jobs.last_lines(job.id, 200) if line.strip() and not line.startswith("hint: ")]
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    of_host = [line for line in lines if f"{job.host}: failed" in line]
-    return printable((errors[:1] or of_host or lines or [f"exit status {code}"])[-1])
+def _error(jobs: JobStore, job: ServeJob, code: int, reported: ReportedError | None) -> str:
+    """The first error that it reported, in one line; else the last line that it said."""
+    lines = [line for line in jobs.last_lines(job.id, 200) if line.strip()]
+    said = reported.message.splitlines() if reported else lines[-1:]
+    return printable(said[0] if said else f"exit status {code}")

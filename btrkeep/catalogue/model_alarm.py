@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 _SILENT = "silent"
+HOST, UNIT = "host ", "unit "
+"""How subjects begin that are hosts or units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,21 @@ class StoredAlarm:
         """Whether the last that people heard of it is that it is there."""
         return self.told is not None and (self.cleared is None or self.cleared < self.told)
 
+    @property
+    def host(self) -> str | None:
+        """The host that it is about; None for anything else."""
+        return _name(self.subject, HOST)
+
+    @property
+    def unit(self) -> str | None:
+        """The unit of systemd that it is about; None for anything else."""
+        return _name(self.subject, UNIT)
+
     def stands(self, ripe: datetime) -> bool:
         """Whether it is an alarm now. A silent host that is waited for since after `ripe`, and nobody was told of, is none yet."""
         is_waiting = self.what == _SILENT and self.told is None and self.since > ripe
         return self.recovered is None and not is_waiting
+
+
+def _name(subject: str, kind: str) -> str | None:
+    return subject.removeprefix(kind) if subject.startswith(kind) else None

@@ -14,6 +14,7 @@ import orjson
 from btrkeep.cli.progress import hang_up
 from btrkeep.cli.tables import table
 from btrkeep.errors import Exit, OperatorError
+from btrkeep.process.error_report import report_error
 from btrkeep.units import printable, with_encoded
 
 __all__ = ["complain", "echo_json", "edge", "stream_json", "stream_object", "table"]
@@ -103,7 +104,8 @@ def _options_of(context: click.Context) -> list[str]:
 
 
 def complain(error: OperatorError) -> None:
-    """An error and its hint on standard error, in colour only on a terminal."""
+    """An error and its hint on standard error, in colour only on a terminal; and to the program of ours that started this one."""
+    report_error(error)
     for line in error.message.splitlines():
         click.echo(click.style("error: ", fg="red", bold=True) + printable(line), err=True, color=_colour())
     if error.hint:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from btrkeep.errors import OperatorError
+from btrkeep.process.error_report import VARIABLE, ReportedError, first_reported
 from btrkeep.process.programs import Finished, ProgramFailed, environment, paste_line, wait_for_end
 
 log = logging.getLogger(__name__)
@@ -23,12 +24,16 @@ _LONGEST = 64 << 20  # bytes of output; more is a fault
 
 @dataclass(frozen=True, slots=True)
 class ProgramEnd:
-    """A program that has ended: its exit status (negative: the signal) and what it printed. `stdout` is bytes as they are."""
+    """A program that has ended: its exit status (negative: the signal) and what it printed. `stdout` is bytes as they are.
+
+    `error`: the first one that it reported, if it is ours.
+    """
 
     command: tuple[str, ...]
     returncode: int
     stdout: bytes
     stderr: str
+    error: ReportedError | None = None
 
     def failed(self) -> ProgramFailed:
         """The error that it is when it had to succeed."""
@@ -51,8 +56,8 @@ def run_watched(command: Sequence[str], *, timeout: float, gone: Callable[[], bo
     Its output lies in files without a name, not in memory, until it has ended.
     """
     log.debug("running %s", paste_line(command))
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = _start(command, out.fileno(), err.fileno())
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as errors:
+        process = _start(command, out.fileno(), err.fileno(), errors.fileno())
         end = time.monotonic() + timeout
         try:
             while process.poll() is None:
@@ -66,9 +71,8 @@ def run_watched(command: Sequence[str], *, timeout: float, gone: Callable[[], bo
             _end(process)
         for file in (out, err):
             file.seek(0)
-        return ProgramEnd(
-            tuple(command), process.returncode, out.read(_LONGEST), err.read(_LONGEST).decode("utf-8", "surrogateescape")
-        )
+        said = err.read(_LONGEST).decode("utf-8", "surrogateescape")
+        return ProgramEnd(tuple(command), process.returncode, out.read(_LONGEST), said, first_reported(errors))
 
 
 def start_detached(command: Sequence[str]) -> int:
@@ -79,11 +83,19 @@ def start_detached(command: Sequence[str]) -> int:
     return process.pid
 
 
-def _start(command: Sequence[str], out: int, err: int) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], out: int, err: int, errors: int | None = None) -> subprocess.Popen[bytes]:
     kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # a checkout is no installation
+    asked = {VARIABLE: str(errors)} if errors is not None else {}
     try:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment(kept), start_new_session=True, cwd="/"
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=environment(kept | asked),
+            pass_fds=() if errors is None else (errors,),
+            start_new_session=True,
+            cwd="/",
         )
     except OSError as error:
         raise ProgramFailed(Finished(tuple(command), 127, "", f"{command[0]} cannot be run: {error.strerror}")) from error

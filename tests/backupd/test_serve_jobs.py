@@ -147,14 +147,21 @@ def test_a_log_stays_short_and_keeps_the_end(tmp_path: Path) -> None:
 # --- carrying out
 
 
-def test_a_command_is_carried_out_and_its_words_are_kept(jobs: JobStore) -> None:
+def test_a_command_is_carried_out_and_its_words_are_kept(jobs: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs.put(job())
     said = bytearray()
-    script = "echo '{\"good\": true}'; echo looking >&2; echo 'error: the disk is full' >&2; echo 'error: more' >&2; exit 1"
+    (tmp_path / "ends.py").write_text(
+        "import sys\nfrom btrkeep.cli import complain\nfrom btrkeep.errors import OperatorError\n"
+        "complain(OperatorError('the disk is full', 'a hint'))\ncomplain(OperatorError('more'))\nsys.exit(1)\n"
+    )
+    ends = shlex.join([sys.executable, str(tmp_path / "ends.py")])
+    script = f"echo '{{\"good\": true}}'; echo looking >&2; echo 'error: of no program of ours' >&2; exec {ends}"
+    monkeypatch.setenv("PYTHONPATH", str(TOP))
     assert carry_out(job(), jobs, ("sh", "-c", script), Clock(), said.extend, speaks_json=True) == 1
     found = jobs.get(ID, NOW)
     assert (found.state, found.exit, found.error, found.result) == ("failed", 1, "the disk is full", {"good": True})
     assert jobs.last_lines(ID, 9)[0] == "looking"
+    assert jobs.last_lines(ID, 9)[2:] == ["error: the disk is full", "hint: a hint", "error: more"]
     assert bytes(said).startswith(b"looking")
     assert carry_out(job(), jobs, ("sh", "-c", "echo one"), Clock(), said.extend, speaks_json=False) == 0
     assert (jobs.get(ID, NOW).state, jobs.last_lines(ID, 9)) == ("done", ["one"])

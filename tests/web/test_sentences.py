@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from flask import Flask, g
 
-from backupd.alarms.events import FAILURE, HOST, Alarm
+from backupd.alarms.events import FAILURE, Alarm
 from backupd.rsync.messages import Messages
 from backupd.run.verdict import SuspectLimits, judge
 from backupd.serve.jobs import FAILED, RUNNING, ServeJob, as_it_is, job_object
+from btrkeep.catalogue.model_alarm import HOST
 from web import redaction as telling
 from web.access import Viewer
 from web.sentences import WITHHELD, of_alarm, of_error, of_host_itself

@@ -11,7 +11,6 @@ from web.data.same_names import of_row
 from web.redaction import host_alarm
 from web.source import RequestContext
 
-_HOST, _UNIT = "host ", "unit "  # how subjects begin, as in backupd.alarms.events
 _SERVICE = "service"
 _SILENT = "silent"
 _TONES = {"failure": "bad", "devices": "bad", "room": "bad"}
@@ -123,18 +122,17 @@ def _place(what: str) -> int:
 
 
 def _alarm(row: StoredAlarm) -> OpenAlarm:
-    host = row.subject.removeprefix(_HOST) if row.subject.startswith(_HOST) else None
+    host = row.host
     text, tone = row.text if host is None else host_alarm(row.text, host), _TONES.get(row.what, "warn")
-    return of_row(OpenAlarm, row, host=host, text=text, tone=tone, told=row.known, advice=advice(row.what, row.subject))
+    return of_row(OpenAlarm, row, host=host, text=text, tone=tone, told=row.known, advice=advice(row))
 
 
-def advice(what: str, subject: str) -> Advice:
+def advice(row: StoredAlarm) -> Advice:
     """What to do about an alarm of that kind and subject."""
-    if subject.startswith(_HOST) and what in _OF_HOST:
-        found = _OF_HOST[what]
-        return Advice(found.words, found.command.format(host=subject.removeprefix(_HOST)))
-    if subject.startswith(_UNIT):
-        unit = subject.removeprefix(_UNIT)
-        named = unit if _UNIT_NAME.fullmatch(unit) else "UNIT"
+    if row.host is not None and row.what in _OF_HOST:
+        found = _OF_HOST[row.what]
+        return Advice(found.words, found.command.format(host=row.host))
+    if row.unit is not None:
+        named = row.unit if _UNIT_NAME.fullmatch(row.unit) else "UNIT"
         return Advice("Read what it said last, mend that, and start it again.", f"journalctl -u {named} -n 50", "log")
-    return _OF_POOL.get((what, subject)) or _OF_KIND.get(what) or _ELSE
+    return _OF_POOL.get((row.what, row.subject)) or _OF_KIND.get(row.what) or _ELSE

@@ -79,11 +79,9 @@ def _json(ended: ProgramEnd) -> Any:
 
 
 def _refused(kind: str, ended: ProgramEnd) -> RequestRefused:
-    """In the program's own words: what it prints for people are an error's line and a hint's."""
-    said = [line for line in ended.stderr.splitlines() if line]
-    errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
-    hints = [line.removeprefix("hint: ") for line in said if line.startswith("hint: ")]
-    message = errors[0] if errors else f"exit status {ended.returncode}"
+    """In the program's own words."""
+    error = ended.error
+    message = error.message.splitlines()[0] if error and error.message else f"exit status {ended.returncode}"
     # The words were ours, so wrong usage is a configuration that cannot be used.
     what = "unusable" if ended.returncode in (Exit.USAGE, Exit.UNUSABLE) else "failed"
-    return RequestRefused(printable(f"{kind}: {message}"), printable(hints[0]) if hints else "", what)
+    return RequestRefused(printable(f"{kind}: {message}"), printable(error.hint) if error else "", what)
