@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from btrkeep.checkpoints import Checkpoint
+
 # Words per option. "ssd" alone leaves ssd_spread in force, "nossd" takes both away: btrfs_parse_param in fs/btrfs/super.c.
 ALLOCATORS: dict[str, tuple[str, ...]] = {
     "ssd": ("nossd_spread", "ssd"),
@@ -150,6 +152,7 @@ def allocator(mount: Mount) -> str:
     return next((word for word in ("ssd_spread", "ssd") if word in mount.super_options), "nossd")
 
 
+@Checkpoint("mount option switched")
 def set_allocator(path: Path, option: str) -> None:
     """Switches the filesystem of `path` to ssd, ssd_spread or nossd, at once and for all its mounts; nothing else changes.
 
