@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from backupd.expire.clocks import boot_id
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.mounts import allocator, mount_of, set_allocator
 from btrkeep.pool.reserve import with_reserve
+from btrkeep.procfs import boot_id
 from btrkeep.units import printable
 
 RECORD = "mount-option.json"

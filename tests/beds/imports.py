@@ -14,6 +14,7 @@ BOTTOM = (
     "btrkeep.errors",
     "btrkeep.ioctl",
     "btrkeep.metric_table",
+    "btrkeep.procfs",
     "btrkeep.units",
 )
 SCAN = ("btrkeep.treescan",)  # reads trees; nothing below it knows of pools
