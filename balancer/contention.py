@@ -12,11 +12,10 @@ from btrkeep.errors import ConfigError
 from btrkeep.pool.balance import exclusive_operation
 from btrkeep.pool.locks import BALANCE_LOCK, Holder, read_holder, take_lock
 from btrkeep.pool.marker import MARKER, is_on
-from btrkeep.pool.mounts import mounts
 from btrkeep.process.proc import has_locked, members, start_time
+from btrkeep.procfs import PRESSURE, mounts, pressure_totals
 from btrkeep.units import format_time
 
-PRESSURE = Path("/proc/pressure/io")
 _LOCKS = "locks"
 _EXPIRY = "expire"
 _BACKUPS = ("night", _EXPIRY)  # and one for each host
@@ -118,14 +117,13 @@ def _is_on_it(folder: Path, filesystem: str) -> bool:
 class Pressure:
     """The share of time in which some process waited for I/O, on the whole machine: from PSI's running total of microseconds."""
 
-    def __init__(self, path: Path = PRESSURE) -> None:
+    def __init__(self, path: Path = PRESSURE / "io") -> None:
         self._path = path
         self._before = (time.monotonic(), self._total())
 
     def _total(self) -> int | None:
-        with suppress(OSError, ValueError, StopIteration):
-            some = next(line for line in self._path.read_text().splitlines() if line.startswith("some "))
-            return int(some.rpartition("total=")[2])
+        with suppress(OSError, ValueError, KeyError):
+            return pressure_totals(self._path)["some"]
         return None
 
     @property

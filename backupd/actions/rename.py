@@ -16,6 +16,7 @@ from backupd.repo.notes_json import read_notes, write_notes
 from backupd.repo.read_lock import unread
 from backupd.repo.reconcile import row_of
 from btrkeep.catalogue import Catalogue
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.config.problems import quoted
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError, UsageError
@@ -70,7 +71,7 @@ def rename(pool: Pool, catalogue: Catalogue, old: str, new: str) -> int:
         _clear_staged(pool, old)
         notes = read_notes(pool.host(old))
         write_notes(pool.host(old), replace(notes, was=tuple(dict.fromkeys((*notes.was, old)))))
-        with _nobody_reads(pool, old):
+        with _nobody_reads(pool, old), Checkpoint("folder of the host renamed"):
             pool.host(old).rename(pool.host(new))
     commit(pool.hosts)
     point_latest(pool, new)

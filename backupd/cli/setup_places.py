@@ -10,7 +10,7 @@ from pathlib import Path
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.marker import filesystem_uuid, open_pool, refuse_unfit
-from btrkeep.pool.mounts import mounts
+from btrkeep.procfs import mounts
 
 HERE = "here"
 _NAMES = ("backup", "btrkeep")

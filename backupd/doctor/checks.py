@@ -187,7 +187,7 @@ def _catalogue(config: Config) -> Iterator[CheckResult]:
         yield CheckResult("ok", "catalogue", str(config.pool.state))
     if doubts.clock:
         yield CheckResult("warning", "clock", doubts.clock, "see that the clock is right: timedatectl")
-    if is_on(config.pool.state, pool.filesystem):
+    if config.pool.state.exists() and is_on(config.pool.state, pool.filesystem):
         yield CheckResult(
             "warning",
             "catalogue",

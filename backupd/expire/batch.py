@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from backupd.repo.notes_json import NOTES, Notes, text_of
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.syncfs import Syncfs, syncing
@@ -31,7 +32,8 @@ def write_many(pool: Path, notes: Mapping[Path, Notes], *, renamed_for_good: boo
         with_reserve(pool, stage)
         _sync(disk, pool)
         for folder in notes:
-            _staged(folder).replace(folder / NOTES)
+            with Checkpoint("notes.json replaced"):
+                _staged(folder).replace(folder / NOTES)
         if renamed_for_good:
             _sync(disk, pool)
 
@@ -50,6 +52,7 @@ def _staged(folder: Path) -> Path:
     return folder / (NOTES + ".new")
 
 
+@Checkpoint("notes.json staged")
 def _stage(folder: Path, notes: Notes) -> None:
     fd = os.open(_staged(folder), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as file:

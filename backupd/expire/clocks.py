@@ -5,21 +5,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.safety_limits import ClockFact, ClockPast, ClockVerdict, Forced, after, clock_verdict
+from btrkeep.procfs import boot_id
 from btrkeep.units import format_time, parse_time
 
 FACT = "expiry_clock"
 _ANOTHER_BOOT = ""
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-def boot_id() -> str:
-    """Which boot of the machine this is."""
-    return _BOOT_ID.read_text().strip()
 
 
 def read_clocks(now: datetime) -> ClockFact:

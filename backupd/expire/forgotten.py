@@ -16,6 +16,7 @@ from backupd.expire.site import ExpiryContext
 from backupd.repo.final_backups import LATEST, unfinished
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import NOTES, read_notes
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.marker import MARKER, WORKING, Pool
 from btrkeep.pool.subvolume import delete
 from btrkeep.units import printable
@@ -55,7 +56,8 @@ def _remove(site: ExpiryContext, queue: CleanerQueue, host: str) -> None:
             site.problem(f"{host} was given up, but {folder} holds {printable(strangers[0])}, which is not ours: move it away")
         return
     gone_folder(site.pool).mkdir(mode=0o700, exist_ok=True)
-    folder.rename(_free(gone_folder(site.pool), host))
+    with Checkpoint("folder of the forgotten host moved away"):
+        folder.rename(_free(gone_folder(site.pool), host))
     site.catalogue.drop_host(host)
     site.summary.hosts_gone.append(host)
     site.watcher.notice(f"{host}: given up, and nothing is left of it")
@@ -98,6 +100,7 @@ def empty_gone(pool: Pool) -> None:
                 _empty(Path(entry.path))
 
 
+@Checkpoint("folder of the forgotten host removed")
 def _empty(folder: Path) -> None:
     if any(_others(folder)):
         return

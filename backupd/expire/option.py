@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from backupd.expire.clocks import boot_id
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.mounts import allocator, mount_of, set_allocator
 from btrkeep.pool.reserve import with_reserve
+from btrkeep.procfs import boot_id
 from btrkeep.units import printable
 
 RECORD = "mount-option.json"
@@ -106,7 +107,8 @@ class MountOption:
             self.say(
                 f"mount_option: it was {record.was}, we set {record.set}, and now it is {found}: somebody's choice, left alone"
             )
-        record_path(self.pool).unlink(missing_ok=True)
+        with Checkpoint("mount-option.json removed"):
+            record_path(self.pool).unlink(missing_ok=True)
         return done
 
     def _now(self) -> str:

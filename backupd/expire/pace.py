@@ -18,8 +18,8 @@ from typing import Protocol, Self
 
 from btrkeep.config import Pace
 from btrkeep.errors import OperatorError
+from btrkeep.procfs import PRESSURE, pressure_totals
 
-PRESSURE = Path("/proc/pressure/io")
 PROBE = "pace-probe"
 _FIRST_WIDTH = 4
 _EVERY = 0.05  # seconds between two probes: twenty small writes a second are no load
@@ -131,15 +131,14 @@ class FsyncProbe:
 class PressureProbe:
     """The share of time in which some process waited for I/O, machine-wide: from PSI's own running total."""
 
-    def __init__(self, path: Path = PRESSURE, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path = PRESSURE / "io", clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock
         self._before = (clock(), self._total())
 
     def _total(self) -> int:
         try:
-            some = next(line for line in self._path.read_text().splitlines() if line.startswith("some "))
-            return int(some.rpartition("total=")[2])
-        except (OSError, StopIteration, ValueError) as error:
+            return pressure_totals(self._path)["some"]
+        except (OSError, KeyError, ValueError) as error:
             raise OperatorError(
                 f"this kernel does not tell the pressure on I/O: {self._path}: {error}",
                 "boot with psi=1, or give `pace` as a latency, such as 50ms",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from backupd.rsync.output import bounded
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_time, parse_time
 
@@ -240,6 +241,7 @@ def text_of_file(path: Path) -> str:
         os.close(fd)
 
 
+@Checkpoint("backup.json replaced")
 def write(subvolume: Path, record: Record, *, durable: bool = False) -> None:
     """Replaces the record of a writable subvolume. What makes that durable is the sync that follows.
 

@@ -14,6 +14,7 @@ from backupd.repo.backup_json import DATA, Record
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.notes_json import Notes, effective_state, read_notes
 from btrkeep.backup_states import COMPLETE, FINAL
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 from btrkeep.pool.atomic import link_atomically
 from btrkeep.pool.marker import Pool
@@ -117,7 +118,8 @@ def take_name(pool: Pool, path: Path, name: str) -> Path:
     final = path.with_name(name)
     if os.path.lexists(final):
         raise NotOurs(f"{final} is there already, so {path} cannot take its name", "look at both, and move one of them away")
-    path.rename(final)
+    with Checkpoint("backup named"):
+        path.rename(final)
     point_latest(pool, path.parent.name)
     return final
 

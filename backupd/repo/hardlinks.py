@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.fs.openat import FOLDER, open_folder
 from btrkeep.fs.reflink import copy_inode
@@ -47,6 +48,7 @@ class SplitResult:
     seconds: float
 
 
+@Checkpoint("hard links split")
 def split(subvolume: Path, under: str = "/", *, since: int = 0, stopped: Stopped = lambda: False) -> SplitResult:
     """Leaves no file with more than one link in `subvolume`/data, each name with the content and attributes that it had.
 

@@ -18,6 +18,7 @@ from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
 from btrkeep.backup_states import FINAL, PARTIAL
 from btrkeep.catalogue import KILLED, Backup, Catalogue, NotedState, Run
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import MARKER, WORKING, Pool
@@ -108,6 +109,7 @@ class Reconciled:
         return bool(self.counts or self.trouble)
 
 
+@Checkpoint("catalogue reconciled with the pool")
 def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> Reconciled:
     """Mends what a kill or a hand in the pool left different, cheaply: by names, and by what the hosts' notes say.
 

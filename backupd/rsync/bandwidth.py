@@ -16,8 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from backupd.rsync import throttle
+from btrkeep.procfs import boot_id
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FRESH = b"", b"", 0, 0
 _TO_QUOTE = re.compile("[ '\"]")
 
@@ -46,7 +46,7 @@ def prepare(folder: Path, name: str, rate: int) -> Bucket:
             raise ValueError(f"{path} is no regular file")
         fcntl.flock(file, fcntl.LOCK_EX)
         old = os.pread(file, throttle.RECORD.size, 0)
-        new = brought_to(old, rate, boot=_boot_id(), now=time.monotonic_ns())
+        new = brought_to(old, rate, boot=bytes.fromhex(boot_id().replace("-", "")), now=time.monotonic_ns())
         if new != old:
             os.pwrite(file, new, 0)
     finally:
@@ -62,10 +62,6 @@ def brought_to(record: bytes, rate: int, *, boot: bytes, now: int) -> bytes:
     elif arrival > now:
         arrival = now + (arrival - now) * its_rate // rate
     return throttle.RECORD.pack(throttle.MAGIC, boot, rate, arrival)
-
-
-def _boot_id() -> bytes:
-    return bytes.fromhex(_BOOT_ID.read_text().strip().replace("-", ""))
 
 
 def relay_command(buckets: Sequence[Bucket], shell: Sequence[str]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import Output
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import Lock
 from btrkeep.process.group import Group, Unending
@@ -101,7 +102,8 @@ async def transfer(
     watching = asyncio.create_task(watch.run(group))
     try:
         lock.note_group(group.pid)
-        exit_code = await group.wait()
+        with Checkpoint("rsync ended"):
+            exit_code = await group.wait()
     except Unending as error:
         lock.leave()
         why = stopper.reason or watch.verdict or "rsync has ended, but not all of its processes"

@@ -11,6 +11,7 @@ from backupd.rsync.output import Output
 from backupd.rsync.version import Rsync
 from backupd.run.ledger import Ledger
 from btrkeep.catalogue import Catalogue
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig
 from btrkeep.pool.marker import Pool
@@ -79,6 +80,7 @@ class RunningTransfer:
         self._share = max(self._share, min(1.0, self.files / self.expected_files))
         return self._share
 
+    @Checkpoint("progress of rsync noted")
     def take(self, output: Output) -> None:
         """The running rsync said something."""
         self.output = output

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from backupd.files.tree import Tree
 from backupd.files.walking import WalkEntry, walk
+from btrkeep.checkpoints import Checkpoint
 
 DOUBTED = -11_676_096_000 * 10**9 + 1
 """1600-01-01, and a nanosecond: before the epoch of every filesystem but such as count in 64 bits of seconds. Nanoseconds."""
 
 
+@Checkpoint("files doubted")
 def doubt(subvolume: Path, stopped: Callable[[], bool] = lambda: False) -> bool:
     """Gives every file of a writable subvolume that time; False when it was `stopped`, so that some do not have it.
 
@@ -32,6 +34,7 @@ def doubt(subvolume: Path, stopped: Callable[[], bool] = lambda: False) -> bool:
     return True
 
 
+@Checkpoint("doubted files removed")
 def drop_doubted(subvolume: Path) -> int:
     """Removes the files that still have that time; how many names. Folders keep their times. Raises OSError."""
     dropped = 0

@@ -22,6 +22,7 @@ from struct import Struct
 from types import TracebackType
 from typing import Self
 
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.fs.fiemap import Run, extents, is_private
 from btrkeep.fs.openat import FILE, FOLDER, open_folder
@@ -69,6 +70,7 @@ Stopped = Callable[[], bool]
 """Asked before every file and every piece of one."""
 
 
+@Checkpoint("holes punched")
 def punch_written(subvolume: Path, stopped: Stopped, at_least: int = WORTH_DIGGING) -> DugResult:
     """Makes holes of the zeros in all files that were given `at_least` bytes since the subvolume came to be, as `punch` does.
 

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from backupd.repo.final_backups import NotOurs
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.subvolume import describe
 from btrkeep.process.programs import run
 from btrkeep.units import printable
 
 
+@Checkpoint("other paths removed")
 def drop_other_paths(data: Path, paths: tuple[str, ...]) -> None:
     """Removes from the new backup what belongs to no source path any more, and whatever stands where a parent folder must be.
 

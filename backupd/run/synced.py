@@ -13,11 +13,13 @@ import os
 from pathlib import Path
 
 from backupd.repo.backup_json import Record
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.units import format_time
 
 MARK = "user.btrkeep.synced"
 
 
+@Checkpoint("synced mark set")
 def mark_synced(subvolume: Path, record: Record) -> None:
     """Sets the mark for the run of that record. Raises OSError."""
     os.setxattr(subvolume, MARK, _of(record), follow_symlinks=False)
@@ -31,6 +33,7 @@ def is_synced(subvolume: Path, record: Record) -> bool:
         return False
 
 
+@Checkpoint("synced mark removed")
 def take_mark(subvolume: Path) -> None:
     """Removes the mark; the sync that follows makes that durable. Raises OSError."""
     if MARK in os.listxattr(subvolume, follow_symlinks=False):

@@ -22,6 +22,7 @@ from backupd.run.doubt import doubt, drop_doubted
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.synced import is_synced, mark_synced, take_mark
 from btrkeep.backup_states import FAILED, PARTIAL, RUNNING
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
@@ -147,7 +148,8 @@ def _make(pool: Pool, host: HostConfig, base: FinalBackup | None, now: datetime)
     assert subvolume is not None
     prepared = _prepared(path, subvolume, base, fresh=True, doubted=False)
     records.write(staged, first_record(prepared, host, now))
-    staged.rename(path)
+    with Checkpoint("working subvolume named"):
+        staged.rename(path)
     return prepared
 
 

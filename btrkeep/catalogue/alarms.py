@@ -19,6 +19,6 @@ class AlarmStore(CatalogueSession):
     def put_alarms(self, changed: Iterable[StoredAlarm], gone: Iterable[tuple[str, str]] = ()) -> None:
         """In one transaction: insert or replace the ones, forget the others, by event and subject."""
         rows = list(changed)
-        with self._writing() as session:
+        with self._writing("alarms written") as session:
             session.run_many(_DROP, [{"what": what, "subject": subject} for what, subject in (*(one.key for one in rows), *gone)])
             alarm.add(session, rows)

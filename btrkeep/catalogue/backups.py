@@ -32,7 +32,7 @@ class BackupStore(AboutStore):
 
     def put_backup(self, backup: Backup) -> None:
         """Insert the backup, or replace the one of the same host and name; with no name, the host's `.working`."""
-        with self._writing() as session:
+        with self._writing("backup row written") as session:
             if backup.host not in self._known:
                 hosts.know(session, backup.host)
             session.run(_DROP, {"host": backup.host, "name": backup.name})
@@ -41,7 +41,7 @@ class BackupStore(AboutStore):
 
     def drop_backup(self, host: str, name: str | None) -> None:
         """Forget the backup, if it is known; with no name, the host's `.working`. Its detail goes by the foreign key."""
-        with self._writing() as session:
+        with self._writing("backup row dropped") as session:
             session.run(_DROP, {"host": host, "name": name})
 
     def replace_backups(self, pool_id: str, found: Iterable[Backup]) -> int:
@@ -52,7 +52,7 @@ class BackupStore(AboutStore):
         from btrkeep.catalogue.spool import spooled  # only `rebuild` needs it, and it brings tempfile and pickle
 
         count = 0
-        with spooled(found, self._state) as lists, self._writing() as session:
+        with spooled(found, self._state) as lists, self._writing("all backup rows replaced") as session:
             self._put_fact(session, POOL_ID, pool_id)
             for statement in _DROP_ALL:
                 session.run(statement)

@@ -21,7 +21,7 @@ class BalanceStore(CatalogueSession):
 
     def add_score(self, one: FreeSpaceScore) -> int:
         """Keep one look at free space; its id."""
-        with self._writing() as session:
+        with self._writing("score written") as session:
             return session.run(score.insert(), score.values(one)).lastrowid or 0
 
     def scores(self, filesystem: str, since: datetime | None = None) -> list[FreeSpaceScore]:
@@ -38,12 +38,12 @@ class BalanceStore(CatalogueSession):
     ) -> int:
         """A run of balances begins; its id. `policy` is needed. All counts are 0 and all else unknown unless given."""
         given = {"filesystem": filesystem, "mountpoint": mountpoint, "started": started, "pid": pid, "pid_started": pid_started}
-        with self._writing() as session:
+        with self._writing("balance begun in the catalogue") as session:
             return balance.start(session, **given, **fields)
 
     def update_balance(self, balance_id: int, /, **fields: Any) -> None:
         """Change fields of a run. Raises KeyError when there is none of that id."""
-        with self._writing() as session:
+        with self._writing("balance row written") as session:
             balance.change(session, balance_id, fields)
 
     def finish_balance(self, balance_id: int, /, **fields: Any) -> None:
@@ -53,7 +53,7 @@ class BalanceStore(CatalogueSession):
 
     def add_step(self, step: BalanceStep, /, **fields: Any) -> None:
         """Keep one block group of a run, and change the run's fields (its sums, say) together with it."""
-        with self._writing() as session:
+        with self._writing("balance step written") as session:
             balance_step.add(session, [step])
             balance.change(session, step.balance, fields)
 

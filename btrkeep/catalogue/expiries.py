@@ -13,12 +13,12 @@ class ExpiryStore(CatalogueSession):
 
     def start_expiry(self, started: datetime, pid: int, pid_started: str | None, **fields: Any) -> int:
         """A run of `expire` begins; its id. All counts are 0 and all else unknown unless given."""
-        with self._writing() as session:
+        with self._writing("expiry begun in the catalogue") as session:
             return expiry.start(session, started=started, pid=pid, pid_started=pid_started, **fields)
 
     def update_expiry(self, expiry_id: int, /, **fields: Any) -> None:
         """Change fields of a run of `expire`; `finished` and `outcome` end it. Raises KeyError when there is none of that id."""
-        with self._writing() as session:
+        with self._writing("expiry ended in the catalogue" if fields.get("finished") else "expiry row written") as session:
             expiry.change(session, expiry_id, fields)
 
     def expiries(self, limit: int = 20, *, of_all: bool = False) -> list[Expiry]:

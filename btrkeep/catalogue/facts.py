@@ -16,7 +16,7 @@ class AboutStore(CatalogueSession):
 
     def set_fact(self, name: str, value: str | None) -> None:
         """Keep one fact by its name; None forgets it."""
-        with self._writing() as session:
+        with self._writing("fact written") as session:
             self._put_fact(session, name, value)
 
     def pool_id(self) -> str | None:

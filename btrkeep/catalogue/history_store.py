@@ -49,7 +49,7 @@ class HistoryStore(AboutStore):
         """
         from btrkeep.catalogue import history
 
-        with self._writing() as session:
+        with self._writing("history put back") as session:
             counts = history.put_back(session, found, is_alive)
             both = overlap(_spans(self.get_fact(_UNKNOWN)), unknown)
             self._put_fact(session, _UNKNOWN, spans_text(both))

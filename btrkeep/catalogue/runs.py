@@ -27,7 +27,7 @@ class RunStore(CatalogueSession):
 
     def start_run(self, host: str, started: datetime, pid: int, pid_started: str | None, night: bool) -> int:
         """A run begins; its id. `pid` and `pid_started` say which process does it, `night` that it is one of a whole night."""
-        with self._writing() as session:
+        with self._writing("run begun in the catalogue") as session:
             if host not in self._known:
                 hosts.know(session, host)
             run_id = run.start(session, host=host, started=started, pid=pid, pid_started=pid_started, night=night)
@@ -37,13 +37,13 @@ class RunStore(CatalogueSession):
 
     def update_run(self, run_id: int, **fields: Any) -> None:
         """Change fields of a run. Raises KeyError when there is none of that id."""
-        with self._writing() as session:
+        with self._writing("run row written") as session:
             run.change(session, run_id, fields)
 
     def finish_run(self, run_id: int, **fields: Any) -> None:
         """The run ends, `finished` and `outcome` are needed; its progress goes. Raises KeyError when there is none of that id."""
         run.require_end(fields)
-        with self._writing() as session:
+        with self._writing("run ended in the catalogue") as session:
             self._finish(session, run_id, fields)
 
     def finish_backup(self, backup: Backup, /, run_id: int, **fields: Any) -> None:
@@ -54,7 +54,7 @@ class RunStore(CatalogueSession):
         outcome = backup.state if backup.state in RUN_OUTCOMES else None
         ended = {"finished": backup.finished, "outcome": outcome, "backup": backup.name, **fields}
         run.require_end(ended)
-        with self._writing() as session:
+        with self._writing("run and backup finished in the catalogue") as session:
             backups.put_final(session, backup)
             self._finish(session, run_id, ended)
 
@@ -66,7 +66,7 @@ class RunStore(CatalogueSession):
     def add_runs(self, history: Iterable[Run]) -> int:
         """Past runs from elsewhere, in the order given, under new ids; how many."""
         source, count = iter(history), 0
-        with self._writing() as session:
+        with self._writing("runs added") as session:
             while some := list(islice(source, _AT_A_TIME)):
                 hosts.know_all(session, {one.host for one in some})
                 run.add(session, some)
@@ -117,7 +117,7 @@ class RunStore(CatalogueSession):
     def put_progress(self, progress_now: Progress) -> None:
         """Say how far a host's transfer is."""
         row = progress.values(progress_now)
-        with self._writing() as session:
+        with self._writing("progress row written") as session:
             if session.run(progress.update(progress.kinds, "host = :host"), row).rowcount == 0:
                 hosts.know(session, progress_now.host)
                 session.run(progress.insert(), row)
@@ -125,7 +125,7 @@ class RunStore(CatalogueSession):
 
     def drop_progress(self, host: str) -> None:
         """Nothing of this host is running any more."""
-        with self._writing() as session:
+        with self._writing("progress row dropped") as session:
             session.run("DELETE FROM progress WHERE host = :host", {"host": host})
 
     def progress(self) -> list[Progress]:

@@ -38,7 +38,7 @@ class SampleStore(CatalogueSession):
 
         Within one transaction: of two that sample at the same time one sees the sample of the other, and no write counts twice.
         """
-        with self._writing() as session:
+        with self._writing("sample written") as session:
             one = make(_newest(session, filesystem))
             sample.add(session, [one])
         return one
@@ -75,7 +75,7 @@ class SampleStore(CatalogueSession):
 
     def replace_samples(self, ids: Sequence[int], by: Iterable[Sample]) -> int:
         """Put these in the place of those, by id; how many of those there were."""
-        with self._writing() as session:
+        with self._writing("samples thinned") as session:
             sample.add(session, by)
             return session.run_many("DELETE FROM sample WHERE id = :id", [{"id": id_} for id_ in ids])
 

@@ -88,7 +88,7 @@ class CatalogueSession:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _writing(self) -> AbstractContextManager[Session]:
+    def _writing(self, change: str) -> AbstractContextManager[Session]:
         if self._writer is None:
             raise TypeError("the catalogue is open for reading")
-        return self._writer.transaction()
+        return self._writer.transaction(change)

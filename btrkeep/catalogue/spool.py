@@ -14,6 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from btrkeep.catalogue.model import Backup
+from btrkeep.checkpoints import Checkpoint
 
 _AT_A_TIME = 500
 _VALUES = attrgetter(*(field.name for field in fields(Backup)))  # tuples pickle in half the time
@@ -24,8 +25,9 @@ def spooled(backups: Iterable[Backup], folder: Path) -> Iterator[Iterator[list[B
     """All of `backups` read to their end; then given back in lists, in the same order."""
     with tempfile.TemporaryFile(dir=folder) as file:
         source = iter(backups)
-        while some := list(islice(source, _AT_A_TIME)):
-            pickle.dump([_VALUES(one) for one in some], file, pickle.HIGHEST_PROTOCOL)
+        with Checkpoint("backups listed"):
+            while some := list(islice(source, _AT_A_TIME)):
+                pickle.dump([_VALUES(one) for one in some], file, pickle.HIGHEST_PROTOCOL)
         end = file.tell()
         file.seek(0)
 

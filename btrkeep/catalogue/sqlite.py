@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from btrkeep.catalogue.columns import bound, text_out
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 
 BUSY_TIMEOUT = 30.0
@@ -123,12 +124,13 @@ class Session:
             return self._open().executemany(statement, map(_bound, rows)).rowcount if rows else 0
 
     @contextmanager
-    def transaction(self) -> Iterator["Session"]:
-        """All or nothing of what the block does. Others that write wait meanwhile."""
+    def transaction(self, change: str) -> Iterator["Session"]:
+        """All or nothing of what the block does, which is said in words. Others that write wait meanwhile."""
         self.run("BEGIN IMMEDIATE")
         try:
             yield self
-            self.run("COMMIT")
+            with Checkpoint(change):
+                self.run("COMMIT")
         except BaseException:
             if self._open().in_transaction:  # a full disk has ended it already
                 self._open().rollback()

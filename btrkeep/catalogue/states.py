@@ -49,22 +49,22 @@ class BackupStateStore(CatalogueSession):
         The time is None for a backup that is kept. Its outcome stays.
         """
         rows = [{"host": host, "name": name, "state": state, "expired": at} for host, name, state, at in changes]
-        with self._writing() as session:
+        with self._writing("states of backups written") as session:
             return session.run_many(_SET, rows)
 
     def mark_deleting(self, which: Iterable[tuple[str, str | None]]) -> int:
         """These backups, by host and name, are about to be deleted; how many of them are there."""
-        with self._writing() as session:
+        with self._writing("backups marked as deleting") as session:
             return session.run_many(_MARK_DELETING, _named(which))
 
     def drop_backups(self, which: Iterable[tuple[str, str | None]]) -> int:
         """Forget these backups, by host and name, and their details by the foreign key; how many were known."""
-        with self._writing() as session:
+        with self._writing("rows of deleted backups dropped") as session:
             return session.run_many(_DROP, _named(which))
 
     def drop_host(self, name: str) -> int:
         """Forget all backups of a host, its `.working` too; how many there were. The history of its runs stays."""
-        with self._writing() as session:
+        with self._writing("rows of the host dropped") as session:
             return session.run(_DROP_HOST, {"host": name}).rowcount
 
     def rename_host(self, old: str, new: str) -> int:
@@ -76,7 +76,7 @@ class BackupStateStore(CatalogueSession):
         Raises OperatorError when there are backups or runs of `new` already: nothing is changed then.
         """
         names = {"host": old, "new": new}
-        with self._writing() as session:
+        with self._writing("rows of the host renamed") as session:
             if session.first(_MET, names):
                 raise OperatorError(f"the catalogue has backups or runs of {new} already", "choose a name that no host ever had")
             hosts.know(session, new)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from btrkeep.config.sources import literal_pattern
+from btrkeep.procfs import mounts
 
 # Filesystems whose data somebody else gives: fuse and fuse.sshfs, nfs and nfs4, ...
-_REMOTE = re.compile(rb"(fuse|nfs|cifs|smb|ceph|9p|afs|gluster|lustre|ocfs2|gfs2|autofs|virtiofs|ncpfs|coda|beegfs|orangefs)")
+_REMOTE = re.compile(r"(fuse|nfs|cifs|smb|ceph|9p|afs|gluster|lustre|ocfs2|gfs2|autofs|virtiofs|ncpfs|coda|beegfs|orangefs)")
 _MOST_LINKS = 40
 
 
@@ -55,13 +56,7 @@ def left_out(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> list[Left
 
 def _may_not_answer() -> frozenset[str]:
     """Mount points of filesystems that are not this machine's own: behind each is a server, which may be gone."""
-    fields = [line.split(b" ") for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
-    found = (os.fsdecode(line[4].decode("unicode_escape").encode("latin-1")) for line in fields if _REMOTE.match(_type_of(line)))
-    return frozenset(found)
-
-
-def _type_of(fields: list[bytes]) -> bytes:
-    return fields[fields.index(b"-", 6) + 1]
+    return frozenset(str(mount.target) for mount in mounts() if _REMOTE.match(mount.filesystem))
 
 
 def _real(path: str, unsure: Collection[str], links: int = _MOST_LINKS) -> str:

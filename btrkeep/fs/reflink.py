@@ -11,6 +11,7 @@ import os
 import stat
 from array import array
 
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.fs.openat import FILE
 
 # As on x86, arm, s390 and riscv.
@@ -21,6 +22,7 @@ NOCOW = 0x800000
 _KEPT_FLAGS = 0x4 | 0x400 | NOCOW
 
 
+@Checkpoint("inode copied")
 def copy_inode(folder: int, name: bytes, to_folder: int, to_name: bytes) -> None:
     """Makes `to_name` in `to_folder`, which must not exist, a copy of `name`, which is no folder. Raises OSError."""
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)

@@ -15,11 +15,10 @@ from struct import Struct
 from btrkeep.pool.balance import exclusive_operation
 from btrkeep.pool.marker import filesystem_uuid
 from btrkeep.pool.subvolume import opened
+from btrkeep.procfs import PRESSURE, boot_id, pressure_totals
 
 _SECTOR = 512  # of the kernel's statistics, whatever the device's own is
 _READS, _SECTORS_READ, _WRITES, _SECTORS_WRITTEN, _BUSY = 0, 2, 4, 6, 9
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_PRESSURE = Path("/proc/pressure")
 _SCRUB = Struct("=QQQQ992x")  # btrfs_ioctl_scrub_args: devid, start, end, flags; progress and unused
 _SCRUB_PROGRESS = 3 << 30 | _SCRUB.size << 16 | 0x94 << 8 | 29
 
@@ -42,7 +41,7 @@ def read_counters(path: Path) -> Counters:
     """Of the btrfs that the folder `path` is on. A missing device has none. Raises OSError."""
     folder = Path("/sys/fs/btrfs") / filesystem_uuid(path) / "devices"
     found = (_device(device) for device in folder.iterdir())
-    return Counters(_BOOT_ID.read_text().strip(), time.clock_gettime(time.CLOCK_BOOTTIME), dict(filter(None, found)), _pressure())
+    return Counters(boot_id(), time.clock_gettime(time.CLOCK_BOOTTIME), dict(filter(None, found)), _pressure())
 
 
 def _device(device: Path) -> tuple[str, tuple[int, ...]] | None:
@@ -66,16 +65,14 @@ def _sequence_number(device: Path) -> str:
 
 
 def _pressure() -> dict[str, int]:
-    found = {}
+    found: dict[str, int] = {}
     for name in ("cpu", "io", "memory"):
         try:
-            lines = (_PRESSURE / name).read_text().splitlines()
+            totals = pressure_totals(PRESSURE / name)
         except OSError:  # not built in, or switched off (psi=0: EOPNOTSUPP)
             continue
-        for line in lines:
-            kind, *_, total = line.split()
-            if (name, kind) != ("cpu", "full"):  # which has no meaning for a whole machine
-                found[f"{name} {kind}"] = int(total.removeprefix("total="))
+        found |= {f"{name} {kind}": total for kind, total in totals.items()}
+    found.pop("cpu full", None)  # which has no meaning for a whole machine
     return found
 
 

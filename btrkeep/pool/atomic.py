@@ -4,11 +4,18 @@ import errno
 import os
 from pathlib import Path
 
+from btrkeep.checkpoints import Checkpoint
+
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replaces a file as a whole, mode 0600; when this returns, its data and its name are on disk."""
+    with Checkpoint(f"{path.name} replaced"):
+        _replace(path, content)
+
+
+def _replace(path: Path, content: str | bytes) -> None:
     temporary = path.with_name(path.name + ".new")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
@@ -32,12 +39,13 @@ def link_atomically(link: Path, target: str | None) -> None:
     if before == target or (before is None and os.path.lexists(link)):
         return
     temporary = link.with_name(f".{link.name}.new")
-    try:
-        temporary.unlink(missing_ok=True)
-        if target is not None:
-            temporary.symlink_to(target)
-            temporary.replace(link)
-            before = None
-    finally:
-        if before is not None:
-            link.unlink()
+    with Checkpoint(f"{link.name} pointed"):
+        try:
+            temporary.unlink(missing_ok=True)
+            if target is not None:
+                temporary.symlink_to(target)
+                temporary.replace(link)
+                before = None
+        finally:
+            if before is not None:
+                link.unlink()

@@ -18,6 +18,7 @@ from struct import Struct
 
 from btrfs import ioctl as numbers
 
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.marker import filesystem_uuid
 
 _METADATA = 1 << 2  # BTRFS_BLOCK_GROUP_METADATA
@@ -46,6 +47,7 @@ class BalanceNow:
         return self.vrange[0] if self.vrange and self.vrange[1] == self.vrange[0] + 1 else None
 
 
+@Checkpoint("block group balanced")
 def balance_block_group(fd: int, vaddr: int, flags: int) -> int:
     """Relocates exactly the block group that begins at `vaddr`, whose flags of use and profile these are. Blocks meanwhile.
 

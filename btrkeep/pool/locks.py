@@ -15,6 +15,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import LockHeld, PoolUnusable
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.process.proc import GroupMember, flock_holders, has_locked, members, start_time
@@ -58,6 +59,7 @@ class Lock:
         self.fd = fd
         self.holder = holder
 
+    @Checkpoint("process group noted")
     def note_group(self, group: int) -> None:
         """Writes down which process group works under this lock, for whoever finds us dead."""
         self.holder = Holder(self.holder.pid, self.holder.started, self.holder.since, self.holder.what, group)
@@ -71,10 +73,11 @@ class Lock:
 
     def release(self) -> None:
         """Gives the lock back."""
-        if self.fd >= 0:
-            with contextlib.suppress(OSError):  # a pool that broke: the text is for people, the flock goes with the descriptor
-                os.ftruncate(self.fd, 0)
-        self.leave()
+        with Checkpoint(f"{_kind(self.path)} lock released"):
+            if self.fd >= 0:
+                with contextlib.suppress(OSError):  # a pool that broke: the text is for people, the flock goes with the descriptor
+                    os.ftruncate(self.fd, 0)
+            self.leave()
 
     def __enter__(self) -> "Lock":
         return self
@@ -144,6 +147,16 @@ def held_by(path: Path) -> LockHeld:
 
 def take_lock(path: Path, what: str, since: str) -> Lock:
     """Takes the lock at once, on a full pool too. Raises LockHeld, which names the holder, or PoolUnusable."""
+    with Checkpoint(f"{_kind(path)} lock taken"):
+        return _taken(path, what, since)
+
+
+def _kind(path: Path) -> str:
+    """What is locked: `host`, `slot`, or the pool's one lock of that name."""
+    return path.name.partition("-")[0]
+
+
+def _taken(path: Path, what: str, since: str) -> Lock:
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)  # without its parents: where they are missing there is no pool any more
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -15,8 +15,10 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from btrkeep.checkpoints import Checkpoint
+from btrkeep.procfs import Mount, mounts
 
 # Words per option. "ssd" alone leaves ssd_spread in force, "nossd" takes both away: btrfs_parse_param in fs/btrfs/super.c.
 ALLOCATORS: dict[str, tuple[str, ...]] = {
@@ -42,24 +44,6 @@ _MOUNT_FLAGS = {
 }
 _SUPER_FLAGS = {"ro": 0x1, "sync": 0x10, "mand": 0x40, "dirsync": 0x80, "lazytime": 0x2000000}
 _REFUSED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A line of mountinfo. `root`: which folder of the filesystem is mounted here; on btrfs from the top subvolume on.
-
-    `device` is the number of the filesystem ("0:42"). `mount_options` are those of this mount (nosuid, noatime, ...),
-    `super_options` those of the filesystem.
-    """
-
-    id: int
-    device: str
-    target: Path
-    source: str
-    filesystem: str
-    root: str
-    mount_options: tuple[str, ...]
-    super_options: tuple[str, ...]
 
 
 def mount_of(path: Path) -> Mount:
@@ -91,11 +75,6 @@ def _mount_of_descriptor(fd: int, path: Path) -> Mount:
     raise FileNotFoundError(errno.ENOENT, "its mount is not in /proc/self/mountinfo", str(path))
 
 
-def mounts(process: int | str = "self") -> list[Mount]:
-    """All mounts that a process sees, in the order in which they were made. Raises OSError."""
-    return [_parse(line) for line in Path(f"/proc/{process}/mountinfo").read_bytes().splitlines()]
-
-
 def machine_mount(path: Path) -> Mount | None:
     """The mount that `path` is on, as the machine has it; None when that cannot be seen from here. Raises OSError.
 
@@ -123,33 +102,12 @@ def is_machines(path: Path) -> bool:
         return False
 
 
-def _parse(line: bytes) -> Mount:
-    """Of "36 35 98:0 /root /target rw,noatime master:1 - type source rw,..." (Documentation/filesystems/proc.rst)."""
-    fields = line.split(b" ")
-    dash = fields.index(b"-", 6)
-    filesystem, source, options = (_unescaped(field) for field in fields[dash + 1 : dash + 4])
-    return Mount(
-        id=int(fields[0]),
-        device=fields[2].decode("ascii"),
-        target=Path(_unescaped(fields[4])),
-        source=source,
-        filesystem=filesystem,
-        root=_unescaped(fields[3]),
-        mount_options=tuple(_unescaped(fields[5]).split(",")),
-        super_options=tuple(options.split(",")),
-    )
-
-
-def _unescaped(field: bytes) -> str:
-    """Space, tab, newline, backslash and # stand as three octal digits behind a backslash."""
-    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), field))
-
-
 def allocator(mount: Mount) -> str:
     """Which of ssd, ssd_spread and nossd holds. No word at all is nossd: so btrfs mounts what says that it rotates."""
     return next((word for word in ("ssd_spread", "ssd") if word in mount.super_options), "nossd")
 
 
+@Checkpoint("mount option switched")
 def set_allocator(path: Path, option: str) -> None:
     """Switches the filesystem of `path` to ssd, ssd_spread or nossd, at once and for all its mounts; nothing else changes.
 

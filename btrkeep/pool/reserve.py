@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import POOL_LOCKS
 from btrkeep.pool.marker import MARKER
@@ -32,6 +33,7 @@ def size_of(total: int) -> int:
     return min(_MOST, total // _SHARE)
 
 
+@Checkpoint("reserve made")
 def ensure_reserve(pool: Path) -> None:
     """Makes the reserve if it is missing or too small, where it leaves as much room again, and the files of the pool's locks.
 
@@ -72,6 +74,7 @@ def _ensure_metadata_reserve(pool: Path, room: Room) -> None:
         raise
 
 
+@Checkpoint("reserve given back")
 def give_back(pool: Path) -> None:
     """Makes the reserve's room everybody's, and what was deleted lately. Raises OSError."""
     path, metadata = pool / MARKER / RESERVE, pool / MARKER / FOR_METADATA

@@ -8,6 +8,7 @@ from pathlib import Path
 import btrfs
 
 from btrkeep.pool.model import Room
+from btrkeep.pool.mounts import mount_of
 
 
 def read_room(path: Path) -> Room:
@@ -46,25 +47,11 @@ def _waiting(filesystem: uuid.UUID) -> int:
 
 
 def statfs_type(path: Path) -> str:
-    """The filesystem's name of the mount that holds `path`, from /proc/self/mountinfo."""
-    return _mount(path)[0]
+    """The filesystem's name of the mount that holds `path`. Raises OSError."""
+    return mount_of(path).filesystem
 
 
 def mount_options(path: Path) -> frozenset[str]:
-    """The options of the mount and of the filesystem that hold `path`: ro, noatime, nossd, ..."""
-    return frozenset(_mount(path)[1].split(","))
-
-
-def _mount(path: Path) -> tuple[str, str]:
-    """Type and options of the mount with the longest mount point above `path` (subvolumes have device numbers of their own)."""
-    resolved = os.fsencode(path.resolve())
-    best: tuple[int, str, str] = (-1, "", "")
-    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
-        fields = line.split(b" ")
-        dash = fields.index(b"-", 6)
-        point = fields[4].decode("unicode_escape").encode("latin-1")
-        if resolved == point or resolved.startswith(point.rstrip(b"/") + b"/"):
-            options = fields[5] + b"," + fields[dash + 3]
-            if len(point) >= best[0]:
-                best = (len(point), os.fsdecode(fields[dash + 1]), os.fsdecode(options))
-    return best[1], best[2]
+    """The options of the mount and of the filesystem that hold `path`: ro, noatime, nossd, ... Raises OSError."""
+    mount = mount_of(path)
+    return frozenset((*mount.mount_options, *mount.super_options))

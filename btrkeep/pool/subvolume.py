@@ -15,6 +15,7 @@ from pathlib import Path
 
 import btrfs
 
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.ioctl import ioctl
 
 _FIRST_FREE_OBJECTID = 256  # inode number of every subvolume's root folder
@@ -68,12 +69,14 @@ def opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
+@Checkpoint("subvolume created")
 def create(path: Path) -> None:
     """An empty subvolume."""
     with opened(path.parent) as parent:
         ioctl(parent, _SUBVOL_CREATE_V2, bytearray(_ARGS_V2.pack(0, 0, 0, os.fsencode(path.name))))
 
 
+@Checkpoint("snapshot made")
 def snapshot(source: Path, path: Path) -> None:
     """A writable snapshot of `source`; when this returns, the snapshot is committed."""
     with opened(source) as origin, opened(path.parent) as parent:
@@ -105,6 +108,7 @@ def describe(path: Path) -> Subvolume | None:
     )
 
 
+@Checkpoint("subvolume made read-only")
 def set_read_only(path: Path) -> None:
     """Makes the subvolume read-only; the kernel commits that before this returns."""
     with opened(path) as fd:
@@ -112,6 +116,7 @@ def set_read_only(path: Path) -> None:
         fcntl.ioctl(fd, _SUBVOL_SETFLAGS, _FLAGS.pack(flags | _RDONLY))
 
 
+@Checkpoint("subvolume deleted")
 def delete(folder: Path, subvolume_id: int) -> None:
     """Deletes the subvolume of that id on the filesystem of `folder`. By id, because a name may have changed hands meanwhile."""
     with opened(folder) as fd:
@@ -129,6 +134,7 @@ def inodes_made(path: Path) -> int:
         os.close(fd)
 
 
+@Checkpoint("filesystem committed")
 def commit(path: Path) -> None:
     """Writes everything of the filesystem out and commits the transaction; also wakes the cleaner."""
     with opened(path) as fd:

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import btrfs
 
+from btrkeep.checkpoints import Checkpoint
+
 _syncfs = ctypes.CDLL(None, use_errno=True).syncfs  # CDLL, not PyDLL: other threads run meanwhile
 _syncfs.argtypes = (ctypes.c_int,)
 
@@ -36,6 +38,7 @@ class Syncfs:
     def _read_only(self) -> bool:
         return bool(os.fstatvfs(self._fd).f_flag & os.ST_RDONLY)
 
+    @Checkpoint("filesystem synced")
     def sync(self) -> None:
         """When this returns, everything written since is on the disk: data, metadata, and the commit of them.
 

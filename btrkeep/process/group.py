@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NoReturn
 
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 from btrkeep.process.proc import GroupMember, members
 from btrkeep.process.programs import UNENDING, Finished, ProgramFailed, environment, paste_line
@@ -64,6 +65,7 @@ class Group:
         self._pidfd = -1
 
     @classmethod
+    @Checkpoint("process group started")
     def start(
         cls,
         command: Sequence[str],

@@ -37,7 +37,7 @@ class _Picture(click.Command):
 
 def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The mount points of btrfs filesystems that begin with what was typed; folders when there is none."""
-    from btrkeep.pool.mounts import mounts
+    from btrkeep.procfs import mounts
 
     found = {str(mount.target) for mount in mounts() if mount.filesystem == "btrfs"}
     fitting = [CompletionItem(path) for path in sorted(found) if path.startswith(incomplete)]

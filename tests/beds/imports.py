@@ -7,7 +7,16 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-BOTTOM = ("btrkeep.backup_states", "btrkeep.clock", "btrkeep.errors", "btrkeep.ioctl", "btrkeep.metric_table", "btrkeep.units")
+BOTTOM = (
+    "btrkeep.backup_states",
+    "btrkeep.checkpoints",
+    "btrkeep.clock",
+    "btrkeep.errors",
+    "btrkeep.ioctl",
+    "btrkeep.metric_table",
+    "btrkeep.procfs",
+    "btrkeep.units",
+)
 SCAN = ("btrkeep.treescan",)  # reads trees; nothing below it knows of pools
 GROUND = ("btrkeep.config", "btrkeep.process", "btrkeep.pool", "btrkeep.fs", "btrkeep.catalogue", "btrkeep.serving")
 DECISIONS = ("btrkeep.decisions",)  # pure: plain data and an explicit `now` in, typed answers out

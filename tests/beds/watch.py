@@ -17,37 +17,42 @@ from tests.beds.work import work
 
 KILL_AT = Path(__file__).resolve().parent / "kill_at.py"
 KILLED = -9
+ENVIRONMENT = {"PYTHONPATH": str(TOP), "NO_COLOR": "1"}
 
 
-def killed(nights: Nights, when: str, step: str, *words: str, count: int = 1) -> None:
-    """Runs `backupd WORDS`, which has to die at that step (see kill_at.py)."""
-    done = work(
-        sys.executable,
-        "-P",  # the folder of beds must not stand in front of python-btrfs
-        KILL_AT,
-        when,
-        step,
-        str(count),
-        "--config",
-        nights.config,
-        *words,
-        check=False,
-        env={"PYTHONPATH": str(TOP), "NO_COLOR": "1"},
-    )
-    assert done.returncode == KILLED, f"{when} {step} was never reached:\n{done.stdout}\n{done.stderr}"
+def watched(nights: Nights, action: str, when: str, checkpoint: str, count: int, *words: str) -> list[str | Path]:
+    """The command line of `backupd WORDS` that does something at a checkpoint (see kill_at.py)."""
+    # -P: the folder of beds must not stand in front of python-btrfs
+    return [sys.executable, "-P", KILL_AT, action, when, checkpoint, str(count), "--config", nights.config, *words]
 
 
-def does_at(nights: Nights, command: str, step: str, *words: str) -> "subprocess.CompletedProcess[str]":
-    """Runs `backupd WORDS`, with that line of the shell before it comes to the step for the first time (see kill_at.py)."""
-    argv: list[str | Path] = [sys.executable, "-P", KILL_AT, f"does:{command}", step, "1", "--config", nights.config, *words]
-    return work(*argv, check=False, env={"PYTHONPATH": str(TOP), "NO_COLOR": "1"})
+def killed(nights: Nights, when: str, checkpoint: str, *words: str, count: int = 1) -> None:
+    """Runs `backupd WORDS`, which has to die before or after that checkpoint, or at the `count`th of `any`."""
+    done = work(*watched(nights, "die", when, checkpoint, count, *words), check=False, env=ENVIRONMENT)
+    assert done.returncode == KILLED, f"{when} {checkpoint} was never reached:\n{done.stdout}\n{done.stderr}"
 
 
-def slow_at(nights: Nights, seconds: float, step: str, *words: str) -> tuple["subprocess.Popen[str]", Path]:
-    """Starts `backupd WORDS`, which takes so much longer at that step; the file that is there as soon as it has come to it."""
+def checkpoints(nights: Nights, *words: str) -> list[str]:
+    """Runs `backupd WORDS`: the checkpoints that it passed, such as `before subvolume created`."""
+    file = nights.top / f"checkpoints-{time.monotonic_ns()}"
+    work(*watched(nights, f"list:{file}", "any", "any", 0, *words), env=ENVIRONMENT)
+    return file.read_text().splitlines()
+
+
+def does_at(
+    nights: Nights, command: str, when: str, checkpoint: str, *words: str, count: int = 1
+) -> "subprocess.CompletedProcess[str]":
+    """Runs `backupd WORDS`, with that line of the shell before or after the checkpoint."""
+    return work(*watched(nights, f"does:{command}", when, checkpoint, count, *words), check=False, env=ENVIRONMENT)
+
+
+def slow_at(
+    nights: Nights, seconds: float, when: str, checkpoint: str, *words: str, count: int = 1
+) -> tuple["subprocess.Popen[str]", Path]:
+    """Starts `backupd WORDS`, which takes so much longer at the checkpoint; the file that is there as soon as it has come to it."""
     flag = nights.top / f"slow-{time.monotonic_ns()}"
-    argv: list[str | Path] = [sys.executable, "-P", KILL_AT, f"slow:{seconds}:{flag}", step, "1", "--config", nights.config, *words]
-    env = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"}
+    argv = watched(nights, f"slow:{seconds}:{flag}", when, checkpoint, count, *words)
+    env = {**os.environ, **ENVIRONMENT}
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     return process, flag
 

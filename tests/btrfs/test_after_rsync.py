@@ -15,7 +15,7 @@ from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, does_at, subvolumes
 
 FILES = 20
-AFTER_RSYNC, BEFORE_HOLES = "backupd.run.work_subvolume:finalise", "backupd.run.host:punch_written"
+AFTER_RSYNC, BEFORE_HOLES = ("backup.json replaced", 2), ("holes punched", 1)
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def goes_on(nights: Nights, kept: int) -> None:
 
 
 @pytest.mark.parametrize("step", [AFTER_RSYNC, BEFORE_HOLES])
-def test_a_pool_that_is_full_when_rsync_is_through_still_takes_the_backup(half: Nights, step: str) -> None:
-    done = does_at(half, filling(half), step, "run", "web", "--json")
+def test_a_pool_that_is_full_when_rsync_is_through_still_takes_the_backup(half: Nights, step: tuple[str, int]) -> None:
+    done = does_at(half, filling(half), "before", step[0], "run", "web", "--json", count=step[1])
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)[0]["outcome"] == "complete"
     assert len(half.names("web")) == 2
@@ -80,7 +80,7 @@ def test_a_pool_that_is_full_when_rsync_is_through_still_takes_the_backup(half: 
 
 def test_without_a_reserve_it_stays_for_the_next_run_which_fetches_nothing_again(half: Nights) -> None:
     no_reserve = f"truncate -s 0 {half.pool}/.btrkeep/reserve && btrfs filesystem sync {half.top} && {filling(half)}"
-    done = does_at(half, no_reserve, AFTER_RSYNC, "run", "web", "--json")
+    done = does_at(half, no_reserve, "before", AFTER_RSYNC[0], "run", "web", "--json", count=AFTER_RSYNC[1])
     assert done.returncode == 1, done.stdout + done.stderr
     assert "No space left" in json.loads(done.stdout)[0]["error"]
     assert len(half.names("web")) == 1

@@ -184,22 +184,22 @@ def marked(nights: Nights) -> bool:
 def test_a_run_that_goes_on_with_another_is_killed_at_each_of_its_steps_and_the_mark_is_there_when_all_is_on_disk(
     pair: Nights, tree: Path
 ) -> None:
-    def killed_at(when: str, step: str) -> bool:
-        killed(pair, when, f"backupd.run.work_subvolume:{step}", "run", "web")
+    def killed_at(when: str, checkpoint: str) -> bool:
+        killed(pair, when, checkpoint, "run", "web")
         return marked(pair)
 
     broken_off(pair)
     kept = subvolumes(pair)["hosts/web/.working"]
     assert marked(pair)
-    assert killed_at("before", "take_mark")
-    assert not killed_at("after", "take_mark")
-    assert not killed_at("after", "doubt")
-    assert not killed_at("after", "Syncfs.sync")
+    assert killed_at("before", "synced mark removed")
+    assert not killed_at("after", "synced mark removed")
+    assert not killed_at("after", "files doubted")
+    assert not killed_at("after", "filesystem synced")
     pair.in_the_middle(2 * MIB, end="dies")
-    assert not killed_at("before", "mark_synced")
-    assert killed_at("after", "mark_synced")
+    assert not killed_at("before", "synced mark set")
+    assert killed_at("after", "synced mark set")
     pair.ssh("")
-    assert not killed_at("after", "drop_doubted")
+    assert not killed_at("after", "doubted files removed")
     assert pair.run("web")["web"]["outcome"] == "complete"
     assert subvolumes(pair)[f"hosts/web/{pair.names('web')[-1]}"] == kept
     assert pair.differences("web", tree) == []
@@ -227,7 +227,7 @@ def test_a_working_whose_record_a_power_cut_left_empty_costs_its_host_nothing(
 
 
 def broken_off_at_once(nights: Nights) -> None:
-    killed(nights, "after", "backupd.run.work_subvolume:recover_and_prepare", "run", "web")
+    killed(nights, "before", "backup row written", "run", "web")
 
 
 def test_a_host_with_such_a_working_can_be_given_up(shared_btrfs: Path, tree: Path) -> None:

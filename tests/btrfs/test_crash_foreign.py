@@ -139,7 +139,7 @@ def test_a_name_that_is_taken_is_not_taken_from_it(nights: Nights, tree: Path, w
 
 
 def test_a_finished_backup_whose_name_was_taken_meanwhile_costs_the_others_nothing(nights: Nights, tree: Path) -> None:
-    killed(nights, "after", "backupd.run.work_subvolume:set_read_only", "run", "web")
+    killed(nights, "after", "subvolume made read-only", "run", "web")
     name = nights.record("web", ".working")["name"]
     taken = nights.pool / "hosts" / "web" / name
     taken.mkdir()

@@ -97,7 +97,7 @@ def test_an_orphan_that_does_not_listen_is_ended_all_the_same(nights: Nights, tr
 def test_an_orphan_is_ended_that_no_lock_names_yet(nights: Nights, tree: Path, lock: Path) -> None:
     """Killed between the start of rsync and the note of its group in the lock, and the host does not say a word."""
     flag = hold(nights, 0)
-    killed(nights, "after", "backupd.rsync.process:Group.start", "run", "web")
+    killed(nights, "after", "process group started", "run", "web")
     assert json.loads(lock.read_text())["group"] == 0
     wait_for(flag.exists)
     orphans = receivers(nights)

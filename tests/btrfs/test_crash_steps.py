@@ -15,7 +15,7 @@ import pytest
 
 from tests.beds import btrfs, differences, manifest
 from tests.beds.nights import Nights
-from tests.beds.watch import disagreements, is_writable, killed, rows, subvolumes, writable_finals
+from tests.beds.watch import checkpoints, disagreements, is_writable, killed, rows, subvolumes, writable_finals
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.filterwarnings("ignore")]
 
@@ -25,50 +25,50 @@ class Step:
     """Where to kill, and whether the backup was finished by then: it only lacks its name or its row, and no rsync runs again."""
 
     when: str
-    what: str
+    checkpoint: str
     finished: bool = False
     count: int = 1
 
     @property
     def host(self) -> str:
-        return f"{self.when}-{self.what.partition(':')[2]}-{self.count}".lower().replace("_", "-").replace(".", "-")
+        return f"{self.when}-{self.checkpoint}-{self.count}".replace(" ", "-").replace(".", "-")
 
 
 STEPS = (
-    Step("before", "backupd.run.orphaned_receivers:take_lock"),
-    Step("after", "backupd.run.orphaned_receivers:take_lock"),
-    Step("after", "btrkeep.catalogue:Catalogue.start_run"),
-    Step("before", "backupd.run.work_subvolume:snapshot"),
-    Step("after", "backupd.run.work_subvolume:snapshot"),
-    Step("before", "backupd.repo.backup_json:write"),
-    Step("after", "backupd.repo.backup_json:write"),
-    Step("after", "backupd.run.work_subvolume:_make"),
-    Step("before", "backupd.run.work_subvolume:drop_other_paths"),
-    Step("after", "backupd.run.work_subvolume:drop_other_paths"),
-    Step("before", "backupd.run.work_subvolume:split"),
-    Step("before", "backupd.repo.hardlinks:copy_inode"),
-    Step("after", "backupd.repo.hardlinks:copy_inode", count=2),  # the copy lies beside `data`, not yet under its name
-    Step("after", "backupd.run.work_subvolume:split"),
-    Step("before", "btrkeep.catalogue:Catalogue.put_backup"),
-    Step("after", "btrkeep.catalogue:Catalogue.put_backup"),
-    Step("before", "backupd.rsync.process:Group.start"),
-    Step("after", "backupd.rsync.process:Group.start"),  # rsync runs, and the lock does not name it yet
-    Step("after", "btrkeep.pool.locks:Lock.note_group"),
-    Step("before", "backupd.run.context:RunningTransfer.take"),  # rsync has said its first word
-    Step("after", "backupd.run.source_paths:transfer"),
-    Step("after", "backupd.run.source_paths:transfer", count=2),
-    Step("before", "backupd.run.host:punch_written"),
-    Step("after", "backupd.run.host:punch_written"),
-    Step("before", "backupd.run.work_subvolume:finalise"),
-    Step("before", "backupd.repo.backup_json:write", count=2),
-    Step("after", "backupd.repo.backup_json:write", count=2),
-    Step("before", "backupd.run.work_subvolume:set_read_only"),
-    Step("after", "backupd.run.work_subvolume:set_read_only", finished=True),
-    Step("before", "backupd.run.work_subvolume:take_name", finished=True),
-    Step("before", "backupd.repo.final_backups:point_latest", finished=True),
-    Step("after", "backupd.run.work_subvolume:take_name", finished=True),
-    Step("before", "btrkeep.catalogue:Catalogue.finish_backup", finished=True),
-    Step("after", "btrkeep.catalogue:Catalogue.finish_backup", finished=True),
+    Step("before", "host lock taken"),
+    Step("after", "host lock taken"),
+    Step("after", "run begun in the catalogue"),
+    Step("before", "snapshot made"),
+    Step("after", "snapshot made"),
+    Step("before", "backup.json replaced"),
+    Step("after", "backup.json replaced"),
+    Step("after", "working subvolume named"),
+    Step("before", "other paths removed"),
+    Step("after", "other paths removed"),
+    Step("before", "hard links split"),
+    Step("before", "inode copied"),
+    Step("after", "inode copied", count=2),  # the copy lies beside `data`, not yet under its name
+    Step("after", "hard links split"),
+    Step("before", "backup row written"),
+    Step("after", "backup row written"),
+    Step("before", "process group started"),
+    Step("after", "process group started"),  # rsync runs, and the lock does not name it yet
+    Step("after", "process group noted"),
+    Step("before", "progress of rsync noted"),  # rsync has said its first word
+    Step("after", "rsync ended"),
+    Step("after", "rsync ended", count=2),
+    Step("before", "holes punched"),
+    Step("after", "holes punched"),
+    Step("before", "backup.json replaced", count=2),
+    Step("after", "backup.json replaced", count=2),
+    Step("after", "filesystem synced"),
+    Step("before", "subvolume made read-only"),
+    Step("after", "subvolume made read-only", finished=True),
+    Step("before", "backup named", finished=True),
+    Step("before", "latest pointed", finished=True),
+    Step("after", "latest pointed", finished=True),
+    Step("before", "run and backup finished in the catalogue", finished=True),
+    Step("after", "run and backup finished in the catalogue", finished=True),
 )
 
 
@@ -137,7 +137,7 @@ def test_a_run_killed_at_this_step_costs_nothing_that_was_there_and_the_next_one
     (base,) = nights.names(host)
     before = manifest(nights.backup(host, base))
 
-    killed(nights, step.when, step.what, "run", host, count=step.count)
+    killed(nights, step.when, step.checkpoint, "run", host, count=step.count)
 
     assert crowd.untouched(host, base, before)
     assert writable_finals(nights) == []
@@ -171,21 +171,48 @@ def test_a_run_killed_at_this_step_costs_nothing_that_was_there_and_the_next_one
     assert latest.readlink() in (Path(base), Path(name))
 
 
+def test_a_run_announces_what_it_changes_in_order_and_can_be_killed_at_any_of_it(crowd: Crowd) -> None:
+    nights = crowd.nights
+    nights.host("announces", crowd.kept)
+    nights.run("announces")
+    passed = checkpoints(nights, "run", "announces")
+    changes = (
+        "host lock taken",
+        "snapshot made",
+        "working subvolume named",
+        "process group noted",
+        "filesystem synced",
+        "subvolume made read-only",
+        "backup named",
+        "latest pointed",
+        "run and backup finished in the catalogue",
+        "host lock released",
+    )
+    assert [line for line in passed if line in {f"after {change}" for change in changes}] == [f"after {one}" for one in changes]
+
+    killed(nights, "any", "any", "run", "announces", count=passed.index("after snapshot made") + 1)
+    staged = ".btrkeep/new/announces/.working"
+    assert staged in subvolumes(nights)
+    nights.run("announces")
+    assert staged not in subvolumes(nights)
+    assert len(nights.names("announces")) == 3
+
+
 def test_a_killed_run_whose_backup_was_final_is_remembered_with_that_backup(crowd: Crowd) -> None:
     nights = crowd.nights
     nights.host("final", crowd.kept)
-    killed(nights, "before", "btrkeep.catalogue:Catalogue.finish_backup", "run", "final")
+    killed(nights, "before", "run and backup finished in the catalogue", "run", "final")
     nights.run("other")
     (run,) = rows(nights, "select outcome, backup, error from run where host = 'final'")
     assert run == ("complete", nights.names("final")[0], None)
 
 
 FIRST_STEPS = (
-    Step("before", "backupd.run.work_subvolume:create"),
-    Step("after", "backupd.run.work_subvolume:create"),
-    Step("after", "backupd.repo.backup_json:write"),
-    Step("after", "backupd.run.context:RunningTransfer.take"),
-    Step("after", "backupd.run.work_subvolume:finalise", finished=True),
+    Step("before", "subvolume created"),
+    Step("after", "subvolume created"),
+    Step("after", "backup.json replaced"),
+    Step("after", "progress of rsync noted"),
+    Step("after", "latest pointed", finished=True),
 )
 
 
@@ -193,7 +220,7 @@ FIRST_STEPS = (
 def test_the_first_backup_of_a_host_may_be_killed_too(crowd: Crowd, step: Step) -> None:
     nights, host = crowd.nights, f"first-{step.host}"
     nights.host(host, crowd.kept)
-    killed(nights, step.when, step.what, "run", host)
+    killed(nights, step.when, step.checkpoint, "run", host)
     nights.run("other" if step.finished else host)
     assert len(nights.names(host)) == 1
     assert nights.differences(host, crowd.kept) == []
@@ -208,7 +235,7 @@ def test_a_writable_working_is_continued_whatever_its_backup_json_says(crowd: Cr
     source.mkdir()
     (source / "file").write_text("first")
     nights.host(host, source)
-    killed(nights, "before", "backupd.run.work_subvolume:set_read_only", "run", host)
+    killed(nights, "before", "subvolume made read-only", "run", host)
     assert nights.record(host, ".working")["state"] == "complete"
     assert nights.json("list", host)[0]["name"] is None
     nights.run("other")
@@ -224,7 +251,7 @@ def test_a_writable_working_is_continued_whatever_its_backup_json_says(crowd: Cr
 def test_a_finished_working_gets_the_name_of_its_record_although_the_host_is_run_again_at_once(crowd: Crowd) -> None:
     nights, host = crowd.nights, "finished"
     nights.host(host, crowd.kept)
-    killed(nights, "after", "backupd.run.work_subvolume:set_read_only", "run", host)
+    killed(nights, "after", "subvolume made read-only", "run", host)
     name = nights.record(host, ".working")["name"]
     before = manifest(nights.backup(host, ".working"))
     nights.run(host)
@@ -238,8 +265,8 @@ def test_a_finished_working_gets_the_name_of_its_record_although_the_host_is_run
 def test_the_run_that_ends_what_another_left_may_be_killed_as_well(crowd: Crowd, when: str) -> None:
     nights, host = crowd.nights, f"twice-{when}"
     nights.host(host, crowd.kept)
-    killed(nights, "after", "backupd.run.work_subvolume:set_read_only", "run", host)
-    killed(nights, when, "backupd.run.work_subvolume:take_name", "run", "other")
+    killed(nights, "after", "subvolume made read-only", "run", host)
+    killed(nights, when, "backup named", "run", "other")
     nights.run("other")
     (name,) = nights.names(host)
     assert nights.record(host)["name"] == name
@@ -251,7 +278,7 @@ def test_what_was_killed_while_links_were_split_is_discarded_when_it_does_not_fi
     nights, host = crowd.nights, "split-then-changed"
     nights.host(host, crowd.kept)
     nights.run(host)
-    killed(nights, "after", "backupd.repo.hardlinks:copy_inode", "run", host)
+    killed(nights, "after", "inode copied", "run", host)
     assert (nights.backup(host, ".working") / ".split").exists()
     nights.host(host, crowd.kept, exclude=["/nothing"])
     assert nights.run(host)[host]["outcome"] == "complete"
@@ -270,7 +297,7 @@ def test_an_acceptance_that_was_killed_before_its_row_can_be_given_again(crowd: 
         (source / str(number)).unlink()
     assert nights.run(host, status=1)[host]["outcome"] == "suspect"
     name = nights.names(host)[-1]
-    killed(nights, "after", "backupd.actions.accept:write_notes", "accept", host, name, "--why", "moved")
+    killed(nights, "after", "notes.json replaced", "accept", host, name, "--why", "moved")
     nights.backupd("accept", host, name)
     assert rows(nights, f"select state from backup where host = '{host}' order by name") == [("complete",), ("complete",)]
     assert "moved" in (nights.pool / "hosts" / host / "notes.json").read_text()

@@ -24,7 +24,6 @@ from tests.beds.watch import killed, rows
 pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
 HOSTS = [f"host{number:02}" for number in range(40)]
 _unused, _turns = iter(HOSTS), count()
-CATALOGUE = "btrkeep.catalogue.expiring:ExpiringCatalogue"
 
 
 @pytest.fixture(scope="module")
@@ -256,14 +255,14 @@ def test_a_rehearsal_says_it_all_and_changes_nothing(pool: Expiries, host: str, 
 
 
 KILLS = [
-    ("before", "backupd.actions.delete:write_many", 1),
-    ("after", "backupd.actions.delete:write_many", 1),
-    ("after", "backupd.actions.delete:row_of", 2),
-    ("before", "backupd.expire.run:ExpiryRunner.run", 1),
-    ("before", "backupd.expire.delete:delete", 1),
-    ("after", "backupd.expire.delete:delete", 1),
-    ("before", f"{CATALOGUE}.drop_backups", 1),
-    ("after", f"{CATALOGUE}.drop_backups", 1),
+    ("before", "notes.json staged", 1),
+    ("after", "filesystem synced", 2),
+    ("before", "backup row written", 2),
+    ("before", "reserve made", 1),
+    ("before", "subvolume deleted", 1),
+    ("after", "subvolume deleted", 1),
+    ("before", "rows of deleted backups dropped", 1),
+    ("after", "rows of deleted backups dropped", 1),
 ]
 
 
@@ -276,7 +275,7 @@ def test_a_deletion_at_once_killed_at_a_step_is_ended_by_the_next_expiry(
     killed(pool, when, step, *words, *at(now), count=number)
     assert {second, suspect} <= set(pool.left(host))
     pool.expire(now, host)  # at the same moment: no grace has ended
-    is_written = (when, step) != ("before", "backupd.actions.delete:write_many")
+    is_written = (when, step) != ("before", "notes.json staged")
     assert pool.left(host) == ([second, suspect] if is_written else [first, second, third, suspect])
     assert latest(pool, host) == (second if is_written else third)
     assert sorted(pool.notes(host).get("deleted", {})) == ([first, third] if is_written else [])
@@ -287,7 +286,7 @@ def test_a_deletion_killed_before_the_row_is_in_the_row_after_the_next_reconcili
     pool: Expiries, host: str, now: datetime
 ) -> None:
     third = pool.names(host)[2]
-    killed(pool, "after", "backupd.actions.delete:write_many", "delete", f"{host}@{third}", *at(now))
+    killed(pool, "after", "filesystem synced", "delete", f"{host}@{third}", *at(now), count=2)
     assert row(pool, host, third) == "complete"
     pool.expire(now, host)
     assert (row(pool, host, third), pool.marked(host), latest(pool, host)) == ("expired", [third], pool.names(host)[1])

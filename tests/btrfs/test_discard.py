@@ -97,14 +97,14 @@ def test_while_a_run_works_on_the_host_it_is_refused(pool: Nights, host: str) ->
 def test_a_run_that_was_at_it_while_the_question_waited_keeps_it(pool: Nights, host: str) -> None:
     record = pool.backup(host, ".working") / "backup.json"
     later = f"sed -i s/2026-11-21T03:00:00Z/2026-11-21T09:00:00Z/ {record}"
-    done = does_at(pool, later, "backupd.cli.discard_:confirmed", "discard", host, "--yes")
+    done = does_at(pool, later, "before", "host lock taken", "discard", host, "--yes", count=2)
     assert (done.returncode, "has changed meanwhile" in done.stderr) == (1, True), done.stderr
     assert there(pool, host)
 
 
 def test_what_waited_for_a_commit_is_no_change(pool: Nights, host: str) -> None:
     (pool.backup(host, ".working") / "data" / "late").write_text("not committed")
-    done = does_at(pool, f"btrfs filesystem sync {pool.pool}", "backupd.cli.discard_:confirmed", "discard", host, "--yes")
+    done = does_at(pool, f"btrfs filesystem sync {pool.pool}", "before", "host lock taken", "discard", host, "--yes", count=2)
     assert done.returncode == 0, done.stderr
     assert not there(pool, host)
 
@@ -128,7 +128,7 @@ def test_what_is_finished_or_not_ours_is_left_alone(pool: Nights, host: str, wha
 
 
 def test_a_discard_killed_before_the_row_is_in_the_catalogue_after_the_next_reconciling(pool: Nights, host: str) -> None:
-    killed(pool, "after", "backupd.run.work_subvolume:delete", "discard", host, "--yes")
+    killed(pool, "after", "subvolume deleted", "discard", host, "--yes")
     assert not there(pool, host)
     assert rows(pool, f"select count(*) from backup where host = '{host}'") == [(2,)]
     pool.backupd("expire", host)

@@ -192,7 +192,7 @@ def subvolumes_anywhere(pool: Expiries) -> list[str]:
 def test_a_backup_that_is_taken_back_between_the_plan_and_the_act_stays(pool: Expiries, words: tuple[str, ...]) -> None:
     names = pool.history("web", 5)
     pool.expire()
-    process, flag = slow_at(pool, 3, "backupd.expire.run:mark", "expire", "--json", *at(LATER))
+    process, flag = slow_at(pool, 3, "before", "balance lock taken", "expire", "--json", *at(LATER))
     wait_for(flag.exists)
     pool.backupd(*words, "web", names[0], *at(NOW))
     status, out, _ = ended(process)
@@ -206,7 +206,7 @@ def test_a_backup_that_is_taken_back_between_the_plan_and_the_act_stays(pool: Ex
 def test_a_newer_backup_that_turns_out_damaged_between_plan_and_act_keeps_the_older_one(pool: Expiries) -> None:
     pool.settings("retention", daily=1)
     names = pool.history("web", 2)
-    process, flag = slow_at(pool, 3, "backupd.expire.run:mark", "expire", "--json", *at(NOW))
+    process, flag = slow_at(pool, 3, "before", "host lock taken", "expire", "--json", *at(NOW))
     wait_for(flag.exists)
     newest = pool.backup("web", names[1])
     writable(newest)
@@ -220,7 +220,7 @@ def test_a_newer_backup_that_turns_out_damaged_between_plan_and_act_keeps_the_ol
 def test_a_backup_that_somebody_replaces_in_the_last_moment_stays(pool: Expiries) -> None:
     names = pool.history("web", 5)
     pool.expire()
-    process, flag = slow_at(pool, 3, "backupd.expire.delete:is_still", "expire", "--json", *at(LATER))
+    process, flag = slow_at(pool, 3, "after", "backups marked as deleting", "expire", "--json", *at(LATER))
     wait_for(flag.exists)
     first = pool.backup("web", names[0])
     first.rename(first.with_name("moved"))
@@ -237,7 +237,7 @@ def test_a_killed_run_that_was_about_to_delete_what_is_held_afterwards_does_not(
     """The catalogue says `deleting`, the pool's notes a hold: the pool wins."""
     names = pool.history("web", 5)
     pool.expire()
-    killed(pool, "before", "backupd.expire.delete:delete", "expire", *at(LATER))
+    killed(pool, "before", "subvolume deleted", "expire", *at(LATER))
     assert pool.states("web")[names[0]] == "deleting"
     path = pool.pool / "hosts" / "web" / "notes.json"
     notes = pool.notes("web")

@@ -134,7 +134,7 @@ def test_a_clock_that_ran_ahead_ends_no_grace_in_this_run_and_does_a_night_later
     assert rehearsal["delete"] == []
     said = real.backupd("expire", "--dry-run").stdout
     assert said.count("is restorable until the clock is believed: by it its grace is over since ") == 2
-    killed(real, "before", "backupd.expire.run:drop_stale_notes", "expire")  # is not the run that had to be waited for
+    killed(real, "before", "fact written", "expire")  # is not the run that had to be waited for
     done = run(real)
     assert "ahead" in done["clock"]
     assert done["deleted"] == 0

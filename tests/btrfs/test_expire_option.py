@@ -46,7 +46,7 @@ def record(pool: Expiries) -> Path:
 def test_it_is_switched_while_something_is_deleted_and_nothing_else_changes(pool: Expiries) -> None:
     before = options(pool)
     assert {"nosuid", "nodev", "noatime", "compress=zstd:3", "commit=45", "nossd"} <= before
-    process, flag = slow_at(pool, 2, "backupd.expire.delete:delete", "expire", "--json", *at(LATER))
+    process, flag = slow_at(pool, 2, "before", "subvolume deleted", "expire", "--json", *at(LATER))
     wait_for(flag.exists)
     assert options(pool) == before - {"nossd"} | {"ssd"}
     assert json.loads(record(pool).read_text())["was"] == "nossd"
@@ -63,7 +63,7 @@ def test_it_is_not_touched_when_nothing_is_deleted_nor_in_a_rehearsal_nor_withou
     assert pool.expire(NOW)["mount_option"] is None
     assert pool.expire(LATER, "--dry-run")["delete"]
     pool.settings("expiry", mount_option="none")
-    process, flag = slow_at(pool, 1, "backupd.expire.delete:delete", "expire", "--json", *at(LATER))
+    process, flag = slow_at(pool, 1, "before", "subvolume deleted", "expire", "--json", *at(LATER))
     wait_for(flag.exists)
     assert options(pool) == before
     assert not record(pool).exists()
@@ -77,7 +77,7 @@ def test_the_cleaner_is_waited_for_before_it_is_put_back(pool: Expiries) -> None
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 def test_a_signal_puts_it_back(pool: Expiries, number: signal.Signals, status: int) -> None:
     before = options(pool)
-    process, flag = slow_at(pool, 1, "backupd.expire.delete:delete", "expire", "--json", *at(LATER))
+    process, flag = slow_at(pool, 1, "before", "subvolume deleted", "expire", "--json", *at(LATER))
     wait_for(flag.exists)
     process.send_signal(number)
     assert ended(process)[0] == status
@@ -88,7 +88,7 @@ def test_a_signal_puts_it_back(pool: Expiries, number: signal.Signals, status: i
 def test_an_error_puts_it_back(pool: Expiries) -> None:
     """The catalogue breaks in the middle."""
     before = options(pool)
-    process, flag = slow_at(pool, 2, "backupd.expire.delete:delete", "expire", *at(LATER))
+    process, flag = slow_at(pool, 2, "before", "subvolume deleted", "expire", *at(LATER))
     wait_for(flag.exists)
     (pool.state / "catalogue.sqlite").write_bytes(b"no catalogue at all" * 1000)
     process.communicate(timeout=60)
@@ -98,10 +98,10 @@ def test_an_error_puts_it_back(pool: Expiries) -> None:
 
 
 STEPS = (
-    ("before", "backupd.expire.option:MountOption._write"),
-    ("after", "backupd.expire.option:MountOption._write"),
-    ("after", "backupd.expire.option:set_allocator"),
-    ("after", "backupd.expire.delete:delete"),
+    ("before", "mount-option.json replaced"),
+    ("after", "mount-option.json replaced"),
+    ("after", "mount option switched"),
+    ("after", "subvolume deleted"),
 )
 
 
@@ -131,13 +131,13 @@ def test_after_a_kill_a_service_puts_it_back_without_more(pool: Expiries, when: 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_kill_while_it_is_put_back_is_made_good(pool: Expiries, count: int) -> None:
     before = options(pool)
-    killed(pool, "after", "backupd.expire.option:set_allocator", "expire", *at(LATER), count=count)
+    killed(pool, "after", "mount option switched", "expire", *at(LATER), count=count)
     pool.backupd("expire", "--restore-mount-option")
     assert options(pool) == before
 
 
 def test_while_an_expiry_is_at_work_a_restore_leaves_it_alone(pool: Expiries) -> None:
-    process, flag = slow_at(pool, 3, "backupd.expire.delete:delete", "expire", *at(LATER))
+    process, flag = slow_at(pool, 3, "before", "subvolume deleted", "expire", *at(LATER))
     wait_for(flag.exists)
     done = pool.backupd("expire", "--restore-mount-option")
     assert "puts the mount option back itself" in done.stdout
@@ -147,7 +147,7 @@ def test_while_an_expiry_is_at_work_a_restore_leaves_it_alone(pool: Expiries) ->
 
 
 def test_what_somebody_else_chose_meanwhile_is_left_alone_and_said(pool: Expiries) -> None:
-    process, flag = slow_at(pool, 3, "backupd.expire.delete:delete", "expire", *at(LATER))
+    process, flag = slow_at(pool, 3, "before", "subvolume deleted", "expire", *at(LATER))
     wait_for(flag.exists)
     work("mount", "-o", "remount,ssd_spread", pool.top)
     status, out, _ = ended(process)
@@ -158,7 +158,7 @@ def test_what_somebody_else_chose_meanwhile_is_left_alone_and_said(pool: Expirie
 
 
 def test_after_a_reboot_the_option_is_the_mounts_own_affair(pool: Expiries) -> None:
-    killed(pool, "after", "backupd.expire.option:set_allocator", "expire", *at(LATER))
+    killed(pool, "after", "mount option switched", "expire", *at(LATER))
     fields = json.loads(record(pool).read_text())
     record(pool).write_text(json.dumps({**fields, "boot": "11111111-2222-3333-4444-555555555555"}))
     pool.backupd("expire", "--restore-mount-option")
@@ -179,7 +179,7 @@ def test_during_a_pause_for_backups_what_was_there_is_back(pool: Expiries) -> No
     before = options(pool)
     pool.settings("expiry", yield_to_backups=True, max_orphans=2)
     sleeper = subprocess.Popen(["sleep", "60"])
-    process, flag = slow_at(pool, 2, "backupd.expire.delete:delete", "expire", "--json", *at(LATER))
+    process, flag = slow_at(pool, 2, "before", "subvolume deleted", "expire", "--json", *at(LATER))
     wait_for(flag.exists)
     assert "nossd" not in options(pool)
     started = Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[19]

@@ -166,7 +166,7 @@ def test_a_row_goes_when_the_deletion_is_on_the_disk_itself(pool: Expiries, ends
     if ends:
         pool.expire(LATER)
     else:
-        killed(pool, "before", "btrkeep.catalogue.expiring:ExpiringCatalogue.drop_backups", "expire", *at(LATER))
+        killed(pool, "before", "rows of deleted backups dropped", "expire", *at(LATER))
     on_disk = named_on(device)
     there = set(subvolumes(pool).values())
     assert len(before - there) == (120 if ends else MOST)
@@ -184,7 +184,7 @@ def test_with_wait_it_stays_until_all_is_dropped(pool: Expiries) -> None:
 def test_a_signal_stops_it_after_the_step_it_is_at_and_all_is_consistent(
     pool: Expiries, number: signal.Signals, status: int
 ) -> None:
-    process, flag = slow_at(pool, 2, "backupd.expire.queue:commit", "expire", "--json", *at(LATER))
+    process, flag = slow_at(pool, 2, "before", "filesystem committed", "expire", "--json", *at(LATER))
     wait_for(flag.exists)
     process.send_signal(number)
     code, out, _ = ended(process)
@@ -199,7 +199,7 @@ def test_a_signal_stops_it_after_the_step_it_is_at_and_all_is_consistent(
 
 
 def test_a_signal_in_the_middle_of_deletions_leaves_no_row_that_says_deleting(pool: Expiries) -> None:
-    process, flag = slow_at(pool, 2, "backupd.expire.delete:delete", "expire", "--json", *at(LATER))
+    process, flag = slow_at(pool, 2, "before", "subvolume deleted", "expire", "--json", *at(LATER))
     wait_for(flag.exists)
     process.send_signal(signal.SIGTERM)
     code, out, _ = ended(process)

@@ -24,46 +24,45 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.filterwarnings("ignore")]
 @dataclass(frozen=True)
 class Step:
     when: str
-    what: str
+    checkpoint: str
     count: int = 1
 
     @property
     def host(self) -> str:
-        name = self.what.removeprefix("backupd.expire.").replace(f"{CATALOGUE}.", "rows:")
-        return f"{self.when}-{name}-{self.count}".lower().replace("_", "-").replace(".", "-").replace(":", "-")
+        return f"{self.when}-{self.checkpoint}-{self.count}".replace(" ", "-").replace(".", "-")
 
 
-CATALOGUE = "btrkeep.catalogue.expiring:ExpiringCatalogue"
 STEPS = tuple(
-    Step(when, what, count)
-    for what, count in (
-        ("backupd.expire.run:ExpiryRunner._begin_row", 1),
-        ("backupd.expire.run:keep_clocks", 1),
-        ("backupd.expire.run:reconcile", 1),
-        ("backupd.expire.mark:_decide", 1),
-        ("backupd.expire.batch:_stage", 1),
-        ("backupd.expire.batch:Syncfs.sync", 1),
-        ("backupd.expire.batch:Syncfs.sync", 2),
-        (f"{CATALOGUE}.set_states", 1),
-        (f"{CATALOGUE}.mark_deleting", 1),
-        ("backupd.expire.delete:is_still", 2),
-        ("backupd.expire.delete:delete", 1),
-        ("backupd.expire.delete:delete", 3),
-        ("backupd.expire.queue:commit", 1),
-        (f"{CATALOGUE}.drop_backups", 1),
-        ("backupd.expire.batch:_stage", 2),
-        ("backupd.expire.batch:Syncfs.sync", 3),
-        ("backupd.expire.run:ExpiryRunner._end_row", 1),
+    Step(when, checkpoint, count)
+    for checkpoint, count in (
+        ("expiry begun in the catalogue", 1),
+        ("fact written", 2),  # of the clocks
+        ("catalogue reconciled with the pool", 1),
+        ("host lock taken", 2),
+        ("notes.json staged", 1),
+        ("filesystem synced", 1),
+        ("notes.json replaced", 1),
+        ("filesystem synced", 2),
+        ("states of backups written", 1),
+        ("backups marked as deleting", 1),
+        ("subvolume deleted", 1),
+        ("subvolume deleted", 2),
+        ("subvolume deleted", 3),
+        ("filesystem committed", 1),
+        ("rows of deleted backups dropped", 1),
+        ("notes.json staged", 2),
+        ("filesystem synced", 3),
+        ("expiry ended in the catalogue", 1),
     )
     for when in ("before", "after")
 )
 GIVEN_UP = tuple(
-    Step(when, what)
-    for what in (
-        "backupd.expire.forgotten:_remove",
-        "backupd.expire.forgotten:_free",
-        f"{CATALOGUE}.drop_host",
-        "backupd.expire.forgotten:_empty",
+    Step(when, checkpoint, count)
+    for checkpoint, count in (
+        ("filesystem committed", 2),
+        ("folder of the forgotten host moved away", 1),
+        ("rows of the host dropped", 1),
+        ("folder of the forgotten host removed", 1),
     )
     for when in ("before", "after")
 )
@@ -105,7 +104,7 @@ def test_an_expiry_killed_at_this_step_takes_nothing_else_with_it_and_the_next_o
     before = {f"pool/hosts/{host}/{name}": manifest(pool.backup(host, name)) for name in names[3:]}
     pool.settings("retention", daily=2)
 
-    killed(pool, step.when, step.what, "expire", *at(later), count=step.count)
+    killed(pool, step.when, step.checkpoint, "expire", *at(later), count=step.count)
 
     assert set(names[3:]) <= set(pool.left(host))
     assert untouched(pool, before) == []
@@ -131,7 +130,7 @@ def test_the_removal_of_a_host_that_was_given_up_may_be_killed_too(pool: Expirie
     pool.backupd("forget", host, "--yes", *at(now))
     pool.expire(now)
     assert len(pool.marked(host)) == 6
-    killed(pool, step.when, step.what, "expire", *at(later))
+    killed(pool, step.when, step.checkpoint, "expire", *at(later), count=step.count)
     pool.expire(later)
     assert not (pool.pool / "hosts" / host).exists()
     assert list((pool.pool / ".btrkeep" / "gone").iterdir()) == []

@@ -181,15 +181,15 @@ def test_a_forgotten_host_is_not_backed_up_again_before_it_is_taken_back(pool: N
 
 
 def test_forgetting_and_taking_back_that_were_killed_are_done_when_given_again(pool: Nights, host: str) -> None:
-    killed(pool, "before", "backupd.actions.forget:write_notes", "forget", host, "--yes")
+    killed(pool, "before", "notes.json replaced", "forget", host, "--yes")
     assert not (pool.pool / "hosts" / host / "notes.json").exists()
-    killed(pool, "after", "backupd.actions.forget:write_notes", "forget", host, "--yes")
+    killed(pool, "after", "notes.json replaced", "forget", host, "--yes")
     at = notes_of(pool, host)["forgotten"]
     pool.backupd("forget", host, "--yes")
     assert notes_of(pool, host)["forgotten"] == at
     first, *_ = pool.names(host)
     write_down(pool, host, forgotten=at, backups={first: {"expired": {"at": SOON, "why": "host forgotten"}}})
-    killed(pool, "before", "backupd.actions.forget:write_notes", "forget", host, "--undo")
+    killed(pool, "before", "notes.json replaced", "forget", host, "--undo")
     assert notes_of(pool, host)["forgotten"] == at
     pool.backupd("forget", host, "--undo")
     assert notes_of(pool, host) == {"format": 1, "backups": {}}

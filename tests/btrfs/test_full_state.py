@@ -133,7 +133,7 @@ def test_a_catalogue_in_memory_that_a_killed_run_left_is_cleared_away_by_the_nex
     nights.settings("pool", state=str(blocked))
     memory = Path("/dev/shm")
     before = set(memory.glob("btrkeep-catalogue-*"))
-    killed(nights, "before", "backupd.run.work_subvolume:finalise", "run", "web")
+    killed(nights, "before", "backup.json replaced", "run", "web", count=2)
     assert len(left := set(memory.glob("btrkeep-catalogue-*")) - before) == 1
     nights.settings("pool", state=str(nights.state))
     nights.run("web")

@@ -221,11 +221,10 @@ def test_a_host_that_is_locked_is_left_alone(pool: Nights, host: str) -> None:
 
 
 KILLS = [
-    ("before", "backupd.actions.hold:write_notes", False),
-    ("after", "backupd.repo.notes_json:write_atomically", True),
-    ("after", "backupd.actions.hold:write_notes", True),
-    ("before", "btrkeep.catalogue:Catalogue.put_backup", True),
-    ("after", "btrkeep.catalogue:Catalogue.put_backup", True),
+    ("before", "notes.json replaced", False),
+    ("after", "notes.json replaced", True),
+    ("before", "backup row written", True),
+    ("after", "backup row written", True),
 ]
 
 
@@ -251,7 +250,7 @@ def test_a_release_and_an_unexpire_killed_before_the_row_are_done_when_given_aga
     else:
         mark(pool, host, first)
     stale = row(pool, host, first)
-    killed(pool, "after", "backupd.actions.hold:write_notes", command, host, first)
+    killed(pool, "after", "notes.json replaced", command, host, first)
     assert row(pool, host, first) == stale
     pool.backupd(command, host, first)
     state, held, expired = row(pool, host, first)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.beds import TOP, work
+from tests.beds import work
 from tests.beds.expiries import NOW, Expiries, at
 from tests.beds.nights import Nights
-from tests.beds.watch import KILL_AT, killed, rows, subvolumes
+from tests.beds.watch import does_at, killed, rows, subvolumes
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_kill_between_the_notes_and_the_row_is_mended_by_the_next_start(pool: 
     pool.backupd("hold", "web", names["HELD"])
     words, wanted = STEPS[step]
     before = row(pool, "web", names[words[2]])
-    killed(pool, "before", "btrkeep.catalogue.store:Catalogue.put_backup", *(names.get(word, word) for word in words))
+    killed(pool, "before", "backup row written", *(names.get(word, word) for word in words))
     assert row(pool, "web", names[words[2]]) == before
     said = pool.backupd("run", "other").stdout if start == "run" else json.dumps(pool.expire())
     assert row(pool, "web", names[words[2]]) == wanted
@@ -55,7 +55,7 @@ def test_a_kill_between_the_notes_and_the_row_is_mended_by_the_next_start(pool: 
 def test_a_kill_between_the_marks_and_the_rows_is_mended_by_the_next_run(pool: Expiries) -> None:
     names = pool.history("web", 5)
     pool.host("other", pool.source)
-    killed(pool, "before", "btrkeep.catalogue.expiring:ExpiringCatalogue.set_states", "expire", *at(NOW))
+    killed(pool, "before", "states of backups written", "expire", *at(NOW))
     assert pool.marked("web") == names[:2]
     assert row(pool, "web", names[0])[0] == "complete"
     pool.backupd("run", "other")
@@ -64,22 +64,21 @@ def test_a_kill_between_the_marks_and_the_rows_is_mended_by_the_next_run(pool: E
 
 
 def test_a_hold_that_is_set_while_the_catalogue_is_rebuilt_is_not_lost(pool: Expiries) -> None:
-    """The rebuild has read host `a` when `a` is held, and reads host `b` afterwards."""
+    """The rebuild has read the hosts when one is held, and not written its rows yet."""
     name = pool.history("a", 1)[0]
     pool.history("b", 1)
     hold = shlex.join([sys.executable, "-m", "backupd", "--config", str(pool.config), "hold", "a", name])
-    step = ("does:" + hold, "backupd.repo.reconcile:row_of", "2")
-    done = work(sys.executable, "-P", KILL_AT, *step, "--config", pool.config, "rebuild", "--json", env={"PYTHONPATH": str(TOP)})
+    done = does_at(pool, hold, "after", "backups listed", "rebuild", "--json")
     assert '"locked": []' in done.stdout
     assert row(pool, "a", name)[2] == ""
 
 
-@pytest.mark.parametrize("step", ["before backupd.repo.backup_json:write", "after backupd.run.work_subvolume:snapshot"])
-def test_what_a_killed_run_was_making_goes_also_when_its_host_is_configured_no_more(pool: Expiries, step: str) -> None:
+@pytest.mark.parametrize("step", [("before", "backup.json replaced"), ("after", "snapshot made")])
+def test_what_a_killed_run_was_making_goes_also_when_its_host_is_configured_no_more(pool: Expiries, step: tuple[str, str]) -> None:
     pool.host("web", pool.source)
     pool.host("other", pool.source)
     pool.run("web")
-    killed(pool, *step.split(), "run", "web")
+    killed(pool, *step, "run", "web")
     staged = ".btrkeep/new/web/.working"
     assert staged in subvolumes(pool)
     del pool.tables["host"]["web"]

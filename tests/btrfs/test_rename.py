@@ -166,7 +166,7 @@ def test_a_partial_run_that_does_not_fit_any_more_is_discarded_under_the_new_nam
 
 
 def test_a_finished_backup_that_lacks_its_name_gets_it_under_the_new_one(pool: Nights, old: str, new: str) -> None:
-    killed(pool, "after", "backupd.run.work_subvolume:set_read_only", "run", old)
+    killed(pool, "after", "subvolume made read-only", "run", old)
     name = pool.record(old, ".working")["name"]
     pool.backupd("rename", old, new, "--yes")
     configure_new(pool, old, new)
@@ -205,11 +205,11 @@ def test_a_new_host_of_the_old_name_has_nothing_to_do_with_it(pool: Nights, old:
 
 
 STEPS = [
-    ("before", "backupd.actions.rename:write_notes", False),
-    ("after", "backupd.actions.rename:write_notes", False),
-    ("before", "backupd.actions.rename:commit", True),
-    ("after", "backupd.actions.rename:commit", True),
-    ("after", "btrkeep.catalogue.expiring:ExpiringCatalogue.rename_host", True),
+    ("before", "notes.json replaced", False),
+    ("after", "notes.json replaced", False),
+    ("before", "filesystem committed", True),
+    ("after", "filesystem committed", True),
+    ("after", "rows of the host renamed", True),
 ]
 
 
@@ -238,7 +238,7 @@ def test_a_rename_killed_at_a_step_leaves_one_name_or_the_other_and_given_again_
 
 def test_a_run_between_a_killed_rename_and_its_end_finds_the_backups_under_the_new_name(pool: Nights, old: str, new: str) -> None:
     (name,) = pool.names(old)
-    killed(pool, "before", "btrkeep.catalogue.expiring:ExpiringCatalogue.rename_host", "rename", old, new, "--yes")
+    killed(pool, "before", "rows of the host renamed", "rename", old, new, "--yes")
     configure_new(pool, old, new)
     assert pool.run(new)[new]["outcome"] == "complete"
     assert pool.grew_from(new) == name
@@ -293,7 +293,7 @@ def test_a_host_that_is_restored_from_keeps_its_name_until_that_is_over(pool: Ni
 
 
 def test_what_a_killed_run_left_outside_the_hosts_folder_goes(pool: Nights, old: str, new: str) -> None:
-    killed(pool, "after", "backupd.run.work_subvolume:snapshot", "run", old)
+    killed(pool, "after", "snapshot made", "run", old)
     assert any(path.startswith(f".btrkeep/new/{old}/") for path in subvolumes(pool))
     pool.backupd("rename", old, new, "--yes")
     assert not any(f"new/{old}" in path for path in subvolumes(pool))

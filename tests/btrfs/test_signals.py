@@ -145,15 +145,13 @@ def test_a_second_signal_does_not_wait_for_anybody(nights: Nights, web: Path, ba
     assert processes(f"{nights.top}/begun") == {}
 
 
-@pytest.mark.parametrize(
-    "step", ["backupd.run.work_subvolume:split", "backupd.run.host:punch_written", "backupd.run.work_subvolume:Syncfs.sync"]
-)
+@pytest.mark.parametrize("step", ["hard links split", "holes punched", "filesystem synced"])
 def test_a_second_signal_ends_a_step_that_takes_long_and_the_next_run_ends_what_it_began(
     nights: Nights, web: Path, step: str
 ) -> None:
     nights.run()
     change(web)
-    process, flag = slow_at(nights, 60, step, "run", "web")
+    process, flag = slow_at(nights, 60, "before", step, "run", "web")
     wait_for(flag.exists)
     process.send_signal(signal.SIGTERM)
     time.sleep(0.3)
@@ -168,7 +166,7 @@ def test_a_second_signal_ends_a_step_that_takes_long_and_the_next_run_ends_what_
 def test_a_signal_while_working_is_prepared_starts_no_transfer(nights: Nights, web: Path) -> None:
     nights.run()
     change(web)
-    process, flag = slow_at(nights, 1, "backupd.run.work_subvolume:split", "run", "web")
+    process, flag = slow_at(nights, 1, "before", "hard links split", "run", "web")
     wait_for(flag.exists)
     took, stdout = stopped(process)
     assert took < SOON
@@ -180,7 +178,7 @@ def test_a_signal_while_working_is_prepared_starts_no_transfer(nights: Nights, w
 
 
 def test_a_signal_while_a_backup_is_made_final_lets_it_become_final(nights: Nights, web: Path) -> None:
-    process, flag = slow_at(nights, 1, "backupd.run.work_subvolume:set_read_only", "run", "web")
+    process, flag = slow_at(nights, 1, "before", "subvolume made read-only", "run", "web")
     wait_for(flag.exists)
     _, stdout = stopped(process)
     assert "web: complete" in stdout
@@ -255,7 +253,7 @@ def test_a_reader_that_has_seen_enough_does_not_end_the_backups(nights: Nights, 
     nights.host("other", web)
     nights.settings("backup", concurrency=1)
     hold_once = hold(nights)
-    process, _ = slow_at(nights, 0, "backupd.run.work_subvolume:create", "run", "web", "other")
+    process, _ = slow_at(nights, 0, "before", "subvolume created", "run", "web", "other")
     assert process.stdout is not None
     wait_for(hold_once.exists)
     process.stdout.close()

@@ -40,7 +40,7 @@ for number in range(100):
 catalogue.finish_run(run, finished=one.started, outcome="complete")
 """
 HALF_WAY = """
-with catalogue._writing() as session:
+with catalogue._writing("half") as session:
     session.run("PRAGMA cache_spill = 5")
     session.run("PRAGMA cache_size = 5")
     session.run("DELETE FROM backup")

@@ -1,0 +1,68 @@
+"""What /proc says of the machine: its boot, its mounts, and how long processes waited. Of processes see btrkeep.process.proc."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+PRESSURE = Path("/proc/pressure")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    """Which boot of the machine this is."""
+    return _BOOT_ID.read_text().strip()
+
+
+def pressure_totals(file: Path) -> dict[str, int]:
+    """Microseconds that "some" processes waited, or "full"y all, since the boot: of PRESSURE / "io", "cpu" or "memory".
+
+    Raises OSError on a kernel without pressure stall information, ValueError when it tells something else.
+    """
+    found = (line.split() for line in file.read_text().splitlines())
+    return {kind: int(total.removeprefix("total=")) for kind, *_, total in found}
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A line of mountinfo. `root`: which folder of the filesystem is mounted here; on btrfs from the top subvolume on.
+
+    `device` is the number of the filesystem ("0:42"). `mount_options` are those of this mount (nosuid, noatime, ...),
+    `super_options` those of the filesystem.
+    """
+
+    id: int
+    device: str
+    target: Path
+    source: str
+    filesystem: str
+    root: str
+    mount_options: tuple[str, ...]
+    super_options: tuple[str, ...]
+
+
+def mounts(process: int | str = "self") -> list[Mount]:
+    """All mounts that a process sees, in the order in which they were made. Raises OSError."""
+    return [_parse(line) for line in Path(f"/proc/{process}/mountinfo").read_bytes().splitlines()]
+
+
+def _parse(line: bytes) -> Mount:
+    """Of "36 35 98:0 /root /target rw,noatime master:1 - type source rw,..." (Documentation/filesystems/proc.rst)."""
+    fields = line.split(b" ")
+    dash = fields.index(b"-", 6)
+    filesystem, source, options = (_unescaped(field) for field in fields[dash + 1 : dash + 4])
+    return Mount(
+        id=int(fields[0]),
+        device=fields[2].decode("ascii"),
+        target=Path(_unescaped(fields[4])),
+        source=source,
+        filesystem=filesystem,
+        root=_unescaped(fields[3]),
+        mount_options=tuple(_unescaped(fields[5]).split(",")),
+        super_options=tuple(options.split(",")),
+    )
+
+
+def _unescaped(field: bytes) -> str:
+    """Space, tab, newline, backslash and # stand as three octal digits behind a backslash."""
+    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), field))
