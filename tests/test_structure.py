@@ -16,6 +16,7 @@ from tests.beds import TOP, work
 from tests.beds.imports import AREAS, PROGRAMS, uses, violations
 
 PACKAGES = ("btrkeep", *PROGRAMS)
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 MODULES = sorted(path.relative_to(TOP) for package in PACKAGES for path in (TOP / package).rglob("*.py"))
 
 
@@ -214,6 +215,13 @@ def test_no_public_class_has_the_name_of_another() -> None:
                 where.setdefault(node.name, []).append(dotted(path))
     assert where["Retention"] == ["btrkeep.config.model"]
     assert {name: modules for name, modules in where.items() if len(modules) > 1} == {}
+
+
+def test_nothing_is_called_see() -> None:
+    """Who raises is require_ or validate_; who looks is read_, look or find."""
+    named = {f"{path}: {node.name}" for path in MODULES for node in ast.walk(ast.parse(read(path))) if isinstance(node, FUNCTIONS)}
+    assert "btrkeep/catalogue/session.py: require_integrity" in named
+    assert [one for one in sorted(named) if re.search(r": _?see_", one)] == []
 
 
 def test_no_module_is_longer_than_500_lines() -> None:

@@ -33,7 +33,7 @@ def create_app(settings: Settings) -> Flask:
         SESSION_COOKIE_SAMESITE="Lax",
         SESSION_REFRESH_EACH_REQUEST=False,
         TESTING=settings.testing,
-        WTF_CSRF_CHECK_DEFAULT=False,  # `_see_form` does it: a script with a token has no cookie that others could use
+        WTF_CSRF_CHECK_DEFAULT=False,  # `authenticate` below does it: a script with a token has no cookie that others could use
         WTF_CSRF_TIME_LIMIT=None,  # as long as the session
     )
     app.session_interface = sessions.Cookies()

@@ -41,7 +41,7 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
         aside: list[Path] = []
         try:
             with Catalogue.open(config.pool.state) as catalogue:
-                catalogue.see_whole()
+                catalogue.require_integrity()
                 filled = _fill(pool, catalogue, clock, trouble)
                 tell_dashboard(config, pool, catalogue, clock)
         except CatalogueDamaged:

@@ -89,7 +89,7 @@ class HostRun:
             return self._failed(error.message)
         except OSError as error:
             result = self._failed(f"this server: {error}")
-            self._see_that_the_pool_works()
+            self._require_working_pool()
             return result
         finally:
             deadline.cancel()
@@ -231,15 +231,18 @@ class HostRun:
         self._finish_run(outcome, verdict.error)
         self.row = None
         if lost or any(result.outcome is PathOutcome.FAULT for result in record.paths):
-            self._see_that_the_pool_works()
+            self._require_working_pool()
         return self._result(outcome, record)
 
-    def _see_that_the_pool_works(self) -> None:
+    def _require_working_pool(self) -> None:
         """A host's words cannot end the night; the pool's own state can. Raises PoolUnusable."""
-        if "ro" in mount_options(self.site.pool.path):
-            raise PoolUnusable(
-                f"{self.site.pool.path} has become read-only", "look at the kernel's messages (dmesg) before anything else"
-            )
+        path, hint = self.site.pool.path, "look at the kernel's messages (dmesg) before anything else"
+        try:
+            options = mount_options(path)
+        except OSError as error:
+            raise PoolUnusable(f"{path}: {error.strerror}", hint) from error
+        if "ro" in options:
+            raise PoolUnusable(f"{path} has become read-only", hint)
 
     def _failed(self, error: str) -> HostResult:
         self._finish_run("failed", error)

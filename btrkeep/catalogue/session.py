@@ -69,7 +69,7 @@ class CatalogueSession:
                 aside.append(old)
         cls.open(state).close()  # who may read it goes by the folder that it is in
 
-    def see_whole(self) -> None:
+    def require_integrity(self) -> None:
         """Raises CatalogueDamaged when any part of the file is, also one that nobody has asked for yet."""
         sqlite.require_integrity(self._reader)
         for table in tables.TABLES:  # pages may be whole with values in them that nobody wrote

@@ -205,9 +205,9 @@ class Group:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
         if number == signal.SIGKILL:
-            self._loop.call_later(UNENDING, self._see_end)
+            self._loop.call_later(UNENDING, self._check_end)
 
-    def _see_end(self) -> None:
+    def _check_end(self) -> None:
         if not self._unending.done():
             self._unending.set_result(None)
 
