@@ -33,7 +33,7 @@ def create_app(settings: Settings) -> Flask:
         SESSION_COOKIE_SAMESITE="Lax",
         SESSION_REFRESH_EACH_REQUEST=False,
         TESTING=settings.testing,
-        WTF_CSRF_CHECK_DEFAULT=False,  # `authenticate` below does it: a script with a token has no cookie that others could use
+        WTF_CSRF_CHECK_DEFAULT=False,  # `_every_request` does it: a script with a token has no cookie that others could use
         WTF_CSRF_TIME_LIMIT=None,  # as long as the session
     )
     app.session_interface = sessions.Cookies()
@@ -51,7 +51,7 @@ def _every_request(app: Flask, settings: Settings) -> None:
     names, forms = names_of(settings), CSRFProtect(app)
 
     @app.before_request
-    def see() -> None:
+    def authenticate() -> None:
         require_known_host(names)
         sessions.load()
         view = app.view_functions.get(request.endpoint or "")
