@@ -124,7 +124,7 @@ def _duration(value: Any) -> float:
 
 
 def _rate(value: Any) -> int:
-    rate = parse_size(_text(value))
+    rate = parse_size(_text(value).removesuffix("/s"))  # as it is shown
     if rate < _LEAST_RATE:
         raise InvalidValue('expected at least "1KiB"; for no limit leave the key out')
     return rate

@@ -323,6 +323,11 @@ def test_root_takes_no_configuration_that_others_may_write(tmp_path: Path, spoil
     assert str(tmp_path / which) in str(refused.value)
 
 
+def test_a_bandwidth_may_be_written_as_it_is_shown(loaded: Write) -> None:
+    shown = HOST.replace("[host.web1]", '[backup]\nbandwidth = "16MB/s"\n[host.web1]')
+    assert loaded(POOL + shown).backup.bandwidth == 16_000_000
+
+
 def test_a_missing_file_says_how_to_make_one_and_which_others_there_are(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(folder=tmp_path)
