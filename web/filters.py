@@ -42,6 +42,7 @@ def register(app: Flask) -> None:
         counted=counted,
         rfc3339=format_time,
         shown=printable,
+        with_commands=with_commands,
         number=number,
         when=when,
         coming=coming,
@@ -56,6 +57,12 @@ def register(app: Flask) -> None:
 def number(value: float) -> str:
     """12,345; of a fraction one digit."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def with_commands(text: str) -> Markup:
+    """A hint as a page has it: what stands between backquotes is a command. Safe to show."""
+    parts = printable(text).split("`")
+    return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))
 
 
 def when(moment: datetime | None, style: str = "both") -> str | Markup:
