@@ -4,32 +4,46 @@ What is written then, or to a disk that is full, is lost, and the work goes on.
 """
 
 import os
+import re
 import sys
+from collections.abc import Iterator
 from typing import IO, Any, cast
 
 import click
+
+_WORD = re.compile(r"\s*(?:`[^`]*`|\S)+")  # what stands in backquotes is to be pasted
+_ROOM = 80  # columns of a terminal that does not say how many it has
 
 
 def say(text: str, *, err: bool = False) -> None:
     """A line for whoever reads it."""
     try:
-        click.echo(text, err=err)
+        prose(text, "  ", err=err)
     except OSError:
         hang_up(sys.stderr if err else sys.stdout)
 
 
-def prose(text: str, indent: str = "") -> None:
-    """Text without styles, broken between words where a terminal would break it inside one; further lines begin with `indent`.
+def prose(text: str, indent: str = "", *, err: bool = False, color: bool | None = None) -> None:
+    """Text, broken between words where a terminal would break it inside one; further lines begin with `indent`.
 
-    A word that is longer than a line stays whole, to be copied. What is no terminal gets one line.
+    A word that is longer than a line stays whole, to be copied, and so does a command in backquotes. What is no terminal gets one
+    line.
     """
-    if sys.stdout.isatty():
-        import shutil
-        import textwrap
+    stream = sys.stderr if err else sys.stdout
+    if stream.isatty():
+        text = "\n".join(_broken(text, indent, os.get_terminal_size(stream.fileno()).columns or _ROOM))
+    click.echo(text, err=err, color=color)
 
-        room = shutil.get_terminal_size().columns
-        text = textwrap.fill(text, room, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
-    click.echo(text)
+
+def _broken(text: str, indent: str, room: int) -> Iterator[str]:
+    line = ""
+    for word in _WORD.findall(text):
+        if line and len(click.unstyle(line + word)) > room:
+            yield line
+            word = indent + word.lstrip()
+            line = ""
+        line += word
+    yield line
 
 
 def hang_up(stream: IO[str]) -> None:
