@@ -12,7 +12,6 @@ from typing import IO, Any, cast
 import click
 
 _WORD = re.compile(r"\s*(?:`[^`]*`|\S)+")  # what stands in backquotes is to be pasted
-_ROOM = 80  # columns of a terminal that does not say how many it has
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -29,9 +28,10 @@ def prose(text: str, indent: str = "", *, err: bool = False, color: bool | None 
     A word that is longer than a line stays whole, to be copied, and so does a command in backquotes. What is no terminal gets one
     line.
     """
-    stream = sys.stderr if err else sys.stdout
-    if stream.isatty():
-        text = "\n".join(_broken(text, indent, os.get_terminal_size(stream.fileno()).columns or _ROOM))
+    if (sys.stderr if err else sys.stdout).isatty():
+        import shutil
+
+        text = "\n".join(_broken(text, indent, shutil.get_terminal_size().columns))
     click.echo(text, err=err, color=color)
 
 
