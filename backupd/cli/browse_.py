@@ -17,6 +17,7 @@ from backupd.files.tree import Entry
 from backupd.files.words import entry_object, shown
 from backupd.repo.final_backups import LATEST
 from btrkeep.cli import stream_object
+from btrkeep.cli.progress import prose
 from btrkeep.errors import UsageError
 from btrkeep.units import counted
 
@@ -65,6 +66,6 @@ def _print_json(found: Looked, entry: Entry, entries: list[Entry]) -> None:
 
 def _show(found: Looked, entry: Entry, entries: list[Entry]) -> None:
     said = f": {counted(len(entries), 'name')}" if entry.kind == "folder" else ""
-    click.echo(f"{found.where} ({state_words(found.backup.state)}) {shown(entry.path)}{said}")
+    prose(f"{found.where} ({state_words(found.backup.state)}) {shown(entry.path)}{said}", "  ")
     if entries or entry.kind != "folder":
         click.echo(entries_table(entries or [entry]))

@@ -18,6 +18,7 @@ from backupd.files.suggestions import entry_at, path_given
 from backupd.files.tree import Entry
 from backupd.files.words import shown, time_words
 from btrkeep.cli import echo_json, stream_object
+from btrkeep.cli.progress import prose
 from btrkeep.errors import UsageError
 from btrkeep.units import counted, format_size, printable
 
@@ -117,9 +118,10 @@ def _head(old: Looked, new: Looked, path: bytes) -> dict[str, Any]:
 
 
 def _show(old: Looked, new: Looked, path: bytes, content: bool, everything: bool) -> None:
-    click.echo(
+    prose(
         f"{shown(path)} of {old.backup.host}: {old.backup.name} ({state_words(old.backup.state)}) "
-        f"-> {new.backup.name} ({state_words(new.backup.state)})"
+        f"-> {new.backup.name} ({state_words(new.backup.state)})",
+        "  ",
     )
     total = DifferenceTotals()
     found = _differences(old, new, path, content, total)

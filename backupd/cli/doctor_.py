@@ -17,6 +17,7 @@ from backupd.doctor.gather import gather
 from backupd.doctor.layers import stacks
 from backupd.doctor.rules import BY_NAME, RULES, examine
 from btrkeep.cli import echo_json, table
+from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import open_pool
 from btrkeep.units import counted, printable
@@ -89,10 +90,10 @@ def finding_as_json(finding: DoctorFinding) -> dict[str, Any]:
 
 def _show(facts: DoctorFacts, found: Examined, all_checks: bool) -> None:
     fs = facts.filesystem
-    click.echo(f"{printable(str(facts.site.pool))}: filesystem {fs.uuid} on {printable('; '.join(stacks(fs.devices)))}")
+    prose(f"{printable(str(facts.site.pool))}: filesystem {fs.uuid} on {printable('; '.join(stacks(fs.devices)))}", "  ")
     if all_checks:
         options = sorted({*(fs.mount_options or ()), *fs.options})
-        click.echo(f"mounted at {printable(str(fs.target))} with {', '.join(options)}")
+        prose(f"mounted at {printable(str(fs.target))} with {', '.join(options)}", "  ")
     for finding in found.findings:
         click.echo()
         show_finding(finding)
@@ -101,7 +102,7 @@ def _show(facts: DoctorFacts, found: Examined, all_checks: bool) -> None:
         well = [(name, BY_NAME[name].looks) for name in found.well]
         click.echo(table(well, ["WELL", "NOT FOUND"]) + "\n")
     for one in found.unlooked:
-        click.echo(f"{click.style(f'not looked at {one.name}', fg='yellow')}: {printable(one.why)}")
+        prose(f"{click.style(f'not looked at {one.name}', fg='yellow')}: {printable(one.why)}", "  ")
     counts = ", ".join(
         counted(number, severity)
         for severity in ("error", "warning", "note")
@@ -110,13 +111,13 @@ def _show(facts: DoctorFacts, found: Examined, all_checks: bool) -> None:
     blind = f"; {len(found.unlooked)} not looked at" if found.unlooked else ""
     click.echo(f"{counted(len(RULES), 'check')}: {counts or 'nothing to say'}{blind}")
     if fixable := [finding.name for finding in found.findings if finding.fixable]:
-        click.echo(f"`backupd doctor --fix NAME` can mend: {', '.join(dict.fromkeys(fixable))}")
+        prose(f"`backupd doctor --fix NAME` can mend: {', '.join(dict.fromkeys(fixable))}", "  ")
 
 
 def show_finding(finding: DoctorFinding) -> None:
     """A headline, the reason, the commands, the risk."""
     label = click.style(f"{finding.severity} {finding.name}", fg=_COLOURS[finding.severity], bold=True)
-    click.echo(f"{label}: {printable(finding.what)}")
+    prose(f"{label}: {printable(finding.what)}", "  ")
     click.echo(_wrapped("why:  ", finding.why))
     for number, line in enumerate(finding.lines):
         click.echo(f"  {'do:   ' if not number else '      '}{printable(line)}")

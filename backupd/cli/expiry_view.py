@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from backupd.expire.report import ExpiryProgress, Summary, names_in_words
-from btrkeep.cli.progress import say
+from btrkeep.cli.progress import prose, say
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.decisions.words import reasons_words
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
@@ -155,10 +155,10 @@ def echo_rehearsal(plan: Plan, summary: Summary, limit: int | None, now: datetim
     for what, words in LISTS.items():
         for host, step in listed(plan, what, limit):
             until = _until(step.expires, now) if step.expires else ""
-            click.echo(f"{host.host} {step.name}: {words.format(until=until)}: {printable(reasons_words(step.reasons))}")
+            prose(f"{host.host} {step.name}: {words.format(until=until)}: {printable(reasons_words(step.reasons))}", "    ")
     counts = {what: len(listed(plan, what, limit)) for what in LISTS}
     stop = f"nothing would be done: {summary.stop}; otherwise " if summary.stop else ""
-    click.echo(
+    prose(
         f"{stop}{counts['mark']:,} would be marked, {counts['revive']:,} kept again, {counts['delete']:,} deleted now, "
         f"{counts['wait']:,} wait for their grace to end; {counted(plan.total, 'backup')} in all"
     )

@@ -107,7 +107,7 @@ def _show(run: Run, width: int, deleted: Mapping[str, str | None] | None) -> Non
     new = f", {format_size(run.literal_bytes)} new" if run.literal_bytes else ""
     tries = f", {run.attempts} attempts" if run.attempts > 1 else ""
     coloured = click.style(f"{outcome:8}", fg=_COLOURS.get(outcome))
-    click.echo(f"{format_time(run.started)}  {printable(run.host):{width}}  {coloured}  {took}{new}{tries}; {said}")
+    prose(f"{format_time(run.started)}  {printable(run.host):{width}}  {coloured}  {took}{new}{tries}; {said}", "    ")
     if run.error:
         prose(f"    {printable(run.error)}", "      ")
     if deleted:

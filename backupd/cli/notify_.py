@@ -13,6 +13,7 @@ from backupd.cli.context import clock_for, json_option, load_config, now_option
 from backupd.health.look import look_at_pool
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.cli import complain, echo_json
+from btrkeep.cli.progress import prose
 from btrkeep.config import Config, page
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.marker import open_pool
@@ -95,9 +96,9 @@ def _show(told: NotifyReport, *, dry_run: bool, test: bool) -> None:
         return
     is_told = dry_run or bool(told.services)
     for row in told.alarms if is_told else told.first:
-        click.echo(f"alarm: {printable(row.text)}")
+        prose(f"alarm: {printable(row.text)}", "  ")
     for row in told.recoveries if is_told else ():
-        click.echo(f"over: {printable(row.text)}")
+        prose(f"over: {printable(row.text)}", "  ")
     if told.first and not is_told:
         click.echo("kept, and told to nobody: [notify] has no urls")
     elif not told.messages or not is_told:

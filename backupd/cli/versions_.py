@@ -16,6 +16,7 @@ from backupd.files.versions import versions
 from backupd.files.words import shown, time_words
 from backupd.repo.final_backups import LATEST
 from btrkeep.cli import echo_json, table
+from btrkeep.cli.progress import prose
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool
 from btrkeep.units import counted
@@ -68,7 +69,7 @@ def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | 
 def _show(host: str, history: PathHistory) -> None:
     kind = history.versions[-1].entry.kind
     count, backups = counted(len(history.versions), "version"), counted(len(history.backups), "backup")
-    click.echo(f"{shown(history.path)} of {host}, {kind}: {count} in {backups}")
+    prose(f"{shown(history.path)} of {host}, {kind}: {count} in {backups}", "  ")
     rows = [(one.first, _row(one)) for one in history.versions] + [(gone.first, _gone_row(gone)) for gone in history.gone]
     click.echo(table([row for _, row in sorted(rows)], _HEADERS, right=["BACKUPS", "SIZE"]))
     for line in _notes(history):

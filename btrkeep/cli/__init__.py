@@ -11,7 +11,7 @@ from typing import Any
 import click
 import orjson
 
-from btrkeep.cli.progress import hang_up
+from btrkeep.cli.progress import hang_up, prose
 from btrkeep.cli.tables import table
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.process.error_report import report_error
@@ -107,9 +107,9 @@ def complain(error: OperatorError) -> None:
     """An error and its hint on standard error, in colour only on a terminal; and to the program of ours that started this one."""
     report_error(error)
     for line in error.message.splitlines():
-        click.echo(click.style("error: ", fg="red", bold=True) + printable(line), err=True, color=_colour())
+        prose(click.style("error: ", fg="red", bold=True) + printable(line), "  ", err=True, color=_colour())
     if error.hint:
-        click.echo(click.style("hint: ", fg="cyan") + printable(error.hint), err=True, color=_colour())
+        prose(click.style("hint: ", fg="cyan") + printable(error.hint), "  ", err=True, color=_colour())
 
 
 def echo_json(value: object) -> None:

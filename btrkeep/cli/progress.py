@@ -4,32 +4,46 @@ What is written then, or to a disk that is full, is lost, and the work goes on.
 """
 
 import os
+import re
 import sys
+from collections.abc import Iterator
 from typing import IO, Any, cast
 
 import click
+
+_WORD = re.compile(r"\s*(?:`[^`]*`|\S)+")  # what stands in backquotes is to be pasted
 
 
 def say(text: str, *, err: bool = False) -> None:
     """A line for whoever reads it."""
     try:
-        click.echo(text, err=err)
+        prose(text, "  ", err=err)
     except OSError:
         hang_up(sys.stderr if err else sys.stdout)
 
 
-def prose(text: str, indent: str = "") -> None:
-    """Text without styles, broken between words where a terminal would break it inside one; further lines begin with `indent`.
+def prose(text: str, indent: str = "", *, err: bool = False, color: bool | None = None) -> None:
+    """Text, broken between words where a terminal would break it inside one; further lines begin with `indent`.
 
-    A word that is longer than a line stays whole, to be copied. What is no terminal gets one line.
+    A word that is longer than a line stays whole, to be copied, and so does a command in backquotes. What is no terminal gets one
+    line.
     """
-    if sys.stdout.isatty():
+    if (sys.stderr if err else sys.stdout).isatty():
         import shutil
-        import textwrap
 
-        room = shutil.get_terminal_size().columns
-        text = textwrap.fill(text, room, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
-    click.echo(text)
+        text = "\n".join(_broken(text, indent, shutil.get_terminal_size().columns))
+    click.echo(text, err=err, color=color)
+
+
+def _broken(text: str, indent: str, room: int) -> Iterator[str]:
+    line = ""
+    for word in _WORD.findall(text):
+        if line and len(click.unstyle(line + word)) > room:
+            yield line
+            word = indent + word.lstrip()
+            line = ""
+        line += word
+    yield line
 
 
 def hang_up(stream: IO[str]) -> None:

@@ -101,7 +101,8 @@ def at_a_terminal(
     """Starts the command with a terminal of its own as all three files; killed at the end, if need be."""
     end, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _HEIGHT, width, 0, 0))
-    environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", **(env or {})}
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}  # pytest-xdist sets them
+    environment = {**inherited, "TERM": "dumb", "NO_COLOR": "1", **(env or {})}
     process = subprocess.Popen(
         [*map(str, words)], stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=cwd, start_new_session=True
     )

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import click
+
 from tests.beds import TOP
 from tests.beds.terminal import at_a_terminal
 
@@ -17,6 +19,25 @@ def test_prose_is_broken_between_words_at_a_terminal_and_a_long_word_is_left_who
     assert " ".join(line.strip() for line in shown) == TEXT
     assert all(len(line) <= 60 or len(line.split()) == 1 for line in shown)
     assert [len(line) - len(line.lstrip()) for line in shown] == [4, *[6] * (len(shown) - 1)]
+
+
+COMPLAINT = (
+    "from btrkeep.cli import complain; from btrkeep.errors import OperatorError;"
+    "complain(OperatorError('the pool is not there, and so nothing of it can be said here',"
+    " 'mount it with what /etc/fstab says, then look at it with `backupd --pool main check --json`'))"
+)
+
+
+def test_an_error_and_its_hint_are_broken_between_words_and_never_in_a_command() -> None:
+    line = [sys.executable, "-c", COMPLAINT]
+    with at_a_terminal(line, cwd=TOP, width=50) as terminal:
+        terminal.ends()
+        shown = click.unstyle(terminal.text).splitlines()
+    piped = subprocess.run(line, cwd=TOP, check=True, capture_output=True, text=True).stderr
+    assert [len(one) <= 50 for one in shown] == [True] * len(shown)
+    assert " ".join(one.strip() for one in shown) == " ".join(piped.splitlines())
+    assert piped.count("\n") == 2
+    assert sum("`backupd --pool main check --json`" in one for one in shown) == 1
 
 
 def test_what_is_piped_is_one_line() -> None:

@@ -165,3 +165,14 @@ def test_the_heatmap_of_a_dark_overview_does_not_blind(site: Dashboard, browser:
             light[scheme] = ImageStat.Stat(picture).mean[0], max(picture.tobytes())
     assert light["dark"][1] < 190 < light["light"][1]
     assert light["dark"][0] > 40, "it can still be seen"
+
+
+def test_the_target_of_a_symlink_is_whole_on_a_tablet_and_its_row_fits(shop: Dashboard, browser: Browser) -> None:
+    assert shop.nights
+    with visit(browser, shop.url, viewport={"width": 768, "height": 900}) as (page, _):
+        enter(page, shop.url, shop.cookie)
+        page.goto(f"/files/shop?path={shop.nights.source}")
+        target = page.get_by_text("../../../../../../../../etc")
+        assert target.evaluate("e => e.getClientRects().length") == 1
+        assert box_of(target)["height"] < 30, "one line"
+        assert page.locator(".wide").first.evaluate("e => e.scrollWidth - e.clientWidth") == 0

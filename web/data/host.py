@@ -18,7 +18,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import explain
 from btrkeep.decisions.retention import Candidate, Decision, Hold
-from btrkeep.decisions.words import goes_words, hold_words, policy_words, reasons_words
+from btrkeep.decisions.words import hold_words, policy_words, reasons_words
 from btrkeep.units import format_duration, parse_time
 from web.access import Viewer
 from web.data import hosts
@@ -260,7 +260,7 @@ def backup_row(backup: Backup, decision: KnownDecision | None, now: datetime) ->
         error=host_error(backup.error, backup.host),
         warnings=tuple(host_line(line, backup.host) for line in backup.warnings),
         keep=decision.keep if decision else None,
-        why=_why(decision, now) if decision else "",
+        why=decision.why if decision else "",
         goes=decision.expires if decision else None,
         held=hold_words(hold) if hold and held else None,
         letter=kind.letter if kind else "",
@@ -270,10 +270,6 @@ def backup_row(backup: Backup, decision: KnownDecision | None, now: datetime) ->
         may_accept=backup.state == "suspect",
         ahead=backup.started > latest(now),
     )
-
-
-def _why(one: KnownDecision, now: datetime) -> str:
-    return f"{goes_words(one.expires, now)}: {one.why}" if one.expires else one.why
 
 
 def _runs(source: RequestContext, host: str) -> list[tuple[Run, bool]]:
