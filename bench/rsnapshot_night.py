@@ -75,7 +75,11 @@ class TwoDays:
         if self.place.sshd:
             words = self.place.sshd.ssh()
             return [("cmd_ssh", shutil.which(words[0]) or words[0]), ("ssh_args", shlex.join(words[1:]))]
-        return [("cmd_ssh", str(common.FAKESSH))] if self.place.transport == "fakessh" else []
+        if self.place.transport != "fakessh":
+            return []
+        link = self.place.folder / "ssh"  # rsync breaks its remote shell at blanks, of which the checkout's path may have some
+        link.symlink_to(common.FAKESSH)
+        return [("cmd_ssh", str(link))]
 
     def _empty_caches(self) -> None:
         self.place.settle()

@@ -93,7 +93,7 @@ def test_when_two_of_four_end_the_others_take_their_share_and_the_total_stays_at
     now = [min(size, bytes_read(receivers(pull.pid)) or size) for size, pull in zip(sizes, pulls, strict=True)]
     seconds_to_end(pulls)
     assert (sum(sizes) - sum(before)) / (time.monotonic() - start) == pytest.approx(4 * MB, rel=0.2)
-    assert now == pytest.approx([1.5 * MB] * 4, rel=0.25)
+    assert now == pytest.approx([1.5 * MB] * 4, rel=0.4)  # one alone would have had 4 MB
 
 
 @pytest.mark.alone

@@ -183,7 +183,7 @@ def test_what_fails_after_the_transfer_leaves_a_partial_and_no_row_that_says_run
     nights.host("web", tree)
     nights.run("web")
     (tree / "file").write_bytes(os.urandom(200_000))
-    monkeypatch.setattr(hostrun, "dig_written", full)
+    monkeypatch.setattr(hostrun, "punch_written", full)
     (result,) = nights.night("web")
     assert (result.outcome, result.error) == ("failed", "no holes tonight")
     assert rows(nights, "select state from backup order by name") == [("partial",), ("complete",)]

@@ -146,7 +146,7 @@ def test_what_has_to_stay_is_refused_and_nothing_is_changed(pool: Expiries, host
         pool.backupd("delete", f"{host}@{second}", f"{host}@{third}", *at(now))
         said = f"no complete backup of {host} would be left"
     elif why == "unreadable":
-        spoil(pool, host, first)
+        there = spoil(pool, host, first)
         said = f"{host} {first} is left alone"
     elif why == "unknown":
         words, status, said = [f"{host}@{first}", f"{host}@{first[:-2]}9Z"], 2, "did you mean"
@@ -171,14 +171,18 @@ def test_what_has_to_stay_is_refused_and_nothing_is_changed(pool: Expiries, host
     assert fingerprint(pool.pool / "hosts" / host) == before
     assert row(pool, host, first) == "complete"
     shutil.rmtree(pool.backup(host, ".working"), ignore_errors=True)
+    if why == "unreadable":
+        spoil(pool, host, first, there)
 
 
-def spoil(pool: Expiries, host: str, name: str) -> None:
-    """The record of a backup becomes one that nobody can read."""
+def spoil(pool: Expiries, host: str, name: str, record: str = "{") -> str:
+    """The record of a backup becomes one that nobody can read; what it was."""
     path = pool.backup(host, name)
+    before = (path / "backup.json").read_text()
     work("btrfs", "property", "set", "-f", "-ts", path, "ro", "false")
-    (path / "backup.json").write_text("{")
+    (path / "backup.json").write_text(record)
     work("btrfs", "property", "set", "-ts", path, "ro", "true")
+    return before
 
 
 def test_one_that_is_stamped_in_the_future_is_no_other_that_stays(pool: Expiries, host: str, now: datetime) -> None:

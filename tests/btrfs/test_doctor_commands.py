@@ -397,6 +397,7 @@ NOT_TRIED = {
     "checksum": "the command only looks; a new filesystem mends it",
     "rsync": "would install a package",
     "clock": "would install a package",
+    "window": "is text for a timer: tests/backupd/test_doctor.py",
     "schedule": "needs systemd: tests/systemd enable these timers",
     "retention": "is text for the configuration",
     "catalogue": "is `backupd rebuild`: tests/backupd/test_cli_lost.py",

@@ -1,6 +1,7 @@
 """Broken connections: how often a host is tried, what is kept, and when trying again is pointless."""
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,8 @@ def test_a_cut_connection_is_tried_again_and_only_what_is_unfinished_is_repeated
     nights.in_the_middle(1_000_000, end=f"dies-once:{once}")
     dying = nights.tables["ssh"]["command"]
     script.write_text(f'#!/bin/sh\ncase "$*" in */source/two*) exec {dying} "$@";; *) exec tests/fakessh "$@";; esac\n')
-    script.write_text(script.read_text().replace("tests/fakessh", str(Path(__file__).resolve().parents[1] / "fakessh")))
+    fakessh = shlex.quote(str(Path(__file__).resolve().parents[1] / "fakessh"))
+    script.write_text(script.read_text().replace("tests/fakessh", fakessh))
     script.chmod(0o755)
     log = counted(nights, str(script))
     (result,) = nights.night("web")

@@ -113,7 +113,7 @@ def about_coming(nights: Nights) -> dict[str, Any]:
     said["setup"] = json.loads(nights.backupd("setup", "--host", "shop", "--no-run", "--json", check=False).stdout)
     said["host set"] = nights.json("host", "set", "shop", "port=2222")
     said["host remove"] = nights.json("host", "remove", "shop")
-    nights.settings("ssh", command=str(FAKESSH))
+    nights.settings("ssh", command=shlex.quote(str(FAKESSH)))
     return said
 
 

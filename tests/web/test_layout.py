@@ -20,7 +20,7 @@ from web.data.day import DayView, PhaseSum
 HOST = "/hosts/web0000.example.org"
 EDGE = 8  # pixels
 LONGEST_TIMES = """
-    for (const [label, words] of [["Complete", "24 hours ago"], ["Next due", "in 23 hours"]])
+    for (const [label, words] of [["Complete", "59 minutes ago"], ["Next due", "in 59 minutes"]])
         for (const cell of document.querySelectorAll(`td[data-label="${label}"]`)) cell.textContent = words;"""
 """As at the time of day at which they are longest."""
 LEAST_SHARE = """[...document.querySelectorAll(".wide")].map(box => {
