@@ -1,8 +1,8 @@
 """An expiry from its lock to its end: the order of the steps, each in the module that does it.
 
 Put back a mount option that a killed run left; hold the clock against the last run's; finish deletions of a killed run; bring the
-catalogue up to date with the pool; look; plan; guards; delete; mark; drop notes of what is gone; put the mount option back. A
-signal stops it between any two small steps, and everything is consistent then. What frees room comes before what takes some.
+catalogue up to date with the pool; look; plan; safety limits; delete; mark; drop notes of what is gone; put the mount option back.
+A signal stops it between any two small steps, and everything is consistent then. What frees room comes before what takes some.
 """
 
 import os

@@ -51,7 +51,7 @@ def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: Out) -> Ar
     Memory: some thousand names on each level of folders, however many there are. What a zip's index at the end needs, and a tar's
     first names of files of which not all hard links have come yet, lies in a file meanwhile: see spool. Raises OSError as soon as
     anything cannot be read or written: half an archive must not look like a whole one. UsageError's business, such as a path that
-    is missing, is the caller's: see near.missing.
+    is missing, is the caller's: see suggestions.missing.
     """
     return _tar(tree, paths, out) if kind == "tar" else _zip(tree, paths, out)
 

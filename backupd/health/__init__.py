@@ -1,5 +1,5 @@
-"""Whether the pool is well: `look` finds out, `judge` decides, `verdict` is what was decided and goes through the catalogue.
+"""Whether the pool is well: `look` finds out, btrkeep.decisions.pool_health decides, `status_report` is all that is told.
 
-`judge` and `verdict` are pure. `backupd check`, `doctor` and `status`, the alarms, the metrics and the dashboard ask this and
-nobody else.
+What was decided (btrkeep.decisions.findings) goes through the catalogue. `backupd check`, `doctor` and `status`,
+the alarms, the metrics and the dashboard ask this and nobody else.
 """

@@ -1,7 +1,7 @@
 """backup.json: what a backup says about itself without any catalogue.
 
 It lies in the subvolume and is final with it; its promise is that every later version reads it. What changes afterwards is in
-notes.json (notes.py).
+notes.json (notes_json.py).
 """
 
 import errno

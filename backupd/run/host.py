@@ -1,7 +1,8 @@
 """One host's backup, from the lock to the catalogue row.
 
-The steps, each in the module that does it: lock (leftovers), `.working` (working), rsync per source path (paths), judgement
-(verdict), final or partial (working), catalogue (rows). This module is their order, and what happens when one fails.
+The steps, each in the module that does it: lock (orphaned_receivers), `.working` (work_subvolume), rsync per source path
+(source_paths), judgement (verdict), final or partial (work_subvolume), catalogue (repo.catalogue_row).
+This module is their order, and what happens when one fails.
 """
 
 import asyncio

@@ -50,7 +50,7 @@ class HostPlan:
     """One host's part. `delete` and `wait` are backups that are marked, those of `mark` that have no grace are in `delete` as well.
 
     `amend`: backups whose rows do not say what they are, by name and right state. `rows`: the states that the rows had.
-    `going`: how many would go that the catalogue does not know as going yet, which is what the guards count.
+    `going`: how many would go that the catalogue does not know as going yet, which is what the safety limits count.
     """
 
     host: str
