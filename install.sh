@@ -1,5 +1,6 @@
 #!/bin/bash
-# sudo ./install.sh [--enable POOL]... [--web POOL]... [--rebuild] [--no-packages] [--dry-run] | --uninstall [--dry-run] | --help
+# sudo ./install.sh [--enable POOL]... [--web POOL]... [--rebuild] [--no-packages] [--offline] [--wheels DIR] [--dry-run]
+#      | --fetch-wheels DIR | --uninstall [--dry-run] | --help
 #
 # Installs btrkeep on this machine, or brings an installation up to date. Every step is a function named step_NAME, listed in STEPS.
 #
@@ -11,6 +12,7 @@
 # and --uninstall takes away all of it and nothing else.
 set -euo pipefail
 TOP=$(dirname "$(readlink -f "$0")")
+CALLED_IN=$PWD
 cd "$TOP"
 # shellcheck source=scripts/ground.sh
 . scripts/ground.sh
@@ -41,8 +43,13 @@ configuration. Run it again to upgrade. Nothing runs by itself until --enable sa
   --enable POOL   start the timers of the pool POOL, now and at every boot,
                   and listen for the dashboard
   --web POOL      start the dashboard of the pool POOL, now and at every boot
-  --rebuild       build anew even if this version is installed: newer libraries
+  --rebuild       build anew even if this version is installed
   --no-packages   leave Debian's packages alone (they are there, or no Debian)
+  --wheels DIR    take the Python packages from the folder DIR, not from the network
+  --offline       use no network; what is missing is listed, and nothing is changed
+  --fetch-wheels DIR
+                  only fill the folder DIR for --wheels, on a machine with a network
+                  and the same release of Python; needs no root
   --uninstall     remove all but backups, catalogues and configuration
   --dry-run       say what would be done, and change nothing
   --help          this text
@@ -194,9 +201,54 @@ step_packages() {
     need_apt run || fail "these packages could not be installed: ${missing[*]}" "is there a network, and does \`apt-get update\` succeed? Nothing else was changed"
 }
 
+# Without a network everything has to be here before anything is changed.
+see_what_is_missing() {
+    local -a debian=() python=()
+    [ -z "$WHEELS" ] || [ -d "$WHEELS" ] || fail "there is no folder $WHEELS" "fill it on a machine with a network and the same release of Python: ./install.sh --fetch-wheels DIR"
+    [ -z "$OFFLINE" ] || [ -n "$NO_PACKAGES" ] || mapfile -t debian < <(missing_packages "${RUN_PACKAGES[@]}")
+    mapfile -t python < <(missing_wheels)
+    [ "${#debian[@]}" -eq 0 ] || say "missing, Debian packages: ${debian[*]}"
+    [ "${#python[@]}" -eq 0 ] || say "missing, Python packages${WHEELS:+ in $WHEELS}: ${python[*]}"
+    [ "${#debian[@]}${#python[@]}" = 00 ] || fail "not everything is here that an installation ${OFFLINE:+without network }needs; nothing was changed" \
+        "Python packages: ./install.sh --fetch-wheels DIR on a machine with a network and the same release of Python, then --wheels DIR here"
+}
+
+# The pinned packages of which $WHEELS has no file. What is in the files is checked when they are installed. A package may be pinned
+# more than once, for other releases of Python: one of them is enough here.
+missing_wheels() {
+    local name version
+    local -A found=()
+    shopt -s nocaseglob
+    while read -r name version; do
+        [ "${found[$name]:-}" = here ] || found[$name]="missing $name"
+        [ -z "$WHEELS" ] || ! compgen -G "$WHEELS/${name//-/[-_.]}-$version"'[-.]*' >/dev/null || found[$name]=here
+    done < <(sed -n 's/^\([a-z0-9._-]*\)==\([^ ]*\).*/\1 \2/p' scripts/requirements/{build,install,documentation}.txt)
+    shopt -u nocaseglob
+    printf '%s\n' "${found[@]}" | sed -n 's/^missing //p' | sort
+}
+
+# Everything that --wheels will want, on this machine's release of Python.
+fetch_wheels() {
+    local python work lock log
+    python=$(ground_python) || fail "there is no Python 3.11 or later to fetch for" "PYTHON=/path/to/python chooses one"
+    mkdir -p "$FETCH" || fail "the folder $FETCH cannot be made"
+    work=$(mktemp -d)
+    UNFINISHED=$work log=$work/log
+    trap at_the_end EXIT
+    note "fetching into $FETCH"
+    if ! { "$python" -m venv "$work/venv" && pip_locked "$work/venv/bin/python" install build &&
+        for lock in build install documentation; do
+            pip_locked "$work/venv/bin/python" download "$lock" --dest "$FETCH" || exit
+        done; } >"$log" 2>&1; then
+        tail -n 5 "$log" >&2
+        fail "not everything could be fetched" "is there a network? pip's configuration says where packages come from"
+    fi
+    note "there: $("$python" -V), $(uname -m). Take the folder to the machine, then: sudo ./install.sh --offline --wheels DIR"
+}
+
 # What a version is made from: the interpreter, and every file that goes into it.
 fingerprint() {
-    { "$1" -VV; find "${SOURCES[@]}" -type f ! -name '*.pyc' ! -path 'docs/_build/*' -print0 | sort -z | xargs -0 sha256sum; } | sha256sum | cut -d ' ' -f 1
+    { "$1" -VV; find "${SOURCES[@]}" scripts/requirements -type f ! -name '*.pyc' ! -path 'docs/_build/*' -print0 | sort -z | xargs -0 sha256sum; } | sha256sum | cut -d ' ' -f 1
 }
 
 # Whether the version in the folder $1 works at all.
@@ -242,8 +294,10 @@ build() {
     cp -R "${SOURCES[@]}" "$2/source" # pip builds in the folder that it is given, and takes what an earlier build left there
     rm -rf "$2"/source/build "$2"/source/docs/_build "$2"/source/*.egg-info
     "$1" -m venv "$2" >"$log" 2>&1 || build_failed "the virtual environment could not be made" "apt-get install python3-venv"
-    "$2/bin/python" -I -m pip install --no-input --disable-pip-version-check --use-pep517 "$2/source" </dev/null >"$log" 2>&1 ||
-        build_failed "pip could not install btrkeep and the libraries that it needs" "is there a network? pip's configuration says where packages come from"
+    { install_locked "$2/bin/python" install "${FROM_WHEELS[@]}" &&
+        "$2/bin/python" -I -m pip install --no-input --disable-pip-version-check --no-deps --no-build-isolation --use-pep517 "$2/source" </dev/null; } >"$log" 2>&1 ||
+        build_failed "pip could not install btrkeep and the libraries that it needs" "$(hint_for_pip)"
+    cp scripts/requirements/sbom.cdx.json "$2"
     works "$2" || build_failed "what was built does not run" "please report it"
     for program in "${PROGRAMS[@]}"; do
         [ ! -e "$2/bin/$program" ] || make_completion "$2" "$program"
@@ -252,12 +306,21 @@ build() {
     rm -rf "$2/source" "$log"
 }
 
+# A package that differs from what is pinned is refused: somebody stands between, or a mirror has built it anew.
+hint_for_pip() {
+    if [ -n "$WHEELS" ]; then
+        echo "fill the folder anew, on a machine with a network and the same release of Python: ./install.sh --fetch-wheels $(printf %q "$WHEELS")"
+    elif grep -q 'DO NOT MATCH THE HASHES' "$NEW/log"; then
+        echo "what was fetched is not what scripts/requirements pins: ask whoever runs the package index that pip is configured for"
+    else
+        echo "is there a network? pip's configuration says where packages come from; --wheels installs without one"
+    fi
+}
+
 # make_documents FOLDER LOG: the pages as HTML. The Sphinx that makes them goes again. Without one they are there as they were written.
 make_documents() {
-    local sphinx
     note "building the documentation"
-    sphinx=$(sed -n 's/^ *"\(sphinx[^"]*\)",$/\1/p' setup.py)
-    if ! { "$1/bin/python" -I -m pip install --no-input --disable-pip-version-check --target "$1/sphinx" "$sphinx" </dev/null &&
+    if ! { install_locked "$1/bin/python" documentation --target "$1/sphinx" "${FROM_WHEELS[@]}" &&
         PYTHONPATH=$1/sphinx "$1/bin/python" -P -m sphinx -q -b html -d "$1/sphinx/trees" "$1/source/docs" "$1/doc"; } >"$2" 2>&1; then
         attention "no HTML could be made of the documentation, so it is installed as text: $(tail -n 1 "$2")"
         rm -rf "$1/doc"
@@ -602,6 +665,14 @@ at_the_end() {
 }
 
 ENABLE=() WEB=() SILENT=() LINKS=() DRY_RUN='' REBUILD='' NO_PACKAGES='' UNINSTALL='' NEW='' UNFINISHED=''
+OFFLINE='' WHEELS='' FETCH='' FROM_WHEELS=()
+
+# folder OPTION DIR: as a full path; where this was called, not where it lies.
+folder() {
+    [ -n "${2:-}" ] || wrong "$1 needs a folder"
+    (cd "$CALLED_IN" && readlink -m -- "$2")
+}
+
 while [ $# -gt 0 ]; do
     case $1 in
     --enable)
@@ -618,6 +689,14 @@ while [ $# -gt 0 ]; do
     --web=*) WEB+=("${1#*=}") ;;
     --rebuild) REBUILD=yes ;;
     --no-packages) NO_PACKAGES=yes ;;
+    --wheels | --fetch-wheels)
+        DIR=$(folder "$1" "${2:-}")
+        if [ "$1" = --wheels ]; then WHEELS=$DIR; else FETCH=$DIR; fi
+        shift
+        ;;
+    --wheels=*) WHEELS=$(folder --wheels "${1#*=}") ;;
+    --fetch-wheels=*) FETCH=$(folder --fetch-wheels "${1#*=}") ;;
+    --offline) OFFLINE=yes ;;
     --uninstall) UNINSTALL=yes ;;
     --dry-run) DRY_RUN=yes ;;
     -h | --help)
@@ -628,11 +707,18 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ -z "$UNINSTALL" ] || [ -z "${ENABLE[*]}${WEB[*]}$REBUILD$NO_PACKAGES" ] || wrong "--uninstall stands alone, or with --dry-run"
+[ -z "$UNINSTALL" ] || [ -z "${ENABLE[*]}${WEB[*]}$REBUILD$NO_PACKAGES$OFFLINE$WHEELS$FETCH" ] || wrong "--uninstall stands alone, or with --dry-run"
+[ -z "$FETCH" ] || [ -z "${ENABLE[*]}${WEB[*]}$REBUILD$NO_PACKAGES$OFFLINE$WHEELS$DRY_RUN" ] || wrong "--fetch-wheels stands alone"
+[ -z "$WHEELS" ] || FROM_WHEELS=(--no-index --find-links "$WHEELS")
 
 umask 022
 unset PYTHONPATH PYTHONHOME
+if [ -n "$FETCH" ]; then
+    fetch_wheels
+    exit
+fi
 see_the_machine
+[ -z "$WHEELS$OFFLINE" ] || see_what_is_missing
 lock
 trap at_the_end EXIT
 trap 'exit 130' INT

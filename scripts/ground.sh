@@ -85,11 +85,22 @@ ground_python() {
 
 # What the environment was made from: where it is, the interpreter, and the files that say what belongs into it.
 ground_fingerprint() {
-    { printf '%s\n' "$VENV" "$("$1" -VV)"; cat setup.py pyproject.toml btrkeep/__init__.py; } | sha256sum | cut -d ' ' -f 1
+    { printf '%s\n' "$VENV" "$("$1" -VV)"; cat setup.py pyproject.toml btrkeep/__init__.py scripts/requirements/*.txt; } | sha256sum | cut -d ' ' -f 1
 }
 
 venv_is_current() {
     [ "$(cat "$VENV/made-from" 2>/dev/null)" = "$1" ] && { [ -z "$2" ] || [ -e "$VENV/made-for-$2" ]; }
+}
+
+# pip_locked PYTHON install|download LOCK [OPTIONS...]: the packages that scripts/requirements/LOCK.txt pins, each checked against its SHA-256.
+pip_locked() {
+    "$1" -I -m pip "$2" --quiet --disable-pip-version-check --no-input --require-hashes --no-deps --use-pep517 --no-build-isolation \
+        -r "scripts/requirements/$3.txt" "${@:4}" </dev/null
+}
+
+# install_locked PYTHON LOCK [OPTIONS...]: and before, what builds those that come as source.
+install_locked() {
+    pip_locked "$1" install build "${@:3}" && pip_locked "$1" install "$2" "${@:3}"
 }
 
 make_venv() {
@@ -99,8 +110,8 @@ make_venv() {
         rm -rf "$VENV"
         "$python" -m venv "$VENV"
     fi
-    # pip's own PEP 517 build: no complaint about python-btrfs, which has but a setup.py.
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --use-pep517 -e ".${extra:+[$extra]}" </dev/null >&2
+    install_locked "$VENV/bin/python" "$([ -n "$extra" ] && echo development || echo install)" >&2
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-build-isolation --use-pep517 -e . </dev/null >&2
     [ -z "$extra" ] || : >"$VENV/made-for-$extra"
     printf '%s\n' "$fingerprint" >"$VENV/made-from"
 }

@@ -23,7 +23,7 @@ def _file() -> IO[bytes]:
     import tempfile  # it takes as long as the rest of this package, and few commands need a file
 
     try:
-        return tempfile.TemporaryFile(dir=os.environ.get("TMPDIR", "/var/tmp"), prefix="btrkeep-")
+        return tempfile.TemporaryFile(dir=os.environ.get("TMPDIR", "/var/tmp"), prefix="btrkeep-")  # noqa: S108  unnamed
     except OSError:  # wherever there is a place, then
         return tempfile.TemporaryFile(prefix="btrkeep-")
 

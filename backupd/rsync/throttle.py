@@ -193,7 +193,7 @@ def _become(command: list[str]) -> None:
     if command[0] == "--local":
         command = ["/bin/sh", "-c", " ".join(command[2:])]
     try:
-        os.execvp(command[0], command)
+        os.execvp(command[0], command)  # noqa: S606  that is the purpose
     except OSError as error:
         complain(f"{command[0]}: {error.strerror}")
         os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN)

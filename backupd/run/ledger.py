@@ -19,7 +19,7 @@ from btrkeep.process.proc import start_time
 
 log = logging.getLogger(__name__)
 
-_MEMORY = Path("/dev/shm")
+_MEMORY = Path("/dev/shm")  # noqa: S108  each makes a folder of its own there, for root alone
 _STAND_IN = "btrkeep-catalogue-"  # then the pid and start time of whoever has it, and what makes it unique
 _NONE = 0  # the id of a run that is not in the catalogue
 

@@ -54,7 +54,7 @@ def by_sampling(pool: Pool, everything: Sequence[BackupUse], seconds: float, cha
         chunk = chunks(fd)
         is_data = (chunk.type & _DATA) != 0
         pieces = list(zip(chunk.vaddr[is_data].tolist(), chunk.length[is_data].tolist(), strict=True))
-        tally = sample(pieces, owners, Owners(fd).of, seconds, chance or random.Random())
+        tally = sample(pieces, owners, Owners(fd).of, seconds, chance or random.Random())  # noqa: S311  a sample, no secret
     hosts = tuple(replace(row, measured=_host_of(tally, row.host)) for row in summed(everything))
     backups = tuple(replace(one, measured=_backup_of(tally, (one.host, one.name))) for one in everything)
     others = estimated(tally.others, tally.draws, tally.space)

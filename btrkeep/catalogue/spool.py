@@ -33,6 +33,6 @@ def spooled(backups: Iterable[Backup], folder: Path) -> Iterator[Iterator[list[B
 
         def lists() -> Iterator[list[Backup]]:
             while file.tell() < end:
-                yield [Backup(*values) for values in pickle.load(file)]
+                yield [Backup(*values) for values in pickle.load(file)]  # noqa: S301  written above, to a file without a name
 
         yield lists()

@@ -10,6 +10,7 @@ import pytest
 from tests.beds import TOP, work
 from tests.beds.anyone import readable, without_rights
 from tests.install.trees import Done, run_here
+from tests.test_requirements import pins
 
 INSTALL = TOP / "install.sh"
 
@@ -68,7 +69,15 @@ def outcomes(done: dict[str, Done]) -> list[int]:
 
 def test_help_is_for_everybody_and_unknown_words_are_refused() -> None:
     assert "--uninstall" in work(*without_rights(), readable().top / "install.sh", "--help", cwd=Path("/")).stdout
-    for words in (["--no-such-thing"], ["--enable"], ["--web"], ["--uninstall", "--rebuild"], ["--dry-run", "--enable", "../x"]):
+    for words in (
+        ["--no-such-thing"],
+        ["--enable"],
+        ["--web"],
+        ["--uninstall", "--rebuild"],
+        ["--wheels"],
+        ["--fetch-wheels", "x", "--offline"],
+        ["--dry-run", "--enable", "../x"],
+    ):
         assert work(INSTALL, *words, check=False).returncode in ((1, 2) if "../x" in words else (2,)), words
 
 
@@ -222,6 +231,29 @@ def test_packages_are_asked_of_apt_and_other_distributions_get_a_clear_line() ->
 
 
 @pytest.mark.skipif(not shutil.which("systemctl"), reason="systemctl is not installed")
+def test_without_a_network_it_lists_what_is_missing_and_changes_nothing() -> None:
+    """A folder that has a file for each pin is taken; what is in the files is for pip to check, in test_trees.py."""
+    pinned = [pin for lock in ("build", "install", "documentation") for pin, _ in pins(lock) if pin.name != "numpy"]
+    files = [f"{pin.name.replace('-', '_')}-{next(iter(pin.specifier)).version}-py3.whl" for pin in pinned]
+    done = told(
+        LOOK,
+        "./install.sh --offline",
+        "./install.sh --offline --wheels /nowhere",
+        "mkdir /wheels; ./install.sh --wheels /wheels --dry-run",
+        LOOK,
+        f"cd /wheels; touch {' '.join(files)}",
+        "./install.sh --offline --wheels /wheels",
+        "touch /wheels/NumPy-2.4.6-py3.whl /wheels/NumPy-2.5.5-py3.whl; ./install.sh --offline --wheels /wheels",
+    )
+    assert outcomes(done) == [0, 1, 1, 1, 0, 0, 1, 0], all_of(done)
+    assert done["1"].out == done["5"].out
+    assert "numpy" in done["2"].err.split()
+    assert "--fetch-wheels DIR" in done["2"].err
+    assert "there is no folder /nowhere" in done["3"].err
+    assert "missing, Python packages in /wheels: numpy\n" in done["7"].err
+    assert "needs; nothing was changed" in done["7"].err
+
+
 def test_timers_are_enabled_only_when_asked_and_only_for_a_pool_that_is_configured() -> None:
     wants = f"ls {WANTS} | grep btrkeep || true"
     done = told(

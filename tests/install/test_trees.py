@@ -21,6 +21,10 @@ STEPS = {
     "still untouched": LOOK,
     "no network": "unshare --net ./install.sh",
     "nothing": "ls -A /opt/btrkeep /usr/local/sbin /etc/btrkeep",
+    "bare": "unshare --net ./install.sh --offline",
+    "nothing yet": "ls -A /opt/btrkeep /usr/local/sbin /etc/btrkeep",
+    "wheels": "true",
+    "tampered": "true",
     "install": "./install.sh",
     "programs": "for program in backupd btrfs-balancer btrfs-heatmap; do $program --help; done; backupd --version",
     "owners": "cd /; /opt/btrkeep/current/bin/python -I -c '"
@@ -40,13 +44,25 @@ STEPS = {
     "uninstall": "./install.sh --uninstall",
     "after": LOOK,
 }
-EXPECTED = {"no network": 1, "nothing": 2, "check": 4, "setup": 2, "leftovers": 2}
+# From a folder of packages, one of which somebody changed at first: nothing of the network is there.
+OFFLINE = {
+    "wheels": ". scripts/ground.sh; need_apt run; ./install.sh --fetch-wheels /var/cache/wheels",
+    "tampered": "cp -r /var/cache/wheels /var/cache/tampered; echo >>/var/cache/tampered/waitress-*.whl; "
+    "unshare --net ./install.sh --offline --wheels /var/cache/tampered",
+    "install": "unshare --net ./install.sh --offline --wheels /var/cache/wheels",
+}
+EXPECTED = {"no network": 1, "nothing": 2, "bare": 1, "nothing yet": 2, "check": 4, "setup": 2, "leftovers": 2}
 
 
-@pytest.mark.parametrize("suite", ["bookworm", "trixie"])
-def test_in_a_clean_tree_it_installs_runs_and_goes_again(suite: str) -> None:
-    told = dict(zip(STEPS, run_in(suite, list(STEPS.values())), strict=True))
-    assert {name: one.status for name, one in told.items()} == {name: EXPECTED.get(name, 0) for name in STEPS}, everything(told)
+@pytest.mark.parametrize(("suite", "offline"), [("bookworm", True), ("trixie", False)])
+def test_in_a_clean_tree_it_installs_runs_and_goes_again(suite: str, offline: bool) -> None:
+    steps = STEPS | OFFLINE if offline else STEPS
+    told = dict(zip(steps, run_in(suite, list(steps.values())), strict=True))
+    expected = EXPECTED | {"tampered": int(offline)}
+    assert {name: one.status for name, one in told.items()} == {name: expected.get(name, 0) for name in steps}, everything(told)
+    assert "missing, Debian packages: rsync btrfs-progs" in told["bare"].err
+    assert told["nothing yet"].out == told["nothing"].out
+    assert ("waitress" in told["tampered"].err) == offline
     assert (told["dry"].err, told["still untouched"].out) == ("", told["untouched"].out)
     assert "these packages could not be installed" in told["no network"].err
     assert "Nothing else was changed" in told["no network"].err

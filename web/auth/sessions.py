@@ -21,7 +21,7 @@ _TOUCHED = timedelta(seconds=60)
 _LIVE = "X-Live"
 """The header of requests that a page makes by itself: they keep nobody logged in."""
 _FOR_TOKENS = ("/api/", "/metrics")
-TOKEN_PREFIX = "btrkeep_"
+TOKEN_PREFIX = "btrkeep_"  # noqa: S105  no secret
 
 
 class Cookies(SecureCookieSessionInterface):
