@@ -709,7 +709,7 @@ while [ $# -gt 0 ]; do
 done
 [ -z "$UNINSTALL" ] || [ -z "${ENABLE[*]}${WEB[*]}$REBUILD$NO_PACKAGES$OFFLINE$WHEELS$FETCH" ] || wrong "--uninstall stands alone, or with --dry-run"
 [ -z "$FETCH" ] || [ -z "${ENABLE[*]}${WEB[*]}$REBUILD$NO_PACKAGES$OFFLINE$WHEELS$DRY_RUN" ] || wrong "--fetch-wheels stands alone"
-[ -z "$WHEELS" ] || FROM_WHEELS=(--no-index --find-links "$WHEELS")
+[ -z "$WHEELS" ] || FROM_WHEELS=(--no-index -f "$WHEELS")
 
 umask 022
 unset PYTHONPATH PYTHONHOME
