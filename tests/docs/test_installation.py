@@ -20,7 +20,14 @@ def test_every_option_and_place_that_the_page_names_is_one_of_install_sh(page: R
     told = page("installation")
     said = work(TOP / "install.sh", "--help").stdout
     options = {word for block in told.blocks("sh") for line in block.splitlines() if "install.sh" in line for word in line.split()}
-    assert {word for word in options if word.startswith("--")} == {"--enable", "--fetch-wheels", "--offline", "--uninstall", "--web", "--wheels"}
+    assert {word for word in options if word.startswith("--")} == {
+        "--enable",
+        "--fetch-wheels",
+        "--offline",
+        "--uninstall",
+        "--web",
+        "--wheels",
+    }
     for option in re.findall(r"--[a-z-]+", " ".join(told.literals())):
         assert option in said or option in BACKUPDS, option
     script = (TOP / "install.sh").read_text(encoding="utf-8")
