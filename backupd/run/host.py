@@ -171,12 +171,17 @@ class HostRun:
         literal = record.total("literal") or 0
         written = not prepared.fresh or literal >= WORTH_DIGGING
         with_holes = transfer.sparse and literal >= WORTH_COUNTING
-        if written and not transfer.sparse:
-            begun = time.monotonic()
-            with_holes = (await asyncio.to_thread(punch_written, prepared.path, self.stopper.event.is_set)).bytes > 0
-            self.seconds["holes"] = round(time.monotonic() - begun, 3)
-        if with_holes and (data := await asyncio.to_thread(data_written, prepared.path)) < literal:
-            record = replace(record, written=data)
+        try:
+            if written and not transfer.sparse:
+                begun = time.monotonic()
+                with_holes = (await asyncio.to_thread(punch_written, prepared.path, self.stopper.event.is_set)).bytes > 0
+                self.seconds["holes"] = round(time.monotonic() - begun, 3)
+            if with_holes and (data := await asyncio.to_thread(data_written, prepared.path)) < literal:
+                record = replace(record, written=data)
+        except OSError as error:  # of looking only: what cannot be written is an OperatorError
+            log.warning("%s: %s", prepared.path, error)
+            warning = f"its holes could not be made or counted: {error.strerror or error}"
+            record = replace(record, warnings=(*record.warnings, warning))
         _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk)
         final = replace(final, duration=round(time.monotonic() - self.begun, 3))  # the row knows what the file could not yet
         row = backup_row(site.pool, final, final.state, prepared.id)

@@ -60,6 +60,15 @@ def test_without_acceptance_the_next_backup_grows_from_the_last_complete_one(shr
     assert shrunk.grew_from("web") == first
 
 
+def test_a_backup_is_named_to_accept_as_it_is_to_delete(shrunk: Nights) -> None:
+    _, second = shrunk.names("web")
+    assert shrunk.backupd("accept", f"web@{second}").stdout == f"web {second} counts as complete now\n"
+    assert shrunk.backupd("hold", f"web@{second}").stdout == f"web {second} is held\n"
+    assert shrunk.backupd("release", f"web@{second}", check=False).returncode == 0
+    done = shrunk.backupd("accept", "web@", check=False)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: missing argument 'NAME'")
+
+
 def test_latest_names_the_newest_suspect_one(shrunk: Nights) -> None:
     shrunk.run("web", status=1)
     newest = shrunk.names("web")[-1]
