@@ -66,20 +66,20 @@ class Cause:
     path: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
-    def as_json(self) -> list[object]:
-        """[code, {facts}], the path among them."""
-        return [self.code.value, {**({"path": self.path} if self.path else {}), **self.facts}]
+    def as_json(self) -> dict[str, object]:
+        """An object of the code, the path and the facts."""
+        return {"code": self.code.value, **({"path": self.path} if self.path else {}), **self.facts}
 
 
 def cause_of(found: object) -> Cause | None:
     """The cause that `as_json` has written; None for what this version does not know, or what is none."""
-    if not isinstance(found, list) or len(found) != 2 or not isinstance(found[1], dict):
+    if not isinstance(found, dict):
         return None
     try:
-        code = CauseCode(found[0])
+        code = CauseCode(str(found.get("code")))
     except ValueError:
         return None
-    path, facts = found[1].get("path", ""), {name: found[1].get(name) for name in FACTS.get(code, ())}
+    path, facts = found.get("path", ""), {name: found.get(name) for name in FACTS.get(code, ())}
     if not isinstance(path, str) or not all(_is_a(FACTS[code][name], value) for name, value in facts.items()):
         return None
     return Cause(code, path, facts)

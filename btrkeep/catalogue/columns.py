@@ -95,7 +95,7 @@ def rows_in(rows: tuple[tuple[int, ...], ...]) -> Json:
 
 
 def cause_in(cause: Cause) -> Json:
-    """A cause as a JSON array of its code and its facts."""
+    """A cause as a JSON object."""
     return Json(json.dumps(cause.as_json(), separators=(",", ":")))
 
 

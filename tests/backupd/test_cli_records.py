@@ -62,13 +62,13 @@ def test_without_acceptance_the_next_backup_grows_from_the_last_complete_one(shr
 
 def test_why_a_backup_is_suspect_is_kept_as_data_and_not_lost_with_the_catalogue(shrunk: Nights) -> None:
     second, path = shrunk.names("web")[1], str(shrunk.source)
-    because = ["fewer-bytes", {"path": path, "before": 1000, "after": 200, "limit": 0.5}]
+    because = {"code": "fewer-bytes", "path": path, "before": 1000, "after": 200, "limit": 0.5}
     record = json.loads((shrunk.backup("web", second) / "backup.json").read_text())
     assert record["cause"] == record["paths"][0]["cause"] == because
     words = f"{path}: bytes went from 0.98 KiB to 200 B: 80% less, the limit is 50%"
+    assert [json.loads(cause) for (cause,) in rows(shrunk, "SELECT cause FROM run WHERE outcome = 'suspect'")] == [because]
     for _ in range(2):
         assert [json.loads(cause) for (cause,) in rows(shrunk, "SELECT cause FROM backup WHERE state = 'suspect'")] == [because]
-        assert [json.loads(cause) for (cause,) in rows(shrunk, "SELECT cause FROM run WHERE outcome = 'suspect'")] == [because]
         assert rows(shrunk, "SELECT error FROM backup WHERE cause IS NOT NULL") == [(words,)], "for who has an older btrkeep"
         (shrunk.state / "catalogue.sqlite").unlink()
         shrunk.backupd("rebuild")
@@ -81,10 +81,10 @@ def test_words_that_an_earlier_version_stored_are_shown_as_they_are_and_of_codes
         database.execute(words, ("an older sentence", None))
         database.commit()
         assert shrunk.status("web")["error"] == shrunk.listed("web")[0]["error"] == "an older sentence"
-        database.execute(words, ("an older sentence", '["from-next-year", {"number": 1}]'))
+        database.execute(words, ("an older sentence", '{"code": "from-next-year", "number": 1}'))
         database.commit()
         assert shrunk.status("web")["error"] == shrunk.listed("web")[0]["error"] == "an older sentence"
-        database.execute(words, ("an older sentence", '["deadline", {"path": "/srv"}]'))
+        database.execute(words, ("an older sentence", '{"code": "deadline", "path": "/srv"}'))
         database.commit()
         assert shrunk.status("web")["error"] == shrunk.listed("web")[0]["error"] == "/srv: the deadline has passed"
         for stored, exit_code, shown in (("connection-broke", 12, "the connection broke"), ("an older one", 12, "an older one")):

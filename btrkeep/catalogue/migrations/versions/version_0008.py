@@ -9,4 +9,4 @@ down_revision = "0007"
 
 def upgrade() -> None:
     for table in ("backup", "run"):
-        op.add_column(table, sa.Column("cause", sa.Text))  # JSON: [code, {facts}]
+        op.add_column(table, sa.Column("cause", sa.Text))  # a JSON object: code, path, facts
