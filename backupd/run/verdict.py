@@ -38,10 +38,11 @@ def judge(
     `below` are the files of that backup which were not looked at because a folder above them could not be (see `enough_below`).
     """
     means = meaning(exit_code, messages.last)
-    outcome, cause = _outcome(path, exit_code, messages, numbers, base, limits, below)
+    found = _cause(path, exit_code, messages, numbers, base, limits, below)
+    cause = replace(found, path=path) if found else None
     return PathResult(
         path=path,
-        outcome=outcome,
+        outcome=_OUTCOMES.get(cause.code, PathOutcome.SUSPECT) if cause else PathOutcome.COMPLETE,
         reason=cause_words(cause) if cause else "",
         cause=cause,
         exit_code=exit_code,
@@ -73,7 +74,18 @@ def _missed(messages: Messages) -> int:
     return messages.count(Class.UNREADABLE) + messages.count(Class.NOT_KEPT)
 
 
-def _outcome(
+_OUTCOMES = {
+    CauseCode.SERVER_FAULT: PathOutcome.FAULT,
+    CauseCode.STOPPED: PathOutcome.UNFINISHED,
+    CauseCode.RSYNC_UNFINISHED: PathOutcome.UNFINISHED,
+    CauseCode.RSYNC_FAILED: PathOutcome.BROKEN,
+    CauseCode.NO_STATISTICS: PathOutcome.BROKEN,
+    CauseCode.SOURCE_MISSING: PathOutcome.BROKEN,
+}
+"""What a cause makes of its path; any other makes it suspect."""
+
+
+def _cause(
     path: str,
     exit_code: int,
     messages: Messages,
@@ -81,27 +93,31 @@ def _outcome(
     base: Mapping[str, int] | None,
     limits: SuspectLimits,
     below: int,
-) -> tuple[PathOutcome, Cause | None]:
+) -> Cause | None:
+    """Why the path is not complete, the worst first."""
     means = meaning(exit_code, messages.last)
     ended = {"exit_cause": means.cause.value, "exit_code": exit_code}
-    if messages.count(Class.SERVER_FAULT):
-        return PathOutcome.FAULT, Cause(CauseCode.SERVER_FAULT, path, {"line": messages.first(Class.SERVER_FAULT)})
+    if line := messages.first(Class.SERVER_FAULT):
+        return Cause(CauseCode.SERVER_FAULT, facts={"line": line})
     if means.kind is ExitKind.STOPPED:
-        return PathOutcome.UNFINISHED, Cause(CauseCode.STOPPED, path)
+        return Cause(CauseCode.STOPPED)
     if means.kind in (ExitKind.RETRY, ExitKind.HOST):
-        return PathOutcome.UNFINISHED, Cause(CauseCode.RSYNC_UNFINISHED, path, ended)
+        return Cause(CauseCode.RSYNC_UNFINISHED, facts=ended)
     if means.kind is ExitKind.BROKEN:
-        return PathOutcome.BROKEN, Cause(CauseCode.RSYNC_FAILED, path, ended)
+        return Cause(CauseCode.RSYNC_FAILED, facts=ended)
     if not numbers:
-        return PathOutcome.BROKEN, Cause(CauseCode.NO_STATISTICS, path, {"exit_code": exit_code})
-    if broken := _broken_source(path, messages, numbers):
-        return PathOutcome.BROKEN, Cause(CauseCode.SOURCE_MISSING, path, {"line": broken})
-    suspect = _missed_too_much(messages, numbers, base, limits, below) or _lost_too_much(exit_code, messages, numbers, base, limits)
-    if suspect:
-        return PathOutcome.SUSPECT, replace(suspect, path=path)
+        return Cause(CauseCode.NO_STATISTICS, facts={"exit_code": exit_code})
+    if line := _broken_source(path, messages, numbers):
+        return Cause(CauseCode.SOURCE_MISSING, facts={"line": line})
+    if found := _missed_too_much(messages, numbers, base, limits, below):
+        return found
+    if exit_code == 25 or messages.count(Class.DELETE_LIMIT):
+        return Cause(CauseCode.DELETIONS_LIMITED)
+    if base and (found := _shrunk(numbers, base, limits.shrink)):
+        return found
     if exit_code == 23 and not any(messages.count(kind) for kind in (Class.UNREADABLE, Class.NOT_KEPT, Class.PATH_BROKEN)):
-        return PathOutcome.SUSPECT, Cause(CauseCode.NOT_NAMED, path)
-    return PathOutcome.COMPLETE, None
+        return Cause(CauseCode.NOT_NAMED)
+    return None
 
 
 def _broken_source(path: str, messages: Messages, numbers: Mapping[str, int]) -> str:
@@ -130,14 +146,6 @@ def _missed_too_much(
         facts = {"missed": missed, "below": below, "files": files, "limit": limits.unreadable}
         return Cause(CauseCode.UNREADABLE, facts=facts)
     return None
-
-
-def _lost_too_much(
-    exit_code: int, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: SuspectLimits
-) -> Cause | None:
-    if exit_code == 25 or messages.count(Class.DELETE_LIMIT):
-        return Cause(CauseCode.DELETIONS_LIMITED)
-    return _shrunk(numbers, base, limits.shrink) if base else None
 
 
 def _shrunk(numbers: Mapping[str, int], base: Mapping[str, int], limit: float) -> Cause | None:
