@@ -11,17 +11,20 @@ Who is not logged in is told no more than that. Who sees all hosts is told every
 import logging
 import secrets
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from flask import has_request_context
 
+from btrkeep.catalogue import StoredAlarm
+from btrkeep.causes import Cause
+from btrkeep.decisions.cause_words import error_words
+from btrkeep.decisions.due import latest
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.serving.client import Absent
 from btrkeep.serving.protocol import RequestRefused
 from web.access import Viewer, somebody
 from web.download import TooMany
-from web.sentences import of_alarm, of_error, of_host_itself
+from web.sentences import of_cause, of_host_itself
 from web.source import source
 
 log = logging.getLogger(__name__)
@@ -42,6 +45,7 @@ _OF_EXIT = {
     4: "the pool could not be used",
 }
 _ABSENT, _CATALOGUE = "the root service cannot be asked now", "the dashboard cannot tell anything now"
+_SILENT, _SUSPECT = "silent", "suspect"
 _OURS = (UsageError, TooMany)
 """Errors whose sentences are made here, of what was asked: nothing below the dashboard raises one while it is read."""
 
@@ -77,20 +81,23 @@ def host_line(line: str, host: str) -> str:
     return of_host_itself(line, host, source().site.path) if _is_of_limited() else line
 
 
-def host_error(text: str | None, host: str) -> str | None:
+def host_error(text: str | None, cause: Cause | None, host: str) -> str | None:
     """The error of a run or a backup of a host that who asks may see."""
-    return of_error(text, *_known(host)) if text is not None and _is_of_limited() else text
+    if text is None or not _is_of_limited():
+        return error_words(text, cause)
+    return of_cause(cause, host, source().site.path)
 
 
-def host_alarm(text: str, host: str) -> str:
-    """The text of an alarm about a host that who asks may see."""
-    return of_alarm(text, *_known(host)) if _is_of_limited() else text
-
-
-def _known(host: str) -> tuple[str, tuple[str, ...], Path | None]:
-    site = source().site
-    config = site.hosts.get(host)
-    return host, config.paths if config else (), site.path
+def host_alarm(alarm: StoredAlarm, host: str) -> str:
+    """The text of an alarm about a host that who asks may see: made anew of what the host's newest backup or run says now."""
+    if alarm.what == _SILENT or not _is_of_limited():  # of silence it is a time alone
+        return alarm.text
+    found = source()
+    facts = found.cached("facts", lambda: found.catalogue.host_facts(latest(found.now))).get(host)
+    if alarm.what == _SUSPECT:
+        return f"{host}: the newest backup is suspect: {of_cause(facts.newest_cause if facts else None, host, found.site.path)}"
+    outcome = facts.last_run_outcome if facts else "failed"
+    return f"{host}: the backup is {outcome}: {of_cause(facts.last_run_cause if facts else None, host, found.site.path)}"
 
 
 def _is_of_limited() -> bool:

@@ -6,7 +6,7 @@ import click
 
 from backupd.actions.accept import accept
 from backupd.cli.context import complete_host, json_option, now_option, opened, require_host
-from backupd.cli.names import complete_name
+from backupd.cli.names import complete_name, name_argument
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json
 from btrkeep.pool.locks import take_lock
@@ -15,7 +15,7 @@ from btrkeep.units import format_time
 
 @click.command("accept")
 @click.argument("host", shell_complete=complete_host)
-@click.argument("name", shell_complete=complete_name)
+@name_argument(complete_name)
 @click.option("--why", default="", metavar="TEXT", help="Why it is right after all; kept with the backup.")
 @json_option
 @now_option

@@ -7,7 +7,7 @@ import click
 
 from backupd.actions.hold import hold, hold_fields
 from backupd.cli.context import json_option, now_option
-from backupd.cli.names import DAY, complete_host_of_pool, complete_name, locked_host, moment_of
+from backupd.cli.names import DAY, complete_host_of_pool, complete_name, locked_host, moment_of, name_argument
 from btrkeep.cli import echo_json
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import UsageError
@@ -16,7 +16,7 @@ from btrkeep.units import format_time
 
 @click.command("hold")
 @click.argument("host", shell_complete=complete_host_of_pool)
-@click.argument("name", shell_complete=complete_name)
+@name_argument(complete_name)
 @click.option(
     "--until", type=DAY, metavar="DATE", help="Until then: 2027-01-01, which is midnight of the pool's zone, or a full time."
 )

@@ -18,6 +18,7 @@ from backupd.repo.notes_json import Notes, hold_of, read_notes
 from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
 from btrkeep.cli import stream_json, table
+from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import DeletionRequest
 from btrkeep.decisions.words import by_hand, goes_words, hold_words
@@ -128,7 +129,7 @@ def _objects(site: Opened, backups: Iterable[Backup]) -> Iterator[dict[str, Any]
             "bytes": backup.bytes,
             "new_bytes": backup.new_bytes,
             "warnings": list(backup.warnings),
-            "error": backup.error,
+            "error": error_words(backup.error, backup.cause),
             "held": later.hold_fields(backup),
             "expires": format_time(goes) if goes else None,
         }
@@ -151,7 +152,7 @@ def _row(backup: Backup, later: _Later) -> tuple[str, ...]:
 def _remark(backup: Backup, later: _Later) -> str:
     """When it goes or how it is held, what is odd with its stamp, then what was wrong with it."""
     goes, warnings = later.goes(backup), backup.warnings
-    wrong = backup.error or (f"{counted(len(warnings), 'warning')}: {warnings[0]}" if warnings else None)
+    wrong = error_words(backup.error, backup.cause) or (f"{counted(len(warnings), 'warning')}: {warnings[0]}" if warnings else None)
     ahead = "stamped in the future: a clock was wrong" if backup.started > latest(later.now) else None
     found = [
         goes_words(goes, later.now) if goes else None,

@@ -14,6 +14,8 @@ from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import KILLED, Run
 from btrkeep.cli import echo_json
 from btrkeep.cli.progress import prose
+from btrkeep.decisions.cause_words import error_words
+from btrkeep.decisions.rsync_meaning import exit_words
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
 from btrkeep.units import elapsed, format_duration, format_size, format_time, printable
@@ -82,8 +84,8 @@ def _as_json(run: Run, deleted: Mapping[str, str | None] | None) -> dict[str, An
         "night": run.night,
         "attempts": run.attempts,
         "exit_code": run.exit_code,
-        "meaning": run.meaning,
-        "error": run.error,
+        "meaning": exit_words(run.meaning, run.exit_code) if run.meaning else None,
+        "error": error_words(run.error, run.cause),
         "last_lines": [printable(line) for line in run.last_lines],
         "literal_bytes": run.literal_bytes,
         "matched_bytes": run.matched_bytes,
@@ -103,13 +105,13 @@ def _show(run: Run, width: int, deleted: Mapping[str, str | None] | None) -> Non
     took = format_duration(elapsed(run.started, run.finished)) if is_known else "-"
     said = _WITHOUT_STATUS.get(outcome, "rsync did not run")
     if run.exit_code is not None:
-        said = f"rsync {run.exit_code}: {run.meaning}"
+        said = f"rsync {run.exit_code}: {exit_words(run.meaning or '', run.exit_code)}"
     new = f", {format_size(run.literal_bytes)} new" if run.literal_bytes else ""
     tries = f", {run.attempts} attempts" if run.attempts > 1 else ""
     coloured = click.style(f"{outcome:8}", fg=_COLOURS.get(outcome))
     prose(f"{format_time(run.started)}  {printable(run.host):{width}}  {coloured}  {took}{new}{tries}; {said}", "    ")
-    if run.error:
-        prose(f"    {printable(run.error)}", "      ")
+    if error := error_words(run.error, run.cause):
+        prose(f"    {printable(error)}", "      ")
     if deleted:
         what = f"deleted {deleted['at']}" if deleted["at"] else "has expired"
         why = f": {printable(deleted['why'])}" if deleted["why"] else ""

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, time
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
@@ -25,6 +26,7 @@ from btrkeep.units import format_time, parse_time
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 Completion = Callable[[click.Context, click.Parameter, str], list[str]]
+_CommandT = TypeVar("_CommandT", bound=Callable[..., Any])
 
 
 def _parse_day(text: str) -> date:
@@ -77,6 +79,20 @@ def writing(pool: Pool) -> Iterator[None]:
         raise PoolUnusable(
             f"{pool.path} cannot be written: {error}", "look at the pool's room and the kernel's messages (dmesg)"
         ) from error
+
+
+def name_argument(complete: Completion) -> Callable[[_CommandT], _CommandT]:
+    """The argument NAME behind the argument `host`; it may be left out where that is HOST@NAME."""
+    return click.argument("name", metavar="NAME", required=False, callback=_name_behind_host, shell_complete=complete)
+
+
+def _name_behind_host(ctx: click.Context, param: click.Parameter, name: str | None) -> str:
+    if name is not None:
+        return name
+    ctx.params["host"], _, name = ctx.params.get("host", "").partition("@")
+    if not name:
+        raise click.MissingParameter(ctx=ctx, param=param)
+    return name
 
 
 def complete_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

@@ -6,13 +6,13 @@ import click
 
 from backupd.actions.hold import hold_fields, release
 from backupd.cli.context import json_option, now_option
-from backupd.cli.names import complete_held, complete_host_of_pool, locked_host
+from backupd.cli.names import complete_held, complete_host_of_pool, locked_host, name_argument
 from btrkeep.cli import echo_json
 
 
 @click.command("release")
 @click.argument("host", shell_complete=complete_host_of_pool)
-@click.argument("name", shell_complete=complete_held)
+@name_argument(complete_held)
 @json_option
 @now_option
 @click.pass_context

@@ -23,6 +23,7 @@ from backupd.run.ledger import Ledger
 from backupd.run.night import NightRunner, PlannedHost, plan
 from backupd.run.night_report import Reporting
 from btrkeep.catalogue import CatalogueUnusable
+from btrkeep.causes import Cause, CauseCode
 from btrkeep.cli import echo_json
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
@@ -163,7 +164,7 @@ async def _with_signals(night: NightRunner) -> tuple[list[HostResult], int]:
         seen.append(number)
         if len(seen) == 1:
             night.site.observer.notice("stopping: transfers end and keep what they have (once more stops at once)")
-            night.stop(f"stopped by {signal.Signals(number).name}")
+            night.stop(Cause(CauseCode.SIGNAL, facts={"name": signal.Signals(number).name}))
             return
         night.kill()
         loop.call_later(_AT_ONCE, _leave, night, seen[0])

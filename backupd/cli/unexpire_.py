@@ -6,14 +6,14 @@ import click
 
 from backupd.actions.hold import hold_fields, unexpire
 from backupd.cli.context import json_option, now_option
-from backupd.cli.names import complete_expired, complete_host_of_pool, locked_host
+from backupd.cli.names import complete_expired, complete_host_of_pool, locked_host, name_argument
 from btrkeep.cli import echo_json
 from btrkeep.units import format_time
 
 
 @click.command("unexpire")
 @click.argument("host", shell_complete=complete_host_of_pool)
-@click.argument("name", shell_complete=complete_expired)
+@name_argument(complete_expired)
 @click.option(
     "--why", default="taken back with unexpire", metavar="TEXT", help="What it is kept for; shown wherever the backup is."
 )

@@ -26,6 +26,7 @@ from backupd.rsync.messages import Messages
 from backupd.rsync.output import LONGEST_REST, Output
 from backupd.rsync.process import StallWatch
 from btrkeep.config import SshSettings
+from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.rsync_meaning import ExitKind, meaning
 from btrkeep.errors import OperatorError
 from btrkeep.process.group import Group
@@ -326,7 +327,7 @@ async def _run(
         await _end(group, waiting)
         raise _Beyond("the host prints without end, which is not read any further", "look at what is called rsync there")
     if watch.verdict:
-        raise _Beyond(watch.verdict, "`stall` of the host says how long that may be")
+        raise _Beyond(cause_words(watch.verdict), "`stall` of the host says how long that may be")
     messages.close(reader.output.complaints)
     return _Ended(waiting.result(), reader.output, messages, reader.folders)
 

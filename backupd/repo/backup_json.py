@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from backupd.rsync.output import bounded
+from btrkeep.causes import Cause, cause_of
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_time, parse_time
@@ -59,7 +60,10 @@ class PathOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PathResult:
-    """One source path of a run, as backup.json keeps it. `numbers` are rsync's statistics, by short name, in bytes and counts."""
+    """One source path of a run, as backup.json keeps it. `numbers` are rsync's statistics, by short name, in bytes and counts.
+
+    `cause` and `exit_cause` (an ExitCause) are what `reason` and `meaning` say, as data; earlier versions wrote words alone.
+    """
 
     path: str
     outcome: PathOutcome
@@ -74,6 +78,8 @@ class PathResult:
     deletions_skipped: bool = False
     warnings: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
+    cause: Cause | None = None
+    exit_cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,8 @@ class Record:
     `doubted`: files that have the time of doubt.py are not known to be on the disk. The file has it only when it is so.
 
     `stopped_for`: ROOM in a partial one that was stopped for it, else None, and then not in the file.
+
+    `cause`: what `error` says, as data; else None, and not in the file.
 
     `written`: of what rsync wrote, bytes that are data on the disk, where others became holes; else None, and not in the file.
     """
@@ -111,6 +119,7 @@ class Record:
     doubted: bool = False
     stopped_for: str | None = None
     written: int | None = None
+    cause: Cause | None = None
 
     def total(self, key: str) -> int | None:
         """The sum of one of rsync's numbers over all paths, bounded as they are; None when no path has it."""
@@ -138,18 +147,25 @@ class Record:
         fields: dict[str, Any] = {"format": FORMAT, **{name: getattr(self, name) for name in _FIELDS}}
         if not self.doubted:
             del fields["doubted"]
-        for name in ("stopped_for", "written"):
+        for name in ("stopped_for", "written", "cause"):
             if fields[name] is None:
                 del fields[name]
         fields["started"] = format_time(self.started)
         fields["finished"] = format_time(self.finished) if self.finished else None
-        fields["paths"] = [{name: getattr(result, name) for name in _PATH_FIELDS} for result in self.paths]
+        fields["paths"] = [_path_fields(result) for result in self.paths]
+        if self.cause:
+            fields["cause"] = self.cause.as_json()
         fields["totals"] = {key: self.total(key) for key in ("files", "bytes", "literal", "matched", "received")}
         return fields
 
 
 _FIELDS = tuple(Record.__dataclass_fields__)
 _PATH_FIELDS = tuple(PathResult.__dataclass_fields__)
+
+
+def _path_fields(result: PathResult) -> dict[str, Any]:
+    fields = {name: getattr(result, name) for name in _PATH_FIELDS}
+    return {**fields, "cause": result.cause.as_json() if result.cause else None}
 
 
 def parse(text: str) -> Record:
@@ -165,6 +181,7 @@ def parse(text: str) -> Record:
         known["finished"] = parse_time(known["finished"]) if known.get("finished") else None
         known["paths"] = tuple(_path_result(entry) for entry in known.get("paths", ()))
         known["warnings"] = tuple(known.get("warnings", ()))
+        known["cause"] = cause_of(known.get("cause"))
         return _checked(Record(**known))
     except NOT_UNDERSTOOD as error:
         raise UnreadableRecord(f"backup.json cannot be understood: {error!r}", "nothing is done with this backup") from None
@@ -191,7 +208,8 @@ def _path_result(entry: Mapping[str, Any]) -> PathResult:
     known = {name: entry[name] for name in PathResult.__dataclass_fields__ if name in entry}
     lists = {name: tuple(known.get(name, ())) for name in ("warnings", "samples")}
     numbers = {key: bounded(int(number)) for key, number in known.get("numbers", {}).items()}  # once they could be any
-    return PathResult(**{**known, **lists, "numbers": numbers, "outcome": PathOutcome(known["outcome"])})
+    parsed = {**lists, "numbers": numbers, "outcome": PathOutcome(known["outcome"]), "cause": cause_of(known.get("cause"))}
+    return PathResult(**{**known, **parsed})
 
 
 def read(subvolume: Path) -> Record | None:

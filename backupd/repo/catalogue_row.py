@@ -8,7 +8,21 @@ from btrkeep.catalogue import Backup, NotedState
 from btrkeep.decisions.retention import Hold
 from btrkeep.pool.marker import Pool
 
-_COLUMNS = {"host", "name", "state", "started", "finished", "duration", "base", "error", "warnings", "uuid", "format", "totals"}
+_COLUMNS = {
+    "host",
+    "name",
+    "state",
+    "started",
+    "finished",
+    "duration",
+    "base",
+    "error",
+    "warnings",
+    "uuid",
+    "format",
+    "totals",
+    "cause",
+}
 NO_NOTES = Notes()
 
 
@@ -32,6 +46,7 @@ def backup_row(pool: Pool, record: Record, state: str, subvolume_id: int | None 
         bytes=_column(record.total("bytes")),
         new_bytes=_column(record.new_bytes),
         error=record.error,
+        cause=record.cause,
         warnings=record.warnings,
         base=record.base,
         subvolume_id=subvolume_id,

@@ -18,7 +18,9 @@ from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
 from btrkeep.backup_states import FINAL, PARTIAL
 from btrkeep.catalogue import KILLED, Backup, Catalogue, NotedState, Run
+from btrkeep.causes import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import MARKER, WORKING, Pool
@@ -255,8 +257,10 @@ def _end_dead_run(catalogue: Catalogue, run: Run, heard: datetime | None) -> Non
     """
     made = next((one for one in catalogue.backups(run.host) if one.name and one.started == run.started), None)
     if made is None:
-        error, meaning = "the run was killed before it came to its end", KILLED if run.exit_code is None else run.meaning
-        catalogue.finish_run(run.id, finished=heard or run.started, outcome="failed", meaning=meaning, error=error)
+        cause, meaning = Cause(CauseCode.KILLED), KILLED if run.exit_code is None else run.meaning
+        ended = {"outcome": "failed", "meaning": meaning, "error": cause_words(cause), "cause": cause}
+        catalogue.finish_run(run.id, finished=heard or run.started, **ended)
         return
     outcome = made.state if made.state in FINAL else "failed"
-    catalogue.finish_run(run.id, finished=made.finished or run.started, outcome=outcome, backup=made.name, error=made.error)
+    ended = {"outcome": outcome, "backup": made.name, "error": made.error, "cause": made.cause}
+    catalogue.finish_run(run.id, finished=made.finished or run.started, **ended)

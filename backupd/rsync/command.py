@@ -29,12 +29,10 @@ from btrkeep.config import HostConfig, SshSettings
 
 LARGE = 1 << 20  # inplace = "large": from this size on a rewrite costs more than the dead space in-place leaves
 
+METADATA = ("--archive", "--hard-links", "--acls", "--xattrs", "--numeric-ids")
+"""Everything that a file is besides its content, in both directions."""
 _ALWAYS = (
-    "--archive",
-    "--hard-links",
-    "--acls",
-    "--xattrs",
-    "--numeric-ids",
+    *METADATA,
     "--relative",
     "--delete-delay",
     "--delete-excluded",

@@ -11,16 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backupd.rsync.command import remote_shell
+from backupd.rsync.command import METADATA, remote_shell
 from backupd.rsync.output import unescape
 from btrkeep.config import HostConfig, SshSettings
 
 _ALWAYS = (
-    "--archive",
-    "--hard-links",
-    "--acls",
-    "--xattrs",
-    "--numeric-ids",
+    *METADATA,
     "--sparse",
     "--timeout=600",
     "--no-human-readable",

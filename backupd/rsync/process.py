@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import Output
+from btrkeep.causes import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import Lock
 from btrkeep.process.group import Group, Unending
 from btrkeep.process.proc import members
-from btrkeep.units import format_duration
 
 _PATIENCE = 10.0  # from SIGTERM to SIGKILL
 _ALIVE_BYTES = 1024  # less than this read since the last look is keep-alives
@@ -32,18 +33,18 @@ class RsyncEnd:
     output: Output
     messages: Messages
     seconds: float
-    stopped: str | None
+    stopped: Cause | None
 
 
 class RunStopper:
     """The one way to stop a host's run from outside: remembers why, and stops the transfer that runs now and all later ones."""
 
     def __init__(self) -> None:
-        self.reason: str | None = None
+        self.reason: Cause | None = None
         self.group: Group | None = None
         self.event = asyncio.Event()
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: Cause) -> None:
         """Stops cleanly: rsync gets SIGTERM and keeps what it has."""
         self.reason = self.reason or reason
         self.event.set()
@@ -106,7 +107,8 @@ async def transfer(
             exit_code = await group.wait()
     except Unending as error:
         lock.leave()
-        why = stopper.reason or watch.verdict or "rsync has ended, but not all of its processes"
+        stopped = stopper.reason or watch.verdict
+        why = cause_words(stopped) if stopped else "rsync has ended, but not all of its processes"
         raise OperatorError(f"{why}; {error.message}, and keeps the lock of the host", error.hint) from error
     except (asyncio.CancelledError, OSError):  # a bug elsewhere ends the loop, or a pool that broke: no receiver may outlive that
         group.signal(signal.SIGKILL)
@@ -123,7 +125,7 @@ class StallWatch:
 
     def __init__(self, stall: float) -> None:
         self.stall = stall
-        self.verdict: str | None = None
+        self.verdict: Cause | None = None
         self._since = time.monotonic()
         self._seen: dict[int, tuple[int, int]] = {}
 
@@ -138,7 +140,7 @@ class StallWatch:
             await asyncio.sleep(pause)
             self._look(group)
             if time.monotonic() - self._since > self.stall:
-                self.verdict = f"no progress for {format_duration(self.stall)}"
+                self.verdict = Cause(CauseCode.STALLED, facts={"seconds": self.stall})
                 group.signal(signal.SIGTERM)
                 await asyncio.sleep(_PATIENCE)
                 group.signal(signal.SIGKILL)

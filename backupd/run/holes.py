@@ -15,7 +15,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
@@ -72,30 +72,27 @@ Stopped = Callable[[], bool]
 
 @Checkpoint("holes punched")
 def punch_written(subvolume: Path, stopped: Stopped, at_least: int = WORTH_DIGGING) -> DugResult:
-    """Makes holes of the zeros in all files that were given `at_least` bytes since the subvolume came to be, as `punch` does.
-
-    Commits first: only then the filesystem can be asked.
-    """
-    found = describe(subvolume)
-    if found is None:
-        raise OperatorError(f"{subvolume} is no subvolume")
-    commit(subvolume)
-    root = os.open(subvolume, FOLDER)
-    try:
-        return punch(subvolume, _names(root, found.created, at_least), at_least, stopped)
-    finally:
-        os.close(root)
+    """Makes holes of the zeros in all files that were given `at_least` bytes since the subvolume came to be, as `punch` does."""
+    with _committed(subvolume) as (root, created):
+        return punch(subvolume, _names(root, created, at_least), at_least, stopped)
 
 
 def data_written(subvolume: Path) -> int:
-    """Bytes of data that its files were given since the subvolume came to be, before compression; holes are none. Commits first."""
+    """Bytes of data that its files were given since the subvolume came to be, before compression; holes are none."""
+    with _committed(subvolume) as (root, created):
+        return written_bytes(root, created - 1, inline=True)
+
+
+@contextmanager
+def _committed(subvolume: Path) -> Iterator[tuple[int, int]]:
+    """Its open folder and the generation in which it was made. Commits first: only then the filesystem can be asked."""
     found = describe(subvolume)
     if found is None:
         raise OperatorError(f"{subvolume} is no subvolume")
     commit(subvolume)
     root = os.open(subvolume, FOLDER)
     try:
-        return written_bytes(root, found.created - 1, inline=True)
+        yield root, found.created
     finally:
         os.close(root)
 

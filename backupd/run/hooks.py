@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from backupd.rsync.process import RunStopper
 from btrkeep.config import HostConfig
+from btrkeep.decisions.cause_words import cause_words
 from btrkeep.pool.marker import Pool
 from btrkeep.process.group import Group, Unending
 from btrkeep.process.programs import ProgramFailed
@@ -34,8 +35,8 @@ async def run(which: str, host: HostConfig, pool: Pool, stopper: RunStopper, *, 
     words = command_of(host.before if which == "before" else host.after, host)
     if not words:
         return None
-    if stopper.event.is_set():
-        return Trouble(f"{which}: {stopper.reason}", skip=False)
+    if stopper.reason:
+        return Trouble(f"{which}: {cause_words(stopper.reason)}", skip=False)
     last: deque[str] = deque(maxlen=1)
 
     def keep(data: bytes) -> None:
@@ -56,7 +57,10 @@ async def run(which: str, host: HostConfig, pool: Pool, stopper: RunStopper, *, 
     try:
         status = await group.wait()
     except Unending as error:
-        return Trouble(f"{which}: {stopper.reason}; {error.message}" if stopper.reason else f"{which}: {error.message}", skip=False)
+        return Trouble(
+            f"{which}: {cause_words(stopper.reason)}; {error.message}" if stopper.reason else f"{which}: {error.message}",
+            skip=False,
+        )
     except asyncio.CancelledError:  # as for a transfer: nothing that we started may outlive the loop
         group.signal(signal.SIGKILL)
         raise
@@ -66,7 +70,7 @@ async def run(which: str, host: HostConfig, pool: Pool, stopper: RunStopper, *, 
     if status == 0:
         return None  # also when it was told to stop: what it did stands, so `after` has to run
     if stopper.reason:
-        return Trouble(f"{which}: {stopper.reason}", skip=False)
+        return Trouble(f"{which}: {cause_words(stopper.reason)}", skip=False)
     return Trouble(
         f"{which} {'asks to skip' if status == SKIP else f'failed (exit status {status})'}{said}",
         skip=status == SKIP and which == "before",

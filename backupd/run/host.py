@@ -29,7 +29,9 @@ from backupd.run.work_subvolume import Prepared
 from btrkeep import __version__
 from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
+from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import HostConfig
+from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.room import mount_options
@@ -38,6 +40,8 @@ from btrkeep.process.proc import start_time
 from btrkeep.units import format_time
 
 log = logging.getLogger(__name__)
+
+_LATE = Cause(CauseCode.DEADLINE)
 
 
 class HostRun:
@@ -80,7 +84,7 @@ class HostRun:
         self.run_id = self.site.catalogue.start_run(self.host.name, self.started, pid, start_time(pid), self.site.night)
         running = self.site.running[self.host.name] = RunningTransfer(self.host.name, self.run_id, pid=pid)
         self.site.observer.started(running)
-        deadline = asyncio.get_running_loop().call_later(self.host.deadline, self.stopper.stop, "the deadline has passed")
+        deadline = asyncio.get_running_loop().call_later(self.host.deadline, self.stopper.stop, _LATE)
         try:
             return await self._with_hooks(lock, running)
         except PoolUnusable as error:
@@ -96,7 +100,7 @@ class HostRun:
             deadline.cancel()
             self.site.running.pop(self.host.name, None)
             if not self.ended:  # a bug, which whoever runs many hosts writes to the log
-                self._failed("internal error")
+                self._failed(Cause(CauseCode.INTERNAL_ERROR))
 
     async def _with_hooks(self, lock: Lock, running: RunningTransfer) -> HostResult:
         """`before` may skip or fail the host; `after` runs whenever `before` went through, and its failure is said."""
@@ -112,13 +116,13 @@ class HostRun:
             state = result.outcome
         finally:
             self.site.running.pop(self.host.name, None)  # its run has ended, so nobody must write progress of it any more
-            late = asyncio.get_running_loop().call_later(self.host.deadline, self.closing.stop, "the deadline has passed")
+            late = asyncio.get_running_loop().call_later(self.host.deadline, self.closing.stop, _LATE)
             trouble = await hooks.run("after", self.host, self.site.pool, self.closing, state=state)
             late.cancel()
         if trouble:
             error = f"{result.error}; {trouble.message}" if result.error else trouble.message
             outcome = "failed" if result.good else result.outcome
-            self.site.catalogue.update_run(self.run_id, error=error, outcome=outcome)
+            self.site.catalogue.update_run(self.run_id, error=error, cause=None, outcome=outcome)
             return replace(result, outcome=outcome, error=error)
         return result
 
@@ -126,8 +130,10 @@ class HostRun:
         if not self.stopper.reason:
             with syncing(self.site.pool.path) as disk, suppress(working.StoppedEarly):  # from before anything is written until
                 return await self._written(lock, running, disk)  # all of it is on the disk
-        self._finish_run("partial", self.stopper.reason)
-        return HostResult(self.host.name, "partial", self.stopper.reason)
+        cause = self.stopper.reason
+        error = cause_words(cause) if cause else None
+        self._finish_run("partial", error, cause)
+        return HostResult(self.host.name, "partial", error)
 
     async def _written(self, lock: Lock, running: RunningTransfer, disk: Syncfs) -> HostResult:
         prepared, first = await self._prepare(running, disk)
@@ -171,16 +177,25 @@ class HostRun:
         literal = record.total("literal") or 0
         written = not prepared.fresh or literal >= WORTH_DIGGING
         with_holes = transfer.sparse and literal >= WORTH_COUNTING
-        if written and not transfer.sparse:
-            begun = time.monotonic()
-            with_holes = (await asyncio.to_thread(punch_written, prepared.path, self.stopper.event.is_set)).bytes > 0
-            self.seconds["holes"] = round(time.monotonic() - begun, 3)
-        if with_holes and (data := await asyncio.to_thread(data_written, prepared.path)) < literal:
-            record = replace(record, written=data)
+        try:
+            if written and not transfer.sparse:
+                begun = time.monotonic()
+                with_holes = (await asyncio.to_thread(punch_written, prepared.path, self.stopper.event.is_set)).bytes > 0
+                self.seconds["holes"] = round(time.monotonic() - begun, 3)
+            if with_holes and (data := await asyncio.to_thread(data_written, prepared.path)) < literal:
+                record = replace(record, written=data)
+        except OSError as error:  # of looking only: what cannot be written is an OperatorError
+            log.warning("%s: %s", prepared.path, error)
+            warning = f"its holes could not be made or counted: {error.strerror or error}"
+            record = replace(record, warnings=(*record.warnings, warning))
         _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk)
         final = replace(final, duration=round(time.monotonic() - self.begun, 3))  # the row knows what the file could not yet
         row = backup_row(site.pool, final, final.state, prepared.id)
-        fields = {**self._run_fields(verdict.error), "finished": self._moment(), "literal_bytes": final.new_bytes or 0}
+        fields = {
+            **self._run_fields(verdict.error, verdict.cause),
+            "finished": self._moment(),
+            "literal_bytes": final.new_bytes or 0,
+        }
         site.catalogue.finish_backup(row, self.run_id, **fields)
         self.ended = True
         return self._result(verdict.outcome, final)
@@ -197,6 +212,7 @@ class HostRun:
             paths=results,
             warnings=tuple(warning for result in results for warning in result.warnings),
             error=verdict.error,
+            cause=verdict.cause,
             rsync_version=self.site.rsync.version,
             protocol=transfer.protocol or self.site.rsync.protocol,
             seconds=self.seconds,
@@ -215,8 +231,8 @@ class HostRun:
             else:
                 await asyncio.to_thread(working.leave, prepared, record, disk)
         except working.DataLost as error:
-            verdict = replace(verdict, outcome="failed", error=f"{verdict.error}; {error}")
-            record = replace(record, error=verdict.error)
+            verdict = replace(verdict, outcome="failed", error=f"{verdict.error}; {error}", cause=None)
+            record = replace(record, error=verdict.error, cause=None)
             nothing, lost = not os.path.lexists(prepared.path), True
         except OSError as error:  # the same fault once more; a writable `.working` is partial whatever its record says
             log.warning("%s: %s", prepared.path, error.strerror)
@@ -229,7 +245,7 @@ class HostRun:
             outcome = "skipped"
         else:
             outcome = "failed" if nothing and not self.stopper.reason else verdict.outcome
-        self._finish_run(outcome, verdict.error)
+        self._finish_run(outcome, verdict.error, verdict.cause)
         self.row = None
         if lost or any(result.outcome is PathOutcome.FAULT for result in record.paths):
             self._require_working_pool()
@@ -245,16 +261,19 @@ class HostRun:
         if "ro" in options:
             raise PoolUnusable(f"{path} has become read-only", hint)
 
-    def _failed(self, error: str) -> HostResult:
-        self._finish_run("failed", error)
+    def _failed(self, why: str | Cause) -> HostResult:
+        """`why`: in words where somebody else said it: a hook, the kernel, another module."""
+        cause = why if isinstance(why, Cause) else None
+        error = cause_words(why) if isinstance(why, Cause) else why
+        self._finish_run("failed", error, cause)
         if self.row and os.path.lexists(self.site.pool.working(self.host.name)):  # it stays, and nobody works on it
             self.site.catalogue.put_backup(replace(self.row, state=PARTIAL))
         elif self.row:
             self.site.catalogue.drop_backup(self.host.name, None)
         return HostResult(self.host.name, "failed", error, seconds=time.monotonic() - self.begun)
 
-    def _finish_run(self, outcome: str, error: str | None) -> None:
-        fields = {**self._run_fields(error), "finished": self._moment(), "outcome": outcome}
+    def _finish_run(self, outcome: str, error: str | None, cause: Cause | None = None) -> None:
+        fields = {**self._run_fields(error, cause), "finished": self._moment(), "outcome": outcome}
         self.site.catalogue.finish_run(self.run_id, **fields)
         self.ended = True
 
@@ -262,11 +281,10 @@ class HostRun:
         """Now, on the clock that this run began with."""
         return self.started + timedelta(seconds=time.monotonic() - self.begun)
 
-    def _run_fields(self, error: str | None) -> dict[str, Any]:
+    def _run_fields(self, error: str | None, cause: Cause | None) -> dict[str, Any]:
         """What the run's row says; rsync's part of it once there was an rsync."""
-        if self.transfer is None:
-            return {"error": error, "rsync_version": self.site.rsync.version}
-        return {**self.transfer.run_fields(), "error": error, "rsync_version": self.site.rsync.version}
+        of_rsync = self.transfer.run_fields() if self.transfer else {}
+        return {**of_rsync, "error": error, "cause": cause, "rsync_version": self.site.rsync.version}
 
     def _result(self, outcome: str, record: Record) -> HostResult:
         return HostResult(

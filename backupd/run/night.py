@@ -20,7 +20,9 @@ from backupd.run.ledger import Ledger
 from backupd.run.scarcity import Scarcity, too_little_room
 from backupd.run.slots import HeldSlots, slots_of
 from btrkeep.catalogue import HostFacts, Progress
+from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import Config, HostConfig
+from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.due import is_due, is_late, next_window, window_end
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.locks import take_lock
@@ -109,6 +111,16 @@ def _outside(opens: Sequence[datetime]) -> str:
     return f"{len(opens)} hosts are due, but outside their windows; the first one opens {format_time(min(opens))}"
 
 
+def _of_pool(text: str) -> Cause:
+    """Trouble of the pool's own, in words."""
+    return Cause(CauseCode.POOL, facts={"text": text})
+
+
+def _why(run: HostRun) -> str | None:
+    """What stopped it, in words."""
+    return cause_words(run.stopper.reason) if run.stopper.reason else None
+
+
 class NoRoom(PoolUnusable):
     """Too little room for another transfer; those that run may come to their end."""
 
@@ -135,9 +147,9 @@ class NightRunner:
         self._making_room = asyncio.Lock()
         self._last: set[str] = set()
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: Cause) -> None:
         """Nothing new starts; what runs is stopped cleanly and keeps what it has."""
-        self.reason = self.reason or reason
+        self.reason = self.reason or cause_words(reason)
         for run in self.runs.values():
             run.stopper.stop(reason)
 
@@ -177,7 +189,7 @@ class NightRunner:
                 self._nothing_starts(error)
             except PoolUnusable as error:
                 self.unusable = self.unusable or error
-                self.stop(error.message)
+                self.stop(_of_pool(error.message))
             async with self._changed:
                 self._changed.notify_all()
 
@@ -196,7 +208,7 @@ class NightRunner:
         run = self.runs[host]
         if not run.stopper.reason:  # one that is being stopped for another reason must not be discarded for this one
             run.stopped_for = records.ROOM
-        run.stopper.stop(why)
+        run.stopper.stop(_of_pool(why))
 
     async def _next(self) -> PlannedHost | None:
         """The first waiting host whose group has a place; waits for one while others run."""
@@ -232,7 +244,9 @@ class NightRunner:
                     self._tell(HostResult(host.name, "skipped", f"its window {host.window} closed before its turn came"))
                     return
                 closing = asyncio.get_running_loop().call_later(
-                    (end - now).total_seconds(), run.stopper.stop, f"the window {host.window} has closed"
+                    (end - now).total_seconds(),
+                    run.stopper.stop,
+                    Cause(CauseCode.WINDOW_CLOSED, facts={"window": str(host.window)}),
                 )
             with HeldSlots(self.site.pool.locks, f"backup of {host.name}", format_time(run.started)) as places:
                 if await self._has_place(run, places) and await self._has_room(entry, run):
@@ -261,7 +275,7 @@ class NightRunner:
             run.begin()
             return True
         if not self.reason:  # its window has closed
-            self._tell(HostResult(name, "skipped", run.stopper.reason))
+            self._tell(HostResult(name, "skipped", _why(run)))
         return False
 
     async def _has_room(self, entry: PlannedHost, run: HostRun) -> bool:
@@ -270,7 +284,7 @@ class NightRunner:
             while why := self._too_little_room():
                 if self.reason or run.stopper.reason:  # also while another host waited for room
                     if not self.reason:  # its window has closed
-                        self._tell(HostResult(entry.host.name, "skipped", run.stopper.reason))
+                        self._tell(HostResult(entry.host.name, "skipped", _why(run)))
                     return False
                 found = await asyncio.to_thread(all_unfinished, self.site.pool)
                 if entry.host.name in self._last or any(one.for_room and one.host == entry.host.name for one in found):

@@ -17,11 +17,12 @@ from backupd.run.other_paths import drop_other_paths
 from backupd.run.unlisted import files_below
 from backupd.run.verdict import SuspectLimits, enough_below, judge
 from backupd.run.work_subvolume import Prepared
+from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import HostConfig
+from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.rsync_meaning import ExitKind, Meaning, meaning
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.subvolume import commit, inodes_made
-from btrkeep.units import format_size
 
 _FLOWS = ("created", "deleted", "transferred", "transferred_bytes", "literal", "matched", "sent", "received")
 _LONGEST_PAUSE = 300.0
@@ -71,7 +72,7 @@ class HostTransfer:
             result = self.results[path] = await self._path(path)
             if result.outcome is PathOutcome.FAULT or self.stopper.reason or self.unreachable:
                 for rest in paths[number + 1 :]:
-                    self.results.setdefault(rest, PathResult(rest, PathOutcome.UNFINISHED, result.reason))
+                    self.results.setdefault(rest, PathResult(rest, PathOutcome.UNFINISHED, result.reason, cause=result.cause))
                 break
         return [path for path in paths if self.results[path].outcome is PathOutcome.UNFINISHED]
 
@@ -121,7 +122,7 @@ class HostTransfer:
                 self._may_say = MAY_SAY + _FOR_EACH_FILE * self.attempts * inodes_made(self.prepared.path)
         enough = self._said_bytes > self._may_say
         if enough:
-            self.stopper.stop(f"the host prints without end: more than {format_size(self._may_say)}, which is not read any further")
+            self.stopper.stop(Cause(CauseCode.ENDLESS_OUTPUT, facts={"bytes": self._may_say}))
         return not enough
 
     async def _judge(self, path: str, ended: RsyncEnd, numbers: Mapping[str, int], seconds: float) -> PathResult:
@@ -139,7 +140,9 @@ class HostTransfer:
         result = judge(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below)
         if ended.stopped:
             # ssh, which ends with rsync, may have said 255 for it
-            result = replace(result, outcome=PathOutcome.UNFINISHED, reason=f"{path}: {ended.stopped}", meaning=meaning(20).words)
+            cause, means = replace(ended.stopped, path=path), meaning(20)
+            result = replace(result, outcome=PathOutcome.UNFINISHED, reason=cause_words(cause), cause=cause)
+            result = replace(result, meaning=means.words, exit_cause=means.cause)
         return replace(result, numbers=dict(numbers))
 
     @property
@@ -170,7 +173,7 @@ class HostTransfer:
         return {
             "attempts": self.attempts,
             "exit_code": worst.exit_code if worst else None,
-            "meaning": worst.meaning if worst else None,
+            "meaning": (worst.exit_cause or None) if worst else None,
             "last_lines": self._said.get(worst.path, ()) if worst else (),
             "literal_bytes": bounded(sum(result.numbers.get("literal", 0) for result in results)),
             "matched_bytes": bounded(sum(result.numbers.get("matched", 0) for result in results)),

@@ -6,12 +6,13 @@ leaves `.working` for the next run; a broken path makes the backup `failed`; a p
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.rsync.messages import Class, Messages
+from btrkeep.causes import Cause, CauseCode
+from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.rsync_meaning import ExitKind, meaning
-from btrkeep.units import format_share, format_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,16 @@ def judge(
     `below` are the files of that backup which were not looked at because a folder above them could not be (see `enough_below`).
     """
     means = meaning(exit_code, messages.last)
-    outcome, reason = _outcome(path, exit_code, messages, numbers, base, limits, below)
+    found = _cause(path, exit_code, messages, numbers, base, limits, below)
+    cause = replace(found, path=path) if found else None
     return PathResult(
         path=path,
-        outcome=outcome,
-        reason=f"{path}: {reason}" if reason else "",
+        outcome=_OUTCOMES.get(cause.code, PathOutcome.SUSPECT) if cause else PathOutcome.COMPLETE,
+        reason=cause_words(cause) if cause else "",
+        cause=cause,
         exit_code=exit_code,
         meaning=means.words,
+        exit_cause=means.cause,
         numbers=dict(numbers),
         seconds=round(seconds, 3),
         unreadable=messages.count(Class.UNREADABLE) + below,
@@ -70,7 +74,18 @@ def _missed(messages: Messages) -> int:
     return messages.count(Class.UNREADABLE) + messages.count(Class.NOT_KEPT)
 
 
-def _outcome(
+_OUTCOMES = {
+    CauseCode.SERVER_FAULT: PathOutcome.FAULT,
+    CauseCode.STOPPED: PathOutcome.UNFINISHED,
+    CauseCode.RSYNC_UNFINISHED: PathOutcome.UNFINISHED,
+    CauseCode.RSYNC_FAILED: PathOutcome.BROKEN,
+    CauseCode.NO_STATISTICS: PathOutcome.BROKEN,
+    CauseCode.SOURCE_MISSING: PathOutcome.BROKEN,
+}
+"""What a cause makes of its path; any other makes it suspect."""
+
+
+def _cause(
     path: str,
     exit_code: int,
     messages: Messages,
@@ -78,27 +93,31 @@ def _outcome(
     base: Mapping[str, int] | None,
     limits: SuspectLimits,
     below: int,
-) -> tuple[PathOutcome, str]:
+) -> Cause | None:
+    """Why the path is not complete, the worst first."""
     means = meaning(exit_code, messages.last)
-    if messages.count(Class.SERVER_FAULT):
-        return PathOutcome.FAULT, f"this server could not write: {messages.first(Class.SERVER_FAULT)}"
+    ended = {"exit_cause": means.cause.value, "exit_code": exit_code}
+    if line := messages.first(Class.SERVER_FAULT):
+        return Cause(CauseCode.SERVER_FAULT, facts={"line": line})
     if means.kind is ExitKind.STOPPED:
-        return PathOutcome.UNFINISHED, "stopped"
+        return Cause(CauseCode.STOPPED)
     if means.kind in (ExitKind.RETRY, ExitKind.HOST):
-        return PathOutcome.UNFINISHED, means.words
+        return Cause(CauseCode.RSYNC_UNFINISHED, facts=ended)
     if means.kind is ExitKind.BROKEN:
-        return PathOutcome.BROKEN, f"{means.words} (rsync's exit status {exit_code})"
+        return Cause(CauseCode.RSYNC_FAILED, facts=ended)
     if not numbers:
-        return PathOutcome.BROKEN, f"rsync ended without its statistics (exit status {exit_code})"
-    if broken := _broken_source(path, messages, numbers):
-        return PathOutcome.BROKEN, f"the source is missing or cannot be entered: {broken}"
-    if reason := _missed_too_much(messages, numbers, base, limits, below) or _lost_too_much(
-        exit_code, messages, numbers, base, limits
-    ):
-        return PathOutcome.SUSPECT, reason
+        return Cause(CauseCode.NO_STATISTICS, facts={"exit_code": exit_code})
+    if line := _broken_source(path, messages, numbers):
+        return Cause(CauseCode.SOURCE_MISSING, facts={"line": line})
+    if found := _missed_too_much(messages, numbers, base, limits, below):
+        return found
+    if exit_code == 25 or messages.count(Class.DELETE_LIMIT):
+        return Cause(CauseCode.DELETIONS_LIMITED)
+    if base and (found := _shrunk(numbers, base, limits.shrink)):
+        return found
     if exit_code == 23 and not any(messages.count(kind) for kind in (Class.UNREADABLE, Class.NOT_KEPT, Class.PATH_BROKEN)):
-        return PathOutcome.SUSPECT, "rsync says that some files were not transferred, but not which"
-    return PathOutcome.COMPLETE, ""
+        return Cause(CauseCode.NOT_NAMED)
+    return None
 
 
 def _broken_source(path: str, messages: Messages, numbers: Mapping[str, int]) -> str:
@@ -115,36 +134,28 @@ def _broken_source(path: str, messages: Messages, numbers: Mapping[str, int]) ->
 
 def _missed_too_much(
     messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: SuspectLimits, below: int
-) -> str:
+) -> Cause | None:
     missed = _missed(messages)
     if missed and missed >= numbers.get("regular", 0):
-        return f"nothing could be read: {messages.first(Class.UNREADABLE) or messages.first(Class.NOT_KEPT)}"
+        line = messages.first(Class.UNREADABLE) or messages.first(Class.NOT_KEPT)
+        return Cause(CauseCode.NOTHING_READ, facts={"line": line})
     if base and (unknown := messages.unlisted_beyond):
-        return f"files below {unknown} paths that could not be read were not looked at, and cannot be counted"
-    missed, files = missed + below, numbers.get("files", 0) + below  # what is below is not in rsync's list
-    if missed / max(1, files) > limits.unreadable:  # as quotients, what is exactly at the limit compares equal
-        share, count = format_share(missed / max(1, files)), f"at least {missed}" if below else missed
-        return f"{count} of {files} files could not be read or kept ({share}, the limit is {format_share(limits.unreadable)})"
-    return ""
+        return Cause(CauseCode.NOT_LISTED, facts={"paths": unknown})
+    files = numbers.get("files", 0)  # what is below is not in rsync's list
+    if (missed + below) / max(1, files + below) > limits.unreadable:  # as quotients, what is exactly at the limit compares equal
+        facts = {"missed": missed, "below": below, "files": files, "limit": limits.unreadable}
+        return Cause(CauseCode.UNREADABLE, facts=facts)
+    return None
 
 
-def _lost_too_much(
-    exit_code: int, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: SuspectLimits
-) -> str:
-    if exit_code == 25 or messages.count(Class.DELETE_LIMIT):
-        return "deletions stopped at a limit, so files that are gone are still there"
-    return _shrunk(numbers, base, limits.shrink) if base else ""
-
-
-def _shrunk(numbers: Mapping[str, int], base: Mapping[str, int], limit: float) -> str:
+def _shrunk(numbers: Mapping[str, int], base: Mapping[str, int], limit: float) -> Cause | None:
     if base.get("regular", 0) and not numbers.get("regular", 0) and limit < 1:
-        return f"no file is left of {base['regular']} (is something not mounted?)"
-    for key, show in (("files", str), ("bytes", format_size)):
+        return Cause(CauseCode.NO_FILE_LEFT, facts={"before": base["regular"]})
+    for key, code in (("files", CauseCode.FEWER_FILES), ("bytes", CauseCode.FEWER_BYTES)):
         before, after = base.get(key, 0), numbers.get(key, 0)
         if before and (before - after) / before > limit:
-            lost = format_share((before - after) / before)
-            return f"{key} went from {show(before)} to {show(after)}: {lost} less, the limit is {format_share(limit)}"
-    return ""
+            return Cause(code, facts={"before": before, "after": after, "limit": limit})
+    return None
 
 
 _MISSED = {
@@ -178,6 +189,8 @@ class RunVerdict:
     state: str | None
     outcome: str
     error: str | None
+    cause: Cause | None = None
+    """What `error` says, as data."""
 
 
 _FINAL = {PathOutcome.COMPLETE: "complete", PathOutcome.SUSPECT: "suspect", PathOutcome.BROKEN: "failed"}
@@ -187,8 +200,9 @@ def decide(results: Sequence[PathResult]) -> RunVerdict:
     """The verdict over all source paths of a run, at least one. The error tells of the worst path."""
     worst = max(results, key=lambda result: result.outcome.rank)
     if worst.outcome is PathOutcome.BROKEN and not any("files" in result.numbers for result in results):
-        return RunVerdict(None, "failed", worst.reason)  # no rsync came to a list: nothing here that could be restored
+        return RunVerdict(None, "failed", worst.reason, worst.cause)  # no rsync came to a list: nothing here that could be restored
     if worst.outcome in _FINAL:
         state = _FINAL[worst.outcome]
-        return RunVerdict(state, state, worst.reason or None)
-    return RunVerdict(None, "failed" if worst.outcome is PathOutcome.FAULT else "partial", worst.reason)
+        return RunVerdict(state, state, worst.reason or None, worst.cause)
+    outcome = "failed" if worst.outcome is PathOutcome.FAULT else "partial"
+    return RunVerdict(None, outcome, worst.reason, worst.cause)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from btrkeep.causes import Cause, cause_of
+
 _UNSTORABLE = re.compile("[\\\\\x00\ud800-\udfff]")
 _ESCAPED = re.compile(r"\\(\\|x00|u[0-9a-f]{4})")
 _HIGHEST = (1 << 63) - 1
@@ -92,6 +94,11 @@ def rows_in(rows: tuple[tuple[int, ...], ...]) -> Json:
     return Json(json.dumps(rows, separators=(",", ":")))
 
 
+def cause_in(cause: Cause) -> Json:
+    """A cause as a JSON object."""
+    return Json(json.dumps(cause.as_json(), separators=(",", ":")))
+
+
 def text_out(raw: bytes) -> str:
     """The text_factory of a connection."""
     return unescape(raw.decode())
@@ -107,6 +114,7 @@ OUT: Mapping[str, Callable[[bytes], Any]] = {
     "document": json.loads,
     "rows": _rows_out,
     "flag": lambda raw: raw != b"0",
+    "cause": lambda raw: cause_of(json.loads(raw)),
 }
 """How a value comes out of a column that a query names so, in brackets."""
 for _name, _conversion in OUT.items():

@@ -26,7 +26,7 @@ _AHEAD = f"SELECT one.started FROM backup AS one WHERE one.host = host.name AND 
 _FACTS = f"""
     SELECT host.name, {backup.select("started", "finished", "files", "bytes", "new_bytes", of="good")},
         {backup.select("state", "error", "warnings", of="newest")}, {run.select("id", "started", "outcome", "error")},
-        ({_AHEAD}) AS "ahead [moment]"
+        ({_AHEAD}) AS "ahead [moment]", {backup.select("cause", of="newest")}, {run.select("cause")}
     FROM host
     LEFT JOIN backup AS good ON good.host = host.name AND good.name = ({_NEWEST_COMPLETE})
     LEFT JOIN backup AS newest ON newest.host = host.name AND newest.name = ({NEWEST})

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from btrkeep.causes import Cause
+
 RUN_OUTCOMES = ("complete", "suspect", "failed", "partial", "skipped")
 KILLED = "killed"
 """What `Run.meaning` says of a run whose process was gone when the next one came: how rsync ended nobody knows."""
@@ -49,6 +51,8 @@ class Backup:
     """Why it is held, in somebody's words; None: it is not held."""
     expired: datetime | None = None
     """When retention marked it; None when it did not."""
+    cause: Cause | None = None
+    """What `error` says, as data; None where that has words alone: a hook's, or of an earlier version."""
     detail: Mapping[str, object] = field(default_factory=dict)
     """The rest of backup.json, as JSON has it; empty unless it was asked for (`backups(with_detail=True)`)."""
 
@@ -99,7 +103,7 @@ class Run:
     exit_code: int | None
     """rsync's; negative for a signal."""
     meaning: str | None
-    """What `exit_code` means; without one KILLED, or nothing."""
+    """What `exit_code` means: an ExitCause, or words that an earlier version wrote; without one KILLED, or nothing."""
     error: str | None
     last_lines: tuple[str, ...]
     literal_bytes: int | None
@@ -110,6 +114,8 @@ class Run:
     pid: int
     pid_started: str | None
     night: bool
+    cause: Cause | None = None
+    """What `error` says, as data; None where that has words alone."""
 
     @property
     def killed(self) -> bool:
@@ -198,3 +204,6 @@ class HostFacts:
     last_run_error: str | None
     ahead: datetime | None = None
     """The latest stamp that lies in the future; None when there is none."""
+    newest_cause: Cause | None = None
+    """What `newest_error` says, as data; as for the next."""
+    last_run_cause: Cause | None = None

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from btrkeep.catalogue import migrate, tables
 from btrkeep.catalogue.columns import text_out
-from btrkeep.catalogue.sqlite import NOT_OURS, QueryResult, Row, Session, Values
+from btrkeep.catalogue.sqlite import NOT_OURS, QueryResult, Row, Session, Values, busy
 from btrkeep.errors import OperatorError
 
 PATIENCE = 5.0
@@ -66,7 +66,7 @@ class ReadOnlySession(Session):
                     raise
             else:
                 if time.monotonic() > deadline:
-                    raise sqlite3.OperationalError("database is locked: it changed whenever it was read")
+                    raise busy(self.path)
             self._let_go()
             time.sleep(_PAUSE)
         raise sqlite3.ProgrammingError("the catalogue is closed")

@@ -60,16 +60,22 @@ _BROKEN: _Meaning = (
     "the catalogue {path} cannot be read or written: {error}",
     f"look for disk errors (dmesg), then {_REBUILD}",
 )
-_MEANINGS: tuple[tuple[str, _Meaning], ...] = (
-    ("not a database", _DAMAGED),
-    ("malformed", _DAMAGED),
-    ("could not decode", _DAMAGED),
-    ("disk i/o error", _BROKEN),
-    ("locked", (CatalogueBusy, "the catalogue {path} was held by another program for too long", "see by whom: fuser -v {path}")),
-    ("disk is full", _FULL),
-    ("readonly", (CatalogueUnusable, "the catalogue {path} cannot be written", _READ_ONLY)),
-    ("unable to open", (CatalogueUnusable, "the catalogue {path} cannot be opened", _READ_ONLY)),
+_BUSY: _Meaning = (
+    CatalogueBusy,
+    "the catalogue {path} was held by another program for too long",
+    "see by whom: fuser -v {path}",
 )
+_MEANINGS: Mapping[int, _Meaning] = {
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_IOERR: _BROKEN,
+    sqlite3.SQLITE_BUSY: _BUSY,
+    sqlite3.SQLITE_LOCKED: _BUSY,
+    sqlite3.SQLITE_FULL: _FULL,
+    sqlite3.SQLITE_READONLY: (CatalogueUnusable, "the catalogue {path} cannot be written", _READ_ONLY),
+    sqlite3.SQLITE_CANTOPEN: (CatalogueUnusable, "the catalogue {path} cannot be opened", _READ_ONLY),
+}
+"""By primary result code: https://www.sqlite.org/rescode.html."""
 _NEEDED = 64 << 10
 """Bytes: the index of a journal takes 32 KB at once, and when there is no room for it SQLite says "disk I/O error"."""
 
@@ -199,8 +205,17 @@ def opened(path: Path) -> Session:
 
 def meaning_of(error: sqlite3.Error, path: Path) -> OperatorError | None:
     """What the operator can do about an error of SQLite; None when it is no error of hers but ours."""
-    text = str(error).lower()
-    return next((_error(meaning, path, error) for words, meaning in _MEANINGS if words in text), None)
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None and isinstance(error, sqlite3.OperationalError):  # Python's own: text that is no UTF-8
+        return _error(_DAMAGED, path, error)
+    meaning = _MEANINGS.get(code & 0xFF) if code is not None else None
+    return _error(meaning, path, error) if meaning else None
+
+
+def busy(path: Path) -> CatalogueBusy:
+    """The error for a catalogue that others never left alone."""
+    _, message, hint = _BUSY
+    return CatalogueBusy(message.format(path=path), hint.format(path=path))
 
 
 def _error(meaning: _Meaning, path: Path, error: Exception) -> OperatorError:

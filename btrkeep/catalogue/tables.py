@@ -18,8 +18,9 @@ from btrkeep.catalogue.model_alarm import StoredAlarm
 from btrkeep.catalogue.model_balance import Balance, BalanceStep, FreeSpaceScore
 from btrkeep.catalogue.model_sample import Sample
 from btrkeep.catalogue.sqlite import Session, Values
+from btrkeep.causes import Cause
 
-SCHEMA_VERSION = "0007"
+SCHEMA_VERSION = "0008"
 """The newest migration. Versions are numbers of four digits, so that text order is their order."""
 
 _KINDS: tuple[tuple[Any, str], ...] = (
@@ -27,8 +28,14 @@ _KINDS: tuple[tuple[Any, str], ...] = (
     (tuple[str, ...], "lines"),
     (tuple[tuple[int, int, int], ...], "rows"),
     (bool, "flag"),
+    (Cause, "cause"),
 )
-_IN: Mapping[str, Callable[[Any], Any]] = {"lines": columns.lines_in, "document": columns.document_in, "rows": columns.rows_in}
+_IN: Mapping[str, Callable[[Any], Any]] = {
+    "lines": columns.lines_in,
+    "document": columns.document_in,
+    "rows": columns.rows_in,
+    "cause": columns.cause_in,
+}
 
 
 RowT = TypeVar("RowT")

@@ -6,7 +6,9 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue import HostFacts
+from btrkeep.causes import Cause
 from btrkeep.config import HostConfig
+from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import is_due, is_late
 from btrkeep.units import format_time
 
@@ -33,7 +35,9 @@ def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: 
     last = facts.last_complete if facts else None
     age = max(0.0, (now - last).total_seconds()) if last else None
     following = is_due(last, host.every, host.window, zone, now).when if host.enabled else None
-    return HostStatus(host.name, _state(host, facts, now), last, age, following, _error(facts), _warnings(facts))
+    return HostStatus(
+        host.name, _state(host, facts, now), last, age, following, error_words(*status_error(facts)), _warnings(facts)
+    )
 
 
 def _warnings(facts: HostFacts | None) -> tuple[str, ...]:
@@ -63,11 +67,12 @@ def _newer_than_complete(facts: HostFacts) -> bool:
     return facts.last_run_started is not None and (facts.last_complete is None or facts.last_run_started >= facts.last_complete)
 
 
-def _error(facts: HostFacts | None) -> str | None:
+def status_error(facts: HostFacts | None) -> tuple[str | None, Cause | None]:
+    """What is wrong with the newest backup or run, as it is stored: in words, and as data where it is known as such."""
     if facts is None:
-        return None
+        return None, None
     if facts.newest_state == "suspect":
-        return facts.newest_error
+        return facts.newest_error, facts.newest_cause
     if facts.last_run_outcome in ("failed", "partial") and _newer_than_complete(facts):
-        return facts.last_run_error
-    return None  # also for a suspect backup that was accepted
+        return facts.last_run_error, facts.last_run_cause
+    return None, None  # also for a suspect backup that was accepted

@@ -17,66 +17,149 @@ class ExitKind(Enum):
 
 
 class ExitCause(StrEnum):
-    """Causes that something is done about: a hint is given, or a question asked again."""
+    """What ended an rsync, as the catalogue and backup.json have it. A cause is never given another meaning."""
 
+    COMPLETE = "complete"
+    WRONG_USAGE = "wrong-usage"
+    NO_PROTOCOL = "no-protocol"
+    FILE_SELECTION = "file-selection"
+    UNSUPPORTED = "unsupported"
+    REFUSED_TO_START = "refused-to-start"
+    LOG_FILE = "log-file"
+    SOCKET = "socket"
+    FILE_IO = "file-io"
+    CONNECTION_BROKE = "connection-broke"
+    MESSAGE_NOT_WRITTEN = "message-not-written"
+    COMMUNICATION = "communication"
+    RECEIVER_KILLED = "receiver-killed"
+    STOPPED = "stopped"
+    RECEIVER_NOT_AWAITED = "receiver-not-awaited"
+    OUT_OF_MEMORY = "out-of-memory"
+    NOT_TRANSFERRED = "not-transferred"
+    VANISHED = "vanished"
+    DELETIONS_LIMITED = "deletions-limited"
+    NO_ANSWER = "no-answer"
+    NO_ANSWER_CONNECTING = "no-answer-connecting"
+    REMOTE_FAILED = "remote-failed"
+    REMOTE_KILLED = "remote-killed"
+    NOT_RUNNABLE = "not-runnable"
+    NO_RSYNC = "no-rsync"
+    NOT_CONNECTED = "not-connected"
     HOST_KEY = "host-key"
     KEY_REFUSED = "key-refused"
-    NO_RSYNC = "no-rsync"
-    NOT_TRANSFERRED = "not-transferred"
+    NO_SUCH_NAME = "no-such-name"
+    REFUSED = "refused"
+    NO_ROUTE = "no-route"
+    SILENT = "silent"
+    CLOSED = "closed"
+    SUDO_PASSWORD = "sudo-password"
+    RRSYNC_REFUSED = "rrsync-refused"
+    RSYNC_SIGNALLED = "rsync-signalled"
+    REMOTE_SIGNALLED = "remote-signalled"
+    UNKNOWN = "unknown"
+
+
+_WORDS: dict[ExitCause, str] = {
+    ExitCause.COMPLETE: "complete",
+    ExitCause.WRONG_USAGE: "wrong usage: an option that one side's rsync does not know",
+    ExitCause.NO_PROTOCOL: "the other side does not speak rsync (does its login shell print something?)",
+    ExitCause.FILE_SELECTION: "errors selecting input or output files",
+    ExitCause.UNSUPPORTED: "the other side cannot do what was asked",
+    ExitCause.REFUSED_TO_START: "the other side refused to start",
+    ExitCause.LOG_FILE: "a log file could not be written",
+    ExitCause.SOCKET: "socket error",
+    ExitCause.FILE_IO: "error in file I/O",
+    ExitCause.CONNECTION_BROKE: "the connection broke",
+    ExitCause.MESSAGE_NOT_WRITTEN: "a message could not be written",
+    ExitCause.COMMUNICATION: "error in communication between rsync's processes",
+    ExitCause.RECEIVER_KILLED: "rsync's receiver was killed",
+    ExitCause.STOPPED: "stopped",
+    ExitCause.RECEIVER_NOT_AWAITED: "rsync could not wait for its receiver",
+    ExitCause.OUT_OF_MEMORY: "out of memory",
+    ExitCause.NOT_TRANSFERRED: "some files could not be transferred",
+    ExitCause.VANISHED: "some files vanished while they were read",
+    ExitCause.DELETIONS_LIMITED: "deletions stopped at a limit",
+    ExitCause.NO_ANSWER: "no answer from the other side for too long",
+    ExitCause.NO_ANSWER_CONNECTING: "no answer when connecting",
+    ExitCause.REMOTE_FAILED: "the remote command failed",
+    ExitCause.REMOTE_KILLED: "the remote command was killed",
+    ExitCause.NOT_RUNNABLE: "the remote command cannot be run",
+    ExitCause.NO_RSYNC: "rsync was not found on the other side (or a program is missing here)",
+    ExitCause.NOT_CONNECTED: "ssh could not connect",
+    ExitCause.HOST_KEY: "the host key is unknown or changed",
+    ExitCause.KEY_REFUSED: "the host does not accept the key",
+    ExitCause.NO_SUCH_NAME: "the host's name does not resolve",
+    ExitCause.REFUSED: "the host refuses the connection",
+    ExitCause.NO_ROUTE: "there is no way to the host",
+    ExitCause.SILENT: "the host does not answer",
+    ExitCause.CLOSED: "the host closed the connection",
+    ExitCause.SUDO_PASSWORD: "sudo asks for a password on the other side",
+    ExitCause.RRSYNC_REFUSED: "rrsync on the other side refuses what was asked for",
+    ExitCause.RSYNC_SIGNALLED: "rsync was ended by signal {number}",
+    ExitCause.REMOTE_SIGNALLED: "the remote command was ended by signal {number}",
+    ExitCause.UNKNOWN: "unknown exit status {number}",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """An exit status in words; `unreachable` when ssh never got through; `cause` where it is one that something is done about."""
+    """What to do about an exit status, and what ended rsync; `unreachable` when ssh never got through.
+
+    `number`: of the signal, or of the status that nobody knows; else 0.
+    """
 
     kind: ExitKind
-    words: str
-    cause: ExitCause | None = None
+    cause: ExitCause
     unreachable: bool = False
+    number: int = 0
+
+    @property
+    def words(self) -> str:
+        return _WORDS[self.cause].format(number=self.number)
 
 
 MEANING: dict[int, Meaning] = {
-    0: Meaning(ExitKind.FINISHED, "complete"),
-    1: Meaning(ExitKind.BROKEN, "wrong usage: an option that one side's rsync does not know"),
-    2: Meaning(ExitKind.BROKEN, "the other side does not speak rsync (does its login shell print something?)"),
-    3: Meaning(ExitKind.BROKEN, "errors selecting input or output files"),
-    4: Meaning(ExitKind.BROKEN, "the other side cannot do what was asked"),
-    5: Meaning(ExitKind.BROKEN, "the other side refused to start"),
-    6: Meaning(ExitKind.BROKEN, "a log file could not be written"),
-    10: Meaning(ExitKind.RETRY, "socket error"),
-    11: Meaning(ExitKind.BROKEN, "error in file I/O"),
-    12: Meaning(ExitKind.RETRY, "the connection broke"),
-    13: Meaning(ExitKind.BROKEN, "a message could not be written"),
-    14: Meaning(ExitKind.RETRY, "error in communication between rsync's processes"),
-    15: Meaning(ExitKind.RETRY, "rsync's receiver was killed"),
-    16: Meaning(ExitKind.RETRY, "rsync's receiver was killed"),
-    19: Meaning(ExitKind.STOPPED, "stopped"),
-    20: Meaning(ExitKind.STOPPED, "stopped"),
-    21: Meaning(ExitKind.RETRY, "rsync could not wait for its receiver"),
-    22: Meaning(ExitKind.BROKEN, "out of memory"),
-    23: Meaning(ExitKind.FINISHED, "some files could not be transferred", ExitCause.NOT_TRANSFERRED),
-    24: Meaning(ExitKind.FINISHED, "some files vanished while they were read"),
-    25: Meaning(ExitKind.FINISHED, "deletions stopped at a limit"),
-    30: Meaning(ExitKind.RETRY, "no answer from the other side for too long"),
-    35: Meaning(ExitKind.RETRY, "no answer when connecting"),
-    124: Meaning(ExitKind.BROKEN, "the remote command failed"),
-    125: Meaning(ExitKind.BROKEN, "the remote command was killed"),
-    126: Meaning(ExitKind.HOST, "the remote command cannot be run"),
-    127: Meaning(ExitKind.HOST, "rsync was not found on the other side (or a program is missing here)", ExitCause.NO_RSYNC),
-    255: Meaning(ExitKind.RETRY, "ssh could not connect"),
+    0: Meaning(ExitKind.FINISHED, ExitCause.COMPLETE),
+    1: Meaning(ExitKind.BROKEN, ExitCause.WRONG_USAGE),
+    2: Meaning(ExitKind.BROKEN, ExitCause.NO_PROTOCOL),
+    3: Meaning(ExitKind.BROKEN, ExitCause.FILE_SELECTION),
+    4: Meaning(ExitKind.BROKEN, ExitCause.UNSUPPORTED),
+    5: Meaning(ExitKind.BROKEN, ExitCause.REFUSED_TO_START),
+    6: Meaning(ExitKind.BROKEN, ExitCause.LOG_FILE),
+    10: Meaning(ExitKind.RETRY, ExitCause.SOCKET),
+    11: Meaning(ExitKind.BROKEN, ExitCause.FILE_IO),
+    12: Meaning(ExitKind.RETRY, ExitCause.CONNECTION_BROKE),
+    13: Meaning(ExitKind.BROKEN, ExitCause.MESSAGE_NOT_WRITTEN),
+    14: Meaning(ExitKind.RETRY, ExitCause.COMMUNICATION),
+    15: Meaning(ExitKind.RETRY, ExitCause.RECEIVER_KILLED),
+    16: Meaning(ExitKind.RETRY, ExitCause.RECEIVER_KILLED),
+    19: Meaning(ExitKind.STOPPED, ExitCause.STOPPED),
+    20: Meaning(ExitKind.STOPPED, ExitCause.STOPPED),
+    21: Meaning(ExitKind.RETRY, ExitCause.RECEIVER_NOT_AWAITED),
+    22: Meaning(ExitKind.BROKEN, ExitCause.OUT_OF_MEMORY),
+    23: Meaning(ExitKind.FINISHED, ExitCause.NOT_TRANSFERRED),
+    24: Meaning(ExitKind.FINISHED, ExitCause.VANISHED),
+    25: Meaning(ExitKind.FINISHED, ExitCause.DELETIONS_LIMITED),
+    30: Meaning(ExitKind.RETRY, ExitCause.NO_ANSWER),
+    35: Meaning(ExitKind.RETRY, ExitCause.NO_ANSWER_CONNECTING),
+    124: Meaning(ExitKind.BROKEN, ExitCause.REMOTE_FAILED),
+    125: Meaning(ExitKind.BROKEN, ExitCause.REMOTE_KILLED),
+    126: Meaning(ExitKind.HOST, ExitCause.NOT_RUNNABLE),
+    127: Meaning(ExitKind.HOST, ExitCause.NO_RSYNC),
+    255: Meaning(ExitKind.RETRY, ExitCause.NOT_CONNECTED),
 }
 
 _SSH_SAYS: tuple[tuple[re.Pattern[str], Meaning], ...] = (
     (
         re.compile(r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED"),
-        Meaning(ExitKind.HOST, "the host key is unknown or changed", ExitCause.HOST_KEY),
+        Meaning(ExitKind.HOST, ExitCause.HOST_KEY),
     ),
-    (re.compile(r"Permission denied \([a-z]"), Meaning(ExitKind.HOST, "the host does not accept the key", ExitCause.KEY_REFUSED)),
-    (re.compile(r"Could not resolve hostname"), Meaning(ExitKind.RETRY, "the host's name does not resolve")),
-    (re.compile(r"Connection refused"), Meaning(ExitKind.RETRY, "the host refuses the connection")),
-    (re.compile(r"No route to host|Network is unreachable"), Meaning(ExitKind.RETRY, "there is no way to the host")),
-    (re.compile(r"timed out|Timeout, server .* not responding"), Meaning(ExitKind.RETRY, "the host does not answer")),
-    (re.compile(r"Connection (?:to \S+ )?(?:closed|reset)"), Meaning(ExitKind.RETRY, "the host closed the connection")),
+    (re.compile(r"Permission denied \([a-z]"), Meaning(ExitKind.HOST, ExitCause.KEY_REFUSED)),
+    (re.compile(r"Could not resolve hostname"), Meaning(ExitKind.RETRY, ExitCause.NO_SUCH_NAME)),
+    (re.compile(r"Connection refused"), Meaning(ExitKind.RETRY, ExitCause.REFUSED)),
+    (re.compile(r"No route to host|Network is unreachable"), Meaning(ExitKind.RETRY, ExitCause.NO_ROUTE)),
+    (re.compile(r"timed out|Timeout, server .* not responding"), Meaning(ExitKind.RETRY, ExitCause.SILENT)),
+    (re.compile(r"Connection (?:to \S+ )?(?:closed|reset)"), Meaning(ExitKind.RETRY, ExitCause.CLOSED)),
 )
 # What the login shell over there says when it cannot start rsync.
 _SHELL_SAYS: tuple[tuple[re.Pattern[str], Meaning], ...] = (
@@ -84,16 +167,24 @@ _SHELL_SAYS: tuple[tuple[re.Pattern[str], Meaning], ...] = (
     (re.compile(r": Permission denied$|: cannot execute"), MEANING[126]),
     (
         re.compile(r"sudo: .*(?:password|terminal) is required"),
-        Meaning(ExitKind.HOST, "sudo asks for a password on the other side"),
+        Meaning(ExitKind.HOST, ExitCause.SUDO_PASSWORD),
     ),
-    (re.compile(r"rrsync error: "), Meaning(ExitKind.HOST, "rrsync on the other side refuses what was asked for")),
+    (re.compile(r"rrsync error: "), Meaning(ExitKind.HOST, ExitCause.RRSYNC_REFUSED)),
 )
 
 
-def every_meaning() -> frozenset[str]:
-    """The words of all rows."""
-    rows = (*MEANING.values(), *(means for _, means in (*_SSH_SAYS, *_SHELL_SAYS)))
-    return frozenset(means.words for means in rows)
+def exit_words(cause: str, exit_code: int | None) -> str:
+    """The words for a cause that was stored beside its exit status; earlier versions stored words, which are given as they are."""
+    try:
+        known = ExitCause(cause)
+    except ValueError:
+        return cause
+    return Meaning(ExitKind.FINISHED, known, number=_number(exit_code or 0)).words
+
+
+def _number(exit_code: int) -> int:
+    """That of a signal; of an exit status that says nothing of one the status itself."""
+    return -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code <= 192 else exit_code
 
 
 _CLOSED = re.compile(r"rsync: connection unexpectedly closed \((\d+) bytes received so far\)")
@@ -102,12 +193,12 @@ _CLOSED = re.compile(r"rsync: connection unexpectedly closed \((\d+) bytes recei
 def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
     """What `exit_code` (negative: ended by that signal) means, ssh's own words taken into account when the connection failed."""
     if exit_code < 0:
-        return Meaning(ExitKind.RETRY, f"rsync was ended by signal {-exit_code}")
+        return Meaning(ExitKind.RETRY, ExitCause.RSYNC_SIGNALLED, number=_number(exit_code))
     if 128 < exit_code <= 192:  # as shells and our bandwidth relay say it
-        return Meaning(ExitKind.RETRY, f"the remote command was ended by signal {exit_code - 128}")
+        return Meaning(ExitKind.RETRY, ExitCause.REMOTE_SIGNALLED, number=_number(exit_code))
     if exit_code in (12, 255):
         return _of_the_connection(exit_code, tuple(last_lines))
-    return MEANING.get(exit_code) or Meaning(ExitKind.BROKEN, f"unknown exit status {exit_code}")
+    return MEANING.get(exit_code) or Meaning(ExitKind.BROKEN, ExitCause.UNKNOWN, number=exit_code)
 
 
 def _of_the_connection(exit_code: int, lines: tuple[str, ...]) -> Meaning:

@@ -60,6 +60,49 @@ def test_without_acceptance_the_next_backup_grows_from_the_last_complete_one(shr
     assert shrunk.grew_from("web") == first
 
 
+def test_why_a_backup_is_suspect_is_kept_as_data_and_not_lost_with_the_catalogue(shrunk: Nights) -> None:
+    second, path = shrunk.names("web")[1], str(shrunk.source)
+    because = {"code": "fewer-bytes", "path": path, "before": 1000, "after": 200, "limit": 0.5}
+    record = json.loads((shrunk.backup("web", second) / "backup.json").read_text())
+    assert record["cause"] == record["paths"][0]["cause"] == because
+    words = f"{path}: bytes went from 0.98 KiB to 200 B: 80% less, the limit is 50%"
+    assert [json.loads(cause) for (cause,) in rows(shrunk, "SELECT cause FROM run WHERE outcome = 'suspect'")] == [because]
+    for _ in range(2):
+        assert [json.loads(cause) for (cause,) in rows(shrunk, "SELECT cause FROM backup WHERE state = 'suspect'")] == [because]
+        assert rows(shrunk, "SELECT error FROM backup WHERE cause IS NOT NULL") == [(words,)], "for who has an older btrkeep"
+        (shrunk.state / "catalogue.sqlite").unlink()
+        shrunk.backupd("rebuild")
+
+
+def test_words_that_an_earlier_version_stored_are_shown_as_they_are_and_of_codes_the_words_are_made(shrunk: Nights) -> None:
+    with closing(sqlite3.connect(shrunk.state / "catalogue.sqlite")) as database, database:
+        assert database.execute("SELECT DISTINCT meaning FROM run").fetchall() == [("complete",)]
+        words = "UPDATE backup SET error = ?, cause = ? WHERE state = 'suspect'"
+        database.execute(words, ("an older sentence", None))
+        database.commit()
+        assert shrunk.status("web")["error"] == shrunk.listed("web")[0]["error"] == "an older sentence"
+        database.execute(words, ("an older sentence", '{"code": "from-next-year", "number": 1}'))
+        database.commit()
+        assert shrunk.status("web")["error"] == shrunk.listed("web")[0]["error"] == "an older sentence"
+        database.execute(words, ("an older sentence", '{"code": "deadline", "path": "/srv"}'))
+        database.commit()
+        assert shrunk.status("web")["error"] == shrunk.listed("web")[0]["error"] == "/srv: the deadline has passed"
+        for stored, exit_code, shown in (("connection-broke", 12, "the connection broke"), ("an older one", 12, "an older one")):
+            database.execute("UPDATE run SET meaning = ?, exit_code = ?", (stored, exit_code))
+            database.commit()
+            assert {one["meaning"] for one in shrunk.json("log", "web")} == {shown}
+            assert f"rsync 12: {shown}" in shrunk.backupd("log", "web").stdout
+
+
+def test_a_backup_is_named_to_accept_as_it_is_to_delete(shrunk: Nights) -> None:
+    _, second = shrunk.names("web")
+    assert shrunk.backupd("accept", f"web@{second}").stdout == f"web {second} counts as complete now\n"
+    assert shrunk.backupd("hold", f"web@{second}").stdout == f"web {second} is held\n"
+    assert shrunk.backupd("release", f"web@{second}", check=False).returncode == 0
+    done = shrunk.backupd("accept", "web@", check=False)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: missing argument 'NAME'")
+
+
 def test_latest_names_the_newest_suspect_one(shrunk: Nights) -> None:
     shrunk.run("web", status=1)
     newest = shrunk.names("web")[-1]

@@ -46,24 +46,20 @@ def over_ssh(sshd: Sshd, source: Path, tmp_path: Path) -> Callable[..., Pulled]:
 
 
 def test_a_transfer_that_works_is_finished(over_ssh: Callable[..., Pulled]) -> None:
-    assert of(over_ssh()) == Meaning(ExitKind.FINISHED, "complete")
+    assert of(over_ssh()) == Meaning(ExitKind.FINISHED, ExitCause.COMPLETE)
 
 
 def test_a_key_that_is_not_accepted_is_the_hosts_configuration(over_ssh: Callable[..., Pulled], tmp_path: Path) -> None:
     work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other")
-    assert of(over_ssh(key=tmp_path / "other")) == Meaning(
-        ExitKind.HOST, "the host does not accept the key", ExitCause.KEY_REFUSED, unreachable=True
-    )
-    assert of(over_ssh(key=tmp_path / "missing")) == Meaning(
-        ExitKind.HOST, "the host does not accept the key", ExitCause.KEY_REFUSED, unreachable=True
-    )
+    assert of(over_ssh(key=tmp_path / "other")) == Meaning(ExitKind.HOST, ExitCause.KEY_REFUSED, unreachable=True)
+    assert of(over_ssh(key=tmp_path / "missing")) == Meaning(ExitKind.HOST, ExitCause.KEY_REFUSED, unreachable=True)
 
 
 def test_a_host_key_that_is_unknown_or_another_is_the_hosts_configuration(
     over_ssh: Callable[..., Pulled], tmp_path: Path, sshd: Sshd
 ) -> None:
     (tmp_path / "none").touch()
-    expected = Meaning(ExitKind.HOST, "the host key is unknown or changed", ExitCause.HOST_KEY, unreachable=True)
+    expected = Meaning(ExitKind.HOST, ExitCause.HOST_KEY, unreachable=True)
     assert of(over_ssh(known_hosts=tmp_path / "none")) == expected
     work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other")
     public = (tmp_path / "other.pub").read_text(encoding="utf-8")
@@ -75,15 +71,15 @@ def test_a_host_that_is_not_there_may_be_there_later(over_ssh: Callable[..., Pul
     with socket.socket() as taken:  # bound but not listening: refused, and nobody else gets the port meanwhile
         taken.bind(("127.0.0.1", 0))
         refused = over_ssh(port=taken.getsockname()[1])
-    assert of(refused) == Meaning(ExitKind.RETRY, "the host refuses the connection", unreachable=True)
+    assert of(refused) == Meaning(ExitKind.RETRY, ExitCause.REFUSED, unreachable=True)
     unknown = over_ssh(address="root@no-such-host.invalid")
-    assert of(unknown) == Meaning(ExitKind.RETRY, "the host's name does not resolve", unreachable=True)
+    assert of(unknown) == Meaning(ExitKind.RETRY, ExitCause.NO_SUCH_NAME, unreachable=True)
 
 
 def test_a_server_that_accepts_and_is_silent_does_not_answer(over_ssh: Callable[..., Pulled]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         pulled = over_ssh(port=silent.getsockname()[1], ssh_options=("ConnectTimeout=1",))
-    assert of(pulled) == Meaning(ExitKind.RETRY, "the host does not answer", unreachable=True)
+    assert of(pulled) == Meaning(ExitKind.RETRY, ExitCause.SILENT, unreachable=True)
 
 
 def test_a_server_that_hangs_up_at_once_was_not_reached(over_ssh: Callable[..., Pulled]) -> None:
@@ -92,7 +88,7 @@ def test_a_server_that_hangs_up_at_once_was_not_reached(over_ssh: Callable[..., 
         thread.start()
         pulled = over_ssh(port=server.getsockname()[1])
         thread.join(10)
-    assert of(pulled) == Meaning(ExitKind.RETRY, "the host closed the connection", unreachable=True)
+    assert of(pulled) == Meaning(ExitKind.RETRY, ExitCause.CLOSED, unreachable=True)
 
 
 def test_a_host_without_rsync_or_with_one_that_cannot_run_needs_a_person(over_ssh: Callable[..., Pulled]) -> None:
@@ -101,15 +97,13 @@ def test_a_host_without_rsync_or_with_one_that_cannot_run_needs_a_person(over_ss
     assert (missing.kind, missing.unreachable) == (ExitKind.HOST, False)
     assert "not found" in missing.words
     assert of(over_ssh(rsync_path="/no/such/rsync")) == missing
-    assert of(over_ssh(rsync_path="/etc/passwd")) == Meaning(ExitKind.HOST, "the remote command cannot be run")
+    assert of(over_ssh(rsync_path="/etc/passwd")) == Meaning(ExitKind.HOST, ExitCause.NOT_RUNNABLE)
 
 
 def test_a_sudo_that_wants_a_password_is_named(source: Path, tmp_path: Path) -> None:
     """The words are those of sudo 1.9: a machine for tests has no user who would be asked."""
     shell = script(tmp_path / "ssh", "#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n")
-    assert of(pull(source, tmp_path / "backup", shell=shell)) == Meaning(
-        ExitKind.HOST, "sudo asks for a password on the other side"
-    )
+    assert of(pull(source, tmp_path / "backup", shell=shell)) == Meaning(ExitKind.HOST, ExitCause.SUDO_PASSWORD)
 
 
 def test_a_login_shell_that_talks_is_named(source: Path, tmp_path: Path, badssh: Callable[..., Path]) -> None:
@@ -133,7 +127,7 @@ def test_a_line_that_breaks_in_mid_transfer_had_been_there(
     source: Path, tmp_path: Path, badssh: Callable[..., Path], sent: int
 ) -> None:
     found = of(pull(source, tmp_path / "backup", shell=badssh("dies", sent)))
-    assert found == Meaning(ExitKind.RETRY, "the connection broke")
+    assert found == Meaning(ExitKind.RETRY, ExitCause.CONNECTION_BROKE)
 
 
 def test_a_line_that_breaks_after_unreadable_files_is_not_taken_for_a_refused_key(
@@ -143,31 +137,31 @@ def test_a_line_that_breaks_after_unreadable_files_is_not_taken_for_a_refused_ke
     (source / "aaa").touch(0)
     pulled = pull(source, tmp_path / "backup", shell=badssh("dies", 1_500_000), rsync_path=UNPRIVILEGED)
     assert any("Permission denied (13)" in line for line in pulled.messages.last)
-    assert of(pulled) == Meaning(ExitKind.RETRY, "the connection broke")
+    assert of(pulled) == Meaning(ExitKind.RETRY, ExitCause.CONNECTION_BROKE)
     for exit_code in (12, 255):  # which of the two it is depends on who is quicker
-        assert meaning(exit_code, pulled.messages.last) == Meaning(ExitKind.RETRY, "the connection broke")
+        assert meaning(exit_code, pulled.messages.last) == Meaning(ExitKind.RETRY, ExitCause.CONNECTION_BROKE)
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("said", "cause"),
     [
-        ("Timeout, server 127.0.0.1 not responding.", "the host does not answer"),
-        ("Connection to 127.0.0.1 closed by remote host.", "the host closed the connection"),
+        ("Timeout, server 127.0.0.1 not responding.", ExitCause.SILENT),
+        ("Connection to 127.0.0.1 closed by remote host.", ExitCause.CLOSED),
     ],
 )
 def test_what_ssh_says_of_a_line_that_broke_is_kept_and_the_host_was_reached(
-    source: Path, tmp_path: Path, badssh: Callable[..., Path], said: str, words: str
+    source: Path, tmp_path: Path, badssh: Callable[..., Path], said: str, cause: ExitCause
 ) -> None:
     dying = badssh("dies", 500_000)
     shell = script(tmp_path / "ssh", f'#!/bin/sh\n"{dying}" "$@"\nstatus=$?\necho "{said}" >&2\nexit $status\n')
-    assert of(pull(source, tmp_path / "backup", shell=shell)) == Meaning(ExitKind.RETRY, words)
+    assert of(pull(source, tmp_path / "backup", shell=shell)) == Meaning(ExitKind.RETRY, cause)
 
 
 @pytest.mark.parametrize("exit_code", [12, 255])
 def test_an_ssh_that_never_connected_is_told_by_its_words_whatever_status_rsync_made_of_it(exit_code: int) -> None:
     closed = "rsync: connection unexpectedly closed (0 bytes received so far) [Receiver]"
     refused = "ssh: connect to host web1 port 22: Connection refused"
-    assert meaning(exit_code, [refused, closed]) == Meaning(ExitKind.RETRY, "the host refuses the connection", unreachable=True)
+    assert meaning(exit_code, [refused, closed]) == Meaning(ExitKind.RETRY, ExitCause.REFUSED, unreachable=True)
     assert meaning(exit_code, [closed]).unreachable is (exit_code == 255)
 
 
@@ -178,7 +172,7 @@ def test_what_rsync_says_of_a_file_is_no_word_about_the_connection() -> None:
         'rsync: [sender] send_files failed to open "/srv/nfs/y": Connection refused (111)',
         "rsync: connection unexpectedly closed (5000 bytes received so far) [receiver]",
     ]
-    assert meaning(12, lines) == Meaning(ExitKind.RETRY, "the connection broke")
+    assert meaning(12, lines) == Meaning(ExitKind.RETRY, ExitCause.CONNECTION_BROKE)
 
 
 def test_a_transfer_that_we_stopped_was_stopped(source: Path, tmp_path: Path) -> None:
@@ -187,9 +181,9 @@ def test_a_transfer_that_we_stopped_was_stopped(source: Path, tmp_path: Path) ->
 
 
 def test_a_signal_is_named_and_an_unknown_status_needs_a_person() -> None:
-    assert meaning(-9) == Meaning(ExitKind.RETRY, "rsync was ended by signal 9")
-    assert meaning(137) == Meaning(ExitKind.RETRY, "the remote command was ended by signal 9")
-    assert meaning(77) == Meaning(ExitKind.BROKEN, "unknown exit status 77")
+    assert meaning(-9) == Meaning(ExitKind.RETRY, ExitCause.RSYNC_SIGNALLED, number=9)
+    assert meaning(137) == Meaning(ExitKind.RETRY, ExitCause.REMOTE_SIGNALLED, number=9)
+    assert meaning(77) == Meaning(ExitKind.BROKEN, ExitCause.UNKNOWN, number=77)
 
 
 def test_every_status_that_rsync_has_a_name_for_is_in_the_table() -> None:
@@ -213,8 +207,7 @@ def test_a_refused_key_has_its_hint_whatever_its_words_are(tmp_path: Path, monke
     (tmp_path / "main.toml").write_text(
         f'[pool]\npath = "/srv"\n[ssh]\ncommand = "{refusing}"\n[host.a]\naddress = "root@a"\npaths = ["/srv"]\n'
     )
-    renamed = tuple((said, replace(means, words="something else")) for said, means in rsync_meaning._SSH_SAYS)
-    monkeypatch.setattr(rsync_meaning, "_SSH_SAYS", renamed)
+    monkeypatch.setitem(rsync_meaning._WORDS, ExitCause.KEY_REFUSED, "something else")
     (found,) = asyncio.run(check_hosts(load(folder=tmp_path)))
     assert found.message.startswith("/srv: something else: ")
     assert "authorized_keys" in found.hint

@@ -19,6 +19,7 @@ from backupd.run.host import HostRun
 from backupd.run.night import NightRunner
 from backupd.run.scarcity import Level, Scarcity, TransferGrowth, fastest, next_level, next_look, running_out
 from btrkeep.catalogue import Catalogue
+from btrkeep.causes import Cause, CauseCode
 from btrkeep.clock import Clock
 from btrkeep.config import HostConfig, load
 from btrkeep.pool.marker import Pool
@@ -138,8 +139,8 @@ def test_a_look_that_a_bug_ends_is_not_the_last(shared_btrfs: Path, tmp_path: Pa
     assert stopped == ["web"]
 
 
-@pytest.mark.parametrize(("before", "why"), [(None, "room"), ("stopped by SIGTERM", None)])
-def test_only_what_was_stopped_for_want_of_room_is_noted_as_such(tmp_path: Path, before: str | None, why: str | None) -> None:
+@pytest.mark.parametrize(("before", "why"), [(None, "room"), (Cause(CauseCode.SIGNAL, facts={"name": "SIGTERM"}), None)])
+def test_only_what_was_stopped_for_want_of_room_is_noted_as_such(tmp_path: Path, before: Cause | None, why: str | None) -> None:
     """A later night discards what was. One that is being stopped already still writes, and may be the fastest."""
     (tmp_path / "main.toml").write_text(f'[pool]\npath = "{tmp_path}"\nstate = "{tmp_path}"\n')
     config, pool = load(file=tmp_path / "main.toml"), Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", False)
@@ -150,4 +151,4 @@ def test_only_what_was_stopped_for_want_of_room_is_noted_as_such(tmp_path: Path,
             night.stop(before)
         night._stop_for_room("web", "the pool has too little room")
         assert run.stopped_for == why
-        assert run.stopper.reason == (before or "the pool has too little room")
+        assert run.stopper.reason == (before or Cause(CauseCode.POOL, facts={"text": "the pool has too little room"}))

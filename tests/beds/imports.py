@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 BOTTOM = (
     "btrkeep.backup_states",
+    "btrkeep.causes",
     "btrkeep.checkpoints",
     "btrkeep.clock",
     "btrkeep.errors",

@@ -1,5 +1,6 @@
 """What a backup says of itself in numbers, compared with what find and the disk say."""
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -43,6 +44,29 @@ def test_new_counts_data_without_holes_and_files_counts_files(shared_btrfs: Path
     before = [(row["files"], row["new_bytes"]) for row in nights.listed("web1")]
     nights.json("rebuild")
     assert [(row["files"], row["new_bytes"]) for row in nights.listed("web1")] == before, "it is not lost with the catalogue"
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_backup_whose_holes_cannot_be_counted_is_complete_with_a_warning(
+    shared_btrfs: Path, monkeypatch: pytest.MonkeyPatch, runs: int
+) -> None:
+    nights = Nights(shared_btrfs)
+    nights.host("web1", nights.source)
+
+    def refused(*_: object, **__: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    for run in range(1, runs + 1):  # the first counts them, the second looks for them
+        (nights.source / f"dense-{run}").write_bytes(os.urandom(2 * MIB))
+        if run == runs:
+            monkeypatch.setattr("backupd.run.holes.written_bytes", refused)
+            monkeypatch.setattr("backupd.run.holes.written_files", refused)
+        (done,) = nights.night("web1")
+    assert (done.outcome, done.error) == ("complete", None)
+    (row,) = nights.listed("web1")[:1]
+    assert row["state"] == nights.record("web1")["state"] == "complete"
+    assert row["warnings"] == nights.record("web1")["warnings"] == ["its holes could not be made or counted: Input/output error"]
+    assert not nights.differences("web1", nights.source)
 
 
 def test_what_is_due_is_now_and_what_is_past_is_since(shared_btrfs: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from backupd.rsync.process import RsyncEnd, RunStopper, transfer
+from btrkeep.causes import Cause, CauseCode
 from btrkeep.pool.locks import take_lock
 from tests.beds import ssh as sshbed
 from tests.beds.nights import Nights
@@ -141,7 +142,7 @@ def watched(tmp_path: Path, *command: str, stall: float = 1.0) -> RsyncEnd:
 
 def test_silence_without_any_work_is_a_stall(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
     found = watched(tmp_path, called_rsync("sleep"), "30")
-    assert found.stopped == "no progress for 1.0s"
+    assert found.stopped == Cause(CauseCode.STALLED, facts={"seconds": 1.0})
     assert found.seconds < 5
 
 
@@ -162,7 +163,7 @@ def test_less_than_a_kilobyte_is_a_keep_alive_and_no_progress(tmp_path: Path, ca
     feeder = subprocess.Popen(["/bin/sh", "-c", f"for i in 1 2 3 4 5 6 7 8; do sleep 0.4; printf '1234'; done > {feed}"])
     found = watched(tmp_path, "/bin/sh", "-c", f"{rsync} {feed} > /dev/null")
     feeder.wait()
-    assert found.stopped == "no progress for 1.0s"
+    assert found.stopped == Cause(CauseCode.STALLED, facts={"seconds": 1.0})
 
 
 def test_working_in_silence_is_progress(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:

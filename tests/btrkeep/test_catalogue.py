@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from bench import make_catalogue
 from btrkeep.catalogue import Backup, Catalogue, Progress, Run
 from btrkeep.catalogue.columns import escape, unescape
+from btrkeep.causes import Cause, CauseCode
 
+DEADLINE = Cause(CauseCode.DEADLINE, "/srv")
 EVENING = datetime(2026, 11, 20, 22, 0, 3, 123456, tzinfo=UTC)
 FAR = EVENING + timedelta(days=3000)
 BACKUP = Backup(
@@ -371,14 +373,15 @@ def test_facts_of_hosts_agree_with_a_plain_walk_over_all_rows(catalogue: Catalog
         if number % 4 == 0:
             begin(catalogue, host, late)
         if number % 5 == 0:
-            catalogue.finish_run(begin(catalogue, host, late), finished=late, outcome="failed", error="no route")
+            catalogue.finish_run(begin(catalogue, host, late), finished=late, outcome="failed", error="no route", cause=DEADLINE)
     sql.execute("UPDATE backup SET state = 'failed' WHERE host LIKE 'host0007%'")
     begin(catalogue, "only-a-run")
     expected = {host: (*last_complete(sql, host), *newest(sql, host), *last_run(sql, host)) for host in catalogue.hosts()}
     assert len(expected) == 61
     assert {len(set(column)) > 1 for column in zip(*expected.values(), strict=True)} == {True}
     facts = catalogue.host_facts(FAR)
-    assert {host: tuple(getattr(each, field.name) for field in fields(each))[:-1] for host, each in facts.items()} == expected
+    assert {host: tuple(getattr(each, field.name) for field in fields(each))[:-3] for host, each in facts.items()} == expected
+    assert {each.last_run_error for each in facts.values() if each.last_run_cause == DEADLINE} == {"no route"}
     assert {each.ahead for each in facts.values()} == {None}
 
 

@@ -33,6 +33,7 @@ from btrkeep.catalogue import (
     Balance,
     BalanceStep,
     Catalogue,
+    CatalogueDamaged,
     CatalogueFull,
     Expiry,
     FreeSpaceScore,
@@ -43,6 +44,7 @@ from btrkeep.catalogue import (
     migrate,
     tables,
 )
+from btrkeep.catalogue.sqlite import meaning_of
 from btrkeep.errors import OperatorError
 from tests.beds import TOP
 
@@ -425,6 +427,18 @@ def test_damage_inside_the_file_is_reported_with_the_way_out(tmp_path: Path, dam
     with pytest.raises(OperatorError, match="damaged") as caught:
         use()
     assert "backupd rebuild" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["locked", "malformed", "readonly"])
+def test_a_mistake_of_ours_is_no_trouble_of_the_catalogue_whatever_names_are_in_it(tmp_path: Path, name: str) -> None:
+    with Catalogue.open(tmp_path) as catalogue, pytest.raises(sqlite3.OperationalError, match=f"no such column: {name}"):
+        catalogue._reader.all(f"SELECT {name} FROM backup")
+
+
+def test_text_that_is_no_utf8_is_damage_also_while_a_catalogue_is_migrated(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "catalogue.sqlite")) as connection, pytest.raises(sqlite3.OperationalError) as caught:
+        connection.execute("SELECT CAST(x'ff' AS TEXT)").fetchall()
+    assert isinstance(meaning_of(caught.value, tmp_path / "catalogue.sqlite"), CatalogueDamaged)
 
 
 def test_a_damaged_catalogue_is_set_aside_when_the_new_one_is_made(tmp_path: Path) -> None:

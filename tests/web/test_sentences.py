@@ -1,30 +1,40 @@
 """What of a run is told to whoever sees some hosts only: by whose words they are, whatever names are in them."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from flask import Flask, g
 
-from backupd.alarms.events import FAILURE, Alarm
 from backupd.rsync.messages import Messages
 from backupd.run.verdict import SuspectLimits, judge
 from backupd.serve.jobs import FAILED, RUNNING, ServeJob, as_it_is, job_object
+from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.catalogue.model_alarm import HOST
+from btrkeep.causes import FACTS, Cause, CauseCode
+from btrkeep.decisions import cause_words as words
+from btrkeep.decisions.cause_words import cause_words
 from web import redaction as telling
 from web.access import Viewer
-from web.sentences import WITHHELD, of_alarm, of_error, of_host_itself
+from web.sentences import WITHHELD, of_cause, of_host_itself
 
-PATHS = ("/srv", "/srv/data")
 NAMES = ("db1", "nothing-of-that-name")
+LINE = 'rsync: opendir "/srv/{}" failed: Permission denied (13)'
+FACTS_OF_KIND = {str: "db1", int: 12, float: 0.5}
+
+
+def any_cause(code: CauseCode) -> Cause:
+    return Cause(code, "/srv", {name: FACTS_OF_KIND[kind] for name, kind in FACTS.get(code, {}).items()})
 
 
 @pytest.mark.parametrize("exit_code", [-9, 1, 2, 5, 11, 12, 23, 30, 77, 125, 126, 127, 137, 255])
 def test_a_verdict_of_numbers_is_told(exit_code: int) -> None:
     result = judge("/srv/data", exit_code, Messages(), {"files": 1000, "regular": 900}, None, SuspectLimits(0.5, 0.1), 1.0)
-    assert result.reason
-    assert of_error(result.reason, "lab", PATHS) == result.reason
+    assert result.reason.startswith("/srv/data: ")
+    assert of_cause(result.cause, "lab") == result.reason
 
 
 @pytest.mark.parametrize(
@@ -34,44 +44,57 @@ def test_a_backup_that_shrank_is_told(numbers: dict[str, int]) -> None:
     base = {"files": 100, "regular": 90, "bytes": 5_000_000}
     result = judge("/srv", 0, Messages(), numbers, base, SuspectLimits(0.5, 0.1), 1.0)
     assert "less, the limit is 50%" in result.reason or "no file is left" in result.reason
-    assert of_error(result.reason, "lab", PATHS) == result.reason
+    assert of_cause(result.cause, "lab") == result.reason
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "/srv: no progress for 5m",
-        "/srv: no progress for 1h 2m",
-        "/srv: the deadline has passed",
-        "/srv: the window 22:00-06:00 has closed",
-        "the run was killed before it came to its end",
-        "/srv: stopped by SIGTERM",
-        '/srv: nothing could be read: rsync: opendir "/srv/db1" failed: Permission denied (13)',
-    ],
-)
-def test_why_a_run_ended_is_told(text: str) -> None:
-    assert of_error(text, "lab", PATHS) == text
-    assert of_alarm(f"lab: the backup is partial: {text}", "lab", PATHS) == f"lab: the backup is partial: {text}"
+@pytest.mark.parametrize("code", CauseCode)
+def test_every_cause_but_the_machines_own_is_told_whatever_its_words_are(code: CauseCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert of_cause(any_cause(code), "lab") == (WITHHELD if code is CauseCode.POOL else cause_words(any_cause(code)))
+    monkeypatch.setitem(words._WORDS, code, "said in another way")
+    assert of_cause(any_cause(code), "lab") == (WITHHELD if code is CauseCode.POOL else "/srv: said in another way")
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "text",
-    [
-        "before: {} is not frozen",
-        "this server: [Errno 2] No such file or directory: '/srv/{}'",
-        "{}: the deadline has passed",
-        "/srv: the deadline has passed; {} besides",
-        "nothing could be read: {}",
-        "lab is locked by {}",
-    ],
-)
-def test_what_a_hook_or_this_machine_said_is_withheld_whatever_it_names(text: str, name: str) -> None:
-    said = text.format(name)
-    assert of_error(said, "lab", PATHS) == WITHHELD
-    alarm = Alarm(FAILURE, HOST + "lab", f"lab: the backup is failed: {said}", None)  # type: ignore[arg-type]  # no time is read
-    assert of_alarm(alarm.text, "lab", PATHS) == f"lab: the backup is failed: {WITHHELD}"
-    assert of_alarm(said, "lab", PATHS) == WITHHELD
+def test_a_line_of_the_host_is_told_and_without_the_place_of_the_pool(name: str) -> None:
+    told = of_cause(Cause(CauseCode.NOTHING_READ, "/srv", {"line": LINE.format(name)}), "lab")
+    assert told == f"/srv: nothing could be read: {LINE.format(name)}"
+    ours = Cause(
+        CauseCode.SERVER_FAULT, "/srv", {"line": 'rsync: [receiver] mkstemp "/pool/hosts/lab/.working/x" failed: No space left'}
+    )
+    assert (
+        of_cause(ours, "lab") == '/srv: this server could not write: rsync: [receiver] mkstemp ".working/x" failed: No space left'
+    )
+
+
+def told_to_limited(catalogue: object, text: str, cause: Cause | None) -> str | None:
+    with Flask(__name__).test_request_context():
+        g.viewer, g.source = Viewer("carol", "viewer", ("lab",)), catalogue
+        return telling.host_error(text, cause, "lab")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_hook_or_this_machine_said_is_withheld_whatever_it_names(name: str) -> None:
+    source = SimpleNamespace(site=SimpleNamespace(path=Path("/pool")))
+    for text in (f"before: {name} is not frozen", "/srv: the deadline has passed", f"lab is locked by {name}"):
+        assert told_to_limited(source, text, None) == WITHHELD, "words alone, also those of an earlier version"
+    assert told_to_limited(source, "anything", Cause(CauseCode.DEADLINE, "/srv")) == "/srv: the deadline has passed"
+
+
+def test_the_alarm_of_a_host_is_made_of_its_cause_and_silence_is_told() -> None:
+    moment = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
+    alarm = StoredAlarm(
+        "failure", HOST + "lab", "lab: the backup is failed: before: db1 is not frozen", 0, moment, 1, None, None, None
+    )
+    ended = {"last_run": 1, "last_run_started": moment, "last_run_outcome": "failed", "last_run_error": alarm.text}
+    others: dict[str, Any] = dict.fromkeys(field.name for field in fields(HostFacts)) | {"newest_warnings": ()}
+    for cause, said in ((None, WITHHELD), (Cause(CauseCode.STALLED, "/srv", {"seconds": 300.0}), "/srv: no progress for 5m")):
+        facts = {"lab": HostFacts(**{**others, **ended, "last_run_cause": cause})}
+        source = SimpleNamespace(site=SimpleNamespace(path=Path("/pool")), cached=lambda _key, _compute, facts=facts: facts)
+        with Flask(__name__).test_request_context():
+            g.viewer, g.source = Viewer("carol", "viewer", ("lab",)), source
+            assert telling.host_alarm(alarm, "lab") == f"lab: the backup is failed: {said}"
+            silent = replace(alarm, what="silent", text="lab: no complete backup for 3d 2h")
+            assert telling.host_alarm(silent, "lab") == silent.text
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,11 +106,6 @@ def test_a_host_may_say_any_name(name: str) -> None:
 def test_a_path_below_the_hosts_folder_is_told_from_there_on(pool: str) -> None:
     line = f'rsync: [receiver] mkstemp "{pool}/hosts/lab/.working/x" failed: No space left'
     assert of_host_itself(line, "lab", Path(pool)) == 'rsync: [receiver] mkstemp ".working/x" failed: No space left'
-
-
-def test_silence_is_told() -> None:
-    for text in ("lab: no complete backup for 3d 2h", "lab: no complete backup ever, 4d after it was first looked for"):
-        assert of_alarm(text, "lab", PATHS) == text
 
 
 def test_what_the_root_service_says_of_a_job_is_told_and_what_its_command_said_is_withheld() -> None:

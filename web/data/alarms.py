@@ -123,7 +123,7 @@ def _place(what: str) -> int:
 
 def _alarm(row: StoredAlarm) -> OpenAlarm:
     host = row.host
-    text, tone = row.text if host is None else host_alarm(row.text, host), _TONES.get(row.what, "warn")
+    text, tone = row.text if host is None else host_alarm(row, host), _TONES.get(row.what, "warn")
     return of_row(OpenAlarm, row, host=host, text=text, tone=tone, told=row.known, advice=advice(row))
 
 

@@ -257,7 +257,7 @@ def backup_row(backup: Backup, decision: KnownDecision | None, now: datetime) ->
         size=backup.bytes,
         new_bytes=backup.new_bytes,
         base=backup.base,
-        error=host_error(backup.error, backup.host),
+        error=host_error(backup.error, backup.cause, backup.host),
         warnings=tuple(host_line(line, backup.host) for line in backup.warnings),
         keep=decision.keep if decision else None,
         why=decision.why if decision else "",

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from btrkeep.catalogue import BackupFate, Catalogue, HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.host_state import STATES, HostStatus, host_status
+from btrkeep.decisions.host_state import STATES, HostStatus, host_status, status_error
 from web.access import Viewer
 from web.data import nights, running
 from web.data.nights import HostNight, Past
@@ -218,12 +218,18 @@ def with_strips(source: RequestContext, rows: Sequence[HostRow], count: int = ni
     """The rows with their last nights, which are kept between requests, and with words as who asks may read them."""
     names = tuple(row.host for row in rows)
     found = source.cached(("strips", names, count), lambda: _strips(source, names, count))
-    return tuple(replace(row, words=_as_told(row), nights=found[row.host], strip=nights.words(found[row.host])) for row in rows)
+    facts = every_facts(source)
+    return tuple(
+        replace(row, words=_as_told(row, facts.get(row.host)), nights=found[row.host], strip=nights.words(found[row.host]))
+        for row in rows
+    )
 
 
-def _as_told(row: HostRow) -> str:
+def _as_told(row: HostRow, facts: HostFacts | None) -> str:
     """As who asks may read it: an error, or a warning, which is how many files of the host's, and names of some."""
-    return (host_error(row.words, row.host) or "") if row.tone == "error" else host_line(row.words, row.host)
+    if row.tone == "error":
+        return host_error(*status_error(facts), row.host) or ""
+    return host_line(row.words, row.host)
 
 
 def _strips(source: RequestContext, names: Sequence[str], count: int) -> Mapping[str, tuple[HostNight, ...]]:

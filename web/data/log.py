@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from btrkeep.catalogue import KILLED, RUN_OUTCOMES, Catalogue, PastRuns, Run
+from btrkeep.decisions.rsync_meaning import exit_words
 from btrkeep.units import elapsed
 from web.data.heartbeat import is_alive
 from web.data.same_names import of_row
@@ -77,6 +78,7 @@ def as_shown(run: Run, runs: bool) -> LogRun:
         run,
         seconds=elapsed(run.started, run.finished),
         outcome=KILLED if run.killed else run.outcome or ("running" if runs else KILLED),
-        error=host_error(run.error, run.host),
+        meaning=exit_words(run.meaning, run.exit_code) if run.meaning else None,
+        error=host_error(run.error, run.cause, run.host),
         last_lines=tuple(host_line(line, run.host) for line in run.last_lines),
     )

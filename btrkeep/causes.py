@@ -1,0 +1,91 @@
+"""Why a backup or a run is not complete, as data: a code and what belongs to it. btrkeep.decisions.cause_words has the words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+_LARGEST = (1 << 63) - 1
+
+
+class CauseCode(StrEnum):
+    """What backup.json and the catalogue call a cause. A code is never given another meaning."""
+
+    POOL = "pool"  # what this machine says of itself: for administrators only
+    SERVER_FAULT = "server-fault"
+    STOPPED = "stopped"
+    RSYNC_UNFINISHED = "rsync-unfinished"
+    RSYNC_FAILED = "rsync-failed"
+    NO_STATISTICS = "no-statistics"
+    SOURCE_MISSING = "source-missing"
+    NOTHING_READ = "nothing-read"
+    NOT_LISTED = "not-listed"
+    UNREADABLE = "unreadable"
+    DELETIONS_LIMITED = "deletions-limited"
+    NO_FILE_LEFT = "no-file-left"
+    FEWER_FILES = "fewer-files"
+    FEWER_BYTES = "fewer-bytes"
+    NOT_NAMED = "not-named"
+    DEADLINE = "deadline"
+    WINDOW_CLOSED = "window-closed"
+    STALLED = "stalled"
+    SIGNAL = "signal"
+    ENDLESS_OUTPUT = "endless-output"
+    KILLED = "killed"
+    INTERNAL_ERROR = "internal-error"
+
+
+_RSYNC: Mapping[str, type] = {"exit_cause": str, "exit_code": int}
+_SHRUNK: Mapping[str, type] = {"before": int, "after": int, "limit": float}
+FACTS: Mapping[CauseCode, Mapping[str, type]] = {
+    CauseCode.POOL: {"text": str},
+    CauseCode.SERVER_FAULT: {"line": str},
+    CauseCode.RSYNC_UNFINISHED: _RSYNC,
+    CauseCode.RSYNC_FAILED: _RSYNC,
+    CauseCode.NO_STATISTICS: {"exit_code": int},
+    CauseCode.SOURCE_MISSING: {"line": str},
+    CauseCode.NOTHING_READ: {"line": str},
+    CauseCode.NOT_LISTED: {"paths": int},
+    CauseCode.UNREADABLE: {"missed": int, "below": int, "files": int, "limit": float},
+    CauseCode.NO_FILE_LEFT: {"before": int},
+    CauseCode.FEWER_FILES: _SHRUNK,
+    CauseCode.FEWER_BYTES: _SHRUNK,
+    CauseCode.WINDOW_CLOSED: {"window": str},
+    CauseCode.STALLED: {"seconds": float},
+    CauseCode.SIGNAL: {"name": str},
+    CauseCode.ENDLESS_OUTPUT: {"bytes": int},
+}
+"""What belongs to a code, nothing where it is not here. Shares are fractions; `line` is one of rsync's, the words of a host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """`path`: the source path that it is about, "" for the whole run. `facts`: see FACTS."""
+
+    code: CauseCode
+    path: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, object]:
+        """An object of the code, the path and the facts."""
+        return {"code": self.code.value, **({"path": self.path} if self.path else {}), **self.facts}
+
+
+def cause_of(found: object) -> Cause | None:
+    """The cause that `as_json` has written; None for what this version does not know, or what is none."""
+    if not isinstance(found, dict):
+        return None
+    try:
+        code = CauseCode(str(found.get("code")))
+    except ValueError:
+        return None
+    path, facts = found.get("path", ""), {name: found.get(name) for name in FACTS.get(code, ())}
+    if not isinstance(path, str) or not all(_is_a(FACTS[code][name], value) for name, value in facts.items()):
+        return None
+    return Cause(code, path, facts)
+
+
+def _is_a(kind: type, value: Any) -> bool:
+    if kind is str:
+        return isinstance(value, str)
+    return type(value) in ((int,) if kind is int else (int, float)) and abs(value) <= _LARGEST

@@ -1,0 +1,66 @@
+"""The words for why a backup or a run is not complete: the one place where a cause becomes text. Pure."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from btrkeep.causes import Cause, CauseCode
+from btrkeep.decisions.rsync_meaning import exit_words
+from btrkeep.units import format_duration, format_share, format_size
+
+
+def cause_words(cause: Cause) -> str:
+    """ "/srv: no progress for 5m": the source path, when it is about one, and what was wrong."""
+    words = _WORDS[cause.code]
+    text = words if isinstance(words, str) else words(cause.facts)
+    return f"{cause.path}: {text}" if cause.path else text
+
+
+def error_words(text: str | None, cause: Cause | None) -> str | None:
+    """The error of a backup or a run in words. Without a cause it is the `text` that was stored with it."""
+    return cause_words(cause) if cause else text
+
+
+def _unreadable(facts: Mapping[str, Any]) -> str:
+    missed, files = facts["missed"] + facts["below"], facts["files"] + facts["below"]  # what is below is not in rsync's list
+    share, limit = format_share(missed / max(1, files)), format_share(facts["limit"])
+    least = "at least " if facts["below"] else ""
+    return f"{least}{missed} of {files} files could not be read or kept ({share}, the limit is {limit})"
+
+
+def _shrunk(what: str, show: Callable[[int], str]) -> Callable[[Mapping[str, Any]], str]:
+    def words(facts: Mapping[str, Any]) -> str:
+        before, after = facts["before"], facts["after"]
+        lost, limit = format_share((before - after) / max(1, before)), format_share(facts["limit"])
+        return f"{what} went from {show(before)} to {show(after)}: {lost} less, the limit is {limit}"
+
+    return words
+
+
+_WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
+    CauseCode.POOL: "{text}".format_map,
+    CauseCode.SERVER_FAULT: "this server could not write: {line}".format_map,
+    CauseCode.STOPPED: "stopped",
+    CauseCode.RSYNC_UNFINISHED: lambda facts: exit_words(facts["exit_cause"], facts["exit_code"]),
+    CauseCode.RSYNC_FAILED: lambda facts: (
+        f"{exit_words(facts['exit_cause'], facts['exit_code'])} (rsync's exit status {facts['exit_code']})"
+    ),
+    CauseCode.NO_STATISTICS: "rsync ended without its statistics (exit status {exit_code})".format_map,
+    CauseCode.SOURCE_MISSING: "the source is missing or cannot be entered: {line}".format_map,
+    CauseCode.NOTHING_READ: "nothing could be read: {line}".format_map,
+    CauseCode.NOT_LISTED: "files below {paths} paths that could not be read were not looked at, and cannot be counted".format_map,
+    CauseCode.UNREADABLE: _unreadable,
+    CauseCode.DELETIONS_LIMITED: "deletions stopped at a limit, so files that are gone are still there",
+    CauseCode.NO_FILE_LEFT: "no file is left of {before} (is something not mounted?)".format_map,
+    CauseCode.FEWER_FILES: _shrunk("files", str),
+    CauseCode.FEWER_BYTES: _shrunk("bytes", format_size),
+    CauseCode.NOT_NAMED: "rsync says that some files were not transferred, but not which",
+    CauseCode.DEADLINE: "the deadline has passed",
+    CauseCode.WINDOW_CLOSED: "the window {window} has closed".format_map,
+    CauseCode.STALLED: lambda facts: f"no progress for {format_duration(facts['seconds'])}",
+    CauseCode.SIGNAL: "stopped by {name}".format_map,
+    CauseCode.ENDLESS_OUTPUT: lambda facts: (
+        f"the host prints without end: more than {format_size(facts['bytes'])}, which is not read any further"
+    ),
+    CauseCode.KILLED: "the run was killed before it came to its end",
+    CauseCode.INTERNAL_ERROR: "internal error",
+}
