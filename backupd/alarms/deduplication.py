@@ -63,7 +63,7 @@ def changes(known: Known, found: FoundAlarms, events: Collection[str], now: date
     rows: list[StoredAlarm] = []
     gone: list[Key] = []
     present = {alarm.key: alarm for alarm in found.alarms}
-    unwell = {alarm.subject for alarm in found.alarms}
+    unwell = {str(alarm.subject) for alarm in found.alarms}
     for alarm in present.values():
         before = known.get(alarm.key)
         row = remembered(before, alarm)
@@ -90,7 +90,7 @@ def changes(known: Known, found: FoundAlarms, events: Collection[str], now: date
 def remembered(before: StoredAlarm | None, alarm: Alarm) -> StoredAlarm:
     """The row of an alarm that holds now, with the grade that people know of."""
     if before is None:
-        return StoredAlarm(alarm.what, alarm.subject, alarm.text, 0, alarm.since, 1, None, None, None)
+        return StoredAlarm(alarm.what, str(alarm.subject), alarm.text, 0, alarm.since, 1, None, None, None)
     grade = before.grade if before.known else 0
     if before.recovered is None:
         return replace(before, text=alarm.text, grade=grade)

@@ -28,7 +28,7 @@ def of_day(pool: str, machine: str, seen: StatusReport, standing: Sequence[Store
         lines = [harmless(f"{one.host}: {_why(one.error, one.age)}") for one in unwell if one.state == state]
         if lines:
             parts.append(section(state.capitalize(), lines))
-    others = [harmless(row.text) for row in standing if not row.subject.startswith("host ")]
+    others = [harmless(row.text) for row in standing if row.host is None]
     if others:
         parts.append(section("Alarms that stand", others))
     parts.append("\n".join(["The last 24 hours:", *(f"- {line}" for line in _day_lines(seen))]))

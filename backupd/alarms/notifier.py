@@ -10,12 +10,13 @@ from datetime import datetime
 
 from backupd.alarms import digest, words
 from backupd.alarms.deduplication import AlarmChanges, by_key, changes, remembered
-from backupd.alarms.events import FAILURE, Key, find, unit_failed
+from backupd.alarms.events import Key, find, unit_failed
 from backupd.alarms.journal import UnitFailure, has_failed
 from backupd.alarms.send import Delivery, send
 from backupd.alarms.words import Message
 from backupd.health.status_report import look
 from btrkeep.catalogue import Catalogue, StoredAlarm
+from btrkeep.catalogue.model_alarm import FAILURE, SERVICE, UNIT
 from btrkeep.config import Config
 from btrkeep.decisions.findings import CATALOGUE, FACT, StoredVerdict, as_text
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
@@ -26,8 +27,6 @@ from btrkeep.units import format_time, parse_time
 log = logging.getLogger(__name__)
 
 _DIGEST = "notify_digest"
-SERVICE = "service"
-"""Rows among the alarms that remember which services do not work, so that the log says it once."""
 _LOCK_SECONDS = 120.0  # others that send: each service may take half a minute
 
 
@@ -104,7 +103,7 @@ def require_own_catalogue(facts: PoolFacts, config: Config) -> None:
 
 
 def _units(known: Mapping[Key, StoredAlarm]) -> dict[str, bool | None]:
-    units = [one.unit for one in known.values() if one.what == FAILURE and one.unit is not None]
+    units = [one.about.name for one in known.values() if one.what == FAILURE and one.about.kind == UNIT]
     return {unit: has_failed(unit) for unit in units}
 
 
@@ -117,7 +116,7 @@ def tell_failure(
 ) -> NotifyReport:
     """Tells of a unit that failed, unless people know that it has. Without a catalogue nobody can know what they know."""
     message = words.of_unit(config.name, _machine(), failure.unit, failure.result, failure.lines)
-    alarm = unit_failed(failure.unit, f"{failure.unit} failed: {failure.result}", failure.status, now)
+    alarm = unit_failed(failure, now)
     every = catalogue.alarms() if catalogue else []
     row = remembered(by_key(every, now).get(alarm.key), alarm)
     before = row.grade
@@ -169,7 +168,7 @@ def _log_what_is_new(
             ended.append((SERVICE, str(one)))
             log.warning("%s works again", one)
         elif not one.arrived and str(one) not in broken:
-            begun.append(StoredAlarm(SERVICE, str(one), f"{one} does not work: {one.reason}", 0, now, 1, now, None, None))
+            begun.append(StoredAlarm(SERVICE, str(one), words.service_broken(str(one), one.reason), 0, now, 1, now, None, None))
             log.warning("%s", begun[-1].text)
     if catalogue and (begun or ended):
         catalogue.put_alarms(begun, ended)

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from flask import Flask, g
 
-from backupd.alarms.events import FAILURE, Alarm
+from backupd.alarms import words
 from backupd.rsync.messages import Messages
 from backupd.run.verdict import SuspectLimits, judge
 from backupd.serve.jobs import FAILED, RUNNING, ServeJob, as_it_is, job_object
-from btrkeep.catalogue.model_alarm import HOST
 from web import redaction as telling
 from web.access import Viewer
 from web.sentences import WITHHELD, of_alarm, of_error, of_host_itself
@@ -69,8 +68,7 @@ def test_why_a_run_ended_is_told(text: str) -> None:
 def test_what_a_hook_or_this_machine_said_is_withheld_whatever_it_names(text: str, name: str) -> None:
     said = text.format(name)
     assert of_error(said, "lab", PATHS) == WITHHELD
-    alarm = Alarm(FAILURE, HOST + "lab", f"lab: the backup is failed: {said}", None)  # type: ignore[arg-type]  # no time is read
-    assert of_alarm(alarm.text, "lab", PATHS) == f"lab: the backup is failed: {WITHHELD}"
+    assert of_alarm(words.failing("lab", "failed", said), "lab", PATHS) == f"lab: the backup is failed: {WITHHELD}"
     assert of_alarm(said, "lab", PATHS) == WITHHELD
 
 
