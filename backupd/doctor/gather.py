@@ -1,13 +1,16 @@
 """All facts about a pool, at one moment."""
 
+from dataclasses import replace
 from datetime import datetime
 
+from backupd.actions.discard import all_unfinished
 from backupd.doctor.facts import DoctorFacts, Scrub
 from backupd.doctor.filesystem import read_filesystem
 from backupd.doctor.machine import read_machine
 from backupd.doctor.scrub import read_scrub
 from backupd.doctor.site import read_site
 from btrkeep.config import Config
+from btrkeep.decisions.findings import ROOM, UNALLOCATED, USED
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.activity import read_activity
 from btrkeep.pool.allocation import read_allocation
@@ -18,9 +21,12 @@ def gather(config: Config, pool: Pool, now: datetime) -> DoctorFacts:
     """All facts about a pool. Raises PoolUnusable."""
     try:
         filesystem = read_filesystem(pool.path)
-        return DoctorFacts(now, filesystem, _scrub(pool, filesystem.uuid), read_machine(), read_site(config, pool))
+        facts = DoctorFacts(now, filesystem, _scrub(pool, filesystem.uuid), read_machine(), read_site(config, pool, now))
     except OSError as error:
         raise PoolUnusable(f"{pool.path}: {error.strerror}", "run this as root; look at the kernel's messages (dmesg)") from error
+    if any(facts.verdict.of(check) for check in (ROOM, UNALLOCATED, USED)) and (unfinished := all_unfinished(pool)):
+        return replace(facts, site=replace(facts.site, unfinished=unfinished[0].host))
+    return facts
 
 
 def _scrub(pool: Pool, uuid: str) -> Scrub:

@@ -9,12 +9,12 @@ from datetime import datetime
 from pathlib import Path
 
 from backupd.expire.clocks import doubt
-from backupd.repo.listing import hosts_of, names_of
+from backupd.repo.reconcile import all_rows
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.published import CLOCK, LOST
 from btrkeep.decisions import pool_health as judge
 from btrkeep.errors import OperatorError
-from btrkeep.pool.marker import WORKING, Pool
+from btrkeep.pool.marker import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ def is_lost(pool: Pool, catalogue: Catalogue) -> bool:
 
 
 def has_backups(pool: Pool) -> bool:
-    """Whether there is any, by names alone."""
+    """Whether there is any that `backupd rebuild` would bring back: a folder of such a name may be somebody's own."""
     try:
-        return any(name != WORKING for host in hosts_of(pool) for name in names_of(pool, host))
+        return any(row.name for row in all_rows(pool, trouble=[]))
     except FileNotFoundError:  # nothing was ever backed up
         return False
 

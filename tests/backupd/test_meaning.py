@@ -216,6 +216,6 @@ def test_a_refused_key_has_its_hint_whatever_its_words_are(tmp_path: Path, monke
     renamed = tuple((said, replace(means, words="something else")) for said, means in rsync_meaning._SSH_SAYS)
     monkeypatch.setattr(rsync_meaning, "_SSH_SAYS", renamed)
     (found,) = asyncio.run(check_hosts(load(folder=tmp_path)))
-    assert found.message.startswith("/srv: something else: ")
+    assert found.text.startswith("/srv: something else: ")
     assert "authorized_keys" in found.hint
     assert found.cause is ExitCause.KEY_REFUSED

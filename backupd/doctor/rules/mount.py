@@ -5,8 +5,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from backupd.doctor.facts import DoctorFacts, FilesystemFacts
-from backupd.doctor.finding import DoctorFinding, DoctorRule, FixCommand
+from backupd.doctor.finding import DoctorRule, diagnosis
 from btrkeep.decisions import findings as health
+from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.remedy import FixCommand
 
 LONGEST_COMMIT = 300  # seconds; above it the kernel warns too
 SHORTEST_COMMIT = 10
@@ -26,12 +28,12 @@ def in_fstab(word: str) -> str:
     return f"# and {word} among the options in /etc/fstab, for the next mount"
 
 
-def _atime(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _atime(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     if fs.mount_options is None or "noatime" in fs.mount_options:
         return
     kind = "relatime" if "relatime" in fs.mount_options else "strictatime"
-    yield DoctorFinding(
+    yield diagnosis(
         "atime",
         "warning",
         f"the pool is mounted with {kind}: the time of every look is kept",
@@ -52,7 +54,7 @@ def powerless(target: Path, options: Collection[str]) -> FixCommand | None:
     return FixCommand(("mount", "-o", f"remount,{','.join(POWERLESS)}", str(target)))
 
 
-def _powerful(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _powerful(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     missing = [word for word in POWERLESS if fs.mount_options is not None and word not in fs.mount_options]
     if fs.mount_options is None or not missing:
@@ -60,7 +62,7 @@ def _powerful(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     step = powerless(fs.target, fs.mount_options)
     words = ",".join(POWERLESS)
     by_hand = in_fstab(words) if step else f"# the system lies here too: give the pool's subvolume a mount of its own, with {words}"
-    yield DoctorFinding(
+    yield diagnosis(
         "nosuid",
         "note",
         f"the pool is mounted without {' and '.join(missing)}",
@@ -72,10 +74,10 @@ def _powerful(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _read_only(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _read_only(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     for one in facts.verdict.of(health.READ_ONLY):
-        yield DoctorFinding(
+        yield diagnosis(
             "read-only",
             one.level,
             one.text,
@@ -86,11 +88,11 @@ def _read_only(facts: DoctorFacts) -> Iterator[DoctorFinding]:
         )
 
 
-def _degraded(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _degraded(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     if fs.option("degraded") is None or fs.missing is None or fs.missing:
         return
-    yield DoctorFinding(
+    yield diagnosis(
         "degraded",
         "warning",
         "the pool is mounted with degraded although no device is missing",
@@ -101,12 +103,12 @@ def _degraded(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _space_cache(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _space_cache(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     if fs.free_space_tree and fs.option("nospace_cache") is None:
         return
     what = "no space cache" if fs.option("nospace_cache") is not None else "a space cache of version 1"
-    yield DoctorFinding(
+    yield diagnosis(
         "space-cache",
         "warning",
         f"the filesystem has {what} instead of a free space tree",
@@ -119,7 +121,7 @@ def _space_cache(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )  # fmt: skip
 
 
-def _compression(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _compression(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     forced, chosen = fs.option("compress-force"), fs.option("compress")
     method, _, level = (forced or chosen or "").partition(":")
@@ -137,7 +139,7 @@ def _compression(facts: DoctorFacts) -> Iterator[DoctorFinding]:
             "a backup that comes faster than it can be compressed waits for the processor; zstd:1 saves nearly as much",
         )
     elif method == "":
-        yield DoctorFinding(
+        yield diagnosis(
             "compression",
             "note",
             "data is not compressed",
@@ -148,12 +150,12 @@ def _compression(facts: DoctorFacts) -> Iterator[DoctorFinding]:
         )
 
 
-def _slow_compression(fs: FilesystemFacts, what: str, why: str) -> DoctorFinding:
+def _slow_compression(fs: FilesystemFacts, what: str, why: str) -> Finding:
     risk = "none: what is written from now on is a little larger"
-    return DoctorFinding("compression", "note", what, why, risk, (in_fstab("compress=zstd:1"),), (remount(fs, "compress=zstd:1"),))
+    return diagnosis("compression", "note", what, why, risk, (in_fstab("compress=zstd:1"),), (remount(fs, "compress=zstd:1"),))
 
 
-def _commit(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _commit(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     value = fs.option("commit") or ""
     if not value.isdigit() or SHORTEST_COMMIT <= int(value) <= LONGEST_COMMIT:
@@ -163,7 +165,7 @@ def _commit(facts: DoctorFacts) -> Iterator[DoctorFinding]:
         if int(value) < SHORTEST_COMMIT
         else "a power cut takes back what was written since; a commit of so much holds everybody up, and the cleaner sleeps as long"
     )
-    yield DoctorFinding(
+    yield diagnosis(
         "commit",
         "warning",
         f"a commit comes every {value} seconds",
@@ -174,11 +176,11 @@ def _commit(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _autodefrag(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _autodefrag(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     if fs.option("autodefrag") is None:
         return
-    yield DoctorFinding(
+    yield diagnosis(
         "autodefrag",
         "warning",
         "the pool is mounted with autodefrag",
@@ -189,12 +191,12 @@ def _autodefrag(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _no_checksums(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _no_checksums(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     found = [word for word in ("nodatacow", "nodatasum") if fs.option(word) is not None]
     if not found:
         return
-    yield DoctorFinding(
+    yield diagnosis(
         "checksums-off",
         "warning",
         f"the pool is mounted with {' and '.join(found)}",

@@ -2,21 +2,25 @@
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
-from backupd.doctor.facts import DoctorFacts
-from backupd.doctor.finding import DoctorFinding, DoctorRule, FixCommand
+from backupd.doctor.facts import DoctorFacts, KeyFile
+from backupd.doctor.finding import DoctorRule, diagnosis
 from backupd.doctor.rules.commands import backupd
 from backupd.rsync.version import OLDEST, SAFE
 from btrkeep.decisions import findings as health
+from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.pool_health import clock_findings
+from btrkeep.decisions.remedy import FixCommand, Remedy
 from btrkeep.units import counted, printable
 
 
-def _rsync(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _rsync(facts: DoctorFacts) -> Iterator[Finding]:
     numbers = facts.machine.rsync
     if numbers is None or numbers >= SAFE:
         return
     version, wanted = ".".join(map(str, numbers)), ".".join(map(str, SAFE))
-    yield DoctorFinding(
+    yield diagnosis(
         "rsync",
         "error" if numbers < OLDEST else "warning",
         f"rsync {version} is too old" if numbers else "there is no rsync",
@@ -29,64 +33,76 @@ def _rsync(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _key(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    key = facts.site.key
-    if key is None or key.hidden or (key.mode is not None and not key.mode & 0o077):
+def _key(facts: DoctorFacts) -> Iterator[Finding]:
+    yield from ssh_key(facts.site.key) if facts.site.key else ()
+
+
+def ssh_key(key: KeyFile) -> Iterator[Finding]:
+    """What is wrong with the private key; nothing of one that cannot be looked at."""
+    if key.hidden or (key.mode is not None and not key.mode & 0o077):
         return
-    path = shlex.quote(str(key.path))
     if key.mode is None:
-        yield DoctorFinding(
+        command = f"ssh-keygen -t ed25519 -N '' -f {shlex.quote(str(key.path))}"
+        yield diagnosis(
             "ssh-key",
             "error",
             f"{printable(str(key.path))} is missing",
             "hosts are reached with it",
             "none; its public half has to be put on every host",
-            (f"ssh-keygen -t ed25519 -N '' -f {path}",),
+            (command,),
+            hint=command,
         )
         return
-    yield DoctorFinding(
+    step = FixCommand(("chmod", "600", str(key.path)))
+    yield diagnosis(
         "ssh-key",
         "error",
-        f"{printable(str(key.path))} has mode {key.mode:04o}: others can read it",
-        "who has it can read every file of every host; ssh refuses to use it, too",
+        f"{printable(str(key.path))} has mode {key.mode:04o}: others can read it, so ssh refuses it",
+        "who has it can read every file of every host",
         "none. Who could read it so far may have it: think about a new one",
-        (),
-        (FixCommand(("chmod", "600", str(key.path))),),
+        steps=(step,),
+        hint=step.line,
     )
 
 
-def _known_hosts(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    known = facts.site.known_hosts
-    if known is None or known.hidden:
+def _known_hosts(facts: DoctorFacts) -> Iterator[Finding]:
+    yield from known_hosts(facts.site.known_hosts) if facts.site.known_hosts else ()
+
+
+def known_hosts(known: KeyFile) -> Iterator[Finding]:
+    """What is wrong with the hosts' keys; nothing of a file that cannot be looked at."""
+    if known.hidden:
         return
-    path = shlex.quote(str(known.path))
     if known.mode is None or known.empty:
-        yield DoctorFinding(
+        command = f"ssh-keyscan HOST >> {shlex.quote(str(known.path))}"
+        yield diagnosis(
             "known-hosts",
             "error",
             f"{printable(str(known.path))} {'is missing' if known.mode is None else 'has no host in it'}",
             "a host whose key is not in it is not contacted",
             "who answers is believed: compare the keys with those of the hosts",
-            (f"ssh-keyscan HOST >> {path}",),
+            (command,),
+            hint=f"{command}, and compare the keys with the hosts' own",
         )
     elif known.mode & 0o022:
-        yield DoctorFinding(
+        step = FixCommand(("chmod", "go-w", str(known.path)))
+        yield diagnosis(
             "known-hosts",
             "error",
             f"{printable(str(known.path))} has mode {known.mode:04o}: others can write to it",
             "who can write to it decides which machine is taken for which host",
             "none. Compare its keys with those of the hosts",
-            (),
-            (FixCommand(("chmod", "go-w", str(known.path))),),
+            steps=(step,),
+            hint=step.line,
         )
 
 
-def _retention(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _retention(facts: DoctorFacts) -> Iterator[Finding]:
     unruled = facts.site.unruled
     if not unruled:
         return
     some = ", ".join(unruled[:3]) + (" and others" if len(unruled) > 3 else "")
-    yield DoctorFinding(
+    yield diagnosis(
         "retention",
         "warning",
         f"no retention is configured for {counted(len(unruled), 'host')}: {some}",
@@ -96,11 +112,11 @@ def _retention(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _schedule(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _schedule(facts: DoctorFacts) -> Iterator[Finding]:
     site = facts.site
     if site.schedule or not site.hosts:
         return
-    yield DoctorFinding(
+    yield diagnosis(
         "schedule",
         "warning",
         "nothing starts the backups by itself: no timer is enabled, and no line of cron runs backupd",
@@ -110,14 +126,14 @@ def _schedule(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _window(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _window(facts: DoctorFacts) -> Iterator[Finding]:
     site = facts.site
     if not site.schedule or not site.unstarted:
         return
     (first, window), count = site.unstarted[0], len(site.unstarted)
     others = f" and {counted(count - 1, 'other host')}" if count > 1 else ""
     start, zone = window.partition("-")[0], window.rpartition(" ")[2]
-    yield DoctorFinding(
+    yield diagnosis(
         "window",
         "warning",
         f"no timer starts backups while the window of {first} ({window}){others} is open",
@@ -133,23 +149,30 @@ def _unseen_window(facts: DoctorFacts) -> str:
     return "when backups are started is not known" if site.schedule and site.windows and site.unstarted is None else ""
 
 
-def _clock(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    if facts.machine.clock is not False:
-        return
-    yield DoctorFinding(
-        "clock",
-        "warning",
-        "the clock is not synchronised",
+def _clock(facts: DoctorFacts) -> Iterator[Finding]:
+    for one in clock_findings(facts.site.clock_doubt, facts.machine.clock):
+        if one.level in _CLOCK:
+            yield replace(one, remedy=_CLOCK[one.level])
+
+
+_CLOCK = {
+    health.WARNING: Remedy(
+        "backups are named, and expire, by this clock: as long as it may be wrong, expiry deletes nothing, or not all",
+        "none; when the clock is right, expiry believes it after the next night",
+        ("timedatectl   # what time it is, and who says so",),
+    ),
+    health.NOTE: Remedy(
         "backups are named, and expire, by this clock. One that leaps forward makes expiry refuse to work, and one that is slowly "
-        "wrong is not noticed",
+        "wrong is not noticed. A container, or a virtual machine whose host keeps the clock, needs nothing",
         "none; one that is far off leaps once",
         ("apt install chrony", "timedatectl   # says when it is synchronised"),
-    )
+    ),
+}
 
 
-def _catalogue(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _catalogue(facts: DoctorFacts) -> Iterator[Finding]:
     for one in facts.verdict.of(health.CATALOGUE):
-        yield DoctorFinding(
+        yield diagnosis(
             "catalogue",
             one.level,
             one.text,
@@ -188,5 +211,5 @@ RULES = (
     DoctorRule("retention", ("warning",), "hosts without any rule of retention", _retention),
     DoctorRule("schedule", ("warning",), "neither a timer nor cron starts the backups", _schedule),
     DoctorRule("window", ("warning",), "a window in which no timer starts backups", _window, blind=_unseen_window),
-    DoctorRule("clock", ("warning",), "the clock is not synchronised", _clock, blind=_unseen_clock),
+    DoctorRule("clock", ("note", "warning"), "the clock is not synchronised, or cannot be right", _clock, blind=_unseen_clock),
 )  # fmt: skip

@@ -6,19 +6,20 @@ btrfs chooses ssd by itself when it is mounted and /sys/block/*/queue/rotational
 from collections.abc import Iterator
 
 from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts
-from backupd.doctor.finding import DoctorFinding, DoctorRule
+from backupd.doctor.finding import DoctorRule, diagnosis
 from backupd.doctor.rules.mount import remount
+from btrkeep.decisions.findings import Finding
 
 _SAYS_NOTHING = ("iscsi", "fibre channel", "multipath", "virtio", "loop", "nbd", "rbd", "drbd", "nvme fabrics")
 
 
-def _ssd(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _ssd(facts: DoctorFacts) -> Iterator[Finding]:
     fs, site = facts.filesystem, facts.site
     spread, ssd = fs.option("ssd_spread") is not None, fs.option("ssd") is not None
     if site.expiring and site.mount_option in ("ssd", "ssd_spread"):  # expiry has switched it, and puts it back
         return
     if spread:
-        yield DoctorFinding(
+        yield diagnosis(
             "ssd",
             "warning",
             "the pool is mounted with ssd_spread",
@@ -33,9 +34,9 @@ def _ssd(facts: DoctorFacts) -> Iterator[DoctorFinding]:
         yield _guessed(fs, doubtful)
 
 
-def _guessed(fs: FilesystemFacts, doubtful: list[DeviceFacts]) -> DoctorFinding:
+def _guessed(fs: FilesystemFacts, doubtful: list[DeviceFacts]) -> Finding:
     names = ", ".join(f"{device.name} ({_virtual(device)})" for device in doubtful)
-    return DoctorFinding(
+    return diagnosis(
         "ssd",
         "note",
         f"ssd holds because {names} says that it does not rotate",
