@@ -35,7 +35,7 @@ def _atime(facts: DoctorFacts) -> Iterator[Finding]:
     kind = "relatime" if "relatime" in fs.mount_options else "strictatime"
     yield diagnosis(
         "atime",
-        "warning",
+        "note",
         f"the pool is mounted with {kind}: the time of every look is kept",
         "each night rsync reads every folder of a host, so btrfs writes the metadata of all of them anew, and earlier backups "
         "share it no more",
@@ -228,7 +228,7 @@ def _device(fs: FilesystemFacts) -> str:
 
 RULES = (
     DoctorRule("read-only", ("error",), "the filesystem is read-only", _read_only, blind=_unseen_mount),
-    DoctorRule("atime", ("warning",), "access times are kept (relatime, strictatime)", _atime, fixable=True, blind=_unseen_mount),
+    DoctorRule("atime", ("note",), "access times are kept (relatime, strictatime)", _atime, fixable=True, blind=_unseen_mount),
     DoctorRule("nosuid", ("note",), "setuid programs and device nodes of hosts would work in the pool", _powerful, fixable=True,
          blind=_unseen_mount),
     DoctorRule("space-cache", ("warning",), "a space cache of version 1, or none, instead of a free space tree", _space_cache),
