@@ -26,8 +26,17 @@ def diagnosis(
     return Finding(check, level, text, hint, remedy=Remedy(why, risk, commands, steps, unmounted))
 
 
-def _sees(_: DoctorFacts) -> str:
-    return ""
+Blind = Callable[[DoctorFacts], str]
+"""Returns why a check cannot look at these facts, "" if it can."""
+
+
+def unless(is_known: Callable[[DoctorFacts], bool], why: str) -> Blind:
+    """A check is blind, for that reason, unless the facts say otherwise."""
+    return lambda facts: "" if is_known(facts) else why
+
+
+NEVER_BLIND = unless(lambda _: True, "")
+BLIND_TO_DEVICES = unless(lambda facts: bool(facts.filesystem.devices), "/sys does not show what the filesystem lies on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,7 @@ class DoctorRule:
     looks: str
     check: Callable[[DoctorFacts], Iterator[Finding]] = field(repr=False)
     fixable: bool = False
-    blind: Callable[[DoctorFacts], str] = field(default=_sees, repr=False)
+    blind: Blind = field(default=NEVER_BLIND, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

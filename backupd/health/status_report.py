@@ -6,9 +6,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 
-from backupd.health.doubts import is_lost
 from backupd.health.look import look_at_pool
 from btrkeep.catalogue import (
     Balance,
@@ -31,7 +29,7 @@ from btrkeep.errors import PoolUnusable
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.model import Room
-from btrkeep.pool.orphans import orphans
+from btrkeep.pool.orphans import count_orphans
 from btrkeep.process.proc import start_time
 
 _FRESH = timedelta(minutes=15)  # three samples
@@ -40,22 +38,11 @@ _NO_EXPIRY, _NO_BALANCE = ExpiryTotals(0, 0), BalanceTotals(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceErrors:
-    """What a device of the pool has counted since its counters were set back, by the names in btrkeep.pool.allocation.ERRORS."""
-
-    devid: int
-    errors: Mapping[str, int]
-
-    @property
-    def total(self) -> int:
-        return sum(self.errors.values())
-
-
-@dataclass(frozen=True, slots=True)
 class PoolNumbers:
     """How the pool's filesystem was at a moment. Sizes are bytes of the devices: what is stored twice counts twice.
 
-    `spaces`: by type ("data"), allocated and used, as files have them.
+    `spaces`: by type ("data"), allocated and used, as files have them. `errors`: by number of the device what it has counted since
+    its counters were reset, by the names in btrkeep.pool.allocation.ERRORS. `orphans`: None where nobody may count them.
     """
 
     taken: datetime
@@ -63,7 +50,7 @@ class PoolNumbers:
     allocated: int
     used: int
     spaces: Mapping[str, tuple[int, int]]
-    devices: tuple[DeviceErrors, ...]
+    errors: Mapping[int, Mapping[str, int]]
     orphans: int | None
 
 
@@ -87,8 +74,6 @@ class StatusReport:
     balance_totals: BalanceTotals = _NO_BALANCE
     backups: Mapping[str, int] = field(default_factory=dict)
     """How many there are in each state."""
-    lost: bool | None = None
-    """Whether the catalogue knows none of the backups that are in the pool; None where the pool could not be looked at."""
     day: tuple[RunTotals, ...] = ()
     """Runs that ended in the last 24 hours."""
 
@@ -96,6 +81,11 @@ class StatusReport:
     def fault(self) -> str:
         """Why the pool cannot be used, "" when it can."""
         return self.pool.fault
+
+    @property
+    def lost(self) -> bool | None:
+        """Whether the catalogue knows none of the backups that are in the pool; None where the pool could not be looked at."""
+        return None if self.fault else self.pool.lost
 
     @property
     def room(self) -> Room | None:
@@ -147,10 +137,9 @@ def _with_pool(seen: StatusReport, catalogue: Catalogue, *, live: bool) -> Statu
     if sample and timedelta() <= seen.now - sample.taken <= _FRESH:
         numbers = numbers_of_sample(sample)
     else:
-        numbers = numbers_now(read_allocation(pool.path), _waiting(pool.path), seen.now)
+        numbers = numbers_now(read_allocation(pool.path), count_orphans(pool.path), seen.now)
     return replace(
         seen,
-        lost=is_lost(pool, catalogue),
         numbers=numbers,
         score=catalogue.newest_score(pool.filesystem),
         balance=next((one for one in catalogue.balances(pool.filesystem, 2) if _has_ended(one)), None),
@@ -158,26 +147,18 @@ def _with_pool(seen: StatusReport, catalogue: Catalogue, *, live: bool) -> Statu
     )
 
 
-def _waiting(path: Path) -> int | None:
-    """How many deleted subvolumes there are; None for who may not search trees, as a unit without capabilities."""
-    try:
-        return len(orphans(path))
-    except PermissionError:
-        return None
-
-
 def numbers_of_sample(sample: Sample) -> PoolNumbers:
     """What a sample says, in the shape that this module tells it in."""
-    devices = (DeviceErrors(int(devid), _by_name(values[2:])) for devid, values in sample.devices.items())
+    errors = {int(devid): _by_name(values[2:]) for devid, values in sample.devices.items()}
     spaces = [(name.split()[0], values[0], values[1]) for name, values in sample.spaces.items()]
-    return PoolNumbers(sample.taken, sample.size, sample.allocated, sample.used, _summed(spaces), tuple(devices), sample.orphans)
+    return PoolNumbers(sample.taken, sample.size, sample.allocated, sample.used, _summed(spaces), errors, sample.orphans)
 
 
 def numbers_now(found: Allocation, waiting: int | None, now: datetime) -> PoolNumbers:
     """The same of the pool itself. `waiting`: how many deleted subvolumes there are."""
-    devices = (DeviceErrors(device.devid, _by_name(device.errors or ())) for device in found.devices)
+    errors = {device.devid: _by_name(device.errors or ()) for device in found.devices}
     spaces = [(space.type, space.total, space.used) for space in found.spaces]
-    return PoolNumbers(now, found.size, found.allocated, found.used, _summed(spaces), tuple(devices), waiting)
+    return PoolNumbers(now, found.size, found.allocated, found.used, _summed(spaces), errors, waiting)
 
 
 def _by_name(errors: Sequence[int]) -> dict[str, int]:

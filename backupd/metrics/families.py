@@ -140,9 +140,9 @@ def _numbers(samples: _Samples, seen: StatusReport) -> None:
     for kind, (allocated, used) in sorted(numbers.spaces.items()):
         samples.add(table.SPACE_ALLOCATED, allocated, kind)
         samples.add(table.SPACE_USED, used, kind)
-    for device in numbers.devices:
-        for error, count in device.errors.items():
-            samples.add(table.DEVICE_ERRORS, count, str(device.devid), error)
+    for devid, errors in numbers.errors.items():
+        for error, count in errors.items():
+            samples.add(table.DEVICE_ERRORS, count, str(devid), error)
     samples.add(table.ORPHANS, numbers.orphans)
     samples.add(table.SAMPLED, numbers.taken.timestamp())
 

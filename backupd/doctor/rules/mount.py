@@ -2,13 +2,14 @@
 
 import shlex
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from backupd.doctor.facts import DoctorFacts, FilesystemFacts
-from backupd.doctor.finding import DoctorRule, diagnosis
+from backupd.doctor.finding import DoctorRule, diagnosis, unless
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
-from btrkeep.decisions.remedy import FixCommand
+from btrkeep.decisions.remedy import FixCommand, Remedy
 
 LONGEST_COMMIT = 300  # seconds; above it the kernel warns too
 SHORTEST_COMMIT = 10
@@ -77,15 +78,13 @@ def _powerful(facts: DoctorFacts) -> Iterator[Finding]:
 def _read_only(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     for one in facts.verdict.of(health.READ_ONLY):
-        yield diagnosis(
-            "read-only",
-            one.level,
-            one.text,
+        remedy = Remedy(
             "somebody mounted it so, or the kernel has stopped all writing after an error",
             "after an error every further write can make it worse: find out first, and have a copy of what matters",
             ("dmesg | grep -i btrfs", f"umount {_q(fs)}", f"btrfs check --readonly {_device(fs)}", f"mount {_q(fs)}"),
             unmounted=True,
         )
+        yield replace(one, remedy=remedy)
 
 
 def _degraded(facts: DoctorFacts) -> Iterator[Finding]:
@@ -207,15 +206,14 @@ def _no_checksums(facts: DoctorFacts) -> Iterator[Finding]:
     )
 
 
-def _unseen_mount(facts: DoctorFacts) -> str:
-    if facts.filesystem.mount_options is not None:
-        return ""
-    return "this process sees a mount of its own in place of the machine's, and /proc/1/mountinfo tells nothing of that"
-
-
-def _unseen_missing(facts: DoctorFacts) -> str:
-    is_unknown = facts.filesystem.missing is None and facts.filesystem.option("degraded") is not None
-    return "the kernel does not tell which devices are missing" if is_unknown else ""
+_BLIND_TO_MOUNT = unless(
+    lambda facts: facts.filesystem.mount_options is not None,
+    "this process sees a mount of its own in place of the machine's, and /proc/1/mountinfo tells nothing of that",
+)
+_BLIND_TO_MISSING = unless(
+    lambda facts: facts.filesystem.missing is not None or facts.filesystem.option("degraded") is None,
+    "the kernel does not tell which devices are missing",
+)
 
 
 def _q(fs: FilesystemFacts) -> str:
@@ -227,10 +225,10 @@ def _device(fs: FilesystemFacts) -> str:
 
 
 RULES = (
-    DoctorRule("read-only", ("error",), "the filesystem is read-only", _read_only, blind=_unseen_mount),
-    DoctorRule("atime", ("note",), "access times are kept (relatime, strictatime)", _atime, fixable=True, blind=_unseen_mount),
+    DoctorRule("read-only", ("error",), "the filesystem is read-only", _read_only, blind=_BLIND_TO_MOUNT),
+    DoctorRule("atime", ("note",), "access times are kept (relatime, strictatime)", _atime, fixable=True, blind=_BLIND_TO_MOUNT),
     DoctorRule("nosuid", ("note",), "setuid programs and device nodes of hosts would work in the pool", _powerful, fixable=True,
-         blind=_unseen_mount),
+         blind=_BLIND_TO_MOUNT),
     DoctorRule("space-cache", ("warning",), "a space cache of version 1, or none, instead of a free space tree", _space_cache),
     DoctorRule("compression", ("note",), "data is not compressed, or in a way that costs much", _compression, fixable=True),
     DoctorRule(
@@ -243,5 +241,5 @@ RULES = (
     DoctorRule("autodefrag", ("warning",), "autodefrag, which undoes what snapshots share", _autodefrag, fixable=True),
     DoctorRule("checksums-off", ("warning",), "nodatacow or nodatasum", _no_checksums, fixable=True),
     DoctorRule("degraded", ("warning",), "degraded among the mount options without a missing device", _degraded,
-               blind=_unseen_missing),
+               blind=_BLIND_TO_MISSING),
 )  # fmt: skip

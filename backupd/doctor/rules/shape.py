@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator
 
 from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts
-from backupd.doctor.finding import DoctorRule, diagnosis
+from backupd.doctor.finding import BLIND_TO_DEVICES, DoctorRule, diagnosis, unless
 from backupd.doctor.rules.commands import balance, filters, safest
 from btrkeep.decisions.findings import Finding
 from btrkeep.units import format_size
@@ -177,31 +177,24 @@ def is_accelerated(checksum: str, driver: str, cpu: frozenset[str]) -> bool:
     return driver != ""
 
 
-def _unseen_devices(facts: DoctorFacts) -> str:
-    return "" if facts.filesystem.devices else "/sys does not show what the filesystem lies on"
-
-
-def _unseen_features(facts: DoctorFacts) -> str:
-    return "" if facts.filesystem.features else "/sys does not show the features of the filesystem"
-
-
-def _unseen_tree(facts: DoctorFacts) -> str:
-    return _unseen_features(facts) if facts.filesystem.allocated >= MANY_BLOCK_GROUPS else ""
-
-
-def _unseen_driver(facts: DoctorFacts) -> str:
-    return "" if facts.filesystem.checksum_driver else "the kernel does not name the driver of the checksums"
-
+_UNSEEN_FEATURES = "/sys does not show the features of the filesystem"
+_BLIND_TO_FEATURES = unless(lambda facts: bool(facts.filesystem.features), _UNSEEN_FEATURES)
+_BLIND_TO_TREE = unless(
+    lambda facts: bool(facts.filesystem.features) or facts.filesystem.allocated < MANY_BLOCK_GROUPS, _UNSEEN_FEATURES
+)
+_BLIND_TO_DRIVER = unless(
+    lambda facts: bool(facts.filesystem.checksum_driver), "the kernel does not name the driver of the checksums"
+)
 
 RULES = (
-    DoctorRule("skinny-metadata", ("warning",), "no skinny metadata", _skinny_metadata, blind=_unseen_features),
+    DoctorRule("skinny-metadata", ("warning",), "no skinny metadata", _skinny_metadata, blind=_BLIND_TO_FEATURES),
     DoctorRule("block-group-tree", ("warning",), f"no block group tree with {format_size(MANY_BLOCK_GROUPS)} or more allocated",
-         _block_group_tree, blind=_unseen_tree),
-    DoctorRule("metadata-profile", ("warning",), "metadata that a single fault loses", _metadata_profile, blind=_unseen_devices),
+         _block_group_tree, blind=_BLIND_TO_TREE),
+    DoctorRule("metadata-profile", ("warning",), "metadata that a single fault loses", _metadata_profile, blind=BLIND_TO_DEVICES),
     DoctorRule("dup-metadata", ("note", "warning"), "DUP metadata on storage that is redundant itself", _dup_metadata,
-         blind=_unseen_devices),
+         blind=BLIND_TO_DEVICES),
     DoctorRule("profiles", ("warning",), "data or metadata in more than one profile", _mixed_profiles),
     DoctorRule("raid56", ("warning",), "metadata in raid5 or raid6", _raid56),
     DoctorRule("checksum", ("note",), "a checksum that the kernel calculates without help of the processor", _checksum,
-         blind=_unseen_driver),
+         blind=_BLIND_TO_DRIVER),
 )  # fmt: skip

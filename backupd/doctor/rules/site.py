@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from backupd.doctor.facts import DoctorFacts, KeyFile
-from backupd.doctor.finding import DoctorRule, diagnosis
+from backupd.doctor.finding import DoctorRule, diagnosis, unless
 from backupd.doctor.rules.commands import backupd
 from backupd.rsync.version import OLDEST, SAFE
 from btrkeep.decisions import findings as health
@@ -144,11 +144,6 @@ def _window(facts: DoctorFacts) -> Iterator[Finding]:
     )
 
 
-def _unseen_window(facts: DoctorFacts) -> str:
-    site = facts.site
-    return "when backups are started is not known" if site.schedule and site.windows and site.unstarted is None else ""
-
-
 def _clock(facts: DoctorFacts) -> Iterator[Finding]:
     for one in clock_findings(facts.site.clock_doubt, facts.machine.clock):
         if one.level in _CLOCK:
@@ -172,44 +167,41 @@ _CLOCK = {
 
 def _catalogue(facts: DoctorFacts) -> Iterator[Finding]:
     for one in facts.verdict.of(health.CATALOGUE):
-        yield diagnosis(
-            "catalogue",
-            one.level,
-            one.text,
+        remedy = Remedy(
             "what is shown of hosts and nights is not this pool's past, and another pool's catalogue lets nothing be backed up",
             "rebuild makes a catalogue of this pool from its backups; another pool keeps its own when `state` is changed first",
             (f"# see that `state` in {facts.site.file} is this pool's own folder, and mounted", backupd(facts.site, "rebuild")),
         )
+        yield replace(one, remedy=remedy)
 
 
-def _unseen_catalogue(facts: DoctorFacts) -> str:
-    return "the catalogue cannot be read: `backupd check` says why" if facts.site.catalogue.foreign is None else ""
+_BLIND_TO_CATALOGUE = unless(
+    lambda facts: facts.site.catalogue.foreign is not None, "the catalogue cannot be read: `backupd check` says why"
+)
+_BLIND_TO_RSYNC = unless(lambda facts: facts.machine.rsync is not None, "rsync does not say which version it is")
+_BLIND_TO_CLOCK = unless(
+    lambda facts: facts.machine.clock is not None,
+    "the kernel does not tell this process about its clock: a service may not ask",
+)
+_BLIND_TO_STARTS = unless(
+    lambda facts: not (facts.site.schedule and facts.site.windows and facts.site.unstarted is None),
+    "when backups are started is not known",
+)
 
 
-def _unseen_key(facts: DoctorFacts) -> str:
-    return facts.site.key.hidden if facts.site.key else ""
-
-
-def _unseen_known_hosts(facts: DoctorFacts) -> str:
-    return facts.site.known_hosts.hidden if facts.site.known_hosts else ""
-
-
-def _unseen_rsync(facts: DoctorFacts) -> str:
-    return "rsync does not say which version it is" if facts.machine.rsync is None else ""
-
-
-def _unseen_clock(facts: DoctorFacts) -> str:
-    return "the kernel does not tell this process about its clock: a service may not ask" if facts.machine.clock is None else ""
+def _hidden(file: KeyFile | None) -> str:
+    return file.hidden if file else ""
 
 
 RULES = (
-    DoctorRule("catalogue", ("error",), "the catalogue is another pool's, or was lost", _catalogue, blind=_unseen_catalogue),
-    DoctorRule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync, blind=_unseen_rsync),
-    DoctorRule("ssh-key", ("error",), "the private key is missing, or others can read it", _key, fixable=True, blind=_unseen_key),
+    DoctorRule("catalogue", ("error",), "the catalogue is another pool's, or was lost", _catalogue, blind=_BLIND_TO_CATALOGUE),
+    DoctorRule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync, blind=_BLIND_TO_RSYNC),
+    DoctorRule("ssh-key", ("error",), "the private key is missing, or others can read it", _key, fixable=True,
+         blind=lambda facts: _hidden(facts.site.key)),
     DoctorRule("known-hosts", ("error",), "known_hosts is missing or empty, or others can write to it", _known_hosts, fixable=True,
-         blind=_unseen_known_hosts),
+         blind=lambda facts: _hidden(facts.site.known_hosts)),
     DoctorRule("retention", ("warning",), "hosts without any rule of retention", _retention),
     DoctorRule("schedule", ("warning",), "neither a timer nor cron starts the backups", _schedule),
-    DoctorRule("window", ("warning",), "a window in which no timer starts backups", _window, blind=_unseen_window),
-    DoctorRule("clock", ("note", "warning"), "the clock is not synchronised, or cannot be right", _clock, blind=_unseen_clock),
+    DoctorRule("window", ("warning",), "a window in which no timer starts backups", _window, blind=_BLIND_TO_STARTS),
+    DoctorRule("clock", ("note", "warning"), "the clock is not synchronised, or cannot be right", _clock, blind=_BLIND_TO_CLOCK),
 )  # fmt: skip

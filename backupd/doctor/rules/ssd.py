@@ -6,7 +6,7 @@ btrfs chooses ssd by itself when it is mounted and /sys/block/*/queue/rotational
 from collections.abc import Iterator
 
 from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts
-from backupd.doctor.finding import DoctorRule, diagnosis
+from backupd.doctor.finding import DoctorRule, diagnosis, unless
 from backupd.doctor.rules.mount import remount
 from btrkeep.decisions.findings import Finding
 
@@ -64,11 +64,13 @@ def _virtual(device: DeviceFacts) -> str:
     return next(layer.kind for layer in device.layers if layer.kind in _SAYS_NOTHING)
 
 
-def _unseen_flag(facts: DoctorFacts) -> str:
-    is_unknown = any(device.rotational is None for device in facts.filesystem.devices) or not facts.filesystem.devices
-    is_ssd = facts.filesystem.option("ssd") is not None
-    return "/sys does not show whether the devices rotate" if is_ssd and is_unknown else ""
-
+_BLIND_TO_FLAG = unless(
+    lambda facts: (
+        facts.filesystem.option("ssd") is None
+        or (bool(facts.filesystem.devices) and all(device.rotational is not None for device in facts.filesystem.devices))
+    ),
+    "/sys does not show whether the devices rotate",
+)
 
 RULES = (
     DoctorRule(
@@ -77,6 +79,6 @@ RULES = (
         "ssd_spread; or ssd only because a virtual disk says that it does not rotate",
         _ssd,
         fixable=True,
-        blind=_unseen_flag,
+        blind=_BLIND_TO_FLAG,
     ),
 )

@@ -2,14 +2,15 @@
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 from backupd.doctor.facts import DoctorFacts
-from backupd.doctor.finding import DoctorRule, diagnosis
+from backupd.doctor.finding import DoctorRule, diagnosis, unless
 from backupd.doctor.rules.commands import backupd, balance, filters
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
-from btrkeep.decisions.remedy import FixCommand, Write
+from btrkeep.decisions.remedy import FixCommand, Remedy, Write
 from btrkeep.units import counted, format_duration
 
 SCRUB_EVERY = timedelta(days=35)
@@ -19,10 +20,7 @@ MANY_OF_A_HOST = 300
 
 def _unallocated(facts: DoctorFacts) -> Iterator[Finding]:
     for one in facts.verdict.of(health.UNALLOCATED):
-        yield diagnosis(
-            "unallocated",
-            one.level,
-            one.text,
+        remedy = Remedy(
             "when metadata needs another block group and there is no room for one, all writing ends with ENOSPC, even where data "
             "has room; balance needs unallocated space too",
             "low; data that is in sparsely used block groups is moved together",
@@ -32,6 +30,7 @@ def _unallocated(facts: DoctorFacts) -> Iterator[Finding]:
                 f"{balance(facts, filters(facts.filesystem, 'data', 'usage=10'))}   # then 20, 30 ... as long as it helps",
             ),
         )
+        yield replace(one, remedy=remedy)
 
 
 def _room(facts: DoctorFacts) -> Iterator[Finding]:
@@ -47,13 +46,13 @@ def _too_full(facts: DoctorFacts, check: str, why: str) -> Iterator[Finding]:
         risk = "expire deletes backups whose grace is over; a new device is used evenly only after a balance"
         more = f"btrfs device add /dev/NEW {shlex.quote(str(facts.site.pool))}   # or keep less: [retention]"
         ours = (*_discard(facts), *(backupd(facts.site, words) for words in ("expire --dry-run", "expire", "usage")))
-        yield diagnosis(check, one.level, one.text, why, risk, (*ours, more))
+        yield replace(one, remedy=Remedy(why, risk, (*ours, more)))
 
 
 def _discard(facts: DoctorFacts) -> tuple[str, ...]:
     """What gives up the largest unfinished backup: nobody can restore from it."""
     host = facts.site.unfinished
-    return (f"{backupd(facts.site, f'discard {host} --dry-run')}   # then without --dry-run",) if host else ()
+    return (f"{backupd(facts.site, f'discard {shlex.quote(host)} --dry-run')}   # then without --dry-run",) if host else ()
 
 
 def _quota(facts: DoctorFacts) -> Iterator[Finding]:
@@ -163,13 +162,12 @@ def _unseen_scrubs(facts: DoctorFacts) -> str:
     return ""
 
 
-def _unseen_operation(facts: DoctorFacts) -> str:
-    return "the kernel does not tell what has the filesystem for itself" if facts.filesystem.exclusive_operation is None else ""
-
-
-def _unseen_subvolumes(facts: DoctorFacts) -> str:
-    return "subvolumes could not be counted: that takes CAP_SYS_ADMIN" if facts.filesystem.subvolumes is None else ""
-
+_BLIND_TO_OPERATION = unless(
+    lambda facts: facts.filesystem.exclusive_operation is not None, "the kernel does not tell what has the filesystem for itself"
+)
+_BLIND_TO_SUBVOLUMES = unless(
+    lambda facts: facts.filesystem.subvolumes is not None, "subvolumes could not be counted: that takes CAP_SYS_ADMIN"
+)
 
 RULES = (
     DoctorRule("room", ("error",), "no room for another transfer: less than min_free, or next to none for metadata", _room),
@@ -179,8 +177,8 @@ RULES = (
          _scrub, blind=_unseen_scrubs),
     DoctorRule("qgroups", ("note", "warning"), "qgroups or simple quotas switched on", _quota, fixable=True),
     DoctorRule("reclaim", ("note", "warning"), "the kernel's own reclaim, beside btrfs-balancer", _reclaim, fixable=True),
-    DoctorRule("balance", ("warning",), "a paused balance", _balance, blind=_unseen_operation),
+    DoctorRule("balance", ("warning",), "a paused balance", _balance, blind=_BLIND_TO_OPERATION),
     DoctorRule("subvolumes", ("note",),
          f"more than {MANY_SUBVOLUMES:,} subvolumes, or more than {MANY_OF_A_HOST} backups of a host", _subvolumes,
-         blind=_unseen_subvolumes),
+         blind=_BLIND_TO_SUBVOLUMES),
 )  # fmt: skip

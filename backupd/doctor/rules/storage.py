@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator
 
 from backupd.doctor.facts import DoctorFacts, Layer
-from backupd.doctor.finding import DoctorRule, diagnosis
+from backupd.doctor.finding import BLIND_TO_DEVICES, DoctorRule, diagnosis, unless
 from backupd.doctor.rules.commands import balance, filters, safest
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
@@ -108,20 +108,14 @@ def _no_healing(facts: DoctorFacts) -> Iterator[Finding]:
     )
 
 
-def _unseen_devices(facts: DoctorFacts) -> str:
-    return "" if facts.filesystem.devices else "/sys does not show what the filesystem lies on"
-
-
-def _unseen_missing(facts: DoctorFacts) -> str:
-    return "the kernel does not tell which devices are missing" if facts.filesystem.missing is None else ""
-
+_BLIND_TO_MISSING = unless(lambda facts: facts.filesystem.missing is not None, "the kernel does not tell which devices are missing")
 
 RULES = (
-    DoctorRule("missing-device", ("error",), "a device is missing", _missing, blind=_unseen_missing),
+    DoctorRule("missing-device", ("error",), "a device is missing", _missing, blind=_BLIND_TO_MISSING),
     DoctorRule("device-errors", ("error",), "counted errors of devices", _errors),
     DoctorRule("cache", ("note", "warning"), "a bcache or dm-cache (lvmcache) below, in writeback mode", _cache,
-               blind=_unseen_devices),
+               blind=BLIND_TO_DEVICES),
     DoctorRule("healing", ("note",), "one copy of the data on md or raid of LVM, from which btrfs cannot mend it", _no_healing,
-         blind=_unseen_devices),
-    DoctorRule("loop", ("note",), "the pool lies in an image file", _loop, blind=_unseen_devices),
+         blind=BLIND_TO_DEVICES),
+    DoctorRule("loop", ("note",), "the pool lies in an image file", _loop, blind=BLIND_TO_DEVICES),
 )  # fmt: skip
