@@ -1,4 +1,4 @@
-"""What is wrong now: alarms from one look at everything. Pure.
+"""Finds all current alarms in a status report. Pure.
 
 An alarm is what is wrong, whether or not anybody is told of it. What cannot be known now (how full a pool is that is not mounted)
 is neither there nor gone: `unknown` names such events.
@@ -84,20 +84,20 @@ class FoundAlarms:
     dropped: frozenset[str] = field(default_factory=frozenset)
 
     def tells_of(self, key: Key) -> bool:
-        """Whether this look knows if that alarm holds."""
+        """Whether the report says if that alarm is current."""
         return key[0] not in self.unknown and key not in self.unknown
 
 
-def find(seen: StatusReport, known: Known, units: Mapping[str, bool | None]) -> FoundAlarms:
+def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -> FoundAlarms:
     """All that is wrong. `units`: of each unit whose failure was told, whether it has failed still; None: not known.
 
     `known` are the alarms as they are remembered: since when a host that never had a backup is waited for, and how full counts as
     full once that was told.
     """
-    verdict = _verdict(seen, known)
-    alarms = [*_pool(verdict, seen.now), *_hosts(seen, known), *_jobs(seen)]
+    verdict = _verdict(report, known)
+    alarms = [*_pool(verdict, report.now), *_hosts(report, known), *_jobs(report)]
     unknown: set[str | Key] = {_UNKNOWN[check] for check in verdict.unlooked}
-    if seen.fault:
+    if report.fault:
         unknown.add((FAILURE, BALANCE))
     for unit, failed in units.items():
         subject = AlarmSubject(UNIT, unit)
@@ -106,7 +106,7 @@ def find(seen: StatusReport, known: Known, units: Mapping[str, bool | None]) -> 
             alarms.append(Alarm(FAILURE, subject, stored.text, stored.since, stored.grade))
         elif failed is None:
             unknown.add((FAILURE, str(subject)))
-    watched = {host.name for host in seen.config.hosts.values() if host.enabled}
+    watched = {host.name for host in report.config.hosts.values() if host.enabled}
     dropped = {row.subject for row in known.values() if row.host is not None and row.host not in watched}
     return FoundAlarms(tuple(alarms), frozenset(unknown), frozenset(dropped))
 
@@ -117,10 +117,10 @@ def unit_failed(failure: UnitFailure, now: datetime) -> Alarm:
     return Alarm(FAILURE, AlarmSubject(UNIT, failure.unit), text, now, failure.status)
 
 
-def _verdict(seen: StatusReport, known: Known) -> PoolVerdict:
-    """What stands is known here, of whatever look."""
+def _verdict(report: StatusReport, known: Known) -> PoolVerdict:
+    """The verdict, with the pool counted as full until its use is well below the limit."""
     full = known.get((ROOM, USED))
-    return judge(replace(seen.pool, was_full=full is not None and full.recovered is None), HealthLimits.of(seen.config))
+    return judge(replace(report.pool, was_full=full is not None and full.recovered is None), HealthLimits.of(report.config))
 
 
 def _pool(verdict: PoolVerdict, now: datetime) -> Iterator[Alarm]:
@@ -131,19 +131,19 @@ def _pool(verdict: PoolVerdict, now: datetime) -> Iterator[Alarm]:
         yield Alarm(what, AlarmSubject(kind, "" if one.device is None else str(one.device)), text, now, int(grade))
 
 
-def _hosts(seen: StatusReport, known: Known) -> Iterator[Alarm]:
-    for status in seen.hosts:
-        host = seen.config.hosts[status.host]
+def _hosts(report: StatusReport, known: Known) -> Iterator[Alarm]:
+    for status in report.hosts:
+        host = report.config.hosts[status.host]
         if host.enabled:
-            yield from _failing(status, seen)
-            yield from _silent(host, status, seen, known)
+            yield from _failing(status, report)
+            yield from _silent(host, status, report, known)
 
 
-def _failing(status: HostStatus, seen: StatusReport) -> Iterator[Alarm]:
-    facts = seen.facts.get(status.host)
+def _failing(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
+    facts = report.facts.get(status.host)
     if facts is None:
         return
-    since = facts.last_run_started or seen.now
+    since = facts.last_run_started or report.now
     reason = status.error or facts.last_run_error or "no reason is known"
     if status.state == "suspect":
         yield Alarm(SUSPECT, AlarmSubject(HOST, status.host), words.suspect(status.host, reason), since)
@@ -152,24 +152,24 @@ def _failing(status: HostStatus, seen: StatusReport) -> Iterator[Alarm]:
         yield Alarm(FAILURE, AlarmSubject(HOST, status.host), text, since)
 
 
-def _silent(host: HostConfig, status: HostStatus, seen: StatusReport, known: Known) -> Iterator[Alarm]:
+def _silent(host: HostConfig, status: HostStatus, report: StatusReport, known: Known) -> Iterator[Alarm]:
     """A host that never had a complete backup is waited for from when it was first looked for."""
     if host.optional:
         return
-    limit, subject = timedelta(seconds=seen.config.notify.silent), AlarmSubject(HOST, host.name)
+    limit, subject = timedelta(seconds=report.config.notify.silent), AlarmSubject(HOST, host.name)
     if status.last_complete is not None:
-        if seen.now - status.last_complete > limit:
-            text = words.silent(host.name, (seen.now - status.last_complete).total_seconds())
+        if report.now - status.last_complete > limit:
+            text = words.silent(host.name, (report.now - status.last_complete).total_seconds())
             yield Alarm(SILENT, subject, text, status.last_complete)
         return
     before = known.get((SILENT, str(subject)))
-    since = before.since if before and before.recovered is None else seen.now
-    text = words.never_complete(host.name, elapsed(since, seen.now) or 0.0)
-    yield Alarm(SILENT, subject, text, since, ripe=seen.now - since > limit)
+    since = before.since if before and before.recovered is None else report.now
+    text = words.never_complete(host.name, elapsed(since, report.now) or 0.0)
+    yield Alarm(SILENT, subject, text, since, ripe=report.now - since > limit)
 
 
-def _jobs(seen: StatusReport) -> Iterator[Alarm]:
-    expiry, balance = seen.expiry, seen.balance
+def _jobs(report: StatusReport) -> Iterator[Alarm]:
+    expiry, balance = report.expiry, report.balance
     if expiry and (expiry.finished is None or expiry.outcome in ("failed", "stopped", "killed")):
         text = words.job_failed(EXPIRY, expiry.outcome, expiry.error)
         yield Alarm(FAILURE, AlarmSubject(EXPIRY), text, expiry.finished or expiry.updated)

@@ -1,4 +1,4 @@
-"""A look, what is new of it, and the people who are told: everything that `backupd notify` does, but its output."""
+"""Does what `backupd notify` does, but its output: looks, stores the alarms, and sends what is new."""
 
 import logging
 import os
@@ -32,7 +32,7 @@ _LOCK_SECONDS = 120.0  # others that send: each service may take half a minute
 
 @dataclass(frozen=True, slots=True)
 class NotifyReport:
-    """What was told, or with a dry run would have been. `first`: those of the alarms that no earlier look has found."""
+    """What was sent, or with a dry run would have been. `first`: those of the alarms that are found for the first time."""
 
     alarms: Sequence[StoredAlarm] = ()
     recoveries: Sequence[StoredAlarm] = ()
@@ -73,23 +73,23 @@ def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_diges
     every = catalogue.alarms()
     stored = {row.key: row for row in every if row.what != SERVICE}
     known = by_key(stored.values(), now)
-    seen = look(config, catalogue, now, live=True)
-    require_own_catalogue(seen.pool, config)
-    found = changes(known, find(seen, known, _units(known)), config.notify.on, now)
+    report = look(config, catalogue, now, live=True)
+    require_own_catalogue(report.pool, config)
+    found = changes(known, find(report, known, _units(known)), config.notify.on, now)
     last = catalogue.get_fact(_DIGEST)
     is_due = digest.is_due(config.notify.digest, config.pool.zone, parse_time(last) if last else None, now)
     with_digest = want_digest or (is_due and bool(config.notify.urls))
     messages = _messages(config, found)
     if with_digest:
         broken = [row for row in every if row.what == SERVICE]
-        messages.append(digest.of_day(config.name, _machine(), seen, [*found.standing, *broken]))
+        messages.append(digest.of_day(config.name, _machine(), report, [*found.standing, *broken]))
     first = [row for row in found.alarms if row.key not in stored or stored[row.key].recovered]
     told = NotifyReport(found.alarms, found.recoveries, found.standing, with_digest, messages, first=first)
     if dry_run:
         return told
     told = replace(told, services=_deliver(config, catalogue, messages, every, now))
     catalogue.put_alarms(found.changed(stored, now, arrived=told.arrived), found.gone)
-    catalogue.set_fact(FACT, as_text(StoredVerdict(now, seen.verdict)))
+    catalogue.set_fact(FACT, as_text(StoredVerdict(now, report.verdict)))
     if with_digest and told.arrived:
         catalogue.set_fact(_DIGEST, format_time(now))
     return told
@@ -147,7 +147,7 @@ def _machine() -> str:
 def _deliver(
     config: Config, catalogue: Catalogue | None, messages: Sequence[Message], every: Sequence[StoredAlarm], now: datetime
 ) -> list[Delivery]:
-    """What became of the messages, for each service all of them together."""
+    """Sends the messages, and returns one result for each service."""
     found: dict[int, Delivery] = {}
     for message in messages:
         for one in send(config.notify.urls, message):

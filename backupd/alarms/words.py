@@ -1,4 +1,4 @@
-"""What people read: messages as plain text. Pure.
+"""Makes the texts of alarms and messages, as plain text. Pure.
 
 Much of it comes from hosts and programs (error texts, lines of a journal), and ends in mails, chats and on telephones. So each such
 piece is cut, made printable, and cannot be taken for markup: in the formats that services make of it (HTML, Markdown, Slack's own)
@@ -133,5 +133,5 @@ def of_unit(pool: str, machine: str, unit: str, result: str, lines: Sequence[str
 
 
 def of_test(pool: str, machine: str) -> Message:
-    """What `notify --test` sends."""
+    """The message of `notify --test`."""
     return Message(f"btrkeep {pool}: a test", f"This is a test. Nothing is wrong.\n\n{sender(machine)}", "info")

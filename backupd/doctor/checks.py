@@ -1,4 +1,4 @@
-"""What `backupd check` looks at. Each check gives findings: how bad, about what, what is wrong, and what to do."""
+"""The checks of `backupd check`. Each yields findings."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from shutil import which
 
-from backupd.actions.discard import all_unfinished, more_room, or_discard
+from backupd.actions.discard import Unfinished, all_unfinished, more_room, or_discard
 from backupd.alarms.send import service_of
 from backupd.doctor.rules.site import known_hosts, ssh_key
 from backupd.doctor.site import read_key_file
@@ -43,7 +43,9 @@ _PROBE_SECONDS = 90.0
 
 
 def check_all(config: Config, host: HostConfig | None = None) -> Iterator[Finding]:
-    """Every check that needs no host, in the order of the table; with `host`, of that host alone. Then the dashboard is told."""
+    """Runs every check that needs no connection, in the order of the table; with `host`, for that host alone. Then publishes the
+    configuration for the dashboard.
+    """
     looked_at = replace(config, hosts={host.name: host}) if host else config
     for check in _CHECKS:
         yield from check(looked_at)
@@ -51,7 +53,7 @@ def check_all(config: Config, host: HostConfig | None = None) -> Iterator[Findin
 
 
 def _tell(config: Config) -> None:
-    """Of all hosts, whichever was looked at. What keeps it from being told is among the findings."""
+    """Publishes all hosts, whichever were checked. What prevents it is among the findings."""
     with suppress(OperatorError):
         pool = open_pool(config.pool.path)  # first: where there is no pool, no catalogue is made
         with Catalogue.open(config.pool.state) as catalogue:
@@ -121,23 +123,24 @@ def _pool(config: Config) -> Iterator[Finding]:
 
 
 def _health(config: Config, pool: Pool) -> Iterator[Finding]:
-    """What everybody says of the pool. The catalogue has a check of its own."""
+    """The pool's verdict, but for the catalogue, which has a check of its own."""
     facts = look_at_pool(config)
     verdict = judge(facts, HealthLimits.of(config))
     is_tight = any(verdict.of(check) for check in _OF_ROOM)
     unfinished = all_unfinished(pool) if is_tight else []
-    for one in verdict.findings:
-        hint = more_room(unfinished) if one.check == health.ROOM else one.hint
-        if one.check in _OF_ROOM[1:]:
-            hint = or_discard(one.hint, unfinished)
+    found = [replace(one, hint=_hint(one, unfinished)) for one in verdict.findings]
+    found += [Finding(check, "unknown", "could not be looked at", "`backupd doctor` says why") for check in verdict.unlooked]
+    for one in found:
         if one.check != health.CATALOGUE:
-            yield replace(one, hint=hint, subject=_SUBJECTS.get(one.check, ""))
-    for check in verdict.unlooked:
-        if check != health.CATALOGUE:
-            subject = _SUBJECTS.get(check, "")
-            yield Finding(check, "unknown", "could not be looked at", "`backupd doctor` says why", subject=subject)
+            yield replace(one, subject=_SUBJECTS.get(one.check, ""))
     if facts.room and not is_tight:
         yield Finding("room", "ok", str(facts.room))
+
+
+def _hint(one: Finding, unfinished: list[Unfinished]) -> str:
+    if one.check == health.ROOM:
+        return more_room(unfinished)
+    return or_discard(one.hint, unfinished) if one.check in _OF_ROOM else one.hint
 
 
 _OF_ROOM = (health.ROOM, health.UNALLOCATED, health.USED)
@@ -152,6 +155,10 @@ def _mount(path: Path) -> Iterator[Finding]:
     if machine and "noatime" not in machine.mount_options:
         hint = "mount with noatime: every look at a backup of a writable subvolume costs metadata"
         yield Finding("mount", "note", "access times are kept", hint)
+
+
+def _clock(_: Config) -> Iterator[Finding]:
+    yield from clock_findings(None, clock_synchronised())
 
 
 def _catalogue(config: Config) -> Iterator[Finding]:
@@ -171,7 +178,7 @@ def _catalogue(config: Config) -> Iterator[Finding]:
     yield from wrong
     if not wrong:
         yield Finding("catalogue", "ok", str(config.pool.state))
-    yield from clock_findings(doubts.clock, clock_synchronised())
+    yield from clock_findings(doubts.clock, synchronised=True)  # of which _clock tells
     if config.pool.state.exists() and is_on(config.pool.state, pool.filesystem):
         yield Finding(
             "catalogue",
@@ -240,7 +247,7 @@ def _sources(config: Config) -> Iterator[Finding]:
 
 
 def _is_folder(path: str) -> bool:
-    """Asked by another program, which can be given up: a source may lie on a mount that does not answer."""
+    """Asks another program, which can be killed: a source may lie on a mount that does not answer."""
     try:
         return run(("test", "-d", path), timeout=_PROBE_SECONDS, check=False).returncode == 0
     except ProgramFailed:
@@ -248,7 +255,7 @@ def _is_folder(path: str) -> bool:
 
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
-    _configuration, _names, _rsync, _other_programs, _pool, _catalogue, _ssh_files, _hooks, _sources, _notify,
+    _configuration, _names, _rsync, _other_programs, _clock, _pool, _catalogue, _ssh_files, _hooks, _sources, _notify,
 )  # fmt: skip
 
 

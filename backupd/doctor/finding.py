@@ -1,4 +1,4 @@
-"""What a rule finds, and what a rule is."""
+"""A rule of the doctor, and what it returns."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ def diagnosis(
     unmounted: bool = False,
     hint: str = "",
 ) -> Finding:
-    """What a rule finds, with what is to be done about it; `hint` is that in one line, where `check` says it too."""
+    """Returns a rule's finding with its remedy; `hint` is the remedy in one line, for findings that `check` has too."""
     return Finding(check, level, text, hint, remedy=Remedy(why, risk, commands, steps, unmounted))
 
 
@@ -65,7 +65,7 @@ class Unlooked:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What rules say: findings, the worst first; names of the checks that looked and found nothing; those that could not look."""
+    """The result of all rules: findings, the worst first; names of the checks that found nothing; those that could not look."""
 
     findings: tuple[Finding, ...]
     well: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What --fix NAME does: the steps of a finding that still holds, and a look afterwards whether it is gone."""
+"""Runs --fix NAME: the steps of a finding that is still there, then the rule again to see whether it is gone."""
 
 import logging
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _LONGEST = 3600.0  # to switch quotas off waits for a running commit, which can 
 
 
 def rule_named(name: str) -> str:
-    """The name, once it is known to be one. Raises UsageError."""
+    """Returns the name if there is such a rule. Raises UsageError."""
     if name in BY_NAME:
         return name
     near = get_close_matches(name, BY_NAME, 1)
@@ -24,7 +24,7 @@ def rule_named(name: str) -> str:
 
 
 def findings_of(name: str, facts: DoctorFacts) -> tuple[Finding, ...]:
-    """What that rule finds now. Raises OperatorError when it cannot look."""
+    """Returns what that rule finds now. Raises OperatorError when it cannot look."""
     found = examine(facts, [BY_NAME[name]])
     for one in found.unlooked:
         raise OperatorError(f"{name}: not looked at: {one.why}", "run `backupd doctor` as root, in no service's sandbox")

@@ -21,7 +21,7 @@ from btrkeep.units import parse_time
 
 
 def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
-    """Of this pool. Raises OSError."""
+    """Reads the facts about this pool. Raises OSError."""
     enabled = [host for host in config.hosts.values() if host.enabled]
     by_ssh = any(host.address for host in enabled)
     counts = {host: len(names_of(pool, host)) for host in hosts_of(pool)}
@@ -70,7 +70,7 @@ def _created(pool: Pool) -> datetime | None:
 
 
 def read_key_file(path: Path) -> KeyFile:
-    """What is to be known of a file that ssh uses."""
+    """Reads the facts about a file that ssh uses."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         with path.open("rb") as file:

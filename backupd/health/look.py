@@ -1,4 +1,4 @@
-"""Looks at the pool: what the decision about it is made of, in some milliseconds and without any capability."""
+"""Reads the facts from which the pool is judged, in some milliseconds and without any capability."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def open_configured(config: Config) -> Pool:
 
 
 def _is_read_only(path: Path) -> bool | None:
-    """Whether the machine has it so, whatever the sandbox that this runs in; None: that cannot be seen from here."""
+    """Whether the machine has the pool mounted read-only, whatever the sandbox says; None: not visible from here."""
     mount = machine_mount(path)
     return "ro" in mount_of(path).super_options or (None if mount is None else "ro" in mount.mount_options)
 
@@ -66,7 +66,7 @@ def device_errors(found: Allocation) -> dict[int, dict[str, int]]:
 
 
 def read_catalogue(state: Path, pool: Pool) -> OfCatalogue:
-    """That of a folder, changing nothing. One that is not there is nobody else's, and lost when the pool has backups."""
+    """Reads the catalogue in a folder. One that does not exist is lost if the pool has backups."""
     try:
         (state / FILE).stat()
         with Catalogue.open_readonly(state) as catalogue:

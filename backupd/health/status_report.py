@@ -1,6 +1,6 @@
-"""One look at all that there is to tell of: the hosts, the pool, the jobs. Alarms, the digest and the metrics are made of it.
+"""The status report: hosts, pool and jobs at one moment. Alarms, the digest and the metrics are made of it.
 
-`look` acts; what it gives is plain data. The pool may be gone, which is worth telling: the catalogue is enough for the rest.
+`look` acts and returns plain data. The pool may be missing, which is reported: for the rest the catalogue is enough.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -98,12 +98,12 @@ class StatusReport:
 
 
 def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> StatusReport:
-    """What there is. Numbers of the pool are those of the newest sample; with `live`, or without a recent one, of this moment.
+    """Returns the report. Numbers of the pool are those of the newest sample; with `live`, or without a recent one, of now.
 
     Raises OperatorError when the catalogue cannot be read.
     """
     facts = catalogue.host_facts(latest(now))
-    seen = StatusReport(
+    report = StatusReport(
         config=config,
         now=now,
         hosts=tuple(host_status(host, facts.get(host.name), config.pool.zone, now) for host in config.hosts.values()),
@@ -115,14 +115,14 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         backups=catalogue.state_counts(),
         day=tuple(catalogue.run_totals(now - DAY, latest(now))),
     )
-    if seen.fault:
-        return seen
+    if report.fault:
+        return report
     try:
-        return _with_pool(seen, catalogue, live=live)
+        return _with_pool(report, catalogue, live=live)
     except PoolUnusable as error:
-        return replace(seen, pool=PoolFacts(error.message, error.hint))
+        return replace(report, pool=PoolFacts(error.message, error.hint))
     except OSError as error:
-        return replace(seen, pool=PoolFacts(f"{config.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)"))
+        return replace(report, pool=PoolFacts(f"{config.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)"))
 
 
 def _has_ended(job: Expiry | Balance) -> bool:
@@ -130,16 +130,16 @@ def _has_ended(job: Expiry | Balance) -> bool:
     return job.finished is not None or start_time(job.pid) != job.pid_started
 
 
-def _with_pool(seen: StatusReport, catalogue: Catalogue, *, live: bool) -> StatusReport:
+def _with_pool(report: StatusReport, catalogue: Catalogue, *, live: bool) -> StatusReport:
     """With what only the pool, or only its UUID, can tell. Raises PoolUnusable, OSError."""
-    pool = open_pool(seen.config.pool.path)
+    pool = open_pool(report.config.pool.path)
     sample = None if live else catalogue.newest_sample(pool.filesystem)
-    if sample and timedelta() <= seen.now - sample.taken <= _FRESH:
+    if sample and timedelta() <= report.now - sample.taken <= _FRESH:
         numbers = numbers_of_sample(sample)
     else:
-        numbers = numbers_now(read_allocation(pool.path), count_orphans(pool.path), seen.now)
+        numbers = numbers_now(read_allocation(pool.path), count_orphans(pool.path), report.now)
     return replace(
-        seen,
+        report,
         numbers=numbers,
         score=catalogue.newest_score(pool.filesystem),
         balance=next((one for one in catalogue.balances(pool.filesystem, 2) if _has_ended(one)), None),
@@ -148,21 +148,21 @@ def _with_pool(seen: StatusReport, catalogue: Catalogue, *, live: bool) -> Statu
 
 
 def numbers_of_sample(sample: Sample) -> PoolNumbers:
-    """What a sample says, in the shape that this module tells it in."""
+    """Returns the numbers of a sample."""
     errors = {int(devid): _by_name(values[2:]) for devid, values in sample.devices.items()}
     spaces = [(name.split()[0], values[0], values[1]) for name, values in sample.spaces.items()]
     return PoolNumbers(sample.taken, sample.size, sample.allocated, sample.used, _summed(spaces), errors, sample.orphans)
 
 
 def numbers_now(found: Allocation, waiting: int | None, now: datetime) -> PoolNumbers:
-    """The same of the pool itself. `waiting`: how many deleted subvolumes there are."""
+    """Returns the numbers of the pool itself. `waiting`: how many deleted subvolumes there are."""
     errors = {device.devid: _by_name(device.errors or ()) for device in found.devices}
     spaces = [(space.type, space.total, space.used) for space in found.spaces]
     return PoolNumbers(now, found.size, found.allocated, found.used, _summed(spaces), errors, waiting)
 
 
 def _by_name(errors: Sequence[int]) -> dict[str, int]:
-    """Nothing of a device that has none to tell, as a missing one."""
+    """Returns the counters by name; empty for a device that has none, such as a missing one."""
     return dict(zip(ERRORS, errors, strict=True)) if errors else {}
 
 

@@ -34,7 +34,7 @@ class PoolReading:
 
 
 def look(pool: Pool) -> PoolReading:
-    """What the kernel says at this moment. Everything but the orphans comes from what it has in memory. Raises OSError."""
+    """Asks the kernel. It has everything but the orphans in memory. Raises OSError."""
     allocation = read_allocation(pool.path)
     return PoolReading(
         allocation,
