@@ -16,6 +16,7 @@ from typing import Any
 from flask import has_request_context
 
 from btrkeep.catalogue import StoredAlarm
+from btrkeep.catalogue.model_alarm import SILENT, SUSPECT
 from btrkeep.causes import Cause
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import latest
@@ -45,7 +46,6 @@ _OF_EXIT = {
     4: "the pool could not be used",
 }
 _ABSENT, _CATALOGUE = "the root service cannot be asked now", "the dashboard cannot tell anything now"
-_SILENT, _SUSPECT = "silent", "suspect"
 _OURS = (UsageError, TooMany)
 """Errors whose sentences are made here, of what was asked: nothing below the dashboard raises one while it is read."""
 
@@ -90,11 +90,11 @@ def host_error(text: str | None, cause: Cause | None, host: str) -> str | None:
 
 def host_alarm(alarm: StoredAlarm, host: str) -> str:
     """The text of an alarm about a host that who asks may see: made anew of what the host's newest backup or run says now."""
-    if alarm.what == _SILENT or not _is_of_limited():  # of silence it is a time alone
+    if alarm.what == SILENT or not _is_of_limited():  # of silence it is a time alone
         return alarm.text
     found = source()
     facts = found.cached("facts", lambda: found.catalogue.host_facts(latest(found.now))).get(host)
-    if alarm.what == _SUSPECT:
+    if alarm.what == SUSPECT:
         return f"{host}: the newest backup is suspect: {of_cause(facts.newest_cause if facts else None, host, found.site.path)}"
     outcome = facts.last_run_outcome if facts else "failed"
     return f"{host}: the backup is {outcome}: {of_cause(facts.last_run_cause if facts else None, host, found.site.path)}"

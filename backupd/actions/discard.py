@@ -96,7 +96,11 @@ def _is_for_room(record: records.Record | None) -> bool:
 
 def more_room(found: Sequence[Unfinished]) -> str:
     """The hint for a pool with too little room; `found` are the unfinished backups, the largest first."""
-    hint = "expire backups, or give the pool more room"
+    return or_discard("expire backups, or give the pool more room", found)
+
+
+def or_discard(hint: str, found: Sequence[Unfinished]) -> str:
+    """The same with another hint."""
     if not found:
         return hint
     host, size = found[0].host, format_size(found[0].size)

@@ -1,4 +1,4 @@
-"""Who is told what, and when: `events` sees what is wrong, `deduplication` what is new of it, `words` says it, `send` sends it.
+"""Notifications: `events` finds alarms, `deduplication` what is new among them, `words` makes messages, `send` sends them.
 
 All but `send`, `journal` and `ping` are pure functions.
 """

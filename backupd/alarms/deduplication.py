@@ -1,4 +1,4 @@
-"""What is new of what is wrong, and what people hear of it. Pure.
+"""Decides which alarms are new, and what people are told of them. Pure.
 
 People are in one of two states about each alarm: they know of it (`StoredAlarm.known`), or they do not. They hear of it once when
 it comes, and once when it is gone; then it may come again. One that comes and goes makes three messages in QUIET at the most: it is
@@ -26,7 +26,7 @@ QUIET = timedelta(hours=24)
 
 @dataclass(frozen=True, slots=True)
 class AlarmChanges:
-    """What is to be told, and what is to be remembered: `rows` without anything told, `gone` forgotten.
+    """What to send and what to store: `rows` as if nothing were sent; `gone` are deleted.
 
     `waiting` are those of the rows that have not lasted long enough to be alarms.
     """
@@ -39,16 +39,16 @@ class AlarmChanges:
 
     @property
     def any(self) -> bool:
-        """Whether there is something to tell."""
+        """Whether there is anything to send."""
         return bool(self.alarms or self.recoveries)
 
     @property
     def standing(self) -> list[StoredAlarm]:
-        """All alarms that hold, told or not."""
+        """All current alarms, sent or not."""
         return [row for row in self.rows if row.recovered is None and row.key not in self.waiting]
 
     def changed(self, known: Known, now: datetime, *, arrived: bool) -> list[StoredAlarm]:
-        """The rows to be written; `arrived`: the news have been told. Those of `known` that stay as they are are not among them."""
+        """Returns the rows to write, without those that are the same in `known`; `arrived`: the messages were delivered."""
         rows = {row.key: row for row in self.rows}
         if arrived:
             rows |= {row.key: replace(row, told=now) for row in self.alarms}
@@ -57,13 +57,13 @@ class AlarmChanges:
 
 
 def changes(known: Known, found: FoundAlarms, events: Collection[str], now: datetime) -> AlarmChanges:
-    """What people have to hear. `events` are those of [notify] on; alarms of others are remembered, and never told."""
+    """Returns what to send and to store. `events` are those of [notify] on; alarms of other events are stored and never sent."""
     alarms: list[StoredAlarm] = []
     recoveries: list[StoredAlarm] = []
     rows: list[StoredAlarm] = []
     gone: list[Key] = []
     present = {alarm.key: alarm for alarm in found.alarms}
-    unwell = {alarm.subject for alarm in found.alarms}
+    unwell = {str(alarm.subject) for alarm in found.alarms}
     for alarm in present.values():
         before = known.get(alarm.key)
         row = remembered(before, alarm)
@@ -90,7 +90,7 @@ def changes(known: Known, found: FoundAlarms, events: Collection[str], now: date
 def remembered(before: StoredAlarm | None, alarm: Alarm) -> StoredAlarm:
     """The row of an alarm that holds now, with the grade that people know of."""
     if before is None:
-        return StoredAlarm(alarm.what, alarm.subject, alarm.text, 0, alarm.since, 1, None, None, None)
+        return StoredAlarm(alarm.what, str(alarm.subject), alarm.text, 0, alarm.since, 1, None, None, None)
     grade = before.grade if before.known else 0
     if before.recovered is None:
         return replace(before, text=alarm.text, grade=grade)
@@ -108,13 +108,13 @@ def _gone(before: StoredAlarm, now: datetime) -> StoredAlarm | None:
 
 
 def _patience(row: StoredAlarm) -> timedelta:
-    """How long it must stay away before that is told: one that came back soon after its end was told is not believed at once."""
+    """Returns how long an alarm must be gone before people are told: one that came back soon after that is not believed at once."""
     came_back = row.cleared is not None and row.told is not None and row.told - row.cleared < QUIET
     return QUIET if came_back else timedelta()
 
 
 def by_key(rows: Iterable[StoredAlarm], now: datetime) -> dict[Key, StoredAlarm]:
-    """The remembered alarms as `changes` and `find` want them. What a wrong clock stamped in the future happened by now."""
+    """Returns the stored alarms by key. Times in the future, which a wrong clock has written, become `now`."""
     return {row.key: _by_now(row, now) for row in rows}
 
 

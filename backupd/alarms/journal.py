@@ -1,4 +1,4 @@
-"""What systemd says of a unit: whether it has failed, and its last lines in the journal."""
+"""Asks systemd whether a unit has failed, and for its last lines in the journal."""
 
 import re
 from dataclasses import dataclass
@@ -34,12 +34,12 @@ def journal_command(unit: str) -> tuple[str, ...]:
 
 
 def show_command(unit: str) -> tuple[str, ...]:
-    """Whether and how it failed."""
+    """The command that shows whether and how the unit failed."""
     return ("systemctl", "show", "--property=ActiveState", "--property=Result", "--property=ExecMainStatus", "--", unit)
 
 
 def read_failure(unit: str) -> UnitFailure:
-    """What is known of it. Where systemd cannot be asked there is less to tell, but it is told."""
+    """Returns what systemd knows of the failure. Where systemd cannot be asked, the fields are empty."""
     try:
         lines = run(journal_command(unit), timeout=_SECONDS).stdout.splitlines()
     except ProgramFailed as error:

@@ -1,4 +1,4 @@
-"""A look, what is new of it, and the people who are told: everything that `backupd notify` does, but its output."""
+"""Does what `backupd notify` does, but its output: looks, stores the alarms, and sends what is new."""
 
 import logging
 import os
@@ -10,12 +10,13 @@ from datetime import datetime
 
 from backupd.alarms import digest, words
 from backupd.alarms.deduplication import AlarmChanges, by_key, changes, remembered
-from backupd.alarms.events import FAILURE, Key, find, unit_failed
+from backupd.alarms.events import Key, find, unit_failed
 from backupd.alarms.journal import UnitFailure, has_failed
 from backupd.alarms.send import Delivery, send
 from backupd.alarms.words import Message
 from backupd.health.status_report import look
 from btrkeep.catalogue import Catalogue, StoredAlarm
+from btrkeep.catalogue.model_alarm import FAILURE, SERVICE, UNIT
 from btrkeep.config import Config
 from btrkeep.decisions.findings import CATALOGUE, FACT, StoredVerdict, as_text
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
@@ -26,14 +27,12 @@ from btrkeep.units import format_time, parse_time
 log = logging.getLogger(__name__)
 
 _DIGEST = "notify_digest"
-SERVICE = "service"
-"""Rows among the alarms that remember which services do not work, so that the log says it once."""
 _LOCK_SECONDS = 120.0  # others that send: each service may take half a minute
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyReport:
-    """What was told, or with a dry run would have been. `first`: those of the alarms that no earlier look has found."""
+    """What was sent, or with a dry run would have been. `first`: those of the alarms that are found for the first time."""
 
     alarms: Sequence[StoredAlarm] = ()
     recoveries: Sequence[StoredAlarm] = ()
@@ -74,23 +73,23 @@ def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_diges
     every = catalogue.alarms()
     stored = {row.key: row for row in every if row.what != SERVICE}
     known = by_key(stored.values(), now)
-    seen = look(config, catalogue, now, live=True)
-    require_own_catalogue(seen.pool, config)
-    found = changes(known, find(seen, known, _units(known)), config.notify.on, now)
+    report = look(config, catalogue, now, live=True)
+    require_own_catalogue(report.pool, config)
+    found = changes(known, find(report, known, _units(known)), config.notify.on, now)
     last = catalogue.get_fact(_DIGEST)
     is_due = digest.is_due(config.notify.digest, config.pool.zone, parse_time(last) if last else None, now)
     with_digest = want_digest or (is_due and bool(config.notify.urls))
     messages = _messages(config, found)
     if with_digest:
         broken = [row for row in every if row.what == SERVICE]
-        messages.append(digest.of_day(config.name, _machine(), seen, [*found.standing, *broken]))
+        messages.append(digest.of_day(config.name, _machine(), report, [*found.standing, *broken]))
     first = [row for row in found.alarms if row.key not in stored or stored[row.key].recovered]
     told = NotifyReport(found.alarms, found.recoveries, found.standing, with_digest, messages, first=first)
     if dry_run:
         return told
     told = replace(told, services=_deliver(config, catalogue, messages, every, now))
     catalogue.put_alarms(found.changed(stored, now, arrived=told.arrived), found.gone)
-    catalogue.set_fact(FACT, as_text(StoredVerdict(now, seen.verdict)))
+    catalogue.set_fact(FACT, as_text(StoredVerdict(now, report.verdict)))
     if with_digest and told.arrived:
         catalogue.set_fact(_DIGEST, format_time(now))
     return told
@@ -104,7 +103,7 @@ def require_own_catalogue(facts: PoolFacts, config: Config) -> None:
 
 
 def _units(known: Mapping[Key, StoredAlarm]) -> dict[str, bool | None]:
-    units = [one.unit for one in known.values() if one.what == FAILURE and one.unit is not None]
+    units = [one.about.name for one in known.values() if one.what == FAILURE and one.about.kind == UNIT]
     return {unit: has_failed(unit) for unit in units}
 
 
@@ -117,7 +116,7 @@ def tell_failure(
 ) -> NotifyReport:
     """Tells of a unit that failed, unless people know that it has. Without a catalogue nobody can know what they know."""
     message = words.of_unit(config.name, _machine(), failure.unit, failure.result, failure.lines)
-    alarm = unit_failed(failure.unit, f"{failure.unit} failed: {failure.result}", failure.status, now)
+    alarm = unit_failed(failure, now)
     every = catalogue.alarms() if catalogue else []
     row = remembered(by_key(every, now).get(alarm.key), alarm)
     before = row.grade
@@ -148,7 +147,7 @@ def _machine() -> str:
 def _deliver(
     config: Config, catalogue: Catalogue | None, messages: Sequence[Message], every: Sequence[StoredAlarm], now: datetime
 ) -> list[Delivery]:
-    """What became of the messages, for each service all of them together."""
+    """Sends the messages, and returns one result for each service."""
     found: dict[int, Delivery] = {}
     for message in messages:
         for one in send(config.notify.urls, message):
@@ -169,7 +168,7 @@ def _log_what_is_new(
             ended.append((SERVICE, str(one)))
             log.warning("%s works again", one)
         elif not one.arrived and str(one) not in broken:
-            begun.append(StoredAlarm(SERVICE, str(one), f"{one} does not work: {one.reason}", 0, now, 1, now, None, None))
+            begun.append(StoredAlarm(SERVICE, str(one), words.service_broken(str(one), one.reason), 0, now, 1, now, None, None))
             log.warning("%s", begun[-1].text)
     if catalogue and (begun or ended):
         catalogue.put_alarms(begun, ended)

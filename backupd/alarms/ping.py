@@ -33,7 +33,7 @@ class Ping:
         self._waiting.put(("/start", b""))
 
     def end(self, *, met: bool, text: str) -> None:
-        """It is over; `text` goes along, for people."""
+        """The night is over; `text` is sent along, for people."""
         self._waiting.put(("" if met else "/fail", text.encode("utf-8", "replace")[:_LONGEST]))
 
     def wait(self, seconds: float = _PATIENCE) -> None:
@@ -70,7 +70,7 @@ def send(url: Url, path: str, body: bytes, seconds: float) -> str:
 
 
 def reason_of(error: object) -> str:
-    """What the system says of it, without what the program was doing: that may name the URL."""
+    """Returns the system's error message alone: the rest may name the URL."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, OSError) and error.strerror:

@@ -29,7 +29,7 @@ _REASONS = (
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of a message to one URL: `number` counts from 1 as in [notify] urls, `service` is a name without secrets."""
+    """The result of sending to one URL: `number` counts from 1 as in [notify] urls, `service` is a name without secrets."""
 
     number: int
     service: str
@@ -41,7 +41,7 @@ class Delivery:
 
 
 def send(urls: Sequence[Url], message: Message) -> list[Delivery]:
-    """The message to every URL, one after the other: one that does not work keeps no other from being told."""
+    """Sends the message to every URL, one after the other; one that fails does not stop the others."""
     return [_send(number, url, message) for number, url in enumerate(urls, 1)]
 
 

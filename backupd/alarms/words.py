@@ -1,4 +1,4 @@
-"""What people read: messages as plain text. Pure.
+"""Makes the texts of alarms and messages, as plain text. Pure.
 
 Much of it comes from hosts and programs (error texts, lines of a journal), and ends in mails, chats and on telephones. So each such
 piece is cut, made printable, and cannot be taken for markup: in the formats that services make of it (HTML, Markdown, Slack's own)
@@ -69,6 +69,46 @@ def _recovery(row: StoredAlarm) -> str:
     return f"{harmless(row.text)} (since {format_time(row.since)}, over after {lasted}{often})"
 
 
+def unusable(fault: str) -> str:
+    """The pool cannot be used."""
+    return f"the pool cannot be used: {fault}"
+
+
+def suspect(host: str, reason: str) -> str:
+    """A host's newest backup is suspect."""
+    return f"{host}: the newest backup is suspect: {reason}"
+
+
+def failing(host: str, outcome: str | None, reason: str) -> str:
+    """A host's newest run brought no complete backup."""
+    return f"{host}: the backup is {outcome}: {reason}"
+
+
+def silent(host: str, seconds: float) -> str:
+    """A host has had no complete backup for so long."""
+    return f"{host}: no complete backup for {format_duration(seconds)}"
+
+
+def never_complete(host: str, seconds: float) -> str:
+    """A host has never had one, and has been waited for so long."""
+    return f"{host}: no complete backup ever, {format_duration(seconds)} after it was first looked for"
+
+
+def job_failed(job: str, outcome: str | None, reason: str | None) -> str:
+    """An expiry or a balance did not end well; without an outcome it was killed."""
+    return f"{job} {outcome or 'killed'}: {reason or 'see its log'}"
+
+
+def unit_failed(unit: str, result: str) -> str:
+    """A unit of systemd failed."""
+    return f"{unit} failed: {result}"
+
+
+def service_broken(service: str, reason: str) -> str:
+    """A service of [notify] urls takes no message."""
+    return f"{service} does not work: {reason}"
+
+
 def section(title: str, lines: Iterable[str]) -> str:
     """A title and a list that is cut: 500 hosts fail together when the network is gone."""
     every = list(lines)
@@ -93,5 +133,5 @@ def of_unit(pool: str, machine: str, unit: str, result: str, lines: Sequence[str
 
 
 def of_test(pool: str, machine: str) -> Message:
-    """What `notify --test` sends."""
+    """The message of `notify --test`."""
     return Message(f"btrkeep {pool}: a test", f"This is a test. Nothing is wrong.\n\n{sender(machine)}", "info")

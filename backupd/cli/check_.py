@@ -6,9 +6,10 @@ from datetime import datetime
 import click
 
 from backupd.cli.context import clock_for, json_option, load_config, now_option
-from backupd.doctor.checks import CheckResult, check_all, check_hosts
+from backupd.doctor.checks import check_all, check_hosts
 from btrkeep.cli import echo_json, table
 from btrkeep.cli.progress import prose
+from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit
 from btrkeep.pool.marker import open_pool
 
@@ -32,7 +33,7 @@ def command(ctx: click.Context, connect: bool, as_json: bool, now: datetime | No
     if connect:
         found += asyncio.run(check_hosts(config))
     if as_json:
-        echo_json([finding.as_json() for finding in found])
+        echo_json([check_as_json(finding) for finding in found])
     else:
         show(found)
     if any(finding.unusable for finding in found):
@@ -40,12 +41,12 @@ def command(ctx: click.Context, connect: bool, as_json: bool, now: datetime | No
     return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in found) else Exit.OK
 
 
-def show(found: list[CheckResult]) -> None:
+def show(found: list[Finding]) -> None:
     """The table, and below it what to do."""
-    rows = [(click.style(finding.level, fg=_COLOURS[finding.level]), finding.subject, finding.message) for finding in found]
+    rows = [(click.style(finding.level, fg=_COLOURS[finding.level]), finding.about, finding.text) for finding in found]
     click.echo(table(rows, ["", "WHAT", "FOUND"]))
     hints = [finding for finding in found if finding.hint]
     if hints:
         click.echo("\nWhat to do:")
     for finding in hints:
-        prose(f"  {finding.subject}: {finding.hint}", "    ")
+        prose(f"  {finding.about}: {finding.hint}", "    ")

@@ -11,13 +11,14 @@ import click
 
 from backupd.cli.context import clock_for, json_option, load_config, now_option
 from backupd.doctor.facts import DoctorFacts
-from backupd.doctor.finding import DoctorFinding, Examined
+from backupd.doctor.finding import Examined
 from backupd.doctor.fix import findings_of, fix, refusal, rule_named
 from backupd.doctor.gather import gather
 from backupd.doctor.layers import stacks
 from backupd.doctor.rules import BY_NAME, RULES, examine
 from btrkeep.cli import echo_json, table
 from btrkeep.cli.progress import prose
+from btrkeep.decisions.findings import Finding
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import open_pool
 from btrkeep.units import counted, printable
@@ -59,7 +60,7 @@ def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: boo
         echo_json(_as_json(facts, found))
     else:
         _show(facts, found, all_checks)
-    return Exit.ATTENTION if any(finding.severity != "note" for finding in found.findings) else Exit.OK
+    return Exit.ATTENTION if any(finding.level != "note" for finding in found.findings) else Exit.OK
 
 
 def _as_json(facts: DoctorFacts, found: Examined) -> dict[str, Any]:
@@ -74,17 +75,17 @@ def _as_json(facts: DoctorFacts, found: Examined) -> dict[str, Any]:
     }
 
 
-def finding_as_json(finding: DoctorFinding) -> dict[str, Any]:
+def finding_as_json(finding: Finding) -> dict[str, Any]:
     """One finding; `commands` are lines for a shell, what --fix does the first of them."""
     return {
-        "name": finding.name,
-        "severity": finding.severity,
-        "what": finding.what,
-        "why": finding.why,
-        "commands": list(finding.lines),
-        "risk": finding.risk,
-        "fixable": finding.fixable,
-        "unmounted": finding.unmounted,
+        "name": finding.check,
+        "severity": finding.level,
+        "what": finding.text,
+        "why": finding.remedy.why,
+        "commands": list(finding.remedy.lines),
+        "risk": finding.remedy.risk,
+        "fixable": finding.remedy.fixable,
+        "unmounted": finding.remedy.unmounted,
     }
 
 
@@ -106,22 +107,22 @@ def _show(facts: DoctorFacts, found: Examined, all_checks: bool) -> None:
     counts = ", ".join(
         counted(number, severity)
         for severity in ("error", "warning", "note")
-        if (number := sum(finding.severity == severity for finding in found.findings))
+        if (number := sum(finding.level == severity for finding in found.findings))
     )
     blind = f"; {len(found.unlooked)} not looked at" if found.unlooked else ""
     click.echo(f"{counted(len(RULES), 'check')}: {counts or 'nothing to say'}{blind}")
-    if fixable := [finding.name for finding in found.findings if finding.fixable]:
+    if fixable := [finding.check for finding in found.findings if finding.remedy.fixable]:
         prose(f"`backupd doctor --fix NAME` can mend: {', '.join(dict.fromkeys(fixable))}", "  ")
 
 
-def show_finding(finding: DoctorFinding) -> None:
+def show_finding(finding: Finding) -> None:
     """A headline, the reason, the commands, the risk."""
-    label = click.style(f"{finding.severity} {finding.name}", fg=_COLOURS[finding.severity], bold=True)
-    prose(f"{label}: {printable(finding.what)}", "  ")
-    click.echo(_wrapped("why:  ", finding.why))
-    for number, line in enumerate(finding.lines):
+    label = click.style(f"{finding.level} {finding.check}", fg=_COLOURS[finding.level], bold=True)
+    prose(f"{label}: {printable(finding.text)}", "  ")
+    click.echo(_wrapped("why:  ", finding.remedy.why))
+    for number, line in enumerate(finding.remedy.lines):
         click.echo(f"  {'do:   ' if not number else '      '}{printable(line)}")
-    click.echo(_wrapped("risk: ", finding.risk))
+    click.echo(_wrapped("risk: ", finding.remedy.risk))
 
 
 def _wrapped(label: str, text: str) -> str:
@@ -136,7 +137,7 @@ def _fix(name: str, facts: DoctorFacts, dry_run: bool, as_json: bool, look: "par
         if not as_json:
             show_finding(finding)
         refused = refusal(finding) or refused
-        if finding.fixable and not dry_run:
+        if finding.remedy.fixable and not dry_run:
             fix(finding, look)
             done.append(finding)
     if as_json:
@@ -152,5 +153,5 @@ def _fix(name: str, facts: DoctorFacts, dry_run: bool, as_json: bool, look: "par
     return Exit.OK
 
 
-def _left(done: list[DoctorFinding]) -> str:
-    return "; what stays to be done by hand is above" if any(finding.commands for finding in done) else ""
+def _left(done: list[Finding]) -> str:
+    return "; what stays to be done by hand is above" if any(finding.remedy.commands for finding in done) else ""

@@ -10,10 +10,11 @@ from backupd.cli.context import complete_host, json_option
 from backupd.cli.host_set import set_command
 from backupd.cli.questions import Talk
 from backupd.cli.reach import Reached, probe, reach
-from backupd.doctor.checks import CheckResult, check_all
+from backupd.doctor.checks import check_all
 from backupd.hosts.files import Files, add_host, remove_host
 from btrkeep.cli import echo_json, table
 from btrkeep.config import Config, HostConfig
+from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import printable
 
@@ -93,7 +94,7 @@ def _reached(talk: Talk, config: Config, host: HostConfig, accept: bool) -> tupl
         return Reached(None, False, ()), error
 
 
-def show_findings(talk: Talk, findings: tuple[CheckResult, ...]) -> None:
+def show_findings(talk: Talk, findings: tuple[Finding, ...]) -> None:
     """The table of `check`, in text only."""
     if findings and not talk.as_json:
         show(list(findings))
@@ -171,15 +172,15 @@ def test_command(ctx: click.Context, name: str, as_json: bool) -> int:
         raise UsageError(f"no host {name} is configured", "`backupd host list` shows those that are")
     found = list(try_host(config, host))
     if as_json:
-        echo_json([finding.as_json() for finding in found])
+        echo_json([check_as_json(finding) for finding in found])
     else:
         show(found)
     return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in found) else Exit.OK
 
 
-def try_host(config: Config, host: HostConfig) -> tuple[CheckResult, ...]:
+def try_host(config: Config, host: HostConfig) -> tuple[Finding, ...]:
     """What is wrong with this host, or one line that says that nothing is."""
-    found = tuple(finding for finding in check_all(config, host) if finding.subject in (host.name, "ssh key", "known_hosts"))
+    found = tuple(finding for finding in check_all(config, host) if finding.about in (host.name, "ssh key", "known_hosts"))
     if host.address:
         return (*found, *probe(config, host))
-    return found or (CheckResult("ok", host.name, "all of its paths are folders of this machine"),)
+    return found or (Finding("source", "ok", "all of its paths are folders of this machine", subject=host.name),)

@@ -4,9 +4,10 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from backupd.cli.questions import Talk
-from backupd.doctor.checks import CheckResult, check_hosts
+from backupd.doctor.checks import check_hosts
 from backupd.hosts.keys import ask_host_key, authorized_line, is_known, learn, make_key, name_of
 from btrkeep.config import Config, HostConfig
+from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.rsync_meaning import ExitCause
 from btrkeep.errors import OperatorError
 from btrkeep.units import printable
@@ -18,7 +19,7 @@ class Reached:
 
     line: str | None
     host_key_known: bool
-    findings: tuple[CheckResult, ...]
+    findings: tuple[Finding, ...]
 
     @property
     def good(self) -> bool:
@@ -45,12 +46,12 @@ def reach(talk: Talk, config: Config, host: HostConfig, *, accept: bool) -> Reac
     return Reached(line, True, findings)
 
 
-def probe(config: Config, host: HostConfig) -> tuple[CheckResult, ...]:
+def probe(config: Config, host: HostConfig) -> tuple[Finding, ...]:
     """What `check --connect` says of this one host."""
     return tuple(asyncio.run(check_hosts(replace(config, hosts={host.name: replace(host, enabled=True)}))))
 
 
-def _refused(findings: tuple[CheckResult, ...]) -> bool:
+def _refused(findings: tuple[Finding, ...]) -> bool:
     return any(finding.cause is ExitCause.KEY_REFUSED for finding in findings)
 
 

@@ -9,7 +9,6 @@ import click
 from backupd.cli.context import Opened, json_option, now_option, opened
 from backupd.repo.publish import tell_dashboard
 from backupd.sampling import take
-from backupd.sampling.read import look
 from btrkeep.catalogue import CatalogueBusy, Sample
 from btrkeep.cli import complain, echo_json
 from btrkeep.decisions.trend import metadata_share
@@ -36,7 +35,7 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
     with opened(ctx, now) as site:
         tell_dashboard(site.config, site.pool, site.catalogue, site.clock)
         try:
-            found = look(site.pool)
+            found = take.look(site.pool)
         except OSError as error:
             raise PoolUnusable(
                 f"{site.pool.path} cannot be looked at: {error.strerror}", "see the kernel's messages (dmesg)"

@@ -11,13 +11,14 @@ from backupd.cli.questions import Talk, asked, require_options, words
 from backupd.cli.reach import Reached, reach
 from backupd.cli.setup_places import suggested_name
 from backupd.cli.setup_pool import PoolGiven, pool_is_set_up, set_up_pool
-from backupd.doctor.checks import CheckResult, check_all
+from backupd.doctor.checks import check_all
 from backupd.hosts.files import Files, add_host
 from btrkeep.cli import echo_json
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.problems import InvalidValue, RefusedItems
 from btrkeep.config.sources import name_fault, parse_address, parse_sources
 from btrkeep.decisions.due import latest
+from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit, UsageError
 
 _REST = "run `backupd setup` again when that is mended: it goes on where it was"
@@ -200,7 +201,7 @@ def _paths(text: str) -> tuple[str, ...]:
         raise UsageError("there is no path", _PATHS) from None
 
 
-def _checked(talk: Talk, config: Config, host: HostConfig, found: Reached) -> tuple[CheckResult, ...]:
+def _checked(talk: Talk, config: Config, host: HostConfig, found: Reached) -> tuple[Finding, ...]:
     """What `check` says of the pool and this host, what was found on the way to the host included."""
     findings = (*check_all(config, host), *(found.findings if host.address else try_host(config, host)))
     findings = tuple(dict.fromkeys(findings))
@@ -232,7 +233,7 @@ def _all_done(talk: Talk, config: Config) -> int:
     return Exit.OK
 
 
-def _as_json(config: Config, host: HostConfig, found: Reached, findings: tuple[CheckResult, ...], ready: bool) -> None:
+def _as_json(config: Config, host: HostConfig, found: Reached, findings: tuple[Finding, ...], ready: bool) -> None:
     problems = [finding for finding in findings if finding.level in ("warning", "error")]
     echo_json(
         {
@@ -242,8 +243,6 @@ def _as_json(config: Config, host: HostConfig, found: Reached, findings: tuple[C
             "authorized_keys": found.line,
             "host_key_known": found.host_key_known,
             "ready": ready,
-            "problems": [
-                {"level": each.level, "subject": each.subject, "message": each.message, "hint": each.hint} for each in problems
-            ],
+            "problems": [check_as_json(each) for each in problems],
         }
     )

@@ -6,17 +6,18 @@ from typing import Any
 import click
 
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened, require_host
+from backupd.expire.clocks import clock_synchronised
 from backupd.health.look import look_at_pool
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, table
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
-from btrkeep.decisions.pool_health import HealthLimits, judge
+from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
 
-_LEVELS = {health.UNKNOWN: "yellow", health.WARNING: "yellow", health.ERROR: "red"}
+_LEVELS = {health.UNKNOWN: "yellow", health.NOTE: "cyan", health.WARNING: "yellow", health.ERROR: "red"}
 _COLOURS = {"ok": "green", "late": "yellow", "failing": "red", "suspect": "yellow", "never": "red"}
 
 
@@ -35,6 +36,7 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
 
     With HOST, that one alone and at length.
     """
+    synchronised = clock_synchronised()
     with opened(ctx, now) as site:
         if host:
             require_host(site.config, site.catalogue, host)
@@ -44,7 +46,8 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
     if as_json:
         hosts, transfers = [_as_json(status) for status in found], [_progress_as_json(entry) for entry in running]
         pool = health.as_json(verdict)
-        echo_json({"hosts": hosts, "running": transfers, "pool": pool, "lost": site.lost, "clock": site.clock_doubt})
+        clock = {"clock": site.clock_doubt, "clock_synchronised": synchronised}
+        echo_json({"hosts": hosts, "running": transfers, "pool": pool, "lost": site.lost, **clock})
         return 0
     if host:
         _show_one(found[0], running, moment) if found else click.echo(
@@ -52,9 +55,9 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
         )
     else:
         _show_all(found, running, moment)
+    for one in clock_findings(site.clock_doubt, synchronised):
+        click.echo(click.style("clock: ", fg=_LEVELS[one.level]) + printable(one.text))
     _show_pool(verdict)
-    if site.clock_doubt:
-        click.echo(click.style("clock: ", fg="yellow") + printable(site.clock_doubt))
     return 0
 
 

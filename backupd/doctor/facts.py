@@ -138,7 +138,8 @@ class SiteFacts:
     `windows`: how many hosts have one, and `unstarted` those into whose window nothing falls that starts backups, each with the
     window in words; None when it is not known when they start.
     `mount_option` is that of [expiry], `expiring`: one runs now. `most_backups`: the host that has the most, and how many.
-    `catalogue`: what is to be said of it.
+    `unfinished`: on a pool with little room, the host whose unfinished backup takes the most of it. `catalogue`: what is to be said
+    of it. `clock_doubt`: why the clock cannot be right, as the next expiry will find.
     """
 
     limits: HealthLimits
@@ -156,7 +157,9 @@ class SiteFacts:
     mount_option: str = "none"
     expiring: bool = False
     most_backups: tuple[str, int] | None = None
+    unfinished: str = ""
     catalogue: OfCatalogue = NOTHING_WRONG
+    clock_doubt: str | None = None
 
     @property
     def pool(self) -> Path:

@@ -1,9 +1,7 @@
 """The facts about a mounted btrfs: from mountinfo, /sys/fs/btrfs, and the ioctls that btrkeep.pool knows."""
 
-import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from backupd.doctor.facts import FilesystemFacts
@@ -14,6 +12,7 @@ from btrkeep.pool.balance import exclusive_operation, missing_devices
 from btrkeep.pool.marker import filesystem_uuid
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.room import read_room
+from btrkeep.pool.subvolume import opened
 from btrkeep.treescan.subvolumes import count_subvolumes
 
 _KNOBS = ("dynamic_reclaim", "periodic_reclaim", "bg_reclaim_threshold")
@@ -95,17 +94,8 @@ def _reclaim(folder: Path) -> Mapping[Path, str]:
 
 
 def _subvolumes(path: Path) -> int | None:
-    with _opened(path) as fd:
+    with opened(path.resolve()) as fd:
         try:
             return count_subvolumes(fd)
         except PermissionError:
             return None
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)

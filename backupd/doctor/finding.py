@@ -1,74 +1,42 @@
-"""What a rule finds, and what a rule is."""
+"""A rule of the doctor, and what it returns."""
 
-import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from backupd.doctor.facts import DoctorFacts
+from btrkeep.decisions.findings import ERROR, NOTE, WARNING, Finding
+from btrkeep.decisions.remedy import Remedy, Step
 
-SEVERITIES = ("note", "warning", "error")
-"""A note is worth knowing and may stay as it is; a warning is to be acted on; an error now."""
-
-
-@dataclass(frozen=True, slots=True)
-class FixCommand:
-    """A step of a fix: a program with its words."""
-
-    command: tuple[str, ...]
-
-    @property
-    def line(self) -> str:
-        """The step as one that can be pasted into a shell."""
-        return shlex.join(self.command)
+SEVERITIES = (NOTE, WARNING, ERROR)
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """A step of a fix: a value that a file of sysfs takes."""
-
-    file: Path
-    value: str
-
-    @property
-    def line(self) -> str:
-        """The step as one that can be pasted into a shell."""
-        return f"echo {shlex.quote(self.value)} > {shlex.quote(str(self.file))}"
-
-
-Step = FixCommand | Write
-
-
-@dataclass(frozen=True, slots=True)
-class DoctorFinding:
-    """One thing that is wrong or slow. `name` is its rule's.
-
-    `commands` mend it, as lines for a shell. `steps` are what --fix does of that, none where it does nothing. `unmounted`: the
-    commands need the filesystem unmounted.
-    """
-
-    name: str
-    severity: str
-    what: str
-    why: str
-    risk: str
-    commands: tuple[str, ...] = ()
-    steps: tuple[Step, ...] = ()
-    unmounted: bool = False
-
-    @property
-    def fixable(self) -> bool:
-        """Whether `--fix NAME` can do it."""
-        return bool(self.steps)
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """All that there is to do, as lines for a shell: first what --fix does, then what stays to be done by hand."""
-        return (*(step.line for step in self.steps), *self.commands)
+def diagnosis(
+    check: str,
+    level: str,
+    text: str,
+    why: str,
+    risk: str,
+    commands: tuple[str, ...] = (),
+    steps: tuple[Step, ...] = (),
+    *,
+    unmounted: bool = False,
+    hint: str = "",
+) -> Finding:
+    """Returns a rule's finding with its remedy; `hint` is the remedy in one line, for findings that `check` has too."""
+    return Finding(check, level, text, hint, remedy=Remedy(why, risk, commands, steps, unmounted))
 
 
-def _sees(_: DoctorFacts) -> str:
-    return ""
+Blind = Callable[[DoctorFacts], str]
+"""Returns why a check cannot look at these facts, "" if it can."""
+
+
+def unless(is_known: Callable[[DoctorFacts], bool], why: str) -> Blind:
+    """A check is blind, for that reason, unless the facts say otherwise."""
+    return lambda facts: "" if is_known(facts) else why
+
+
+NEVER_BLIND = unless(lambda _: True, "")
+BLIND_TO_DEVICES = unless(lambda facts: bool(facts.filesystem.devices), "/sys does not show what the filesystem lies on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +50,9 @@ class DoctorRule:
     name: str
     severities: tuple[str, ...]
     looks: str
-    check: Callable[[DoctorFacts], Iterator[DoctorFinding]] = field(repr=False)
+    check: Callable[[DoctorFacts], Iterator[Finding]] = field(repr=False)
     fixable: bool = False
-    blind: Callable[[DoctorFacts], str] = field(default=_sees, repr=False)
+    blind: Blind = field(default=NEVER_BLIND, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +65,8 @@ class Unlooked:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What rules say: findings, the worst first; names of the checks that looked and found nothing; those that could not look."""
+    """The result of all rules: findings, the worst first; names of the checks that found nothing; those that could not look."""
 
-    findings: tuple[DoctorFinding, ...]
+    findings: tuple[Finding, ...]
     well: tuple[str, ...]
     unlooked: tuple[Unlooked, ...]

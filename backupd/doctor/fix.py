@@ -1,12 +1,13 @@
-"""What --fix NAME does: the steps of a finding that still holds, and a look afterwards whether it is gone."""
+"""Runs --fix NAME: the steps of a finding that is still there, then the rule again to see whether it is gone."""
 
 import logging
 from collections.abc import Callable
 from difflib import get_close_matches
 
 from backupd.doctor.facts import DoctorFacts
-from backupd.doctor.finding import DoctorFinding, FixCommand, Step, Write
 from backupd.doctor.rules import BY_NAME, examine
+from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.remedy import FixCommand, Step, Write
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.programs import run
 
@@ -15,39 +16,36 @@ _LONGEST = 3600.0  # to switch quotas off waits for a running commit, which can 
 
 
 def rule_named(name: str) -> str:
-    """The name, once it is known to be one. Raises UsageError."""
+    """Returns the name if there is such a rule. Raises UsageError."""
     if name in BY_NAME:
         return name
     near = get_close_matches(name, BY_NAME, 1)
     raise UsageError(f"there is no check {name}", f"did you mean {near[0]}?" if near else "`backupd doctor` names what it finds")
 
 
-def findings_of(name: str, facts: DoctorFacts) -> tuple[DoctorFinding, ...]:
-    """What that rule finds now. Raises OperatorError when it cannot look."""
+def findings_of(name: str, facts: DoctorFacts) -> tuple[Finding, ...]:
+    """Returns what that rule finds now. Raises OperatorError when it cannot look."""
     found = examine(facts, [BY_NAME[name]])
     for one in found.unlooked:
         raise OperatorError(f"{name}: not looked at: {one.why}", "run `backupd doctor` as root, in no service's sandbox")
     return found.findings
 
 
-def refusal(finding: DoctorFinding) -> OperatorError | None:
+def refusal(finding: Finding) -> OperatorError | None:
     """Why nothing is done about it, None when something is."""
-    if finding.fixable:
+    if finding.remedy.fixable:
         return None
-    if finding.unmounted:
-        return OperatorError(
-            f"{finding.name}: this needs the filesystem unmounted, so it is not done here", "the commands are above"
-        )
-    return OperatorError(f"{finding.name}: this is not done here: it is to be decided, or takes long", "the commands are above")
+    needs = "needs the filesystem unmounted" if finding.remedy.unmounted else "takes long, or is for you to decide"
+    return OperatorError(f"{finding.check}: this {needs}, so it is not done here", "the commands are above")
 
 
-def fix(finding: DoctorFinding, look_again: Callable[[], DoctorFacts]) -> None:
-    """Does the steps. Raises OperatorError when one fails, or when the rule still finds the same afterwards."""
-    for step in finding.steps:
+def fix(finding: Finding, look_again: Callable[[], DoctorFacts]) -> None:
+    """Runs the steps. Raises OperatorError when one fails, or when the rule still finds the same afterwards."""
+    for step in finding.remedy.steps:
         _log.info("%s", step.line)
         _do(step)
-    if any(after.what == finding.what for after in findings_of(finding.name, look_again())):
-        raise OperatorError(f"{finding.name}: all was done, and it is as before", "look at dmesg, and try the commands by hand")
+    if any(after.text == finding.text for after in findings_of(finding.check, look_again())):
+        raise OperatorError(f"{finding.check}: all was done, and it is as before", "look at dmesg, and try the commands by hand")
 
 
 def _do(step: Step) -> None:

@@ -1,28 +1,55 @@
-"""All facts about a pool, at one moment."""
+"""All facts about a pool, at one moment, and those about the machine: its rsync, its clock, its processor."""
 
+import re
+from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 
-from backupd.doctor.facts import DoctorFacts, Scrub
+from backupd.actions.discard import all_unfinished
+from backupd.doctor.facts import DoctorFacts, Machine, Scrub
 from backupd.doctor.filesystem import read_filesystem
-from backupd.doctor.machine import read_machine
 from backupd.doctor.scrub import read_scrub
 from backupd.doctor.site import read_site
+from backupd.expire.clocks import clock_synchronised
+from backupd.rsync.version import rsync_version
 from btrkeep.config import Config
+from btrkeep.decisions.findings import ROOM, UNALLOCATED, USED
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.activity import read_activity
 from btrkeep.pool.allocation import read_allocation
 from btrkeep.pool.marker import Pool
+from btrkeep.process.programs import ProgramFailed
 
 
 def gather(config: Config, pool: Pool, now: datetime) -> DoctorFacts:
     """All facts about a pool. Raises PoolUnusable."""
     try:
         filesystem = read_filesystem(pool.path)
-        return DoctorFacts(now, filesystem, _scrub(pool, filesystem.uuid), read_machine(), read_site(config, pool))
+        facts = DoctorFacts(now, filesystem, _scrub(pool, filesystem.uuid), _machine(), read_site(config, pool, now))
     except OSError as error:
         raise PoolUnusable(f"{pool.path}: {error.strerror}", "run this as root; look at the kernel's messages (dmesg)") from error
+    if any(facts.verdict.of(check) for check in (ROOM, UNALLOCATED, USED)) and (unfinished := all_unfinished(pool)):
+        return replace(facts, site=replace(facts.site, unfinished=unfinished[0].host))
+    return facts
 
 
 def _scrub(pool: Pool, uuid: str) -> Scrub:
     devids = [device.devid for device in read_allocation(pool.path).devices]
     return read_scrub(uuid, frozenset(devids), running="scrub" in read_activity(pool.path, devids))
+
+
+def _machine() -> Machine:
+    try:
+        numbers: tuple[int, ...] | None = rsync_version().numbers or None  # a version that says no number
+    except ProgramFailed:
+        numbers = ()
+    return Machine(numbers, clock_synchronised(), processor_flags())
+
+
+def processor_flags(file: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """x86 calls them flags, arm Features."""
+    try:
+        match = re.search(r"^(?:flags|Features)\s*:(.*)$", file.read_text(), re.MULTILINE)
+    except OSError:
+        return frozenset()
+    return frozenset(match[1].split()) if match else frozenset()

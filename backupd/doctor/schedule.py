@@ -1,4 +1,4 @@
-"""What starts a program by itself: timers that are enabled, and lines of cron. Read from files: systemd need not run.
+"""Finds what starts a program by itself: enabled timers and lines of cron. Read from files: systemd need not run.
 
 When a timer starts it next is asked of systemd.
 """
@@ -64,7 +64,7 @@ def elapses(said: str) -> list[datetime]:
 
 
 def never_started(hosts: Iterable[HostConfig], zone: ZoneInfo, starts: Iterable[datetime]) -> tuple[HostConfig, ...]:
-    """Those hosts into whose window none of these starts falls. Pure."""
+    """Returns the hosts into whose window none of these starts falls. Pure."""
     times = tuple(starts)
     return tuple(host for host in hosts if host.window and all(window_end(host.window, zone, start) is None for start in times))
 
@@ -90,7 +90,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def _lines(file: Path | None) -> list[str]:
-    """Those that are no comments."""
+    """Returns the lines of a file that are no comments."""
     try:
         text = file.read_text(errors="replace") if file else ""
     except OSError:

@@ -7,24 +7,28 @@ from pathlib import Path
 
 from backupd.doctor.facts import KeyFile, SiteFacts
 from backupd.doctor.schedule import never_started, next_starts, what_starts
+from backupd.expire.clocks import doubt
 from backupd.health.look import read_catalogue
 from backupd.repo.listing import hosts_of, names_of
+from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
 from btrkeep.decisions.pool_health import HealthLimits
+from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.mounts import is_machines
 from btrkeep.units import parse_time
 
 
-def read_site(config: Config, pool: Pool) -> SiteFacts:
-    """Of this pool. Raises OSError."""
+def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
+    """Reads the facts about this pool. Raises OSError."""
     enabled = [host for host in config.hosts.values() if host.enabled]
     by_ssh = any(host.address for host in enabled)
     counts = {host: len(names_of(pool, host)) for host in hosts_of(pool)}
     expiring = read_holder(pool.locks / "expire")
     starters, windows = tuple(what_starts("backupd", "run")), [host for host in enabled if host.window]
     starts = next_starts(starters) if windows else ()
+    catalogue = read_catalogue(config.pool.state, pool)
     return SiteFacts(
         limits=HealthLimits.of(config),
         name=config.name,
@@ -32,8 +36,8 @@ def read_site(config: Config, pool: Pool) -> SiteFacts:
         created=_created(pool),
         hosts=len(enabled),
         unruled=tuple(host.name for host in enabled if host.retention.missing),
-        key=_key_file(config.ssh.key) if by_ssh else None,
-        known_hosts=_key_file(config.ssh.known_hosts) if by_ssh else None,
+        key=read_key_file(config.ssh.key) if by_ssh else None,
+        known_hosts=read_key_file(config.ssh.known_hosts) if by_ssh else None,
         schedule=starters,
         windows=len(windows),
         unstarted=None
@@ -45,8 +49,17 @@ def read_site(config: Config, pool: Pool) -> SiteFacts:
         mount_option=config.expiry.mount_option,
         expiring=expiring is not None and expiring.alive,
         most_backups=max(counts.items(), key=lambda item: item[1], default=None),
-        catalogue=read_catalogue(config.pool.state, pool),
+        catalogue=catalogue,
+        clock_doubt=_clock_doubt(config.pool.state, pool, now) if catalogue.foreign == "" else None,
     )
+
+
+def _clock_doubt(state: Path, pool: Pool, now: datetime) -> str | None:
+    try:
+        with Catalogue.open_readonly(state) as catalogue:
+            return doubt(catalogue, now, rehearsal=pool.rehearsal)
+    except OperatorError:  # of which the rule about the catalogue tells
+        return None
 
 
 def _created(pool: Pool) -> datetime | None:
@@ -56,7 +69,8 @@ def _created(pool: Pool) -> datetime | None:
         return None
 
 
-def _key_file(path: Path) -> KeyFile:
+def read_key_file(path: Path) -> KeyFile:
+    """Reads the facts about a file that ssh uses."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         with path.open("rb") as file:

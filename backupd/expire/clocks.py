@@ -14,6 +14,7 @@ from btrkeep.units import format_time, parse_time
 
 FACT = "expiry_clock"
 _ANOTHER_BOOT = ""
+_MOST_ERROR = 16_000_000  # microseconds; what systemd's timedated calls synchronised (ntp_synced in basic/time-util.c)
 
 
 def read_clocks(now: datetime) -> ClockFact:
@@ -62,6 +63,19 @@ def doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> str | None
         return None
     verdict = clock_verdict(past_clocks(catalogue), read_clocks(now), catalogue.newest_finish(), rehearsal)
     return verdict.stop or verdict.wait
+
+
+def clock_synchronised() -> bool | None:
+    """Whether somebody (chrony, timesyncd, ntpd) keeps telling the kernel the time, so that it knows how wrong it is at the most.
+
+    One system call. None: this process may not ask.
+    """
+    import ctypes  # of what starts expiry only few programs ask
+
+    words = (ctypes.c_long * 64)()  # struct timex (linux/timex.h): modes, offset, freq, maxerror, ...
+    if ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(words)) < 0:
+        return None
+    return bool(words[3] < _MOST_ERROR)
 
 
 def judge_clock(catalogue: Catalogue, now: ClockFact, forced: Forced, *, rehearsal: bool) -> tuple[ClockVerdict, ClockPast]:

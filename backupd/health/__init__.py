@@ -1,5 +1,5 @@
-"""Whether the pool is well: `look` finds out, btrkeep.decisions.pool_health decides, `status_report` is all that is told.
+"""The health of the pool: `look` reads the facts, btrkeep.decisions.pool_health judges them, `status_report` has everything.
 
 What was decided (btrkeep.decisions.findings) goes through the catalogue. `backupd check`, `doctor` and `status`,
-the alarms, the metrics and the dashboard ask this and nobody else.
+the alarms, the metrics and the dashboard use nothing else.
 """

@@ -1,4 +1,4 @@
-"""What makes all that the catalogue says doubtful: it was lost, or the clock cannot be right.
+"""Finds out whether the catalogue can be believed: it may have been lost, or the clock cannot be right.
 
 Both are looked at whenever it is opened, and kept in it for the dashboard, which can look neither into the pool nor at clocks.
 """
@@ -9,12 +9,12 @@ from datetime import datetime
 from pathlib import Path
 
 from backupd.expire.clocks import doubt
-from backupd.repo.listing import hosts_of, names_of
+from backupd.repo.reconcile import all_rows
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.published import CLOCK, LOST
 from btrkeep.decisions import pool_health as judge
 from btrkeep.errors import OperatorError
-from btrkeep.pool.marker import WORKING, Pool
+from btrkeep.pool.marker import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +26,20 @@ class Doubts:
 
 
 def is_lost(pool: Pool, catalogue: Catalogue) -> bool:
-    """Whether the pool has backups and the catalogue none. Only then the pool is looked at."""
+    """Whether the pool has backups and the catalogue has none. The pool is only read if the catalogue has none."""
     return not catalogue.has_backups() and has_backups(pool)
 
 
 def has_backups(pool: Pool) -> bool:
-    """Whether there is any, by names alone."""
+    """Whether the pool has a backup that `backupd rebuild` would find: a folder with a backup's name may be somebody's own."""
     try:
-        return any(name != WORKING for host in hosts_of(pool) for name in names_of(pool, host))
+        return any(row.name for row in all_rows(pool, trouble=[]))
     except FileNotFoundError:  # nothing was ever backed up
         return False
 
 
 def see(pool: Pool, catalogue: Catalogue, now: datetime) -> Doubts:
-    """What there is; the dashboard is told when it has changed."""
+    """Looks for both, and notes a change in the catalogue, for the dashboard."""
     found = Doubts(is_lost(pool, catalogue), doubt(catalogue, now, rehearsal=pool.rehearsal))
     with suppress(OperatorError):  # one that cannot be written says so where something has to be
         for fact, words in ((LOST, "1" if found.lost else None), (CLOCK, found.clock)):
@@ -49,6 +49,6 @@ def see(pool: Pool, catalogue: Catalogue, now: datetime) -> Doubts:
 
 
 def lost(state: Path) -> OperatorError:
-    """What to say of a lost one, and what to do."""
+    """The error of a lost catalogue, with a hint."""
     said = judge.lost(state)
     return OperatorError(said.text, said.hint)

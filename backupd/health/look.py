@@ -1,4 +1,4 @@
-"""Looks at the pool: what the decision about it is made of, in some milliseconds and without any capability."""
+"""Reads the facts from which the pool is judged, in some milliseconds and without any capability."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from btrkeep.decisions.pool_health import OfCatalogue, PoolFacts
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
 from btrkeep.pool.balance import missing_devices
-from btrkeep.pool.marker import Pool, open_pool
+from btrkeep.pool.marker import Pool, PoolMissing, open_pool
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.room import read_room
 
@@ -21,7 +21,7 @@ def look_at_pool(config: Config, catalogue: Catalogue | None = None) -> PoolFact
     """The pool as it is now. Without an opened `catalogue` that in `state` is read, if there is one."""
     path = config.pool.path
     try:
-        pool = open_pool(path)
+        pool = open_configured(config)
         known = _of_catalogue(catalogue, pool) if catalogue else read_catalogue(config.pool.state, pool)
         return PoolFacts(
             **known._asdict(),
@@ -36,8 +36,24 @@ def look_at_pool(config: Config, catalogue: Catalogue | None = None) -> PoolFact
         return PoolFacts(fault=f"{path}: {error.strerror}", hint="look at the kernel's messages (dmesg)")
 
 
+def open_configured(config: Config) -> Pool:
+    """The pool. Raises PoolUnusable; one that the catalogue in `state` is of is to be mounted, and not to be made anew."""
+    try:
+        return open_pool(config.pool.path)
+    except PoolMissing as error:
+        try:
+            with Catalogue.open_readonly(config.pool.state) as catalogue:
+                known = catalogue.pool_id()
+        except OperatorError:
+            known = None
+        if known is None:
+            raise
+        hint = f"mount the pool: the catalogue in {config.pool.state} is of one that was here"
+        raise PoolUnusable(error.message, hint) from None
+
+
 def _is_read_only(path: Path) -> bool | None:
-    """Whether the machine has it so, whatever the sandbox that this runs in; None: that cannot be seen from here."""
+    """Whether the machine has the pool mounted read-only, whatever the sandbox says; None: not visible from here."""
     mount = machine_mount(path)
     return "ro" in mount_of(path).super_options or (None if mount is None else "ro" in mount.mount_options)
 
@@ -50,7 +66,7 @@ def device_errors(found: Allocation) -> dict[int, dict[str, int]]:
 
 
 def read_catalogue(state: Path, pool: Pool) -> OfCatalogue:
-    """That of a folder, changing nothing. One that is not there is nobody else's, and lost when the pool has backups."""
+    """Reads the catalogue in a folder. One that does not exist is lost if the pool has backups."""
     try:
         (state / FILE).stat()
         with Catalogue.open_readonly(state) as catalogue:

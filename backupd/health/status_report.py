@@ -1,14 +1,12 @@
-"""One look at all that there is to tell of: the hosts, the pool, the jobs. Alarms, the digest and the metrics are made of it.
+"""The status report: hosts, pool and jobs at one moment. Alarms, the digest and the metrics are made of it.
 
-`look` acts; what it gives is plain data. The pool may be gone, which is worth telling: the catalogue is enough for the rest.
+`look` acts and returns plain data. The pool may be missing, which is reported: for the rest the catalogue is enough.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 
-from backupd.health.doubts import is_lost
 from backupd.health.look import look_at_pool
 from btrkeep.catalogue import (
     Balance,
@@ -31,7 +29,7 @@ from btrkeep.errors import PoolUnusable
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.model import Room
-from btrkeep.pool.orphans import orphans
+from btrkeep.pool.orphans import count_orphans
 from btrkeep.process.proc import start_time
 
 _FRESH = timedelta(minutes=15)  # three samples
@@ -40,22 +38,11 @@ _NO_EXPIRY, _NO_BALANCE = ExpiryTotals(0, 0), BalanceTotals(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceErrors:
-    """What a device of the pool has counted since its counters were set back, by the names in btrkeep.pool.allocation.ERRORS."""
-
-    devid: int
-    errors: Mapping[str, int]
-
-    @property
-    def total(self) -> int:
-        return sum(self.errors.values())
-
-
-@dataclass(frozen=True, slots=True)
 class PoolNumbers:
     """How the pool's filesystem was at a moment. Sizes are bytes of the devices: what is stored twice counts twice.
 
-    `spaces`: by type ("data"), allocated and used, as files have them.
+    `spaces`: by type ("data"), allocated and used, as files have them. `errors`: by number of the device what it has counted since
+    its counters were reset, by the names in btrkeep.pool.allocation.ERRORS. `orphans`: None where nobody may count them.
     """
 
     taken: datetime
@@ -63,7 +50,7 @@ class PoolNumbers:
     allocated: int
     used: int
     spaces: Mapping[str, tuple[int, int]]
-    devices: tuple[DeviceErrors, ...]
+    errors: Mapping[int, Mapping[str, int]]
     orphans: int | None
 
 
@@ -87,8 +74,6 @@ class StatusReport:
     balance_totals: BalanceTotals = _NO_BALANCE
     backups: Mapping[str, int] = field(default_factory=dict)
     """How many there are in each state."""
-    lost: bool | None = None
-    """Whether the catalogue knows none of the backups that are in the pool; None where the pool could not be looked at."""
     day: tuple[RunTotals, ...] = ()
     """Runs that ended in the last 24 hours."""
 
@@ -96,6 +81,11 @@ class StatusReport:
     def fault(self) -> str:
         """Why the pool cannot be used, "" when it can."""
         return self.pool.fault
+
+    @property
+    def lost(self) -> bool | None:
+        """Whether the catalogue knows none of the backups that are in the pool; None where the pool could not be looked at."""
+        return None if self.fault else self.pool.lost
 
     @property
     def room(self) -> Room | None:
@@ -108,12 +98,12 @@ class StatusReport:
 
 
 def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> StatusReport:
-    """What there is. Numbers of the pool are those of the newest sample; with `live`, or without a recent one, of this moment.
+    """Returns the report. Numbers of the pool are those of the newest sample; with `live`, or without a recent one, of now.
 
     Raises OperatorError when the catalogue cannot be read.
     """
     facts = catalogue.host_facts(latest(now))
-    seen = StatusReport(
+    report = StatusReport(
         config=config,
         now=now,
         hosts=tuple(host_status(host, facts.get(host.name), config.pool.zone, now) for host in config.hosts.values()),
@@ -125,14 +115,14 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         backups=catalogue.state_counts(),
         day=tuple(catalogue.run_totals(now - DAY, latest(now))),
     )
-    if seen.fault:
-        return seen
+    if report.fault:
+        return report
     try:
-        return _with_pool(seen, catalogue, live=live)
+        return _with_pool(report, catalogue, live=live)
     except PoolUnusable as error:
-        return replace(seen, pool=PoolFacts(error.message, error.hint))
+        return replace(report, pool=PoolFacts(error.message, error.hint))
     except OSError as error:
-        return replace(seen, pool=PoolFacts(f"{config.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)"))
+        return replace(report, pool=PoolFacts(f"{config.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)"))
 
 
 def _has_ended(job: Expiry | Balance) -> bool:
@@ -140,17 +130,16 @@ def _has_ended(job: Expiry | Balance) -> bool:
     return job.finished is not None or start_time(job.pid) != job.pid_started
 
 
-def _with_pool(seen: StatusReport, catalogue: Catalogue, *, live: bool) -> StatusReport:
+def _with_pool(report: StatusReport, catalogue: Catalogue, *, live: bool) -> StatusReport:
     """With what only the pool, or only its UUID, can tell. Raises PoolUnusable, OSError."""
-    pool = open_pool(seen.config.pool.path)
+    pool = open_pool(report.config.pool.path)
     sample = None if live else catalogue.newest_sample(pool.filesystem)
-    if sample and timedelta() <= seen.now - sample.taken <= _FRESH:
+    if sample and timedelta() <= report.now - sample.taken <= _FRESH:
         numbers = numbers_of_sample(sample)
     else:
-        numbers = numbers_now(read_allocation(pool.path), _waiting(pool.path), seen.now)
+        numbers = numbers_now(read_allocation(pool.path), count_orphans(pool.path), report.now)
     return replace(
-        seen,
-        lost=is_lost(pool, catalogue),
+        report,
         numbers=numbers,
         score=catalogue.newest_score(pool.filesystem),
         balance=next((one for one in catalogue.balances(pool.filesystem, 2) if _has_ended(one)), None),
@@ -158,30 +147,22 @@ def _with_pool(seen: StatusReport, catalogue: Catalogue, *, live: bool) -> Statu
     )
 
 
-def _waiting(path: Path) -> int | None:
-    """How many deleted subvolumes there are; None for who may not search trees, as a unit without capabilities."""
-    try:
-        return len(orphans(path))
-    except PermissionError:
-        return None
-
-
 def numbers_of_sample(sample: Sample) -> PoolNumbers:
-    """What a sample says, in the shape that this module tells it in."""
-    devices = (DeviceErrors(int(devid), _by_name(values[2:])) for devid, values in sample.devices.items())
+    """Returns the numbers of a sample."""
+    errors = {int(devid): _by_name(values[2:]) for devid, values in sample.devices.items()}
     spaces = [(name.split()[0], values[0], values[1]) for name, values in sample.spaces.items()]
-    return PoolNumbers(sample.taken, sample.size, sample.allocated, sample.used, _summed(spaces), tuple(devices), sample.orphans)
+    return PoolNumbers(sample.taken, sample.size, sample.allocated, sample.used, _summed(spaces), errors, sample.orphans)
 
 
 def numbers_now(found: Allocation, waiting: int | None, now: datetime) -> PoolNumbers:
-    """The same of the pool itself. `waiting`: how many deleted subvolumes there are."""
-    devices = (DeviceErrors(device.devid, _by_name(device.errors or ())) for device in found.devices)
+    """Returns the numbers of the pool itself. `waiting`: how many deleted subvolumes there are."""
+    errors = {device.devid: _by_name(device.errors or ()) for device in found.devices}
     spaces = [(space.type, space.total, space.used) for space in found.spaces]
-    return PoolNumbers(now, found.size, found.allocated, found.used, _summed(spaces), tuple(devices), waiting)
+    return PoolNumbers(now, found.size, found.allocated, found.used, _summed(spaces), errors, waiting)
 
 
 def _by_name(errors: Sequence[int]) -> dict[str, int]:
-    """Nothing of a device that has none to tell, as a missing one."""
+    """Returns the counters by name; empty for a device that has none, such as a missing one."""
     return dict(zip(ERRORS, errors, strict=True)) if errors else {}
 
 

@@ -93,7 +93,7 @@ def add_host(files: Files, name: str, keys: Mapping[str, Any]) -> Path:
 
 
 def remove_host(files: Files, name: str) -> Path:
-    """Takes the host's section out; a drop-in with nothing left in it goes. The file it was in. Raises UsageError without one."""
+    """Removes the host's section, and a drop-in that is empty then; returns its file. Raises UsageError without such a host."""
     with files.alone():
         path = _file_of(files, name)
         text = without_host(_text(path), name)

@@ -17,7 +17,7 @@ _SCAN_SECONDS = 15
 
 @dataclass(frozen=True, slots=True)
 class HostKey:
-    """What answered in a host's place: the line for known_hosts, and the fingerprint that people compare."""
+    """The host key that was offered: the line for known_hosts, and the fingerprint that people compare."""
 
     line: str
     fingerprint: str
@@ -73,14 +73,14 @@ def name_of(host: HostConfig) -> tuple[str, str]:
 
 
 def is_known(host: HostConfig, ssh: SshSettings) -> bool:
-    """Whether some key of the host is written down already."""
+    """Whether known_hosts has a key of the host."""
     name = name_of(host)[1]
     files = [path for path in (ssh.known_hosts, *_SYSTEM_WIDE) if path.exists()]
     return any(run(["ssh-keygen", "-F", name, "-f", str(path)], check=False).returncode == 0 for path in files)
 
 
 def ask_host_key(host: HostConfig) -> HostKey:
-    """What the network says is the host's key; nothing is written down. Raises OperatorError when nobody answers."""
+    """Asks the host for its key; nothing is stored. Raises OperatorError when nobody answers."""
     name = name_of(host)[0]
     words = [
         "ssh-keyscan",
@@ -118,7 +118,7 @@ def _fingerprint(line: str) -> str:
 
 
 def learn(host_key: HostKey, known_hosts: Path) -> None:
-    """Writes the key down, in a line of its own. Raises OperatorError."""
+    """Appends the key to known_hosts, in a line of its own. Raises OperatorError."""
     try:
         known_hosts.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         before = known_hosts.read_bytes() if known_hosts.exists() else b""

@@ -26,14 +26,14 @@ _GOOD_EXPIRY, _BAD_BALANCE = ("complete", "partial"), ("failed", "killed", None)
 class Registry(CollectorRegistry):
     """What prometheus_client's functions take, of one look."""
 
-    def __init__(self, seen: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> None:
+    def __init__(self, report: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> None:
         super().__init__(auto_describe=False)
-        self.register(_Look(seen, alarms, looked))
+        self.register(_Look(report, alarms, looked))
 
 
 class _Look(Collector):
-    def __init__(self, seen: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> None:
-        self._seen, self._alarms, self._looked = seen, alarms, looked
+    def __init__(self, report: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> None:
+        self._seen, self._alarms, self._looked = report, alarms, looked
 
     def describe(self) -> Iterable[Family]:
         return ()
@@ -42,12 +42,12 @@ class _Look(Collector):
         return families(self._seen, self._alarms, self._looked)
 
 
-def families(seen: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> Iterator[Family]:
+def families(report: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> Iterator[Family]:
     """All families, in the order of the table; one without a sample is left out. `looked`: when somebody looked for alarms last."""
-    samples = _Samples(seen.config.name)
+    samples = _Samples(report.config.name)
     for collect in (_itself, _hosts, _queue, _pool, _numbers, _free_space, _balance, _expiry):
-        collect(samples, seen)
-    standing = [row.what for row in alarms if row.stands(seen.now - timedelta(seconds=seen.config.notify.silent))]
+        collect(samples, report)
+    standing = [row.what for row in alarms if row.stands(report.now - timedelta(seconds=report.config.notify.silent))]
     for event in (*EVENT_WORDS[:-1], "service") if looked else ():
         samples.add(table.ALARMS, standing.count(event), event)
     samples.add(table.ALARMS_LOOKED, _seconds(looked))
@@ -75,27 +75,27 @@ class _Samples:
         return (self._found[metric] for metric in table.METRICS if metric in self._found)
 
 
-def _itself(samples: _Samples, seen: StatusReport) -> None:
+def _itself(samples: _Samples, report: StatusReport) -> None:
     samples.add(table.INFO, 1, __version__)
-    samples.add(table.LOOKED, seen.now.timestamp())
-    samples.add(table.USABLE, not seen.fault)
-    samples.add(table.LOST, seen.lost)
+    samples.add(table.LOOKED, report.now.timestamp())
+    samples.add(table.USABLE, not report.fault)
+    samples.add(table.LOST, report.lost)
 
 
-def _hosts(samples: _Samples, seen: StatusReport) -> None:
-    for status in seen.hosts:
-        host = seen.config.hosts[status.host]
+def _hosts(samples: _Samples, report: StatusReport) -> None:
+    for status in report.hosts:
+        host = report.config.hosts[status.host]
         samples.add(table.HOST_INFO, 1, host.name, host.group or "", _word(host.enabled), _word(host.optional))
         for state in STATES:
             samples.add(table.HOST_STATE, state == status.state, host.name, state)
         samples.add(table.HOST_SUCCESS, _seconds(status.last_complete), host.name)
         samples.add(table.HOST_AGE, status.age, host.name)
-        if facts := seen.facts.get(host.name):
+        if facts := report.facts.get(host.name):
             samples.add(table.HOST_DURATION, _duration(facts), host.name)
             samples.add(table.HOST_SIZE, facts.last_complete_bytes, host.name)
             samples.add(table.HOST_NEW, facts.last_complete_new_bytes, host.name)
             samples.add(table.HOST_FILES, facts.last_complete_files, host.name)
-    enabled = [status.state for status in seen.hosts if seen.config.hosts[status.host].enabled]
+    enabled = [status.state for status in report.hosts if report.config.hosts[status.host].enabled]
     for state in STATES:
         samples.add(table.HOSTS, enabled.count(state), state)
 
@@ -104,34 +104,34 @@ def _duration(facts: HostFacts) -> float | None:
     return elapsed(facts.last_complete, facts.last_complete_finished)
 
 
-def _queue(samples: _Samples, seen: StatusReport) -> None:
+def _queue(samples: _Samples, report: StatusReport) -> None:
     for state in BACKUP_STATES:
-        samples.add(table.BACKUPS, seen.backups.get(state, 0), state)
-    running = {entry.host for entry in seen.running}
+        samples.add(table.BACKUPS, report.backups.get(state, 0), state)
+    running = {entry.host for entry in report.running}
     samples.add(table.RUNNING, len(running))
-    samples.add(table.DUE, sum(_is_due(seen, name) for name in seen.config.hosts if name not in running))
+    samples.add(table.DUE, sum(_is_due(report, name) for name in report.config.hosts if name not in running))
 
 
-def _is_due(seen: StatusReport, name: str) -> bool:
-    host, facts = seen.config.hosts[name], seen.facts.get(name)
+def _is_due(report: StatusReport, name: str) -> bool:
+    host, facts = report.config.hosts[name], report.facts.get(name)
     last = facts.last_complete if facts else None
-    return host.enabled and is_due(last, host.every, host.window, seen.config.pool.zone, seen.now).due
+    return host.enabled and is_due(last, host.every, host.window, report.config.pool.zone, report.now).due
 
 
-def _pool(samples: _Samples, seen: StatusReport) -> None:
-    if seen.room:
-        samples.add(table.POOL_SIZE, seen.room.total)
-        samples.add(table.POOL_AVAILABLE, seen.room.free, "allocated")
-        samples.add(table.POOL_AVAILABLE, seen.room.unallocated, "unallocated")
-    if seen.pool.missing is not None:
-        samples.add(table.MISSING, len(seen.pool.missing))
-    verdict = seen.verdict
+def _pool(samples: _Samples, report: StatusReport) -> None:
+    if report.room:
+        samples.add(table.POOL_SIZE, report.room.total)
+        samples.add(table.POOL_AVAILABLE, report.room.free, "allocated")
+        samples.add(table.POOL_AVAILABLE, report.room.unallocated, "unallocated")
+    if report.pool.missing is not None:
+        samples.add(table.MISSING, len(report.pool.missing))
+    verdict = report.verdict
     for check in health.CHECKS:
         samples.add(table.HEALTH, health.grade(verdict.level_of(check)), check)
 
 
-def _numbers(samples: _Samples, seen: StatusReport) -> None:
-    numbers = seen.numbers
+def _numbers(samples: _Samples, report: StatusReport) -> None:
+    numbers = report.numbers
     if numbers is None:
         return
     samples.add(table.DEVICES_SIZE, numbers.size)
@@ -140,15 +140,15 @@ def _numbers(samples: _Samples, seen: StatusReport) -> None:
     for kind, (allocated, used) in sorted(numbers.spaces.items()):
         samples.add(table.SPACE_ALLOCATED, allocated, kind)
         samples.add(table.SPACE_USED, used, kind)
-    for device in numbers.devices:
-        for error, count in device.errors.items():
-            samples.add(table.DEVICE_ERRORS, count, str(device.devid), error)
+    for devid, errors in numbers.errors.items():
+        for error, count in errors.items():
+            samples.add(table.DEVICE_ERRORS, count, str(devid), error)
     samples.add(table.ORPHANS, numbers.orphans)
     samples.add(table.SAMPLED, numbers.taken.timestamp())
 
 
-def _free_space(samples: _Samples, seen: StatusReport) -> None:
-    if score := seen.score:
+def _free_space(samples: _Samples, report: StatusReport) -> None:
+    if score := report.score:
         samples.add(table.SCORE, score.score)
         samples.add(table.BAD, score.bad)
         samples.add(table.FRAGMENTS, score.fragments)
@@ -156,24 +156,24 @@ def _free_space(samples: _Samples, seen: StatusReport) -> None:
         samples.add(table.SCORED, score.taken.timestamp())
 
 
-def _balance(samples: _Samples, seen: StatusReport) -> None:
-    totals = seen.balance_totals
-    if not seen.fault:  # whose balances they are is known by the filesystem's UUID alone
+def _balance(samples: _Samples, report: StatusReport) -> None:
+    totals = report.balance_totals
+    if not report.fault:  # whose balances they are is known by the filesystem's UUID alone
         samples.add(table.BALANCE_RUNS, totals.runs)
         samples.add(table.BALANCE_GROUPS, totals.block_groups)
         samples.add(table.BALANCE_MOVED, totals.moved)
         samples.add(table.BALANCE_WRITTEN, totals.written)
-    if balance := seen.balance:
+    if balance := report.balance:
         if balance.moved and balance.written is not None:
             samples.add(table.BALANCE_AMPLIFICATION, balance.written / balance.moved)
         samples.add(table.BALANCE_END, (balance.finished or balance.updated).timestamp())
         samples.add(table.BALANCE_OK, balance.outcome not in _BAD_BALANCE)
 
 
-def _expiry(samples: _Samples, seen: StatusReport) -> None:
-    samples.add(table.EXPIRY_RUNS, seen.expiry_totals.runs)
-    samples.add(table.EXPIRY_DELETED, seen.expiry_totals.deleted)
-    if expiry := seen.expiry:
+def _expiry(samples: _Samples, report: StatusReport) -> None:
+    samples.add(table.EXPIRY_RUNS, report.expiry_totals.runs)
+    samples.add(table.EXPIRY_DELETED, report.expiry_totals.deleted)
+    if expiry := report.expiry:
         end = expiry.finished or expiry.updated
         samples.add(table.EXPIRY_DURATION, elapsed(expiry.started, end))
         samples.add(table.EXPIRY_END, end.timestamp())

@@ -1,5 +1,5 @@
-"""How the pool goes: samples of it every few minutes, and what months of them say.
+"""Samples of the pool every few minutes, and charts of months of them.
 
-`read` asks the kernel, `take` keeps the answer. All else is pure: `flows` makes differences of counters, `thin` makes hours and
+`take` asks the kernel and keeps the answer. All else is pure: `flows` makes differences of counters, `thin` makes hours and
 days of samples, `chart` and `picture` draw. btrkeep.decisions has the answers: trend, day_phases and forecast.
 """

@@ -13,7 +13,7 @@ _SHARE_OF_GAP = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What things are drawn with."""
+    """The characters that a chart is drawn with."""
 
     used: str
     unused: str

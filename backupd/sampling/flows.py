@@ -1,4 +1,4 @@
-"""From counters to what went on between two looks. Pure.
+"""Calculates what was read and written between two readings of counters. Pure.
 
 A counter says nothing by itself: it began when its device came up. A difference is only taken within one boot, of one and the same
 device, and when it is not negative. Where a single device cannot be compared the whole span is not known: a gap in a curve is
@@ -17,7 +17,7 @@ _MICRO = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What went on in the `seconds` up to a look; 0: not known."""
+    """What was read and written in the `seconds` before a reading; 0: not known."""
 
     seconds: float = 0.0
     read: int = 0
@@ -34,7 +34,7 @@ def as_document(counters: Counters) -> dict[str, object]:
 
 
 def flow(before: Mapping[str, object], after: Mapping[str, object], between: float) -> Flow:
-    """What went on between two looks, both as `as_document` gives them. `between`: seconds by the calendar's clock.
+    """Returns the flow between two readings, as `as_document` makes them. `between`: seconds by the wall clock.
 
     The time is that of the clock that nobody sets. A rehearsal has none (None), and there it is that of the calendar.
     """

@@ -5,15 +5,49 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from backupd.sampling.flows import as_document, flow
-from backupd.sampling.read import PoolReading
 from backupd.sampling.thin import STEPS, merged, window
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
+from btrkeep.pool.activity import Counters, read_activity, read_counters
+from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.mounts import machine_mount, mount_of
+from btrkeep.pool.orphans import count_orphans
 
 PATIENCE = 5.0
 """Seconds that a sample waits for other writers of the catalogue; the next one comes soon."""
 _PEAK_OVER = 10.0  # seconds: a moment's burst is no rate
 _AT_A_TIME = 48  # hours or days that are made of older samples at once: some tens of milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReading:
+    """`orphans`: how many deleted subvolumes wait; None when we may not ask, which needs CAP_SYS_ADMIN.
+
+    `options`: how the pool is mounted, as the machine has it; without those of the mount where a service cannot see them.
+    """
+
+    allocation: Allocation
+    counters: Counters
+    orphans: int | None
+    options: tuple[str, ...]
+    activity: tuple[str, ...]
+
+
+def look(pool: Pool) -> PoolReading:
+    """Asks the kernel. It has everything but the orphans in memory. Raises OSError."""
+    allocation = read_allocation(pool.path)
+    return PoolReading(
+        allocation,
+        read_counters(pool.path),
+        count_orphans(pool.path),
+        _options(pool),
+        read_activity(pool.path, [device.devid for device in allocation.devices]),
+    )
+
+
+def _options(pool: Pool) -> tuple[str, ...]:
+    machine = machine_mount(pool.path)
+    return (*(machine.mount_options if machine else ()), *mount_of(pool.path).super_options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where the space of a pool goes, by host and by backup, without qgroups.
+"""Measures what hosts and backups use of the pool, without qgroups.
 
 Counted is data on disk, after compression and once, whatever the profile stores; no metadata.
 

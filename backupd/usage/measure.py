@@ -20,7 +20,7 @@ _DATA = 1  # BTRFS_BLOCK_GROUP_DATA
 
 
 def listed(catalogue: Catalogue, host: str | None = None) -> list[BackupUse]:
-    """What the catalogue knows, by host and start."""
+    """Returns the backups that the catalogue knows, by host and start."""
     return [
         BackupUse(one.host, one.name, one.state, one.started, one.subvolume_id, one.path, one.bytes, one.new_bytes)
         for one in catalogue.backups(host)
@@ -70,7 +70,7 @@ def _backup_of(tally: DrawTally, owner: Owner) -> MeasuredUsage:
 
 
 def by_extents(pool: Pool, backups: Sequence[BackupUse], seconds: float) -> Use:
-    """Of some hosts, one after the other as far as the time goes: a host is measured whole or not at all. Raises OperatorError."""
+    """Measures some hosts, one after the other until the time is over: each host completely or not at all. Raises OperatorError."""
     begun, until = time.monotonic(), time.monotonic() + seconds
     hosts, found, complete = [], [], True
     unread: dict[str, str] = {}

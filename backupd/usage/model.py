@@ -1,4 +1,4 @@
-"""What is told of a pool's use of space. Sizes are bytes."""
+"""The result of measuring a pool's use of space. Sizes are bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -3,9 +3,34 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-_SILENT = "silent"
-HOST, UNIT = "host ", "unit "
-"""How subjects begin that are hosts or units."""
+FAILURE, SUSPECT, SILENT, ROOM, DEVICES = "failure", "suspect", "silent", "room", "devices"
+"""Events, as in [notify] on."""
+SERVICE = "service"
+"""The event of rows that remember which services do not work, so that the log says it once."""
+
+HOST, UNIT, DEVICE, MISSING_DEVICE = "host", "unit", "device", "missing device"
+"""Kinds of subjects that there are several of, each with a name or a number."""
+POOL, CATALOGUE, READ_ONLY, EXPIRY, BALANCE = "pool", "catalogue", "read-only", "expiry", "balance"
+MIN_FREE, UNALLOCATED, USED = "min_free", "unallocated", "used"
+"""Subjects of which there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmSubject:
+    """What an alarm is about. `name`: of the host or unit, or the number of the device; "" where there is one of a kind."""
+
+    kind: str
+    name: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> "AlarmSubject":
+        """That of a row of the catalogue."""
+        kind = next((one for one in (HOST, UNIT, DEVICE, MISSING_DEVICE) if text.startswith(f"{one} ")), text)
+        return cls(kind, text.removeprefix(kind).removeprefix(" "))
+
+    def __str__(self) -> str:
+        """As the catalogue keeps it, and `notify --json` shows it."""
+        return f"{self.kind} {self.name}" if self.name else self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +66,16 @@ class StoredAlarm:
         return self.told is not None and (self.cleared is None or self.cleared < self.told)
 
     @property
-    def host(self) -> str | None:
-        """The host that it is about; None for anything else."""
-        return _name(self.subject, HOST)
+    def about(self) -> AlarmSubject:
+        """`subject`, typed."""
+        return AlarmSubject.of(self.subject)
 
     @property
-    def unit(self) -> str | None:
-        """The unit of systemd that it is about; None for anything else."""
-        return _name(self.subject, UNIT)
+    def host(self) -> str | None:
+        """The host that it is about; None for anything else."""
+        return self.about.name if self.about.kind == HOST else None
 
     def stands(self, ripe: datetime) -> bool:
         """Whether it is an alarm now. A silent host that is waited for since after `ripe`, and nobody was told of, is none yet."""
-        is_waiting = self.what == _SILENT and self.told is None and self.since > ripe
+        is_waiting = self.what == SILENT and self.told is None and self.since > ripe
         return self.recovered is None and not is_waiting
-
-
-def _name(subject: str, kind: str) -> str | None:
-    return subject.removeprefix(kind) if subject.startswith(kind) else None

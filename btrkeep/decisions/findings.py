@@ -1,10 +1,14 @@
-"""What was decided about the pool, and how the catalogue keeps it for the dashboard. Pure."""
+"""What is wrong, in one type for `check`, `doctor`, `status`, the alarms and the metrics; and how the catalogue keeps what was
+decided about the pool for the dashboard. Pure.
+"""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from btrkeep.decisions.remedy import NO_REMEDY, Remedy
+from btrkeep.decisions.rsync_meaning import ExitCause
 from btrkeep.units import format_time, parse_time
 
 FACT = "health"
@@ -16,16 +20,23 @@ ROOM, UNALLOCATED, USED = "room", "unallocated", "used"
 CHECKS = (UNUSABLE, CATALOGUE, READ_ONLY, MISSING, ERRORS, ROOM, UNALLOCATED, USED)
 """All that is looked at, in the order in which it is told. `backupd doctor` has checks of the same names."""
 
-OK, UNKNOWN, WARNING, ERROR = "ok", "unknown", "warning", "error"
-LEVELS = (OK, UNKNOWN, WARNING, ERROR)
-"""From well to worst. Unknown: nothing was found, and something could not be looked at."""
+_STORED = ("check", "level", "text", "hint", "unusable", "device", "count")
+CLOCK = "clock"
+"""A check of `check`, `doctor` and `status`: it is about the machine, not the pool."""
+
+OK, UNKNOWN, NOTE, WARNING, ERROR = "ok", "unknown", "note", "warning", "error"
+LEVELS = (OK, UNKNOWN, NOTE, WARNING, ERROR)
+"""From well to worst. Unknown: nothing was found, and something could not be looked at. A note is worth knowing and may stay as it
+is; a warning is to be acted on; an error now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong with the pool. `level` is WARNING or ERROR.
+    """What a check has to say of one thing. `check` is its code, `level` one of LEVELS, `text` and `hint` are words for people.
 
-    `unusable`: no backup can be made. `device` is its number where it is about one, `count` how many errors that has counted.
+    `subject`: what it is about, where that is not the check itself: a host, a program. `unusable`: no backup can be made.
+    `device` is its number where it is about one, `count` how many errors that has counted. `cause`: why rsync could not list a
+    path. `remedy`: what `backupd doctor` knows of it besides.
     """
 
     check: str
@@ -35,6 +46,14 @@ class Finding:
     unusable: bool = False
     device: int | None = None
     count: int = 0
+    subject: str = ""
+    cause: ExitCause | None = None
+    remedy: Remedy = NO_REMEDY
+
+    @property
+    def about(self) -> str:
+        """What it is about, as a table names it."""
+        return self.subject or self.check
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +87,7 @@ class StoredVerdict:
 
 def as_text(kept: StoredVerdict) -> str:
     """For the catalogue."""
-    findings = [asdict(finding) for finding in kept.verdict.findings]
+    findings = [{name: getattr(one, name) for name in _STORED} for one in kept.verdict.findings]
     return json.dumps({"looked": format_time(kept.looked), "findings": findings, "unlooked": kept.verdict.unlooked})
 
 
@@ -88,6 +107,11 @@ def as_json(verdict: PoolVerdict) -> dict[str, Any]:
     return {"level": verdict.level, "findings": findings, "not_looked_at": list(verdict.unlooked)}
 
 
+def check_as_json(one: Finding) -> dict[str, str]:
+    """For --json: a line of `backupd check`."""
+    return {"level": one.level, "subject": one.about, "message": one.text, "hint": one.hint}
+
+
 def grade(level: str) -> int | None:
-    """A level as a number for metrics: 0 is well, 1 a warning, 2 an error; None is not known."""
-    return {OK: 0, WARNING: 1, ERROR: 2}.get(level)
+    """A level as a number for metrics: 0 is well or worth a note, 1 a warning, 2 an error; None is not known."""
+    return {OK: 0, NOTE: 0, WARNING: 1, ERROR: 2}.get(level)

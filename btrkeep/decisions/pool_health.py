@@ -8,7 +8,7 @@ from typing import NamedTuple
 from btrkeep.config import Config
 from btrkeep.config.values import MinFree
 from btrkeep.decisions import findings as v
-from btrkeep.decisions.findings import ERROR, WARNING, Finding, PoolVerdict
+from btrkeep.decisions.findings import ERROR, NOTE, UNKNOWN, WARNING, Finding, PoolVerdict
 from btrkeep.decisions.pool_room import lacks_room
 from btrkeep.pool.model import Room
 from btrkeep.units import counted, format_share, format_size
@@ -85,6 +85,22 @@ def _catalogue(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
         yield Finding(v.CATALOGUE, ERROR, text, "set another `state`, or run `backupd rebuild`")
     elif facts.lost:
         yield lost(limits.state)
+
+
+def clock_findings(doubt: str | None, synchronised: bool | None) -> Iterator[Finding]:
+    """What is to be said of the machine's clock. `doubt`: why it cannot be right; `synchronised` is what the kernel says.
+
+    That nobody tells the kernel the time is a note: in a container, and in many a virtual machine, it is so while the clock is
+    right.
+    """
+    if doubt:
+        yield Finding(v.CLOCK, WARNING, doubt, "see that the clock is right: timedatectl")
+    if synchronised is False:
+        yield Finding(
+            v.CLOCK, NOTE, "the clock is not synchronised", "chrony or systemd-timesyncd keeps it right: apt install chrony"
+        )
+    elif synchronised is None:
+        yield Finding(v.CLOCK, UNKNOWN, "the kernel does not tell this process about its clock", "run this in no service's sandbox")
 
 
 def lost(state: Path) -> Finding:

@@ -24,6 +24,10 @@ HOSTS = "hosts"
 WORKING = ".working"
 
 
+class PoolMissing(PoolUnusable):
+    """Nothing marks the folder as a pool."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """An opened pool. `filesystem` is the btrfs UUID; a rehearsal pool lets commands take another `now`."""
@@ -96,7 +100,7 @@ def open_pool(path: Path) -> Pool:
         newer = fields["format"] > FORMAT  # in which case the others may have other names
         pool = None if newer else Pool(path, fields["id"], fields["filesystem"], bool(fields["rehearsal"]))
     except FileNotFoundError:
-        raise PoolUnusable(f"{path} is no pool: {marker} is missing", "mount the pool, or make one with `backupd init`") from None
+        raise PoolMissing(f"{path} is no pool: {marker} is missing", _hint_for_missing(path)) from None
     except PermissionError:
         raise PoolUnusable(f"{marker} may not be read", "run this as root") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -110,6 +114,14 @@ def open_pool(path: Path) -> Pool:
             "mount the right filesystem; a copied .btrkeep folder makes no pool",
         )
     return pool
+
+
+def _hint_for_missing(path: Path) -> str:
+    """A pool can be made on a btrfs alone: elsewhere it is one that is not mounted."""
+    standing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    if statfs_type(standing) != "btrfs":
+        return f"mount the pool: no btrfs is mounted at {path}"
+    return f"mount the pool there; where there never was one, `backupd init {path}` makes it"
 
 
 def create_pool(path: Path, *, rehearsal: bool, now: datetime) -> Pool:

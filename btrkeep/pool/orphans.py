@@ -93,6 +93,14 @@ def orphan_items(path: Path) -> list[int]:
         return _orphan_items(fd)
 
 
+def count_orphans(path: Path) -> int | None:
+    """How many `orphan_items` there are; None for who may not search trees, as a unit without capabilities. Raises OSError."""
+    try:
+        return len(orphan_items(path))
+    except PermissionError:
+        return None
+
+
 def dropping(path: Path, waiting: Sequence[int] | None = None) -> Drop | None:
     """The one that is being dropped, as far as the kernel tells: None also while small trees are dropped. Raises OSError.
 

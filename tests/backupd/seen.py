@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from backupd.health.status_report import DeviceErrors, PoolNumbers, StatusReport
+from backupd.health.status_report import PoolNumbers, StatusReport
 from btrkeep.catalogue import Balance, Expiry, HostFacts
 from btrkeep.config import Config, HostConfig, NotifySettings, PoolSettings
 from btrkeep.decisions.host_state import host_status
@@ -30,12 +30,12 @@ def well(**others: Any) -> PoolFacts:
 def seen(of: Config, facts: dict[str, HostFacts] | None = None, now: datetime = NOW, **others: Any) -> StatusReport:
     known = facts or {}
     hosts = tuple(host_status(host, known.get(host.name), of.pool.zone, now) for host in of.hosts.values())
-    return StatusReport(of, now, hosts, known, **{"pool": well(), "numbers": numbers(), "lost": False, **others})
+    return StatusReport(of, now, hosts, known, **{"pool": well(), "numbers": numbers(), **others})
 
 
 def numbers(**errors: int) -> PoolNumbers:
     """Device 1 is fine, device 2 has these errors."""
-    devices = (DeviceErrors(1, {"write": 0}), DeviceErrors(2, {"write": 0, "corruption": 0, **errors}))
+    devices = {1: {"write": 0}, 2: {"write": 0, "corruption": 0, **errors}}
     return PoolNumbers(NOW, 100, 80, 60, {"data": (70, 50), "metadata": (10, 5)}, devices, 3)
 
 

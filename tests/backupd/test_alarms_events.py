@@ -61,7 +61,7 @@ def test_a_host_without_any_backup_is_silent_when_it_was_waited_for_long_enough(
 def test_the_limit_of_room_is_left_again_only_well_below_it() -> None:
     def found(used: int, known: Known) -> list[str]:
         look = seen(config(), pool=well(room=Room(100 * GIB, 0, (100 - used) * GIB, GIB)))
-        return [alarm.subject for alarm in find(look, known, {}).alarms]
+        return [str(alarm.subject) for alarm in find(look, known, {}).alarms]
 
     standing = {("room", "used"): stored("room", "used")}
     assert [found(89, {}), found(90, {})] == [[], ["used"]]
@@ -72,7 +72,7 @@ def test_the_limit_of_room_is_left_again_only_well_below_it() -> None:
 def test_errors_of_a_device_are_graded_by_their_number_and_missing_ones_named() -> None:
     look = seen(config(), pool=well(errors={2: {"write": 3, "corruption": 1}}, missing=(4,)))
     alarms = find(look, {}, {}).alarms
-    assert [(alarm.subject, alarm.grade, alarm.text) for alarm in alarms] == [
+    assert [(str(alarm.subject), alarm.grade, alarm.text) for alarm in alarms] == [
         ("missing device 4", 0, "device 4 is missing: the pool is mounted without it"),
         ("device 2", 4, "device 2 has counted 3 write errors, 1 corruption error"),
     ]
@@ -84,7 +84,7 @@ def test_errors_of_a_device_are_graded_by_their_number_and_missing_ones_named() 
 )
 def test_an_expiry_that_did_not_end_well_is_told(outcome: str | None, wrong: bool) -> None:
     found = find(seen(config(), expiry=expiry(outcome, "why")), {}, {}).alarms
-    assert [alarm.subject for alarm in found] == (["expiry"] if wrong else [])
+    assert [str(alarm.subject) for alarm in found] == (["expiry"] if wrong else [])
     assert all("why" in alarm.text for alarm in found)
 
 
@@ -93,7 +93,7 @@ def test_an_expiry_that_did_not_end_well_is_told(outcome: str | None, wrong: boo
 )
 def test_so_is_a_balance(outcome: str | None, wrong: bool) -> None:
     found = find(seen(config(), balance=balance(outcome)), {}, {}).alarms
-    assert [alarm.subject for alarm in found] == (["balance"] if wrong else [])
+    assert [str(alarm.subject) for alarm in found] == (["balance"] if wrong else [])
 
 
 def test_what_a_pool_that_is_gone_cannot_tell_is_not_taken_for_well() -> None:
@@ -108,7 +108,7 @@ def test_what_a_pool_that_is_gone_cannot_tell_is_not_taken_for_well() -> None:
 def test_a_unit_stands_until_it_ran_well_and_is_left_alone_while_it_runs() -> None:
     known = {("failure", "unit a.service"): stored("failure", "unit a.service")}
     states = {failed: find(seen(config()), known, {"a.service": failed}) for failed in (True, False, None)}
-    assert [alarm.subject for alarm in states[True].alarms] == ["unit a.service"]
+    assert [str(alarm.subject) for alarm in states[True].alarms] == ["unit a.service"]
     assert states[False].alarms == states[None].alarms == ()
     assert [states[failed].tells_of(("failure", "unit a.service")) for failed in (True, False, None)] == [True, True, False]
 

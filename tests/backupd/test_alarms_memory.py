@@ -10,6 +10,7 @@ from backupd.alarms.deduplication import QUIET, AlarmChanges, by_key, changes
 from backupd.alarms.digest import is_due
 from backupd.alarms.events import Alarm, FoundAlarms
 from btrkeep.catalogue import StoredAlarm
+from btrkeep.catalogue.model_alarm import AlarmSubject
 from btrkeep.config.value_types import EVENT_WORDS
 from tests.backupd.facts import NOW
 from tests.backupd.seen import config
@@ -42,7 +43,7 @@ class Story:
 
 
 def alarm(subject: str = "host a", what: str = "failure", grade: int = 0, ripe: bool = True, since: datetime = NOW) -> Alarm:
-    return Alarm(what, subject, f"{subject} is bad", since, grade, ripe)
+    return Alarm(what, AlarmSubject.of(subject), f"{subject} is bad", since, grade, ripe)
 
 
 def play(pattern: str, step: timedelta = HOUR) -> list[str]:

@@ -231,6 +231,25 @@ def test_every_command_says_that_the_catalogue_was_lost_until_somebody_makes_it_
     assert rows(nights, "SELECT value FROM about WHERE name = 'lost'") == []
 
 
+def test_a_folder_with_a_backups_name_that_is_not_ours_is_no_lost_backup(nights: Nights) -> None:
+    """What `rebuild` does not find it cannot bring back, so it is not to be asked for."""
+    nights.host("web", nights.source)
+    folder = nights.pool / "hosts" / "web"
+    folder.mkdir(mode=0o700)
+    work("btrfs", "subvolume", "create", folder / "2026-11-20T220003Z")  # somebody's own
+    (folder / "2026-11-21T220003Z").mkdir()
+    (made,) = make_history(nights, "db", every(1, 1, datetime.now(UTC) - timedelta(days=1)), rebuild=False)
+    assert nights.json("status")["lost"] is True
+    work("btrfs", "subvolume", "delete", nights.pool / "hosts" / "db" / made)
+    said = nights.backupd("status", "--json")
+    assert (json.loads(said.stdout)["lost"], said.stderr) == (False, "")
+    assert nights.json("status")["pool"]["findings"] == []
+    assert nights.backupd("rebuild", check=False).stdout.endswith("the catalogue has 0 backups now\n")
+    assert nights.json("status")["lost"] is False
+    shutil.rmtree(nights.state)
+    assert "lost" not in nights.backupd("check", check=False).stdout
+
+
 def test_a_new_catalogue_knows_that_it_does_not_know_what_was_before(nights: Nights) -> None:
     nights.host("web", nights.source)
     make_history(nights, "web", every(1, 3, datetime.now(UTC) - timedelta(days=1)), rebuild=False)

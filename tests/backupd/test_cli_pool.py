@@ -62,9 +62,28 @@ def test_a_pool_that_is_not_there_is_unusable_and_nothing_is_made_in_its_place(m
         checked = nights.backupd("check", check=False)
         assert checked.returncode == 4
         assert f"{nights.pool} is no pool" in checked.stdout
+        for command in ("check", "status", "doctor", "run"):
+            done = nights.backupd(command, check=False)
+            assert "mount the pool" in done.stdout + done.stderr, command
+            assert "init" not in done.stdout + done.stderr, command  # no btrfs is mounted there, so none could be made
     finally:
         work("mount", device, mount)
     nights.backupd("status")
+
+
+def test_a_pool_that_the_catalogue_knows_is_to_be_mounted_and_not_made_anew(nights: Nights) -> None:
+    """Below its mount point may be a btrfs too: that of the system."""
+    nights.backupd("status")
+    nights.pool.rename(nights.top / "elsewhere")
+    nights.pool.mkdir()
+    assert list(nights.pool.iterdir()) == []
+    (found,) = [one for one in json.loads(nights.backupd("check", "--json", check=False).stdout) if one["subject"] == "pool"]
+    assert "mount" in found["hint"]
+    assert str(nights.state) in found["hint"]
+    assert "init" not in found["hint"]
+    shutil.rmtree(nights.state)
+    (found,) = [one for one in json.loads(nights.backupd("check", "--json", check=False).stdout) if one["subject"] == "pool"]
+    assert f"backupd init {nights.pool}" in found["hint"]
 
 
 @PATIENCE

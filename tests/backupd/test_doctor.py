@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts, KeyFile, Layer, Machine, Scrub, SiteFacts
-from backupd.doctor.finding import SEVERITIES, DoctorFinding, DoctorRule, FixCommand, Write
+from backupd.doctor.finding import SEVERITIES, DoctorRule
 from backupd.doctor.fix import fix, refusal, rule_named
 from backupd.doctor.rules import BY_NAME, RULES, examine, judge
 from backupd.doctor.rules.shape import is_accelerated
 from btrkeep.config.values import MinFree
+from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import HealthLimits, OfCatalogue
+from btrkeep.decisions.remedy import FixCommand, Remedy, Write
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.model import Room
 from tests.beds import work
@@ -127,8 +129,8 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("subvolumes", "note", fs(subvolumes=100_001)),
     ("subvolumes", "note", site(most_backups=("web1", 301))),
     ("read-only", "error", fs(options=("ro", "compress=zstd:1", "space_cache=v2"))),
-    ("atime", "warning", fs(mount_options=frozenset({"rw", "relatime", "nosuid", "nodev"}))),
-    ("atime", "warning", fs(mount_options=frozenset({"rw", "nosuid", "nodev"}))),
+    ("atime", "note", fs(mount_options=frozenset({"rw", "relatime", "nosuid", "nodev"}))),
+    ("atime", "note", fs(mount_options=frozenset({"rw", "nosuid", "nodev"}))),
     ("nosuid", "note", fs(mount_options=frozenset({"rw", "noatime", "nosuid"}))),
     ("nosuid", "note", fs(mount_options=frozenset({"rw", "noatime"}), target=Path("/"))),
     ("space-cache", "warning", fs(free_space_tree=False)),
@@ -163,7 +165,8 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("retention", "warning", site(unruled=("web1", "web2"))),
     ("schedule", "warning", site(schedule=())),
     ("window", "warning", site(windows=2, unstarted=(("web1", "22:00-06:00 Asia/Tokyo"), ("web2", "22:00-06:00 Asia/Tokyo")))),
-    ("clock", "warning", machine(clock=False)),
+    ("clock", "note", machine(clock=False)),
+    ("clock", "warning", site(clock_doubt="the clock went backwards")),
 ]  # fmt: skip
 
 # What comes near to it, and is well.
@@ -238,13 +241,13 @@ def test_what_could_not_be_looked_at_is_neither_found_nor_well(facts: DoctorFact
 def test_no_check_is_blind_where_all_is_known_and_a_blind_one_that_finds_something_has_looked() -> None:
     assert (examine(WELL).unlooked, len(examine(WELL).well)) == ((), len(RULES))
     found = examine(replace(fs(subvolumes=None), site=replace(SITE, most_backups=("web1", 301))))
-    assert ([one.name for one in found.findings], found.unlooked) == (["subvolumes"], ())
+    assert ([one.check for one in found.findings], found.unlooked) == (["subvolumes"], ())
 
 
 def test_nothing_is_called_mended_that_cannot_be_looked_at_afterwards() -> None:
     (found,) = judge(fs(mount_options=frozenset({"rw", "relatime", "nosuid", "nodev"})))
     with pytest.raises(OperatorError, match="not looked at"):
-        fix(replace(found, steps=(FixCommand(("true",)),)), lambda: fs(mount_options=None))
+        fix(replace(found, remedy=Remedy(steps=(FixCommand(("true",)),))), lambda: fs(mount_options=None))
 
 
 def test_a_healthy_pool_gives_nothing_to_say() -> None:
@@ -255,8 +258,8 @@ def test_a_healthy_pool_gives_nothing_to_say() -> None:
 def test_a_rule_finds_what_it_is_for_and_no_other_rule_does(name: str, severity: str, facts: DoctorFacts) -> None:
     found = judge(facts)
     expected = {"cache": {"cache"}, "loop": {"loop"}}.get(name, {name})
-    assert {finding.name for finding in found} == expected
-    assert severity in {finding.severity for finding in found}
+    assert {finding.check for finding in found} == expected
+    assert severity in {finding.level for finding in found}
 
 
 @pytest.mark.parametrize("facts", WELL_TOO.values(), ids=WELL_TOO.keys())
@@ -273,7 +276,7 @@ def test_every_rule_with_every_severity_is_seen_to_find_something() -> None:
     assert seen == {(rule.name, severity) for rule in RULES for severity in rule.severities}
 
 
-def all_findings() -> list[DoctorFinding]:
+def all_findings() -> list[Finding]:
     facts = [row[2] for row in FOUND] + [one_device(MD), one_device(*MPATH), on("ssd", devices=(DeviceFacts(MPATH),) * 2)]
     return [finding for one in facts for finding in judge(one)]
 
@@ -282,27 +285,27 @@ def test_what_rules_say_of_themselves_is_true() -> None:
     found = all_findings()
     assert len(BY_NAME) == len(RULES)
     for finding in found:
-        assert finding.severity in BY_NAME[finding.name].severities
-    assert {finding.name for finding in found if finding.fixable} == {rule.name for rule in RULES if rule.fixable}
+        assert finding.level in BY_NAME[finding.check].severities
+    assert {finding.check for finding in found if finding.remedy.fixable} == {rule.name for rule in RULES if rule.fixable}
 
 
 def test_every_finding_has_a_reason_a_risk_and_commands_that_a_shell_understands() -> None:
     without = {"loop", "healing"}  # nothing is to be done about where the pool lies
     for finding in all_findings():
-        assert finding.why
-        assert finding.risk
-        assert bool(finding.lines) == (finding.name not in without), finding
-        script = "\n".join(finding.lines)
+        assert finding.remedy.why
+        assert finding.remedy.risk
+        assert bool(finding.remedy.lines) == (finding.check not in without), finding
+        script = "\n".join(finding.remedy.lines)
         assert work("bash", "-n", input=script).stderr == "", finding
         assert not re.search(r"/srv/the pool\b(?!')", script.replace("'/srv/the pool/backup'", "")), "a path with a blank is quoted"
-        if finding.unmounted:
-            assert any(line.startswith("umount") for line in finding.lines)
-            assert not finding.fixable
+        if finding.remedy.unmounted:
+            assert any(line.startswith("umount") for line in finding.remedy.lines)
+            assert not finding.remedy.fixable
 
 
 def test_the_worst_comes_first() -> None:
     facts = replace(fs(errors={1: {"read": 1}}, quota="qgroup", options=("rw", "space_cache=v2")), site=replace(SITE, schedule=()))
-    severities = [finding.severity for finding in judge(facts)]
+    severities = [finding.level for finding in judge(facts)]
     assert severities == sorted(severities, key=SEVERITIES.index, reverse=True)
     assert set(severities) == set(SEVERITIES)
 
@@ -315,38 +318,38 @@ def test_the_worst_comes_first() -> None:
     [((MD,), "warning", "md raid6"), (MPATH, "note", "iscsi"), ((Layer("dm-2", "lvm raid", "", True),), "warning", "lvm raid")],
 )
 def test_dup_metadata_is_told_where_the_storage_is_redundant(layers: tuple[Layer, ...], severity: str, below: str) -> None:
-    (found,) = [finding for finding in judge(one_device(*layers)) if finding.name == "dup-metadata"]
-    assert found.severity == severity
-    assert below.split()[0] in found.what or "multipath" in found.what
+    (found,) = [finding for finding in judge(one_device(*layers)) if finding.check == "dup-metadata"]
+    assert found.level == severity
+    assert below.split()[0] in found.text or "multipath" in found.text
 
 
 @pytest.mark.parametrize("layer", [Layer("md0", "md", "raid0", False), Layer("vda", "virtio"), Layer("loop0", "loop", "/f")])
 def test_dup_metadata_is_right_where_nothing_below_is_known_to_be_redundant(layer: Layer) -> None:
-    assert "dup-metadata" not in {finding.name for finding in judge(one_device(layer))}
+    assert "dup-metadata" not in {finding.check for finding in judge(one_device(layer))}
 
 
 def test_one_copy_of_metadata_is_right_on_a_raid_of_md() -> None:
-    assert {finding.name for finding in judge(one_device(MD, metadata="single"))} == {"healing"}
+    assert {finding.check for finding in judge(one_device(MD, metadata="single"))} == {"healing"}
 
 
 def test_ssd_by_a_virtual_disks_flag_is_told_with_the_udev_rule_that_mends_it() -> None:
     (found,) = judge(on("ssd", devices=(DeviceFacts(MPATH), DISK)))
-    assert (found.name, found.severity, found.fixable) == ("ssd", "note", False)
-    assert "dm-0 (multipath)" in found.what
+    assert (found.check, found.level, found.remedy.fixable) == ("ssd", "note", False)
+    assert "dm-0 (multipath)" in found.text
     rule = f'ENV{{ID_FS_UUID}}=="{FILESYSTEM.uuid}", ATTR{{queue/rotational}}="1"'
-    assert any(rule in line for line in found.commands)
+    assert any(rule in line for line in found.remedy.commands)
 
 
 def test_the_flag_of_a_partition_is_that_of_its_disk() -> None:
     (found,) = judge(on("ssd", devices=(DeviceFacts((PART, ISCSI)),) * 2))
-    assert any('ATTR{../queue/rotational}="1"' in line for line in found.commands)
+    assert any('ATTR{../queue/rotational}="1"' in line for line in found.remedy.commands)
 
 
 def test_a_missing_device_is_replaced_and_what_a_degraded_mount_wrote_is_converted_back() -> None:
     found = judge(fs(missing=(2,), devices=(DISK,), profiles={"data": ("raid1", "single"), "metadata": ("raid1",)}))
-    missing = next(finding for finding in found if finding.name == "missing-device")
-    assert missing.commands[0].startswith("btrfs replace start -B 2 ")
-    assert "-dconvert=raid1,soft -mconvert=raid1,soft" in missing.commands[1]
+    missing = next(finding for finding in found if finding.check == "missing-device")
+    assert missing.remedy.commands[0].startswith("btrfs replace start -B 2 ")
+    assert "-dconvert=raid1,soft -mconvert=raid1,soft" in missing.remedy.commands[1]
 
 
 @pytest.mark.parametrize(
@@ -386,7 +389,7 @@ def test_what_takes_long_or_is_to_be_decided_is_refused() -> None:
 def test_a_fix_that_mends_nothing_is_an_error() -> None:
     broken = fs(quota="qgroup")
     (found,) = judge(broken)
-    harmless = replace(found, steps=(FixCommand(("true",)),))
+    harmless = replace(found, remedy=Remedy(steps=(FixCommand(("true",)),)))
     with pytest.raises(OperatorError, match="as before"):
         fix(harmless, lambda: broken)
     fix(harmless, lambda: WELL)
@@ -428,5 +431,5 @@ def test_a_rule_is_a_pure_function(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_the_system_itself_lies_on_is_not_remounted_without_its_setuid_programs() -> None:
     (finding,) = judge(fs(mount_options=frozenset({"rw", "noatime"}), target=Path("/")))
-    assert (finding.name, finding.fixable) == ("nosuid", False)
-    assert [line for line in finding.lines if not line.startswith("#")] == []
+    assert (finding.check, finding.remedy.fixable) == ("nosuid", False)
+    assert [line for line in finding.remedy.lines if not line.startswith("#")] == []

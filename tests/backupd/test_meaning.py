@@ -209,6 +209,6 @@ def test_a_refused_key_has_its_hint_whatever_its_words_are(tmp_path: Path, monke
     )
     monkeypatch.setitem(rsync_meaning._WORDS, ExitCause.KEY_REFUSED, "something else")
     (found,) = asyncio.run(check_hosts(load(folder=tmp_path)))
-    assert found.message.startswith("/srv: something else: ")
+    assert found.text.startswith("/srv: something else: ")
     assert "authorized_keys" in found.hint
     assert found.cause is ExitCause.KEY_REFUSED

@@ -15,10 +15,10 @@ import pytest
 
 from backupd.doctor.facts import DoctorFacts, FilesystemFacts, Machine, Scrub, SiteFacts
 from backupd.doctor.filesystem import read_filesystem
-from backupd.doctor.finding import DoctorFinding
 from backupd.doctor.rules import judge
 from backupd.doctor.scrub import FOLDER, read_scrub
 from btrkeep.config.values import MinFree
+from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import HealthLimits
 from tests.beds import btrfs, differences, manifest, work
 from tests.beds.nights import Nights
@@ -41,8 +41,8 @@ def facts_of(point: Path) -> DoctorFacts:
     )
 
 
-def found(point: Path) -> dict[str, DoctorFinding]:
-    return {finding.name: finding for finding in judge(facts_of(point))}
+def found(point: Path) -> dict[str, Finding]:
+    return {finding.check: finding for finding in judge(facts_of(point))}
 
 
 def further(point: Path) -> set[str]:
@@ -77,7 +77,7 @@ def plain() -> Iterator[Path]:
 def test_a_fresh_filesystem_of_debian_gives_only_what_is_right_to_say(plain: Path) -> None:
     names = found(plain)
     assert set(names) == ALWAYS
-    assert [name for name, finding in names.items() if finding.severity != "note"] == ["atime"]
+    assert {finding.level for finding in names.values()} == {"note"}, "of access times `check` says a note too"
     options = next(line for line in Path("/proc/mounts").read_text().splitlines() if f" {plain} " in line).split()[3].split(",")
     assert {"relatime", "ssd"} <= set(options)
     assert not [option for option in options if option.startswith("compress")]
@@ -138,15 +138,15 @@ def test_compression_is_judged_by_what_holds(plain: Path) -> None:
     ):
         btrfs.remount(plain, option)
         finding = found(plain).get("compression")
-        assert (finding is None) if expected is None else (finding is not None and expected in finding.what), option
+        assert (finding is None) if expected is None else (finding is not None and expected in finding.text), option
 
 
 def test_access_times_are_found_as_proc_mounts_has_them(plain: Path) -> None:
     for option, expected in (("strictatime", "strictatime"), ("noatime", None)):
         btrfs.remount(plain, option)
         finding = found(plain).get("atime")
-        assert (finding is None) if expected is None else (finding is not None and expected in finding.what)
-    assert "relatime" in found(again(plain))["atime"].what
+        assert (finding is None) if expected is None else (finding is not None and expected in finding.text)
+    assert "relatime" in found(again(plain))["atime"].text
 
 
 def test_ssd_is_told_when_the_flag_of_the_device_brought_it_and_not_otherwise(plain: Path) -> None:
@@ -165,7 +165,7 @@ def test_ssd_is_told_when_the_flag_of_the_device_brought_it_and_not_otherwise(pl
     again(plain, options="nossd")
     assert names() == (False, False)
     again(plain, options="ssd_spread")
-    assert found(plain)["ssd"].severity == "warning"
+    assert found(plain)["ssd"].level == "warning"
     again(plain)
 
 
@@ -173,11 +173,11 @@ def test_a_space_cache_of_version_1_and_none_are_found_until_the_commands_were_r
     for option, words in (("space_cache=v1", "version 1"), ("nospace_cache", "no space cache")):
         again(plain, options=f"clear_cache,{option}")
         finding = found(plain)["space-cache"]
-        assert words in finding.what
+        assert words in finding.text
         assert "FREE_SPACE_TREE " not in superblock(plain)
         assert further(plain) == {"space-cache"}
     (loop,) = btrfs.devices_of(plain)
-    commands = [command.replace(f"/dev/disk/by-uuid/{read_filesystem(plain).uuid}", loop) for command in finding.commands]
+    commands = [command.replace(f"/dev/disk/by-uuid/{read_filesystem(plain).uuid}", loop) for command in finding.remedy.commands]
     work("sh", "-e", "-c", "\n".join(commands))
     assert "FREE_SPACE_TREE " in superblock(plain)
     assert further(plain) == set()
@@ -187,7 +187,7 @@ def test_qgroups_are_found_when_they_are_on(plain: Path) -> None:
     work("btrfs", "quota", "enable", plain)
     work("btrfs", "qgroup", "show", plain)
     assert further(plain) == {"qgroups"}
-    work("sh", "-e", "-c", "\n".join(found(plain)["qgroups"].lines))
+    work("sh", "-e", "-c", "\n".join(found(plain)["qgroups"].remedy.lines))
     assert work("btrfs", "qgroup", "show", plain, check=False).returncode != 0
     assert further(plain) == set()
 
@@ -198,8 +198,8 @@ def test_the_kernels_own_reclaim_is_found_and_switched_off_by_the_line_that_is_s
         pytest.skip("this kernel has no reclaim of its own (Linux 6.11)")
     knob.write_text("1")
     finding = found(plain)["reclaim"]
-    assert "dynamic_reclaim" in finding.what
-    work("sh", "-e", "-c", "\n".join(finding.lines))
+    assert "dynamic_reclaim" in finding.text
+    work("sh", "-e", "-c", "\n".join(finding.remedy.lines))
     assert knob.read_text().strip() == "0"
     assert further(plain) == set()
 
@@ -278,7 +278,7 @@ def test_metadata_that_one_fault_loses_is_found(make_btrfs: Make) -> None:
     point = make_btrfs(size="300M", devices=2, mkfs=("-d", "single", "-m", "single"))
     finding = found(point)["metadata-profile"]
     assert further(point) == {"metadata-profile"}
-    work("sh", "-e", "-c", "\n".join(finding.lines))
+    work("sh", "-e", "-c", "\n".join(finding.remedy.lines))
     assert "Metadata, RAID1" in work("btrfs", "filesystem", "df", point).stdout
     assert further(point) == set()
 
@@ -331,8 +331,8 @@ def test_damage_on_one_mirror_a_missing_device_and_what_a_degraded_mount_wrote_a
     work("mount", "-o", "degraded", loops[0], point)
     shown = re.findall(r"devid +(\d+) .* MISSING", work("btrfs", "filesystem", "show", point).stdout)
     names = found(point)
-    assert names["missing-device"].severity == "error"
-    assert [f"devid {number}" in names["missing-device"].what for number in shown] == [True]
+    assert names["missing-device"].level == "error"
+    assert [f"devid {number}" in names["missing-device"].text for number in shown] == [True]
     assert set(names) - ALWAYS <= {"missing-device", "device-errors"}, "degraded itself is no finding then"
 
 
@@ -403,8 +403,8 @@ def test_nosuid_and_nodev_are_proposed_with_a_command_that_takes_the_power_from_
     assert works(nights.source) == (True, True)
     finding = found(nights.top)["nosuid"]
     options = options_of(nights.top)
-    assert finding.fixable
-    for line in finding.lines:
+    assert finding.remedy.fixable
+    for line in finding.remedy.lines:
         work("sh", "-c", line)
     assert works(nights.source) == (False, False)
     assert options_of(nights.top) == options | {"nosuid", "nodev"}

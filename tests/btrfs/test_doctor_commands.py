@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from backupd.doctor.facts import DoctorFacts, KeyFile, Layer, SiteFacts
-from backupd.doctor.finding import DoctorFinding
 from backupd.doctor.rules import RULES, judge
 from backupd.doctor.rules.state import SCRUB_EVERY
 from backupd.doctor.scrub import FOLDER, read_scrub
+from btrkeep.decisions.findings import Finding
 from tests.beds import backupd, btrfs, session, work
 from tests.beds.nights import Nights
 from tests.beds.watch import wait_for
@@ -39,8 +39,8 @@ def tried(*rules: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return lambda test: test
 
 
-def finding_of(facts: DoctorFacts, name: str) -> DoctorFinding:
-    found = [finding for finding in judge(facts) if finding.name == name]
+def finding_of(facts: DoctorFacts, name: str) -> Finding:
+    found = [finding for finding in judge(facts) if finding.check == name]
     assert found, f"{name} is not found"
     return found[0]
 
@@ -49,14 +49,14 @@ def follow(point: Path, name: str, look: Look = facts_of, new: str = "") -> None
     """Runs what is printed, a line after the other, as somebody would paste it; `new` is what stands in for /dev/NEW."""
     finding = finding_of(look(point), name)
     run(point, finding, new)
-    assert all(after.what != finding.what for after in judge(look(point))), finding.lines
+    assert all(after.text != finding.text for after in judge(look(point))), finding.remedy.lines
 
 
-def run(point: Path, finding: DoctorFinding, new: str = "") -> None:
+def run(point: Path, finding: Finding, new: str = "") -> None:
     uuid, loops = facts_of(point).filesystem.uuid, disks(point)
     (point.parent / "fstab").write_text(f"{loops[0]} {point} btrfs {','.join(f'device={loop}' for loop in loops)} 0 0\n")
     env = {"LIBMOUNT_FSTAB": str(point.parent / "fstab")}
-    for line in finding.lines:
+    for line in finding.remedy.lines:
         if line.startswith("backupd "):
             ours(line)
         elif line == f"umount {point}":
@@ -174,7 +174,7 @@ def test_quotas_simple_quotas_and_the_kernels_reclaim(plain: Path) -> None:
     work("btrfs", "quota", "enable", plain)
     follow(again(plain), "qgroups")
     squota(plain)
-    assert finding_of(facts_of(plain), "qgroups").severity == "note"
+    assert finding_of(facts_of(plain), "qgroups").level == "note"
     follow(plain, "qgroups")
     knob = Path("/sys/fs/btrfs") / facts_of(plain).filesystem.uuid / "allocation/data/dynamic_reclaim"
     if knob.exists():
@@ -216,7 +216,7 @@ def test_a_scrub_that_never_was_one_that_was_broken_off_and_one_that_found_damag
         wait_for(lambda: work("btrfs", "scrub", "cancel", point, check=False).returncode == 0)
         wait_for(lambda: scrubbed(point).scrub.unfinished)
         speed.write_text("0")
-        assert "broken off" in finding_of(scrubbed(point), "scrub").what
+        assert "broken off" in finding_of(scrubbed(point), "scrub").text
         follow(point, "scrub", scrubbed)
         loop = disks(point)[0]
         btrfs.unmount(point)
@@ -225,7 +225,7 @@ def test_a_scrub_that_never_was_one_that_was_broken_off_and_one_that_found_damag
             image[at : at + 4096] = bytes(4096)
         work("mount", loop, point)
         work("btrfs", "scrub", "start", "-B", point, check=False)
-        assert finding_of(scrubbed(point), "scrub").severity == "error"
+        assert finding_of(scrubbed(point), "scrub").level == "error"
         (point / "a").unlink()
         work("btrfs", "filesystem", "sync", point)
         follow(point, "scrub", scrubbed)
@@ -272,13 +272,13 @@ def test_those_of_our_own_are_for_this_pool_whatever_its_configuration_is_called
     site = SiteFacts(limits, name="main", file=nights.config, created=NOW, most_backups=("web1", 301))
     room = replace(facts.filesystem.room, unallocated=0)
     full = replace(facts, site=site, filesystem=replace(facts.filesystem, room=room))
-    found = [line for name in ("subvolumes", "unallocated") for line in finding_of(full, name).lines if "backupd" in line]
+    found = [line for name in ("subvolumes", "unallocated") for line in finding_of(full, name).remedy.lines if "backupd" in line]
     assert len(found) == 3
     for line in found:
         assert f"--config {nights.config} " in line
         ours(line)
     named = replace(full, site=replace(site, name="archive", file=Path("/etc/btrkeep/archive.toml")))
-    assert finding_of(named, "subvolumes").lines[0] == "backupd --pool archive retention explain"
+    assert finding_of(named, "subvolumes").remedy.lines[0] == "backupd --pool archive retention explain"
 
 
 def last_block_group(point: Path) -> str:
@@ -365,7 +365,7 @@ def test_those_of_metadata_on_several_devices(profile: str, count: int, better: 
     work("fallocate", "-l", "1M", point / "b")
     balance(point, "-sconvert=single,limit=1")
     write(point, "c")
-    if any(finding.name == "profiles" for finding in judge(facts_of(point))):
+    if any(finding.check == "profiles" for finding in judge(facts_of(point))):
         follow(point, "profiles")
 
 

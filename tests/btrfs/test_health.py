@@ -1,5 +1,6 @@
 """One truth about a pool: what check, doctor, status, metrics and the alarms say of it, held against btrfs and the kernel."""
 
+import ctypes
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import sqlite3
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,35 @@ def test_all_say_the_same_of_a_pool_that_is_full_and_then_read_only(small: Night
     assert "ro" in work("findmnt", "-no", "OPTIONS", small.top).stdout.split(",")
     assert agreed(small) == full | {"read-only": "error"}
     btrfs.remount(small.top, "rw")
+
+
+def test_all_say_the_same_of_the_clock(small: Nights) -> None:
+    is_synchronised = kernel_clock_is_synchronised()
+    check = json.loads(small.backupd("check", "--json", check=False).stdout)
+    doctor = json.loads(small.backupd("doctor", "--json", check=False).stdout)["findings"]
+    status = small.json("status")
+    expected = [] if is_synchronised else ["note"]
+    assert [one["level"] for one in check if one["subject"] == "clock"] == expected
+    assert [one["severity"] for one in doctor if one["name"] == "clock"] == expected
+    assert (status["clock_synchronised"], status["clock"]) == (is_synchronised, None)
+    assert ("clock: " in small.backupd("status").stdout) is not is_synchronised
+    small.night("here", now=datetime.now(UTC) + timedelta(days=900))  # one night under a clock that was ahead
+    check = json.loads(small.backupd("check", "--json", check=False).stdout)
+    doctor = json.loads(small.backupd("doctor", "--json", check=False).stdout)["findings"]
+    (told,) = [one for one in check if (one["subject"], one["level"]) == ("clock", "warning")]
+    (deep,) = [one for one in doctor if (one["name"], one["severity"]) == ("clock", "warning")]
+    (line,) = [line for line in small.backupd("status").stdout.splitlines() if line.startswith("clock: the clock went")]
+    texts = {small.json("status")["clock"], told["message"], deep["what"], line.removeprefix("clock: ")}
+    assert len({re.sub(r"it says \S+,", "", text) for text in texts}) == 1, texts
+    assert all(text.startswith("the clock went backwards: ") for text in texts)
+
+
+def kernel_clock_is_synchronised() -> bool:
+    """By STA_UNSYNC, another of the kernel's words for it than the one that is asked by the program."""
+    timex = (ctypes.c_long * 64)()
+    assert ctypes.CDLL(None).adjtimex(ctypes.byref(timex)) >= 0
+    status = ctypes.c_int.from_buffer(timex, 5 * ctypes.sizeof(ctypes.c_long)).value
+    return not status & 0x40
 
 
 SANDBOX = "mount --make-rprivate / && mount -o remount,bind,ro,nosuid,nodev,noexec,noatime {point} && exec {words}"

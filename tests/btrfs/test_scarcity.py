@@ -75,6 +75,13 @@ def test_the_transfer_that_grows_fastest_is_stopped_and_the_others_come_to_their
 def test_a_host_that_is_named_is_watched_too_and_goes_on_when_there_is_room(tight: Nights) -> None:
     status, found, _ = run(tight, "greedy")
     assert (status, found["greedy"]["outcome"]) == (4, "partial")
+    said = json.loads(tight.backupd("check", "--json", check=False).stdout)
+    hints = [one["hint"] for one in said if one["subject"] in ("room", "used", "unallocated") and one["level"] != "ok"]
+    assert hints
+    assert all("`backupd discard greedy` gives it up" in hint for hint in hints), hints
+    doctor = json.loads(tight.backupd("doctor", "--json", check=False).stdout)["findings"]
+    commands = [line for one in doctor if one["name"] in ("room", "used", "unallocated") for line in one["commands"]]
+    assert any("discard greedy --dry-run" in line for line in commands)
     assert room(tight.top) > 4 * MIB
     for number in range(1, 6):
         (tight.source / "greedy" / str(number)).unlink()

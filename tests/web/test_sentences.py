@@ -13,7 +13,7 @@ from backupd.rsync.messages import Messages
 from backupd.run.verdict import SuspectLimits, judge
 from backupd.serve.jobs import FAILED, RUNNING, ServeJob, as_it_is, job_object
 from btrkeep.catalogue import HostFacts, StoredAlarm
-from btrkeep.catalogue.model_alarm import HOST
+from btrkeep.catalogue.model_alarm import HOST, AlarmSubject
 from btrkeep.causes import FACTS, Cause, CauseCode
 from btrkeep.decisions import cause_words as words
 from btrkeep.decisions.cause_words import cause_words
@@ -83,7 +83,15 @@ def test_what_a_hook_or_this_machine_said_is_withheld_whatever_it_names(name: st
 def test_the_alarm_of_a_host_is_made_of_its_cause_and_silence_is_told() -> None:
     moment = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
     alarm = StoredAlarm(
-        "failure", HOST + "lab", "lab: the backup is failed: before: db1 is not frozen", 0, moment, 1, None, None, None
+        "failure",
+        str(AlarmSubject(HOST, "lab")),
+        "lab: the backup is failed: before: db1 is not frozen",
+        0,
+        moment,
+        1,
+        None,
+        None,
+        None,
     )
     ended = {"last_run": 1, "last_run_started": moment, "last_run_outcome": "failed", "last_run_error": alarm.text}
     others: dict[str, Any] = dict.fromkeys(field.name for field in fields(HostFacts)) | {"newest_warnings": ()}

@@ -6,15 +6,30 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from btrkeep.catalogue import StoredAlarm
+from btrkeep.catalogue.model_alarm import (
+    BALANCE,
+    CATALOGUE,
+    DEVICES,
+    EXPIRY,
+    FAILURE,
+    MIN_FREE,
+    POOL,
+    READ_ONLY,
+    ROOM,
+    SERVICE,
+    SILENT,
+    SUSPECT,
+    UNALLOCATED,
+    UNIT,
+    USED,
+)
 from web.access import Viewer
 from web.data.same_names import of_row
 from web.redaction import host_alarm
 from web.source import RequestContext
 
-_SERVICE = "service"
-_SILENT = "silent"
-_TONES = {"failure": "bad", "devices": "bad", "room": "bad"}
-_ORDER = ("devices", "room", "failure", "suspect", "silent", _SERVICE)
+_BAD = (DEVICES, ROOM, FAILURE)
+_ORDER = (*_BAD, SUSPECT, SILENT, SERVICE)
 _SHOWN = 5
 _UNIT_NAME = re.compile(r"[A-Za-z0-9@:_.\\-]+", re.ASCII)
 
@@ -56,39 +71,39 @@ class AlarmGroup:
 
 
 _OF_HOST = {
-    "failure": Advice("Look at its last run. When the reason is mended, let it run again.", "backupd log {host}"),
-    "suspect": Advice("See what is missing. If it was deleted on purpose, accept the backup.", "backupd list {host}"),
-    _SILENT: Advice("Is the machine switched on, and is its window long enough?", "backupd run {host}"),
+    FAILURE: Advice("Look at its last run. When the reason is mended, let it run again.", "backupd log {host}"),
+    SUSPECT: Advice("See what is missing. If it was deleted on purpose, accept the backup.", "backupd list {host}"),
+    SILENT: Advice("Is the machine switched on, and is its window long enough?", "backupd run {host}"),
 }
 _OF_POOL = {
-    ("failure", "pool"): Advice("See that the pool is mounted, writable, and the right filesystem.", "backupd doctor", "doctor"),
-    ("failure", "expiry"): Advice(
+    (FAILURE, POOL): Advice("See that the pool is mounted, writable, and the right filesystem.", "backupd doctor", "doctor"),
+    (FAILURE, EXPIRY): Advice(
         "See why it ended; nothing is deleted meanwhile, so the pool grows.", "backupd expire --dry-run", "jobs"
     ),
-    ("failure", "balance"): Advice(
+    (FAILURE, BALANCE): Advice(
         "See why it ended; fragmented free space is not given back meanwhile.", "btrfs-balancer plan", "jobs"
     ),
-    ("room", "min_free"): Advice(
+    (ROOM, MIN_FREE): Advice(
         "Nothing is backed up until there is room: keep less, balance, or add a device.", "backupd forecast", "pool"
     ),
-    ("failure", "read-only"): Advice(
+    (FAILURE, READ_ONLY): Advice(
         "Look at the kernel's messages (dmesg) for what made it so, before it is mounted read-write again.",
         "backupd doctor",
         "doctor",
     ),
-    ("failure", "catalogue"): Advice("Set another `state` for this pool, or rebuild the catalogue from it.", "backupd rebuild"),
-    ("room", "unallocated"): Advice(
+    (FAILURE, CATALOGUE): Advice("Set another `state` for this pool, or rebuild the catalogue from it.", "backupd rebuild"),
+    (ROOM, UNALLOCATED): Advice(
         "Expire, then balance what is sparsely used: metadata needs unallocated space.", "backupd doctor", "doctor"
     ),
-    ("room", "used"): Advice("Keep less, or add a device, before it is full.", "backupd forecast", "pool"),
+    (ROOM, USED): Advice("Keep less, or add a device, before it is full.", "backupd forecast", "pool"),
 }
 _OF_KIND = {
-    "devices": Advice(
+    DEVICES: Advice(
         "Look at the device's health (smartctl) and scrub the pool; replace it before a second one fails.",
         "backupd doctor",
         "doctor",
     ),
-    _SERVICE: Advice("Alarms do not reach anybody by this service: see its URL in [notify].", "backupd notify --test"),
+    SERVICE: Advice("Alarms do not reach anybody by this service: see its URL in [notify].", "backupd notify --test"),
 }
 _ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
 
@@ -123,7 +138,7 @@ def _place(what: str) -> int:
 
 def _alarm(row: StoredAlarm) -> OpenAlarm:
     host = row.host
-    text, tone = row.text if host is None else host_alarm(row, host), _TONES.get(row.what, "warn")
+    text, tone = row.text if host is None else host_alarm(row, host), "bad" if row.what in _BAD else "warn"
     return of_row(OpenAlarm, row, host=host, text=text, tone=tone, told=row.known, advice=advice(row))
 
 
@@ -132,7 +147,8 @@ def advice(row: StoredAlarm) -> Advice:
     if row.host is not None and row.what in _OF_HOST:
         found = _OF_HOST[row.what]
         return Advice(found.words, found.command.format(host=row.host))
-    if row.unit is not None:
-        named = row.unit if _UNIT_NAME.fullmatch(row.unit) else "UNIT"
+    about = row.about
+    if about.kind == UNIT:
+        named = about.name if _UNIT_NAME.fullmatch(about.name) else "UNIT"
         return Advice("Read what it said last, mend that, and start it again.", f"journalctl -u {named} -n 50", "log")
-    return _OF_POOL.get((row.what, row.subject)) or _OF_KIND.get(row.what) or _ELSE
+    return _OF_POOL.get((row.what, about.kind)) or _OF_KIND.get(row.what) or _ELSE

@@ -66,14 +66,7 @@ def examination(said: Mapping[str, Any], looked: datetime) -> Examination:
 
 
 def _finding(said: Mapping[str, Any]) -> FindingView:
-    grade = str(said.get("severity", ""))
-    return FindingView(
-        str(said.get("name", "")),
-        grade if grade in GRADES else GRADES[-1],
-        str(said.get("what", "")),
-        str(said.get("why", "")),
-        str(said.get("risk", "")),
-        tuple(str(line) for line in said.get("commands", ())),
-        bool(said.get("fixable")),
-        bool(said.get("unmounted")),
-    )
+    name, grade, what, why, risk = (str(said.get(key, "")) for key in ("name", "severity", "what", "why", "risk"))
+    commands = tuple(map(str, said.get("commands", ())))
+    known = grade if grade in GRADES else GRADES[-1]
+    return FindingView(name, known, what, why, risk, commands, bool(said.get("fixable")), bool(said.get("unmounted")))

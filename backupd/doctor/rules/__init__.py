@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from backupd.doctor.facts import DoctorFacts
-from backupd.doctor.finding import SEVERITIES, DoctorFinding, DoctorRule, Examined, Unlooked
+from backupd.doctor.finding import SEVERITIES, DoctorRule, Examined, Unlooked
 from backupd.doctor.rules import mount, shape, site, ssd, state, storage
+from btrkeep.decisions.findings import Finding
 
 RULES: tuple[DoctorRule, ...] = (*storage.RULES, *state.RULES, *mount.RULES, *ssd.RULES, *shape.RULES, *site.RULES)
 BY_NAME = {rule.name: rule for rule in RULES}
@@ -12,7 +13,7 @@ BY_NAME = {rule.name: rule for rule in RULES}
 
 def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> Examined:
     """What these rules say. One that is blind and finds something all the same has looked."""
-    findings: list[DoctorFinding] = []
+    findings: list[Finding] = []
     well: list[str] = []
     unlooked: list[Unlooked] = []
     for rule in rules:
@@ -22,10 +23,10 @@ def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> Examined
             unlooked.append(Unlooked(rule.name, why))
         else:
             well.append(rule.name)
-    findings.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
+    findings.sort(key=lambda finding: -SEVERITIES.index(finding.level))
     return Examined(tuple(findings), tuple(well), tuple(unlooked))
 
 
-def judge(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> list[DoctorFinding]:
+def judge(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> list[Finding]:
     """What these rules find, the worst first."""
     return list(examine(facts, rules).findings)

@@ -2,11 +2,14 @@
 
 import shlex
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from backupd.doctor.facts import DoctorFacts, FilesystemFacts
-from backupd.doctor.finding import DoctorFinding, DoctorRule, FixCommand
+from backupd.doctor.finding import DoctorRule, diagnosis, unless
 from btrkeep.decisions import findings as health
+from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.remedy import FixCommand, Remedy
 
 LONGEST_COMMIT = 300  # seconds; above it the kernel warns too
 SHORTEST_COMMIT = 10
@@ -26,14 +29,14 @@ def in_fstab(word: str) -> str:
     return f"# and {word} among the options in /etc/fstab, for the next mount"
 
 
-def _atime(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _atime(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     if fs.mount_options is None or "noatime" in fs.mount_options:
         return
     kind = "relatime" if "relatime" in fs.mount_options else "strictatime"
-    yield DoctorFinding(
+    yield diagnosis(
         "atime",
-        "warning",
+        "note",
         f"the pool is mounted with {kind}: the time of every look is kept",
         "each night rsync reads every folder of a host, so btrfs writes the metadata of all of them anew, and earlier backups "
         "share it no more",
@@ -52,7 +55,7 @@ def powerless(target: Path, options: Collection[str]) -> FixCommand | None:
     return FixCommand(("mount", "-o", f"remount,{','.join(POWERLESS)}", str(target)))
 
 
-def _powerful(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _powerful(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     missing = [word for word in POWERLESS if fs.mount_options is not None and word not in fs.mount_options]
     if fs.mount_options is None or not missing:
@@ -60,7 +63,7 @@ def _powerful(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     step = powerless(fs.target, fs.mount_options)
     words = ",".join(POWERLESS)
     by_hand = in_fstab(words) if step else f"# the system lies here too: give the pool's subvolume a mount of its own, with {words}"
-    yield DoctorFinding(
+    yield diagnosis(
         "nosuid",
         "note",
         f"the pool is mounted without {' and '.join(missing)}",
@@ -72,25 +75,23 @@ def _powerful(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _read_only(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _read_only(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     for one in facts.verdict.of(health.READ_ONLY):
-        yield DoctorFinding(
-            "read-only",
-            one.level,
-            one.text,
+        remedy = Remedy(
             "somebody mounted it so, or the kernel has stopped all writing after an error",
             "after an error every further write can make it worse: find out first, and have a copy of what matters",
             ("dmesg | grep -i btrfs", f"umount {_q(fs)}", f"btrfs check --readonly {_device(fs)}", f"mount {_q(fs)}"),
             unmounted=True,
         )
+        yield replace(one, remedy=remedy)
 
 
-def _degraded(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _degraded(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     if fs.option("degraded") is None or fs.missing is None or fs.missing:
         return
-    yield DoctorFinding(
+    yield diagnosis(
         "degraded",
         "warning",
         "the pool is mounted with degraded although no device is missing",
@@ -101,12 +102,12 @@ def _degraded(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _space_cache(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _space_cache(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     if fs.free_space_tree and fs.option("nospace_cache") is None:
         return
     what = "no space cache" if fs.option("nospace_cache") is not None else "a space cache of version 1"
-    yield DoctorFinding(
+    yield diagnosis(
         "space-cache",
         "warning",
         f"the filesystem has {what} instead of a free space tree",
@@ -119,7 +120,7 @@ def _space_cache(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )  # fmt: skip
 
 
-def _compression(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _compression(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     forced, chosen = fs.option("compress-force"), fs.option("compress")
     method, _, level = (forced or chosen or "").partition(":")
@@ -137,7 +138,7 @@ def _compression(facts: DoctorFacts) -> Iterator[DoctorFinding]:
             "a backup that comes faster than it can be compressed waits for the processor; zstd:1 saves nearly as much",
         )
     elif method == "":
-        yield DoctorFinding(
+        yield diagnosis(
             "compression",
             "note",
             "data is not compressed",
@@ -148,12 +149,12 @@ def _compression(facts: DoctorFacts) -> Iterator[DoctorFinding]:
         )
 
 
-def _slow_compression(fs: FilesystemFacts, what: str, why: str) -> DoctorFinding:
+def _slow_compression(fs: FilesystemFacts, what: str, why: str) -> Finding:
     risk = "none: what is written from now on is a little larger"
-    return DoctorFinding("compression", "note", what, why, risk, (in_fstab("compress=zstd:1"),), (remount(fs, "compress=zstd:1"),))
+    return diagnosis("compression", "note", what, why, risk, (in_fstab("compress=zstd:1"),), (remount(fs, "compress=zstd:1"),))
 
 
-def _commit(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _commit(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     value = fs.option("commit") or ""
     if not value.isdigit() or SHORTEST_COMMIT <= int(value) <= LONGEST_COMMIT:
@@ -163,7 +164,7 @@ def _commit(facts: DoctorFacts) -> Iterator[DoctorFinding]:
         if int(value) < SHORTEST_COMMIT
         else "a power cut takes back what was written since; a commit of so much holds everybody up, and the cleaner sleeps as long"
     )
-    yield DoctorFinding(
+    yield diagnosis(
         "commit",
         "warning",
         f"a commit comes every {value} seconds",
@@ -174,11 +175,11 @@ def _commit(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _autodefrag(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _autodefrag(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     if fs.option("autodefrag") is None:
         return
-    yield DoctorFinding(
+    yield diagnosis(
         "autodefrag",
         "warning",
         "the pool is mounted with autodefrag",
@@ -189,12 +190,12 @@ def _autodefrag(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _no_checksums(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _no_checksums(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     found = [word for word in ("nodatacow", "nodatasum") if fs.option(word) is not None]
     if not found:
         return
-    yield DoctorFinding(
+    yield diagnosis(
         "checksums-off",
         "warning",
         f"the pool is mounted with {' and '.join(found)}",
@@ -205,15 +206,14 @@ def _no_checksums(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _unseen_mount(facts: DoctorFacts) -> str:
-    if facts.filesystem.mount_options is not None:
-        return ""
-    return "this process sees a mount of its own in place of the machine's, and /proc/1/mountinfo tells nothing of that"
-
-
-def _unseen_missing(facts: DoctorFacts) -> str:
-    is_unknown = facts.filesystem.missing is None and facts.filesystem.option("degraded") is not None
-    return "the kernel does not tell which devices are missing" if is_unknown else ""
+_BLIND_TO_MOUNT = unless(
+    lambda facts: facts.filesystem.mount_options is not None,
+    "this process sees a mount of its own in place of the machine's, and /proc/1/mountinfo tells nothing of that",
+)
+_BLIND_TO_MISSING = unless(
+    lambda facts: facts.filesystem.missing is not None or facts.filesystem.option("degraded") is None,
+    "the kernel does not tell which devices are missing",
+)
 
 
 def _q(fs: FilesystemFacts) -> str:
@@ -225,10 +225,10 @@ def _device(fs: FilesystemFacts) -> str:
 
 
 RULES = (
-    DoctorRule("read-only", ("error",), "the filesystem is read-only", _read_only, blind=_unseen_mount),
-    DoctorRule("atime", ("warning",), "access times are kept (relatime, strictatime)", _atime, fixable=True, blind=_unseen_mount),
+    DoctorRule("read-only", ("error",), "the filesystem is read-only", _read_only, blind=_BLIND_TO_MOUNT),
+    DoctorRule("atime", ("note",), "access times are kept (relatime, strictatime)", _atime, fixable=True, blind=_BLIND_TO_MOUNT),
     DoctorRule("nosuid", ("note",), "setuid programs and device nodes of hosts would work in the pool", _powerful, fixable=True,
-         blind=_unseen_mount),
+         blind=_BLIND_TO_MOUNT),
     DoctorRule("space-cache", ("warning",), "a space cache of version 1, or none, instead of a free space tree", _space_cache),
     DoctorRule("compression", ("note",), "data is not compressed, or in a way that costs much", _compression, fixable=True),
     DoctorRule(
@@ -241,5 +241,5 @@ RULES = (
     DoctorRule("autodefrag", ("warning",), "autodefrag, which undoes what snapshots share", _autodefrag, fixable=True),
     DoctorRule("checksums-off", ("warning",), "nodatacow or nodatasum", _no_checksums, fixable=True),
     DoctorRule("degraded", ("warning",), "degraded among the mount options without a missing device", _degraded,
-               blind=_unseen_missing),
+               blind=_BLIND_TO_MISSING),
 )  # fmt: skip

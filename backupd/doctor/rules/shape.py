@@ -4,8 +4,9 @@ import shlex
 from collections.abc import Iterator
 
 from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts
-from backupd.doctor.finding import DoctorFinding, DoctorRule
+from backupd.doctor.finding import BLIND_TO_DEVICES, DoctorRule, diagnosis, unless
 from backupd.doctor.rules.commands import balance, filters, safest
+from btrkeep.decisions.findings import Finding
 from btrkeep.units import format_size
 
 MANY_BLOCK_GROUPS = 4 << 40
@@ -19,11 +20,11 @@ _ACCELERATED_BY = {  # flags of x86 and of arm64 with which the kernel's library
 _SLOW = {"crc32c", "sha256", "blake2b"}  # xxhash64 is as fast without help
 
 
-def _skinny_metadata(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _skinny_metadata(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     if "skinny_metadata" in fs.features or not fs.features:
         return
-    yield DoctorFinding(
+    yield diagnosis(
         "skinny-metadata",
         "warning",
         "the filesystem is without skinny metadata",
@@ -43,12 +44,12 @@ def _unmounted(fs: FilesystemFacts, command: str) -> tuple[str, ...]:
     return (f"umount {target}", f"{command} /dev/disk/by-uuid/{fs.uuid}", f"mount {target}")
 
 
-def _block_group_tree(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _block_group_tree(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     is_known = bool(fs.features) and "block_group_tree" in fs.kernel_features
     if fs.allocated < MANY_BLOCK_GROUPS or "block_group_tree" in fs.features or not is_known:
         return
-    yield DoctorFinding(
+    yield diagnosis(
         "block-group-tree",
         "warning",
         f"{format_size(fs.allocated)} are allocated, and there is no block group tree",
@@ -65,7 +66,7 @@ def _of(fs: FilesystemFacts, kind: str) -> tuple[str, ...]:
     return fs.profiles.get(kind) or fs.profiles.get("mixed", ())
 
 
-def _metadata_profile(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _metadata_profile(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     found, count = _of(fs, "metadata"), len(fs.devices) + len(fs.missing or ())
     weak = [profile for profile in found if profile in _LOST_WITH_A_DEVICE]
@@ -78,7 +79,7 @@ def _metadata_profile(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     else:
         return
     better = "raid1" if count > 1 else "dup"
-    yield DoctorFinding(
+    yield diagnosis(
         "metadata-profile",
         "warning",
         what,
@@ -97,7 +98,7 @@ def _rewritten(fs: FilesystemFacts) -> str:
     return "data and metadata share block groups, so all is rewritten" if "mixed" in fs.profiles else "metadata is rewritten"
 
 
-def _dup_metadata(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _dup_metadata(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     if "dup" not in _of(fs, "metadata") or "mixed" in fs.profiles or len(fs.devices) != 1 or fs.missing:
         return
@@ -106,7 +107,7 @@ def _dup_metadata(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     if not known and not storage:
         return
     below = next((f"{layer.kind} {layer.detail}".strip() for layer in fs.devices[0].layers if layer.redundant), storage)
-    yield DoctorFinding(
+    yield diagnosis(
         "dup-metadata",
         "warning" if known else "note",
         f"metadata is stored twice (DUP), and {below} below {'has' if known else 'mostly has'} redundancy of its own",
@@ -118,13 +119,13 @@ def _dup_metadata(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _mixed_profiles(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _mixed_profiles(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     for kind, found in fs.profiles.items():
         if len(found) > 1:
             best = safest(found)
             others = " or ".join(profile for profile in found if profile != best)
-            yield DoctorFinding(
+            yield diagnosis(
                 "profiles",
                 "warning",
                 f"{kind} is stored in more than one way: {', '.join(found)}",
@@ -135,13 +136,13 @@ def _mixed_profiles(facts: DoctorFacts) -> Iterator[DoctorFinding]:
             )
 
 
-def _raid56(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _raid56(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     found = [profile for profile in _of(fs, "metadata") if profile in _PARITY]
     if not found:
         return
     better = "raid1" if found[0] == "raid5" else "raid1c3"
-    yield DoctorFinding(
+    yield diagnosis(
         "raid56",
         "warning",
         f"metadata is {found[0]}",
@@ -151,11 +152,11 @@ def _raid56(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _checksum(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _checksum(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     if fs.checksum not in _SLOW or is_accelerated(fs.checksum, fs.checksum_driver, facts.machine.cpu):
         return
-    yield DoctorFinding(
+    yield diagnosis(
         "checksum",
         "note",
         f"checksums are {fs.checksum}, calculated by {fs.checksum_driver} without help of the processor",
@@ -176,31 +177,24 @@ def is_accelerated(checksum: str, driver: str, cpu: frozenset[str]) -> bool:
     return driver != ""
 
 
-def _unseen_devices(facts: DoctorFacts) -> str:
-    return "" if facts.filesystem.devices else "/sys does not show what the filesystem lies on"
-
-
-def _unseen_features(facts: DoctorFacts) -> str:
-    return "" if facts.filesystem.features else "/sys does not show the features of the filesystem"
-
-
-def _unseen_tree(facts: DoctorFacts) -> str:
-    return _unseen_features(facts) if facts.filesystem.allocated >= MANY_BLOCK_GROUPS else ""
-
-
-def _unseen_driver(facts: DoctorFacts) -> str:
-    return "" if facts.filesystem.checksum_driver else "the kernel does not name the driver of the checksums"
-
+_UNSEEN_FEATURES = "/sys does not show the features of the filesystem"
+_BLIND_TO_FEATURES = unless(lambda facts: bool(facts.filesystem.features), _UNSEEN_FEATURES)
+_BLIND_TO_TREE = unless(
+    lambda facts: bool(facts.filesystem.features) or facts.filesystem.allocated < MANY_BLOCK_GROUPS, _UNSEEN_FEATURES
+)
+_BLIND_TO_DRIVER = unless(
+    lambda facts: bool(facts.filesystem.checksum_driver), "the kernel does not name the driver of the checksums"
+)
 
 RULES = (
-    DoctorRule("skinny-metadata", ("warning",), "no skinny metadata", _skinny_metadata, blind=_unseen_features),
+    DoctorRule("skinny-metadata", ("warning",), "no skinny metadata", _skinny_metadata, blind=_BLIND_TO_FEATURES),
     DoctorRule("block-group-tree", ("warning",), f"no block group tree with {format_size(MANY_BLOCK_GROUPS)} or more allocated",
-         _block_group_tree, blind=_unseen_tree),
-    DoctorRule("metadata-profile", ("warning",), "metadata that a single fault loses", _metadata_profile, blind=_unseen_devices),
+         _block_group_tree, blind=_BLIND_TO_TREE),
+    DoctorRule("metadata-profile", ("warning",), "metadata that a single fault loses", _metadata_profile, blind=BLIND_TO_DEVICES),
     DoctorRule("dup-metadata", ("note", "warning"), "DUP metadata on storage that is redundant itself", _dup_metadata,
-         blind=_unseen_devices),
+         blind=BLIND_TO_DEVICES),
     DoctorRule("profiles", ("warning",), "data or metadata in more than one profile", _mixed_profiles),
     DoctorRule("raid56", ("warning",), "metadata in raid5 or raid6", _raid56),
     DoctorRule("checksum", ("note",), "a checksum that the kernel calculates without help of the processor", _checksum,
-         blind=_unseen_driver),
+         blind=_BLIND_TO_DRIVER),
 )  # fmt: skip

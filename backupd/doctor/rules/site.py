@@ -2,21 +2,25 @@
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
-from backupd.doctor.facts import DoctorFacts
-from backupd.doctor.finding import DoctorFinding, DoctorRule, FixCommand
+from backupd.doctor.facts import DoctorFacts, KeyFile
+from backupd.doctor.finding import DoctorRule, diagnosis, unless
 from backupd.doctor.rules.commands import backupd
 from backupd.rsync.version import OLDEST, SAFE
 from btrkeep.decisions import findings as health
+from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.pool_health import clock_findings
+from btrkeep.decisions.remedy import FixCommand, Remedy
 from btrkeep.units import counted, printable
 
 
-def _rsync(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _rsync(facts: DoctorFacts) -> Iterator[Finding]:
     numbers = facts.machine.rsync
     if numbers is None or numbers >= SAFE:
         return
     version, wanted = ".".join(map(str, numbers)), ".".join(map(str, SAFE))
-    yield DoctorFinding(
+    yield diagnosis(
         "rsync",
         "error" if numbers < OLDEST else "warning",
         f"rsync {version} is too old" if numbers else "there is no rsync",
@@ -29,64 +33,76 @@ def _rsync(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _key(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    key = facts.site.key
-    if key is None or key.hidden or (key.mode is not None and not key.mode & 0o077):
+def _key(facts: DoctorFacts) -> Iterator[Finding]:
+    yield from ssh_key(facts.site.key) if facts.site.key else ()
+
+
+def ssh_key(key: KeyFile) -> Iterator[Finding]:
+    """What is wrong with the private key; nothing of one that cannot be looked at."""
+    if key.hidden or (key.mode is not None and not key.mode & 0o077):
         return
-    path = shlex.quote(str(key.path))
     if key.mode is None:
-        yield DoctorFinding(
+        command = f"ssh-keygen -t ed25519 -N '' -f {shlex.quote(str(key.path))}"
+        yield diagnosis(
             "ssh-key",
             "error",
             f"{printable(str(key.path))} is missing",
             "hosts are reached with it",
             "none; its public half has to be put on every host",
-            (f"ssh-keygen -t ed25519 -N '' -f {path}",),
+            (command,),
+            hint=command,
         )
         return
-    yield DoctorFinding(
+    step = FixCommand(("chmod", "600", str(key.path)))
+    yield diagnosis(
         "ssh-key",
         "error",
-        f"{printable(str(key.path))} has mode {key.mode:04o}: others can read it",
-        "who has it can read every file of every host; ssh refuses to use it, too",
+        f"{printable(str(key.path))} has mode {key.mode:04o}: others can read it, so ssh refuses it",
+        "who has it can read every file of every host",
         "none. Who could read it so far may have it: think about a new one",
-        (),
-        (FixCommand(("chmod", "600", str(key.path))),),
+        steps=(step,),
+        hint=step.line,
     )
 
 
-def _known_hosts(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    known = facts.site.known_hosts
-    if known is None or known.hidden:
+def _known_hosts(facts: DoctorFacts) -> Iterator[Finding]:
+    yield from known_hosts(facts.site.known_hosts) if facts.site.known_hosts else ()
+
+
+def known_hosts(known: KeyFile) -> Iterator[Finding]:
+    """What is wrong with the hosts' keys; nothing of a file that cannot be looked at."""
+    if known.hidden:
         return
-    path = shlex.quote(str(known.path))
     if known.mode is None or known.empty:
-        yield DoctorFinding(
+        command = f"ssh-keyscan HOST >> {shlex.quote(str(known.path))}"
+        yield diagnosis(
             "known-hosts",
             "error",
             f"{printable(str(known.path))} {'is missing' if known.mode is None else 'has no host in it'}",
             "a host whose key is not in it is not contacted",
             "who answers is believed: compare the keys with those of the hosts",
-            (f"ssh-keyscan HOST >> {path}",),
+            (command,),
+            hint=f"{command}, and compare the keys with the hosts' own",
         )
     elif known.mode & 0o022:
-        yield DoctorFinding(
+        step = FixCommand(("chmod", "go-w", str(known.path)))
+        yield diagnosis(
             "known-hosts",
             "error",
             f"{printable(str(known.path))} has mode {known.mode:04o}: others can write to it",
             "who can write to it decides which machine is taken for which host",
             "none. Compare its keys with those of the hosts",
-            (),
-            (FixCommand(("chmod", "go-w", str(known.path))),),
+            steps=(step,),
+            hint=step.line,
         )
 
 
-def _retention(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _retention(facts: DoctorFacts) -> Iterator[Finding]:
     unruled = facts.site.unruled
     if not unruled:
         return
     some = ", ".join(unruled[:3]) + (" and others" if len(unruled) > 3 else "")
-    yield DoctorFinding(
+    yield diagnosis(
         "retention",
         "warning",
         f"no retention is configured for {counted(len(unruled), 'host')}: {some}",
@@ -96,11 +112,11 @@ def _retention(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _schedule(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _schedule(facts: DoctorFacts) -> Iterator[Finding]:
     site = facts.site
     if site.schedule or not site.hosts:
         return
-    yield DoctorFinding(
+    yield diagnosis(
         "schedule",
         "warning",
         "nothing starts the backups by itself: no timer is enabled, and no line of cron runs backupd",
@@ -110,14 +126,14 @@ def _schedule(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _window(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _window(facts: DoctorFacts) -> Iterator[Finding]:
     site = facts.site
     if not site.schedule or not site.unstarted:
         return
     (first, window), count = site.unstarted[0], len(site.unstarted)
     others = f" and {counted(count - 1, 'other host')}" if count > 1 else ""
     start, zone = window.partition("-")[0], window.rpartition(" ")[2]
-    yield DoctorFinding(
+    yield diagnosis(
         "window",
         "warning",
         f"no timer starts backups while the window of {first} ({window}){others} is open",
@@ -128,65 +144,64 @@ def _window(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _unseen_window(facts: DoctorFacts) -> str:
-    site = facts.site
-    return "when backups are started is not known" if site.schedule and site.windows and site.unstarted is None else ""
+def _clock(facts: DoctorFacts) -> Iterator[Finding]:
+    for one in clock_findings(facts.site.clock_doubt, facts.machine.clock):
+        if one.level in _CLOCK:
+            yield replace(one, remedy=_CLOCK[one.level])
 
 
-def _clock(facts: DoctorFacts) -> Iterator[DoctorFinding]:
-    if facts.machine.clock is not False:
-        return
-    yield DoctorFinding(
-        "clock",
-        "warning",
-        "the clock is not synchronised",
+_CLOCK = {
+    health.WARNING: Remedy(
+        "backups are named, and expire, by this clock: as long as it may be wrong, expiry deletes nothing, or not all",
+        "none; when the clock is right, expiry believes it after the next night",
+        ("timedatectl   # what time it is, and who says so",),
+    ),
+    health.NOTE: Remedy(
         "backups are named, and expire, by this clock. One that leaps forward makes expiry refuse to work, and one that is slowly "
-        "wrong is not noticed",
+        "wrong is not noticed. A container, or a virtual machine whose host keeps the clock, needs nothing",
         "none; one that is far off leaps once",
         ("apt install chrony", "timedatectl   # says when it is synchronised"),
-    )
+    ),
+}
 
 
-def _catalogue(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _catalogue(facts: DoctorFacts) -> Iterator[Finding]:
     for one in facts.verdict.of(health.CATALOGUE):
-        yield DoctorFinding(
-            "catalogue",
-            one.level,
-            one.text,
+        remedy = Remedy(
             "what is shown of hosts and nights is not this pool's past, and another pool's catalogue lets nothing be backed up",
             "rebuild makes a catalogue of this pool from its backups; another pool keeps its own when `state` is changed first",
             (f"# see that `state` in {facts.site.file} is this pool's own folder, and mounted", backupd(facts.site, "rebuild")),
         )
+        yield replace(one, remedy=remedy)
 
 
-def _unseen_catalogue(facts: DoctorFacts) -> str:
-    return "the catalogue cannot be read: `backupd check` says why" if facts.site.catalogue.foreign is None else ""
+_BLIND_TO_CATALOGUE = unless(
+    lambda facts: facts.site.catalogue.foreign is not None, "the catalogue cannot be read: `backupd check` says why"
+)
+_BLIND_TO_RSYNC = unless(lambda facts: facts.machine.rsync is not None, "rsync does not say which version it is")
+_BLIND_TO_CLOCK = unless(
+    lambda facts: facts.machine.clock is not None,
+    "the kernel does not tell this process about its clock: a service may not ask",
+)
+_BLIND_TO_STARTS = unless(
+    lambda facts: not (facts.site.schedule and facts.site.windows and facts.site.unstarted is None),
+    "when backups are started is not known",
+)
 
 
-def _unseen_key(facts: DoctorFacts) -> str:
-    return facts.site.key.hidden if facts.site.key else ""
-
-
-def _unseen_known_hosts(facts: DoctorFacts) -> str:
-    return facts.site.known_hosts.hidden if facts.site.known_hosts else ""
-
-
-def _unseen_rsync(facts: DoctorFacts) -> str:
-    return "rsync does not say which version it is" if facts.machine.rsync is None else ""
-
-
-def _unseen_clock(facts: DoctorFacts) -> str:
-    return "the kernel does not tell this process about its clock: a service may not ask" if facts.machine.clock is None else ""
+def _hidden(file: KeyFile | None) -> str:
+    return file.hidden if file else ""
 
 
 RULES = (
-    DoctorRule("catalogue", ("error",), "the catalogue is another pool's, or was lost", _catalogue, blind=_unseen_catalogue),
-    DoctorRule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync, blind=_unseen_rsync),
-    DoctorRule("ssh-key", ("error",), "the private key is missing, or others can read it", _key, fixable=True, blind=_unseen_key),
+    DoctorRule("catalogue", ("error",), "the catalogue is another pool's, or was lost", _catalogue, blind=_BLIND_TO_CATALOGUE),
+    DoctorRule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync, blind=_BLIND_TO_RSYNC),
+    DoctorRule("ssh-key", ("error",), "the private key is missing, or others can read it", _key, fixable=True,
+         blind=lambda facts: _hidden(facts.site.key)),
     DoctorRule("known-hosts", ("error",), "known_hosts is missing or empty, or others can write to it", _known_hosts, fixable=True,
-         blind=_unseen_known_hosts),
+         blind=lambda facts: _hidden(facts.site.known_hosts)),
     DoctorRule("retention", ("warning",), "hosts without any rule of retention", _retention),
     DoctorRule("schedule", ("warning",), "neither a timer nor cron starts the backups", _schedule),
-    DoctorRule("window", ("warning",), "a window in which no timer starts backups", _window, blind=_unseen_window),
-    DoctorRule("clock", ("warning",), "the clock is not synchronised", _clock, blind=_unseen_clock),
+    DoctorRule("window", ("warning",), "a window in which no timer starts backups", _window, blind=_BLIND_TO_STARTS),
+    DoctorRule("clock", ("note", "warning"), "the clock is not synchronised, or cannot be right", _clock, blind=_BLIND_TO_CLOCK),
 )  # fmt: skip

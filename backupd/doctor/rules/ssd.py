@@ -6,19 +6,20 @@ btrfs chooses ssd by itself when it is mounted and /sys/block/*/queue/rotational
 from collections.abc import Iterator
 
 from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts
-from backupd.doctor.finding import DoctorFinding, DoctorRule
+from backupd.doctor.finding import DoctorRule, diagnosis, unless
 from backupd.doctor.rules.mount import remount
+from btrkeep.decisions.findings import Finding
 
 _SAYS_NOTHING = ("iscsi", "fibre channel", "multipath", "virtio", "loop", "nbd", "rbd", "drbd", "nvme fabrics")
 
 
-def _ssd(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _ssd(facts: DoctorFacts) -> Iterator[Finding]:
     fs, site = facts.filesystem, facts.site
     spread, ssd = fs.option("ssd_spread") is not None, fs.option("ssd") is not None
     if site.expiring and site.mount_option in ("ssd", "ssd_spread"):  # expiry has switched it, and puts it back
         return
     if spread:
-        yield DoctorFinding(
+        yield diagnosis(
             "ssd",
             "warning",
             "the pool is mounted with ssd_spread",
@@ -33,9 +34,9 @@ def _ssd(facts: DoctorFacts) -> Iterator[DoctorFinding]:
         yield _guessed(fs, doubtful)
 
 
-def _guessed(fs: FilesystemFacts, doubtful: list[DeviceFacts]) -> DoctorFinding:
+def _guessed(fs: FilesystemFacts, doubtful: list[DeviceFacts]) -> Finding:
     names = ", ".join(f"{device.name} ({_virtual(device)})" for device in doubtful)
-    return DoctorFinding(
+    return diagnosis(
         "ssd",
         "note",
         f"ssd holds because {names} says that it does not rotate",
@@ -63,11 +64,13 @@ def _virtual(device: DeviceFacts) -> str:
     return next(layer.kind for layer in device.layers if layer.kind in _SAYS_NOTHING)
 
 
-def _unseen_flag(facts: DoctorFacts) -> str:
-    is_unknown = any(device.rotational is None for device in facts.filesystem.devices) or not facts.filesystem.devices
-    is_ssd = facts.filesystem.option("ssd") is not None
-    return "/sys does not show whether the devices rotate" if is_ssd and is_unknown else ""
-
+_BLIND_TO_FLAG = unless(
+    lambda facts: (
+        facts.filesystem.option("ssd") is None
+        or (bool(facts.filesystem.devices) and all(device.rotational is not None for device in facts.filesystem.devices))
+    ),
+    "/sys does not show whether the devices rotate",
+)
 
 RULES = (
     DoctorRule(
@@ -76,6 +79,6 @@ RULES = (
         "ssd_spread; or ssd only because a virtual disk says that it does not rotate",
         _ssd,
         fixable=True,
-        blind=_unseen_flag,
+        blind=_BLIND_TO_FLAG,
     ),
 )

@@ -2,12 +2,15 @@
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 from backupd.doctor.facts import DoctorFacts
-from backupd.doctor.finding import DoctorFinding, DoctorRule, FixCommand, Write
+from backupd.doctor.finding import DoctorRule, diagnosis, unless
 from backupd.doctor.rules.commands import backupd, balance, filters
 from btrkeep.decisions import findings as health
+from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.remedy import FixCommand, Remedy, Write
 from btrkeep.units import counted, format_duration
 
 SCRUB_EVERY = timedelta(days=35)
@@ -15,44 +18,49 @@ MANY_SUBVOLUMES = 100_000
 MANY_OF_A_HOST = 300
 
 
-def _unallocated(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _unallocated(facts: DoctorFacts) -> Iterator[Finding]:
     for one in facts.verdict.of(health.UNALLOCATED):
-        yield DoctorFinding(
-            "unallocated",
-            one.level,
-            one.text,
+        remedy = Remedy(
             "when metadata needs another block group and there is no room for one, all writing ends with ENOSPC, even where data "
             "has room; balance needs unallocated space too",
             "low; data that is in sparsely used block groups is moved together",
             (
+                *_discard(facts),
                 backupd(facts.site, "expire"),
                 f"{balance(facts, filters(facts.filesystem, 'data', 'usage=10'))}   # then 20, 30 ... as long as it helps",
             ),
         )
+        yield replace(one, remedy=remedy)
 
 
-def _room(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _room(facts: DoctorFacts) -> Iterator[Finding]:
     yield from _too_full(facts, health.ROOM, "below [pool] min_free no transfer starts: the hosts that are due wait for room")
 
 
-def _used(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _used(facts: DoctorFacts) -> Iterator[Finding]:
     yield from _too_full(facts, health.USED, "this is the limit of [notify] used_limit: there is still time to make room in peace")
 
 
-def _too_full(facts: DoctorFacts, check: str, why: str) -> Iterator[DoctorFinding]:
+def _too_full(facts: DoctorFacts, check: str, why: str) -> Iterator[Finding]:
     for one in facts.verdict.of(check):
         risk = "expire deletes backups whose grace is over; a new device is used evenly only after a balance"
         more = f"btrfs device add /dev/NEW {shlex.quote(str(facts.site.pool))}   # or keep less: [retention]"
-        ours = (backupd(facts.site, words) for words in ("expire --dry-run", "expire", "usage"))
-        yield DoctorFinding(check, one.level, one.text, why, risk, (*ours, more))
+        ours = (*_discard(facts), *(backupd(facts.site, words) for words in ("expire --dry-run", "expire", "usage")))
+        yield replace(one, remedy=Remedy(why, risk, (*ours, more)))
 
 
-def _quota(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _discard(facts: DoctorFacts) -> tuple[str, ...]:
+    """What gives up the largest unfinished backup: nobody can restore from it."""
+    host = facts.site.unfinished
+    return (f"{backupd(facts.site, f'discard {shlex.quote(host)} --dry-run')}   # then without --dry-run",) if host else ()
+
+
+def _quota(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     if not fs.quota:
         return
     simple = fs.quota == "squota"
-    yield DoctorFinding(
+    yield diagnosis(
         "qgroups",
         "note" if simple else "warning",
         f"{'simple quotas' if simple else 'qgroups'} are switched on",
@@ -66,12 +74,12 @@ def _quota(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _reclaim(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _reclaim(facts: DoctorFacts) -> Iterator[Finding]:
     fs, site = facts.filesystem, facts.site
     if not fs.reclaim:
         return
     words = ", ".join(f"{file.name} {value}" for file, value in fs.reclaim.items())
-    yield DoctorFinding(
+    yield diagnosis(
         "reclaim",
         "warning" if site.own_balance else "note",
         f"the kernel balances data block groups by itself ({words}){', and so does btrfs-balancer' if site.own_balance else ''}",
@@ -83,11 +91,11 @@ def _reclaim(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _balance(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _balance(facts: DoctorFacts) -> Iterator[Finding]:
     if facts.filesystem.exclusive_operation != "balance paused":
         return
     pool = shlex.quote(str(facts.site.pool))
-    yield DoctorFinding(
+    yield diagnosis(
         "balance",
         "warning",
         "a balance is paused",
@@ -97,12 +105,12 @@ def _balance(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _scrub(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _scrub(facts: DoctorFacts) -> Iterator[Finding]:
     scrub, site = facts.scrub, facts.site
     pool = shlex.quote(str(site.pool))
     risk = "none but the load: it reads everything once. `btrfs scrub cancel` stops it, `btrfs scrub resume` goes on"
     if scrub.uncorrectable:
-        yield DoctorFinding(
+        yield diagnosis(
             "scrub",
             "error",
             f"scrub has found {scrub.uncorrectable:,} errors that it could not correct",
@@ -116,7 +124,7 @@ def _scrub(facts: DoctorFacts) -> Iterator[DoctorFinding]:
         return
     age = format_duration((facts.now - since).total_seconds())
     what = f"the last complete scrub was {age} ago" if scrub.finished else f"no scrub was ever completed, and the pool is {age} old"
-    yield DoctorFinding(
+    yield diagnosis(
         "scrub",
         "warning",
         what + (" (a later one was broken off)" if scrub.unfinished else ""),
@@ -126,7 +134,7 @@ def _scrub(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _subvolumes(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _subvolumes(facts: DoctorFacts) -> Iterator[Finding]:
     host, most = facts.site.most_backups or ("", 0)
     count = facts.filesystem.subvolumes or 0
     if count > MANY_SUBVOLUMES:
@@ -135,7 +143,7 @@ def _subvolumes(facts: DoctorFacts) -> Iterator[DoctorFinding]:
         what = f"{host} has {counted(most, 'backup')}"
     else:
         return
-    yield DoctorFinding(
+    yield diagnosis(
         "subvolumes",
         "note",
         what,
@@ -154,13 +162,12 @@ def _unseen_scrubs(facts: DoctorFacts) -> str:
     return ""
 
 
-def _unseen_operation(facts: DoctorFacts) -> str:
-    return "the kernel does not tell what has the filesystem for itself" if facts.filesystem.exclusive_operation is None else ""
-
-
-def _unseen_subvolumes(facts: DoctorFacts) -> str:
-    return "subvolumes could not be counted: that takes CAP_SYS_ADMIN" if facts.filesystem.subvolumes is None else ""
-
+_BLIND_TO_OPERATION = unless(
+    lambda facts: facts.filesystem.exclusive_operation is not None, "the kernel does not tell what has the filesystem for itself"
+)
+_BLIND_TO_SUBVOLUMES = unless(
+    lambda facts: facts.filesystem.subvolumes is not None, "subvolumes could not be counted: that takes CAP_SYS_ADMIN"
+)
 
 RULES = (
     DoctorRule("room", ("error",), "no room for another transfer: less than min_free, or next to none for metadata", _room),
@@ -170,8 +177,8 @@ RULES = (
          _scrub, blind=_unseen_scrubs),
     DoctorRule("qgroups", ("note", "warning"), "qgroups or simple quotas switched on", _quota, fixable=True),
     DoctorRule("reclaim", ("note", "warning"), "the kernel's own reclaim, beside btrfs-balancer", _reclaim, fixable=True),
-    DoctorRule("balance", ("warning",), "a paused balance", _balance, blind=_unseen_operation),
+    DoctorRule("balance", ("warning",), "a paused balance", _balance, blind=_BLIND_TO_OPERATION),
     DoctorRule("subvolumes", ("note",),
          f"more than {MANY_SUBVOLUMES:,} subvolumes, or more than {MANY_OF_A_HOST} backups of a host", _subvolumes,
-         blind=_unseen_subvolumes),
+         blind=_BLIND_TO_SUBVOLUMES),
 )  # fmt: skip

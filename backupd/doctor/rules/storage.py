@@ -4,21 +4,22 @@ import shlex
 from collections.abc import Iterator
 
 from backupd.doctor.facts import DoctorFacts, Layer
-from backupd.doctor.finding import DoctorFinding, DoctorRule
+from backupd.doctor.finding import BLIND_TO_DEVICES, DoctorRule, diagnosis, unless
 from backupd.doctor.rules.commands import balance, filters, safest
 from btrkeep.decisions import findings as health
+from btrkeep.decisions.findings import Finding
 from btrkeep.units import counted, printable
 
 _ONE_COPY = ("single", "raid0")
 
 
-def _missing(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _missing(facts: DoctorFacts) -> Iterator[Finding]:
     found = facts.verdict.of(health.MISSING)
     if not found:
         return
     pool = shlex.quote(str(facts.site.pool))
     missing = [one.device for one in found]
-    yield DoctorFinding(
+    yield diagnosis(
         "missing-device",
         found[0].level,
         f"{counted(len(missing), 'device')} of the filesystem {'is' if len(missing) == 1 else 'are'} missing: devid "
@@ -37,12 +38,12 @@ def _convert_back(facts: DoctorFacts) -> str:
     return f"{balance(facts, *how)}   # what was written meanwhile"
 
 
-def _errors(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _errors(facts: DoctorFacts) -> Iterator[Finding]:
     found = facts.verdict.of(health.ERRORS)
     if not found:
         return
     pool = shlex.quote(str(facts.site.pool))
-    yield DoctorFinding(
+    yield diagnosis(
         "device-errors",
         found[0].level,
         "; ".join(one.text for one in found),
@@ -54,10 +55,10 @@ def _errors(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )  # fmt: skip
 
 
-def _loop(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _loop(facts: DoctorFacts) -> Iterator[Finding]:
     files = [layer.detail for device in facts.filesystem.devices for layer in device.layers if layer.kind == "loop"]
     if files:
-        yield DoctorFinding(
+        yield diagnosis(
             "loop",
             "note",
             f"the pool lies in {'an image file' if len(files) == 1 else 'image files'}: {', '.join(map(printable, files))}",
@@ -66,14 +67,14 @@ def _loop(facts: DoctorFacts) -> Iterator[DoctorFinding]:
         )
 
 
-def _cache(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _cache(facts: DoctorFacts) -> Iterator[Finding]:
     layers = [layer for device in facts.filesystem.devices for layer in device.layers]
     for layer in layers:
         if layer.kind == "bcache" and layer.detail in ("writethrough", "writearound", "none"):
             continue
         if layer.kind in ("bcache", "dm-cache"):
             is_writeback = layer.detail == "writeback"
-            yield DoctorFinding(
+            yield diagnosis(
                 "cache",
                 "warning" if is_writeback else "note",
                 f"{layer.name} is a {layer.kind}{' in writeback mode' if is_writeback else ''}",
@@ -90,14 +91,14 @@ def _write_through(layer: Layer) -> tuple[str, ...]:
     return ("lvs -a -o +cache_mode   # which mode it has", "lvchange --cachemode writethrough VG/LV   # when it is writeback")
 
 
-def _no_healing(facts: DoctorFacts) -> Iterator[DoctorFinding]:
+def _no_healing(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     below = [layer for device in fs.devices for layer in device.layers if layer.redundant]
     profiles = fs.profiles.get("data", ()) or fs.profiles.get("mixed", ())
     if not below or not any(profile in _ONE_COPY for profile in profiles):
         return
     kind = f"{below[0].kind} {below[0].detail}".strip()
-    yield DoctorFinding(
+    yield diagnosis(
         "healing",
         "note",
         f"data has one copy for btrfs, on {kind}",
@@ -107,20 +108,14 @@ def _no_healing(facts: DoctorFacts) -> Iterator[DoctorFinding]:
     )
 
 
-def _unseen_devices(facts: DoctorFacts) -> str:
-    return "" if facts.filesystem.devices else "/sys does not show what the filesystem lies on"
-
-
-def _unseen_missing(facts: DoctorFacts) -> str:
-    return "the kernel does not tell which devices are missing" if facts.filesystem.missing is None else ""
-
+_BLIND_TO_MISSING = unless(lambda facts: facts.filesystem.missing is not None, "the kernel does not tell which devices are missing")
 
 RULES = (
-    DoctorRule("missing-device", ("error",), "a device is missing", _missing, blind=_unseen_missing),
+    DoctorRule("missing-device", ("error",), "a device is missing", _missing, blind=_BLIND_TO_MISSING),
     DoctorRule("device-errors", ("error",), "counted errors of devices", _errors),
     DoctorRule("cache", ("note", "warning"), "a bcache or dm-cache (lvmcache) below, in writeback mode", _cache,
-               blind=_unseen_devices),
+               blind=BLIND_TO_DEVICES),
     DoctorRule("healing", ("note",), "one copy of the data on md or raid of LVM, from which btrfs cannot mend it", _no_healing,
-         blind=_unseen_devices),
-    DoctorRule("loop", ("note",), "the pool lies in an image file", _loop, blind=_unseen_devices),
+         blind=BLIND_TO_DEVICES),
+    DoctorRule("loop", ("note",), "the pool lies in an image file", _loop, blind=BLIND_TO_DEVICES),
 )  # fmt: skip
