@@ -35,7 +35,10 @@ HOST_SUCCESS = Metric(
     "btrkeep_host_last_success_timestamp_seconds", "gauge", "When the newest complete backup started; none: no sample.", ("host",)
 )
 HOST_AGE = Metric(
-    "btrkeep_host_last_success_age_seconds", "gauge", "Seconds since the newest complete backup started. Rules use the timestamp.", ("host",)
+    "btrkeep_host_last_success_age_seconds",
+    "gauge",
+    "Seconds since the newest complete backup started. Rules use the timestamp.",
+    ("host",),
 )
 HOST_DURATION = Metric(
     "btrkeep_host_last_success_duration_seconds", "gauge", "How long the newest complete backup took.", ("host",)
