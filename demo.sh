@@ -234,7 +234,7 @@ say_how_to_look() {
     note "  ls pool/hosts/*"
     note "Its ssh server on 127.0.0.1 goes on too, so that another night can be made:"
     note "  backupd --config demo.toml run --all"
-    note "And what would go of the diary by another policy:"
+    note "And to see what another policy would delete of the diary:"
     note "  $WEEKS retention explain diary --policy daily=3 --now $NEXT_EVENING"
     if [ -n "$DASHBOARD" ] && answers "$DASHBOARD"; then
         note "The dashboard goes on as well: $DASHBOARD, as demo, with the password $PASSWORD"
@@ -395,7 +395,7 @@ END
 
 step_check() {
     local status=0
-    tell "Is all well? With --connect, every host is asked too."
+    tell "Check everything. With --connect, every host too."
     attempt "backupd --config demo.toml check --connect" || status=$?
     case $status in
     0) ;;
@@ -418,8 +418,8 @@ step_first_night() {
 }
 
 step_change() {
-    tell "A day in the shop: 1 MB in the middle of the database changes, a photo gets another name, one goes," \
-        "and a new price parts the two names of the list."
+    tell "A day in the shop: 1 MB in the middle of the database changes, a photo is renamed, one is deleted," \
+        "and a new price breaks the hard link of the price list."
     try "dd if=/dev/urandom of=shop/orders.db bs=1M seek=32 count=1 conv=notrunc status=none"
     try "mv shop/photos/1.jpg shop/photos/teapot.jpg"
     try "rm shop/photos/2.jpg"
@@ -433,15 +433,15 @@ step_second_night() {
 }
 
 step_list() {
-    tell "Every backup. NEW is what had to be fetched and written."
+    tell "Every backup. NEW is the data that rsync wrote."
     try "backupd --config demo.toml list --all"
-    tell "How every host is doing, and what rsync said."
+    tell "The state of every host, and rsync's messages."
     try "backupd --config demo.toml status"
     try "backupd --config demo.toml log"
 }
 
 step_sharing() {
-    tell "btrfs itself says, in bytes, what each backup has for itself alone."
+    tell "btrfs itself says how many bytes are exclusive to each backup."
     try "btrfs filesystem du -s --raw pool/hosts/*/2*Z"
     own_share_of shop
     own_share_of here
@@ -464,7 +464,7 @@ step_first_night_again() {
     tell "Both nights are whole folders. The price of green tea, first night and second:"
     try "grep -h green pool/hosts/shop/2*Z/data$DEMO/shop/prices.txt"
     first=$(printf '%s\n' pool/hosts/shop/2*Z | head -n 1)
-    tell "And every file of the first night is what it was, by checksums noted that evening."
+    tell "And every file of the first night is unchanged, by checksums recorded that evening."
     try "cd $first/data$DEMO/shop"
     cd "$first/data$DEMO/shop"
     try "sha256sum --check --quiet $DEMO/first-night.sha256 && echo identical"
@@ -476,11 +476,11 @@ step_restore() {
     first=$(basename "$(printf '%s\n' pool/hosts/shop/2*Z | head -n 1)")
     tell "The shop wants its old prices back. Which versions of the list are there?"
     try "backupd --config demo.toml versions shop $file"
-    tell "The first night's, into a folder of its own. What is there already is never overwritten without a word."
+    tell "Restore that of the first night, to a new folder. Existing files are never overwritten unless you say so."
     try "backupd --config demo.toml restore shop@$first $file --to prices-of-the-first-night"
     try "grep green prices-of-the-first-night/prices.txt"
     grep -q '3.20' prices-of-the-first-night/prices.txt || fail "that is not the first night's price"
-    tell "And onto the host itself: the photo that was deleted. The key that makes the backups may only read, so it may write for as long as this takes."
+    tell "Restore the deleted photo to the host itself. The key for the backups may only read, so it may write during this restore."
     authorize writing
     try "backupd --config demo.toml restore shop@$first $DEMO/shop/photos/2.jpg --to-host"
     authorize
@@ -511,7 +511,7 @@ paths = ["$DEMO/diary"]
 END
     try "tail -n 7 weeks.toml"
     try "$WEEKS init --rehearsal weeks"
-    tell "$NIGHTS nights, the first of them on Monday, $DAY_ONE. Each adds a page and a photo to a diary, and how the pool is doing is noted."
+    tell "$NIGHTS nights, the first of them on Monday, $DAY_ONE. Each adds a page and a photo to a diary, and the state of the pool is recorded."
     try_quietly "for night in {0..$((NIGHTS - 1))}; do
     day=\$(date -u -d \"$DAY_ONE + \$night days\" +%F)
     echo \"\$day: all is well\" >>diary/pages.txt; head -c 3M /dev/urandom >diary/photo.jpg
@@ -528,13 +528,13 @@ step_strip() {
 
 step_expiry() {
     local status=0
-    tell "Nothing has expired for weeks, so much would go at once. That may be a mistake in the policy: a guard says no."
+    tell "Nothing has expired for weeks, so many backups would be deleted at once. That may be a mistake in the policy: a safety limit stops it."
     attempt "$WEEKS expire --dry-run --now $EVENING" || status=$?
-    [ "$status" -eq 1 ] || fail "the guard should have ended this with exit status 1, not $status"
-    tell "It is no mistake. What no rule keeps is marked first, and stays restorable for a day."
+    [ "$status" -eq 1 ] || fail "the safety limit should have ended this with exit status 1, not $status"
+    tell "It is no mistake. Backups that no rule keeps are marked first, and can be restored for another day."
     try "$WEEKS expire --force diary --now $EVENING"
-    tell "A day later it is deleted, never with more than 100 subvolumes waiting for the kernel to drop them. Somebody still reads in" \
-        "one of them, so that one has to wait: the monitor says so."
+    tell "A day later they are deleted, never with more than 100 subvolumes waiting for the kernel to drop them. A process still reads" \
+        "in one of them, so that one has to wait: the monitor says so."
     quietly $WEEKS sample --now "${NEXT_EVENING/23:00/22:58}"
     read_on weeks/hosts/diary/2026-10-13T*/data"$DEMO"/diary/pages.txt
     try "$WEEKS expire --now $NEXT_EVENING"
@@ -553,7 +553,7 @@ read_on() {
 stop_reading() { exec 9<&-; }
 
 step_what_is_left() {
-    tell "What is left: the last days, a few weeks, the month's first, and the page that is held."
+    tell "These backups are left: the last days, a few weeks, the first of the month, and the page that is held."
     try "$WEEKS retention explain diary --now $NEXT_EVENING | grep -m 2 '^2026-1.  '"
     try "btrfs subvolume list weeks | sed 's/.* path //'"
     try "tail -n 1 weeks/hosts/diary/2026-10-14T*/data$DEMO/diary/pages.txt"
@@ -561,16 +561,16 @@ step_what_is_left() {
 
 step_trends() {
     local later=${NEXT_EVENING/23:00/23:03}
-    tell "How the pool went over the weeks, by what was noted every night."
+    tell "The trend of the pool over the weeks, from the sample of every night."
     quietly $WEEKS sample --now "$later"
     try "$WEEKS trend --days 30 --now $later"
-    tell "And the last day: what the disk did, and what ran meanwhile."
+    tell "And the last day: what the disk read and wrote, and which jobs ran."
     try "$WEEKS day --now $later"
 }
 
 step_doctor() {
     local status=0
-    tell "Is anything wrong with the pool, or slower than it has to be? The doctor names the reason, the command and the risk."
+    tell "The doctor says what is wrong or slow with the pool, with the reason, the command and the risk."
     attempt "backupd --config demo.toml doctor" || status=$?
     [ "$status" -le 1 ] || fail "doctor ended with exit status $status"
 }
@@ -652,8 +652,8 @@ choose_web_user() {
 
 step_dashboard() {
     local socket=$DEMO/serve.sock
-    tell "The dashboard. What it shows it reads from the catalogue, as a user without rights; what takes root it asks of a service with a" \
-        "short list of things that it does."
+    tell "The dashboard. It runs as an unprivileged user and reads the catalogue; anything that needs root goes through a small" \
+        "privileged helper."
     chmod 0711 . # that user passes through here
     mkdir -p -m 0700 web.d
     choose_web_user

@@ -21,7 +21,7 @@ class Metric:
 
 
 INFO = Metric("btrkeep_info", "gauge", "Always 1; its labels say which version runs.", ("version",))
-LOOKED = Metric("btrkeep_look_timestamp_seconds", "gauge", "When these numbers were put together.")
+LOOKED = Metric("btrkeep_look_timestamp_seconds", "gauge", "When these metrics were collected.")
 USABLE = Metric("btrkeep_pool_usable", "gauge", "1 when the pool is mounted and the right one, else 0.")
 LOST = Metric("btrkeep_catalogue_lost", "gauge", "1 when the catalogue knows none of the backups that are in the pool, else 0.")
 
@@ -35,7 +35,10 @@ HOST_SUCCESS = Metric(
     "btrkeep_host_last_success_timestamp_seconds", "gauge", "When the newest complete backup started; none: no sample.", ("host",)
 )
 HOST_AGE = Metric(
-    "btrkeep_host_last_success_age_seconds", "gauge", "How long before this look that was. Rules use the timestamp.", ("host",)
+    "btrkeep_host_last_success_age_seconds",
+    "gauge",
+    "Seconds since the newest complete backup started. Rules use the timestamp.",
+    ("host",),
 )
 HOST_DURATION = Metric(
     "btrkeep_host_last_success_duration_seconds", "gauge", "How long the newest complete backup took.", ("host",)
@@ -46,18 +49,18 @@ HOST_FILES = Metric("btrkeep_host_last_success_files", "gauge", "Files in the ne
 HOSTS = Metric("btrkeep_hosts", "gauge", "Hosts that are enabled, by state.", ("state",))
 
 BACKUPS = Metric("btrkeep_backups", "gauge", "Backups in the pool, by state.", ("state",))
-RUNNING = Metric("btrkeep_transfers_running", "gauge", "Transfers that go on now.")
-DUE = Metric("btrkeep_hosts_due", "gauge", "Enabled hosts that are due and have no transfer going on: the queue.")
+RUNNING = Metric("btrkeep_transfers_running", "gauge", "Running transfers.")
+DUE = Metric("btrkeep_hosts_due", "gauge", "Enabled hosts that are due and have no running transfer: the queue.")
 
 POOL_SIZE = Metric("btrkeep_pool_size_bytes", "gauge", "Bytes of data that the pool would hold if it were empty.")
 POOL_AVAILABLE = Metric(
     "btrkeep_pool_available_bytes",
     "gauge",
-    'Bytes of data that still fit, by where: "allocated" in block groups that are there, "unallocated" in none yet.',
+    'Bytes of data that still fit, by where: "allocated" in existing block groups, "unallocated" in none yet.',
     ("where",),
 )
-DEVICES_SIZE = Metric("btrkeep_devices_size_bytes", "gauge", "Bytes of all devices; what is stored twice counts twice.")
-DEVICES_ALLOCATED = Metric("btrkeep_devices_allocated_bytes", "gauge", "Bytes of all devices that are given to block groups.")
+DEVICES_SIZE = Metric("btrkeep_devices_size_bytes", "gauge", "Bytes of all devices; data stored twice count twice.")
+DEVICES_ALLOCATED = Metric("btrkeep_devices_allocated_bytes", "gauge", "Bytes of all devices that are allocated to block groups.")
 DEVICES_USED = Metric("btrkeep_devices_used_bytes", "gauge", "Bytes of all devices that are used within block groups.")
 SPACE_ALLOCATED = Metric(
     "btrkeep_space_allocated_bytes", "gauge", "Bytes in block groups of one type, as files have them.", ("type",)
@@ -93,14 +96,14 @@ EXPIRY_OK = Metric("btrkeep_expiry_last_success", "gauge", "1 when the newest ru
 HEALTH = Metric(
     "btrkeep_pool_health",
     "gauge",
-    "How the pool is, by check: 0 well, 1 a warning, 2 an error. What could not be looked at has no sample.",
+    "State of the pool, by check: 0 ok, 1 a warning, 2 an error. A check that could not look has no sample.",
     ("check",),
 )
 
 ALARMS = Metric(
-    "btrkeep_alarms", "gauge", "Alarms that stand, told or not, by event; no sample before backupd notify has looked.", ("event",)
+    "btrkeep_alarms", "gauge", "Open alarms, sent or not, by event; no sample before the first run of backupd notify.", ("event",)
 )
-ALARMS_LOOKED = Metric("btrkeep_alarms_timestamp_seconds", "gauge", "When backupd notify looked for alarms last.")
+ALARMS_LOOKED = Metric("btrkeep_alarms_timestamp_seconds", "gauge", "When backupd notify last looked for alarms.")
 
 METRICS = tuple(value for value in list(vars().values()) if isinstance(value, Metric))
-"""All of them, in the order in which they are told."""
+"""All of them, in the order in which they are printed."""

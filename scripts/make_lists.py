@@ -24,9 +24,9 @@ TITLES = {
     "retention": "Retention: for all hosts, a group or one host",
     "expiry": "Expiry",
     "balance": "Balance",
-    "notify": "Being told",
+    "notify": "Notifications",
     "web": "The dashboard",
-    "ssh": "The way to the hosts",
+    "ssh": "Connection to the hosts",
     "group": "Hosts: for a group or one host",
     "host": "Hosts: for one host only",
 }

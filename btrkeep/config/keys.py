@@ -39,24 +39,25 @@ TABLE = (
     ConfigKey("path", (POOL,), kinds.PATH, None, '"/srv/backup"',
         "The pool: a folder on a mounted btrfs, made by ``backupd init``. Required."),
     ConfigKey("state", (POOL,), kinds.PATH, None, '"/var/lib/btrkeep/main"',
-        "Where the catalogue and the pictures live. Without it: ``/var/lib/btrkeep/`` and the pool's name."),
+        "The folder of the catalogue and the pictures. Without it: ``/var/lib/btrkeep/`` and the pool's name."),
     ConfigKey("zone", (POOL,), kinds.ZONE, "UTC", '"Europe/Berlin"',
-        "The time zone in which windows, days and weeks are counted."),
+        "The time zone of windows, days and weeks."),
     ConfigKey("min_free", (POOL,), kinds.FLOOR, "5%", '"20GiB"',
-        "Below this no new transfer starts, below a quarter of it one is stopped: a share of the filesystem or a size."),
+        "The free space below which no new transfer starts, and below a quarter of which one is stopped: a share of the filesystem "
+        "or a size."),
 
     ConfigKey("concurrency", (BACKUP, GROUP), kinds.COUNT, 4, "8",
-        "How many transfers run at the same time, of a night and of the dashboard together; a host that ``backupd run`` names runs "
-        "beside them, unless with ``--wait``. In a group: how many of the group's hosts, within the pool's number.", False),
+        "How many transfers run at the same time, for a night and the dashboard together; a host that ``backupd run`` names "
+        "is not counted, unless with ``--wait``. In a group: how many of the group's hosts, within the pool's number.", False),
     ConfigKey("bandwidth", _ALL, kinds.RATE, None, '"16MB"',
         "Bytes per second for all transfers together; in a group for the group's hosts together, in a host for that host. "
-        "The caps apply on top of each other. Without it: no limit.", False),
+        "All of these limits apply. Without it: no limit.", False),
     ConfigKey("window", _ALL, kinds.WINDOW, None, '"22:00-06:00"',
         'When transfers run, in the pool\'s zone; it may span midnight. ``"none"`` lifts an inherited one.'),
     ConfigKey("every", _ALL, kinds.DURATION, "1d", '"12h"',
         "How often a host is backed up."),
     ConfigKey("attempts", _ALL, kinds.COUNT, 3, "5",
-        "How often a transfer that broke is tried in one run."),
+        "How often a broken transfer is tried in one run."),
     ConfigKey("stall", _ALL, kinds.DURATION, "30m", '"1h"',
         "A transfer without progress for this long is ended."),
     ConfigKey("deadline", _ALL, kinds.DURATION, "6h", '"12h"',
@@ -65,21 +66,22 @@ TABLE = (
         "Which changed files are written in place, so that unchanged blocks stay shared with earlier backups: "
         "all, large ones or none."),
     ConfigKey("shrink_limit", _ALL, kinds.SHARE, "50%", '"20%"',
-        "How much of a source path, in files or in bytes, may be gone since the backup before. Beyond it the backup is suspect."),
+        "How much of a source path, in files or in bytes, may be missing compared with the previous backup. If more is missing, "
+        "the backup is suspect."),
     ConfigKey("unreadable_limit", _ALL, kinds.SHARE, "1%", '"5%"',
-        "How many of a source path's files may be unreadable; a folder counts for all that the backup before has below it. "
-        "Beyond it, or when nothing could be read, the backup is suspect."),
+        "How many of a source path's files may be unreadable; a folder counts as everything that the previous backup has below it. "
+        "If more are, or if nothing could be read, the backup is suspect."),
     ConfigKey("exclude", _ALL, kinds.PATTERNS,
         ["/proc/*", "/sys/*", "/dev/*", "/run/*", "/tmp/*", "/var/tmp/*", "lost+found"], '["/var/cache/apt/archives/*", "*.iso"]',
-        "What is left out, see `Exclude patterns`_. In [backup] it takes the place of the default; in a group or a host it is "
-        "added to what is inherited."),
+        "Files that are not backed up, see `Exclude patterns`_. In [backup] it replaces the default; in a group or a host it is "
+        "added to the inherited patterns."),
     ConfigKey("exclude_only", _ALL, kinds.PATTERNS, None, '["/proc/*", "/sys/*", "/dev/*"]',
-        "Takes the place of everything inherited; an ``exclude`` beside it is added to it."),
+        "Replaces all inherited patterns; an ``exclude`` in the same section is added to it."),
     ConfigKey("one_file_system", _ALL, kinds.FLAG, False, "true",
-        "Do not go into filesystems that are mounted below a source path."),
+        "Do not back up filesystems that are mounted below a source path."),
 
     ConfigKey("daily", (RETENTION,), kinds.NUMBER, 0, "14",
-        "Of how many days, the newest that have one, the first complete backup is kept."),
+        "For how many days, the newest ones that have a complete backup, the first one of the day is kept."),
     ConfigKey("weekly", (RETENTION,), kinds.NUMBER, 0, "13",
         "The same for ISO weeks, which begin on Monday."),
     ConfigKey("monthly", (RETENTION,), kinds.NUMBER, 0, "12",
@@ -87,27 +89,28 @@ TABLE = (
     ConfigKey("yearly", (RETENTION,), kinds.NUMBER, 0, "3",
         "The same for years."),
     ConfigKey("min_keep", (RETENTION,), kinds.COUNT, 3, "5",
-        "So many complete backups of a host stay, the newest, whatever the rules say."),
+        "How many complete backups of a host, the newest ones, are kept whatever the rules say."),
     ConfigKey("grace", (RETENTION,), kinds.DURATION, "1d", '"3d"',
-        "How long an expired backup can still be restored, and be kept with ``backupd unexpire``, before it is deleted."),
+        "How long an expired backup can still be restored, or taken back with ``backupd unexpire``, before it is deleted."),
 
     ConfigKey("max_orphans", (EXPIRY,), kinds.COUNT, 100, "50",
-        "How many deleted subvolumes may wait for the kernel's cleaner at any time, those that others deleted included."),
+        "How many deleted subvolumes may wait for the kernel's cleaner at any time, including those that other programs deleted."),
     ConfigKey("pace", (EXPIRY,), kinds.PACE, "off", '"50ms"',
-        'What expiry must not push the pool beyond, by pausing: how long a small fsync may take, such as ``"50ms"``, or the share '
-        'of time that processes wait for I/O, such as ``"10%"`` (pressure stall information). ``"off"``: no pauses.'),
+        'The load above which expiry pauses: how long a small fsync may take, such as ``"50ms"``, or the share of time that '
+        'processes may wait for I/O, such as ``"10%"`` (pressure stall information). ``"off"``: no pauses.'),
     ConfigKey("mount_option", (EXPIRY,), kinds.MOUNT_OPTION, "none", '"ssd"',
-        "The allocator's mount option while expired backups are deleted; afterwards the one that was there before comes back. "
-        '``"none"``: it is left alone.'),
+        "The allocator's mount option while expired backups are deleted; afterwards the previous one is restored. "
+        '``"none"``: it is not changed.'),
     ConfigKey("yield_to_backups", (EXPIRY,), kinds.FLAG, False, "true",
         "Whether expiry pauses while backups run."),
 
     ConfigKey("budget", (BALANCE,), kinds.SIZE_LIMIT, "20GiB", '"100GiB"',
-        'How much data ``btrfs-balancer run --pool`` moves at the most in one run. ``"none"``: no limit.'),
+        'How much data ``btrfs-balancer run --pool`` moves at most in one run. ``"none"``: no limit.'),
     ConfigKey("time", (BALANCE,), kinds.TIME_LIMIT, "2h", '"6h"',
-        'How long one run takes at the most. ``"none"``: no limit.'),
+        'How long one run takes at most. ``"none"``: no limit.'),
     ConfigKey("policy", (BALANCE,), kinds.POLICY, "benefit", '"score"',
-        "What is balanced first: what gains most for what has to be written, what is most fragmented, or what is used least."),
+        "Which block groups are balanced first: those that gain most for what must be written, the most fragmented, or the "
+        "least used."),
     ConfigKey("min_unallocated", (BALANCE,), kinds.FLOOR, None, '"20GiB"',
         "A run ends when less than this is unallocated: a size, or a share of the filesystem. Without it: 4 GiB, but no more than "
         "2% of the filesystem."),
@@ -115,56 +118,56 @@ TABLE = (
         "Whether balancing goes on while backups run. It never does while ``backupd expire`` deletes."),
     ConfigKey("max_pressure", (BALANCE,), kinds.PRESSURE, "40%", '"20%"',
         "A run waits while programs wait for the disks more of the time than this (pressure stall information), and ends when that "
-        'lasts. ``"none"``: it is not looked at.'),
+        'lasts. ``"none"``: pressure is ignored.'),
 
     ConfigKey("urls", (NOTIFY,), kinds.URLS, [], '["mailto://user:password@mail.example.org", "ntfy://topic"]',
-        "Who is told, as URLs of the library apprise: mail, Matrix, ntfy, Slack, webhooks and many more. They hold passwords: keep "
-        "the file that they stand in readable by root alone. Without any, alarms are kept and shown, and nobody is told.",
+        "Where notifications are sent, as URLs of the library apprise: mail, Matrix, ntfy, Slack, webhooks and many more. They "
+        "contain passwords: keep the file readable only by root. Without any, alarms are recorded and shown, and not sent.",
         secret=True),
     ConfigKey("on", (NOTIFY,), kinds.EVENTS, list(EVENT_WORDS), '["failure", "suspect", "devices"]',
-        "What is told at once: ``failure`` (a host, a unit, expiry, the pool), ``suspect`` (a backup that lost too much), "
+        "Which events are sent at once: ``failure`` (a host, a unit, expiry, the pool), ``suspect`` (a backup that lost too much), "
         "``silent`` (a host without a complete backup for too long), ``room`` (the pool is nearly full), ``devices`` (errors, "
         "missing devices), and ``recovery`` of any of these."),
     ConfigKey("silent", (NOTIFY,), kinds.DURATION, "3d", '"2d"',
-        "A host whose newest complete backup is older than this is silent. Hosts that are ``optional`` never are."),
+        "A host whose newest complete backup is older than this is silent. Hosts that are ``optional`` are never silent."),
     ConfigKey("used_limit", (NOTIFY,), kinds.SHARE, "90%", '"85%"',
-        "How much of the pool's room may be used before that is an alarm, and a warning of ``check``, ``doctor`` and ``status``."),
+        "How much of the pool may be used before that is an alarm, and a warning of ``check``, ``doctor`` and ``status``."),
     ConfigKey("digest", (NOTIFY,), kinds.TIME_OF_DAY, "08:00", '"07:30"',
-        'When the summary of the day is sent, in the pool\'s zone. ``"none"``: never.'),
+        'When the daily summary is sent, in the pool\'s zone. ``"none"``: never.'),
     ConfigKey("ping", (NOTIFY,), kinds.PING, None, '"https://hc-ping.com/00000000-0000-4000-8000-000000000000"',
-        "A dead man's switch, as healthchecks.io and others keep it: this URL is told of a night that met its goal, the same with "
-        "``/start`` when one begins and with ``/fail`` when one missed it. Silence makes that service raise the alarm.",
+        "A dead man's switch, as at healthchecks.io: this URL is requested after a night that met its goal, with ``/start`` when a "
+        "night begins and with ``/fail`` after one that missed the goal. Without requests, that service raises the alarm.",
         secret=True),
     ConfigKey("ping_goal", (NOTIFY,), kinds.SHARE, "100%", '"98%"',
-        "How many of the hosts must be well after a night, those left out that are ``optional`` or not ``enabled``."),
+        "How many of the hosts must be ok after a night; those that are ``optional`` or not ``enabled`` are not counted."),
 
     ConfigKey("listen", (WEB,), kinds.LISTEN, "127.0.0.1:8765", '"[::1]:8765"',
-        "Where the dashboard listens: an address and a port. Other machines reach it through a reverse proxy with https, see "
+        "The address and port that the dashboard listens on. Other machines reach it through a reverse proxy with https, see "
         ":doc:`dashboard`."),
     ConfigKey("names", (WEB,), kinds.NAMES, [], '["backup.example.org"]',
-        "The names that browsers reach it by. It answers to these, to its own address and to this machine's name, and to no other: "
-        "a page elsewhere must not lead a browser here under a name of its own."),
+        "The names that browsers reach it by. It answers only to these, to its own address and to this machine's name, so that no "
+        "other site can lead a browser here under its own name (DNS rebinding)."),
     ConfigKey("behind_proxy", (WEB,), kinds.ADDRESSES, [], '["127.0.0.1"]',
-        "The addresses of reverse proxies: only what these say of who asks, and whether by https, is believed "
-        "(``X-Forwarded-For``, ``-Proto``, ``-Host``)."),
+        "The addresses of reverse proxies whose headers for the client's address and https are trusted (``X-Forwarded-For``, "
+        "``-Proto``, ``-Host``)."),
     ConfigKey("idle", (WEB,), kinds.DURATION, "12h", '"30m"',
-        "Who did nothing for this long has to log in again."),
+        "How long a user may be inactive before they have to log in again."),
     ConfigKey("longest", (WEB,), kinds.DURATION, "7d", '"1d"',
-        "Who logged in this long ago has to log in again, whatever was done since."),
+        "After this time users have to log in again, even if they were active."),
 
     ConfigKey("key", (SSH,), kinds.SSH_FILE, "/etc/btrkeep/id_ed25519", '"/etc/btrkeep/id_ed25519"',
-        "The private key that hosts are reached with."),
+        "The private key for the connections to the hosts."),
     ConfigKey("known_hosts", (SSH,), kinds.SSH_FILE, "/etc/btrkeep/known_hosts", '"/etc/btrkeep/known_hosts"',
         "The hosts' public keys. A host that is not in it, or answers with another key, is not contacted."),
     ConfigKey("command", (SSH,), kinds.COMMAND, "ssh", '"/usr/local/bin/ssh"',
-        "The program that rsync gets as -e, followed by btrkeep's options. Quotes hold a word with blanks together."),
+        "The program that rsync gets as -e, followed by btrkeep's options. Quote a word that contains spaces."),
 
     ConfigKey("paths", _SHARED, kinds.SOURCES, None, '["/etc", "/srv"]',
         "The source paths: absolute, none inside another. Required, in the host or in its group."),
     ConfigKey("enabled", _SHARED, kinds.FLAG, True, "false",
-        "false: never backed up, its backups stay."),
+        "false: backed up only when it is named; its backups stay."),
     ConfigKey("optional", _SHARED, kinds.FLAG, False, "true",
-        "true: a laptop; its absence is no failure."),
+        "true: for laptops and the like; if the host cannot be reached, that is no failure."),
     ConfigKey("port", _SHARED, kinds.PORT, None, "2222",
         "The port of the host's ssh. Without it: ssh's own choice, 22."),
     ConfigKey("rsync_path", _SHARED, kinds.COMMAND, None, '"sudo rsync"',
@@ -172,8 +175,8 @@ TABLE = (
     ConfigKey("ssh_options", _SHARED, kinds.SSH_OPTIONS, [], '["ProxyJump=gate.example.org"]',
         "Further options of ssh for this host, as in :manpage:`ssh_config(5)`, each given to ssh with ``-o``."),
     ConfigKey("before", _SHARED, kinds.WORDS, [], '["/usr/local/bin/dump-databases", "{address}"]',
-        "A command, run on this machine without a shell before the host's transfers; ``{host}`` and ``{address}`` stand for the "
-        "host's name and address. "
+        "A command, run on this machine without a shell before the host's transfers; ``{host}`` and ``{address}`` are replaced by "
+        "the host's name and address. "
         "Exit status 75 skips the host in this run, any other failure fails it."),
     ConfigKey("after", _SHARED, kinds.WORDS, [], '["/usr/local/bin/thaw", "{address}"]',
         "The same, after the host's transfers."),

@@ -430,7 +430,7 @@ def test_the_page_names_every_ending_every_outcome_and_every_option_that_decides
         known |= {option for param in command.params for option in param.opts}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) <= known
     floors = choose.Floors()
-    assert f"has to score {floors.min_score:g} " in page
+    assert f"must have a score of at least {floors.min_score:g} " in page
     assert f"lose {floors.min_benefit:g} for each GiB" in page
     least = Least()
     whole = least.size / least.share / GIB
