@@ -14,7 +14,7 @@ from btrkeep.errors import OperatorError
 from heatmap.colours import GREY, STEPS, along, distinct, sequence
 from heatmap.grid import MIN_BRIGHTNESS
 from heatmap.overview import Colouring, Paint, usage
-from heatmap.state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, State
+from heatmap.state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, FilesystemState
 
 SCORE_TOP = 4 * BAD
 """The score from which on the colour is the brightest; `BAD` is at four fifths of the scale."""
@@ -47,14 +47,14 @@ class ColourChoice:
     about: str
     paint: Colouring
     min_brightness: float
-    key: Callable[[State], ColourKey]
+    key: Callable[[FilesystemState], ColourKey]
 
 
 def _bare(rgb: Array) -> Paint:
     return Paint(rgb, np.ones(len(rgb)))
 
 
-def score(state: State) -> Paint:
+def score(state: FilesystemState) -> Paint:
     """How fragmented the free space of each data block group is; the others are grey."""
     return _bare(along(score_share(_scores(state))))
 
@@ -65,13 +65,13 @@ def score_share(found: Array) -> Array:
     return share
 
 
-def _scores(state: State) -> Array:
+def _scores(state: FilesystemState) -> Array:
     if state.score is None:
         raise OperatorError("there are no scores in what was recorded", "draw it with --colour usage, age, profile or type")
     return state.score
 
 
-def age(state: State) -> Paint:
+def age(state: FilesystemState) -> Paint:
     """When what lies in each block group was written: by generation where it is known, else in the order of virtual addresses.
 
     btrfs gives each new block group a higher virtual address than any had before, so that order is the order of their making.
@@ -79,7 +79,7 @@ def age(state: State) -> Paint:
     return _bare(along(_age_share(state)))
 
 
-def _age_share(state: State) -> Array:
+def _age_share(state: FilesystemState) -> Array:
     count = len(state.bg_vaddr)
     if state.generation is None:
         return np.linspace(0, 1, count) if count > 1 else np.ones(count)
@@ -90,22 +90,22 @@ def _age_share(state: State) -> Array:
     return share
 
 
-def _generations(state: State) -> tuple[int, int]:
+def _generations(state: FilesystemState) -> tuple[int, int]:
     known = np.zeros(0, np.uint64) if state.generation is None else state.generation[state.generation > 0]
     return (int(known.min()), int(known.max())) if len(known) else (0, 0)
 
 
-def profile(state: State) -> Paint:
+def profile(state: FilesystemState) -> Paint:
     """One colour for each RAID profile."""
     return _bare(_by_flags(state, PROFILE_MASK, dict(zip(PROFILES, _profile_colours(), strict=True))))
 
 
-def kind(state: State) -> Paint:
+def kind(state: FilesystemState) -> Paint:
     """The colours of usage, all at their brightest."""
     return _bare(usage(state).rgb)
 
 
-def _by_flags(state: State, mask: int, colours: dict[int, Colour]) -> Array:
+def _by_flags(state: FilesystemState, mask: int, colours: dict[int, Colour]) -> Array:
     flags = state.bg_flags & np.uint64(mask)
     rgb = np.full((len(flags), 3), GREY, np.uint8)
     for flag, colour in colours.items():
@@ -125,27 +125,27 @@ def _colour(rgb: Array) -> Colour:
 _NO_RAMP = np.zeros((0, 3), np.uint8)
 
 
-def _usage_key(state: State) -> ColourKey:
+def _usage_key(state: FilesystemState) -> ColourKey:
     greys = np.rint(255 * (MIN_BRIGHTNESS + (1 - MIN_BRIGHTNESS) * np.linspace(0, 1, STEPS)))[:, None]
     return ColourKey(
         "used", np.repeat(greys, 3, 1).astype(np.uint8), ((0, "0 %"), (0.5, "50 %"), (1, "100 %")), _type_swatches(state)
     )
 
 
-def _type_swatches(state: State) -> tuple[tuple[Colour, str], ...]:
+def _type_swatches(state: FilesystemState) -> tuple[tuple[Colour, str], ...]:
     flags, rgb = state.bg_flags & np.uint64(TYPE_MASK), usage(state).rgb
     first = {flag: np.flatnonzero(flags == flag) for flag in TYPES}
     return tuple((_colour(rgb[at[0]]), TYPES[flag]) for flag, at in first.items() if len(at))
 
 
-def _score_key(state: State) -> ColourKey:
+def _score_key(state: FilesystemState) -> ColourKey:
     found = _scores(state)
     ticks = tuple((float(score_share(np.array([mark]))[0]), f"{mark:g}") for mark in (0, 10, 50, BAD))
     others = ((GREY, "no data"),) if np.isnan(found).any() else ()
     return ColourKey("score of the free space", sequence(), (*ticks, (1, f"{SCORE_TOP:g}+")), others)
 
 
-def _age_key(state: State) -> ColourKey:
+def _age_key(state: FilesystemState) -> ColourKey:
     if state.generation is None:
         return ColourKey("age, by order of virtual addresses", sequence(), ((0, "first made"), (1, "last made")))
     oldest, newest = _generations(state)
@@ -153,13 +153,13 @@ def _age_key(state: State) -> ColourKey:
     return ColourKey("age, by generation", sequence(), ((0, f"{oldest:,} (oldest)"), (1, f"{newest:,} (newest)")), empty)
 
 
-def _profile_key(state: State) -> ColourKey:
+def _profile_key(state: FilesystemState) -> ColourKey:
     there = set((state.bg_flags & np.uint64(PROFILE_MASK)).tolist())
     named = zip(PROFILES.items(), _profile_colours(), strict=True)
     return ColourKey("profile", _NO_RAMP, (), tuple((rgb, name) for (flag, name), rgb in named if flag in there))
 
 
-def _type_key(state: State) -> ColourKey:
+def _type_key(state: FilesystemState) -> ColourKey:
     return ColourKey("type", _NO_RAMP, (), _type_swatches(state))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
-from heatmap.state import Array, State
+from heatmap.state import Array, FilesystemState
 
 FULLER, EMPTIER, NEW, GONE = KINDS = ("fuller", "emptier", "new", "gone")
 
@@ -70,7 +70,7 @@ class StateDifference:
     devices: list[tuple[int, int, int]]
 
 
-def difference(before: State, after: State) -> StateDifference:
+def difference(before: FilesystemState, after: FilesystemState) -> StateDifference:
     """Raises OperatorError: they are of two filesystems."""
     if before.fsid != after.fsid:
         raise OperatorError(
@@ -88,7 +88,7 @@ def difference(before: State, after: State) -> StateDifference:
     )
 
 
-def totals(state: State) -> Totals:
+def totals(state: FilesystemState) -> Totals:
     """The numbers of one state."""
     total, allocated, length, used = (
         int(column.sum()) for column in (state.total_bytes, state.de_length, state.bg_length, state.bg_used)
@@ -104,7 +104,7 @@ def _rows(**columns: Array) -> Array:
     return rows
 
 
-def changes_between(before: State, after: State) -> Changes:
+def changes_between(before: FilesystemState, after: FilesystemState) -> Changes:
     """What became of the block groups."""
     old, new = (_rows(vaddr=state.bg_vaddr, length=state.bg_length) for state in (before, after))
     both, at_old, at_new = np.intersect1d(old, new, assume_unique=True, return_indices=True)
@@ -124,7 +124,7 @@ def changes_between(before: State, after: State) -> Changes:
     return Changes(*(column[order] for column in columns))
 
 
-def _moves(before: State, after: State) -> Moves:
+def _moves(before: FilesystemState, after: FilesystemState) -> Moves:
     stayed = np.intersect1d(before.ch_vaddr, after.ch_vaddr)
     old, new = (
         _rows(vaddr=state.de_vaddr, devid=state.de_devid, paddr=state.de_paddr, length=state.de_length) for state in (before, after)
@@ -139,7 +139,7 @@ def _moves(before: State, after: State) -> Moves:
     return Moves(both["vaddr"], both["devid"], both["paddr"], both["length"], is_new[order])
 
 
-def _devices(before: State, after: State) -> list[tuple[int, int, int]]:
+def _devices(before: FilesystemState, after: FilesystemState) -> list[tuple[int, int, int]]:
     old, new = (dict(zip(state.devid.tolist(), state.total_bytes.tolist(), strict=True)) for state in (before, after))
     both = ((devid, old.get(devid, 0), new.get(devid, 0)) for devid in sorted({*old, *new}))
     return [(devid, was, now) for devid, was, now in both if was != now]

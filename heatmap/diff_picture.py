@@ -12,7 +12,7 @@ from heatmap.grid import Grid
 from heatmap.overview import PHYSICAL, Drawn, Paint, overview
 from heatmap.recorded import Moment
 from heatmap.scale import common_scale
-from heatmap.state import Array, State
+from heatmap.state import Array, FilesystemState
 
 _UNCHANGED: Colour = (0x3A, 0x3A, 0x3A)
 _FAINTEST = 0.35
@@ -32,7 +32,13 @@ def key() -> ColourKey:
 
 
 def picture(
-    before: State, after: State, *, sort: str = PHYSICAL, order: int | None = None, size: int | None = None, curve: str = "hilbert"
+    before: FilesystemState,
+    after: FilesystemState,
+    *,
+    sort: str = PHYSICAL,
+    order: int | None = None,
+    size: int | None = None,
+    curve: str = "hilbert",
 ) -> tuple[Array, Grid]:
     """The later state, u8[edge, edge, 3], in the colours of what changed; both to the scale of the larger.
 
@@ -41,7 +47,7 @@ def picture(
     scale = common_scale([_moment(state) for state in (before, after)])
     found = changes_between(before, after)
 
-    def drawn(state: State, *, only_gone: bool) -> Drawn:
+    def drawn(state: FilesystemState, *, only_gone: bool) -> Drawn:
         state = replace(state, devid=scale.devid, total_bytes=scale.total_bytes)
         return overview(
             state,
@@ -62,11 +68,11 @@ def picture(
     return image, later.grid
 
 
-def _moment(state: State) -> Moment:
+def _moment(state: FilesystemState) -> Moment:
     return Moment(state.fsid, state.label, state.taken, state.devid, state.total_bytes)
 
 
-def _paint(state: State, found: Changes, *, only_gone: bool) -> Paint:
+def _paint(state: FilesystemState, found: Changes, *, only_gone: bool) -> Paint:
     base = (0, 0, 0) if only_gone else _UNCHANGED
     rgb = np.full((len(state.bg_vaddr), 3), base, np.uint8)
     kinds = (GONE,) if only_gone else (FULLER, EMPTIER, NEW)

@@ -18,7 +18,7 @@ from heatmap.colourings import Colour, ColourChoice, ColourKey
 from heatmap.extents import TREES, WHITE
 from heatmap.grid import Grid
 from heatmap.overview import VIRTUAL
-from heatmap.state import Array, State
+from heatmap.state import Array, FilesystemState
 
 GROUND, INK, FAINT = (0x18, 0x18, 0x18), (0xF2, 0xF2, 0xF2), (0xA8, 0xA8, 0xA8)
 _SMALLEST, _LARGEST, _PER_WIDTH = 11, 44, 62
@@ -52,7 +52,7 @@ def add_below(image: Image.Image, lower: Array) -> Image.Image:
     return larger
 
 
-def legend(state: State, grid: Grid, sort: str, choice: ColourChoice, width: int) -> Array:
+def legend(state: FilesystemState, grid: Grid, sort: str, choice: ColourChoice, width: int) -> Array:
     """u8[h, width, 3]: the band for a picture of a whole filesystem, `width` pixels wide."""
     lines = [title(state), *numbers(state), how(grid, sort)]
     return band(lines, choice.key(state), width)
@@ -66,7 +66,7 @@ def extents_legend(fsid: str, taken: datetime, grid: Grid, scope: str, width: in
     return band(lines, ColourKey("what lies there", np.zeros((0, 3), np.uint8), (), ((WHITE, "data"), *trees)), width)
 
 
-def title(state: State) -> str:
+def title(state: FilesystemState) -> str:
     """Whose picture it is, and of when."""
     named = f"{_drawable(printable(state.label))}  " if state.label else ""
     return f"{named}{state.fsid}  {format_time(state.taken)}"
@@ -78,7 +78,7 @@ def _drawable(text: str) -> str:
     return "".join(char if char.isascii() else "?" for char in apart if not combining(char))
 
 
-def numbers(state: State) -> list[str]:
+def numbers(state: FilesystemState) -> list[str]:
     """How large, how full. Devices count raw bytes, copies too; block groups count bytes of content, each once."""
     total, allocated = int(state.total_bytes.sum()), int(state.de_length.sum())
     length, used = int(state.bg_length.sum()), int(state.bg_used.sum())

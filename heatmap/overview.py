@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heatmap.grid import MIN_BRIGHTNESS, OVERVIEW_GRANULARITY, Canvas, Grid, Runs, choose
-from heatmap.state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, State
+from heatmap.state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, FilesystemState
 
 PHYSICAL, VIRTUAL = "physical", "virtual"
 SORTS = (PHYSICAL, VIRTUAL)
@@ -24,13 +24,13 @@ class Paint:
     share: Array
 
 
-Colouring = Callable[[State], Paint]
+Colouring = Callable[[FilesystemState], Paint]
 """How a state's block groups are coloured. What no block group lies in stays black."""
 
 _BY_TYPE = {DATA: (0xFF, 0xFF, 0xFF), METADATA: (0x00, 0x00, 0xFF), SYSTEM: (0xFF, 0x00, 0x33), DATA | METADATA: (0x99, 0xCC, 0xFF)}
 
 
-def usage(state: State) -> Paint:
+def usage(state: FilesystemState) -> Paint:
     """Data white, metadata blue, system red, mixed light blue; the fuller, the brighter."""
     table = np.full((TYPE_MASK + 1, 3), 0xFF, np.uint8)
     for kind, rgb in _BY_TYPE.items():
@@ -70,7 +70,7 @@ class Drawn:
 
 
 def overview(
-    state: State,
+    state: FilesystemState,
     *,
     sort: str = PHYSICAL,
     order: int | None = None,
@@ -93,7 +93,7 @@ def overview(
     return Drawn(grid, scope, cells, canvas.finish())
 
 
-def _physical(state: State, devid: Array, total_bytes: Array) -> Cells:
+def _physical(state: FilesystemState, devid: Array, total_bytes: Array) -> Cells:
     """Device extents, the devices one behind the other."""
     group = _group_at(state, state.de_vaddr)
     device = np.searchsorted(devid, state.de_devid)
@@ -104,7 +104,7 @@ def _physical(state: State, devid: Array, total_bytes: Array) -> Cells:
     return Cells(first_byte, state.de_length[drawn].astype(np.int64), group[drawn], state.de_devid[drawn], state.de_paddr[drawn])
 
 
-def _virtual(state: State, devid: Array) -> Cells:
+def _virtual(state: FilesystemState, devid: Array) -> Cells:
     """Chunks, each with all of its pieces on these devices, one behind the other."""
     group = _group_at(state, state.ch_vaddr)
     pieces = np.bincount(state.st_chunk[np.isin(state.st_devid, devid)], minlength=len(group))
@@ -113,7 +113,7 @@ def _virtual(state: State, devid: Array) -> Cells:
     return Cells(np.cumsum(length) - length, length, group[drawn], None, None)
 
 
-def _group_at(state: State, vaddr: Array) -> Array:
+def _group_at(state: FilesystemState, vaddr: Array) -> Array:
     """i64[n]: the index of the block group that begins at each address, or -1."""
     at = np.searchsorted(state.bg_vaddr, vaddr)
     at[at == len(state.bg_vaddr)] = 0

@@ -13,7 +13,7 @@ TYPE_MASK = DATA | SYSTEM | METADATA
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class State:
+class FilesystemState:
     """A filesystem at one moment. Bytes everywhere; addresses in order.
 
     `devid`, `total_bytes`: u64[d], by devid. Device extents, u64[m] each, by devid and place: `de_vaddr` is the chunk's. Chunks, by

@@ -9,11 +9,11 @@ from btrkeep.units import printable
 from heatmap.cli.request import STDOUT, PictureRequest
 from heatmap.naming import output_name
 from heatmap.overview import Drawn
-from heatmap.state import State
+from heatmap.state import FilesystemState
 
 
 def with_legend(
-    wish: PictureRequest, image: Image.Image, drawn: Drawn, fsid: str, taken: datetime, state: State | None
+    wish: PictureRequest, image: Image.Image, drawn: Drawn, fsid: str, taken: datetime, state: FilesystemState | None
 ) -> Image.Image:
     """The picture with what stands below it."""
     from heatmap.colourings import CHOICES
@@ -24,7 +24,7 @@ def with_legend(
     return add_below(image, legend(state, drawn.grid, wish.sort, CHOICES[wish.colour], image.width))
 
 
-def write_map(wish: PictureRequest, drawn: Drawn, state: State) -> None:
+def write_map(wish: PictureRequest, drawn: Drawn, state: FilesystemState) -> None:
     """The file that says what is where."""
     from heatmap.pixelmap import save
 
@@ -33,7 +33,7 @@ def write_map(wish: PictureRequest, drawn: Drawn, state: State) -> None:
     _say(wish, "mapfile", wish.extras.map)
 
 
-def record(wish: PictureRequest, picture: str | None, parts: list[str], state: State) -> None:
+def record(wish: PictureRequest, picture: str | None, parts: list[str], state: FilesystemState) -> None:
     """The state in a file of its own: where --record-to says, else beside the picture, else in the current folder."""
     from heatmap.recorded import SUFFIX, automatic_name, save
 

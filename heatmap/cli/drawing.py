@@ -19,7 +19,7 @@ from heatmap.naming import name_parts, output_name
 from heatmap.overview import VIRTUAL, Colouring, Drawn, Paint, overview, usage
 from heatmap.picture import image_of, save
 from heatmap.reading import read_state
-from heatmap.state import Array, State
+from heatmap.state import Array, FilesystemState
 
 
 def draw(wish: PictureRequest) -> None:
@@ -37,7 +37,7 @@ def _draw_filesystem(wish: PictureRequest) -> None:
     draw_state(wish, state)
 
 
-def _read(fd: int, scores: bool, generations: bool) -> State:
+def _read(fd: int, scores: bool, generations: bool) -> FilesystemState:
     if not generations:
         return read_state(fd, scores=scores)
     from heatmap.cli.meter import Meter
@@ -49,7 +49,7 @@ def _read(fd: int, scores: bool, generations: bool) -> State:
         meter.end()
 
 
-def draw_state(wish: PictureRequest, state: State) -> None:
+def draw_state(wish: PictureRequest, state: FilesystemState) -> None:
     """The picture of a state, however it was read. Raises OperatorError."""
     _require_devices(wish, state)
     paint, least = (usage, MIN_BRIGHTNESS) if wish.colour == "usage" else _colouring(wish.colour)
@@ -76,7 +76,7 @@ def _colouring(name: str) -> tuple[Colouring, float]:
     return CHOICES[name].paint, CHOICES[name].min_brightness
 
 
-def _require_devices(wish: PictureRequest, state: State) -> None:
+def _require_devices(wish: PictureRequest, state: FilesystemState) -> None:
     there = state.devid.tolist()
     if missing := [devid for devid in wish.device if devid not in there]:
         raise OperatorError(f"there is no device {missing[0]}", f"the filesystem has {', '.join(map(str, there))}")
@@ -116,7 +116,9 @@ def _one(vaddr: Array, length: Array, wanted: int) -> slice:
     raise OperatorError(f"no block group begins at {wanted}{where}", f"the nearest are at {near}" if near else "")
 
 
-def _save(wish: PictureRequest, drawn: Drawn, parts: list[str], taken: datetime, fsid: str, state: State | None = None) -> None:
+def _save(
+    wish: PictureRequest, drawn: Drawn, parts: list[str], taken: datetime, fsid: str, state: FilesystemState | None = None
+) -> None:
     extras, image = wish.extras, image_of(drawn.runs, drawn.grid)
     if extras == Extras():
         _write(wish, image, output_name(wish.output, parts, taken, wish.form))

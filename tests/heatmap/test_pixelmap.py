@@ -14,13 +14,13 @@ from heatmap.overview import Drawn, Paint, overview
 from heatmap.picture import image_of, save
 from heatmap.pixelmap import pixel_map, step
 from heatmap.pixelmap import save as save_map
-from heatmap.state import State
+from heatmap.state import FilesystemState
 from tests.heatmap.states import GIB, Pool, entries_at
 
 STATE = Pool((24 * GIB, 9 * GIB, 16 * GIB), filled=0.8, seed=3).state()
 
 
-def numbered(state: State) -> Paint:
+def numbered(state: FilesystemState) -> Paint:
     """Each block group in a colour of its own: its index, in steps of 2 that no mixture of two others looks like."""
     number = np.arange(1, len(state.bg_vaddr) + 1)
     return Paint(np.column_stack((number, 255 - number, number * 37 % 251)).astype(np.uint8), np.ones(len(number)))

@@ -23,7 +23,7 @@ from heatmap.frames import film, gather
 from heatmap.overview import overview
 from heatmap.picture import image_of
 from heatmap.recorded import save
-from heatmap.state import State
+from heatmap.state import FilesystemState
 from heatmap.timelapse import Made, timelapse
 from tests.beds import TOP, work
 from tests.heatmap.program import heatmap
@@ -62,7 +62,7 @@ def made(folder: Path, name: str, **wishes: object) -> tuple[Made, list[NDArray[
     return result, frames(output)
 
 
-def as_if(state: State, *, size: int) -> NDArray[np.uint8]:
+def as_if(state: FilesystemState, *, size: int) -> NDArray[np.uint8]:
     """The picture of a state, drawn to the scale of the last day."""
     larger = replace(state, devid=DAYS[-1].devid, total_bytes=DAYS[-1].total_bytes)
     drawn = overview(larger, size=size)

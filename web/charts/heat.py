@@ -18,7 +18,7 @@ from heatmap.picture import image_of
 from heatmap.pixelmap import pixel_map
 from heatmap.recorded import load
 from heatmap.scale import common_scale
-from heatmap.state import State
+from heatmap.state import FilesystemState
 from web.data.heat import DrawingRequest, Gallery, Recorded, Shelf
 
 _LEVEL = 4
@@ -57,10 +57,10 @@ class Painter:
 
     def __init__(self, folder: Path) -> None:
         self.shelf = Shelf(folder)
-        self._states: PictureCache[State] = PictureCache(_STATES, _bytes_of)
+        self._states: PictureCache[FilesystemState] = PictureCache(_STATES, _bytes_of)
         self._pictures: PictureCache[bytes] = PictureCache(_PICTURES, len)
 
-    def state(self, one: Recorded) -> State:
+    def state(self, one: Recorded) -> FilesystemState:
         """The state itself."""
         return self._states.get((one.name, one.stamp), lambda: load(self.shelf.folder / one.name))
 
@@ -91,7 +91,7 @@ class Painter:
             state, sort=wish.sort, size=wish.size, curve=wish.curve, colouring=choice.paint, min_brightness=choice.min_brightness
         )
 
-    def _scaled(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> State:
+    def _scaled(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> FilesystemState:
         state = self.state(one)
         if not wish.steady or not (moments := self.shelf.moments(gallery)):
             return state
@@ -109,6 +109,6 @@ def _png(drawn: Drawn) -> bytes:
     return buffer.getvalue()
 
 
-def _bytes_of(state: State) -> int:
-    arrays = (getattr(state, name) for name in State.__slots__)
+def _bytes_of(state: FilesystemState) -> int:
+    arrays = (getattr(state, name) for name in FilesystemState.__slots__)
     return sum(array.nbytes for array in arrays if hasattr(array, "nbytes"))
