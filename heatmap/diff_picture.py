@@ -10,7 +10,7 @@ from heatmap.colours import distinct
 from heatmap.diff import EMPTIER, FULLER, GONE, NEW, Changes, changes_between, more_used
 from heatmap.grid import Grid
 from heatmap.overview import PHYSICAL, Drawn, Paint, overview
-from heatmap.recorded import Moment
+from heatmap.recorded import StateHeader
 from heatmap.scale import common_scale
 from heatmap.state import Array, FilesystemState
 
@@ -68,8 +68,8 @@ def picture(
     return image, later.grid
 
 
-def _moment(state: FilesystemState) -> Moment:
-    return Moment(state.fsid, state.label, state.taken, state.devid, state.total_bytes)
+def _moment(state: FilesystemState) -> StateHeader:
+    return StateHeader(state.fsid, state.label, state.taken, state.devid, state.total_bytes)
 
 
 def _paint(state: FilesystemState, found: Changes, *, only_gone: bool) -> Paint:

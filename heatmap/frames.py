@@ -15,7 +15,7 @@ from heatmap.colourings import ColourChoice
 from heatmap.legend import strip
 from heatmap.overview import overview
 from heatmap.picture import image_of
-from heatmap.recorded import SUFFIX, Moment, Unreadable, load, look
+from heatmap.recorded import SUFFIX, StateHeader, Unreadable, load, look
 from heatmap.scale import Scale, common_scale
 from heatmap.state import Array
 
@@ -31,7 +31,7 @@ class FrameSource:
 
     path: Path
     taken: datetime
-    moment: Moment | None
+    moment: StateHeader | None
     width: int = 0
     height: int = 0
 
@@ -91,7 +91,7 @@ def _words(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or "it is none, or damaged"
 
 
-def _require_one_filesystem(folder: Path, moments: Sequence[Moment]) -> None:
+def _require_one_filesystem(folder: Path, moments: Sequence[StateHeader]) -> None:
     found = sorted({moment.fsid for moment in moments})
     if len(found) > 1:
         several = ", ".join(map(printable, found[:3])) + (", ..." if len(found) > 3 else "")

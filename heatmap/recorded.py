@@ -61,7 +61,7 @@ class Unreadable(OperatorError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moment:
+class StateHeader:
     """When a state was taken, and of what; the arrays as in FilesystemState."""
 
     fsid: str
@@ -89,7 +89,7 @@ def _cannot_read(path: Path, error: OSError) -> Unreadable:
     return Unreadable(f"{path} cannot be read: {error.strerror}", _NAME_ONE)
 
 
-def look(path: Path) -> Moment:
+def look(path: Path) -> StateHeader:
     """When a state was taken, and of what. Reads and checks the file, and unpacks no columns. Raises Unreadable."""
     try:
         head, _ = _parts(path.read_bytes(), str(path))
@@ -139,12 +139,12 @@ def unpacked(data: bytes, name: str) -> FilesystemState:
     return state
 
 
-def _moment(about: dict[str, Any]) -> Moment:
+def _moment(about: dict[str, Any]) -> StateHeader:
     taken = datetime.fromisoformat(about["taken"])
     if taken.tzinfo is None:
         raise ValueError("its time has no zone")
     devices = np.array(about["devices"], np.uint64).reshape(-1, 2)
-    return Moment(about["fsid"], about["label"], taken, devices[:, 0].copy(), devices[:, 1].copy())
+    return StateHeader(about["fsid"], about["label"], taken, devices[:, 0].copy(), devices[:, 1].copy())
 
 
 def _no_state(name: str, error: Exception) -> Unreadable:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heatmap.recorded import Moment
+from heatmap.recorded import StateHeader
 from heatmap.state import Array
 
 
@@ -20,7 +20,7 @@ class Scale:
     total_bytes: Array
 
 
-def common_scale(moments: Sequence[Moment]) -> Scale:
+def common_scale(moments: Sequence[StateHeader]) -> Scale:
     """The scale for all of these."""
     devid = np.concatenate([moment.devid for moment in moments])
     total_bytes = np.concatenate([moment.total_bytes for moment in moments])

@@ -14,7 +14,7 @@ from btrkeep.units import backup_name
 from heatmap.colourings import CHOICES
 from heatmap.curves import CURVES
 from heatmap.overview import SORTS, VIRTUAL
-from heatmap.recorded import SUFFIX, Moment, Unreadable, look
+from heatmap.recorded import SUFFIX, StateHeader, Unreadable, look
 
 FOLDER = "pictures"
 SMALLEST, LARGEST, USUAL = 6, 11, 10
@@ -92,7 +92,7 @@ class Shelf:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._known: dict[str, tuple[tuple[int, int, int], Moment | str]] = {}
+        self._known: dict[str, tuple[tuple[int, int, int], StateHeader | str]] = {}
         self._lock = threading.Lock()
 
     def gallery(self, filesystem: str | None = None) -> Gallery:
@@ -103,7 +103,7 @@ class Shelf:
             except OSError as error:
                 files, trouble = {}, [f"the folder of recorded states cannot be read: {error.strerror}"]
             self._known = {name: self._looked(name, stamp) for name, stamp in files.items()}
-            moments = {name: (stamp, found) for name, (stamp, found) in self._known.items() if isinstance(found, Moment)}
+            moments = {name: (stamp, found) for name, (stamp, found) in self._known.items() if isinstance(found, StateHeader)}
             broken = trouble + [found for _, found in self._known.values() if isinstance(found, str)]
         newest = max((moment for _, moment in moments.values()), key=lambda moment: moment.taken, default=None)
         wanted = filesystem or (newest.fsid if newest else "")
@@ -116,13 +116,13 @@ class Shelf:
         notes = [*broken, *([f"{others} states are of another filesystem"] if others else [])]
         return Gallery(tuple(sorted(mine.values(), key=lambda one: one.taken)), tuple(notes))
 
-    def moments(self, gallery: Gallery) -> list[Moment]:
+    def moments(self, gallery: Gallery) -> list[StateHeader]:
         """Of all in it that are still there."""
         with self._lock:
             found = [self._known[one.name][1] for one in gallery.recorded if one.name in self._known]
-        return [moment for moment in found if isinstance(moment, Moment)]
+        return [moment for moment in found if isinstance(moment, StateHeader)]
 
-    def _looked(self, name: str, stamp: tuple[int, int, int]) -> tuple[tuple[int, int, int], Moment | str]:
+    def _looked(self, name: str, stamp: tuple[int, int, int]) -> tuple[tuple[int, int, int], StateHeader | str]:
         known = self._known.get(name)
         if known and known[0] == stamp:
             return known
