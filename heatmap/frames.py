@@ -15,7 +15,7 @@ from heatmap.colourings import ColourChoice
 from heatmap.legend import strip
 from heatmap.overview import overview
 from heatmap.picture import image_of
-from heatmap.recorded import SUFFIX, StateHeader, Unreadable, load, look
+from heatmap.recorded import SUFFIX, StateHeader, Unreadable, load, read_header
 from heatmap.scale import Scale, common_scale
 from heatmap.state import Array
 
@@ -70,7 +70,7 @@ def gather(folder: Path, without: Path | None = None) -> Gathered:
 
 
 def _state(path: Path) -> FrameSource:
-    moment = look(path)
+    moment = read_header(path)
     return FrameSource(path, moment.taken, moment)
 
 

@@ -89,7 +89,7 @@ def _cannot_read(path: Path, error: OSError) -> Unreadable:
     return Unreadable(f"{path} cannot be read: {error.strerror}", _NAME_ONE)
 
 
-def look(path: Path) -> StateHeader:
+def read_header(path: Path) -> StateHeader:
     """When a state was taken, and of what. Reads and checks the file, and unpacks no columns. Raises Unreadable."""
     try:
         head, _ = _parts(path.read_bytes(), str(path))

@@ -16,7 +16,7 @@ import pytest
 from btrkeep.errors import OperatorError
 from btrkeep.fs.output_file import whole_file
 from heatmap import recorded
-from heatmap.recorded import FORMAT, MAGIC, Unreadable, load, look, packed, save, unpacked
+from heatmap.recorded import FORMAT, MAGIC, Unreadable, load, packed, read_header, save, unpacked
 from heatmap.state import FilesystemState
 from tests.heatmap.states import GIB, TIB, Pool
 
@@ -143,7 +143,7 @@ def test_a_file_that_is_whole_but_makes_no_sense_is_one_line(change: str) -> Non
 
 
 def test_a_first_look_tells_when_and_of_what() -> None:
-    moment = look(GOLDEN)
+    moment = read_header(GOLDEN)
     assert (moment.label, moment.taken) == ("golden", datetime(2025, 11, 24, 22, tzinfo=UTC))
     assert moment.devid.tolist() == [1, 2]
 

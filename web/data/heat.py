@@ -14,7 +14,7 @@ from btrkeep.units import backup_name
 from heatmap.colourings import CHOICES
 from heatmap.curves import CURVES
 from heatmap.overview import SORTS, VIRTUAL
-from heatmap.recorded import SUFFIX, StateHeader, Unreadable, look
+from heatmap.recorded import SUFFIX, StateHeader, Unreadable, read_header
 
 FOLDER = "pictures"
 SMALLEST, LARGEST, USUAL = 6, 11, 10
@@ -127,7 +127,7 @@ class Shelf:
         if known and known[0] == stamp:
             return known
         try:
-            return stamp, look(self.folder / name)
+            return stamp, read_header(self.folder / name)
         except Unreadable as error:
             return stamp, f"{name}: {error.message.removeprefix(str(self.folder / name)).strip()}"
 
@@ -140,6 +140,6 @@ def _files(folder: Path) -> dict[str, tuple[int, int, int]]:
             if entry.name.endswith(SUFFIX) and not entry.name.startswith(".") and entry.is_file(follow_symlinks=False):
                 status = entry.stat(follow_symlinks=False)
                 found[entry.name] = (status.st_ino, status.st_size, status.st_mtime_ns)
-    except FileNotFoundError:  # the folder comes with the first night; a file may go while we look
+    except FileNotFoundError:  # the folder comes with the first night; a file may go while we read_header
         return found
     return found
