@@ -99,7 +99,7 @@ def _require_one_filesystem(folder: Path, moments: Sequence[StateHeader]) -> Non
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Film:
+class FrameSequence:
     """All frames, u8[height, width, 3], each drawn when it is asked for; any thread may ask."""
 
     sources: list[FrameSource]
@@ -141,7 +141,7 @@ class Film:
         return image_of(drawn.runs, drawn.grid), words
 
 
-def film(
+def frame_sequence(
     sources: list[FrameSource],
     choice: ColourChoice,
     *,
@@ -149,14 +149,14 @@ def film(
     curve: str = "hilbert",
     size: int | None = None,
     dated: bool = True,
-) -> Film:
-    """A film of all sources. It is 2**size pixels wide; without a size as wide as the widest picture, or 1024 pixels."""
+) -> FrameSequence:
+    """A frame_sequence of all sources. It is 2**size pixels wide; without a size as wide as the widest picture, or 1024 pixels."""
     moments = [source.moment for source in sources if source.moment]
     pictures = [source for source in sources if not source.moment]
     width = 1 << size if size is not None else max((source.width for source in pictures), default=_STANDARD_WIDTH)
     width = min(_FULL_HD_AND_MORE, max(_STANDARD_WIDTH, width) if moments and size is None else width)
     heights = [_height(source.width, source.height, width) for source in pictures] + [width] * bool(moments)
-    return Film(sources, width, max(heights), common_scale(moments) if moments else None, choice, sort, curve, dated)
+    return FrameSequence(sources, width, max(heights), common_scale(moments) if moments else None, choice, sort, curve, dated)
 
 
 def _height(width: int, height: int, wanted: int) -> int:
@@ -172,7 +172,7 @@ def _opened(source: FrameSource) -> Image.Image:
 
 
 def _fitted(image: Image.Image, width: int) -> Image.Image:
-    """As wide as the film. What grows keeps its squares; what shrinks is averaged."""
+    """As wide as the frame_sequence. What grows keeps its squares; what shrinks is averaged."""
     if image.width == width:
         return image
     way: Image.Resampling = Image.Resampling.NEAREST if image.width < width else Image.Resampling.BOX

@@ -21,7 +21,7 @@ from btrkeep.fs.output_file import whole_file
 from btrkeep.process.programs import run
 from heatmap.animation import Gif, Palette, Webp, ffmpeg_command
 from heatmap.colourings import ColourChoice
-from heatmap.frames import Film, Progress, film, gather
+from heatmap.frames import FrameSequence, Progress, frame_sequence, gather
 from heatmap.overview import PHYSICAL
 
 _SAMPLES = 16
@@ -62,11 +62,11 @@ def timelapse(
     if not found.sources:
         why = f": {found.left_out[0]}" if found.left_out else ""
         raise OperatorError(f"{folder} has no picture and no recorded state{why}", "btrfs-heatmap --record MOUNTPOINT makes them")
-    reel = film(found.sources, choice, sort=sort, size=size, dated=dated)
+    frames = frame_sequence(found.sources, choice, sort=sort, size=size, dated=dated)
     # The last frame is drawn before anything is written: what it lacks (scores, say), mostly all lack.
-    height, width = reel.frame(len(reel.sources) - 1).shape[:2]
+    height, width = frames.frame(len(frames.sources) - 1).shape[:2]
     with whole_file(str(output)) as file:
-        write(reel, file, Shape(width, height, fps), output.parent, progress or _tell_nobody)
+        write(frames, file, Shape(width, height, fps), output.parent, progress or _tell_nobody)
     return Made(len(found.sources), found.sources[0].taken, found.sources[-1].taken, width, height, found.left_out)
 
 
@@ -87,34 +87,34 @@ def _tell_nobody(_done: int, _count: int) -> None:
     pass
 
 
-def _write_gif(reel: Film, file: BinaryIO, shape: Shape, _folder: Path, progress: Progress) -> None:
-    count = len(reel.sources)
+def _write_gif(frames: FrameSequence, file: BinaryIO, shape: Shape, _folder: Path, progress: Progress) -> None:
+    count = len(frames.sources)
     samples = sorted({number * (count - 1) // max(1, _SAMPLES - 1) for number in range(_SAMPLES)} & set(range(count)))
-    palette = Palette.of(_ahead(reel.frame, samples))
+    palette = Palette.of(_ahead(frames.frame, samples))
     gif = Gif(file, shape.width, shape.height, palette)
-    for number, frame in enumerate(_ahead(lambda number: palette.indices(reel.frame(number)), range(count))):
+    for number, frame in enumerate(_ahead(lambda number: palette.indices(frames.frame(number)), range(count))):
         gif.add(frame, shape.seconds(number, count))
         progress(number + 1, count)
     gif.finish()
 
 
-def _write_webp(reel: Film, file: BinaryIO, shape: Shape, _folder: Path, progress: Progress) -> None:
-    count = len(reel.sources)
+def _write_webp(frames: FrameSequence, file: BinaryIO, shape: Shape, _folder: Path, progress: Progress) -> None:
+    count = len(frames.sources)
     webp = Webp(file, shape.width, shape.height)
-    for number, frame in enumerate(_ahead(reel.frame, range(count))):
+    for number, frame in enumerate(_ahead(frames.frame, range(count))):
         webp.add(frame, shape.seconds(number, count))
         progress(number + 1, count)
     webp.finish()
 
 
-def _write_mp4(reel: Film, file: BinaryIO, shape: Shape, folder: Path, progress: Progress) -> None:
+def _write_mp4(frames: FrameSequence, file: BinaryIO, shape: Shape, folder: Path, progress: Progress) -> None:
     """By way of pictures in a folder beside the output: there is room for it there, and there may be none in /tmp."""
-    count = len(reel.sources)
+    count = len(frames.sources)
     with tempfile.TemporaryDirectory(prefix=".timelapse-", dir=folder) as name:
         room = Path(name)
 
         def draw(number: int) -> None:
-            Image.fromarray(reel.frame(number)).save(room / f"{number:06}.png", compress_level=1)
+            Image.fromarray(frames.frame(number)).save(room / f"{number:06}.png", compress_level=1)
 
         for number, _ in enumerate(_ahead(draw, range(count))):
             progress(number + 1, count)
@@ -124,7 +124,7 @@ def _write_mp4(reel: Film, file: BinaryIO, shape: Shape, folder: Path, progress:
             shutil.copyfileobj(video, file)
 
 
-_WRITERS: dict[str, Callable[[Film, BinaryIO, Shape, Path, Progress], None]] = {
+_WRITERS: dict[str, Callable[[FrameSequence, BinaryIO, Shape, Path, Progress], None]] = {
     ".gif": _write_gif,
     ".webp": _write_webp,
     ".mp4": _write_mp4,

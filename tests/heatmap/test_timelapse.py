@@ -19,7 +19,7 @@ from PIL import Image
 from btrkeep.errors import OperatorError
 from heatmap.animation import Palette, ffmpeg_command
 from heatmap.colourings import CHOICES
-from heatmap.frames import film, gather
+from heatmap.frames import frame_sequence, gather
 from heatmap.overview import overview
 from heatmap.picture import image_of
 from heatmap.recorded import save
@@ -306,7 +306,7 @@ def test_many_colours_find_a_near_one() -> None:
 def test_a_place_stays_where_it_was_when_a_filesystem_grows(folder: Path) -> None:
     sources = gather(folder).sources
     assert sources[0].taken == FIRST_DAY
-    found = film(sources, USAGE, sort="physical", curve="linear", size=6, dated=False)
+    found = frame_sequence(sources, USAGE, sort="physical", curve="linear", size=6, dated=False)
     assert found.scale is not None
     assert found.scale.total_bytes.tolist() == [64 * GIB, 32 * GIB]
     for number, state in enumerate(DAYS):
