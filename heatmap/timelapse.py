@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class TimelapseSummary:
     """What became of a folder: frames, of when the first and the last are, and a line for each file that was left out."""
 
     frames: int
@@ -51,7 +51,7 @@ def timelapse(
     size: int | None = None,
     dated: bool = True,
     progress: Progress | None = None,
-) -> Made:
+) -> TimelapseSummary:
     """Makes the animation that the ending of `output` names, whole or not at all. Raises OperatorError."""
     write = _WRITERS.get(output.suffix.lower())
     if write is None:
@@ -66,12 +66,12 @@ def timelapse(
     # The last frame is drawn before anything is written: what it lacks (scores, say), mostly all lack.
     height, width = frames.frame(len(frames.sources) - 1).shape[:2]
     with whole_file(str(output)) as file:
-        write(frames, file, Shape(width, height, fps), output.parent, progress or _tell_nobody)
-    return Made(len(found.sources), found.sources[0].taken, found.sources[-1].taken, width, height, found.left_out)
+        write(frames, file, FrameFormat(width, height, fps), output.parent, progress or _tell_nobody)
+    return TimelapseSummary(len(found.sources), found.sources[0].taken, found.sources[-1].taken, width, height, found.left_out)
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class FrameFormat:
     """Pixels of a frame, and frames a second."""
 
     width: int
@@ -87,27 +87,27 @@ def _tell_nobody(_done: int, _count: int) -> None:
     pass
 
 
-def _write_gif(frames: FrameSequence, file: BinaryIO, shape: Shape, _folder: Path, progress: Progress) -> None:
+def _write_gif(frames: FrameSequence, file: BinaryIO, frame_format: FrameFormat, _folder: Path, progress: Progress) -> None:
     count = len(frames.sources)
     samples = sorted({number * (count - 1) // max(1, _SAMPLES - 1) for number in range(_SAMPLES)} & set(range(count)))
     palette = Palette.of(_ahead(frames.frame, samples))
-    gif = Gif(file, shape.width, shape.height, palette)
+    gif = Gif(file, frame_format.width, frame_format.height, palette)
     for number, frame in enumerate(_ahead(lambda number: palette.indices(frames.frame(number)), range(count))):
-        gif.add(frame, shape.seconds(number, count))
+        gif.add(frame, frame_format.seconds(number, count))
         progress(number + 1, count)
     gif.finish()
 
 
-def _write_webp(frames: FrameSequence, file: BinaryIO, shape: Shape, _folder: Path, progress: Progress) -> None:
+def _write_webp(frames: FrameSequence, file: BinaryIO, frame_format: FrameFormat, _folder: Path, progress: Progress) -> None:
     count = len(frames.sources)
-    webp = Webp(file, shape.width, shape.height)
+    webp = Webp(file, frame_format.width, frame_format.height)
     for number, frame in enumerate(_ahead(frames.frame, range(count))):
-        webp.add(frame, shape.seconds(number, count))
+        webp.add(frame, frame_format.seconds(number, count))
         progress(number + 1, count)
     webp.finish()
 
 
-def _write_mp4(frames: FrameSequence, file: BinaryIO, shape: Shape, folder: Path, progress: Progress) -> None:
+def _write_mp4(frames: FrameSequence, file: BinaryIO, frame_format: FrameFormat, folder: Path, progress: Progress) -> None:
     """By way of pictures in a folder beside the output: there is room for it there, and there may be none in /tmp."""
     count = len(frames.sources)
     with tempfile.TemporaryDirectory(prefix=".timelapse-", dir=folder) as name:
@@ -119,12 +119,12 @@ def _write_mp4(frames: FrameSequence, file: BinaryIO, shape: Shape, folder: Path
         for number, _ in enumerate(_ahead(draw, range(count))):
             progress(number + 1, count)
         made = room / "made.mp4"
-        run(ffmpeg_command(str(room / "%06d.png"), str(made), shape.fps), timeout=None)
+        run(ffmpeg_command(str(room / "%06d.png"), str(made), frame_format.fps), timeout=None)
         with made.open("rb") as video:
             shutil.copyfileobj(video, file)
 
 
-_WRITERS: dict[str, Callable[[FrameSequence, BinaryIO, Shape, Path, Progress], None]] = {
+_WRITERS: dict[str, Callable[[FrameSequence, BinaryIO, FrameFormat, Path, Progress], None]] = {
     ".gif": _write_gif,
     ".webp": _write_webp,
     ".mp4": _write_mp4,

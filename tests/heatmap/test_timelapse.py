@@ -24,7 +24,7 @@ from heatmap.overview import overview
 from heatmap.picture import image_of
 from heatmap.recorded import save
 from heatmap.state import FilesystemState
-from heatmap.timelapse import Made, timelapse
+from heatmap.timelapse import TimelapseSummary, timelapse
 from tests.beds import TOP, work
 from tests.heatmap.program import heatmap
 from tests.heatmap.states import FIRST_DAY, GIB, growing
@@ -56,7 +56,7 @@ def frames(path: Path) -> list[NDArray[np.uint8]]:
     return found
 
 
-def made(folder: Path, name: str, **wishes: object) -> tuple[Made, list[NDArray[np.uint8]]]:
+def made(folder: Path, name: str, **wishes: object) -> tuple[TimelapseSummary, list[NDArray[np.uint8]]]:
     output = folder.parent / name
     result = timelapse(folder, output, USAGE, **wishes)  # type: ignore[arg-type]
     return result, frames(output)
