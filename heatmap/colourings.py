@@ -13,7 +13,7 @@ from balancer.score import BAD
 from btrkeep.errors import OperatorError
 from heatmap.colours import GREY, STEPS, along, distinct, sequence
 from heatmap.grid import MIN_BRIGHTNESS
-from heatmap.overview import Colouring, Paint, usage
+from heatmap.overview import CellColours, Colouring, usage
 from heatmap.state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, FilesystemState
 
 SCORE_TOP = 4 * BAD
@@ -50,11 +50,11 @@ class ColourChoice:
     key: Callable[[FilesystemState], ColourKey]
 
 
-def _bare(rgb: Array) -> Paint:
-    return Paint(rgb, np.ones(len(rgb)))
+def _bare(rgb: Array) -> CellColours:
+    return CellColours(rgb, np.ones(len(rgb)))
 
 
-def score(state: FilesystemState) -> Paint:
+def score(state: FilesystemState) -> CellColours:
     """How fragmented the free space of each data block group is; the others are grey."""
     return _bare(along(score_share(_scores(state))))
 
@@ -71,7 +71,7 @@ def _scores(state: FilesystemState) -> Array:
     return state.score
 
 
-def age(state: FilesystemState) -> Paint:
+def age(state: FilesystemState) -> CellColours:
     """When what lies in each block group was written: by generation where it is known, else in the order of virtual addresses.
 
     btrfs gives each new block group a higher virtual address than any had before, so that order is the order of their making.
@@ -95,12 +95,12 @@ def _generations(state: FilesystemState) -> tuple[int, int]:
     return (int(known.min()), int(known.max())) if len(known) else (0, 0)
 
 
-def profile(state: FilesystemState) -> Paint:
+def profile(state: FilesystemState) -> CellColours:
     """One colour for each RAID profile."""
     return _bare(_by_flags(state, PROFILE_MASK, dict(zip(PROFILES, _profile_colours(), strict=True))))
 
 
-def kind(state: FilesystemState) -> Paint:
+def kind(state: FilesystemState) -> CellColours:
     """The colours of usage, all at their brightest."""
     return _bare(usage(state).rgb)
 

@@ -9,7 +9,7 @@ from heatmap.colourings import Colour, ColourKey
 from heatmap.colours import distinct
 from heatmap.diff import EMPTIER, FULLER, GONE, NEW, Changes, changes_between, more_used
 from heatmap.grid import Grid
-from heatmap.overview import PHYSICAL, Drawn, Paint, overview
+from heatmap.overview import PHYSICAL, CellColours, Drawing, overview
 from heatmap.recorded import StateHeader
 from heatmap.scale import common_scale
 from heatmap.state import Array, FilesystemState
@@ -47,7 +47,7 @@ def picture(
     scale = common_scale([_moment(state) for state in (before, after)])
     found = changes_between(before, after)
 
-    def drawn(state: FilesystemState, *, only_gone: bool) -> Drawn:
+    def drawn(state: FilesystemState, *, only_gone: bool) -> Drawing:
         state = replace(state, devid=scale.devid, total_bytes=scale.total_bytes)
         return overview(
             state,
@@ -72,7 +72,7 @@ def _moment(state: FilesystemState) -> StateHeader:
     return StateHeader(state.fsid, state.label, state.taken, state.devid, state.total_bytes)
 
 
-def _paint(state: FilesystemState, found: Changes, *, only_gone: bool) -> Paint:
+def _paint(state: FilesystemState, found: Changes, *, only_gone: bool) -> CellColours:
     base = (0, 0, 0) if only_gone else _UNCHANGED
     rgb = np.full((len(state.bg_vaddr), 3), base, np.uint8)
     kinds = (GONE,) if only_gone else (FULLER, EMPTIER, NEW)
@@ -84,7 +84,7 @@ def _paint(state: FilesystemState, found: Changes, *, only_gone: bool) -> Paint:
     whole: Array = np.isin(found.kind[chosen], (NEW, GONE))
     weight: Array = np.where(whole, 1.0, _FAINTEST + (1 - _FAINTEST) * np.sqrt(np.minimum(share, 1)))
     rgb[at] = np.rint(np.array(_UNCHANGED) * (1 - weight[:, None]) + full * weight[:, None]).astype(np.uint8)
-    return Paint(rgb, np.ones(len(rgb)))
+    return CellColours(rgb, np.ones(len(rgb)))
 
 
 def image_of(rgb: Array, grid: Grid) -> Image.Image:

@@ -17,25 +17,25 @@ _PARITY = {1 << 7: 1, 1 << 8: 2}  # RAID5, RAID6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Paint:
+class CellColours:
     """Colour and brightness of each of n block groups: `rgb` u8[n, 3], `share` f64[n] from 0 (dark, not black) to 1."""
 
     rgb: Array
     share: Array
 
 
-Colouring = Callable[[FilesystemState], Paint]
+Colouring = Callable[[FilesystemState], CellColours]
 """How a state's block groups are coloured. What no block group lies in stays black."""
 
 _BY_TYPE = {DATA: (0xFF, 0xFF, 0xFF), METADATA: (0x00, 0x00, 0xFF), SYSTEM: (0xFF, 0x00, 0x33), DATA | METADATA: (0x99, 0xCC, 0xFF)}
 
 
-def usage(state: FilesystemState) -> Paint:
+def usage(state: FilesystemState) -> CellColours:
     """Data white, metadata blue, system red, mixed light blue; the fuller, the brighter."""
     table = np.full((TYPE_MASK + 1, 3), 0xFF, np.uint8)
     for kind, rgb in _BY_TYPE.items():
         table[kind] = rgb
-    return Paint(table[(state.bg_flags & np.uint64(TYPE_MASK)).astype(np.int64)], state.bg_used / state.bg_length)
+    return CellColours(table[(state.bg_flags & np.uint64(TYPE_MASK)).astype(np.int64)], state.bg_used / state.bg_length)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +54,7 @@ class Cells:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+class Drawing:
     """A picture: along its curve, and as an image u8[edge, edge, 3] that is yet to be enlarged by `grid.scale`."""
 
     grid: Grid
@@ -79,7 +79,7 @@ def overview(
     colouring: Colouring = usage,
     devices: Collection[int] | None = None,
     min_brightness: float = MIN_BRIGHTNESS,
-) -> Drawn:
+) -> Drawing:
     """The picture of all devices, or of those named. Raises OperatorError: `size` below `order`."""
     chosen = np.ones(len(state.devid), bool) if devices is None else np.isin(state.devid, np.array(list(devices), np.uint64))
     devid, total_bytes = state.devid[chosen], state.total_bytes[chosen]
@@ -90,7 +90,7 @@ def overview(
     grid = choose(order, size, curve, int(total_bytes.sum()), OVERVIEW_GRANULARITY)
     canvas = Canvas(grid, min_brightness)
     canvas.fill(cells.first_byte, cells.length, paint.share[cells.group], paint.rgb[cells.group])
-    return Drawn(grid, scope, cells, canvas.finish())
+    return Drawing(grid, scope, cells, canvas.finish())
 
 
 def _physical(state: FilesystemState, devid: Array, total_bytes: Array) -> Cells:

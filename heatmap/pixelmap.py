@@ -17,13 +17,13 @@ import numpy as np
 from btrkeep.fs.output_file import whole_file
 from btrkeep.units import format_time
 from heatmap.curves import HILBERT, SNAKE
-from heatmap.overview import Drawn
+from heatmap.overview import Drawing
 from heatmap.state import Array, FilesystemState
 
 FORMAT = 1
 
 
-def pixel_map(state: FilesystemState, drawn: Drawn) -> dict[str, Any]:
+def pixel_map(state: FilesystemState, drawn: Drawing) -> dict[str, Any]:
     """The map of a picture of a whole filesystem, ready for JSON: about the picture, and `entries`, a list for each column.
 
     `start` and `end` are places; `vaddr`, `length`, `used`, `flags` and `score` the block group's. `devid` and `paddr` are the
@@ -60,7 +60,7 @@ def places(at: Array, bytes_per_pixel: float, order: int) -> Array:
     return np.asarray(np.minimum(at / bytes_per_pixel, 4**order - 1), np.int64)
 
 
-def save(state: FilesystemState, drawn: Drawn, name: str) -> None:
+def save(state: FilesystemState, drawn: Drawing, name: str) -> None:
     """Writes the map, whole or not at all; without blanks, for it is some megabytes. Raises OperatorError."""
     with whole_file(name) as file:
         file.write(json.dumps(pixel_map(state, drawn), separators=(",", ":")).encode() + b"\n")

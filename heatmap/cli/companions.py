@@ -8,12 +8,12 @@ from PIL import Image
 from btrkeep.units import printable
 from heatmap.cli.request import STDOUT, PictureRequest
 from heatmap.naming import output_name
-from heatmap.overview import Drawn
+from heatmap.overview import Drawing
 from heatmap.state import FilesystemState
 
 
 def with_legend(
-    wish: PictureRequest, image: Image.Image, drawn: Drawn, fsid: str, taken: datetime, state: FilesystemState | None
+    wish: PictureRequest, image: Image.Image, drawn: Drawing, fsid: str, taken: datetime, state: FilesystemState | None
 ) -> Image.Image:
     """The picture with what stands below it."""
     from heatmap.colourings import CHOICES
@@ -24,7 +24,7 @@ def with_legend(
     return add_below(image, legend(state, drawn.grid, wish.sort, CHOICES[wish.colour], image.width))
 
 
-def write_map(wish: PictureRequest, drawn: Drawn, state: FilesystemState) -> None:
+def write_map(wish: PictureRequest, drawn: Drawing, state: FilesystemState) -> None:
     """The file that says what is where."""
     from heatmap.pixelmap import save
 

@@ -16,7 +16,7 @@ from heatmap.extents import by_tree, draw_extents
 from heatmap.grid import MIN_BRIGHTNESS
 from heatmap.mounted import opened
 from heatmap.naming import name_parts, output_name
-from heatmap.overview import VIRTUAL, Colouring, Drawn, Paint, overview, usage
+from heatmap.overview import VIRTUAL, CellColours, Colouring, Drawing, overview, usage
 from heatmap.picture import image_of, save
 from heatmap.reading import read_state
 from heatmap.state import Array, FilesystemState
@@ -83,7 +83,7 @@ def _require_devices(wish: PictureRequest, state: FilesystemState) -> None:
 
 
 def _draw_extents(wish: PictureRequest) -> None:
-    def told(batch: Extents) -> Paint:
+    def told(batch: Extents) -> CellColours:
         wish.say(*words.extents(batch))
         return by_tree(batch)
 
@@ -117,7 +117,7 @@ def _one(vaddr: Array, length: Array, wanted: int) -> slice:
 
 
 def _save(
-    wish: PictureRequest, drawn: Drawn, parts: list[str], taken: datetime, fsid: str, state: FilesystemState | None = None
+    wish: PictureRequest, drawn: Drawing, parts: list[str], taken: datetime, fsid: str, state: FilesystemState | None = None
 ) -> None:
     extras, image = wish.extras, image_of(drawn.runs, drawn.grid)
     if extras == Extras():

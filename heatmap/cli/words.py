@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from btrkeep.treescan.extents import Extents
 from btrkeep.units import format_size
 from heatmap.grid import Grid
-from heatmap.overview import PHYSICAL, Drawn
+from heatmap.overview import PHYSICAL, Drawing
 from heatmap.state import FilesystemState
 
 _TYPES = ((1, "DATA"), (2, "SYSTEM"), (4, "METADATA"))
@@ -21,7 +21,7 @@ _PROFILES = (
 )
 
 
-def about(drawn: Drawn) -> list[str]:
+def about(drawn: Drawing) -> list[str]:
     """What is drawn, and how."""
     return [f"scope {drawn.scope}", _grid(drawn.grid)]
 
@@ -38,7 +38,7 @@ def flags_text(flags: int) -> str:
     return "|".join(name for bit, name in (*_TYPES, *_PROFILES) if flags & bit)
 
 
-def cells(state: FilesystemState, drawn: Drawn, sort: str) -> Iterator[str]:
+def cells(state: FilesystemState, drawn: Drawing, sort: str) -> Iterator[str]:
     """A line for each device extent, or for each block group."""
     used, length, flags, vaddr = (column.tolist() for column in (state.bg_used, state.bg_length, state.bg_flags, state.bg_vaddr))
     cell = drawn.cells

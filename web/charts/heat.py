@@ -13,7 +13,7 @@ import orjson
 
 from heatmap.colourings import CHOICES, ColourKey
 from heatmap.grid import OVERVIEW_GRANULARITY, Grid, choose
-from heatmap.overview import Drawn, overview
+from heatmap.overview import Drawing, overview
 from heatmap.picture import image_of
 from heatmap.pixelmap import pixel_map
 from heatmap.recorded import load
@@ -85,7 +85,7 @@ class Painter:
         scale = hash(tuple(other.stamp for other in gallery.recorded)) if wish.steady else 0
         return one.name, one.stamp, wish, scale
 
-    def _drawn(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Drawn:
+    def _drawn(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Drawing:
         state, choice = self._scaled(gallery, one, wish), CHOICES[wish.colour]
         return overview(
             state, sort=wish.sort, size=wish.size, curve=wish.curve, colouring=choice.paint, min_brightness=choice.min_brightness
@@ -103,7 +103,7 @@ class Painter:
         return gzip.compress(orjson.dumps(found), 1, mtime=0)
 
 
-def _png(drawn: Drawn) -> bytes:
+def _png(drawn: Drawing) -> bytes:
     buffer = io.BytesIO()
     image_of(drawn.runs, drawn.grid).save(buffer, "PNG", compress_level=_LEVEL)
     return buffer.getvalue()
