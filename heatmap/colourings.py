@@ -40,7 +40,7 @@ class ColourKey:
 
 
 @dataclass(frozen=True, slots=True)
-class ColourChoice:
+class ColourScheme:
     """One way to colour. `paint` and `min_brightness` are what `overview` is given. Both functions raise OperatorError."""
 
     name: str
@@ -163,11 +163,11 @@ def _type_key(state: FilesystemState) -> ColourKey:
     return ColourKey("type", _NO_RAMP, (), _type_swatches(state))
 
 
-_full = partial(ColourChoice, min_brightness=1.0)
-CHOICES = {
+_full = partial(ColourScheme, min_brightness=1.0)
+COLOUR_SCHEMES = {
     choice.name: choice
     for choice in (
-        ColourChoice("usage", "how full", usage, MIN_BRIGHTNESS, _usage_key),
+        ColourScheme("usage", "how full", usage, MIN_BRIGHTNESS, _usage_key),
         _full(name="score", about="how fragmented the free space is", paint=score, key=_score_key),
         _full(name="age", about="when what lies there was written", paint=age, key=_age_key),
         _full(name="profile", about="RAID profile", paint=profile, key=_profile_key),

@@ -11,7 +11,7 @@ from PIL import Image, UnidentifiedImageError
 
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_size, printable
-from heatmap.colourings import ColourChoice
+from heatmap.colourings import ColourScheme
 from heatmap.legend import strip
 from heatmap.overview import overview
 from heatmap.picture import image_of
@@ -106,7 +106,7 @@ class FrameSequence:
     width: int
     picture_height: int
     scale: Scale | None
-    choice: ColourChoice
+    choice: ColourScheme
     sort: str
     curve: str
     dated: bool
@@ -143,7 +143,7 @@ class FrameSequence:
 
 def frame_sequence(
     sources: list[FrameSource],
-    choice: ColourChoice,
+    choice: ColourScheme,
     *,
     sort: str,
     curve: str = "hilbert",

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from btrkeep.units import counted, format_size, format_time, printable
-from heatmap.colourings import Colour, ColourChoice, ColourKey
+from heatmap.colourings import Colour, ColourKey, ColourScheme
 from heatmap.extents import TREES, WHITE
 from heatmap.grid import Grid
 from heatmap.overview import VIRTUAL
@@ -52,7 +52,7 @@ def add_below(image: Image.Image, lower: Array) -> Image.Image:
     return larger
 
 
-def legend(state: FilesystemState, grid: Grid, sort: str, choice: ColourChoice, width: int) -> Array:
+def legend(state: FilesystemState, grid: Grid, sort: str, choice: ColourScheme, width: int) -> Array:
     """u8[h, width, 3]: the band for a picture of a whole filesystem, `width` pixels wide."""
     lines = [title(state), *numbers(state), how(grid, sort)]
     return band(lines, choice.key(state), width)

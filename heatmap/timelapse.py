@@ -20,7 +20,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.fs.output_file import whole_file
 from btrkeep.process.programs import run
 from heatmap.animation import Gif, Palette, Webp, ffmpeg_command
-from heatmap.colourings import ColourChoice
+from heatmap.colourings import ColourScheme
 from heatmap.frames import FrameSequence, Progress, frame_sequence, gather
 from heatmap.overview import PHYSICAL
 
@@ -44,7 +44,7 @@ class TimelapseSummary:
 def timelapse(
     folder: Path,
     output: Path,
-    choice: ColourChoice,
+    choice: ColourScheme,
     *,
     sort: str = PHYSICAL,
     fps: float = 10.0,

@@ -10,7 +10,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))  # the pages are made in a bare checkout
 
-from heatmap.colourings import CHOICES  # noqa: E402
+from heatmap.colourings import COLOUR_SCHEMES  # noqa: E402
 from heatmap.diff_picture import image_of as changes_image  # noqa: E402
 from heatmap.diff_picture import key, picture  # noqa: E402
 from heatmap.legend import add_below, band, how, legend, title  # noqa: E402
@@ -38,7 +38,7 @@ def days() -> list[FilesystemState]:
 
 def drawn(state: FilesystemState, colour: str, folder: Path, sort: str = "physical") -> None:
     """One picture with its legend."""
-    choice = CHOICES[colour]
+    choice = COLOUR_SCHEMES[colour]
     found = overview(state, sort=sort, size=SIZE, colouring=choice.paint, min_brightness=choice.min_brightness)
     image = image_of(found.runs, found.grid)
     save(add_below(image, legend(state, found.grid, sort, choice, image.width)), str(folder / f"heatmap-{colour}.png"))
@@ -57,7 +57,7 @@ def film(states: list[FilesystemState], folder: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         for number, state in enumerate(states[::6]):
             record(state, str(Path(name, f"{number:03}.heatmap")))
-        timelapse(Path(name), folder / "heatmap-timelapse.gif", CHOICES["score"], sort="virtual", size=8, fps=5)
+        timelapse(Path(name), folder / "heatmap-timelapse.gif", COLOUR_SCHEMES["score"], sort="virtual", size=8, fps=5)
 
 
 def main(folder: Path) -> None:

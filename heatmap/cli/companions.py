@@ -16,12 +16,12 @@ def with_legend(
     wish: PictureRequest, image: Image.Image, drawn: Drawing, fsid: str, taken: datetime, state: FilesystemState | None
 ) -> Image.Image:
     """The picture with what stands below it."""
-    from heatmap.colourings import CHOICES
+    from heatmap.colourings import COLOUR_SCHEMES
     from heatmap.legend import add_below, extents_legend, legend
 
     if state is None:
         return add_below(image, extents_legend(fsid, taken, drawn.grid, drawn.scope, image.width))
-    return add_below(image, legend(state, drawn.grid, wish.sort, CHOICES[wish.colour], image.width))
+    return add_below(image, legend(state, drawn.grid, wish.sort, COLOUR_SCHEMES[wish.colour], image.width))
 
 
 def write_map(wish: PictureRequest, drawn: Drawing, state: FilesystemState) -> None:

@@ -71,9 +71,9 @@ def draw_state(wish: PictureRequest, state: FilesystemState) -> None:
 
 
 def _colouring(name: str) -> tuple[Colouring, float]:
-    from heatmap.colourings import CHOICES
+    from heatmap.colourings import COLOUR_SCHEMES
 
-    return CHOICES[name].paint, CHOICES[name].min_brightness
+    return COLOUR_SCHEMES[name].paint, COLOUR_SCHEMES[name].min_brightness
 
 
 def _require_devices(wish: PictureRequest, state: FilesystemState) -> None:

@@ -39,7 +39,7 @@ def command(folder: Path, output: Path, fps: float, size: int | None, colour: st
       btrfs-heatmap timelapse /var/lib/heatmaps -o year.gif
       btrfs-heatmap timelapse /var/lib/heatmaps -o year.mp4 --fps 25 --colour score --sort virtual
     """
-    from heatmap.colourings import CHOICES
+    from heatmap.colourings import COLOUR_SCHEMES
     from heatmap.timelapse import timelapse
 
     meter = Meter("drawing frames")
@@ -47,7 +47,7 @@ def command(folder: Path, output: Path, fps: float, size: int | None, colour: st
         made = timelapse(
             folder,
             output,
-            CHOICES[colour],
+            COLOUR_SCHEMES[colour],
             sort=sort,
             fps=fps,
             size=size,

@@ -8,7 +8,7 @@ import pytest
 
 from btrkeep.errors import OperatorError
 from heatmap.cli.picture import COLOURS, CURVES, FORMATS, SORTS
-from heatmap.colourings import CHOICES, PROFILES
+from heatmap.colourings import COLOUR_SCHEMES, PROFILES
 from heatmap.colours import BLACK, GREY, STEPS, VISIONS, WHITE, distances, distinct, encoded, linear, oklab, seen, sequence
 from heatmap.overview import overview
 from tests.heatmap.states import GIB, Pool
@@ -81,7 +81,7 @@ def test_the_command_line_offers_exactly_the_colours_that_there_are() -> None:
     from heatmap.overview import SORTS as SORTS_DRAWN
     from heatmap.picture import FORMATS as FORMATS_WRITTEN
 
-    assert tuple(CHOICES) == COLOURS
+    assert tuple(COLOUR_SCHEMES) == COLOURS
     assert (CURVES, SORTS, FORMATS) == (CURVES_DRAWN, SORTS_DRAWN, FORMATS_WRITTEN)
 
 
@@ -90,7 +90,7 @@ def test_the_higher_the_score_the_lighter_and_no_score_is_grey() -> None:
     state = replace(
         STATE, **{name: getattr(STATE, name)[:8] for name in ("bg_vaddr", "bg_length", "bg_used", "bg_flags")}, score=score
     )
-    rgb = CHOICES["score"].paint(state).rgb
+    rgb = COLOUR_SCHEMES["score"].paint(state).rgb
     assert (np.diff(oklab(rgb[:7])[:, 0]) > 0).all()
     assert rgb[7].tolist() == list(GREY)
     assert (rgb[6] == sequence()[-1]).all()
@@ -98,7 +98,7 @@ def test_the_higher_the_score_the_lighter_and_no_score_is_grey() -> None:
 
 def test_what_was_written_last_is_lightest_and_what_is_empty_is_grey() -> None:
     generation = np.arange(len(STATE.bg_vaddr), dtype=np.uint64)[::-1]
-    rgb = CHOICES["age"].paint(replace(STATE, generation=generation)).rgb
+    rgb = COLOUR_SCHEMES["age"].paint(replace(STATE, generation=generation)).rgb
     assert (rgb[0] == sequence()[-1]).all()
     assert (rgb[-2] == sequence()[0]).all()
     assert rgb[-1].tolist() == list(GREY)
@@ -106,33 +106,33 @@ def test_what_was_written_last_is_lightest_and_what_is_empty_is_grey() -> None:
 
 def test_without_generations_age_goes_by_address_and_says_so() -> None:
     state = replace(STATE, generation=None)
-    rgb = CHOICES["age"].paint(state).rgb
+    rgb = COLOUR_SCHEMES["age"].paint(state).rgb
     assert (rgb[0] == sequence()[0]).all()
     assert (rgb[-1] == sequence()[-1]).all()
-    assert CHOICES["age"].key(state).title == "age, by order of virtual addresses"
-    assert CHOICES["age"].key(STATE).title == "age, by generation"
+    assert COLOUR_SCHEMES["age"].key(state).title == "age, by order of virtual addresses"
+    assert COLOUR_SCHEMES["age"].key(STATE).title == "age, by generation"
 
 
 def test_a_state_without_scores_says_what_to_draw_instead() -> None:
     with pytest.raises(OperatorError, match="no scores"):
-        overview(replace(STATE, score=None), colouring=CHOICES["score"].paint)
+        overview(replace(STATE, score=None), colouring=COLOUR_SCHEMES["score"].paint)
 
 
 def test_each_profile_has_a_colour_of_its_own_and_the_key_names_those_that_are_there() -> None:
     flags = np.array([1 | flag for flag in PROFILES], np.uint64)
     columns: dict[str, Any] = {name: np.arange(len(flags), dtype=np.uint64) for name in ("bg_vaddr", "bg_length", "bg_used")}
     state = replace(STATE, **columns, bg_flags=flags)
-    rgb = CHOICES["profile"].paint(state).rgb
+    rgb = COLOUR_SCHEMES["profile"].paint(state).rgb
     assert len(np.unique(rgb, axis=0)) == len(PROFILES)
-    assert {name: colour for colour, name in CHOICES["profile"].key(state).swatches} == {
+    assert {name: colour for colour, name in COLOUR_SCHEMES["profile"].key(state).swatches} == {
         name: tuple(one) for name, one in zip(PROFILES.values(), rgb.tolist(), strict=True)
     }
-    assert [name for _, name in CHOICES["profile"].key(STATE).swatches] == ["single"]
+    assert [name for _, name in COLOUR_SCHEMES["profile"].key(STATE).swatches] == ["single"]
 
 
 @pytest.mark.parametrize("name", COLOURS)
 def test_a_pixel_of_one_block_group_has_its_colour_undimmed(name: str) -> None:
-    choice = CHOICES[name]
+    choice = COLOUR_SCHEMES[name]
     paint = choice.paint(STATE)
     drawn = overview(STATE, order=7, size=7, colouring=choice.paint, min_brightness=choice.min_brightness)
     place = int((drawn.cells.first_byte[3] + drawn.cells.length[3] // 2) / drawn.grid.bytes_per_pixel)

@@ -18,7 +18,7 @@ from PIL import Image
 
 from btrkeep.errors import OperatorError
 from heatmap.animation import Palette, ffmpeg_command
-from heatmap.colourings import CHOICES
+from heatmap.colourings import COLOUR_SCHEMES
 from heatmap.frames import frame_sequence, gather
 from heatmap.overview import overview
 from heatmap.picture import image_of
@@ -30,7 +30,7 @@ from tests.heatmap.program import heatmap
 from tests.heatmap.states import FIRST_DAY, GIB, growing
 
 DAYS = growing(6)
-USAGE = CHOICES["usage"]
+USAGE = COLOUR_SCHEMES["usage"]
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def _fail(gif: object) -> bool:
 def test_states_without_scores_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     save(replace(DAYS[0], score=None), str(tmp_path / "x.heatmap"))
     with pytest.raises(OperatorError, match="no scores"):
-        timelapse(tmp_path, tmp_path / "x.gif", CHOICES["score"])
+        timelapse(tmp_path, tmp_path / "x.gif", COLOUR_SCHEMES["score"])
     assert [path.name for path in tmp_path.iterdir()] == ["x.heatmap"]
 
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import orjson
 
-from heatmap.colourings import CHOICES, ColourKey
+from heatmap.colourings import COLOUR_SCHEMES, ColourKey
 from heatmap.grid import OVERVIEW_GRANULARITY, Grid, choose
 from heatmap.overview import Drawing, overview
 from heatmap.picture import image_of
@@ -74,7 +74,7 @@ class Painter:
 
     def key(self, one: Recorded, wish: DrawingRequest) -> ColourKey:
         """What its colours mean. Raises OperatorError."""
-        return CHOICES[wish.colour].key(self.state(one))
+        return COLOUR_SCHEMES[wish.colour].key(self.state(one))
 
     def grid(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Grid:
         """How its bytes become pixels."""
@@ -86,7 +86,7 @@ class Painter:
         return one.name, one.stamp, wish, scale
 
     def _drawn(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Drawing:
-        state, choice = self._scaled(gallery, one, wish), CHOICES[wish.colour]
+        state, choice = self._scaled(gallery, one, wish), COLOUR_SCHEMES[wish.colour]
         return overview(
             state, sort=wish.sort, size=wish.size, curve=wish.curve, colouring=choice.paint, min_brightness=choice.min_brightness
         )

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from btrkeep.units import backup_name
-from heatmap.colourings import CHOICES
+from heatmap.colourings import COLOUR_SCHEMES
 from heatmap.curves import CURVES
 from heatmap.overview import SORTS, VIRTUAL
 from heatmap.recorded import SUFFIX, StateHeader, Unreadable, read_header
@@ -20,7 +20,7 @@ FOLDER = "pictures"
 SMALLEST, LARGEST, USUAL = 6, 11, 10
 """Sizes: a picture has 2**size lines."""
 ORDERS = {VIRTUAL: "by virtual address", "physical": "by place on the devices"}
-COLOURS = {name: choice.about for name, choice in CHOICES.items()}
+COLOURS = {name: choice.about for name, choice in COLOUR_SCHEMES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def wish_of(words: Mapping[str, str], *, size: int = USUAL, steady: bool = False
     return DrawingRequest(
         _one_of(words.get("sort"), SORTS, usual.sort),
         _one_of(words.get("curve"), CURVES, usual.curve),
-        _one_of(words.get("colour"), CHOICES, usual.colour),
+        _one_of(words.get("colour"), COLOUR_SCHEMES, usual.colour),
         _size(words.get("size"), size),
         steady,
     )
