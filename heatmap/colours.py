@@ -58,7 +58,7 @@ def _light(lab: Array) -> Array:
     return np.asarray((lab @ np.linalg.inv(_TO_LAB).T) ** 3 @ np.linalg.inv(_TO_LMS).T)
 
 
-def seen(rgb: Array, vision: str) -> Array:
+def simulated(rgb: Array, vision: str) -> Array:
     """u8[..., 3]: what u8[..., 3] looks like to somebody with this kind of colour vision."""
     if vision == "normal":
         return np.asarray(rgb, np.uint8)
@@ -82,7 +82,7 @@ def distances(some: Array, others: Array) -> Array:
     """f64[n, m]: how far u8[n, 3] are from u8[m, 3] to those who tell them apart worst."""
     worst = np.full((len(some), len(others)), np.inf)
     for vision in VISIONS:
-        one, two = oklab(seen(some, vision)), oklab(seen(others, vision))
+        one, two = oklab(simulated(some, vision)), oklab(simulated(others, vision))
         worst = np.minimum(worst, np.sqrt(((one[:, None] - two[None]) ** 2).sum(2)))
     return worst
 

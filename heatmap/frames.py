@@ -150,7 +150,7 @@ def frame_sequence(
     size: int | None = None,
     dated: bool = True,
 ) -> FrameSequence:
-    """A frame_sequence of all sources. It is 2**size pixels wide; without a size as wide as the widest picture, or 1024 pixels."""
+    """The frames of all sources. They are 2**size pixels wide; without a size as wide as the widest picture, or 1024 pixels."""
     moments = [source.moment for source in sources if source.moment]
     pictures = [source for source in sources if not source.moment]
     width = 1 << size if size is not None else max((source.width for source in pictures), default=_STANDARD_WIDTH)
@@ -172,7 +172,7 @@ def _opened(source: FrameSource) -> Image.Image:
 
 
 def _fitted(image: Image.Image, width: int) -> Image.Image:
-    """As wide as the frame_sequence. What grows keeps its squares; what shrinks is averaged."""
+    """As wide as a frame. What grows keeps its squares; what shrinks is averaged."""
     if image.width == width:
         return image
     way: Image.Resampling = Image.Resampling.NEAREST if image.width < width else Image.Resampling.BOX

@@ -9,7 +9,7 @@ import pytest
 from btrkeep.errors import OperatorError
 from heatmap.cli.picture import COLOURS, CURVES, FORMATS, SORTS
 from heatmap.colourings import COLOUR_SCHEMES, PROFILES
-from heatmap.colours import BLACK, GREY, STEPS, VISIONS, WHITE, distances, distinct, encoded, linear, oklab, seen, sequence
+from heatmap.colours import BLACK, GREY, STEPS, VISIONS, WHITE, distances, distinct, encoded, linear, oklab, sequence, simulated
 from heatmap.overview import overview
 from tests.heatmap.states import GIB, Pool
 
@@ -35,19 +35,19 @@ def test_red_and_green_are_confused_as_published() -> None:
     """Viénot, Brettel and Mollon (1999): a protanope sees 0.11238 R + 0.88762 G, a deuteranope 0.29275 R + 0.70725 G."""
     red, green = np.array([[255, 0, 0]], np.uint8), np.array([[0, 255, 0]], np.uint8)
     for vision, share in (("protan", 0.11238), ("deutan", 0.29275)):
-        assert linear(seen(red, vision))[0, :2] == pytest.approx([share, share], abs=0.003)
-        assert linear(seen(green, vision))[0, :2] == pytest.approx([1 - share, 1 - share], abs=0.003)
+        assert linear(simulated(red, vision))[0, :2] == pytest.approx([share, share], abs=0.003)
+        assert linear(simulated(green, vision))[0, :2] == pytest.approx([1 - share, 1 - share], abs=0.003)
 
 
 @pytest.mark.parametrize("vision", VISIONS)
 def test_greys_look_alike_to_everybody(vision: str) -> None:
     greys = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)
-    assert np.abs(seen(greys, vision).astype(int) - greys).max() <= 1
+    assert np.abs(simulated(greys, vision).astype(int) - greys).max() <= 1
 
 
 @pytest.mark.parametrize("vision", VISIONS)
 def test_the_sequence_grows_lighter_evenly_for_everybody(vision: str) -> None:
-    lightness = oklab(seen(sequence(), vision))[:, 0]
+    lightness = oklab(simulated(sequence(), vision))[:, 0]
     sixteenth = lightness[:: STEPS // 16]
     assert (np.diff(sixteenth) > 0.01).all()
     assert sixteenth[-1] - sixteenth[0] > 0.4

@@ -140,6 +140,6 @@ def _files(folder: Path) -> dict[str, tuple[int, int, int]]:
             if entry.name.endswith(SUFFIX) and not entry.name.startswith(".") and entry.is_file(follow_symlinks=False):
                 status = entry.stat(follow_symlinks=False)
                 found[entry.name] = (status.st_ino, status.st_size, status.st_mtime_ns)
-    except FileNotFoundError:  # the folder comes with the first night; a file may go while we read_header
+    except FileNotFoundError:  # the folder comes with the first night; a file may go while we look
         return found
     return found
