@@ -165,8 +165,8 @@ def _type_key(state: FilesystemState) -> ColourKey:
 
 _full = partial(ColourScheme, min_brightness=1.0)
 COLOUR_SCHEMES = {
-    choice.name: choice
-    for choice in (
+    scheme.name: scheme
+    for scheme in (
         ColourScheme("usage", "how full", usage, MIN_BRIGHTNESS, _usage_key),
         _full(name="score", about="how fragmented the free space is", paint=score, key=_score_key),
         _full(name="age", about="when what lies there was written", paint=age, key=_age_key),

@@ -106,7 +106,7 @@ class FrameSequence:
     width: int
     picture_height: int
     scale: Scale | None
-    choice: ColourScheme
+    scheme: ColourScheme
     sort: str
     curve: str
     dated: bool
@@ -133,8 +133,8 @@ class FrameSequence:
             sort=self.sort,
             size=size,
             curve=self.curve,
-            colouring=self.choice.paint,
-            min_brightness=self.choice.min_brightness,
+            colouring=self.scheme.paint,
+            min_brightness=self.scheme.min_brightness,
         )
         allocated, used = int(state.de_length.sum()), int(state.bg_used.sum())
         words = f"{format_size(total)}, {format_size(allocated)} allocated, {format_size(used)} used"
@@ -143,7 +143,7 @@ class FrameSequence:
 
 def frame_sequence(
     sources: list[FrameSource],
-    choice: ColourScheme,
+    scheme: ColourScheme,
     *,
     sort: str,
     curve: str = "hilbert",
@@ -156,7 +156,7 @@ def frame_sequence(
     width = 1 << size if size is not None else max((source.width for source in pictures), default=_STANDARD_WIDTH)
     width = min(_FULL_HD_AND_MORE, max(_STANDARD_WIDTH, width) if moments and size is None else width)
     heights = [_height(source.width, source.height, width) for source in pictures] + [width] * bool(moments)
-    return FrameSequence(sources, width, max(heights), common_scale(moments) if moments else None, choice, sort, curve, dated)
+    return FrameSequence(sources, width, max(heights), common_scale(moments) if moments else None, scheme, sort, curve, dated)
 
 
 def _height(width: int, height: int, wanted: int) -> int:

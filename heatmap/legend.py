@@ -52,10 +52,10 @@ def add_below(image: Image.Image, lower: Array) -> Image.Image:
     return larger
 
 
-def legend(state: FilesystemState, grid: Grid, sort: str, choice: ColourScheme, width: int) -> Array:
+def legend(state: FilesystemState, grid: Grid, sort: str, scheme: ColourScheme, width: int) -> Array:
     """u8[h, width, 3]: the band for a picture of a whole filesystem, `width` pixels wide."""
     lines = [title(state), *numbers(state), how(grid, sort)]
-    return band(lines, choice.key(state), width)
+    return band(lines, scheme.key(state), width)
 
 
 def extents_legend(fsid: str, taken: datetime, grid: Grid, scope: str, width: int) -> Array:

@@ -38,10 +38,10 @@ def days() -> list[FilesystemState]:
 
 def drawn(state: FilesystemState, colour: str, folder: Path, sort: str = "physical") -> None:
     """One picture with its legend."""
-    choice = COLOUR_SCHEMES[colour]
-    found = overview(state, sort=sort, size=SIZE, colouring=choice.paint, min_brightness=choice.min_brightness)
+    scheme = COLOUR_SCHEMES[colour]
+    found = overview(state, sort=sort, size=SIZE, colouring=scheme.paint, min_brightness=scheme.min_brightness)
     image = image_of(found.runs, found.grid)
-    save(add_below(image, legend(state, found.grid, sort, choice, image.width)), str(folder / f"heatmap-{colour}.png"))
+    save(add_below(image, legend(state, found.grid, sort, scheme, image.width)), str(folder / f"heatmap-{colour}.png"))
 
 
 def changes(before: FilesystemState, after: FilesystemState, folder: Path) -> None:

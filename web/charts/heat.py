@@ -86,9 +86,9 @@ class Painter:
         return one.name, one.stamp, wish, scale
 
     def _drawn(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Drawing:
-        state, choice = self._scaled(gallery, one, wish), COLOUR_SCHEMES[wish.colour]
+        state, scheme = self._scaled(gallery, one, wish), COLOUR_SCHEMES[wish.colour]
         return overview(
-            state, sort=wish.sort, size=wish.size, curve=wish.curve, colouring=choice.paint, min_brightness=choice.min_brightness
+            state, sort=wish.sort, size=wish.size, curve=wish.curve, colouring=scheme.paint, min_brightness=scheme.min_brightness
         )
 
     def _scaled(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> FilesystemState:
