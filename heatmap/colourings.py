@@ -11,7 +11,7 @@ import numpy as np
 
 from balancer.score import BAD
 from btrkeep.errors import OperatorError
-from heatmap.colours import GREY, STEPS, along, distinct, sequence
+from heatmap.colours import GREY, STEPS, map_sequentially, qualitative_colours, sequential_colours
 from heatmap.grid import MIN_BRIGHTNESS
 from heatmap.overview import CellColours, Colouring, usage
 from heatmap.state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, FilesystemState
@@ -56,7 +56,7 @@ def _bare(rgb: Array) -> CellColours:
 
 def score(state: FilesystemState) -> CellColours:
     """How fragmented the free space of each data block group is; the others are grey."""
-    return _bare(along(score_share(_scores(state))))
+    return _bare(map_sequentially(score_share(_scores(state))))
 
 
 def score_share(found: Array) -> Array:
@@ -76,7 +76,7 @@ def age(state: FilesystemState) -> CellColours:
 
     btrfs gives each new block group a higher virtual address than any had before, so that order is the order of their making.
     """
-    return _bare(along(_age_share(state)))
+    return _bare(map_sequentially(_age_share(state)))
 
 
 def _age_share(state: FilesystemState) -> Array:
@@ -114,7 +114,7 @@ def _by_flags(state: FilesystemState, mask: int, colours: dict[int, Colour]) -> 
 
 
 def _profile_colours() -> list[Colour]:
-    return [_colour(rgb) for rgb in distinct(len(PROFILES))]
+    return [_colour(rgb) for rgb in qualitative_colours(len(PROFILES))]
 
 
 def _colour(rgb: Array) -> Colour:
@@ -142,15 +142,15 @@ def _score_key(state: FilesystemState) -> ColourKey:
     found = _scores(state)
     ticks = tuple((float(score_share(np.array([mark]))[0]), f"{mark:g}") for mark in (0, 10, 50, BAD))
     others = ((GREY, "no data"),) if np.isnan(found).any() else ()
-    return ColourKey("score of the free space", sequence(), (*ticks, (1, f"{SCORE_TOP:g}+")), others)
+    return ColourKey("score of the free space", sequential_colours(), (*ticks, (1, f"{SCORE_TOP:g}+")), others)
 
 
 def _age_key(state: FilesystemState) -> ColourKey:
     if state.generation is None:
-        return ColourKey("age, by order of virtual addresses", sequence(), ((0, "first made"), (1, "last made")))
+        return ColourKey("age, by order of virtual addresses", sequential_colours(), ((0, "first made"), (1, "last made")))
     oldest, newest = _generations(state)
     empty = ((GREY, "empty"),) if (state.generation == 0).any() else ()
-    return ColourKey("age, by generation", sequence(), ((0, f"{oldest:,} (oldest)"), (1, f"{newest:,} (newest)")), empty)
+    return ColourKey("age, by generation", sequential_colours(), ((0, f"{oldest:,} (oldest)"), (1, f"{newest:,} (newest)")), empty)
 
 
 def _profile_key(state: FilesystemState) -> ColourKey:

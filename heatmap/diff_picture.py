@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from heatmap.colourings import Colour, ColourKey
-from heatmap.colours import distinct
+from heatmap.colours import qualitative_colours
 from heatmap.diff import EMPTIER, FULLER, GONE, NEW, Changes, changes_between, more_used
 from heatmap.grid import Grid
 from heatmap.overview import PHYSICAL, CellColours, Drawing, overview
@@ -21,7 +21,7 @@ _FAINTEST = 0.35
 
 def colours() -> dict[str, Colour]:
     """The colour of each kind of change."""
-    warm, cold, deep, dark = ((red, green, blue) for red, green, blue in distinct(4, (_UNCHANGED,)).tolist())
+    warm, cold, deep, dark = ((red, green, blue) for red, green, blue in qualitative_colours(4, (_UNCHANGED,)).tolist())
     return {FULLER: warm, EMPTIER: deep, NEW: cold, GONE: dark}
 
 

@@ -9,7 +9,20 @@ import pytest
 from btrkeep.errors import OperatorError
 from heatmap.cli.picture import COLOURS, CURVES, FORMATS, SORTS
 from heatmap.colourings import COLOUR_SCHEMES, PROFILES
-from heatmap.colours import BLACK, GREY, STEPS, VISIONS, WHITE, distances, distinct, encoded, linear, oklab, sequence, simulated
+from heatmap.colours import (
+    BLACK,
+    GREY,
+    STEPS,
+    VISIONS,
+    WHITE,
+    distances,
+    encoded,
+    linear,
+    oklab,
+    qualitative_colours,
+    sequential_colours,
+    simulated,
+)
 from heatmap.overview import overview
 from tests.heatmap.states import GIB, Pool
 
@@ -47,14 +60,14 @@ def test_greys_look_alike_to_everybody(vision: str) -> None:
 
 @pytest.mark.parametrize("vision", VISIONS)
 def test_the_sequence_grows_lighter_evenly_for_everybody(vision: str) -> None:
-    lightness = oklab(simulated(sequence(), vision))[:, 0]
+    lightness = oklab(simulated(sequential_colours(), vision))[:, 0]
     sixteenth = lightness[:: STEPS // 16]
     assert (np.diff(sixteenth) > 0.01).all()
     assert sixteenth[-1] - sixteenth[0] > 0.4
 
 
 def test_the_sequence_goes_from_violet_over_teal_to_yellow() -> None:
-    (_, first_red, first_blue), (_, middle_red, _), (_, _, last_blue) = oklab(sequence()[[0, STEPS // 2, -1]]).tolist()
+    (_, first_red, first_blue), (_, middle_red, _), (_, _, last_blue) = oklab(sequential_colours()[[0, STEPS // 2, -1]]).tolist()
     assert first_red > 0.05
     assert first_blue < -0.08
     assert middle_red < -0.05
@@ -62,18 +75,18 @@ def test_the_sequence_goes_from_violet_over_teal_to_yellow() -> None:
 
 
 def test_the_sequence_is_seen_on_black_and_on_a_white_page() -> None:
-    assert distances(sequence(), np.array([BLACK, WHITE], np.uint8)).min() > 0.08
-    steps = np.abs(np.diff(sequence().astype(int), axis=0)).max(1)
+    assert distances(sequential_colours(), np.array([BLACK, WHITE], np.uint8)).min() > 0.08
+    steps = np.abs(np.diff(sequential_colours().astype(int), axis=0)).max(1)
     assert steps.max() <= 4  # no edge where there is none in what is shown
-    assert len(np.unique(sequence(), axis=0)) > STEPS * 0.95
+    assert len(np.unique(sequential_colours(), axis=0)) > STEPS * 0.95
 
 
 def test_colours_without_order_are_apart_for_everybody() -> None:
-    chosen = distinct(len(PROFILES))
+    chosen = qualitative_colours(len(PROFILES))
     apart = distances(chosen, chosen) + np.eye(len(chosen))
     assert apart.min() > 0.1
     assert distances(chosen, np.array([BLACK, GREY, WHITE], np.uint8)).min() > 0.1
-    assert (distinct(3) == chosen[:3]).all()
+    assert (qualitative_colours(3) == chosen[:3]).all()
 
 
 def test_the_command_line_offers_exactly_the_colours_that_there_are() -> None:
@@ -93,22 +106,22 @@ def test_the_higher_the_score_the_lighter_and_no_score_is_grey() -> None:
     rgb = COLOUR_SCHEMES["score"].paint(state).rgb
     assert (np.diff(oklab(rgb[:7])[:, 0]) > 0).all()
     assert rgb[7].tolist() == list(GREY)
-    assert (rgb[6] == sequence()[-1]).all()
+    assert (rgb[6] == sequential_colours()[-1]).all()
 
 
 def test_what_was_written_last_is_lightest_and_what_is_empty_is_grey() -> None:
     generation = np.arange(len(STATE.bg_vaddr), dtype=np.uint64)[::-1]
     rgb = COLOUR_SCHEMES["age"].paint(replace(STATE, generation=generation)).rgb
-    assert (rgb[0] == sequence()[-1]).all()
-    assert (rgb[-2] == sequence()[0]).all()
+    assert (rgb[0] == sequential_colours()[-1]).all()
+    assert (rgb[-2] == sequential_colours()[0]).all()
     assert rgb[-1].tolist() == list(GREY)
 
 
 def test_without_generations_age_goes_by_address_and_says_so() -> None:
     state = replace(STATE, generation=None)
     rgb = COLOUR_SCHEMES["age"].paint(state).rgb
-    assert (rgb[0] == sequence()[0]).all()
-    assert (rgb[-1] == sequence()[-1]).all()
+    assert (rgb[0] == sequential_colours()[0]).all()
+    assert (rgb[-1] == sequential_colours()[-1]).all()
     assert COLOUR_SCHEMES["age"].key(state).title == "age, by order of virtual addresses"
     assert COLOUR_SCHEMES["age"].key(STATE).title == "age, by generation"
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, ImageChops
 
 from heatmap.colourings import COLOUR_SCHEMES
-from heatmap.colours import sequence
+from heatmap.colours import sequential_colours
 from heatmap.extents import TREES
 from heatmap.legend import GROUND, _type, _wrapped, add_below, extents_legend, legend, numbers, strip, title
 from heatmap.overview import overview
@@ -70,7 +70,7 @@ def test_letters_that_the_font_lacks_become_plain_ones() -> None:
 def test_the_ramp_shows_all_of_the_sequence() -> None:
     band = legend(STATE, overview(STATE).grid, "physical", COLOUR_SCHEMES["score"], 1024)
     edge = _type(1024).edge
-    wanted = sequence()[np.arange(1024 - 2 * edge) * 256 // (1024 - 2 * edge)]
+    wanted = sequential_colours()[np.arange(1024 - 2 * edge) * 256 // (1024 - 2 * edge)]
     lines = [(line[edge:-edge] == wanted).all(1).mean() for line in band]
     assert max(lines) > 0.99
 
