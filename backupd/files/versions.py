@@ -37,7 +37,7 @@ from backupd.files.history import (
 from backupd.files.sameness import Enough, Pulse, same_data, sha256, steady, untouched
 from backupd.files.suggestions import deepest
 from backupd.files.tree import Entry, Tree, components
-from backupd.files.walking import parent_of
+from backupd.files.walking import entries, parent_of
 from backupd.repo.backup_json import PathOutcome
 from btrkeep.backup_states import COMPLETE
 
@@ -171,7 +171,7 @@ def content_of_folder(tree: Tree, folder: Entry, pulse: Pulse = steady) -> str:
     from hashlib import sha256 as new
 
     found, above = new(), len(folder.path.rstrip(b"/"))
-    for entry in tree.walk(folder.path):
+    for entry in entries(tree, folder.path):
         pulse()
         time = entry.mtime if has_data(entry) else 0
         size = entry.size if has_data(entry) else 0
