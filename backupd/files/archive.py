@@ -12,11 +12,11 @@ from typing import Protocol
 
 from backupd.files import ziphead
 from backupd.files.attributes import attributes
-from backupd.files.content import data_runs, pieces
 from backupd.files.spool import LinkTable, Packed
 from backupd.files.tarhead import BLOCK, member, padding, sparse_member
 from backupd.files.tree import Entry, Tree, components, joined, open_plain
 from backupd.files.walking import WalkEntry, walk
+from btrkeep.fs.sparse import data_runs, pieces
 
 SAMPLES = 20
 _RECORD = 20 * BLOCK  # tar's own blocking: what it reads from a pipe is a multiple of it

@@ -4,16 +4,15 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from backupd.files.allowed_folders import AllowedFolders, names_of
 from backupd.files.disks import Disks
 from backupd.files.placing import Names
 from backupd.files.tree import Entry, entry_of, joined, look
-from backupd.files.walls import Walls, names_of
 from btrkeep.errors import LockHeld, OperatorError, UsageError
 from btrkeep.fs.openat import open_folder
 from btrkeep.pool.marker import Pool
@@ -32,15 +31,15 @@ class Occupied(OSError):
 class Destination:
     """A folder, open and locked against a second restore. Made, for root alone, when it does not exist and `make` says so.
 
-    Without `make` a folder that does not exist is empty, and so is all below it. Folders in `spared` are not entered, nor with
-    `walls` what lies outside of them.
+    Without `make` a folder that does not exist is empty, and so is all below it. Folders in `excluded` are not entered, nor with
+    `allowed` what lies outside of those.
     """
 
-    def __init__(self, path: Path, *, make: bool, spared: Sequence[Path] = (), walls: Walls | None = None) -> None:
+    def __init__(self, path: Path, *, make: bool, excluded: Sequence[Path] = (), allowed: AllowedFolders | None = None) -> None:
         self.path = path
-        self._walls = walls
-        self._base = names_of(path.absolute()) if walls else ()
-        self._spared = {_inode(found) for found in map(_stat, spared) if found}
+        self._allowed = allowed
+        self._base = names_of(path.absolute()) if allowed else ()
+        self._excluded = {_inode(found) for found in map(_stat, excluded) if found}
         self.made = False
         self._root = self._opened(make)
         self._disks = Disks()
@@ -48,8 +47,8 @@ class Destination:
 
     def _opened(self, make: bool) -> int | None:
         try:
-            if self._walls:
-                fd, self.made = self._walls.open(self.path, make=make)
+            if self._allowed:
+                fd, self.made = self._allowed.open(self.path, make=make)
             else:
                 if make and not self.path.exists():
                     self.path.mkdir(mode=0o700)
@@ -89,10 +88,10 @@ class Destination:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         fd = open_folder(self._root, names)
         try:
-            if _inode(os.fstat(fd)) in self._spared:
+            if _inode(os.fstat(fd)) in self._excluded:
                 raise PermissionError(errno.EPERM, "it is in the pool, or beside the catalogue")
-            if self._walls:
-                self._walls.see(fd, (*self._base, *names))
+            if self._allowed:
+                self._allowed.require(fd, (*self._base, *names))
             self._disks.see(fd, self.path.joinpath(*map(os.fsdecode, names)))
         except BaseException:
             os.close(fd)
@@ -113,13 +112,13 @@ class Destination:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def spares(self, there: Entry) -> bool:
+    def excludes(self, there: Entry) -> bool:
         """Whether it is a folder that is left alone."""
-        return (there.device, there.inode) in self._spared
+        return (there.device, there.inode) in self._excluded
 
     def outside(self, place: Names) -> bool:
-        """Whether a place is outside of the walls."""
-        return self._walls is not None and self._walls.around((*self._base, *place)) is None
+        """Whether a place is outside of the allowed folders."""
+        return self._allowed is not None and self._allowed.containing((*self._base, *place)) is None
 
     def enter(self, place: Names) -> None:
         """Raises OSError when the folder at a place may not be written to."""
@@ -133,21 +132,15 @@ class Destination:
 
     def free(self) -> int | None:
         """Bytes that can be written; None on a filesystem that does not know, such as ramfs."""
-        with _nearest(self.path) as fd:
-            found = os.fstatvfs(fd)
+        found = os.statvfs(existing_folder(self.path))
         return found.f_bavail * found.f_frsize if found.f_blocks else None
 
 
-@contextmanager
-def _nearest(path: Path) -> Iterator[int]:
+def existing_folder(path: Path) -> Path:
     """The folder, or where it does not exist yet the one that it will be in."""
     while not path.exists() and path != path.parent:
         path = path.parent
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    return path
 
 
 def put(folder: int, temporary: bytes, name: bytes, instead_of: Entry | None) -> None:

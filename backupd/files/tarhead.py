@@ -8,8 +8,8 @@ import os
 from collections.abc import Mapping, Sequence
 
 from backupd.files.attributes import ACCESS, DEFAULT, acl_text
-from backupd.files.content import Run
 from backupd.files.tree import Entry
+from btrkeep.fs.sparse import Run
 
 BLOCK = 512
 TYPES = {

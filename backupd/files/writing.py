@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from backupd.files.content import data_runs, pieces
 from backupd.files.destination import PREFIX, Destination, put
 from backupd.files.placing import Names, Visit
 from backupd.files.tree import Entry, entry_of, names_in, open_plain
 from backupd.files.withholding import given_attributes
+from btrkeep.fs.sparse import data_runs, pieces
 
 _FICLONE = 0x40049409  # as on x86, arm, s390 and riscv
 _CANNOT_CLONE = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS)

@@ -13,6 +13,7 @@ from array import array
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.fs.openat import FILE
+from btrkeep.fs.sparse import data_runs
 
 # As on x86, arm, s390 and riscv.
 _FICLONE = 0x40049409
@@ -76,20 +77,9 @@ def _share_data(source: int, copy: int, size: int) -> None:
 
 def _copy_data(source: int, copy: int, size: int) -> None:
     os.ftruncate(copy, size)
-    position = 0
-    while (position := _next_data(source, position, size)) < size:
-        end = os.lseek(source, position, os.SEEK_HOLE)
+    for position, end in data_runs(source, size):
         while position < end:
             position += os.copy_file_range(source, copy, end - position, position, position)
-
-
-def _next_data(source: int, position: int, size: int) -> int:
-    try:
-        return os.lseek(source, position, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno != errno.ENXIO:  # nothing but a hole up to the end
-            raise
-        return size
 
 
 def _copy_special(folder: int, name: bytes, to_folder: int, to_name: bytes, status: os.stat_result) -> None:

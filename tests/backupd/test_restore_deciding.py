@@ -26,7 +26,8 @@ from backupd.files.conflict_policy import (
     same_time,
 )
 from backupd.files.placing import place_path, placed
-from backupd.files.restore_request import RestoreArguments, command_words
+from backupd.files.restoration import RestoreRequest
+from backupd.files.restore_request import command_words
 from backupd.files.target import target_of
 from backupd.files.tarhead import member, sparse_member
 from backupd.files.tree import Entry
@@ -222,7 +223,7 @@ def test_what_is_no_target_is_refused(text: str) -> None:
 
 
 def test_the_words_of_a_wish_are_those_of_the_command() -> None:
-    wish = RestoreArguments("web1", "2026-11-20T220000Z", (b"/etc/a b", b"/\xff"), "/srv/out", "never", parents=True)
+    wish = RestoreRequest("web1", "2026-11-20T220000Z", (b"/etc/a b", b"/\xff"), "/srv/out", "never", parents=True)
     assert command_words(wish) == (
         *("restore", "--json", "--progress-lines", "--overwrite=never", "--parents", "--to=/srv/out", "--"),
         *("web1@2026-11-20T220000Z", "/etc/a b", "/\udcff"),
