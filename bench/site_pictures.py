@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from heatmap.naming import name_parts, output_name
 from heatmap.overview import VIRTUAL, overview, usage
-from heatmap.picture import image_of, save
+from heatmap.picture import image_of, name_parts, output_name, save
 from heatmap.recorded import automatic_name
 from heatmap.recorded import save as record
 from heatmap.state import DATA, METADATA, FilesystemState

@@ -14,16 +14,11 @@ from btrkeep.errors import OperatorError
 from heatmap.colours import GREY, STEPS, map_sequentially, qualitative_colours, sequential_colours
 from heatmap.grid import MIN_BRIGHTNESS
 from heatmap.overview import CellColours, Colouring, usage
-from heatmap.state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, FilesystemState
+from heatmap.state import DATA, METADATA, PROFILE_MASK, PROFILES, SYSTEM, TYPE_MASK, Array, FilesystemState
 
 SCORE_TOP = 4 * BAD
 """The score from which on the colour is the brightest; `BAD` is at four fifths of the scale."""
 
-PROFILES = {
-    0: "single", 1 << 5: "DUP", 1 << 3: "RAID0", 1 << 4: "RAID1", 1 << 9: "RAID1C3", 1 << 10: "RAID1C4", 1 << 6: "RAID10",
-    1 << 7: "RAID5", 1 << 8: "RAID6",
-}  # fmt: skip
-PROFILE_MASK = sum(PROFILES)  # BTRFS_BLOCK_GROUP_PROFILE_MASK, btrfs_tree.h
 TYPES = {DATA: "data", METADATA: "metadata", SYSTEM: "system", DATA | METADATA: "data and metadata"}
 
 Colour = tuple[int, int, int]

@@ -1,7 +1,5 @@
 """What changed between two recorded states, as a picture: where it filled, emptied, came and went."""
 
-from dataclasses import replace
-
 import numpy as np
 from PIL import Image
 
@@ -9,9 +7,7 @@ from heatmap.colourings import Colour, ColourKey
 from heatmap.colours import qualitative_colours
 from heatmap.diff import EMPTIER, FULLER, GONE, NEW, Changes, changes_between, more_used
 from heatmap.grid import Grid
-from heatmap.overview import PHYSICAL, CellColours, Drawing, overview
-from heatmap.recorded import StateHeader
-from heatmap.scale import common_scale
+from heatmap.overview import PHYSICAL, CellColours, Drawing, common_scale, overview
 from heatmap.state import Array, FilesystemState
 
 _UNCHANGED: Colour = (0x3A, 0x3A, 0x3A)
@@ -44,13 +40,12 @@ def picture(
 
     What is gone is drawn where it was, unless something else lies there now; it has no place in the order of virtual addresses.
     """
-    scale = common_scale([_moment(state) for state in (before, after)])
+    scale = common_scale((before, after))
     found = changes_between(before, after)
 
     def drawn(state: FilesystemState, *, only_gone: bool) -> Drawing:
-        state = replace(state, devid=scale.devid, total_bytes=scale.total_bytes)
         return overview(
-            state,
+            scale.applied(state),
             sort=sort,
             order=order,
             size=size,
@@ -66,10 +61,6 @@ def picture(
         is_black: Array = np.asarray(image.max(2) == 0)
         image[is_black] = earlier[is_black]
     return image, later.grid
-
-
-def _moment(state: FilesystemState) -> StateHeader:
-    return StateHeader(state.fsid, state.label, state.taken, state.devid, state.total_bytes)
 
 
 def _paint(state: FilesystemState, found: Changes, *, only_gone: bool) -> CellColours:

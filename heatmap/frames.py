@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,10 +13,9 @@ from btrkeep.errors import OperatorError
 from btrkeep.units import format_size, printable
 from heatmap.colourings import ColourScheme
 from heatmap.legend import strip
-from heatmap.overview import overview
+from heatmap.overview import Scale, common_scale, overview
 from heatmap.picture import image_of
 from heatmap.recorded import SUFFIX, StateHeader, Unreadable, load, read_header
-from heatmap.scale import Scale, common_scale
 from heatmap.state import Array
 
 PICTURES = (".png", ".webp")
@@ -126,7 +125,7 @@ class FrameSequence:
         state = load(source.path)
         total = int(state.total_bytes.sum())
         if self.scale:
-            state = replace(state, devid=self.scale.devid, total_bytes=self.scale.total_bytes)
+            state = self.scale.applied(state)
         size = self.width.bit_length() - 1
         drawn = overview(
             state,

@@ -1,7 +1,8 @@
 """A whole filesystem, block group by block group: where they lie on the devices, or in the order of their virtual addresses."""
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -128,3 +129,37 @@ def piece_length(kind: Array, length: Array, stripes: Array) -> Array:
             numbers[kind & np.uint64(bit) != 0] = number
     found: Array = length.astype(np.int64) * copies // (stripes - parity)
     return found
+
+
+class HasDevices(Protocol):
+    """A state, or the header of a recorded one: `devid` and `total_bytes`, u64[d] each."""
+
+    @property
+    def devid(self) -> Array:
+        """The ids."""
+
+    @property
+    def total_bytes(self) -> Array:
+        """How large each is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scale:
+    """To what states of several moments are drawn, so that a place in the picture is the same place at all times: u64[d] each, by
+    devid. Every device that ever was there has its place, as large as it ever was.
+    """
+
+    devid: Array
+    total_bytes: Array
+
+    def applied(self, state: FilesystemState) -> FilesystemState:
+        """The state with the devices of the scale."""
+        return replace(state, devid=self.devid, total_bytes=self.total_bytes)
+
+
+def common_scale(moments: Sequence[HasDevices]) -> Scale:
+    """The scale for all of these."""
+    found, which = np.unique(np.concatenate([moment.devid for moment in moments]), return_inverse=True)
+    largest = np.zeros(len(found), np.uint64)
+    np.maximum.at(largest, which, np.concatenate([moment.total_bytes for moment in moments]))
+    return Scale(found, largest)

@@ -8,7 +8,7 @@ import pytest
 
 from btrkeep.errors import OperatorError
 from heatmap.cli.picture import COLOURS, CURVES, FORMATS, SORTS
-from heatmap.colourings import COLOUR_SCHEMES, PROFILES
+from heatmap.colourings import COLOUR_SCHEMES
 from heatmap.colours import (
     BLACK,
     GREY,
@@ -24,6 +24,7 @@ from heatmap.colours import (
     simulated,
 )
 from heatmap.overview import overview
+from heatmap.state import PROFILES
 from tests.heatmap.states import GIB, Pool
 
 STATE = Pool((64 * GIB,)).state()

@@ -5,7 +5,6 @@ import io
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -13,11 +12,10 @@ import orjson
 
 from heatmap.colourings import COLOUR_SCHEMES, ColourKey
 from heatmap.grid import OVERVIEW_GRANULARITY, Grid, choose
-from heatmap.overview import Drawing, overview
+from heatmap.overview import Drawing, common_scale, overview
 from heatmap.picture import image_of
 from heatmap.pixelmap import pixel_map
 from heatmap.recorded import load
-from heatmap.scale import common_scale
 from heatmap.state import FilesystemState
 from web.data.heat import DrawingRequest, Gallery, Recorded, Shelf
 
@@ -96,7 +94,7 @@ class Painter:
         if not wish.steady or not (moments := self.shelf.moments(gallery)):
             return state
         scale = common_scale(moments)
-        return replace(state, devid=scale.devid, total_bytes=scale.total_bytes)
+        return scale.applied(state)
 
     def _map(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> bytes:
         found = pixel_map(self.state(one), self._drawn(gallery, one, wish))

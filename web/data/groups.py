@@ -6,8 +6,8 @@ from datetime import datetime
 
 import numpy as np
 
-from heatmap.colourings import PROFILE_MASK, PROFILES, SCORE_TOP, TYPES
-from heatmap.state import TYPE_MASK, Array, FilesystemState
+from heatmap.colourings import SCORE_TOP, TYPES
+from heatmap.state import PROFILE_MASK, PROFILES, TYPE_MASK, Array, FilesystemState
 
 BAD = SCORE_TOP / 4
 """balancer.score.BAD, above which a block group of 1 GiB is bad: the scale of colours is made from it."""
