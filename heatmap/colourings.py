@@ -50,7 +50,7 @@ def _bare(rgb: Array) -> CellColours:
 
 
 def score(state: FilesystemState) -> CellColours:
-    """How fragmented the free space of each data block group is; the others are grey."""
+    """Colours data block groups by how fragmented their free space is; the others are grey."""
     return _bare(map_sequentially(score_share(_scores(state))))
 
 
@@ -67,7 +67,7 @@ def _scores(state: FilesystemState) -> Array:
 
 
 def age(state: FilesystemState) -> CellColours:
-    """When what lies in each block group was written: by generation where it is known, else in the order of virtual addresses.
+    """Colours block groups by when their content was written: by generation where it is known, else by virtual address.
 
     btrfs gives each new block group a higher virtual address than any had before, so that order is the order of their making.
     """

@@ -6,7 +6,7 @@ for the new device has the old one's number).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -105,7 +105,7 @@ def _rows(**columns: Array) -> Array:
 
 
 def changes_between(before: FilesystemState, after: FilesystemState) -> Changes:
-    """What became of the block groups."""
+    """Returns the block groups that changed."""
     old, new = (_rows(vaddr=state.bg_vaddr, length=state.bg_length) for state in (before, after))
     both, at_old, at_new = np.intersect1d(old, new, assume_unique=True, return_indices=True)
     gone, came = (np.setdiff1d(np.arange(len(keys)), at) for keys, at in ((old, at_old), (new, at_new)))
@@ -217,8 +217,8 @@ def as_json(found: StateDifference) -> dict[str, Any]:
     return {
         "filesystem": found.fsid,
         "label": found.label,
-        "before": _totals_json(found.before),
-        "after": _totals_json(found.after),
+        "before": asdict(found.before) | {"taken": format_time(found.before.taken)},
+        "after": asdict(found.after) | {"taken": format_time(found.after.taken)},
         "summary": {kind: {"block_groups": count, "used": size} for kind, count, size in summary(found)},
         "block_groups": [
             {"change": kind, "vaddr": vaddr, "length": length, "flags": flags, "used_before": was, "used_after": now}
@@ -229,15 +229,4 @@ def as_json(found: StateDifference) -> dict[str, Any]:
             for vaddr, devid, paddr, length, came in moved
         ],
         "devices": [{"devid": devid, "size_before": was, "size_after": now} for devid, was, now in found.devices],
-    }
-
-
-def _totals_json(one: Totals) -> dict[str, Any]:
-    return {
-        "taken": format_time(one.taken),
-        "total": one.total,
-        "allocated": one.allocated,
-        "length": one.length,
-        "used": one.used,
-        "block_groups": one.block_groups,
     }

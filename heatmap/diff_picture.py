@@ -22,7 +22,7 @@ def colours() -> dict[str, Colour]:
 
 
 def key() -> ColourKey:
-    """What the picture's colours mean."""
+    """Returns what the picture's colours mean."""
     swatches = [(colour, kind) for kind, colour in colours().items()] + [(_UNCHANGED, "unchanged")]
     return ColourKey("changes; the stronger the colour, the more", np.zeros((0, 3), np.uint8), (), tuple(swatches))
 

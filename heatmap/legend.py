@@ -79,7 +79,7 @@ def _drawable(text: str) -> str:
 
 
 def numbers(state: FilesystemState) -> list[str]:
-    """How large, how full. Devices count raw bytes, copies too; block groups count bytes of content, each once."""
+    """Returns two lines: sizes and use. Devices count raw bytes, copies too; block groups count bytes of content, each once."""
     total, allocated = int(state.total_bytes.sum()), int(state.de_length.sum())
     length, used = int(state.bg_length.sum()), int(state.bg_used.sum())
     devices, free = counted(len(state.devid), "device"), max(0, total - allocated)
@@ -90,13 +90,13 @@ def numbers(state: FilesystemState) -> list[str]:
 
 
 def how(grid: Grid, sort: str) -> str:
-    """What a pixel is."""
+    """Returns a line that says what a pixel is."""
     order = "by virtual address" if sort == VIRTUAL else "by place on the device"
     return f"{pixels(grid)}; {order}"
 
 
 def pixels(grid: Grid) -> str:
-    """How bytes become pixels."""
+    """Returns how bytes become pixels, as text."""
     return f"{grid.curve} curve of order {grid.order}; one pixel is {format_size(round(grid.bytes_per_pixel))}"
 
 

@@ -46,7 +46,7 @@ def name_parts(
     devices: Sequence[int] = (),
     colour: str = "usage",
 ) -> list[str]:
-    """What is said of the picture, in the words of knorrie's btrfs-heatmap and as they follow there; then what that has not."""
+    """Returns the parts of a file's name: those of knorrie's btrfs-heatmap, in its order, then those that it has not."""
     parts = ["fsid", fsid]
     if curve != HILBERT:
         parts.append(curve)

@@ -80,7 +80,7 @@ def _used(fd: int, chunk: Chunks) -> BlockGroups:
 
 
 def _index(vaddr: Array, some: Array) -> Array:
-    """Where those of `some` that are in `vaddr`, which is sorted, are."""
+    """Returns the indexes in `vaddr`, which is sorted, of those of `some` that are in it."""
     at = np.searchsorted(vaddr, some)
     at[at == len(vaddr)] = 0
     found: Array = at[vaddr[at] == some]

@@ -90,7 +90,7 @@ def _cannot_read(path: Path, error: OSError) -> Unreadable:
 
 
 def read_header(path: Path) -> StateHeader:
-    """When a state was taken, and of what. Reads and checks the file, and unpacks no columns. Raises Unreadable."""
+    """Reads when a state was taken, and of what. Checks the whole file, and unpacks no columns. Raises Unreadable."""
     try:
         head, _ = _parts(path.read_bytes(), str(path))
         return _moment(json.loads(head))
@@ -101,7 +101,7 @@ def read_header(path: Path) -> StateHeader:
 
 
 def automatic_name(picture: Path) -> Path:
-    """Where the state is recorded when no name is given: beside the picture, with its name."""
+    """Returns where the state is recorded when no name is given: beside the picture, with its name."""
     return picture.with_suffix(SUFFIX)
 
 

@@ -79,7 +79,7 @@ class FrameFormat:
     fps: float
 
     def seconds(self, number: int, count: int) -> float:
-        """How long a frame is shown."""
+        """Returns for how long a frame is shown."""
         return 1 / self.fps if number < count - 1 else max(_LAST_STAYS, 1 / self.fps)
 
 
@@ -132,7 +132,7 @@ _WRITERS: dict[str, Callable[[FrameSequence, BinaryIO, FrameFormat, Path, Progre
 
 
 def _ahead(work: Callable[[int], _T], numbers: Iterable[int]) -> Iterator[_T]:
-    """What `work` makes of each number, in order, made a few numbers ahead by several threads. NumPy and zlib let others run."""
+    """Yields what `work` makes of each number, in order; several threads work ahead, for NumPy and zlib let others run."""
     threads = len(os.sched_getaffinity(0))
     waiting: deque[Future[_T]] = deque()
     with ThreadPoolExecutor(threads) as pool:

@@ -51,7 +51,7 @@ def compare(
     progress: Callable[[bytes], None] = lambda _path: None,
     pulse: Pulse = steady,
 ) -> Iterator[PathDifference]:
-    """What differs at `path` and below, each folder before what is in it. What is below one that is only on one side comes too.
+    """Yields what differs at `path` and below, each folder before what is in it, and all that is below one of one side alone.
 
     Data count as the same when size and time are, as for rsync. With `content` they are read, unless that is not needed to know.
     `progress` is told of each name that both sides have, before it is compared. Raises what `pulse` raises.

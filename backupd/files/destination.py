@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import Self
 
 from backupd.files.allowed_folders import AllowedFolders, names_of
-from backupd.files.disks import Disks
 from backupd.files.placing import Names
 from backupd.files.tree import Entry, entry_of, joined, look
 from btrkeep.errors import LockHeld, OperatorError, UsageError
 from btrkeep.fs.openat import open_folder
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.syncfs import SyncfsSet
 
 PREFIX = b".btrkeep-restore-"
 """What is not whole yet has a name that begins so; a run that was killed leaves it, the next one takes it away."""
@@ -42,7 +42,7 @@ class Destination:
         self._excluded = {_inode(found) for found in map(_stat, excluded) if found}
         self.made = False
         self._root = self._opened(make)
-        self._disks = Disks()
+        self._filesystems = SyncfsSet()
         self._cached: tuple[Names, int] | None = None
 
     def _opened(self, make: bool) -> int | None:
@@ -71,7 +71,7 @@ class Destination:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._forget()
-        self._disks.close()
+        self._filesystems.close()
         if self._root is not None:
             os.close(self._root)
 
@@ -92,7 +92,7 @@ class Destination:
                 raise PermissionError(errno.EPERM, "it is in the pool, or beside the catalogue")
             if self._allowed:
                 self._allowed.require(fd, (*self._base, *names))
-            self._disks.see(fd, self.path.joinpath(*map(os.fsdecode, names)))
+            self._filesystems.add(fd, self.path.joinpath(*map(os.fsdecode, names)))
         except BaseException:
             os.close(fd)
             raise
@@ -105,7 +105,7 @@ class Destination:
         return self.folder(place[:-1]), place[-1] if place else b"."
 
     def look(self, place: Names) -> Entry | None:
-        """What is there; None for nothing, and for what is below something that is no folder."""
+        """Returns what is there; None for nothing, and for what is below something that is no folder."""
         try:
             folder, name = self.parent(place)
             return look(folder, name, joined(list(place)))
@@ -125,10 +125,10 @@ class Destination:
         self.folder(place)
 
     def sync(self) -> None:
-        """What was written is on the disk when this returns, and on those that are mounted below. Raises OSError, with the folder,
-        when one did not take it.
+        """Syncs what was written, also to filesystems that are mounted below. Raises OSError, with the folder, when one did not
+        take it.
         """
-        self._disks.sync()
+        self._filesystems.sync()
 
     def free(self) -> int | None:
         """Bytes that can be written; None on a filesystem that does not know, such as ramfs."""

@@ -93,7 +93,7 @@ class PlaceComparer:
         self.proven: set[int] = set()
 
     def step(self, visit: Visit) -> tuple[RestoreStep, Entry | None]:
-        """What to do with a name, and what is in its place now."""
+        """Returns what to do with a name, and what is in its place now."""
         try:
             there = self.to.look(visit.place)
             if there and self.to.excludes(there):

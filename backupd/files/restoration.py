@@ -68,7 +68,7 @@ class Withheld:
 
     @property
     def number(self) -> int:
-        """How many things."""
+        """The number of things."""
         return self.devices.number + self.setuid.number + self.capabilities.number
 
 

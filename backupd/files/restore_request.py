@@ -89,7 +89,7 @@ def preview_object(backup: Restorable, restore: LocalRestore | HostRestore, foun
 
 
 def result_object(backup: Restorable, found: RestorePreview, done: Restored) -> dict[str, Any]:
-    """What came of a restore, for programs."""
+    """Returns the result of a restore, for programs."""
     return {
         **_backup(backup),
         "to": found.to,
@@ -106,7 +106,7 @@ def result_object(backup: Restorable, found: RestorePreview, done: Restored) -> 
 
 
 def count_object(count: RestoreCount) -> dict[str, Any]:
-    """How many, their bytes, and some of them."""
+    """Returns the number, the bytes and some samples."""
     return {
         "count": count.number,
         "bytes": count.size,

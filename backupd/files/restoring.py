@@ -128,7 +128,7 @@ class LocalRestore:
             raise OperatorError(f"{self.to}: {error.strerror or error}", hint) from error
 
     def _visits(self, withheld: Withheld, unreadable: Unreadable) -> Iterator[Visit]:
-        """What is to be restored; what is not, because nobody asked for it, is counted in `withheld`."""
+        """Yields what is to be restored; counts in `withheld` what is not, because nobody asked for it."""
         found = visits(self.tree, self.roots, unreadable)
         try:
             yield from found if self.request.privileged else harmless(found, withheld, self.to)

@@ -90,7 +90,7 @@ class HostRestore:
         return giving_command(target.host, self._ssh, data, self.request.paths, target.folder, self.parents, all_options)
 
     def preview(self, *, content: bool = True) -> RestorePreview:
-        """What would happen. Without `content` a file that only differs in that counts as the same; `run` finds it.
+        """Returns what would happen. Without `content` a file that only differs in that counts as the same; `run` finds it.
 
         Takes no longer than the host's deadline: it may be asked for by people who may restore nothing.
         Raises OperatorError when the host cannot be reached or does not let us write.

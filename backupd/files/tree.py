@@ -148,7 +148,7 @@ class Tree:
             return names_in(fd)
 
     def list(self, path: bytes) -> Iterator[Entry]:
-        """What is in the folder at `path`, in the order that the filesystem has it."""
+        """Lists the folder at `path`, in the filesystem's order."""
         names = components(path)
         with self.folder(path) as fd:
             yield from _entries(fd, joined(names).rstrip(b"/"))

@@ -106,7 +106,7 @@ def _draw_extents(request: PictureRequest) -> None:
 
 
 def _one(vaddr: Array, length: Array, wanted: int) -> slice:
-    """Where the block group is. Raises OperatorError with the nearest ones."""
+    """Returns the index of the block group, as a slice. Raises OperatorError, which names the nearest ones."""
     at = int(np.searchsorted(vaddr, wanted))
     if at < len(vaddr) and vaddr[at] == wanted:
         return slice(at, at + 1)

@@ -86,7 +86,7 @@ def command(path: Path, **options: Any) -> None:
 
 
 def picture_request(path: Path, options: Mapping[str, Any]) -> PictureRequest:
-    """What the options of a command line ask for, checked. Raises OperatorError."""
+    """Returns the request that the options of a command line make, checked. Raises OperatorError."""
     output: str | None = options["output"]
     if output == STDOUT and sys.stdout.isatty():
         raise OperatorError("standard output is a terminal, which shows no picture", "name a file with -o, or use --show")

@@ -12,7 +12,7 @@ _TYPES = {DATA: "DATA", SYSTEM: "SYSTEM", METADATA: "METADATA"}
 
 
 def about(drawn: Drawing) -> list[str]:
-    """What is drawn, and how."""
+    """Returns two lines: what is drawn, and how."""
     return [f"scope {drawn.scope}", _grid(drawn.grid)]
 
 

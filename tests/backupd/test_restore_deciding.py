@@ -28,10 +28,10 @@ from backupd.files.conflict_policy import (
 from backupd.files.placing import place_path, placed
 from backupd.files.restoration import RestoreRequest
 from backupd.files.restore_request import command_words
+from backupd.files.tar_headers import member, sparse_member
 from backupd.files.target import target_of
-from backupd.files.tarhead import member, sparse_member
 from backupd.files.tree import Entry
-from backupd.files.ziphead import zip_name
+from backupd.files.zip_headers import zip_name
 from backupd.rsync.giving import CONTENT, giving_command, parse_item
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.model import PoolSettings, SshSettings
