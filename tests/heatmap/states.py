@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from heatmap.pixelmap import step
+from heatmap.curves import HILBERT, SNAKE
 from heatmap.state import DATA, METADATA, SYSTEM, Array, FilesystemState
 
 GIB, TIB = 1 << 30, 1 << 40
@@ -132,3 +132,27 @@ def entries_at(found: Mapping[str, Any], x: int, y: int) -> list[int]:
         at -= 1
         here.append(at)
     return here[::-1]
+
+
+def step(curve: str, order: int, x: int, y: int) -> int:
+    """The place along the curve of the pixel (x, y) of 2**order x 2**order.
+
+    On the Hilbert curve, which begins at the lower left: from the largest quarters to the smallest, count those that lie before,
+    and turn what is left so that its quarter looks like the whole.
+    """
+    edge = 1 << order
+    if curve != HILBERT:
+        return y * edge + (edge - 1 - x if curve == SNAKE and y % 2 else x)
+    place, y = 0, edge - 1 - y
+    half = edge >> 1
+    while half:
+        right, up = x >= half, y >= half
+        x, y = x - half * right, y - half * up
+        quarter = (0, 1, 3, 2)[2 * right + up]  # lower left, upper left, upper right, lower right
+        place += quarter * half * half
+        if quarter == 0:
+            x, y = y, x
+        elif quarter == 3:
+            x, y = half - 1 - y, half - 1 - x
+        half >>= 1
+    return place

@@ -12,10 +12,10 @@ from PIL import Image
 
 from heatmap.overview import CellColours, Drawing, overview
 from heatmap.picture import image_of, save
-from heatmap.pixelmap import pixel_map, step
+from heatmap.pixelmap import pixel_map
 from heatmap.pixelmap import save as save_map
 from heatmap.state import FilesystemState
-from tests.heatmap.states import GIB, Pool, entries_at
+from tests.heatmap.states import GIB, Pool, entries_at, step
 
 STATE = Pool((24 * GIB, 9 * GIB, 16 * GIB), filled=0.8, seed=3).state()
 
