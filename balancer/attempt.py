@@ -11,7 +11,7 @@ import numpy as np
 from balancer.relocation import Relocation
 from balancer.run_types import BUSY, SWAP, BalanceObserver, BalanceOutcome, BalanceProgress, Ending, PlannedBlockGroup
 from balancer.stop_rules import Stop
-from btrkeep.pool.written import written_bytes
+from btrkeep.pool.activity import written_bytes
 from btrkeep.treescan.block_groups import looked_up
 
 _TICK = 0.1

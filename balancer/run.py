@@ -23,9 +23,9 @@ from balancer.run_types import BalanceObserver, BalanceOutcome, Ending, PlannedB
 from balancer.stop_rules import Stop, StopFacts
 from balancer.survey import identity, opened
 from btrkeep.errors import LockHeld
+from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.room import read_room
 from btrkeep.pool.subvolume import commit
-from btrkeep.pool.written import written_bytes
 from btrkeep.process.signals import ending
 from btrkeep.units import counted, format_duration, format_size
 

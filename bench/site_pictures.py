@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from heatmap.naming import name_parts, output_name
 from heatmap.overview import VIRTUAL, overview, usage
-from heatmap.picture import image_of, save
+from heatmap.picture import image_of, name_parts, output_name, save
 from heatmap.recorded import automatic_name
 from heatmap.recorded import save as record
-from heatmap.state import DATA, METADATA, State
+from heatmap.state import DATA, METADATA, FilesystemState
 
 _GIB = 1 << 30
 _RAID1 = 16
@@ -35,7 +34,7 @@ def draw(folder: Path, fsid: str, now: datetime, count: int, block_groups: int =
         record(state, str(automatic_name(Path(name))))
 
 
-def state_of(fsid: str, taken: datetime, night: int, count: int) -> State:
+def state_of(fsid: str, taken: datetime, night: int, count: int) -> FilesystemState:
     """How it was after so many nights."""
     chance = np.random.default_rng(7)
     number = np.arange(count, dtype=np.uint64)
@@ -48,7 +47,7 @@ def state_of(fsid: str, taken: datetime, night: int, count: int) -> State:
     paddr = np.uint64(_FIRST) + number * np.uint64(_GIB)
     score = np.where(flags & np.uint64(DATA), (1 - fill) * fill * 1200, np.nan).astype(np.float32)
     both = np.repeat(np.arange(len(number), dtype=np.int64), 2)
-    return State(
+    return FilesystemState(
         fsid,
         "backup",
         taken,

@@ -131,7 +131,7 @@ class Webp:
         self._before = frame
 
     def finish(self) -> None:
-        """How long the file is stands at its begin."""
+        """Writes the file's length at its begin."""
         end = self._file.tell()
         self._file.seek(self._start + 4)
         self._file.write(struct.pack("<I", end - self._start - 8))
@@ -168,7 +168,7 @@ def _box(changed: Array) -> tuple[int, int, int, int]:
 
 
 def ffmpeg_command(frames: str, output: str, fps: float) -> tuple[str, ...]:
-    """How numbered pictures become an mp4 that every browser plays. `frames`: a pattern such as /x/%06d.png."""
+    """Returns the command that makes an mp4 that every browser plays. `frames`: a pattern such as /x/%06d.png."""
     read = ("ffmpeg", "-nostdin", "-loglevel", "error", "-y", "-framerate", f"{fps:g}", "-i", frames)
     even = ("-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2")  # colour is kept for squares of two by two pixels
     coded = ("-c:v", "libx264", "-preset", "veryfast", "-crf", "18", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4")

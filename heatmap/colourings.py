@@ -11,19 +11,14 @@ import numpy as np
 
 from balancer.score import BAD
 from btrkeep.errors import OperatorError
-from heatmap.colours import GREY, STEPS, along, distinct, sequence
+from heatmap.colours import GREY, STEPS, map_sequentially, qualitative_colours, sequential_colours
 from heatmap.grid import MIN_BRIGHTNESS
-from heatmap.overview import Colouring, Paint, usage
-from heatmap.state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, State
+from heatmap.overview import CellColours, Colouring, usage
+from heatmap.state import DATA, METADATA, PROFILE_MASK, PROFILES, SYSTEM, TYPE_MASK, Array, FilesystemState
 
 SCORE_TOP = 4 * BAD
 """The score from which on the colour is the brightest; `BAD` is at four fifths of the scale."""
 
-PROFILES = {
-    0: "single", 1 << 5: "DUP", 1 << 3: "RAID0", 1 << 4: "RAID1", 1 << 9: "RAID1C3", 1 << 10: "RAID1C4", 1 << 6: "RAID10",
-    1 << 7: "RAID5", 1 << 8: "RAID6",
-}  # fmt: skip
-PROFILE_MASK = sum(PROFILES)  # BTRFS_BLOCK_GROUP_PROFILE_MASK, btrfs_tree.h
 TYPES = {DATA: "data", METADATA: "metadata", SYSTEM: "system", DATA | METADATA: "data and metadata"}
 
 Colour = tuple[int, int, int]
@@ -40,23 +35,23 @@ class ColourKey:
 
 
 @dataclass(frozen=True, slots=True)
-class ColourChoice:
+class ColourScheme:
     """One way to colour. `paint` and `min_brightness` are what `overview` is given. Both functions raise OperatorError."""
 
     name: str
     about: str
     paint: Colouring
     min_brightness: float
-    key: Callable[[State], ColourKey]
+    key: Callable[[FilesystemState], ColourKey]
 
 
-def _bare(rgb: Array) -> Paint:
-    return Paint(rgb, np.ones(len(rgb)))
+def _bare(rgb: Array) -> CellColours:
+    return CellColours(rgb, np.ones(len(rgb)))
 
 
-def score(state: State) -> Paint:
-    """How fragmented the free space of each data block group is; the others are grey."""
-    return _bare(along(score_share(_scores(state))))
+def score(state: FilesystemState) -> CellColours:
+    """Colours data block groups by how fragmented their free space is; the others are grey."""
+    return _bare(map_sequentially(score_share(_scores(state))))
 
 
 def score_share(found: Array) -> Array:
@@ -65,21 +60,21 @@ def score_share(found: Array) -> Array:
     return share
 
 
-def _scores(state: State) -> Array:
+def _scores(state: FilesystemState) -> Array:
     if state.score is None:
         raise OperatorError("there are no scores in what was recorded", "draw it with --colour usage, age, profile or type")
     return state.score
 
 
-def age(state: State) -> Paint:
-    """When what lies in each block group was written: by generation where it is known, else in the order of virtual addresses.
+def age(state: FilesystemState) -> CellColours:
+    """Colours block groups by when their content was written: by generation where it is known, else by virtual address.
 
     btrfs gives each new block group a higher virtual address than any had before, so that order is the order of their making.
     """
-    return _bare(along(_age_share(state)))
+    return _bare(map_sequentially(_age_share(state)))
 
 
-def _age_share(state: State) -> Array:
+def _age_share(state: FilesystemState) -> Array:
     count = len(state.bg_vaddr)
     if state.generation is None:
         return np.linspace(0, 1, count) if count > 1 else np.ones(count)
@@ -90,22 +85,22 @@ def _age_share(state: State) -> Array:
     return share
 
 
-def _generations(state: State) -> tuple[int, int]:
+def _generations(state: FilesystemState) -> tuple[int, int]:
     known = np.zeros(0, np.uint64) if state.generation is None else state.generation[state.generation > 0]
     return (int(known.min()), int(known.max())) if len(known) else (0, 0)
 
 
-def profile(state: State) -> Paint:
+def profile(state: FilesystemState) -> CellColours:
     """One colour for each RAID profile."""
     return _bare(_by_flags(state, PROFILE_MASK, dict(zip(PROFILES, _profile_colours(), strict=True))))
 
 
-def kind(state: State) -> Paint:
+def kind(state: FilesystemState) -> CellColours:
     """The colours of usage, all at their brightest."""
     return _bare(usage(state).rgb)
 
 
-def _by_flags(state: State, mask: int, colours: dict[int, Colour]) -> Array:
+def _by_flags(state: FilesystemState, mask: int, colours: dict[int, Colour]) -> Array:
     flags = state.bg_flags & np.uint64(mask)
     rgb = np.full((len(flags), 3), GREY, np.uint8)
     for flag, colour in colours.items():
@@ -114,7 +109,7 @@ def _by_flags(state: State, mask: int, colours: dict[int, Colour]) -> Array:
 
 
 def _profile_colours() -> list[Colour]:
-    return [_colour(rgb) for rgb in distinct(len(PROFILES))]
+    return [_colour(rgb) for rgb in qualitative_colours(len(PROFILES))]
 
 
 def _colour(rgb: Array) -> Colour:
@@ -125,49 +120,49 @@ def _colour(rgb: Array) -> Colour:
 _NO_RAMP = np.zeros((0, 3), np.uint8)
 
 
-def _usage_key(state: State) -> ColourKey:
+def _usage_key(state: FilesystemState) -> ColourKey:
     greys = np.rint(255 * (MIN_BRIGHTNESS + (1 - MIN_BRIGHTNESS) * np.linspace(0, 1, STEPS)))[:, None]
     return ColourKey(
         "used", np.repeat(greys, 3, 1).astype(np.uint8), ((0, "0 %"), (0.5, "50 %"), (1, "100 %")), _type_swatches(state)
     )
 
 
-def _type_swatches(state: State) -> tuple[tuple[Colour, str], ...]:
+def _type_swatches(state: FilesystemState) -> tuple[tuple[Colour, str], ...]:
     flags, rgb = state.bg_flags & np.uint64(TYPE_MASK), usage(state).rgb
     first = {flag: np.flatnonzero(flags == flag) for flag in TYPES}
     return tuple((_colour(rgb[at[0]]), TYPES[flag]) for flag, at in first.items() if len(at))
 
 
-def _score_key(state: State) -> ColourKey:
+def _score_key(state: FilesystemState) -> ColourKey:
     found = _scores(state)
     ticks = tuple((float(score_share(np.array([mark]))[0]), f"{mark:g}") for mark in (0, 10, 50, BAD))
     others = ((GREY, "no data"),) if np.isnan(found).any() else ()
-    return ColourKey("score of the free space", sequence(), (*ticks, (1, f"{SCORE_TOP:g}+")), others)
+    return ColourKey("score of the free space", sequential_colours(), (*ticks, (1, f"{SCORE_TOP:g}+")), others)
 
 
-def _age_key(state: State) -> ColourKey:
+def _age_key(state: FilesystemState) -> ColourKey:
     if state.generation is None:
-        return ColourKey("age, by order of virtual addresses", sequence(), ((0, "first made"), (1, "last made")))
+        return ColourKey("age, by order of virtual addresses", sequential_colours(), ((0, "first made"), (1, "last made")))
     oldest, newest = _generations(state)
     empty = ((GREY, "empty"),) if (state.generation == 0).any() else ()
-    return ColourKey("age, by generation", sequence(), ((0, f"{oldest:,} (oldest)"), (1, f"{newest:,} (newest)")), empty)
+    return ColourKey("age, by generation", sequential_colours(), ((0, f"{oldest:,} (oldest)"), (1, f"{newest:,} (newest)")), empty)
 
 
-def _profile_key(state: State) -> ColourKey:
+def _profile_key(state: FilesystemState) -> ColourKey:
     there = set((state.bg_flags & np.uint64(PROFILE_MASK)).tolist())
     named = zip(PROFILES.items(), _profile_colours(), strict=True)
     return ColourKey("profile", _NO_RAMP, (), tuple((rgb, name) for (flag, name), rgb in named if flag in there))
 
 
-def _type_key(state: State) -> ColourKey:
+def _type_key(state: FilesystemState) -> ColourKey:
     return ColourKey("type", _NO_RAMP, (), _type_swatches(state))
 
 
-_full = partial(ColourChoice, min_brightness=1.0)
-CHOICES = {
-    choice.name: choice
-    for choice in (
-        ColourChoice("usage", "how full", usage, MIN_BRIGHTNESS, _usage_key),
+_full = partial(ColourScheme, min_brightness=1.0)
+COLOUR_SCHEMES = {
+    scheme.name: scheme
+    for scheme in (
+        ColourScheme("usage", "how full", usage, MIN_BRIGHTNESS, _usage_key),
         _full(name="score", about="how fragmented the free space is", paint=score, key=_score_key),
         _full(name="age", about="when what lies there was written", paint=age, key=_age_key),
         _full(name="profile", about="RAID profile", paint=profile, key=_profile_key),

@@ -58,7 +58,7 @@ def _light(lab: Array) -> Array:
     return np.asarray((lab @ np.linalg.inv(_TO_LAB).T) ** 3 @ np.linalg.inv(_TO_LMS).T)
 
 
-def seen(rgb: Array, vision: str) -> Array:
+def simulated(rgb: Array, vision: str) -> Array:
     """u8[..., 3]: what u8[..., 3] looks like to somebody with this kind of colour vision."""
     if vision == "normal":
         return np.asarray(rgb, np.uint8)
@@ -82,13 +82,13 @@ def distances(some: Array, others: Array) -> Array:
     """f64[n, m]: how far u8[n, 3] are from u8[m, 3] to those who tell them apart worst."""
     worst = np.full((len(some), len(others)), np.inf)
     for vision in VISIONS:
-        one, two = oklab(seen(some, vision)), oklab(seen(others, vision))
+        one, two = oklab(simulated(some, vision)), oklab(simulated(others, vision))
         worst = np.minimum(worst, np.sqrt(((one[:, None] - two[None]) ** 2).sum(2)))
     return worst
 
 
 @cache
-def sequence() -> Array:
+def sequential_colours() -> Array:
     """u8[STEPS, 3]: from little to much. Lightness grows evenly, from violet over teal to yellow.
 
     The darkest is lighter than the black of what is not allocated, the lightest darker than a white page. Red and green of one
@@ -117,15 +117,15 @@ def _can_be_shown(lab: Array) -> Array:
     return np.asarray(((light >= 0) & (light <= 1)).all(1))
 
 
-def along(share: Array, none: Sequence[int] = GREY) -> Array:
-    """u8[n, 3]: the colours of f64[n] on the sequence; below 0 and above 1 its ends, and `none` for NaN."""
+def map_sequentially(share: Array, none: Sequence[int] = GREY) -> Array:
+    """u8[n, 3]: the colours of f64[n] on the sequential map; below 0 and above 1 its ends, and `none` for NaN."""
     known = ~np.isnan(share)
     step = np.rint(np.clip(np.where(known, share, 0), 0, 1) * (STEPS - 1)).astype(np.int64)
-    return np.where(known[:, None], sequence()[step], np.array(none, np.uint8)).astype(np.uint8)
+    return np.where(known[:, None], sequential_colours()[step], np.array(none, np.uint8)).astype(np.uint8)
 
 
 @cache
-def distinct(count: int, others: tuple[tuple[int, int, int], ...] = ()) -> Array:
+def qualitative_colours(count: int, others: tuple[tuple[int, int, int], ...] = ()) -> Array:
     """u8[count, 3]: colours for things that have no order.
 
     Each next one is the farthest from all before it, and from black, white, the grey of "none" and `others`, to those who

@@ -52,13 +52,6 @@ def laid_out(curve: str, order: int, along: Array) -> Array:
     return picture
 
 
-def places(curve: str, order: int) -> Array:
-    """i64[4**order]: the pixel, counted line by line, at each place along the curve."""
-    found = np.empty(4**order, np.int64)
-    found[laid_out(curve, order, np.arange(4**order)).ravel()] = np.arange(4**order)
-    return found
-
-
 def _hilbert(order: int, along: Array) -> Array:
     """Tile by tile: one of four tables says where the pixels of each go, and nothing leaves the processor's cache meanwhile."""
     low = min(order, _TILE_ORDER)

@@ -6,7 +6,7 @@ for the new device has the old one's number).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
-from heatmap.state import Array, State
+from heatmap.state import Array, FilesystemState
 
 FULLER, EMPTIER, NEW, GONE = KINDS = ("fuller", "emptier", "new", "gone")
 
@@ -70,7 +70,7 @@ class StateDifference:
     devices: list[tuple[int, int, int]]
 
 
-def difference(before: State, after: State) -> StateDifference:
+def difference(before: FilesystemState, after: FilesystemState) -> StateDifference:
     """Raises OperatorError: they are of two filesystems."""
     if before.fsid != after.fsid:
         raise OperatorError(
@@ -88,7 +88,7 @@ def difference(before: State, after: State) -> StateDifference:
     )
 
 
-def totals(state: State) -> Totals:
+def totals(state: FilesystemState) -> Totals:
     """The numbers of one state."""
     total, allocated, length, used = (
         int(column.sum()) for column in (state.total_bytes, state.de_length, state.bg_length, state.bg_used)
@@ -104,8 +104,8 @@ def _rows(**columns: Array) -> Array:
     return rows
 
 
-def changes_between(before: State, after: State) -> Changes:
-    """What became of the block groups."""
+def changes_between(before: FilesystemState, after: FilesystemState) -> Changes:
+    """Returns the block groups that changed."""
     old, new = (_rows(vaddr=state.bg_vaddr, length=state.bg_length) for state in (before, after))
     both, at_old, at_new = np.intersect1d(old, new, assume_unique=True, return_indices=True)
     gone, came = (np.setdiff1d(np.arange(len(keys)), at) for keys, at in ((old, at_old), (new, at_new)))
@@ -124,7 +124,7 @@ def changes_between(before: State, after: State) -> Changes:
     return Changes(*(column[order] for column in columns))
 
 
-def _moves(before: State, after: State) -> Moves:
+def _moves(before: FilesystemState, after: FilesystemState) -> Moves:
     stayed = np.intersect1d(before.ch_vaddr, after.ch_vaddr)
     old, new = (
         _rows(vaddr=state.de_vaddr, devid=state.de_devid, paddr=state.de_paddr, length=state.de_length) for state in (before, after)
@@ -139,7 +139,7 @@ def _moves(before: State, after: State) -> Moves:
     return Moves(both["vaddr"], both["devid"], both["paddr"], both["length"], is_new[order])
 
 
-def _devices(before: State, after: State) -> list[tuple[int, int, int]]:
+def _devices(before: FilesystemState, after: FilesystemState) -> list[tuple[int, int, int]]:
     old, new = (dict(zip(state.devid.tolist(), state.total_bytes.tolist(), strict=True)) for state in (before, after))
     both = ((devid, old.get(devid, 0), new.get(devid, 0)) for devid in sorted({*old, *new}))
     return [(devid, was, now) for devid, was, now in both if was != now]
@@ -217,8 +217,8 @@ def as_json(found: StateDifference) -> dict[str, Any]:
     return {
         "filesystem": found.fsid,
         "label": found.label,
-        "before": _totals_json(found.before),
-        "after": _totals_json(found.after),
+        "before": asdict(found.before) | {"taken": format_time(found.before.taken)},
+        "after": asdict(found.after) | {"taken": format_time(found.after.taken)},
         "summary": {kind: {"block_groups": count, "used": size} for kind, count, size in summary(found)},
         "block_groups": [
             {"change": kind, "vaddr": vaddr, "length": length, "flags": flags, "used_before": was, "used_after": now}
@@ -229,15 +229,4 @@ def as_json(found: StateDifference) -> dict[str, Any]:
             for vaddr, devid, paddr, length, came in moved
         ],
         "devices": [{"devid": devid, "size_before": was, "size_after": now} for devid, was, now in found.devices],
-    }
-
-
-def _totals_json(one: Totals) -> dict[str, Any]:
-    return {
-        "taken": format_time(one.taken),
-        "total": one.total,
-        "allocated": one.allocated,
-        "length": one.length,
-        "used": one.used,
-        "block_groups": one.block_groups,
     }

@@ -1,18 +1,14 @@
 """What changed between two recorded states, as a picture: where it filled, emptied, came and went."""
 
-from dataclasses import replace
-
 import numpy as np
 from PIL import Image
 
 from heatmap.colourings import Colour, ColourKey
-from heatmap.colours import distinct
+from heatmap.colours import qualitative_colours
 from heatmap.diff import EMPTIER, FULLER, GONE, NEW, Changes, changes_between, more_used
 from heatmap.grid import Grid
-from heatmap.overview import PHYSICAL, Drawn, Paint, overview
-from heatmap.recorded import Moment
-from heatmap.scale import common_scale
-from heatmap.state import Array, State
+from heatmap.overview import PHYSICAL, CellColours, Drawing, common_scale, overview
+from heatmap.state import Array, FilesystemState
 
 _UNCHANGED: Colour = (0x3A, 0x3A, 0x3A)
 _FAINTEST = 0.35
@@ -21,30 +17,35 @@ _FAINTEST = 0.35
 
 def colours() -> dict[str, Colour]:
     """The colour of each kind of change."""
-    warm, cold, deep, dark = ((red, green, blue) for red, green, blue in distinct(4, (_UNCHANGED,)).tolist())
+    warm, cold, deep, dark = ((red, green, blue) for red, green, blue in qualitative_colours(4, (_UNCHANGED,)).tolist())
     return {FULLER: warm, EMPTIER: deep, NEW: cold, GONE: dark}
 
 
 def key() -> ColourKey:
-    """What the picture's colours mean."""
+    """Returns what the picture's colours mean."""
     swatches = [(colour, kind) for kind, colour in colours().items()] + [(_UNCHANGED, "unchanged")]
     return ColourKey("changes; the stronger the colour, the more", np.zeros((0, 3), np.uint8), (), tuple(swatches))
 
 
 def picture(
-    before: State, after: State, *, sort: str = PHYSICAL, order: int | None = None, size: int | None = None, curve: str = "hilbert"
+    before: FilesystemState,
+    after: FilesystemState,
+    *,
+    sort: str = PHYSICAL,
+    order: int | None = None,
+    size: int | None = None,
+    curve: str = "hilbert",
 ) -> tuple[Array, Grid]:
     """The later state, u8[edge, edge, 3], in the colours of what changed; both to the scale of the larger.
 
     What is gone is drawn where it was, unless something else lies there now; it has no place in the order of virtual addresses.
     """
-    scale = common_scale([_moment(state) for state in (before, after)])
+    scale = common_scale((before, after))
     found = changes_between(before, after)
 
-    def drawn(state: State, *, only_gone: bool) -> Drawn:
-        state = replace(state, devid=scale.devid, total_bytes=scale.total_bytes)
+    def drawn(state: FilesystemState, *, only_gone: bool) -> Drawing:
         return overview(
-            state,
+            scale.applied(state),
             sort=sort,
             order=order,
             size=size,
@@ -62,11 +63,7 @@ def picture(
     return image, later.grid
 
 
-def _moment(state: State) -> Moment:
-    return Moment(state.fsid, state.label, state.taken, state.devid, state.total_bytes)
-
-
-def _paint(state: State, found: Changes, *, only_gone: bool) -> Paint:
+def _paint(state: FilesystemState, found: Changes, *, only_gone: bool) -> CellColours:
     base = (0, 0, 0) if only_gone else _UNCHANGED
     rgb = np.full((len(state.bg_vaddr), 3), base, np.uint8)
     kinds = (GONE,) if only_gone else (FULLER, EMPTIER, NEW)
@@ -78,7 +75,7 @@ def _paint(state: State, found: Changes, *, only_gone: bool) -> Paint:
     whole: Array = np.isin(found.kind[chosen], (NEW, GONE))
     weight: Array = np.where(whole, 1.0, _FAINTEST + (1 - _FAINTEST) * np.sqrt(np.minimum(share, 1)))
     rgb[at] = np.rint(np.array(_UNCHANGED) * (1 - weight[:, None]) + full * weight[:, None]).astype(np.uint8)
-    return Paint(rgb, np.ones(len(rgb)))
+    return CellColours(rgb, np.ones(len(rgb)))
 
 
 def image_of(rgb: Array, grid: Grid) -> Image.Image:

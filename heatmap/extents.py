@@ -6,10 +6,10 @@ import numpy as np
 
 from btrkeep.treescan.extents import SHARED, Extents, extents
 from heatmap.grid import Canvas, choose
-from heatmap.overview import Cells, Drawn, Paint
+from heatmap.overview import CellColours, Cells, Drawing
 from heatmap.state import Array
 
-ExtentColouring = Callable[[Extents], Paint]
+ExtentColouring = Callable[[Extents], CellColours]
 """How extents are coloured. What is free stays black."""
 
 WHITE = (0xFF, 0xFF, 0xFF)
@@ -32,7 +32,7 @@ _NAMED = 16
 _FIRST_SUBVOLUME, _LAST_SUBVOLUME = 256, 2**64 - 256
 
 
-def by_tree(batch: Extents) -> Paint:
+def by_tree(batch: Extents) -> CellColours:
     """Data white, tree blocks in the colour of their tree; those of all subvolumes, and what is shared, have one."""
     owner = batch.owner.copy()
     is_subvolume = (owner >= np.uint64(_FIRST_SUBVOLUME)) & (owner <= np.uint64(_LAST_SUBVOLUME))
@@ -40,7 +40,7 @@ def by_tree(batch: Extents) -> Paint:
     rgb = np.full((len(owner), 3), WHITE, np.uint8)
     for tree, (_, colour) in TREES.items():
         rgb[batch.is_tree_block & (owner == np.uint64(tree))] = colour
-    return Paint(rgb, np.ones(len(owner)))
+    return CellColours(rgb, np.ones(len(owner)))
 
 
 def draw_extents(
@@ -53,7 +53,7 @@ def draw_extents(
     size: int | None = None,
     curve: str = "hilbert",
     colouring: ExtentColouring = by_tree,
-) -> Drawn:
+) -> Drawing:
     """The picture of these block groups, u64[n] each, by address. Extents are read and drawn in batches, however many there are.
 
     Raises OSError, OperatorError: `size` below `order`.
@@ -69,4 +69,4 @@ def draw_extents(
         first_byte = (behind[group] + within.astype(np.int64))[inside]
         canvas.fill(first_byte, batch.length[inside].astype(np.int64), paint.share[inside], paint.rgb[inside])
     scope = f"block_group {' '.join(map(str, vaddr.tolist()))}" if len(vaddr) <= _NAMED else f"block_groups {len(vaddr)}"
-    return Drawn(grid, scope, Cells(behind, length.astype(np.int64), np.arange(len(vaddr)), None, None), canvas.finish())
+    return Drawing(grid, scope, Cells(behind, length.astype(np.int64), np.arange(len(vaddr)), None, None), canvas.finish())

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,12 +11,11 @@ from PIL import Image, UnidentifiedImageError
 
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_size, printable
-from heatmap.colourings import ColourChoice
+from heatmap.colourings import ColourScheme
 from heatmap.legend import strip
-from heatmap.overview import overview
+from heatmap.overview import Scale, common_scale, overview
 from heatmap.picture import image_of
-from heatmap.recorded import SUFFIX, Moment, Unreadable, load, look
-from heatmap.scale import Scale, common_scale
+from heatmap.recorded import SUFFIX, StateHeader, Unreadable, load, read_header
 from heatmap.state import Array
 
 PICTURES = (".png", ".webp")
@@ -31,7 +30,7 @@ class FrameSource:
 
     path: Path
     taken: datetime
-    moment: Moment | None
+    moment: StateHeader | None
     width: int = 0
     height: int = 0
 
@@ -70,7 +69,7 @@ def gather(folder: Path, without: Path | None = None) -> Gathered:
 
 
 def _state(path: Path) -> FrameSource:
-    moment = look(path)
+    moment = read_header(path)
     return FrameSource(path, moment.taken, moment)
 
 
@@ -91,7 +90,7 @@ def _words(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or "it is none, or damaged"
 
 
-def _require_one_filesystem(folder: Path, moments: Sequence[Moment]) -> None:
+def _require_one_filesystem(folder: Path, moments: Sequence[StateHeader]) -> None:
     found = sorted({moment.fsid for moment in moments})
     if len(found) > 1:
         several = ", ".join(map(printable, found[:3])) + (", ..." if len(found) > 3 else "")
@@ -99,14 +98,14 @@ def _require_one_filesystem(folder: Path, moments: Sequence[Moment]) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Film:
+class FrameSequence:
     """All frames, u8[height, width, 3], each drawn when it is asked for; any thread may ask."""
 
     sources: list[FrameSource]
     width: int
     picture_height: int
     scale: Scale | None
-    choice: ColourChoice
+    scheme: ColourScheme
     sort: str
     curve: str
     dated: bool
@@ -126,37 +125,37 @@ class Film:
         state = load(source.path)
         total = int(state.total_bytes.sum())
         if self.scale:
-            state = replace(state, devid=self.scale.devid, total_bytes=self.scale.total_bytes)
+            state = self.scale.applied(state)
         size = self.width.bit_length() - 1
         drawn = overview(
             state,
             sort=self.sort,
             size=size,
             curve=self.curve,
-            colouring=self.choice.paint,
-            min_brightness=self.choice.min_brightness,
+            colouring=self.scheme.paint,
+            min_brightness=self.scheme.min_brightness,
         )
         allocated, used = int(state.de_length.sum()), int(state.bg_used.sum())
         words = f"{format_size(total)}, {format_size(allocated)} allocated, {format_size(used)} used"
         return image_of(drawn.runs, drawn.grid), words
 
 
-def film(
+def frame_sequence(
     sources: list[FrameSource],
-    choice: ColourChoice,
+    scheme: ColourScheme,
     *,
     sort: str,
     curve: str = "hilbert",
     size: int | None = None,
     dated: bool = True,
-) -> Film:
-    """A film of all sources. It is 2**size pixels wide; without a size as wide as the widest picture, or 1024 pixels."""
+) -> FrameSequence:
+    """The frames of all sources. They are 2**size pixels wide; without a size as wide as the widest picture, or 1024 pixels."""
     moments = [source.moment for source in sources if source.moment]
     pictures = [source for source in sources if not source.moment]
     width = 1 << size if size is not None else max((source.width for source in pictures), default=_STANDARD_WIDTH)
     width = min(_FULL_HD_AND_MORE, max(_STANDARD_WIDTH, width) if moments and size is None else width)
     heights = [_height(source.width, source.height, width) for source in pictures] + [width] * bool(moments)
-    return Film(sources, width, max(heights), common_scale(moments) if moments else None, choice, sort, curve, dated)
+    return FrameSequence(sources, width, max(heights), common_scale(moments) if moments else None, scheme, sort, curve, dated)
 
 
 def _height(width: int, height: int, wanted: int) -> int:
@@ -172,7 +171,7 @@ def _opened(source: FrameSource) -> Image.Image:
 
 
 def _fitted(image: Image.Image, width: int) -> Image.Image:
-    """As wide as the film. What grows keeps its squares; what shrinks is averaged."""
+    """As wide as a frame. What grows keeps its squares; what shrinks is averaged."""
     if image.width == width:
         return image
     way: Image.Resampling = Image.Resampling.NEAREST if image.width < width else Image.Resampling.BOX

@@ -40,7 +40,7 @@ class Grid:
 
     @property
     def scale(self) -> int:
-        """How many lines and columns of the picture a pixel takes."""
+        """The number of lines, and of columns, of the picture that a pixel takes."""
         return 1 << (self.size - self.order)
 
     @property

@@ -14,11 +14,11 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from btrkeep.units import counted, format_size, format_time, printable
-from heatmap.colourings import Colour, ColourChoice, ColourKey
+from heatmap.colourings import Colour, ColourKey, ColourScheme
 from heatmap.extents import TREES, WHITE
 from heatmap.grid import Grid
 from heatmap.overview import VIRTUAL
-from heatmap.state import Array, State
+from heatmap.state import Array, FilesystemState
 
 GROUND, INK, FAINT = (0x18, 0x18, 0x18), (0xF2, 0xF2, 0xF2), (0xA8, 0xA8, 0xA8)
 _SMALLEST, _LARGEST, _PER_WIDTH = 11, 44, 62
@@ -52,10 +52,10 @@ def add_below(image: Image.Image, lower: Array) -> Image.Image:
     return larger
 
 
-def legend(state: State, grid: Grid, sort: str, choice: ColourChoice, width: int) -> Array:
+def legend(state: FilesystemState, grid: Grid, sort: str, scheme: ColourScheme, width: int) -> Array:
     """u8[h, width, 3]: the band for a picture of a whole filesystem, `width` pixels wide."""
     lines = [title(state), *numbers(state), how(grid, sort)]
-    return band(lines, choice.key(state), width)
+    return band(lines, scheme.key(state), width)
 
 
 def extents_legend(fsid: str, taken: datetime, grid: Grid, scope: str, width: int) -> Array:
@@ -66,7 +66,7 @@ def extents_legend(fsid: str, taken: datetime, grid: Grid, scope: str, width: in
     return band(lines, ColourKey("what lies there", np.zeros((0, 3), np.uint8), (), ((WHITE, "data"), *trees)), width)
 
 
-def title(state: State) -> str:
+def title(state: FilesystemState) -> str:
     """Whose picture it is, and of when."""
     named = f"{_drawable(printable(state.label))}  " if state.label else ""
     return f"{named}{state.fsid}  {format_time(state.taken)}"
@@ -78,8 +78,8 @@ def _drawable(text: str) -> str:
     return "".join(char if char.isascii() else "?" for char in apart if not combining(char))
 
 
-def numbers(state: State) -> list[str]:
-    """How large, how full. Devices count raw bytes, copies too; block groups count bytes of content, each once."""
+def numbers(state: FilesystemState) -> list[str]:
+    """Returns two lines: sizes and use. Devices count raw bytes, copies too; block groups count bytes of content, each once."""
     total, allocated = int(state.total_bytes.sum()), int(state.de_length.sum())
     length, used = int(state.bg_length.sum()), int(state.bg_used.sum())
     devices, free = counted(len(state.devid), "device"), max(0, total - allocated)
@@ -90,13 +90,13 @@ def numbers(state: State) -> list[str]:
 
 
 def how(grid: Grid, sort: str) -> str:
-    """What a pixel is."""
+    """Returns a line that says what a pixel is."""
     order = "by virtual address" if sort == VIRTUAL else "by place on the device"
     return f"{pixels(grid)}; {order}"
 
 
 def pixels(grid: Grid) -> str:
-    """How bytes become pixels."""
+    """Returns how bytes become pixels, as text."""
     return f"{grid.curve} curve of order {grid.order}; one pixel is {format_size(round(grid.bytes_per_pixel))}"
 
 

@@ -1,12 +1,13 @@
 """A whole filesystem, block group by block group: where they lie on the devices, or in the order of their virtual addresses."""
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
 from heatmap.grid import MIN_BRIGHTNESS, OVERVIEW_GRANULARITY, Canvas, Grid, Runs, choose
-from heatmap.state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, State
+from heatmap.state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, FilesystemState
 
 PHYSICAL, VIRTUAL = "physical", "virtual"
 SORTS = (PHYSICAL, VIRTUAL)
@@ -17,25 +18,25 @@ _PARITY = {1 << 7: 1, 1 << 8: 2}  # RAID5, RAID6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Paint:
+class CellColours:
     """Colour and brightness of each of n block groups: `rgb` u8[n, 3], `share` f64[n] from 0 (dark, not black) to 1."""
 
     rgb: Array
     share: Array
 
 
-Colouring = Callable[[State], Paint]
+Colouring = Callable[[FilesystemState], CellColours]
 """How a state's block groups are coloured. What no block group lies in stays black."""
 
 _BY_TYPE = {DATA: (0xFF, 0xFF, 0xFF), METADATA: (0x00, 0x00, 0xFF), SYSTEM: (0xFF, 0x00, 0x33), DATA | METADATA: (0x99, 0xCC, 0xFF)}
 
 
-def usage(state: State) -> Paint:
+def usage(state: FilesystemState) -> CellColours:
     """Data white, metadata blue, system red, mixed light blue; the fuller, the brighter."""
     table = np.full((TYPE_MASK + 1, 3), 0xFF, np.uint8)
     for kind, rgb in _BY_TYPE.items():
         table[kind] = rgb
-    return Paint(table[(state.bg_flags & np.uint64(TYPE_MASK)).astype(np.int64)], state.bg_used / state.bg_length)
+    return CellColours(table[(state.bg_flags & np.uint64(TYPE_MASK)).astype(np.int64)], state.bg_used / state.bg_length)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +55,7 @@ class Cells:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+class Drawing:
     """A picture: along its curve, and as an image u8[edge, edge, 3] that is yet to be enlarged by `grid.scale`."""
 
     grid: Grid
@@ -70,7 +71,7 @@ class Drawn:
 
 
 def overview(
-    state: State,
+    state: FilesystemState,
     *,
     sort: str = PHYSICAL,
     order: int | None = None,
@@ -79,7 +80,7 @@ def overview(
     colouring: Colouring = usage,
     devices: Collection[int] | None = None,
     min_brightness: float = MIN_BRIGHTNESS,
-) -> Drawn:
+) -> Drawing:
     """The picture of all devices, or of those named. Raises OperatorError: `size` below `order`."""
     chosen = np.ones(len(state.devid), bool) if devices is None else np.isin(state.devid, np.array(list(devices), np.uint64))
     devid, total_bytes = state.devid[chosen], state.total_bytes[chosen]
@@ -90,10 +91,10 @@ def overview(
     grid = choose(order, size, curve, int(total_bytes.sum()), OVERVIEW_GRANULARITY)
     canvas = Canvas(grid, min_brightness)
     canvas.fill(cells.first_byte, cells.length, paint.share[cells.group], paint.rgb[cells.group])
-    return Drawn(grid, scope, cells, canvas.finish())
+    return Drawing(grid, scope, cells, canvas.finish())
 
 
-def _physical(state: State, devid: Array, total_bytes: Array) -> Cells:
+def _physical(state: FilesystemState, devid: Array, total_bytes: Array) -> Cells:
     """Device extents, the devices one behind the other."""
     group = _group_at(state, state.de_vaddr)
     device = np.searchsorted(devid, state.de_devid)
@@ -104,7 +105,7 @@ def _physical(state: State, devid: Array, total_bytes: Array) -> Cells:
     return Cells(first_byte, state.de_length[drawn].astype(np.int64), group[drawn], state.de_devid[drawn], state.de_paddr[drawn])
 
 
-def _virtual(state: State, devid: Array) -> Cells:
+def _virtual(state: FilesystemState, devid: Array) -> Cells:
     """Chunks, each with all of its pieces on these devices, one behind the other."""
     group = _group_at(state, state.ch_vaddr)
     pieces = np.bincount(state.st_chunk[np.isin(state.st_devid, devid)], minlength=len(group))
@@ -113,7 +114,7 @@ def _virtual(state: State, devid: Array) -> Cells:
     return Cells(np.cumsum(length) - length, length, group[drawn], None, None)
 
 
-def _group_at(state: State, vaddr: Array) -> Array:
+def _group_at(state: FilesystemState, vaddr: Array) -> Array:
     """i64[n]: the index of the block group that begins at each address, or -1."""
     at = np.searchsorted(state.bg_vaddr, vaddr)
     at[at == len(state.bg_vaddr)] = 0
@@ -128,3 +129,37 @@ def piece_length(kind: Array, length: Array, stripes: Array) -> Array:
             numbers[kind & np.uint64(bit) != 0] = number
     found: Array = length.astype(np.int64) * copies // (stripes - parity)
     return found
+
+
+class HasDevices(Protocol):
+    """A state, or the header of a recorded one: `devid` and `total_bytes`, u64[d] each."""
+
+    @property
+    def devid(self) -> Array:
+        """The ids."""
+
+    @property
+    def total_bytes(self) -> Array:
+        """How large each is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scale:
+    """To what states of several moments are drawn, so that a place in the picture is the same place at all times: u64[d] each, by
+    devid. Every device that ever was there has its place, as large as it ever was.
+    """
+
+    devid: Array
+    total_bytes: Array
+
+    def applied(self, state: FilesystemState) -> FilesystemState:
+        """The state with the devices of the scale."""
+        return replace(state, devid=self.devid, total_bytes=self.total_bytes)
+
+
+def common_scale(moments: Sequence[HasDevices]) -> Scale:
+    """The scale for all of these."""
+    found, which = np.unique(np.concatenate([moment.devid for moment in moments]), return_inverse=True)
+    largest = np.zeros(len(found), np.uint64)
+    np.maximum.at(largest, which, np.concatenate([moment.total_bytes for moment in moments]))
+    return Scale(found, largest)

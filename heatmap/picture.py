@@ -1,10 +1,14 @@
-"""From a drawing to a picture file: Pillow writes it, and it appears whole or not at all."""
+"""From a drawing to a picture file: Pillow writes it, and it appears whole or not at all; and the name that it gets."""
 
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
 from typing import cast
 
 from PIL import Image
 
 from btrkeep.fs.output_file import whole_file
+from heatmap.curves import HILBERT
 from heatmap.grid import Grid, Runs
 
 FORMATS = ("png", "webp")
@@ -30,3 +34,38 @@ def save(image: Image.Image, name: str, form: str = "png") -> None:
             image.save(file, "PNG", compress_level=_LEVEL)
         else:
             image.save(file, "WEBP", lossless=True, quality=0)
+
+
+def name_parts(
+    fsid: str,
+    curve: str,
+    *,
+    virtual: bool = False,
+    block_group: int | None = None,
+    extents: bool = False,
+    devices: Sequence[int] = (),
+    colour: str = "usage",
+) -> list[str]:
+    """Returns the parts of a file's name: those of knorrie's btrfs-heatmap, in its order, then those that it has not."""
+    parts = ["fsid", fsid]
+    if curve != HILBERT:
+        parts.append(curve)
+    if virtual:
+        parts.append("chunks")
+    if block_group is not None:
+        parts += ["blockgroup", str(block_group)]
+    if extents:
+        parts.append("extents")
+    for devid in devices:
+        parts += ["device", str(devid)]
+    if colour != "usage":
+        parts.append(colour)
+    return parts
+
+
+def output_name(chosen: str | None, parts: Sequence[str], taken: datetime, form: str) -> str:
+    """`chosen` where it names a file or "-"; else a name made of `parts` and the time, in the folder it names or in this one."""
+    if chosen is not None and not Path(chosen).is_dir():
+        return chosen
+    name = "_".join([*parts, "at", str(int(taken.timestamp()))]) + f".{form}"
+    return str(Path(chosen, name)) if chosen else name

@@ -3,8 +3,8 @@
 How a page finds what is at (x, y) of a picture, counted from 0, from the left and from above:
 
 1. Divide both by 2**(size - order), rounding down: pixels were enlarged so much.
-2. `step` says which place along the curve that is. Line by line (linear) it is y * 2**order + x; snake goes back in every second
-   line; for hilbert there is a loop of as many rounds as the order.
+2. `step` of web/static/heatmap.js says which place along the curve that is. Line by line (linear) it is y * 2**order + x; snake
+   goes back in every second line; for hilbert there is a loop of as many rounds as the order.
 3. Entries are sorted by `start` and each takes the places from `start` up to, and without, `end`. Several can share a place: all
    with start <= place < end are in that pixel. None: nothing is allocated there.
 """
@@ -16,14 +16,13 @@ import numpy as np
 
 from btrkeep.fs.output_file import whole_file
 from btrkeep.units import format_time
-from heatmap.curves import HILBERT, SNAKE
-from heatmap.overview import Drawn
-from heatmap.state import Array, State
+from heatmap.overview import Drawing
+from heatmap.state import Array, FilesystemState
 
 FORMAT = 1
 
 
-def pixel_map(state: State, drawn: Drawn) -> dict[str, Any]:
+def pixel_map(state: FilesystemState, drawn: Drawing) -> dict[str, Any]:
     """The map of a picture of a whole filesystem, ready for JSON: about the picture, and `entries`, a list for each column.
 
     `start` and `end` are places; `vaddr`, `length`, `used`, `flags` and `score` the block group's. `devid` and `paddr` are the
@@ -60,31 +59,7 @@ def places(at: Array, bytes_per_pixel: float, order: int) -> Array:
     return np.asarray(np.minimum(at / bytes_per_pixel, 4**order - 1), np.int64)
 
 
-def save(state: State, drawn: Drawn, name: str) -> None:
+def save(state: FilesystemState, drawn: Drawing, name: str) -> None:
     """Writes the map, whole or not at all; without blanks, for it is some megabytes. Raises OperatorError."""
     with whole_file(name) as file:
         file.write(json.dumps(pixel_map(state, drawn), separators=(",", ":")).encode() + b"\n")
-
-
-def step(curve: str, order: int, x: int, y: int) -> int:
-    """The place along the curve of the pixel (x, y) of 2**order x 2**order.
-
-    On the Hilbert curve, which begins at the lower left: from the largest quarters to the smallest, count those that lie before,
-    and turn what is left so that its quarter looks like the whole.
-    """
-    edge = 1 << order
-    if curve != HILBERT:
-        return y * edge + (edge - 1 - x if curve == SNAKE and y % 2 else x)
-    place, y = 0, edge - 1 - y
-    half = edge >> 1
-    while half:
-        right, up = x >= half, y >= half
-        x, y = x - half * right, y - half * up
-        quarter = (0, 1, 3, 2)[2 * right + up]  # lower left, upper left, upper right, lower right
-        place += quarter * half * half
-        if quarter == 0:
-            x, y = y, x
-        elif quarter == 3:
-            x, y = half - 1 - y, half - 1 - x
-        half >>= 1
-    return place

@@ -15,12 +15,12 @@ from btrkeep.treescan.block_groups import BlockGroups, block_groups, has_block_g
 from btrkeep.treescan.chunks import Chunks, chunks, device_extents
 from btrkeep.treescan.devices import devices, filesystem
 from btrkeep.treescan.free_space import free_space, has_free_space_tree
-from heatmap.state import DATA, Array, State
+from heatmap.state import DATA, Array, FilesystemState
 
 
 def read_state(
     fd: int, *, scores: bool = False, generations: bool = False, progress: Callable[[float], None] | None = None
-) -> State:
+) -> FilesystemState:
     """The filesystem that `fd` is on, as it is now. Raises OSError (EPERM without CAP_SYS_ADMIN).
 
     `scores` adds some 0.05 s for a million free extents; `generations` reads the whole extent tree, and `progress` is told how far
@@ -29,7 +29,7 @@ def read_state(
     taken, about, device = datetime.now(UTC), filesystem(fd), devices(fd)
     chunk, piece = chunks(fd), device_extents(fd)
     group = _used(fd, chunk)
-    return State(
+    return FilesystemState(
         about.uuid,
         _label(about.uuid),
         taken,
@@ -80,7 +80,7 @@ def _used(fd: int, chunk: Chunks) -> BlockGroups:
 
 
 def _index(vaddr: Array, some: Array) -> Array:
-    """Where those of `some` that are in `vaddr`, which is sorted, are."""
+    """Returns the indexes in `vaddr`, which is sorted, of those of `some` that are in it."""
     at = np.searchsorted(vaddr, some)
     at[at == len(vaddr)] = 0
     found: Array = at[vaddr[at] == some]

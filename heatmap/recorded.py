@@ -27,7 +27,7 @@ import numpy as np
 
 from btrkeep.errors import OperatorError
 from btrkeep.fs.output_file import whole_file
-from heatmap.state import Array, State
+from heatmap.state import Array, FilesystemState
 
 MAGIC = b"\x89heatmap"
 FORMAT = 1
@@ -39,8 +39,8 @@ _LARGEST = 1 << 30
 """Bytes of columns: a filesystem of 100 PiB stays below it, and a file made to fill our memory does not."""
 _PLAIN = ("fsid", "label", "nodesize", "sectorsize")
 _DEVICES = ("devid", "total_bytes")
-_COLUMNS = [field.name for field in fields(State) if field.name not in (*_PLAIN, "taken", *_DEVICES)]
-_OPTIONAL = {field.name for field in fields(State) if field.default is not MISSING}
+_COLUMNS = [field.name for field in fields(FilesystemState) if field.name not in (*_PLAIN, "taken", *_DEVICES)]
+_OPTIONAL = {field.name for field in fields(FilesystemState) if field.default is not MISSING}
 _KINDS: dict[str, np.dtype[Any]] = {"u8": np.dtype("<u8"), "i8": np.dtype("<i8"), "f4": np.dtype("<f4")}
 _KIND_OF = {"score": "f4", "ch_stripes": "i8", "st_chunk": "i8"}
 _STRIPES = ("st_chunk", "st_devid", "st_paddr", "ch_vaddr")
@@ -61,8 +61,8 @@ class Unreadable(OperatorError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moment:
-    """When a state was taken, and of what; the arrays as in State."""
+class StateHeader:
+    """When a state was taken, and of what; the arrays as in FilesystemState."""
 
     fsid: str
     label: str
@@ -71,13 +71,13 @@ class Moment:
     total_bytes: Array
 
 
-def save(state: State, name: str) -> None:
+def save(state: FilesystemState, name: str) -> None:
     """Writes the state, whole or not at all. Raises OperatorError."""
     with whole_file(name, durable=True) as file:
         file.write(packed(state))
 
 
-def load(path: Path) -> State:
+def load(path: Path) -> FilesystemState:
     """The state in a file. Raises Unreadable, one line."""
     try:
         return unpacked(path.read_bytes(), str(path))
@@ -89,8 +89,8 @@ def _cannot_read(path: Path, error: OSError) -> Unreadable:
     return Unreadable(f"{path} cannot be read: {error.strerror}", _NAME_ONE)
 
 
-def look(path: Path) -> Moment:
-    """When a state was taken, and of what. Reads and checks the file, and unpacks no columns. Raises Unreadable."""
+def read_header(path: Path) -> StateHeader:
+    """Reads when a state was taken, and of what. Checks the whole file, and unpacks no columns. Raises Unreadable."""
     try:
         head, _ = _parts(path.read_bytes(), str(path))
         return _moment(json.loads(head))
@@ -101,11 +101,11 @@ def look(path: Path) -> Moment:
 
 
 def automatic_name(picture: Path) -> Path:
-    """Where the state is recorded when no name is given: beside the picture, with its name."""
+    """Returns where the state is recorded when no name is given: beside the picture, with its name."""
     return picture.with_suffix(SUFFIX)
 
 
-def packed(state: State) -> bytes:
+def packed(state: FilesystemState) -> bytes:
     """The file's bytes."""
     said = _by_stripes(**{name: getattr(state, name) for name in _STRIPES})
     left_out = "de_vaddr" if np.array_equal(said, state.de_vaddr) else ""
@@ -125,26 +125,26 @@ def packed(state: State) -> bytes:
     return b"".join((_HEAD.pack(MAGIC, FORMAT, len(head), len(body), check), head, body))
 
 
-def unpacked(data: bytes, name: str) -> State:
+def unpacked(data: bytes, name: str) -> FilesystemState:
     """The state that `data` holds; `name` is for messages. Raises Unreadable."""
     head, body = _parts(data, name)
     try:
         about = json.loads(head)
         moment = _moment(about)
         found: dict[str, Any] = {key: about[key] for key in _PLAIN} | _columns(about["columns"], body)
-        state = State(**found, taken=moment.taken, devid=moment.devid, total_bytes=moment.total_bytes)
+        state = FilesystemState(**found, taken=moment.taken, devid=moment.devid, total_bytes=moment.total_bytes)
         _require_lengths(state)
     except _WRONG as error:
         raise _no_state(name, error) from None
     return state
 
 
-def _moment(about: dict[str, Any]) -> Moment:
+def _moment(about: dict[str, Any]) -> StateHeader:
     taken = datetime.fromisoformat(about["taken"])
     if taken.tzinfo is None:
         raise ValueError("its time has no zone")
     devices = np.array(about["devices"], np.uint64).reshape(-1, 2)
-    return Moment(about["fsid"], about["label"], taken, devices[:, 0].copy(), devices[:, 1].copy())
+    return StateHeader(about["fsid"], about["label"], taken, devices[:, 0].copy(), devices[:, 1].copy())
 
 
 def _no_state(name: str, error: Exception) -> Unreadable:
@@ -212,7 +212,7 @@ def _decoded(data: bytes, kind: str, unit: int) -> Array:
     return (np.cumsum(numbers.view("<u8"), dtype=np.uint64) * np.uint64(unit)).view(dtype)
 
 
-def _require_lengths(state: State) -> None:
+def _require_lengths(state: FilesystemState) -> None:
     """Arrays that belong together are of one length, and stripes are of chunks that there are. Raises ValueError."""
     for name in _COLUMNS:
         if getattr(state, name) is None and name not in _OPTIONAL:

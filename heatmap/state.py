@@ -10,10 +10,15 @@ Array = NDArray[Any]
 
 DATA, SYSTEM, METADATA = 1, 2, 4  # BTRFS_BLOCK_GROUP_*, btrfs_tree.h
 TYPE_MASK = DATA | SYSTEM | METADATA
+PROFILES = {
+    0: "single", 1 << 5: "DUP", 1 << 3: "RAID0", 1 << 4: "RAID1", 1 << 9: "RAID1C3", 1 << 10: "RAID1C4", 1 << 6: "RAID10",
+    1 << 7: "RAID5", 1 << 8: "RAID6",
+}  # fmt: skip
+PROFILE_MASK = sum(PROFILES)  # BTRFS_BLOCK_GROUP_PROFILE_MASK
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class State:
+class FilesystemState:
     """A filesystem at one moment. Bytes everywhere; addresses in order.
 
     `devid`, `total_bytes`: u64[d], by devid. Device extents, u64[m] each, by devid and place: `de_vaddr` is the chunk's. Chunks, by

@@ -28,7 +28,7 @@ def show(image: Image.Image, out: TextIO | None = None) -> None:
 
 
 def edge_for(columns: int, lines: int) -> int:
-    """How many pixels wide and high a picture may be: a power of two, so that pixels stay squares; two of them are a line."""
+    """Returns the largest edge of a picture in pixels: a power of two, so that pixels stay squares; two of them are a line."""
     return 1 << (max(2, min(columns, max(2 * (lines - 2), _LEAST_LINES * 2))).bit_length() - 1)
 
 
@@ -59,7 +59,7 @@ def drawn(image: Image.Image, edge: int, true_colour: bool) -> Iterator[str]:
 
 
 def _line(upper: list[str], lower: list[str]) -> str:
-    """What is the same as in the character before is not said again."""
+    """Returns a line of characters; a colour is set only where it changes."""
     said, parts = ("", ""), []
     for one, two in zip(upper, lower, strict=True):
         if (one, two) != said:

@@ -13,7 +13,7 @@ _NAME = re.compile(r"(?P<of>.+)_at_(?P<at>\d{1,11})\.(?:png|heatmap)")
 
 
 def taken(name: str) -> tuple[str, datetime] | None:
-    """Of what a file with an automatic name is (one that `naming.output_name` made), and when; None for any other file."""
+    """Of what a file with an automatic name is (one that `picture.output_name` made), and when; None for any other file."""
     match = _NAME.fullmatch(name)
     return (match["of"], datetime.fromtimestamp(int(match["at"]), UTC)) if match else None
 

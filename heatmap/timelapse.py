@@ -20,8 +20,8 @@ from btrkeep.errors import OperatorError
 from btrkeep.fs.output_file import whole_file
 from btrkeep.process.programs import run
 from heatmap.animation import Gif, Palette, Webp, ffmpeg_command
-from heatmap.colourings import ColourChoice
-from heatmap.frames import Film, Progress, film, gather
+from heatmap.colourings import ColourScheme
+from heatmap.frames import FrameSequence, Progress, frame_sequence, gather
 from heatmap.overview import PHYSICAL
 
 _SAMPLES = 16
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class TimelapseSummary:
     """What became of a folder: frames, of when the first and the last are, and a line for each file that was left out."""
 
     frames: int
@@ -44,14 +44,14 @@ class Made:
 def timelapse(
     folder: Path,
     output: Path,
-    choice: ColourChoice,
+    scheme: ColourScheme,
     *,
     sort: str = PHYSICAL,
     fps: float = 10.0,
     size: int | None = None,
     dated: bool = True,
     progress: Progress | None = None,
-) -> Made:
+) -> TimelapseSummary:
     """Makes the animation that the ending of `output` names, whole or not at all. Raises OperatorError."""
     write = _WRITERS.get(output.suffix.lower())
     if write is None:
@@ -62,16 +62,16 @@ def timelapse(
     if not found.sources:
         why = f": {found.left_out[0]}" if found.left_out else ""
         raise OperatorError(f"{folder} has no picture and no recorded state{why}", "btrfs-heatmap --record MOUNTPOINT makes them")
-    reel = film(found.sources, choice, sort=sort, size=size, dated=dated)
+    frames = frame_sequence(found.sources, scheme, sort=sort, size=size, dated=dated)
     # The last frame is drawn before anything is written: what it lacks (scores, say), mostly all lack.
-    height, width = reel.frame(len(reel.sources) - 1).shape[:2]
+    height, width = frames.frame(len(frames.sources) - 1).shape[:2]
     with whole_file(str(output)) as file:
-        write(reel, file, Shape(width, height, fps), output.parent, progress or _tell_nobody)
-    return Made(len(found.sources), found.sources[0].taken, found.sources[-1].taken, width, height, found.left_out)
+        write(frames, file, FrameFormat(width, height, fps), output.parent, progress or _tell_nobody)
+    return TimelapseSummary(len(found.sources), found.sources[0].taken, found.sources[-1].taken, width, height, found.left_out)
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class FrameFormat:
     """Pixels of a frame, and frames a second."""
 
     width: int
@@ -79,7 +79,7 @@ class Shape:
     fps: float
 
     def seconds(self, number: int, count: int) -> float:
-        """How long a frame is shown."""
+        """Returns for how long a frame is shown."""
         return 1 / self.fps if number < count - 1 else max(_LAST_STAYS, 1 / self.fps)
 
 
@@ -87,44 +87,44 @@ def _tell_nobody(_done: int, _count: int) -> None:
     pass
 
 
-def _write_gif(reel: Film, file: BinaryIO, shape: Shape, _folder: Path, progress: Progress) -> None:
-    count = len(reel.sources)
+def _write_gif(frames: FrameSequence, file: BinaryIO, frame_format: FrameFormat, _folder: Path, progress: Progress) -> None:
+    count = len(frames.sources)
     samples = sorted({number * (count - 1) // max(1, _SAMPLES - 1) for number in range(_SAMPLES)} & set(range(count)))
-    palette = Palette.of(_ahead(reel.frame, samples))
-    gif = Gif(file, shape.width, shape.height, palette)
-    for number, frame in enumerate(_ahead(lambda number: palette.indices(reel.frame(number)), range(count))):
-        gif.add(frame, shape.seconds(number, count))
+    palette = Palette.of(_ahead(frames.frame, samples))
+    gif = Gif(file, frame_format.width, frame_format.height, palette)
+    for number, frame in enumerate(_ahead(lambda number: palette.indices(frames.frame(number)), range(count))):
+        gif.add(frame, frame_format.seconds(number, count))
         progress(number + 1, count)
     gif.finish()
 
 
-def _write_webp(reel: Film, file: BinaryIO, shape: Shape, _folder: Path, progress: Progress) -> None:
-    count = len(reel.sources)
-    webp = Webp(file, shape.width, shape.height)
-    for number, frame in enumerate(_ahead(reel.frame, range(count))):
-        webp.add(frame, shape.seconds(number, count))
+def _write_webp(frames: FrameSequence, file: BinaryIO, frame_format: FrameFormat, _folder: Path, progress: Progress) -> None:
+    count = len(frames.sources)
+    webp = Webp(file, frame_format.width, frame_format.height)
+    for number, frame in enumerate(_ahead(frames.frame, range(count))):
+        webp.add(frame, frame_format.seconds(number, count))
         progress(number + 1, count)
     webp.finish()
 
 
-def _write_mp4(reel: Film, file: BinaryIO, shape: Shape, folder: Path, progress: Progress) -> None:
+def _write_mp4(frames: FrameSequence, file: BinaryIO, frame_format: FrameFormat, folder: Path, progress: Progress) -> None:
     """By way of pictures in a folder beside the output: there is room for it there, and there may be none in /tmp."""
-    count = len(reel.sources)
+    count = len(frames.sources)
     with tempfile.TemporaryDirectory(prefix=".timelapse-", dir=folder) as name:
         room = Path(name)
 
         def draw(number: int) -> None:
-            Image.fromarray(reel.frame(number)).save(room / f"{number:06}.png", compress_level=1)
+            Image.fromarray(frames.frame(number)).save(room / f"{number:06}.png", compress_level=1)
 
         for number, _ in enumerate(_ahead(draw, range(count))):
             progress(number + 1, count)
         made = room / "made.mp4"
-        run(ffmpeg_command(str(room / "%06d.png"), str(made), shape.fps), timeout=None)
+        run(ffmpeg_command(str(room / "%06d.png"), str(made), frame_format.fps), timeout=None)
         with made.open("rb") as video:
             shutil.copyfileobj(video, file)
 
 
-_WRITERS: dict[str, Callable[[Film, BinaryIO, Shape, Path, Progress], None]] = {
+_WRITERS: dict[str, Callable[[FrameSequence, BinaryIO, FrameFormat, Path, Progress], None]] = {
     ".gif": _write_gif,
     ".webp": _write_webp,
     ".mp4": _write_mp4,
@@ -132,7 +132,7 @@ _WRITERS: dict[str, Callable[[Film, BinaryIO, Shape, Path, Progress], None]] = {
 
 
 def _ahead(work: Callable[[int], _T], numbers: Iterable[int]) -> Iterator[_T]:
-    """What `work` makes of each number, in order, made a few numbers ahead by several threads. NumPy and zlib let others run."""
+    """Yields what `work` makes of each number, in order; several threads work ahead, for NumPy and zlib let others run."""
     threads = len(os.sched_getaffinity(0))
     waiting: deque[Future[_T]] = deque()
     with ThreadPoolExecutor(threads) as pool:

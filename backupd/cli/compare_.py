@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +14,7 @@ from backupd.cli.inside import Looked, Ticker, complete_path, complete_which, lo
 from backupd.cli.names import complete_name
 from backupd.files.backup_selector import NEWEST
 from backupd.files.comparing import ADDED, CHANGED, KIND, REMOVED, DifferenceTotals, PathDifference, compare, text_difference
-from backupd.files.objects import backup_object, difference_object, sum_object
+from backupd.files.objects import backup_object, difference_object
 from backupd.files.suggestions import entry_at, path_given
 from backupd.files.tree import Entry
 from backupd.files.words import shown, time_words
@@ -102,7 +103,7 @@ def _differences(old: Looked, new: Looked, path: bytes, content: bool, total: Di
 def _print_json(old: Looked, new: Looked, path: bytes, content: bool) -> None:
     total = DifferenceTotals()
     found = (difference_object(one) for one in _differences(old, new, path, content, total))
-    stream_object({**_head(old, new, path), "content": content}, "differences", found, lambda: {"sum": sum_object(total)})
+    stream_object({**_head(old, new, path), "content": content}, "differences", found, lambda: {"sum": asdict(total)})
 
 
 def _head(old: Looked, new: Looked, path: bytes) -> dict[str, Any]:

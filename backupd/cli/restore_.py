@@ -14,13 +14,15 @@ from backupd.cli.context import clock_for, json_option, load_config, now_option
 from backupd.cli.inside import Looked, complete_path, complete_which, looked
 from backupd.cli.restore_view import Teller, say_backup, say_plan, say_result, say_stopped
 from backupd.files.archive import Archived
-from backupd.files.backup_selector import parse_which
+from backupd.files.backup_selector import Restorable, parse_which
 from backupd.files.conflict_policy import ALL, OVERWRITE
 from backupd.files.destination import require_destination
 from backupd.files.objects import backup_object
-from backupd.files.restoration import RestoreProgress, RestoreStopped
-from backupd.files.restore_request import ORIGINAL, Doing, RestoreArguments, preview_object, result_object
+from backupd.files.restoration import ORIGINAL, RestoreProgress, RestoreRequest, RestoreStopped
+from backupd.files.restore_request import prepared, preview_object, result_object
+from backupd.files.restoring import LocalRestore
 from backupd.files.suggestions import entry_at, path_given
+from backupd.files.to_host import HostRestore
 from backupd.files.to_tar import total, write_file, write_stream
 from backupd.files.words import shown
 from backupd.repo.read_lock import read
@@ -118,9 +120,17 @@ def command(
         raise UsageError("no path is named", f"`backupd browse {host}` shows what there is; / is all of it")
     if privileged and to is None:
         raise UsageError("--privileged is for --to: a machine and a tar get all that there is", "leave it out")
-    content = compare == "content"
-    wanted = RestoreArguments(
-        name, which, tuple(map(path_given, paths)), where, overwrite, parents, content, port, privileged, only_below
+    request = RestoreRequest(
+        name,
+        which,
+        tuple(map(path_given, paths)),
+        where,
+        overwrite,
+        parents=parents,
+        content=compare == "content",
+        privileged=privileged,
+        port=port,
+        only_below=only_below,
     )
     config = load_config(ctx)
     pool = open_pool(config.pool.path)
@@ -129,16 +139,16 @@ def command(
     try:
         with looked(pool, name, which, now) as found, read(found.backup.path), watch.watching():
             if tar is not None:
-                return _tar(found, config, wanted, tar, dry_run, as_json, watch)
-            doing = Doing(config, pool, found.backup, found.tree, wanted, watch)
-            return (_look if dry_run else _do)(doing, watch, as_json)
+                return _tar(found, config, request, tar, dry_run, as_json, watch)
+            restore = prepared(config, pool, found.backup, found.tree, request, watch)
+            return (_preview if dry_run else _restore)(found.backup, restore, watch, as_json)
     except RestoreStopped:
         say_stopped()
         return watch.exit_status
 
 
 def _one_of(to: str | None, to_host: str | None, tar: str | None) -> str:
-    """Where it goes, in Wanted's words. Raises UsageError."""
+    """Where it goes, in RestoreRequest's words. Raises UsageError."""
     given = [value for value in (to, to_host, tar) if value is not None]
     if len(given) != 1:
         raise UsageError(
@@ -154,37 +164,37 @@ def _one_of(to: str | None, to_host: str | None, tar: str | None) -> str:
     return str(Path(to).absolute()) if to else ""
 
 
-def _look(doing: Doing, watch: "_Watch", as_json: bool) -> int:
-    found = doing.preview()
+def _preview(backup: Restorable, restore: LocalRestore | HostRestore, watch: "_Watch", as_json: bool) -> int:
+    found = restore.preview()
     watch.clear()
-    fields = preview_object(doing, found)
+    fields = preview_object(backup, restore, found)
     if as_json:
         echo_json(fields)
     else:
-        say_backup(doing)
-        say_plan(doing, found)
+        say_backup(backup)
+        say_plan(restore, found)
         if not fields["possible"]:
             say(f"so it would be refused: {fields['why_not']}")
     return Exit.OK if fields["possible"] else Exit.ATTENTION
 
 
-def _do(doing: Doing, watch: "_Watch", as_json: bool) -> int:
+def _restore(backup: Restorable, restore: LocalRestore | HostRestore, watch: "_Watch", as_json: bool) -> int:
     if not as_json:
-        say_backup(doing)
-    found = doing.preview(content=False)
-    done = doing.run(found)
+        say_backup(backup)
+    found = restore.preview(content=False)
+    done = restore.run(found)
     watch.clear()
     if as_json:
-        echo_json(result_object(doing, found, done))
+        echo_json(result_object(backup, found, done))
     else:
-        say_result(done, doing.wanted.overwrite)
+        say_result(done, restore.request.overwrite)
     return Exit.OK if done.good else Exit.ATTENTION
 
 
 def _tar(
     found: Looked,
     config: Config,
-    wanted: RestoreArguments,
+    request: RestoreRequest,
     tar: str,
     dry_run: bool,
     as_json: bool,
@@ -192,10 +202,10 @@ def _tar(
 ) -> int:
     if as_json and tar == "-" and not dry_run:
         raise UsageError("the tar and the JSON cannot both go to standard output", "name a file for the tar")
-    for path in wanted.paths:
+    for path in request.paths:
         entry_at(found.tree, path, found.where)
     if dry_run:
-        names, size = total(found.tree, wanted.paths)
+        names, size = total(found.tree, request.paths)
         return _say_tar(
             found,
             as_json,
@@ -205,11 +215,11 @@ def _tar(
     if tar == "-":
         if sys.stdout.isatty():
             raise UsageError("a tar is not for a terminal", "send it to a program or a file, such as: ... --tar - | tar -t")
-        done = write_stream(found.tree, wanted.paths, 1, tell)
+        done = write_stream(found.tree, request.paths, 1, tell)
         _left_out(done)
         return Exit.OK
     require_destination(found.pool, config.pool.state, Path(tar).absolute().parent, other_pools(config))
-    done = write_file(found.tree, wanted.paths, Path(tar).absolute(), wanted.overwrite == ALL, tell)
+    done = write_file(found.tree, request.paths, Path(tar).absolute(), request.overwrite == ALL, tell)
     _left_out(done)
     fields = {"tar": tar, "entries": done.entries, "bytes": done.size}
     return _say_tar(found, as_json, fields, f"holds {counted(done.entries, 'name')}, {format_size(done.size)}")

@@ -6,9 +6,12 @@ import time
 
 import click
 
+from backupd.files.backup_selector import Restorable
 from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
 from backupd.files.restoration import RestoreCount, Restored, RestorePreview, RestoreProgress, Withheld
-from backupd.files.restore_request import Doing
+from backupd.files.restore_request import places
+from backupd.files.restoring import LocalRestore
+from backupd.files.to_host import HostRestore
 from backupd.files.words import shown
 from btrkeep.cli.progress import say
 from btrkeep.units import counted, format_duration, format_size
@@ -32,20 +35,19 @@ _WORDS = {
 }
 
 
-def say_backup(doing: Doing) -> None:
+def say_backup(backup: Restorable) -> None:
     """Which backup it is, and what to think of it."""
-    backup = doing.backup
     warning = _STATES.get(backup.state)
     say(f"from {backup.host}@{backup.name}, {backup.state}" + (f" ({warning})" if warning else ""))
 
 
-def say_plan(doing: Doing, found: RestorePreview) -> None:
+def say_plan(restore: LocalRestore | HostRestore, found: RestorePreview) -> None:
     """What would happen."""
-    places = doing.places()
-    for path, place in places[:_PLACES]:
+    every = places(restore)
+    for path, place in every[:_PLACES]:
         say(f"{shown(path)} -> {shown(place)}")
-    if len(places) > _PLACES:
-        say(f"and {counted(len(places) - _PLACES, 'path')} more")
+    if len(every) > _PLACES:
+        say(f"and {counted(len(every) - _PLACES, 'path')} more")
     kinds = f"{counted(found.files, 'file')}, {counted(found.folders, 'folder')}, {counted(found.others, 'other')}"
     say(f"{kinds}; {format_size(found.size)}")
     for what, words in _WORDS.items():

@@ -13,7 +13,7 @@ from btrkeep.pool.marker import filesystem_uuid
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.room import read_room
 from btrkeep.pool.subvolume import opened
-from btrkeep.treescan.subvolumes import count_subvolumes
+from btrkeep.treescan.devices import count_subvolumes
 
 _KNOBS = ("dynamic_reclaim", "periodic_reclaim", "bg_reclaim_threshold")
 

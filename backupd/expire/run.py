@@ -28,11 +28,11 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.expiry_plan import Plan, make_plan, only
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import BALANCE_LOCK, take_lock
 from btrkeep.pool.marker import MARKER
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.pool.written import written_bytes
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_time
 

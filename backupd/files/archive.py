@@ -10,13 +10,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from backupd.files import ziphead
+from backupd.files import zip_headers
 from backupd.files.attributes import attributes
-from backupd.files.content import data_runs, pieces
 from backupd.files.spool import LinkTable, Packed
-from backupd.files.tarhead import BLOCK, member, padding, sparse_member
+from backupd.files.tar_headers import BLOCK, member, padding, sparse_member
 from backupd.files.tree import Entry, Tree, components, joined, open_plain
 from backupd.files.walking import WalkEntry, walk
+from btrkeep.fs.sparse import data_runs, pieces
 
 SAMPLES = 20
 _RECORD = 20 * BLOCK  # tar's own blocking: what it reads from a pipe is a multiple of it
@@ -129,7 +129,7 @@ def _zip(tree: Tree, paths: Sequence[bytes], out: Out) -> Archived:
     done, counted = Archived(), _Counted(out)
     with closing(Packed()) as index:
         for found, name in _found(tree, paths):
-            if found.entry.kind not in ziphead.KINDS:
+            if found.entry.kind not in zip_headers.KINDS:
                 done.leave_out(found.entry.path, f"a zip holds no {found.entry.kind}")
             elif name:
                 index.write(_zip_member(found, name, counted))
@@ -137,26 +137,26 @@ def _zip(tree: Tree, paths: Sequence[bytes], out: Out) -> Archived:
         begun = counted.size
         for piece in index.pieces():
             counted.write(piece)
-    counted.write(ziphead.end(done.entries, begun, counted.size - begun))
+    counted.write(zip_headers.end(done.entries, begun, counted.size - begun))
     done.size = counted.size
     return done
 
 
 def _zip_member(found: WalkEntry, name: bytes, out: _Counted) -> bytes:
     """Writes it; gives its record for the index."""
-    entry, one, offset = found.entry, ziphead.member(found.entry, name), out.size
+    entry, one, offset = found.entry, zip_headers.member(found.entry, name), out.size
     if one.packed:
-        out.write(ziphead.header(one, ziphead.Sizes()))
+        out.write(zip_headers.header(one, zip_headers.Sizes()))
         sizes = _zip_file(found, out)
-        out.write(ziphead.trailer(one, sizes))
+        out.write(zip_headers.trailer(one, sizes))
     else:
         data = entry.target or b""
-        sizes = ziphead.Sizes(zlib.crc32(data), len(data), len(data))
-        out.write(ziphead.header(one, sizes) + data)
-    return ziphead.record(one, sizes, offset)
+        sizes = zip_headers.Sizes(zlib.crc32(data), len(data), len(data))
+        out.write(zip_headers.header(one, sizes) + data)
+    return zip_headers.record(one, sizes, offset)
 
 
-def _zip_file(found: WalkEntry, out: _Counted) -> ziphead.Sizes:
+def _zip_file(found: WalkEntry, out: _Counted) -> zip_headers.Sizes:
     """The data of a plain file, deflated."""
     crc, begun, packer = 0, out.size, zlib.compressobj(wbits=-zlib.MAX_WBITS)
     with os.fdopen(open_plain(found.name, found.folder), "rb", 0) as file:
@@ -164,4 +164,4 @@ def _zip_file(found: WalkEntry, out: _Counted) -> ziphead.Sizes:
             crc = zlib.crc32(piece, crc)
             out.write(packer.compress(piece))
     out.write(packer.flush())
-    return ziphead.Sizes(crc, out.size - begun, found.entry.size)
+    return zip_headers.Sizes(crc, out.size - begun, found.entry.size)

@@ -4,16 +4,13 @@ import os
 from collections.abc import Iterator
 from struct import Struct
 
+from btrkeep.fs.openat import by_descriptor
+
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
 _ENTRY = Struct("<HHL")  # tag, permissions, id: linux/posix_acl_xattr.h, after a version of four bytes
 _VERSION = 4
 _TAGS = {0x01: "user", 0x02: "user", 0x04: "group", 0x08: "group", 0x10: "mask", 0x20: "other"}
 _NAMED = (0x02, 0x08)
-
-
-def by_descriptor(folder: int, name: bytes) -> bytes:
-    """A path for the calls that take no folder's descriptor: those for extended attributes."""
-    return b"/proc/self/fd/%d/%s" % (folder, name)
 
 
 def attributes(folder: int, name: bytes) -> dict[str, bytes]:
@@ -33,7 +30,7 @@ def attribute_names(folder: int, name: bytes) -> list[str]:
 
 
 def acl_text(value: bytes) -> str:
-    """What an ACL's attribute says, with numbers for names: user::rw-,user:1000:r--,group::r--,mask::r--,other::---."""
+    """Returns an ACL's attribute as text, with numbers for names: user::rw-,user:1000:r--,group::r--,mask::r--,other::---."""
     return ",".join(_acl_entries(value))
 
 

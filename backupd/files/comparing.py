@@ -1,21 +1,21 @@
 """What differs between two backups, below a path: names that came, went or changed.
 
-Both trees are gone through at once, folder by folder, each folder's names merged in order: memory is for the names of one folder on
-each level. Nothing can be left out: a folder's time says nothing of the folders below, and neither does its generation on disk, for
-a snapshot shares blocks of metadata between folders. What is cheap is the single name: an inode that nobody touched in between is
-neither opened nor compared any further.
+Both trees are walked at once, and their paths merged in order: memory is for the names of one folder on each level. Nothing can be
+left out: a folder's time says nothing of the folders below, and neither does its generation on disk, for a snapshot shares blocks
+of metadata between folders. What is cheap is the single name: an inode that nobody touched in between is neither opened nor
+compared any further.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from difflib import unified_diff
 
 from backupd.files.attributes import attributes
 from backupd.files.history import changed_fields
 from backupd.files.sameness import Pulse, equal_data, read, steady, untouched
-from backupd.files.tree import Descent, Entry, Tree, names_in
-from backupd.files.walking import parent_of
+from backupd.files.tree import Entry, Tree
+from backupd.files.walking import WalkEntry, walk
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_size, printable
 
@@ -51,7 +51,7 @@ def compare(
     progress: Callable[[bytes], None] = lambda _path: None,
     pulse: Pulse = steady,
 ) -> Iterator[PathDifference]:
-    """What differs at `path` and below, each folder before what is in it. What is below one that is only on one side comes too.
+    """Yields what differs at `path` and below, each folder before what is in it, and all that is below one of one side alone.
 
     Data count as the same when size and time are, as for rsync. With `content` they are read, unless that is not needed to know.
     `progress` is told of each name that both sides have, before it is compared. Raises what `pulse` raises.
@@ -60,16 +60,20 @@ def compare(
     first, second = _maybe(before, path), _maybe(after, path)
     if first is None and second is None:
         after.stat(path)  # says why
+    mounts = set[bytes]()  # what is mounted in one backup is entered in neither
     with ExitStack() as stack:
-        at = [stack.enter_context(parent_of(tree, path)) if entry else None for tree, entry in ((before, first), (after, second))]
-        yield from _pair(_Side(before, first, at[0]), _Side(after, second, at[1]), content, pulse)
-        stack.pop_all().close()
-        if first and second and first.kind == second.kind == "folder":
-            left, right = stack.enter_context(Descent(before, path)), stack.enter_context(Descent(after, path))
-            yield from _Merge(before, after, left, right, content, progress, pulse).run()
-        else:
-            yield from _all_below(before, first, REMOVED, pulse)
-            yield from _all_below(after, second, ADDED, pulse)
+        walks = [
+            stack.enter_context(closing(walk(tree, path, skip=lambda entry: entry.path in mounts))) if entry else iter(())
+            for tree, entry in ((before, first), (after, second))
+        ]
+        for old, new in _merged(*walks):
+            if old and new:
+                progress(old.entry.path)
+                if old.entry.kind == new.entry.kind == "folder":
+                    is_mounted = not (before.owns(old.entry.device) and after.owns(new.entry.device))
+                    mounts |= {old.entry.path} if is_mounted else set()
+            yield from _pair(before, old, after, new, content, pulse)
+            pulse()
 
 
 def _maybe(tree: Tree, path: bytes) -> Entry | None:
@@ -79,105 +83,54 @@ def _maybe(tree: Tree, path: bytes) -> Entry | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Merge:
-    """Two folders that are on both sides, and all below. Not recursive: a host may nest deeper than Python calls."""
-
-    before: Tree
-    after: Tree
-    left: Descent
-    right: Descent
-    content: bool
-    progress: Callable[[bytes], None]
-    pulse: Pulse
-
-    def run(self) -> Iterator[PathDifference]:
-        levels = [_merged(names_in(self.left.fd), names_in(self.right.fd))]
-        while levels:
-            pair = next(levels[-1], None)
-            if pair is None:
-                levels.pop()
-                self.left.leave()
-                self.right.leave()
-                continue
-            name, is_left, is_right = pair
-            self.pulse()
-            first = self.left.look(name) if is_left else None
-            second = self.right.look(name) if is_right else None
-            if first and second:
-                self.progress(first.path)
-            sides = _Side(self.before, first, (self.left.fd, name)), _Side(self.after, second, (self.right.fd, name))
-            yield from _pair(*sides, self.content, self.pulse)
-            if first and second and first.kind == second.kind == "folder":
-                if self.before.owns(first.device) and self.after.owns(second.device):
-                    self.left.enter(name)
-                    self.right.enter(name)
-                    levels.append(_merged(names_in(self.left.fd), names_in(self.right.fd)))
-            else:
-                yield from _all_below(self.before, first, REMOVED, self.pulse)
-                yield from _all_below(self.after, second, ADDED, self.pulse)
-
-
-def _merged(left: Iterator[bytes], right: Iterator[bytes]) -> Iterator[tuple[bytes, bool, bool]]:
-    """Each name of two ordered lists once, in order, with the lists that have it."""
-    one, two = next(left, None), next(right, None)
-    while one is not None or two is not None:
-        if two is None or (one is not None and one < two):
-            yield one or b"", True, False
-            one = next(left, None)
-        elif one is None or two < one:
-            yield two, False, True
-            two = next(right, None)
+def _merged(left: Iterator[WalkEntry], right: Iterator[WalkEntry]) -> Iterator[tuple[WalkEntry | None, WalkEntry | None]]:
+    """Each path of two walks once, in their order; None for the side that has it not."""
+    olds, news = _keyed(left), _keyed(right)
+    old, new = next(olds, None), next(news, None)
+    while old or new:
+        if new is None or (old is not None and old[0] < new[0]):
+            yield old[1] if old else None, None
+            old = next(olds, None)
+        elif old is None or new[0] < old[0]:
+            yield None, new[1]
+            new = next(news, None)
         else:
-            yield one, True, True
-            one, two = next(left, None), next(right, None)
+            yield old[1], new[1]
+            old, new = next(olds, None), next(news, None)
 
 
-def _all_below(tree: Tree, entry: Entry | None, what: str, pulse: Pulse) -> Iterator[PathDifference]:
-    """All that is in a folder that only one side has, without the folder."""
-    if entry is None or entry.kind != "folder":
+def _keyed(found: Iterator[WalkEntry]) -> Iterator[tuple[bytes, WalkEntry]]:
+    """Each entry once, with what sorts paths as a walk does: what is in a folder comes right after it."""
+    return ((one.entry.path.replace(b"/", b"\0"), one) for one in found if not one.left)
+
+
+def _pair(
+    before: Tree, old: WalkEntry | None, after: Tree, new: WalkEntry | None, content: bool, pulse: Pulse
+) -> Iterator[PathDifference]:
+    if old is None or new is None:
+        if found := old or new:
+            yield PathDifference(
+                found.entry.path, REMOVED if old else ADDED, old.entry if old else None, new.entry if new else None
+            )
         return
-    below = tree.walk(entry.path)
-    next(below)
-    for one in below:
-        pulse()
-        yield PathDifference(one.path, what, one if what == REMOVED else None, one if what == ADDED else None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """One name on one side: its entry, None when it is not there, and the open folder and the name in it that it is at."""
-
-    tree: Tree
-    entry: Entry | None
-    at: tuple[int, bytes] | None
-
-
-def _pair(before: _Side, after: _Side, content: bool, pulse: Pulse) -> Iterator[PathDifference]:
-    first, second = before.entry, after.entry
-    if first is None or second is None:
-        if entry := first or second:
-            yield PathDifference(entry.path, REMOVED if first else ADDED, first, second)
-    elif first.kind != second.kind:
+    first, second = old.entry, new.entry
+    if first.kind != second.kind:
         yield PathDifference(first.path, KIND, first, second, ("kind",))
-    elif not untouched(first, second) and (fields := _fields(before, first, after, second, content, pulse)):
+    elif not untouched(first, second) and (fields := _fields(before, old, after, new, content, pulse)):
         yield PathDifference(first.path, CHANGED, first, second, fields)
 
 
-def _fields(before: _Side, first: Entry, after: _Side, second: Entry, content: bool, pulse: Pulse) -> tuple[str, ...]:
+def _fields(before: Tree, old: WalkEntry, after: Tree, new: WalkEntry, content: bool, pulse: Pulse) -> tuple[str, ...]:
+    first, second = old.entry, new.entry
     found = changed_fields(first, second)
     if first.kind == "folder":
         found = tuple(name for name in found if name != "mtime")
-    if _xattrs(before) != _xattrs(after):
+    if attributes(old.folder, old.name) != attributes(new.folder, new.name):
         found = (*found, "xattrs")
     if first.kind == "file":
-        same = first.size == second.size and (not content or equal_data(after.tree, second, before.tree, first, pulse))
+        same = first.size == second.size and (not content or equal_data(after, second, before, first, pulse))
         found = found if same else (*found, "content")
     return found
-
-
-def _xattrs(side: _Side) -> dict[str, bytes]:
-    return attributes(*side.at) if side.at else {}
 
 
 def text_difference(before: Tree, after: Tree, path: bytes, limit: int = TEXT_LIMIT) -> list[str]:

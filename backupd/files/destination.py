@@ -4,19 +4,18 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from backupd.files.disks import Disks
+from backupd.files.allowed_folders import AllowedFolders, names_of
 from backupd.files.placing import Names
 from backupd.files.tree import Entry, entry_of, joined, look
-from backupd.files.walls import Walls, names_of
 from btrkeep.errors import LockHeld, OperatorError, UsageError
 from btrkeep.fs.openat import open_folder
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.syncfs import SyncfsSet
 
 PREFIX = b".btrkeep-restore-"
 """What is not whole yet has a name that begins so; a run that was killed leaves it, the next one takes it away."""
@@ -32,24 +31,24 @@ class Occupied(OSError):
 class Destination:
     """A folder, open and locked against a second restore. Made, for root alone, when it does not exist and `make` says so.
 
-    Without `make` a folder that does not exist is empty, and so is all below it. Folders in `spared` are not entered, nor with
-    `walls` what lies outside of them.
+    Without `make` a folder that does not exist is empty, and so is all below it. Folders in `excluded` are not entered, nor with
+    `allowed` what lies outside of those.
     """
 
-    def __init__(self, path: Path, *, make: bool, spared: Sequence[Path] = (), walls: Walls | None = None) -> None:
+    def __init__(self, path: Path, *, make: bool, excluded: Sequence[Path] = (), allowed: AllowedFolders | None = None) -> None:
         self.path = path
-        self._walls = walls
-        self._base = names_of(path.absolute()) if walls else ()
-        self._spared = {_inode(found) for found in map(_stat, spared) if found}
+        self._allowed = allowed
+        self._base = names_of(path.absolute()) if allowed else ()
+        self._excluded = {_inode(found) for found in map(_stat, excluded) if found}
         self.made = False
         self._root = self._opened(make)
-        self._disks = Disks()
+        self._filesystems = SyncfsSet()
         self._cached: tuple[Names, int] | None = None
 
     def _opened(self, make: bool) -> int | None:
         try:
-            if self._walls:
-                fd, self.made = self._walls.open(self.path, make=make)
+            if self._allowed:
+                fd, self.made = self._allowed.open(self.path, make=make)
             else:
                 if make and not self.path.exists():
                     self.path.mkdir(mode=0o700)
@@ -72,7 +71,7 @@ class Destination:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._forget()
-        self._disks.close()
+        self._filesystems.close()
         if self._root is not None:
             os.close(self._root)
 
@@ -89,11 +88,11 @@ class Destination:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         fd = open_folder(self._root, names)
         try:
-            if _inode(os.fstat(fd)) in self._spared:
+            if _inode(os.fstat(fd)) in self._excluded:
                 raise PermissionError(errno.EPERM, "it is in the pool, or beside the catalogue")
-            if self._walls:
-                self._walls.see(fd, (*self._base, *names))
-            self._disks.see(fd, self.path.joinpath(*map(os.fsdecode, names)))
+            if self._allowed:
+                self._allowed.require(fd, (*self._base, *names))
+            self._filesystems.add(fd, self.path.joinpath(*map(os.fsdecode, names)))
         except BaseException:
             os.close(fd)
             raise
@@ -106,48 +105,42 @@ class Destination:
         return self.folder(place[:-1]), place[-1] if place else b"."
 
     def look(self, place: Names) -> Entry | None:
-        """What is there; None for nothing, and for what is below something that is no folder."""
+        """Returns what is there; None for nothing, and for what is below something that is no folder."""
         try:
             folder, name = self.parent(place)
             return look(folder, name, joined(list(place)))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def spares(self, there: Entry) -> bool:
+    def excludes(self, there: Entry) -> bool:
         """Whether it is a folder that is left alone."""
-        return (there.device, there.inode) in self._spared
+        return (there.device, there.inode) in self._excluded
 
     def outside(self, place: Names) -> bool:
-        """Whether a place is outside of the walls."""
-        return self._walls is not None and self._walls.around((*self._base, *place)) is None
+        """Whether a place is outside of the allowed folders."""
+        return self._allowed is not None and self._allowed.containing((*self._base, *place)) is None
 
     def enter(self, place: Names) -> None:
         """Raises OSError when the folder at a place may not be written to."""
         self.folder(place)
 
     def sync(self) -> None:
-        """What was written is on the disk when this returns, and on those that are mounted below. Raises OSError, with the folder,
-        when one did not take it.
+        """Syncs what was written, also to filesystems that are mounted below. Raises OSError, with the folder, when one did not
+        take it.
         """
-        self._disks.sync()
+        self._filesystems.sync()
 
     def free(self) -> int | None:
         """Bytes that can be written; None on a filesystem that does not know, such as ramfs."""
-        with _nearest(self.path) as fd:
-            found = os.fstatvfs(fd)
+        found = os.statvfs(existing_folder(self.path))
         return found.f_bavail * found.f_frsize if found.f_blocks else None
 
 
-@contextmanager
-def _nearest(path: Path) -> Iterator[int]:
+def existing_folder(path: Path) -> Path:
     """The folder, or where it does not exist yet the one that it will be in."""
     while not path.exists() and path != path.parent:
         path = path.parent
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    return path
 
 
 def put(folder: int, temporary: bytes, name: bytes, instead_of: Entry | None) -> None:

@@ -46,7 +46,7 @@ class Version:
 
     @property
     def backups(self) -> int:
-        """How many have it."""
+        """The number of backups that have it."""
         return len(self.names)
 
 
@@ -94,7 +94,7 @@ def has_data(entry: Entry) -> bool:
 
 
 def key_of(entry: Entry) -> tuple[object, ...]:
-    """What two entries share that are one version."""
+    """Returns what two entries of one version have in common."""
     size = entry.size if has_data(entry) else 0
     return entry.kind, size, entry.mtime, entry.mode, entry.uid, entry.gid, entry.target, entry.rdev
 

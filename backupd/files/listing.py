@@ -34,7 +34,7 @@ class Page:
 
 
 def listing(tree: Tree, path: bytes) -> list[Entry]:
-    """What is in the folder at `path`, folders first, then by name (the order of its bytes); what is no folder is all by itself.
+    """Lists the folder at `path`, folders first, then by name (the order of its bytes); what is no folder is a list of itself.
 
     Raises as Tree does.
     """
@@ -67,7 +67,7 @@ def page(tree: Tree, path: bytes, offset: int = 0, limit: int = 1000, sort: str 
 
 
 def _place(one: os.DirEntry[str]) -> bytes:
-    """What sorts folders first, then by name."""
+    """Returns a key that sorts folders first, then by name."""
     return (b"0" if one.is_dir(follow_symlinks=False) else b"1") + os.fsencode(one.name)
 
 

@@ -4,14 +4,14 @@ import os
 from typing import Any
 
 from backupd.files.backup_selector import Restorable
-from backupd.files.comparing import DifferenceTotals, PathDifference
+from backupd.files.comparing import PathDifference
 from backupd.files.history import Absence, PathHistory, Version
 from backupd.files.words import entry_object
 from btrkeep.units import format_time
 
 
 def backup_object(backup: Restorable) -> dict[str, Any]:
-    """Which backup it is."""
+    """Returns what names a backup."""
     return {"name": backup.name, "state": backup.state, "started": format_time(backup.started)}
 
 
@@ -69,16 +69,4 @@ def difference_object(one: PathDifference) -> dict[str, Any]:
         "fields": list(one.fields),
         "before": entry_object(one.before) if one.before else None,
         "after": entry_object(one.after) if one.after else None,
-    }
-
-
-def sum_object(total: DifferenceTotals) -> dict[str, int]:
-    """How much differs."""
-    return {
-        "added": total.added,
-        "removed": total.removed,
-        "changed": total.changed,
-        "added_bytes": total.added_bytes,
-        "removed_bytes": total.removed_bytes,
-        "changed_bytes": total.changed_bytes,
     }

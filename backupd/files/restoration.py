@@ -3,32 +3,41 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from backupd.files.conflict_policy import ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
 from backupd.files.tree import Entry
+from btrkeep.errors import OperatorError
+from btrkeep.units import counted, format_size, printable
 
 SAMPLES = 20
 STEPS = (NEW, SAME, ENTERED, OVERWRITTEN, KEPT, REFUSED)
 
 
+ORIGINAL = ""
+"""As `to`: the host itself, each path where it was."""
+
+
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """What somebody wants back. `overwrite`: None refuses, or one of deciding.OVERWRITE. `parents`: keep whole paths.
+    """What somebody wants back, and where. `backup` as backup_selector.find takes it, `paths` as the host has them."""
 
-    `content`: read what was written once more, and compare it. `spared`: folders beneath `to` to which and in which
-    nothing is done: the pool and the catalogue's. `privileged`: setuid bits, capabilities and device nodes come back too, and the
-    destination itself may get owner and mode of the backup's root. `only_below`: folders outside of which nothing is written.
-    """
-
+    host: str
+    backup: str
     paths: tuple[bytes, ...]
-    to: Path
+    to: str
+    """ORIGINAL, an absolute folder of this machine, or [USER@]HOST:DIR."""
     overwrite: str | None = None
+    """None refuses to overwrite anything; else one of conflict_policy.OVERWRITE."""
     parents: bool = False
+    """Whether whole paths are kept."""
     content: bool = True
-    spared: tuple[Path, ...] = ()
+    """Whether what was written is read once more and compared."""
     privileged: bool = False
-    only_below: tuple[Path, ...] = ()
+    """For a folder of this machine: setuid bits, capabilities and device nodes are restored too, and the destination itself may
+    get owner and mode of the backup's root. Other machines always get them."""
+    port: int | None = None
+    only_below: tuple[str, ...] = ()
+    """Folders of this machine outside of which nothing is written; () for root, who may write everywhere."""
 
 
 @dataclass(slots=True)
@@ -59,13 +68,13 @@ class Withheld:
 
     @property
     def number(self) -> int:
-        """How many things."""
+        """The number of things."""
         return self.devices.number + self.setuid.number + self.capabilities.number
 
 
 @dataclass(slots=True)
 class RestorePreview:
-    """What a restore would do. `counts` by deciding's words, folders that are there (ENTERED) among them. Sizes are bytes.
+    """What a restore would do. `counts` by the steps of conflict_policy, folders that are there (ENTERED) too. Sizes are bytes.
 
     `free` and `needed` are None where they cannot be known: on another machine.
     """
@@ -81,7 +90,7 @@ class RestorePreview:
     reflinks: bool = False
     withheld: Withheld = field(default_factory=Withheld)
 
-    def see(self, entry: Entry) -> None:
+    def count(self, entry: Entry) -> None:
         """Counts a name of the backup by its kind."""
         self.files += entry.kind == "file"
         self.folders += entry.kind == "folder"
@@ -97,6 +106,23 @@ class RestorePreview:
     def to_write(self) -> int:
         """Bytes of the files that would be written or linked."""
         return self.counts[NEW].size + self.counts[OVERWRITTEN].size
+
+    def require_possible(self) -> None:
+        """Raises OperatorError when the request would overwrite without leave, or when there is not enough room."""
+        refused = self.counts[REFUSED]
+        if refused.number:
+            some = "\n".join(f"{printable(place)}: {why}" for place, why in refused.samples[:5])
+            more = f"\nand {refused.number - 5:,} more" if refused.number > 5 else ""
+            raise OperatorError(
+                f"{counted(refused.number, 'name')} would be in the way, so nothing was written\n{some}{more}",
+                "--overwrite=never restores the rest, =older and =all overwrite; "
+                "what is of another kind has to be moved away by hand",
+            )
+        if self.needed is not None and self.free is not None and self.needed > self.free:
+            raise OperatorError(
+                f"{format_size(self.needed)} are needed, and {self.to} has {format_size(self.free)}, so nothing was written",
+                "restore fewer paths, or to a larger filesystem",
+            )
 
 
 @dataclass(slots=True)

@@ -1,156 +1,79 @@
-"""A restore that somebody wants, in the words of the command line, the dashboard and its root service; and what it would do.
+"""A restore that somebody wants, prepared for its destination; as words of a command line, and as JSON.
 
 A preview changes nothing. One to a host needs the network and the key, and takes as long as rsync does; where there is neither, as
 in the root service, `command_words` is what to start.
 """
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from backupd.files.backup_selector import Restorable
-from backupd.files.destination import require_destination
+from backupd.files.destination import existing_folder, require_destination
 from backupd.files.placing import place_path, placed
-from backupd.files.restoration import RestoreCount, Restored, RestorePreview, RestoreRequest, Tell, Withheld
-from backupd.files.restoring import Restore, preview, require_possible
+from backupd.files.restoration import ORIGINAL, RestoreCount, Restored, RestorePreview, RestoreRequest, Tell, Withheld
+from backupd.files.restoring import LocalRestore
 from backupd.files.suggestions import entry_at
-from backupd.files.target import Target, target_of
-from backupd.files.to_host import Giving
+from backupd.files.target import target_of
+from backupd.files.to_host import HostRestore
 from backupd.files.tree import Tree
 from backupd.files.words import shown
-from backupd.repo.backup_json import DATA
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, is_on
 from btrkeep.units import percent_encoded
 
-ORIGINAL = ""
-"""As `to`: the host itself, each path where it was."""
 
-
-@dataclass(frozen=True, slots=True)
-class RestoreArguments:
-    """`to`: ORIGINAL, an absolute folder of this machine, or [USER@]HOST:DIR. Paths as the host has them."""
-
-    host: str
-    which: str
-    paths: tuple[bytes, ...]
-    to: str
-    overwrite: str | None = None
-    parents: bool = False
-    content: bool = True
-    port: int | None = None
-    privileged: bool = False
-    """For a folder of this machine: setuid bits, capabilities and device nodes too. Elsewhere they always come back."""
-    only_below: tuple[str, ...] = ()
-    """Folders of this machine outside of which nothing is written; () for root, who may write everywhere."""
-
-
-def command_words(wanted: RestoreArguments, *, dry_run: bool = False) -> tuple[str, ...]:
+def command_words(request: RestoreRequest, *, dry_run: bool = False) -> tuple[str, ...]:
     """The words after `backupd` that do it, with JSON at the end and lines of progress."""
     words = ["restore", "--json", "--progress-lines"]
     words += ["--dry-run"] if dry_run else []
-    words += [f"--overwrite={wanted.overwrite}"] if wanted.overwrite else []
-    words += ["--parents"] if wanted.parents else []
-    words += ["--compare=metadata"] if not wanted.content else []
-    words += [f"--port={wanted.port}"] if wanted.port else []
-    words += ["--privileged"] if wanted.privileged else []
-    words += [f"--only-below={folder}" for folder in wanted.only_below]
+    words += [f"--overwrite={request.overwrite}"] if request.overwrite else []
+    words += ["--parents"] if request.parents else []
+    words += ["--compare=metadata"] if not request.content else []
+    words += [f"--port={request.port}"] if request.port else []
+    words += ["--privileged"] if request.privileged else []
+    words += [f"--only-below={folder}" for folder in request.only_below]
     # Without a value for the host itself; the -- behind it is no value.
-    to_host = "--to-host" if wanted.to == ORIGINAL else f"--to-host={wanted.to}"
-    words += [f"--to={wanted.to}" if wanted.to.startswith("/") else to_host]
-    return (*words, "--", f"{wanted.host}@{wanted.which}", *map(os.fsdecode, wanted.paths))
+    to_host = "--to-host" if request.to == ORIGINAL else f"--to-host={request.to}"
+    words += [f"--to={request.to}" if request.to.startswith("/") else to_host]
+    return (*words, "--", f"{request.host}@{request.backup}", *map(os.fsdecode, request.paths))
 
 
-class Doing:
-    """A restore that is wanted from an open backup, ready to be looked at and done. Raises OperatorError of every kind."""
-
-    def __init__(self, config: Config, pool: Pool, backup: Restorable, tree: Tree, wanted: RestoreArguments, tell: Tell) -> None:
-        self.wanted = wanted
-        self.backup = backup
-        self._tree = tree
-        self._tell = tell
-        self.giving: Giving | None = None
-        self._reflinks = False
-        for path in wanted.paths:
-            entry_at(tree, path, f"{backup.host}@{backup.name}")
-        self.request = self._request(config, pool)
-        if self.request:
-            self._reflinks = _is_on(self.request.to, pool.filesystem)
-
-    def _request(self, config: Config, pool: Pool) -> RestoreRequest | None:
-        """What is to be done on this machine; None when another one is meant."""
-        wanted = self.wanted
-        if not wanted.to.startswith("/"):
-            target = target_of(config, wanted.host, wanted.to, wanted.port)
-            if target.host.address:
-                self.giving = self._giving(config, target)
-                return None
-            wanted = replace(wanted, to="/", parents=True, privileged=True)
-        to = Path(wanted.to)
-        others = other_pools(config)
-        require_destination(pool, config.pool.state, to, others)
-        spared, only_below = (pool.path, config.pool.state, *others), tuple(map(Path, wanted.only_below))
-        return RestoreRequest(
-            wanted.paths, to, wanted.overwrite, wanted.parents, wanted.content, spared, wanted.privileged, only_below
-        )
-
-    def _giving(self, config: Config, target: Target) -> Giving:
-        return Giving(
-            self.backup.path / DATA,
-            self.wanted.paths,
-            target,
-            config.ssh,
-            self.wanted.overwrite,
-            parents=self.wanted.parents,
-            content=self.wanted.content,
-            tell=self._tell,
-        )
-
-    def preview(self, *, content: bool = True) -> RestorePreview:
-        """What would happen. Without `content`, for `run`, which compares it anyhow: contents of files are not read."""
-        if self.giving:
-            return self.giving.preview(content=content)
-        assert self.request
-        return preview(self._tree, self.request, self._reflinks, self._tell, content=content)
-
-    def run(self, found: RestorePreview) -> Restored:
-        """Does it, unless the preview forbids it."""
-        require_possible(found)
-        if self.giving:
-            return self.giving.run(found)
-        assert self.request
-        return Restore(self._tree, self.request, found, self._tell).run()
-
-    def places(self) -> list[tuple[bytes, bytes]]:
-        """Each path that was asked for, with the place that it goes to."""
-        if self.giving:
-            to, whole = os.fsdecode(self.giving.target.folder), self.giving.whole
-        else:
-            assert self.request
-            to, whole = str(self.request.to), self.request.parents
-        return [(root.path, place_path(to, root.names)) for root in placed(self.wanted.paths, whole)]
+def prepared(
+    config: Config, pool: Pool, backup: Restorable, tree: Tree, request: RestoreRequest, tell: Tell
+) -> LocalRestore | HostRestore:
+    """The restore that the request asks for, from an open backup; nothing is done yet. Raises OperatorError of every kind."""
+    for path in request.paths:
+        entry_at(tree, path, f"{backup.host}@{backup.name}")
+    if not request.to.startswith("/"):
+        target = target_of(config, request.host, request.to, request.port)
+        if target.host.address:
+            return HostRestore(backup.path, request, target, config.ssh, tell)
+        request = replace(request, to="/", parents=True, privileged=True)
+    to, others = Path(request.to), other_pools(config)
+    require_destination(pool, config.pool.state, to, others)
+    reflinks = is_on(existing_folder(to), pool.filesystem)
+    return LocalRestore(tree, request, reflinks=reflinks, excluded=(pool.path, config.pool.state, *others), tell=tell)
 
 
-def _is_on(to: Path, filesystem: str) -> bool:
-    """Whether the folder, or where it is not there yet the one that it will be in, is on the pool's own btrfs."""
-    while not to.exists() and to != to.parent:
-        to = to.parent
-    return is_on(to, filesystem)
+def places(restore: LocalRestore | HostRestore) -> list[tuple[bytes, bytes]]:
+    """Each path that was asked for, with the place that it goes to."""
+    return [(root.path, place_path(restore.to, root.names)) for root in placed(restore.request.paths, restore.parents)]
 
 
-def preview_object(doing: Doing, found: RestorePreview) -> dict[str, Any]:
+def preview_object(backup: Restorable, restore: LocalRestore | HostRestore, found: RestorePreview) -> dict[str, Any]:
     """A preview for programs. `possible` is false when `restore` would refuse it: something in the way, or no room."""
     why = ""
     try:
-        require_possible(found)
+        found.require_possible()
     except OperatorError as error:
         why = error.message.splitlines()[0]
     return {
-        **_backup(doing.backup),
+        **_backup(backup),
         "to": found.to,
-        "places": [{"path": os.fsdecode(path), **_place_object(place)} for path, place in doing.places()],
+        "places": [{"path": os.fsdecode(path), **_place_object(place)} for path, place in places(restore)],
         "files": found.files,
         "folders": found.folders,
         "others": found.others,
@@ -165,10 +88,10 @@ def preview_object(doing: Doing, found: RestorePreview) -> dict[str, Any]:
     }
 
 
-def result_object(doing: Doing, found: RestorePreview, done: Restored) -> dict[str, Any]:
-    """What came of a restore, for programs."""
+def result_object(backup: Restorable, found: RestorePreview, done: Restored) -> dict[str, Any]:
+    """Returns the result of a restore, for programs."""
     return {
-        **_backup(doing.backup),
+        **_backup(backup),
         "to": found.to,
         **{what: count_object(count) for what, count in done.counts.items()},
         "problems": count_object(done.problems),
@@ -183,7 +106,7 @@ def result_object(doing: Doing, found: RestorePreview, done: Restored) -> dict[s
 
 
 def count_object(count: RestoreCount) -> dict[str, Any]:
-    """How many, their bytes, and some of them."""
+    """Returns the number, the bytes and some samples."""
     return {
         "count": count.number,
         "bytes": count.size,

@@ -91,7 +91,7 @@ def pieces(tree: Tree, path: bytes, pulse: Pulse = steady) -> Iterator[bytes]:
 
 
 def extents_of(tree: Tree, path: bytes) -> Extents | None:
-    """Where the data of a plain file is: (from, on disk, length, flags) of each extent. None where that cannot be told."""
+    """Returns the extents of a plain file: (offset, place on disk, length, flags) each. None where the kernel does not tell."""
     fd = tree.open_file(path)
     try:
         return _extents(fd)

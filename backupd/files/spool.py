@@ -98,7 +98,7 @@ class LinkTable:
 
 
 def ordered(names: Iterable[bytes]) -> tuple[int, Iterator[bytes]]:
-    """How many there are, and they in the order of their bytes. All are asked for at once. Names have no NUL in them.
+    """Returns the number of names, and the names in the order of their bytes. Reads all at once. Names have no NUL in them.
 
     Memory: IN_MEMORY of them, however many there are; more where no file has room for them, for that must keep nobody from a
     restore. Raises OSError when what was written cannot be read again.

@@ -64,7 +64,7 @@ def near(tree: Tree, path: bytes) -> list[bytes]:
 
 
 def missing(tree: Tree, path: bytes, where: str) -> UsageError:
-    """What to tell somebody who asked for a path that is not there."""
+    """Returns the error for a path that is not there."""
     names = components(path)
     last, _ = deepest(tree, names)
     shown = printable(last.path)
@@ -137,7 +137,7 @@ def _plain(name: bytes) -> str:
 
 
 def resolved(tree: Tree, path: bytes) -> bytes | None:
-    """Where the host would come to with `path`, symlinks followed as if the backup's root were its root; None for nowhere.
+    """Resolves `path` as the host would, symlinks followed as if the backup's root were its root; None where that leads nowhere.
 
     Each component is looked up anew from the backup's root, and never through a symlink.
     """

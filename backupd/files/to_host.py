@@ -17,10 +17,11 @@ from pathlib import Path
 
 from backupd.files.archive import outermost
 from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEVER, NEW, OLDER, OVERWRITTEN, REFUSED, SAME
-from backupd.files.restoration import Restored, RestorePreview, RestoreProgress, RestoreStopped, Tell
+from backupd.files.restoration import Restored, RestorePreview, RestoreProgress, RestoreRequest, RestoreStopped, Tell
 from backupd.files.target import Target
 from backupd.files.tree import Tree, components
 from backupd.files.walking import walk
+from backupd.repo.backup_json import DATA
 from backupd.rsync.giving import ABOVE_STAYS, CONTENT, EXACT, LOOK, NEWER_STAYS, ONLY_NEW, Item, giving_command, parse_item
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import LONGEST_REST, Output
@@ -46,7 +47,7 @@ _FOR_EACH_NAME, _FOR_EACH_BYTE = 1024, 8  # an item, progress and a complaint; r
 _RRSYNC_KNOWS_NOT = "invalid rsync-command syntax or options"
 
 
-class _Beyond(Exception):
+class _LimitExceeded(Exception):
     """The host has had what one may have; `hint` says what to do."""
 
     def __init__(self, why: str, hint: str) -> None:
@@ -62,30 +63,20 @@ class _Ended:
     folders: int = 0
 
 
-class Giving:
-    """One restore to a host. `paths` were seen to be in the backup, and to lead through no symlink."""
+class HostRestore:
+    """One restore to a host. The paths of the request were seen to be in the backup `subvolume`, and to lead through no symlink."""
 
     def __init__(
-        self,
-        data: Path,
-        paths: Sequence[bytes],
-        target: Target,
-        ssh: SshSettings,
-        overwrite: str | None,
-        *,
-        parents: bool = False,
-        content: bool = True,
-        tell: Tell = lambda _: None,
+        self, subvolume: Path, request: RestoreRequest, target: Target, ssh: SshSettings, tell: Tell = lambda _: None
     ) -> None:
-        self.data = data
-        self.paths = paths
-        self.target = target
-        self.ssh = ssh
-        self.overwrite = overwrite
-        self.whole = parents or target.original
-        self._above = _above(paths) if self.whole else frozenset()
-        self.content = content
+        self.request = request
+        self.to = os.fsdecode(target.folder)
+        self.parents = request.parents or target.original
         self.progress = RestoreProgress()
+        self._subvolume = subvolume
+        self._target = target
+        self._ssh = ssh
+        self._above = _above(request.paths) if self.parents else frozenset()
         self._tell = tell
         self._kept: set[int] = set()
         self._other_content: set[int] = set()
@@ -95,28 +86,28 @@ class Giving:
 
     def command(self, *options: str, above: bool = False) -> tuple[str, ...]:
         """The rsync command with some more options; with `above` it tells of the folders above what is restored, too."""
-        stays = ABOVE_STAYS if self.whole and not above else ()
-        target, all_options = self.target, (*stays, *self._exact, *options)
-        return giving_command(target.host, self.ssh, self.data, self.paths, target.folder, self.whole, all_options)
+        stays = ABOVE_STAYS if self.parents and not above else ()
+        target, data, all_options = self._target, self._subvolume / DATA, (*stays, *self._exact, *options)
+        return giving_command(target.host, self._ssh, data, self.request.paths, target.folder, self.parents, all_options)
 
     def preview(self, *, content: bool = True) -> RestorePreview:
-        """What would happen. Without `content` a file that only differs in that counts as the same; `run` finds it.
+        """Returns what would happen. Without `content` a file that only differs in that counts as the same; `run` finds it.
 
         Takes no longer than the host's deadline: it may be asked for by people who may restore nothing.
         Raises OperatorError when the host cannot be reached or does not let us write.
         """
-        self._end = time.monotonic() + self.target.host.deadline
+        self._end = time.monotonic() + self._target.host.deadline
         try:
             return self._preview(content)
         finally:
             self._end = math.inf
 
     def _preview(self, content: bool) -> RestorePreview:
-        found, new, newer = RestorePreview(str(self.target)), set[int](), set[int]()
+        found, new, newer = RestorePreview(str(self._target)), set[int](), set[int]()
         looks = [self._run((*LOOK, *ONLY_NEW), lambda item: new.add(hash(item.name)), above=True)]
-        if self.overwrite == OLDER:
+        if self.request.overwrite == OLDER:
             looks.append(self._run((*LOOK, *NEWER_STAYS), lambda item: newer.add(hash(item.name)), above=True))
-        compares = CONTENT if content and self.overwrite == ALL else ()
+        compares = CONTENT if content and self.request.overwrite == ALL else ()
         ended = self._run((*LOOK, *compares), lambda item: self._judge(item, found, new, newer), above=True)
         for look in (*looks, ended):
             if look.exit_code and not found.counts[REFUSED].number:  # else it is what is in the way that it stumbled over
@@ -150,26 +141,27 @@ class Giving:
         found.counts[what].add(self._place(item.name), why, item.size if item.kind == "file" else 0)
 
     def _of_what_is_there(self, item: Item, older: set[int]) -> str:
-        if item.kind == "folder" and (item.only_time or self.overwrite or item.name in (b".", b"")):
+        if item.kind == "folder" and (item.only_time or self.request.overwrite or item.name in (b".", b"")):
             return ENTERED  # rsync always gives folders what they should have
-        if self.overwrite == OLDER:
+        if self.request.overwrite == OLDER:
             return OVERWRITTEN if hash(item.name) in older else KEPT
-        return {ALL: OVERWRITTEN, NEVER: KEPT}.get(self.overwrite or "", REFUSED)
+        return {ALL: OVERWRITTEN, NEVER: KEPT}.get(self.request.overwrite or "", REFUSED)
 
     def run(self, found: RestorePreview) -> Restored:
-        """Writes, and compares. Raises OperatorError, and what `tell` raises."""
+        """Writes, and compares. Raises OperatorError, when the preview forbids it too, and what `tell` raises."""
+        found.require_possible()
         begun, result = time.monotonic(), Restored()
         result.counts = {**found.counts, REFUSED: result.counts[REFUSED]}
         self.progress.turn_to("writing", found.names, found.to_write)
-        options = {ALL: CONTENT, OLDER: NEWER_STAYS}.get(self.overwrite or "", ONLY_NEW)
+        options = {ALL: CONTENT, OLDER: NEWER_STAYS}.get(self.request.overwrite or "", ONLY_NEW)
         ended = self._run(options, lambda item: self._count_content(item, result))
         result.copied = ended.output.progress.bytes
         self._count_problems(result, ended)
-        self.progress.turn_to("comparing", found.names, found.size if self.content else 0)
-        compared = self._run((*LOOK, *(CONTENT if self.content else ())), lambda item: self._differs(item, result))
+        self.progress.turn_to("comparing", found.names, found.size if self.request.content else 0)
+        compared = self._run((*LOOK, *(CONTENT if self.request.content else ())), lambda item: self._differs(item, result))
         if not ended.exit_code:
             self._count_problems(result, compared)
-        result.compared = found.size if self.content else 0
+        result.compared = found.size if self.request.content else 0
         result.seconds = time.monotonic() - begun
         return result
 
@@ -188,22 +180,22 @@ class Giving:
         if ended.exit_code:
             lines = list(ended.messages.last)
             for line in [line for line in lines if not line.startswith("rsync error:")] or lines:
-                result.problems.add(os.fsencode(str(self.target)), line)
+                result.problems.add(os.fsencode(str(self._target)), line)
 
     def _place(self, name: bytes) -> bytes:
-        folder = self.target.folder.rstrip(b"/")
+        folder = self._target.folder.rstrip(b"/")
         return (folder if name in (b".", b"") else folder + b"/" + name) or b"/"
 
     def _run(self, options: Sequence[str], take: Callable[[Item], None], *, above: bool = False) -> _Ended:
         """One rsync to its end. It may have left names out: then its exit status is not 0. Raises OperatorError for all else."""
         become_reaper()  # an ssh that outlives its rsync would else be waited for until somebody else buries it
         # While a host reads a file for its checksum nothing moves, and nothing is to be seen of it here.
-        watch = StallWatch(math.inf if set(CONTENT) <= set(options) else self.target.host.stall)
+        watch = StallWatch(math.inf if set(CONTENT) <= set(options) else self._target.host.stall)
         names = self._allowed()
         try:
             ended = asyncio.run(_run(self.command(*options, above=above), take, self._moved, watch, _Allowance(names)))
-        except _Beyond as beyond:
-            raise OperatorError(f"{self.target}: {beyond}", beyond.hint) from beyond
+        except _LimitExceeded as beyond:
+            raise OperatorError(f"{self._target}: {beyond}", beyond.hint) from beyond
         finally:
             names.close()
         if self._exact and any(_RRSYNC_KNOWS_NOT in line for line in ended.messages.last):
@@ -215,15 +207,15 @@ class Giving:
 
     def _allowed(self) -> Generator[int]:
         """For each name that is restored, how many bytes may be printed because of it."""
-        with suppress(OSError), Tree(self.data.parent) as tree:
-            for path in self.paths:
+        with suppress(OSError), Tree(self._subvolume) as tree:
+            for path in self.request.paths:
                 for found in walk(tree, path, lambda _path, _error: None):
                     yield 0 if found.left else _FOR_EACH_NAME + _FOR_EACH_BYTE * len(found.entry.path)
 
     def _moved(self, output: Output) -> None:
         if time.monotonic() > self._end:
-            why = f"to look what is there takes longer than {format_duration(self.target.host.deadline)}"
-            raise _Beyond(why, "`deadline` of the host says how long that may take")
+            why = f"to look what is there takes longer than {format_duration(self._target.host.deadline)}"
+            raise _LimitExceeded(why, "`deadline` of the host says how long that may take")
         progress = self.progress
         progress.size = max(progress.size, output.progress.bytes)
         progress.files = max(progress.files, output.progress.checked)
@@ -233,14 +225,14 @@ class Giving:
         last = list(ended.messages.last)
         if any("read-only server" in line for line in last):
             return OperatorError(
-                f"{self.target}: the key may only read there (rrsync -ro), so nothing can be restored to it",
+                f"{self._target}: the key may only read there (rrsync -ro), so nothing can be restored to it",
                 'for the time of the restore write "rrsync /" in place of "rrsync -ro /" in the host\'s authorized_keys; '
                 "or restore into a folder of the backup server: --to DIR",
             )
         words = meaning(ended.exit_code, last).words
         line = next((line for line in last if not line.startswith("rsync error:") and line not in words), "")
         hint = _FULL_HINT if ended.exit_code == _FILE_ERROR else _HINT
-        return OperatorError(f"{self.target}: {words}" + (f": {line}" if line else ""), hint)
+        return OperatorError(f"{self._target}: {words}" + (f": {line}" if line else ""), hint)
 
 
 _FOLDERS = re.compile(rb"Number of files: \d{1,18} \((?:[a-z]+: \d{1,18}, )*dir: (\d{1,18})")
@@ -293,9 +285,9 @@ class _Allowance:
 async def _run(
     command: Sequence[str], take: Callable[[Item], None], moved: Callable[[Output], None], watch: StallWatch, allowance: _Allowance
 ) -> _Ended:
-    """Runs one rsync; when `moved` raises RestoreStopped or _Beyond, which it may at any call, rsync is ended before that goes on.
+    """Runs one rsync. Ends it first when `moved` raises RestoreStopped or _LimitExceeded, which it may at any call.
 
-    Raises _Beyond also when nothing moves any more, and when more is printed than is allowed.
+    Raises _LimitExceeded also when nothing moves any more, and when more is printed than is allowed.
     """
     reader, messages = _Reader(take), Messages()
     beyond = False
@@ -318,16 +310,16 @@ async def _run(
             moved(reader.output)
             if beyond:
                 break
-    except (RestoreStopped, _Beyond, asyncio.CancelledError):
+    except (RestoreStopped, _LimitExceeded, asyncio.CancelledError):
         await _end(group, waiting)
         raise
     finally:
         watching.cancel()
     if beyond:
         await _end(group, waiting)
-        raise _Beyond("the host prints without end, which is not read any further", "look at what is called rsync there")
+        raise _LimitExceeded("the host prints without end, which is not read any further", "look at what is called rsync there")
     if watch.verdict:
-        raise _Beyond(cause_words(watch.verdict), "`stall` of the host says how long that may be")
+        raise _LimitExceeded(cause_words(watch.verdict), "`stall` of the host says how long that may be")
     messages.close(reader.output.complaints)
     return _Ended(waiting.result(), reader.output, messages, reader.folders)
 

@@ -17,8 +17,8 @@ from btrkeep.errors import OperatorError, UsageError
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
-class Watched:
-    """A stream that says how much went into it."""
+class _ProgressWriter:
+    """A stream that reports how much was written to it."""
 
     def __init__(self, out: Out, tell: Tell) -> None:
         self._out = out
@@ -33,8 +33,8 @@ class Watched:
 
 
 @contextmanager
-def whole() -> Iterator[None]:
-    """What keeps a tar from being whole becomes an OperatorError."""
+def _failures_reported() -> Iterator[None]:
+    """Raises OperatorError for what keeps a tar from being whole."""
     try:
         yield
     except BrokenPipeError:
@@ -47,8 +47,8 @@ def whole() -> Iterator[None]:
 
 def write_stream(tree: Tree, paths: Sequence[bytes], fd: int, tell: Tell) -> Archived:
     """The tar to an open descriptor, which stays open."""
-    with whole(), os.fdopen(os.dup(fd), "wb", 1 << 20) as out:
-        return write_archive(tree, paths, "tar", Watched(out, tell))
+    with _failures_reported(), os.fdopen(os.dup(fd), "wb", 1 << 20) as out:
+        return write_archive(tree, paths, "tar", _ProgressWriter(out, tell))
 
 
 def total(tree: Tree, paths: Sequence[bytes]) -> tuple[int, int]:
@@ -70,7 +70,9 @@ def write_file(tree: Tree, paths: Sequence[bytes], file: Path, replace: bool, te
     except OSError as error:
         raise UsageError(f"{file.parent}: {error.strerror}", "name a file in a folder that is there") from None
     try:
-        return _written(folder, os.fsencode(file.name), replace, lambda out: write_archive(tree, paths, "tar", Watched(out, tell)))
+        return _written(
+            folder, os.fsencode(file.name), replace, lambda out: write_archive(tree, paths, "tar", _ProgressWriter(out, tell))
+        )
     finally:
         os.close(folder)
 
@@ -79,7 +81,7 @@ def _written(folder: int, name: bytes, replace: bool, write: Callable[[Out], Arc
     temporary = PREFIX + os.urandom(8).hex().encode("ascii")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-        with whole(), os.fdopen(fd, "wb", 1 << 20) as out:
+        with _failures_reported(), os.fdopen(fd, "wb", 1 << 20) as out:
             done = write(out)
             out.flush()
             os.fsync(fd)

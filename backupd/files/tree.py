@@ -6,7 +6,7 @@ A path is the host's own, absolute, in bytes: b"/etc/passwd". What is b"/" is th
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +148,7 @@ class Tree:
             return names_in(fd)
 
     def list(self, path: bytes) -> Iterator[Entry]:
-        """What is in the folder at `path`, in the order that the filesystem has it."""
+        """Lists the folder at `path`, in the filesystem's order."""
         names = components(path)
         with self.folder(path) as fd:
             yield from _entries(fd, joined(names).rstrip(b"/"))
@@ -160,29 +160,6 @@ class Tree:
             raise IsADirectoryError(errno.EISDIR, "Is a directory")
         with self.folder(joined(names[:-1])) as above:
             return open_plain(names[-1], above)
-
-    def walk(self, path: bytes, skip: Callable[[Entry], bool] = lambda _: False) -> Iterator[Entry]:
-        """The entry at `path` and all below it, a folder before what is in it, names in the order of their bytes.
-
-        What `skip` says yes to is given, but not entered; neither is what is mounted in it. Memory: some thousand names of a
-        folder on each level, whatever the depth.
-        """
-        first = self.stat(path)
-        yield first
-        if first.kind != "folder" or skip(first):
-            return
-        with Descent(self, first.path) as down:
-            levels = [names_in(down.fd)]
-            while levels:
-                name = next(levels[-1], None)
-                if name is None:
-                    levels.pop()
-                    down.leave()
-                    continue
-                yield (entry := down.look(name))
-                if entry.kind == "folder" and self.owns(entry.device) and not skip(entry):
-                    down.enter(name)
-                    levels.append(names_in(down.fd))
 
 
 _KEPT_OPEN, _EVERY = 64, 32

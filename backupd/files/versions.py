@@ -37,7 +37,7 @@ from backupd.files.history import (
 from backupd.files.sameness import Enough, Pulse, same_data, sha256, steady, untouched
 from backupd.files.suggestions import deepest
 from backupd.files.tree import Entry, Tree, components
-from backupd.files.walking import parent_of
+from backupd.files.walking import entries, parent_of
 from backupd.repo.backup_json import PathOutcome
 from btrkeep.backup_states import COMPLETE
 
@@ -47,7 +47,7 @@ _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errn
 
 
 @dataclass(slots=True, eq=False)
-class _Kept:
+class _CollectedVersion:
     """A version while it is collected. `last` is where it was seen last. `differs`: its data is not that of the version before;
     `xattrs_differ`: its attributes are not.
     """
@@ -71,8 +71,8 @@ class _Kept:
 class _Collected:
     by_content: bool
     pulse: Pulse
-    kept: list[_Kept] = field(default_factory=list)
-    current: _Kept | None = None
+    kept: list[_CollectedVersion] = field(default_factory=list)
+    current: _CollectedVersion | None = None
 
     def take(self, backup: Restorable, tree: Tree, entry: Entry) -> int:
         """The number of the version that it is."""
@@ -84,7 +84,7 @@ class _Collected:
         self.current = found
         return self.kept.index(found)
 
-    def _by_inode_item(self, tree: Tree, entry: Entry) -> _Kept:
+    def _by_inode_item(self, tree: Tree, entry: Entry) -> _CollectedVersion:
         key = key_of(entry)
         for one in self._newest_first(key):
             same = _compared(one, tree, entry)
@@ -93,7 +93,7 @@ class _Collected:
             ):  # short files that differ in spite of size and time are two versions
                 one.certain &= bool(same)
                 return one
-        made = _Kept(key, [])
+        made = _CollectedVersion(key, [])
         made.xattrs_differ = self.current is not None and not _same_xattrs(self.current, tree, entry)
         if self.current and has_data(entry) and has_data(self.current.last[1]):
             same = _compared(self.current, tree, entry)
@@ -101,17 +101,17 @@ class _Collected:
             made.differs = same is False
         return made
 
-    def _by_content(self, tree: Tree, entry: Entry) -> _Kept:
+    def _by_content(self, tree: Tree, entry: Entry) -> _CollectedVersion:
         key: tuple[object, ...]
         if not has_data(entry):
             key = (entry.kind, content_of_folder(tree, entry, self.pulse) if entry.kind == "folder" else (entry.target, entry.rdev))
-            return next(iter(self._newest_first(key)), None) or _Kept(key, [], differs=True)
+            return next(iter(self._newest_first(key)), None) or _CollectedVersion(key, [], differs=True)
         key = (entry.kind, entry.size)
         alike = list(self._newest_first(key))
         for one in alike:
             if _compared(one, tree, entry):
                 return one
-        made = _Kept(key, [], differs=True)
+        made = _CollectedVersion(key, [], differs=True)
         if alike:
             made.digest = sha256(tree, entry.path, self.pulse)
             for one in alike:
@@ -119,13 +119,13 @@ class _Collected:
                     return one
         return made
 
-    def _newest_first(self, key: tuple[object, ...]) -> Iterable[_Kept]:
+    def _newest_first(self, key: tuple[object, ...]) -> Iterable[_CollectedVersion]:
         """The versions with that key; the one that was there last first, for it is the likely one."""
         alike = [one for one in self.kept if one.key == key]
         return sorted(alike, key=lambda one: one.last[0].name, reverse=True)
 
 
-def _compared(one: _Kept, tree: Tree, entry: Entry) -> bool | None:
+def _compared(one: _CollectedVersion, tree: Tree, entry: Entry) -> bool | None:
     """Whether a version's data is that of `entry`; None when that is not known. What has no data is the same."""
     backup, last = one.last
     if not has_data(entry) or untouched(last, entry):
@@ -137,7 +137,7 @@ def _compared(one: _Kept, tree: Tree, entry: Entry) -> bool | None:
         return None
 
 
-def _same_xattrs(one: _Kept, tree: Tree, entry: Entry) -> bool:
+def _same_xattrs(one: _CollectedVersion, tree: Tree, entry: Entry) -> bool:
     """Whether a version's extended attributes are those of `entry`, as far as they can be read."""
     backup, last = one.last
     if untouched(last, entry):
@@ -154,7 +154,7 @@ def _of_the_host(xattrs: dict[str, bytes]) -> dict[str, bytes]:
     return {name: value for name, value in xattrs.items() if not name.startswith("btrfs.")}
 
 
-def _digest(one: _Kept, pulse: Pulse) -> str | None:
+def _digest(one: _CollectedVersion, pulse: Pulse) -> str | None:
     """The checksum of a version's data; None when the backup that has it went away."""
     backup, last = one.last
     if one.digest is None:
@@ -171,7 +171,7 @@ def content_of_folder(tree: Tree, folder: Entry, pulse: Pulse = steady) -> str:
     from hashlib import sha256 as new
 
     found, above = new(), len(folder.path.rstrip(b"/"))
-    for entry in tree.walk(folder.path):
+    for entry in entries(tree, folder.path):
         pulse()
         time = entry.mtime if has_data(entry) else 0
         size = entry.size if has_data(entry) else 0
@@ -208,7 +208,7 @@ def versions(
 
 
 def _look(collected: _Collected, backup: Restorable, path: bytes) -> tuple[str, int | None] | None:
-    """What a backup says, and the number of the version; None when there is no such backup any more."""
+    """Returns what a backup says, and the number of the version; None when the backup was deleted meanwhile."""
     try:
         tree = Tree(backup.path)
     except OSError:
@@ -232,7 +232,7 @@ def _absence(tree: Tree, backup: Restorable, path: bytes) -> str:
 
 
 def absence(backup: Restorable, path: bytes) -> str:
-    """What it means that a backup has not that path: that the host had it not, only where its source path was looked through."""
+    """Returns why a backup lacks that path. The host lacked it only where its source path was looked through."""
     sources = [source.encode("utf-8", "surrogateescape") for source in backup.record.settings.get("paths", ())]
     covering = [source for source in sources if _is_within(path, source)]
     if sources and not covering:
@@ -246,7 +246,9 @@ def _is_within(path: bytes, source: bytes) -> bool:
     return path == source or path.startswith(source.rstrip(b"/") + b"/")
 
 
-def _history(path: bytes, by_content: bool, kept: list[_Kept], seen: list[tuple[Restorable, str, int | None]]) -> PathHistory:
+def _history(
+    path: bytes, by_content: bool, kept: list[_CollectedVersion], seen: list[tuple[Restorable, str, int | None]]
+) -> PathHistory:
     gone = list(_gone(kept, seen))
     return PathHistory(
         path,
@@ -257,9 +259,9 @@ def _history(path: bytes, by_content: bool, kept: list[_Kept], seen: list[tuple[
     )
 
 
-def _gone(kept: list[_Kept], seen: list[tuple[Restorable, str, int | None]]) -> Iterable[Absence]:
+def _gone(kept: list[_CollectedVersion], seen: list[tuple[Restorable, str, int | None]]) -> Iterable[Absence]:
     """The spans in which the path was missing after it had been there. What says nothing of it neither begins nor ends one."""
-    current: _Kept | None = None
+    current: _CollectedVersion | None = None
     span: list[Restorable] = []
     for backup, found, version in seen:
         if version is not None:
@@ -287,7 +289,7 @@ def _span(span: Sequence[Restorable], after: Restorable | None) -> Absence:
     )
 
 
-def _version(one: _Kept) -> Version:
+def _version(one: _CollectedVersion) -> Version:
     backups = [backup for backup, _ in one.sightings]
     first, (last, entry) = backups[0], one.last
     complete = [backup.name for backup in backups if backup.state == COMPLETE]
@@ -308,7 +310,7 @@ def _version(one: _Kept) -> Version:
     )
 
 
-def _changed(one: _Kept) -> tuple[str, ...]:
+def _changed(one: _CollectedVersion) -> tuple[str, ...]:
     if one.before is None:
         return ()
     fields = changed_fields(one.before, one.sightings[0][1])

@@ -1,19 +1,20 @@
 """Through the files of a backup, each with the open folder that it is in, and each folder once more when all in it was given."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from backupd.files.tree import Descent, Entry, Tree, components, joined, look, names_in
 
 Unreadable = Callable[[bytes, OSError], None]
-"""Told of the path of what cannot be read, and why."""
+"""Gets the path of what cannot be read, and why."""
+Skip = Callable[[Entry], bool]
+"""Returns whether a folder is not entered."""
 HERE = b"."
 """The name of the root of a backup, in itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class WalkEntry:
+class WalkEntry(NamedTuple):
     """An entry with an open descriptor of the folder that it is in, until the next one is asked for; `name` is its name there.
 
     With `left` all below this folder was given already: each folder comes twice.
@@ -25,56 +26,59 @@ class WalkEntry:
     left: bool = False
 
 
-def walk(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Iterator[WalkEntry]:
+def entries(tree: Tree, path: bytes, skip: Skip = lambda _: False) -> Iterator[Entry]:
+    """The entry at `path` and all below it, each once, a folder before what is in it; as `walk` otherwise."""
+    return (found.entry for found in walk(tree, path, skip=skip) if not found.left)
+
+
+def walk(
+    tree: Tree, path: bytes, unreadable: Unreadable | None = None, skip: Skip = lambda _: False
+) -> Generator[WalkEntry, None, None]:
     """The entry at `path` and all below it, a folder before what is in it and once more after that; names in the order of bytes.
 
-    What is mounted in the backup is given, but not entered. Memory: some thousand names of a folder on each level, whatever the
-    depth. Raises OSError. Not so with `unreadable`, which is told instead: a folder that cannot be read is as if it were empty
-    then, and a name that cannot be looked at as if it were not there.
+    Yields but does not enter what is mounted in the backup, and what `skip` says yes to. Memory: some thousand names of a folder on
+    each level, whatever the depth. Raises OSError. With `unreadable`, calls that instead: a folder that cannot be read counts as
+    empty then, and a name that cannot be looked at as missing.
     """
     with parent_of(tree, path) as (above, name):
         first = look(above, name, joined(components(path)))
         yield WalkEntry(first, above, name)
         if first.kind == "folder":
-            yield from _below(tree, first, unreadable)
+            if not skip(first):
+                yield from _below(tree, first, unreadable, skip)
             yield WalkEntry(first, above, name, left=True)
 
 
-def _below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> Iterator[WalkEntry]:
+def _below(tree: Tree, first: Entry, unreadable: Unreadable | None, skip: Skip) -> Iterator[WalkEntry]:
     with ExitStack() as stack:
         try:
             down = stack.enter_context(Descent(tree, first.path))
             levels, entered = [names_in(down.fd)], list[Entry]()
         except OSError as error:
-            _told(unreadable, first.path, error)
+            _report(unreadable, first.path, error)
             return
         while levels:
             name = next(levels[-1], None)
-            if name is not None:
-                if (entry := _look(down, name, unreadable)) is None:
-                    continue
-                yield WalkEntry(entry, down.fd, name)
-                if entry.kind != "folder":
-                    continue
-                names = _enter(down, name, unreadable) if tree.owns(entry.device) else None
-                if names is None:
-                    yield WalkEntry(entry, down.fd, name, left=True)
-                else:
-                    levels.append(names)
-                    entered.append(entry)
+            if name is None:
+                levels.pop()
+                down.leave()
+                if entered:
+                    yield WalkEntry(entered[-1], down.fd, entered.pop().name, left=True)
                 continue
-            levels.pop()
-            down.leave()
-            if entered:
-                yield WalkEntry(entered[-1], down.fd, entered.pop().name, left=True)
-
-
-def _look(down: Descent, name: bytes, unreadable: Unreadable | None) -> Entry | None:
-    try:
-        return down.look(name)
-    except OSError as error:
-        _told(unreadable, down.path.rstrip(b"/") + b"/" + name, error)
-        return None
+            try:
+                entry = down.look(name)
+            except OSError as error:
+                _report(unreadable, down.path.rstrip(b"/") + b"/" + name, error)
+                continue
+            yield WalkEntry(entry, down.fd, name)
+            if entry.kind != "folder":
+                continue
+            names = _enter(down, name, unreadable) if tree.owns(entry.device) and not skip(entry) else None
+            if names is None:
+                yield WalkEntry(entry, down.fd, name, left=True)
+            else:
+                levels.append(names)
+                entered.append(entry)
 
 
 def _enter(down: Descent, name: bytes, unreadable: Unreadable | None) -> Iterator[bytes] | None:
@@ -87,11 +91,11 @@ def _enter(down: Descent, name: bytes, unreadable: Unreadable | None) -> Iterato
     except OSError as error:
         if entered:
             down.leave()
-        _told(unreadable, path, error)
+        _report(unreadable, path, error)
         return None
 
 
-def _told(unreadable: Unreadable | None, path: bytes, error: OSError) -> None:
+def _report(unreadable: Unreadable | None, path: bytes, error: OSError) -> None:
     if unreadable is None:
         raise error
     unreadable(path, error)

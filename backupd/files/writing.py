@@ -6,20 +6,19 @@ put something else in the place of a name at any moment.
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from backupd.files.content import data_runs, pieces
 from backupd.files.destination import PREFIX, Destination, put
 from backupd.files.placing import Names, Visit
 from backupd.files.tree import Entry, entry_of, names_in, open_plain
 from backupd.files.withholding import given_attributes
+from btrkeep.fs.reflink import clone
+from btrkeep.fs.sparse import data_runs, pieces
 
-_FICLONE = 0x40049409  # as on x86, arm, s390 and riscv
 _CANNOT_CLONE = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS)
 _ATTRIBUTE_LOST = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC, errno.E2BIG, errno.EACCES, errno.ERANGE)
 _HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -136,7 +135,7 @@ class Writer:
         if not self._clones:
             return False
         try:
-            fcntl.ioctl(copy, _FICLONE, source)
+            clone(source, copy)
         except OSError as error:
             if error.errno not in _CANNOT_CLONE:
                 raise
@@ -171,7 +170,7 @@ class Writer:
             self._attempt(name, partial(os.setxattr, path, name, value))
 
     def _attempt(self, what: str, act: Callable[[], None]) -> None:
-        """What this filesystem cannot hold is noted; the rest of the name is worth having all the same."""
+        """Notes what this filesystem cannot hold; the rest of the name is restored all the same."""
         try:
             act()
         except OSError as error:

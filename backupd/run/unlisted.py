@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from backupd.files.tree import Tree, components, joined
+from backupd.files.walking import entries
 
 MOST_LOOKS = 1_000_000
 """Names on the way to all folders that are looked for after one rsync: some seconds of work. Honest paths take some ten each."""
@@ -33,9 +34,9 @@ def files_below(
             if counted is not None and names[: len(counted)] == counted:
                 continue
             counted = names
-            entries = tree.walk(joined(list(names)))
-            next(entries, None)
-            for _ in entries:
+            below = entries(tree, joined(list(names)))
+            next(below, None)
+            for _ in below:
                 if stopped():
                     return count, unknown + len(folders) - number
                 count += 1

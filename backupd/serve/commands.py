@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backupd.files.restore_request import ORIGINAL, RestoreArguments, command_words
+from backupd.files.restoration import ORIGINAL, RestoreRequest
+from backupd.files.restore_request import command_words
 from backupd.files.tree import components
 from backupd.serve.arguments import FOLDER, HOST, checked
 from backupd.serve.requests import ServeRequest
@@ -44,7 +45,7 @@ class Allowed:
     in_place: tuple[str, ...] = ()
 
 
-def wanted(arguments: Mapping[str, Any], config: Config, allowed: Allowed) -> RestoreArguments:
+def wanted(arguments: Mapping[str, Any], config: Config, allowed: Allowed) -> RestoreRequest:
     """A restore, from checked arguments.
 
     It goes to the very host and to where its files were: a file that somebody has put anywhere on a host would else be what he
@@ -85,7 +86,7 @@ def wanted(arguments: Mapping[str, Any], config: Config, allowed: Allowed) -> Re
         )
     else:
         where = f"{known.address}:{to.partition(':')[2]}"
-    return RestoreArguments(
+    return RestoreRequest(
         host,
         arguments["backup"],
         arguments["paths"],

@@ -1,2 +1,2 @@
 """What Python's os module lacks of Linux: openat2(2) below a folder, reflinks, the map of a file's extents
-(FIEMAP), and files that appear as a whole."""
+(FIEMAP), a file's data without its holes, and files that appear as a whole."""

@@ -11,6 +11,11 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOATIME | os.O_CLOEXEC
 
 
+def by_descriptor(folder: int, name: bytes) -> bytes:
+    """A path for the calls that take no folder's descriptor: those for extended attributes."""
+    return b"/proc/self/fd/%d/%s" % (folder, name)
+
+
 def open_folder(root: int, path: Iterable[bytes]) -> int:
     """A descriptor of the folder at `path` beneath the folder that `root` is open on.
 

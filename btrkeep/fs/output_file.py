@@ -37,7 +37,7 @@ def whole_file(name: str, *, durable: bool = False, mode: int | None = None) -> 
 
 
 def cannot_write(name: str, error: OSError) -> OperatorError:
-    """What to tell the operator when `name` cannot be written."""
+    """Returns the error for a file that cannot be written."""
     folder = Path(name).parent
     if isinstance(error, FileNotFoundError) and not folder.is_dir():
         return OperatorError(f"{name} cannot be written: there is no folder {folder}", "make it, or name another place")

@@ -12,7 +12,8 @@ import stat
 from array import array
 
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.fs.openat import FILE
+from btrkeep.fs.openat import FILE, by_descriptor
+from btrkeep.fs.sparse import data_runs
 
 # As on x86, arm, s390 and riscv.
 _FICLONE = 0x40049409
@@ -58,15 +59,20 @@ def _copy_flags(source: int, copy: int) -> None:
 
 
 def inode_flags(fd: int) -> int:
-    """What chattr shows and sets: FS_IOC_GETFLAGS."""
+    """Returns the flags that chattr shows and sets: FS_IOC_GETFLAGS."""
     flags = array("l", [0])
     fcntl.ioctl(fd, _GETFLAGS, flags)
     return flags[0]
 
 
+def clone(source: int, copy: int) -> None:
+    """Shares all data of an open file with another one. Raises OSError, EINVAL where only one of the two has checksums."""
+    fcntl.ioctl(copy, _FICLONE, source)
+
+
 def _share_data(source: int, copy: int, size: int) -> None:
     try:
-        fcntl.ioctl(copy, _FICLONE, source)
+        clone(source, copy)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
@@ -76,20 +82,9 @@ def _share_data(source: int, copy: int, size: int) -> None:
 
 def _copy_data(source: int, copy: int, size: int) -> None:
     os.ftruncate(copy, size)
-    position = 0
-    while (position := _next_data(source, position, size)) < size:
-        end = os.lseek(source, position, os.SEEK_HOLE)
+    for position, end in data_runs(source, size):
         while position < end:
             position += os.copy_file_range(source, copy, end - position, position, position)
-
-
-def _next_data(source: int, position: int, size: int) -> int:
-    try:
-        return os.lseek(source, position, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno != errno.ENXIO:  # nothing but a hole up to the end
-            raise
-        return size
 
 
 def _copy_special(folder: int, name: bytes, to_folder: int, to_name: bytes, status: os.stat_result) -> None:
@@ -100,13 +95,8 @@ def _copy_special(folder: int, name: bytes, to_folder: int, to_name: bytes, stat
     os.chown(to_name, status.st_uid, status.st_gid, dir_fd=to_folder, follow_symlinks=False)
     if not stat.S_ISLNK(status.st_mode):
         os.chmod(to_name, stat.S_IMODE(status.st_mode), dir_fd=to_folder)
-    _copy_xattrs(_by_descriptor(folder, name), _by_descriptor(to_folder, to_name))
+    _copy_xattrs(by_descriptor(folder, name), by_descriptor(to_folder, to_name))
     os.utime(to_name, ns=(status.st_atime_ns, status.st_mtime_ns), dir_fd=to_folder, follow_symlinks=False)
-
-
-def _by_descriptor(folder: int, name: bytes) -> bytes:
-    """A path for the calls that take no folder's descriptor: those for extended attributes."""
-    return b"/proc/self/fd/%d/%s" % (folder, name)
 
 
 def _copy_xattrs(source: int | bytes, copy: int | bytes) -> None:

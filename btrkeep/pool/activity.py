@@ -76,8 +76,19 @@ def _pressure() -> dict[str, int]:
     return found
 
 
+def written_bytes(path: Path) -> int:
+    """Bytes written to all devices of the filesystem of `path` since each came up. `path` is a folder. Raises OSError.
+
+    From /sys/fs/btrfs/UUID/devices/*/stat (Documentation/block/stat.rst), which partitions and loop devices have as well. Only a
+    difference of two looks has a meaning: it counts everybody's writes, and on partitions those of the partition alone. Discards
+    are no writes. A missing device has no statistics.
+    """
+    folder = Path("/sys/fs/btrfs") / filesystem_uuid(path) / "devices"
+    return sum(found[1][3] for device in folder.iterdir() if (found := _device(device)))
+
+
 def read_activity(path: Path, devids: list[int]) -> tuple[str, ...]:
-    """What goes on besides files being read and written: "scrub", or the exclusive operation ("balance", "device replace" ...)."""
+    """Returns what goes on besides reading and writing of files: "scrub", or an exclusive operation ("balance", ...)."""
     operation = exclusive_operation(path)
     found = () if operation == "none" else (operation,)
     with opened(path.resolve()) as fd:

@@ -71,12 +71,12 @@ class Allocation:
 
     @property
     def allocated(self) -> int:
-        """What chunks have of it."""
+        """Bytes of it in chunks."""
         return sum(device.allocated for device in self.devices)
 
     @property
     def used(self) -> int:
-        """What is used of that."""
+        """Bytes of that in use."""
         return sum(round(space.used * space.factor) for space in self.spaces)
 
 

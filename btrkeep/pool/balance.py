@@ -43,7 +43,7 @@ class BalanceNow:
 
     @property
     def block_group(self) -> int | None:
-        """Where the one block group lies that it is about, when it was started the way that `balance_block_group` does."""
+        """The address of the one block group that it is about, when it was started as `balance_block_group` does."""
         return self.vrange[0] if self.vrange and self.vrange[1] == self.vrange[0] + 1 else None
 
 
@@ -105,7 +105,7 @@ def cancel_balance(fd: int, vaddr: int | None = None) -> bool:
 
 
 def exclusive_operation(path: Path) -> str:
-    """What has the filesystem of `path` for itself: "none", "balance", "balance paused", "device add", ... Raises OSError.
+    """Returns what has the filesystem of `path` for itself: "none", "balance", "balance paused", "device add", ... Raises OSError.
 
     "none" too where the kernel does not tell (before Linux 5.10): who starts a balance then finds out by EINPROGRESS.
     """

@@ -101,7 +101,7 @@ def _write(fd: int, holder: Holder) -> None:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """What the lock file says; where it says nothing that can be read, who holds it as the kernel knows, or None."""
+    """Reads who holds a lock from its file; asks the kernel where that has nothing that can be read. None when nobody does."""
     try:
         return Holder(**json.loads(path.read_bytes()))
     except OSError:
@@ -152,7 +152,7 @@ def take_lock(path: Path, what: str, since: str) -> Lock:
 
 
 def _kind(path: Path) -> str:
-    """What is locked: `host`, `slot`, or the pool's one lock of that name."""
+    """Returns what is locked: `host`, `slot`, or the pool's one lock of that name."""
     return path.name.partition("-")[0]
 
 

@@ -57,11 +57,11 @@ class Pool:
         return self.path / HOSTS / name
 
     def working(self, name: str) -> Path:
-        """Where a host's run in progress is."""
+        """The work subvolume of a host."""
         return self.path / HOSTS / name / WORKING
 
     def staged(self, name: str) -> Path:
-        """Where a host's `.working` is made, before it has a record and so its name. What lies here is ours.
+        """The place where a host's `.working` is made, before it has a record and so its name. What lies here is ours.
 
         Each host has a folder of its own for it, because the kernel makes one subvolume of a folder at a time: those of hosts that
         begin together share a commit.
@@ -69,7 +69,7 @@ class Pool:
         return self.path / MARKER / "new" / name / WORKING
 
     def backup(self, host: str, started: datetime) -> Path:
-        """Where the backup of that start is, or will be."""
+        """The place of the backup of that start."""
         return self.path / HOSTS / host / backup_name(started)
 
 
@@ -80,7 +80,7 @@ def filesystem_uuid(path: Path) -> str:
 
 
 def filesystem_of(fd: int) -> str | int:
-    """What tells the filesystem of a descriptor from others: the UUID of a btrfs, whose subvolumes each have a device number."""
+    """Identifies the filesystem of a descriptor: by UUID on btrfs, whose subvolumes each have a device number of their own."""
     try:
         return str(btrfs.ioctl.fs_info(fd).fsid)
     except OSError:  # no btrfs

@@ -103,7 +103,7 @@ def is_machines(path: Path) -> bool:
 
 
 def allocator(mount: Mount) -> str:
-    """Which of ssd, ssd_spread and nossd holds. No word at all is nossd: so btrfs mounts what says that it rotates."""
+    """Returns which of ssd, ssd_spread and nossd holds. No word at all is nossd: so btrfs mounts what says that it rotates."""
     return next((word for word in ("ssd_spread", "ssd") if word in mount.super_options), "nossd")
 
 

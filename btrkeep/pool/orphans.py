@@ -126,7 +126,7 @@ def _orphan_items(fd: int) -> list[int]:
 
 
 def _dead_root(fd: int, id_: int) -> DeadRoot | None:
-    """What the root tree says of an orphan; None when it is no subvolume.
+    """Reads an orphan from the root tree; None when it is no subvolume.
 
     Inodes of the free space cache v1 live in the root tree too, with numbers from the same counter, and have an ORPHAN item while
     they are removed. They have no ROOT_ITEM; nor has a subvolume any more whose drop is just ending.
@@ -165,7 +165,7 @@ def _has_orphan(fd: int, id_: int) -> bool:
 
 
 def queued(path: Path) -> int | None:
-    """How many the cleaner has in its list, not counting the one in its hands; None where the kernel cannot tell. Raises OSError.
+    """Counts the cleaner's list, without the one that it is dropping; None where the kernel cannot tell. Raises OSError.
 
     Asked of BTRFS_IOC_SUBVOL_SYNC_WAIT (Linux 6.13) itself. Those that `orphans` has beyond it and the one in hand are held: a
     process has a file of theirs open, and the cleaner gets them only when that is closed.

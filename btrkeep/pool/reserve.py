@@ -29,7 +29,7 @@ _LEAF = 16_000  # bytes of an attribute that has a leaf of 16 KiB for itself
 
 
 def size_of(total: int) -> int:
-    """How large the reserve of a filesystem of `total` bytes is, in bytes: a hundredth of it, and 256 MiB at the most."""
+    """Returns the size of the reserve of a filesystem of `total` bytes: a hundredth of it, and 256 MiB at the most."""
     return min(_MOST, total // _SHARE)
 
 

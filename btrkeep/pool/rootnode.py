@@ -92,5 +92,5 @@ def parse_node(node: bytes, dead: DeadRoot) -> tuple[Key, ...] | None:
 
 
 def passed(keys: Sequence[Key], drop_progress: Key) -> int:
-    """How many of the branches the drop has behind it: all before the one that its key lies in."""
+    """Counts the branches that the drop has behind it: all before the one that its key lies in."""
     return max(0, bisect_right(keys, drop_progress) - 1)

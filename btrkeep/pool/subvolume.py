@@ -84,7 +84,7 @@ def snapshot(source: Path, path: Path) -> None:
 
 
 def describe(path: Path) -> Subvolume | None:
-    """What is at `path`, or None when that is no subvolume's root folder (missing, a file, a symlink, an ordinary folder)."""
+    """Describes the subvolume at `path`; None when no subvolume's root folder is there (nothing, a file, a symlink, a folder)."""
     try:
         with opened(path) as fd:
             if os.fstat(fd).st_ino != _FIRST_FREE_OBJECTID:

@@ -41,7 +41,7 @@ class Unending(OperatorError):
 
 @lru_cache(64)
 def _found(program: str, path: str | None) -> str:
-    """Where a program is: looked for once, not by each child in every folder of PATH."""
+    """Returns the path of a program, looked up once, and not by each child in every folder of PATH."""
     return shutil.which(program, path=path) or program
 
 

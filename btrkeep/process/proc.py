@@ -3,7 +3,7 @@
 import contextlib
 import ctypes
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,11 +23,21 @@ def _own_start_time(pid: int) -> str | None:
 
 def _start_time(pid: int) -> str | None:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        _, fields = _stat(pid)
     except OSError:
         return None
-    fields = stat[stat.rindex(b")") + 2 :].split()
     return None if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+def _stat(pid: int) -> tuple[bytes, list[bytes]]:
+    """The name of a process, and the fields of /proc/PID/stat behind it: its state is the first of them. Raises OSError."""
+    stat = Path(f"/proc/{pid}/stat").read_bytes()
+    name_end = stat.rindex(b")")  # the name may have brackets and blanks in it
+    return stat[stat.index(b"(") + 1 : name_end], stat[name_end + 2 :].split()
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
 
 
 def become_reaper() -> None:
@@ -56,17 +66,14 @@ class GroupMember:
 def members(*groups: int) -> list[GroupMember]:
     """The living processes of process groups, from /proc. One that ends meanwhile is passed over."""
     found = []
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
+    for pid in _pids():
         with contextlib.suppress(OSError, ValueError):
-            stat = Path(entry.path, "stat").read_bytes()
-            name, fields = stat[stat.index(b"(") + 1 : stat.rindex(b")")], stat[stat.rindex(b")") + 2 :].split()
+            name, fields = _stat(pid)
             if int(fields[2]) in groups and fields[0] not in (b"Z", b"X"):
-                counters = _counters(Path(entry.path))
+                counters = _counters(pid)
                 found.append(
                     GroupMember(
-                        pid=int(entry.name),
+                        pid=pid,
                         parent=int(fields[1]),
                         name=os.fsdecode(name),
                         read_bytes=counters["rchar"],
@@ -79,8 +86,8 @@ def members(*groups: int) -> list[GroupMember]:
     return found
 
 
-def _counters(process: Path) -> dict[str, int]:
-    lines = (process / "io").read_text().splitlines()
+def _counters(pid: int) -> dict[str, int]:
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return {name: int(count) for name, _, count in (line.partition(": ") for line in lines)}
 
 
@@ -97,14 +104,11 @@ def flock_holders(file: os.stat_result) -> list[int]:
 def groups_of(name: str, file: os.stat_result) -> set[int]:
     """The process groups in which a program of that name has that very file locked."""
     found = set()
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
+    for pid in _pids():
         with contextlib.suppress(OSError, ValueError):
-            stat = Path(entry.path, "stat").read_bytes()
-            is_it = stat[stat.index(b"(") + 1 : stat.rindex(b")")] == os.fsencode(name)
-            if is_it and has_locked(int(entry.name), file):
-                found.add(int(stat[stat.rindex(b")") + 2 :].split()[2]))
+            program, fields = _stat(pid)
+            if program == os.fsencode(name) and has_locked(pid, file):
+                found.add(int(fields[2]))
     return found
 
 
@@ -139,27 +143,26 @@ class Standing:
 
 
 def standing_in(folders: Collection[str]) -> dict[str, Standing]:
-    """Who has a file, its working directory, its root or its program in each of these folders: one process, where there is any.
+    """Finds who has a file, its working directory, its root or its program in each of these folders: one process, if any.
 
     Absolute paths as this process sees them; that nothing is there any more does not matter. What is only mapped is not seen, nor
     who sees the folder at another place. (A deleted subvolume's files have the device number 0, so that could not tell them apart.)
     """
     left, found = set(folders), dict[str, Standing]()
-    for entry in os.scandir("/proc"):
+    for pid in _pids():
         if not left:
             break
-        if not entry.name.isdigit():
-            continue
-        for folder in _folders_of(entry.path) & left:
+        for folder in _folders_of(pid) & left:
             with contextlib.suppress(OSError):
-                name = Path(entry.path, "comm").read_text(errors="replace").strip()
-                found[folder] = Standing(int(entry.name), name)
+                name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+                found[folder] = Standing(pid, name)
         left -= found.keys()
     return found
 
 
-def _folders_of(process: str) -> set[str]:
+def _folders_of(pid: int) -> set[str]:
     """All folders that something of a process is in, however deep."""
+    process = f"/proc/{pid}"
     links = [f"{process}/{name}" for name in ("cwd", "root", "exe")]
     with contextlib.suppress(OSError):
         links += [entry.path for entry in os.scandir(f"{process}/fd")]

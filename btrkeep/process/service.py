@@ -45,6 +45,6 @@ class Status:
             tell(f"STATUS={' '.join(line.split())}")
 
     def go_on(self, line: Callable[[], str]) -> None:
-        """How far it is: made and sent when the last line is a second old."""
+        """Sends how far it is; makes the line only when the last one is a second old."""
         if time.monotonic() - self._told >= _EVERY:
             self.say(line())

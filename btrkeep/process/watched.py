@@ -45,7 +45,7 @@ class Abandoned(OperatorError):
 
 
 def ours(package: str) -> tuple[str, ...]:
-    """How a command line of one of our programs begins: with the interpreter and the code that we run ourselves."""
+    """Returns how a command line of one of our programs begins: with the interpreter and the code that we run ourselves."""
     return (sys.executable, "-P", "-m", package)
 
 

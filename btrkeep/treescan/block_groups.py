@@ -11,7 +11,7 @@ import numpy as np
 from btrfs import ctree, ioctl
 
 from btrkeep.treescan.chunks import Chunks
-from btrkeep.treescan.items import U64, Array, gathered, headers, positions
+from btrkeep.treescan.items import U64, Array, batches, gathered
 from btrkeep.treescan.search import HEADER_SIZE, TreeSearch
 
 _ITEM = np.dtype([("used", U64), ("chunk_objectid", U64), ("flags", U64)])
@@ -47,11 +47,9 @@ def block_groups(fd: int, chunk: Chunks) -> BlockGroups:
 def _in_bulk(fd: int) -> BlockGroups:
     parts = []
     search = TreeSearch(fd, ctree.BLOCK_GROUP_TREE_OBJECTID)
-    while count := search.fill():
-        at = positions(search.buffer, search.first_header, count)
-        found, item = headers(search.buffer, at), gathered(search.buffer, at + HEADER_SIZE, _ITEM)
+    for at, found in batches(search):
+        item = gathered(search.buffer, at + HEADER_SIZE, _ITEM)
         parts.append((found["objectid"], found["offset"], item["used"], item["flags"]))
-        search.resume_after(int(at[-1]))
     return BlockGroups(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from btrfs import ctree
 
-from btrkeep.treescan.items import U64, Array, gathered, headers, positions
+from btrkeep.treescan.items import U64, Array, batches, gathered
 from btrkeep.treescan.search import HEADER_SIZE, TOP, Key, TreeSearch
 
 _CHUNK = np.dtype(
@@ -50,16 +50,14 @@ def chunks(fd: int) -> Chunks:
     """All chunks. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
     parts, seen = [], 0
     search = TreeSearch(fd, ctree.CHUNK_TREE_OBJECTID, _FIRST, _LAST)
-    while count := search.fill():
-        at = positions(search.buffer, search.first_header, count)
-        found, chunk = headers(search.buffer, at), gathered(search.buffer, at + HEADER_SIZE, _CHUNK)
+    for at, found in batches(search):
+        chunk = gathered(search.buffer, at + HEADER_SIZE, _CHUNK)
         stripes = chunk["stripes"].astype(np.int64)
-        which = np.repeat(np.arange(count), stripes)
+        which = np.repeat(np.arange(len(at)), stripes)
         number = np.arange(len(which)) - np.repeat(np.cumsum(stripes) - stripes, stripes)
         stripe = gathered(search.buffer, at[which] + HEADER_SIZE + _CHUNK.itemsize + number * _STRIPE.itemsize, _STRIPE)
         parts.append((found["offset"], chunk["length"], chunk["type"], stripes, which + seen, stripe["devid"], stripe["paddr"]))
-        seen += count
-        search.resume_after(int(at[-1]))
+        seen += len(at)
     return Chunks(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
@@ -68,11 +66,8 @@ def device_extents(fd: int) -> DeviceExtents:
     parts = []
     first, last = (1, ctree.DEV_EXTENT_KEY, 0), (TOP, ctree.DEV_EXTENT_KEY, TOP)
     search = TreeSearch(fd, ctree.DEV_TREE_OBJECTID, first, last)
-    while count := search.fill():
-        at = positions(search.buffer, search.first_header, count)
-        found = headers(search.buffer, at)
+    for at, found in batches(search):
         at_extent = at[found["type"] == ctree.DEV_EXTENT_KEY]  # the range of keys holds a device's other items too
         key, extent = found[found["type"] == ctree.DEV_EXTENT_KEY], gathered(search.buffer, at_extent + HEADER_SIZE, _DEV_EXTENT)
         parts.append((key["objectid"], key["offset"], extent["vaddr"], extent["length"]))
-        search.resume_after(int(at[-1]))
     return DeviceExtents(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from btrfs import ctree, ioctl
 
-from btrkeep.treescan.items import U64, Array, gathered, headers, positions
+from btrkeep.treescan.items import U64, Array, batches, gathered
 from btrkeep.treescan.search import BUFFER_SIZE, HEADER_SIZE, TOP, TreeSearch
 
 _EXTENT: int = ctree.EXTENT_ITEM_KEY
@@ -43,12 +43,9 @@ def extents(fd: int, first: int = 0, last: int = TOP, *, buffer_size: int = BUFF
     """The extents that begin at virtual addresses from `first` to `last`, a batch for each buffer. Raises OSError."""
     node = int(ioctl.fs_info(fd).nodesize)
     search = TreeSearch(fd, ctree.EXTENT_TREE_OBJECTID, (first, 0, 0), (last, 255, TOP), buffer_size=buffer_size)
-    while count := search.fill():
-        at = positions(search.buffer, search.first_header, count)
-        found = headers(search.buffer, at)
+    for at, found in batches(search):
         is_extent = ((found["type"] == _EXTENT) | (found["type"] == _METADATA)) & (found["len"] > _OLD_ITEM_SIZE)
         yield _batch(search.buffer, at[is_extent], found[is_extent], node)
-        search.resume_after(int(at[-1]))
 
 
 def _batch(buffer: bytearray, at: Array, found: Array, node: int) -> Extents:

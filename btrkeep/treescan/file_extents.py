@@ -11,7 +11,7 @@ from struct import Struct
 import numpy as np
 from btrfs import ctree
 
-from btrkeep.treescan.items import U64, Array, gathered, headers, positions
+from btrkeep.treescan.items import U64, Array, batches, gathered
 from btrkeep.treescan.search import BUFFER_SIZE, HEADER, HEADER_SIZE, TOP, TreeSearch
 
 _INLINE = 0
@@ -28,14 +28,11 @@ def file_extents(fd: int, *, buffer_size: int = BUFFER_SIZE) -> Iterator[tuple[A
     An extent comes as often as a file refers to it. Inline data and holes are left out. Raises OSError.
     """
     search = TreeSearch(fd, buffer_size=buffer_size)
-    while count := search.fill():
-        at = positions(search.buffer, search.first_header, count)
-        found = headers(search.buffer, at)
+    for at, found in batches(search):
         is_extent = (found["type"] == ctree.EXTENT_DATA_KEY) & (found["len"] >= _ITEM.itemsize)
         item = gathered(search.buffer, at[is_extent] + HEADER_SIZE, _ITEM)
         item = item[(item["type"] != _INLINE) & (item["vaddr"] != 0)]
         yield item["vaddr"], item["length"]
-        search.resume_after(int(at[-1]))
 
 
 def distinct_extents(fd: int) -> tuple[Array, Array]:

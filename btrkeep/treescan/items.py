@@ -1,12 +1,13 @@
 """Where the items of a search buffer begin, as an array, and their headers."""
 
+from collections.abc import Iterator
 from struct import Struct
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from btrkeep.treescan.search import HEADER_SIZE, TYPE_AND_LEN_AT
+from btrkeep.treescan.search import HEADER_SIZE, TYPE_AND_LEN_AT, TreeSearch
 
 U64 = np.dtype("<u8")
 U32 = np.dtype("<u4")
@@ -38,6 +39,17 @@ def _walked(buffer: bytearray, start: int, count: int) -> Array:
         found.append(size_at)
         size_at += HEADER_SIZE + unpack(buffer, size_at)[0]
     return np.array(found) - _LEN_AT
+
+
+def batches(search: TreeSearch) -> Iterator[tuple[Array, Array]]:
+    """A search to its end, a buffer at a time: where each item's header begins, int64[n], and the headers, HEADER[n].
+
+    The buffer holds the batch until the next one is asked for. Raises OSError.
+    """
+    while count := search.fill():
+        at = positions(search.buffer, search.first_header, count)
+        yield at, headers(search.buffer, at)
+        search.resume_after(int(at[-1]))
 
 
 def headers(buffer: bytearray, at: Array) -> Array:

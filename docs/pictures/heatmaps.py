@@ -10,14 +10,14 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))  # the pages are made in a bare checkout
 
-from heatmap.colourings import CHOICES  # noqa: E402
+from heatmap.colourings import COLOUR_SCHEMES  # noqa: E402
 from heatmap.diff_picture import image_of as changes_image  # noqa: E402
 from heatmap.diff_picture import key, picture  # noqa: E402
 from heatmap.legend import add_below, band, how, legend, title  # noqa: E402
 from heatmap.overview import overview  # noqa: E402
 from heatmap.picture import image_of, save  # noqa: E402
 from heatmap.recorded import save as record  # noqa: E402
-from heatmap.state import State  # noqa: E402
+from heatmap.state import FilesystemState  # noqa: E402
 from heatmap.timelapse import timelapse  # noqa: E402
 from tests.heatmap.states import TIB, Pool  # noqa: E402
 
@@ -25,7 +25,7 @@ DAYS, GROWS, APART = 120, 60, 7
 SIZE = 9
 
 
-def days() -> list[State]:
+def days() -> list[FilesystemState]:
     """Four months; after two of them the pool gets a second device."""
     pool, found = Pool((TIB + TIB // 2,), filled=0.95), []
     for number in range(DAYS):
@@ -36,15 +36,15 @@ def days() -> list[State]:
     return found
 
 
-def drawn(state: State, colour: str, folder: Path, sort: str = "physical") -> None:
+def drawn(state: FilesystemState, colour: str, folder: Path, sort: str = "physical") -> None:
     """One picture with its legend."""
-    choice = CHOICES[colour]
-    found = overview(state, sort=sort, size=SIZE, colouring=choice.paint, min_brightness=choice.min_brightness)
+    scheme = COLOUR_SCHEMES[colour]
+    found = overview(state, sort=sort, size=SIZE, colouring=scheme.paint, min_brightness=scheme.min_brightness)
     image = image_of(found.runs, found.grid)
-    save(add_below(image, legend(state, found.grid, sort, choice, image.width)), str(folder / f"heatmap-{colour}.png"))
+    save(add_below(image, legend(state, found.grid, sort, scheme, image.width)), str(folder / f"heatmap-{colour}.png"))
 
 
-def changes(before: State, after: State, folder: Path) -> None:
+def changes(before: FilesystemState, after: FilesystemState, folder: Path) -> None:
     """What changed in a week."""
     rgb, grid = picture(before, after, size=SIZE)
     image = changes_image(rgb, grid)
@@ -52,12 +52,12 @@ def changes(before: State, after: State, folder: Path) -> None:
     save(add_below(image, band(lines, key(), image.width)), str(folder / "heatmap-diff.png"))
 
 
-def film(states: list[State], folder: Path) -> None:
+def film(states: list[FilesystemState], folder: Path) -> None:
     """Every sixth day, by virtual address as the first timelapses of backup pools were."""
     with tempfile.TemporaryDirectory() as name:
         for number, state in enumerate(states[::6]):
             record(state, str(Path(name, f"{number:03}.heatmap")))
-        timelapse(Path(name), folder / "heatmap-timelapse.gif", CHOICES["score"], sort="virtual", size=8, fps=5)
+        timelapse(Path(name), folder / "heatmap-timelapse.gif", COLOUR_SCHEMES["score"], sort="virtual", size=8, fps=5)
 
 
 def main(folder: Path) -> None:

@@ -10,7 +10,7 @@ from btrkeep.errors import OperatorError
 from heatmap.cli.picture import CURVES, SORTS
 
 if TYPE_CHECKING:
-    from heatmap.state import State
+    from heatmap.state import FilesystemState
 
 
 @click.command("diff")
@@ -64,7 +64,7 @@ def command(
         click.echo("\n".join(lines(found, top)))
 
 
-def _state(path: Path) -> "State":
+def _state(path: Path) -> "FilesystemState":
     if not path.is_dir():
         from heatmap.recorded import load
 
@@ -77,7 +77,14 @@ def _state(path: Path) -> "State":
 
 
 def _draw(
-    before: "State", after: "State", output: str, legend: bool, order: int | None, size: int | None, sort: str, curve: str
+    before: "FilesystemState",
+    after: "FilesystemState",
+    output: str,
+    legend: bool,
+    order: int | None,
+    size: int | None,
+    sort: str,
+    curve: str,
 ) -> None:
     from PIL import Image
 

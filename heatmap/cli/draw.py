@@ -6,8 +6,7 @@ from typing import Any
 import click
 
 from heatmap.cli.picture import command as picture
-from heatmap.cli.picture import form_of, refuse_terminal, validate_request
-from heatmap.cli.request import Extras, PictureRequest
+from heatmap.cli.picture import picture_request
 
 _SHARED = ("order", "size", "sort", "curve", "output", "verbose", "quiet", "colour", "device", "form", "legend", "map", "show")
 _HELP = """Draw a filesystem as it was recorded.
@@ -25,29 +24,11 @@ Examples:
 """
 
 
-def _draw(path: Path, **given: Any) -> None:
+def _draw(path: Path, **options: Any) -> None:
     from heatmap.cli.drawing import draw_state
     from heatmap.recorded import load
 
-    output, form = given["output"], given["form"]
-    refuse_terminal(output)
-    wish = PictureRequest(
-        path,
-        given["order"],
-        given["size"],
-        given["sort"],
-        None,
-        given["curve"],
-        output,
-        form or form_of(output),
-        given["colour"],
-        given["device"],
-        extents=False,
-        verbosity=given["verbose"] - given["quiet"],
-        extras=Extras(given["legend"], given["map"], record=False, record_to=None, show=given["show"]),
-    )
-    validate_request(wish)
-    draw_state(wish, load(path))
+    draw_state(picture_request(path, options), load(path))
 
 
 command = click.Command(

@@ -1,6 +1,7 @@
 """Reads, draws and writes what the words of the command line ask for."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -11,33 +12,32 @@ from btrkeep.treescan.devices import filesystem
 from btrkeep.treescan.extents import Extents
 from btrkeep.units import printable
 from heatmap.cli import words
-from heatmap.cli.request import Extras, PictureRequest
+from heatmap.cli.request import STDOUT, PictureRequest
 from heatmap.extents import by_tree, draw_extents
 from heatmap.grid import MIN_BRIGHTNESS
 from heatmap.mounted import opened
-from heatmap.naming import name_parts, output_name
-from heatmap.overview import VIRTUAL, Colouring, Drawn, Paint, overview, usage
-from heatmap.picture import image_of, save
+from heatmap.overview import VIRTUAL, CellColours, Colouring, Drawing, overview, usage
+from heatmap.picture import image_of, name_parts, output_name, save
 from heatmap.reading import read_state
-from heatmap.state import Array, State
+from heatmap.state import Array, FilesystemState
 
 
-def draw(wish: PictureRequest) -> None:
+def draw(request: PictureRequest) -> None:
     """One picture. Raises OperatorError."""
-    if wish.extents or wish.blockgroup is not None:
-        _draw_extents(wish)
+    if request.extents or request.blockgroup is not None:
+        _draw_extents(request)
     else:
-        _draw_filesystem(wish)
+        _draw_filesystem(request)
 
 
-def _draw_filesystem(wish: PictureRequest) -> None:
-    with opened(wish.path) as fd:
-        scores = wish.colour == "score" or wish.extras.record or wish.extras.map is not None
-        state = _read(fd, scores, wish.colour == "age")
-    draw_state(wish, state)
+def _draw_filesystem(request: PictureRequest) -> None:
+    with opened(request.path) as fd:
+        scores = request.colour == "score" or request.extras.record or request.extras.map is not None
+        state = _read(fd, scores, request.colour == "age")
+    draw_state(request, state)
 
 
-def _read(fd: int, scores: bool, generations: bool) -> State:
+def _read(fd: int, scores: bool, generations: bool) -> FilesystemState:
     if not generations:
         return read_state(fd, scores=scores)
     from heatmap.cli.meter import Meter
@@ -49,64 +49,64 @@ def _read(fd: int, scores: bool, generations: bool) -> State:
         meter.end()
 
 
-def draw_state(wish: PictureRequest, state: State) -> None:
+def draw_state(request: PictureRequest, state: FilesystemState) -> None:
     """The picture of a state, however it was read. Raises OperatorError."""
-    _require_devices(wish, state)
-    paint, least = (usage, MIN_BRIGHTNESS) if wish.colour == "usage" else _colouring(wish.colour)
+    _require_devices(request, state)
+    paint, least = (usage, MIN_BRIGHTNESS) if request.colour == "usage" else _colouring(request.colour)
     drawn = overview(
         state,
-        sort=wish.sort,
-        order=wish.order,
-        size=wish.size,
-        curve=wish.curve,
+        sort=request.sort,
+        order=request.order,
+        size=request.size,
+        curve=request.curve,
         colouring=paint,
-        devices=wish.device or None,
+        devices=request.device or None,
         min_brightness=least,
     )
-    wish.say(*words.about(drawn))
-    if wish.verbosity > 0:
-        wish.say(*words.cells(state, drawn, wish.sort))
-    parts = name_parts(state.fsid, wish.curve, virtual=wish.sort == VIRTUAL, devices=wish.device, colour=wish.colour)
-    _save(wish, drawn, parts, state.taken, state.fsid, state)
+    request.say(*words.about(drawn))
+    if request.verbosity > 0:
+        request.say(*words.cells(state, drawn, request.sort))
+    parts = name_parts(state.fsid, request.curve, virtual=request.sort == VIRTUAL, devices=request.device, colour=request.colour)
+    _save(request, drawn, parts, state.taken, state.fsid, state)
 
 
 def _colouring(name: str) -> tuple[Colouring, float]:
-    from heatmap.colourings import CHOICES
+    from heatmap.colourings import COLOUR_SCHEMES
 
-    return CHOICES[name].paint, CHOICES[name].min_brightness
+    return COLOUR_SCHEMES[name].paint, COLOUR_SCHEMES[name].min_brightness
 
 
-def _require_devices(wish: PictureRequest, state: State) -> None:
+def _require_devices(request: PictureRequest, state: FilesystemState) -> None:
     there = state.devid.tolist()
-    if missing := [devid for devid in wish.device if devid not in there]:
+    if missing := [devid for devid in request.device if devid not in there]:
         raise OperatorError(f"there is no device {missing[0]}", f"the filesystem has {', '.join(map(str, there))}")
 
 
-def _draw_extents(wish: PictureRequest) -> None:
-    def told(batch: Extents) -> Paint:
-        wish.say(*words.extents(batch))
+def _draw_extents(request: PictureRequest) -> None:
+    def told(batch: Extents) -> CellColours:
+        request.say(*words.extents(batch))
         return by_tree(batch)
 
-    with opened(wish.path) as fd:
+    with opened(request.path) as fd:
         taken, about_it, chunk = datetime.now(UTC), filesystem(fd), chunks(fd)
-        chosen = slice(None) if wish.blockgroup is None else _one(chunk.vaddr, chunk.length, wish.blockgroup)
+        chosen = slice(None) if request.blockgroup is None else _one(chunk.vaddr, chunk.length, request.blockgroup)
         drawn = draw_extents(
             fd,
             chunk.vaddr[chosen],
             chunk.length[chosen],
             about_it.sectorsize,
-            order=wish.order,
-            size=wish.size,
-            curve=wish.curve,
-            colouring=told if wish.verbosity > 0 else by_tree,
+            order=request.order,
+            size=request.size,
+            curve=request.curve,
+            colouring=told if request.verbosity > 0 else by_tree,
         )
-    wish.say(*words.about(drawn))
-    parts = name_parts(about_it.uuid, wish.curve, block_group=wish.blockgroup, extents=wish.blockgroup is None)
-    _save(wish, drawn, parts, taken, about_it.uuid)
+    request.say(*words.about(drawn))
+    parts = name_parts(about_it.uuid, request.curve, block_group=request.blockgroup, extents=request.blockgroup is None)
+    _save(request, drawn, parts, taken, about_it.uuid)
 
 
 def _one(vaddr: Array, length: Array, wanted: int) -> slice:
-    """Where the block group is. Raises OperatorError with the nearest ones."""
+    """Returns the index of the block group, as a slice. Raises OperatorError, which names the nearest ones."""
     at = int(np.searchsorted(vaddr, wanted))
     if at < len(vaddr) and vaddr[at] == wanted:
         return slice(at, at + 1)
@@ -116,24 +116,51 @@ def _one(vaddr: Array, length: Array, wanted: int) -> slice:
     raise OperatorError(f"no block group begins at {wanted}{where}", f"the nearest are at {near}" if near else "")
 
 
-def _save(wish: PictureRequest, drawn: Drawn, parts: list[str], taken: datetime, fsid: str, state: State | None = None) -> None:
-    extras, image = wish.extras, image_of(drawn.runs, drawn.grid)
-    if extras == Extras():
-        _write(wish, image, output_name(wish.output, parts, taken, wish.form))
-        return
-    from heatmap.cli import companions as beside
-
+def _save(
+    request: PictureRequest, drawn: Drawing, parts: list[str], taken: datetime, fsid: str, state: FilesystemState | None = None
+) -> None:
+    """Writes the picture and what it brings along; modules that few pictures need are imported only then."""
+    extras, image = request.extras, image_of(drawn.runs, drawn.grid)
+    name = None if extras.show and request.output is None else output_name(request.output, parts, taken, request.form)
     if extras.show:
-        beside.show(image)
-    name = None if extras.show and wish.output is None else output_name(wish.output, parts, taken, wish.form)
+        from heatmap.terminal import show
+
+        show(image)
     if state is not None and extras.record:
-        beside.record(wish, name, parts, state)
+        _record(request, name, parts, state)
     if state is not None and extras.map is not None:
-        beside.write_map(wish, drawn, state)
+        from heatmap import pixelmap
+
+        pixelmap.save(state, drawn, extras.map)
+        _say_written(request, "mapfile", extras.map)
     if name is not None:
-        _write(wish, beside.with_legend(wish, image, drawn, fsid, taken, state) if extras.legend else image, name)
+        request.say(f"{request.form}file {printable(name)}")
+        save(_with_legend(request, image, drawn, fsid, taken, state) if extras.legend else image, name, request.form)
 
 
-def _write(wish: PictureRequest, image: Image.Image, name: str) -> None:
-    wish.say(f"pngfile {printable(name)}" if wish.form == "png" else f"{wish.form}file {printable(name)}")
-    save(image, name, wish.form)
+def _with_legend(
+    request: PictureRequest, image: Image.Image, drawn: Drawing, fsid: str, taken: datetime, state: FilesystemState | None
+) -> Image.Image:
+    from heatmap.colourings import COLOUR_SCHEMES
+    from heatmap.legend import add_below, extents_legend, legend
+
+    if state is None:
+        return add_below(image, extents_legend(fsid, taken, drawn.grid, drawn.scope, image.width))
+    return add_below(image, legend(state, drawn.grid, request.sort, COLOUR_SCHEMES[request.colour], image.width))
+
+
+def _record(request: PictureRequest, picture: str | None, parts: list[str], state: FilesystemState) -> None:
+    """Writes the state into a file of its own: where --record-to says, else beside the picture, else in the current folder."""
+    from heatmap.recorded import SUFFIX, automatic_name, save
+
+    if request.extras.record_to is None and picture not in (None, STDOUT):
+        name = str(automatic_name(Path(picture or "")))
+    else:
+        name = output_name(request.extras.record_to, parts, state.taken, SUFFIX.removeprefix("."))
+    save(state, name)
+    _say_written(request, "recorded", name)
+
+
+def _say_written(request: PictureRequest, what: str, name: str) -> None:
+    if name != STDOUT:
+        request.say(f"{what} {printable(name)}")

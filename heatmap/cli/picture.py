@@ -1,7 +1,9 @@
 """`btrfs-heatmap MOUNTPOINT`: a picture of a filesystem, or of one block group in it."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -64,26 +66,7 @@ def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str
 @click.option("--record", is_flag=True, help="Record the state beside the picture, to draw it again later.")
 @click.option("--record-to", metavar="FILE|DIR", help="Record it there.")
 @click.version_option(__version__, prog_name="btrfs-heatmap")
-def command(
-    path: Path,
-    order: int | None,
-    size: int | None,
-    sort: str,
-    blockgroup: int | None,
-    curve: str,
-    output: str | None,
-    verbose: int,
-    quiet: int,
-    colour: str,
-    extents: bool,
-    device: tuple[int, ...],
-    form: str | None,
-    legend: bool,
-    show: bool,
-    map: str | None,  # noqa: A002  the option is called so
-    record: bool,
-    record_to: str | None,
-) -> None:
+def command(path: Path, **options: Any) -> None:
     """Draw how full a mounted btrfs is.
 
     MOUNTPOINT may be any folder or file on the filesystem. Nothing is changed. Reading its trees needs root.
@@ -97,38 +80,47 @@ def command(
       btrfs-heatmap --sort virtual --colour score -o pictures/ /srv/backup
       btrfs-heatmap --blockgroup 13631488 -o - /srv/backup | display -
     """
-    refuse_terminal(output)
-    extras = Extras(legend, map, record or record_to is not None, record_to, show)
-    form = form or form_of(output)
-    wish = PictureRequest(
-        path, order, size, sort, blockgroup, curve, output, form, colour, device, extents, verbose - quiet, extras
-    )
-    validate_request(wish)
     from heatmap.cli.drawing import draw
 
-    draw(wish)
+    draw(picture_request(path, options))
 
 
-def refuse_terminal(output: str | None) -> None:
-    """Raises OperatorError where a picture would go to a terminal as it is."""
+def picture_request(path: Path, options: Mapping[str, Any]) -> PictureRequest:
+    """Returns the request that the options of a command line make, checked. Raises OperatorError."""
+    output: str | None = options["output"]
     if output == STDOUT and sys.stdout.isatty():
         raise OperatorError("standard output is a terminal, which shows no picture", "name a file with -o, or use --show")
+    record_to = options.get("record_to")
+    request = PictureRequest(
+        path=path,
+        order=options["order"],
+        size=options["size"],
+        sort=options["sort"],
+        blockgroup=options.get("blockgroup"),
+        curve=options["curve"],
+        output=output,
+        form=options["form"] or ("webp" if output and output.endswith(".webp") else "png"),
+        colour=options["colour"],
+        device=options["device"],
+        extents=options.get("extents", False),
+        verbosity=options["verbose"] - options["quiet"],
+        extras=Extras(
+            options["legend"], options["map"], options.get("record", False) or record_to is not None, record_to, options["show"]
+        ),
+    )
+    _require_compatible(request)
+    return request
 
 
-def form_of(output: str | None) -> str:
-    """The format that the name of a file asks for."""
-    return "webp" if output and output.endswith(".webp") else "png"
-
-
-def validate_request(wish: PictureRequest) -> None:
+def _require_compatible(request: PictureRequest) -> None:
     """Raises OperatorError where options exclude each other."""
-    if wish.blockgroup is not None and wish.extents:
+    if request.blockgroup is not None and request.extents:
         raise OperatorError("--blockgroup and --extents exclude each other", "--extents draws all block groups")
-    if (wish.blockgroup is not None or wish.extents) and (wish.device or wish.colour not in ("usage", "type")):
+    if (request.blockgroup is not None or request.extents) and (request.device or request.colour not in ("usage", "type")):
         raise OperatorError(
             "--device and --colour are for pictures of block groups", "leave them out, or --blockgroup and --extents"
         )
-    if (wish.blockgroup is not None or wish.extents) and (wish.extras.map is not None or wish.extras.record):
+    if (request.blockgroup is not None or request.extents) and (request.extras.map is not None or request.extras.record):
         raise OperatorError("--map and --record are for pictures of block groups", "leave them out, or --blockgroup and --extents")
-    if [wish.output, wish.extras.map, wish.extras.record_to].count(STDOUT) > 1:
+    if [request.output, request.extras.map, request.extras.record_to].count(STDOUT) > 1:
         raise OperatorError("only one file can go to standard output", "name another one")

@@ -1,9 +1,12 @@
 """What a picture is asked to be: the options of the command, checked."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
+
+from btrkeep.cli.progress import prose
 
 STDOUT = "-"
 
@@ -37,7 +40,12 @@ class PictureRequest:
     verbosity: int
     extras: Extras = Extras()
 
-    def say(self, *lines: str, at: int = 0) -> None:
-        """Lines for people, where no picture goes to standard output."""
-        if self.verbosity >= at and STDOUT not in (self.output, self.extras.map, self.extras.record_to):
+    def say(self, *lines: str) -> None:
+        """Prints lines for people, unless a picture goes to standard output or -q was given; a terminal breaks none in a word."""
+        if self.verbosity < 0 or STDOUT in (self.output, self.extras.map, self.extras.record_to):
+            return
+        if not sys.stdout.isatty():
             click.echo("\n".join(lines))
+            return
+        for line in lines:
+            prose(line, "  ")

@@ -11,7 +11,7 @@ from heatmap.cli.meter import Meter
 from heatmap.cli.picture import COLOURS, SORTS
 
 if TYPE_CHECKING:
-    from heatmap.timelapse import Made
+    from heatmap.timelapse import TimelapseSummary
 
 
 @click.command("timelapse")
@@ -39,7 +39,7 @@ def command(folder: Path, output: Path, fps: float, size: int | None, colour: st
       btrfs-heatmap timelapse /var/lib/heatmaps -o year.gif
       btrfs-heatmap timelapse /var/lib/heatmaps -o year.mp4 --fps 25 --colour score --sort virtual
     """
-    from heatmap.colourings import CHOICES
+    from heatmap.colourings import COLOUR_SCHEMES
     from heatmap.timelapse import timelapse
 
     meter = Meter("drawing frames")
@@ -47,7 +47,7 @@ def command(folder: Path, output: Path, fps: float, size: int | None, colour: st
         made = timelapse(
             folder,
             output,
-            CHOICES[colour],
+            COLOUR_SCHEMES[colour],
             sort=sort,
             fps=fps,
             size=size,
@@ -62,7 +62,7 @@ def command(folder: Path, output: Path, fps: float, size: int | None, colour: st
         click.echo(f"{counted(made.frames, 'frame')}, {made.first:%Y-%m-%d} to {made.last:%Y-%m-%d}, {_file(made, output)}")
 
 
-def _file(made: "Made", output: Path) -> str:
+def _file(made: "TimelapseSummary", output: Path) -> str:
     try:
         size = output.stat().st_size
     except OSError as error:

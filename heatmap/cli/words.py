@@ -5,24 +5,14 @@ from collections.abc import Iterator
 from btrkeep.treescan.extents import Extents
 from btrkeep.units import format_size
 from heatmap.grid import Grid
-from heatmap.overview import PHYSICAL, Drawn
-from heatmap.state import State
+from heatmap.overview import PHYSICAL, Drawing
+from heatmap.state import DATA, METADATA, PROFILES, SYSTEM, FilesystemState
 
-_TYPES = ((1, "DATA"), (2, "SYSTEM"), (4, "METADATA"))
-_PROFILES = (
-    (1 << 3, "RAID0"),
-    (1 << 4, "RAID1"),
-    (1 << 5, "DUP"),
-    (1 << 6, "RAID10"),
-    (1 << 7, "RAID5"),
-    (1 << 8, "RAID6"),
-    (1 << 9, "RAID1C3"),
-    (1 << 10, "RAID1C4"),
-)
+_TYPES = {DATA: "DATA", SYSTEM: "SYSTEM", METADATA: "METADATA"}
 
 
-def about(drawn: Drawn) -> list[str]:
-    """What is drawn, and how."""
+def about(drawn: Drawing) -> list[str]:
+    """Returns two lines: what is drawn, and how."""
     return [f"scope {drawn.scope}", _grid(drawn.grid)]
 
 
@@ -35,10 +25,10 @@ def _grid(grid: Grid) -> str:
 
 def flags_text(flags: int) -> str:
     """DATA|RAID1, as btrfs-progs and python-btrfs write it; a single copy has no word of its own."""
-    return "|".join(name for bit, name in (*_TYPES, *_PROFILES) if flags & bit)
+    return "|".join(name for bit, name in (_TYPES | PROFILES).items() if flags & bit)
 
 
-def cells(state: State, drawn: Drawn, sort: str) -> Iterator[str]:
+def cells(state: FilesystemState, drawn: Drawing, sort: str) -> Iterator[str]:
     """A line for each device extent, or for each block group."""
     used, length, flags, vaddr = (column.tolist() for column in (state.bg_used, state.bg_length, state.bg_flags, state.bg_vaddr))
     cell = drawn.cells

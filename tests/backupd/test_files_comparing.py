@@ -241,6 +241,19 @@ def test_memory_is_for_one_folder_not_for_all_that_differs(sides: Sides) -> None
     assert peak < 200_000  # all differences at once are several times that
 
 
+@pytest.mark.root
+def test_what_is_mounted_in_one_backup_is_compared_in_neither(sides: Sides) -> None:
+    both(sides, "mnt/same")
+    both(sides, "name")
+    work("mount", "-t", "tmpfs", "none", sides[0] / "mnt")
+    try:
+        (sides[0] / "mnt" / "other").write_text("of the mount")
+        assert [name for name in words(sides) if name.startswith("/mnt/")] == []
+        assert [name for name in words((sides[1], sides[0])) if name.startswith("/mnt/")] == []
+    finally:
+        work("umount", sides[0] / "mnt")
+
+
 # --- text
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.files import spool, ziphead
+from backupd.files import spool, zip_headers
 from backupd.files.spool import LinkTable, Packed, ordered
 from backupd.files.tree import Entry
 from tests.beds import work
@@ -78,22 +78,22 @@ def test_what_is_packed_comes_out_as_it_was_and_leaves_no_file(monkeypatch: pyte
 def test_a_zip_with_more_names_than_sixteen_bits_count_is_read_by_others(tmp_path: Path) -> None:
     out, index = io.BytesIO(), bytearray()
     for number in range(70_000):
-        one = ziphead.member(FILE, b"%d" % number)
-        index += ziphead.record(one, ziphead.Sizes(), out.tell())
-        out.write(ziphead.header(one, ziphead.Sizes()))
+        one = zip_headers.member(FILE, b"%d" % number)
+        index += zip_headers.record(one, zip_headers.Sizes(), out.tell())
+        out.write(zip_headers.header(one, zip_headers.Sizes()))
     begun = out.tell()
-    out.write(index + ziphead.end(70_000, begun, len(index)))
+    out.write(index + zip_headers.end(70_000, begun, len(index)))
     assert len(zipfile.ZipFile(out).namelist()) == 70_000
     (tmp_path / "zip").write_bytes(out.getvalue())
     assert len(work("unzip", "-Z1", tmp_path / "zip").stdout.splitlines()) == 70_000
 
 
 def test_sizes_and_places_beyond_four_gibibytes_stand_in_the_index_as_zipfile_reads_them() -> None:
-    one = ziphead.member(FILE, "\u00e4".encode())
-    sizes, offset = ziphead.Sizes(7, 5 << 32, 6 << 32), 9 << 32
-    index = ziphead.record(one, sizes, offset)
+    one = zip_headers.member(FILE, "\u00e4".encode())
+    sizes, offset = zip_headers.Sizes(7, 5 << 32, 6 << 32), 9 << 32
+    index = zip_headers.record(one, sizes, offset)
     # A reader that finds the index where the file begins takes what stands before it for cut off, and counts from there.
-    found = zipfile.ZipFile(io.BytesIO(index + ziphead.end(1, 0, len(index)))).infolist()[0]
+    found = zipfile.ZipFile(io.BytesIO(index + zip_headers.end(1, 0, len(index)))).infolist()[0]
     assert (found.filename, found.CRC, found.compress_size, found.file_size, found.header_offset) == (
         "\u00e4",
         7,
@@ -105,4 +105,4 @@ def test_sizes_and_places_beyond_four_gibibytes_stand_in_the_index_as_zipfile_re
 
 def test_a_path_that_is_too_long_for_a_zip_is_no_broken_header() -> None:
     with pytest.raises(OSError, match="too long for a zip"):
-        ziphead.member(FILE, b"x" * 70_000)
+        zip_headers.member(FILE, b"x" * 70_000)

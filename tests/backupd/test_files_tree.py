@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd.files.tree import KINDS, Tree, components, joined
+from backupd.files.walking import entries
 from tests.beds import work
 from tests.beds.opens import watched
 
@@ -120,7 +121,7 @@ def told(tree: Tree) -> dict[bytes, tuple[object, ...]]:
         one.path: (
             one.kind, one.size, one.allocated, one.mode, one.uid, one.gid, one.mtime, one.inode, one.links, one.target,
         )
-        for one in tree.walk(b"/")
+        for one in entries(tree, b"/")
     }  # fmt: skip
 
 
@@ -158,10 +159,20 @@ def test_a_walk_gives_folders_before_what_is_in_them_and_names_in_order(data: Pa
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).touch()
     with Tree(data.parent) as tree:
-        assert [one.path.decode() for one in tree.walk(b"/")] == ["/", "/a", "/b", "/b/a", "/b/z", "/b.c", "/c", "/c/d", "/c/d/e"]
-        skipped = tree.walk(b"/", lambda entry: entry.path == b"/c/d")
+        assert [one.path.decode() for one in entries(tree, b"/")] == [
+            "/",
+            "/a",
+            "/b",
+            "/b/a",
+            "/b/z",
+            "/b.c",
+            "/c",
+            "/c/d",
+            "/c/d/e",
+        ]
+        skipped = entries(tree, b"/", lambda entry: entry.path == b"/c/d")
         assert [one.path.decode() for one in skipped][-2:] == ["/c", "/c/d"]
-        assert [one.path for one in tree.walk(b"/a")] == [b"/a"]
+        assert [one.path for one in entries(tree, b"/a")] == [b"/a"]
 
 
 def test_folders_nested_deeper_than_descriptors_and_calls_go_are_walked(data: Path) -> None:
@@ -179,7 +190,7 @@ def test_folders_nested_deeper_than_descriptors_and_calls_go_are_walked(data: Pa
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
     try:
         with Tree(data.parent) as tree:
-            assert sum(1 for _ in tree.walk(b"/")) == 2 * depth + 1
+            assert sum(1 for _ in entries(tree, b"/")) == 2 * depth + 1
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         work("rm", "-rf", data / "d")
@@ -194,7 +205,7 @@ def test_a_walk_leaves_no_descriptor_open_also_when_nobody_hears_its_end(data: P
         (data / name).mkdir(parents=True)
     before = descriptors()
     with Tree(data.parent) as tree:
-        walk = tree.walk(b"/")
+        walk = entries(tree, b"/")
         assert [next(walk).path for _ in range(4)][-1] == b"/a/b/c"
         del walk
         with suppress(OSError):
@@ -226,7 +237,7 @@ def test_no_symlink_is_followed(data: Path, outside: Path, link: str, path: byte
             tree.open_file,
             tree.names,
             lambda asked: list(tree.list(asked)),
-            lambda asked: list(tree.walk(asked)),
+            lambda asked: list(entries(tree, asked)),
         ):
             with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
                 reach(asked)
@@ -234,7 +245,7 @@ def test_no_symlink_is_followed(data: Path, outside: Path, link: str, path: byte
             with pytest.raises(OSError, match=r"Not a directory|symbolic links|no plain file"):
                 reach(b"/link")
         assert tree.stat(b"/link").kind == "symlink"
-        assert [one.path for one in tree.walk(b"/link")] == [b"/link"]
+        assert [one.path for one in entries(tree, b"/link")] == [b"/link"]
 
 
 def test_a_backup_whose_own_folders_are_symlinks_is_not_opened(data: Path, outside: Path) -> None:
@@ -325,7 +336,7 @@ def test_fifos_and_devices_are_looked_at_and_never_opened(data: Path) -> None:
             for name in (b"/fifo", b"/zero", b"/tape"):
                 with pytest.raises(OSError, match="no plain file"):
                     tree.open_file(name)
-            assert len(list(tree.walk(b"/"))) == 4
+            assert len(list(entries(tree, b"/"))) == 4
             assert opens.count() == 0
             os.close(os.open(data / "zero", os.O_RDONLY))  # this is what it would look like
             assert opens.count() == 1
@@ -341,7 +352,7 @@ def test_what_is_mounted_in_a_backup_is_not_of_it(data: Path, outside: Path) -> 
     try:
         (data / "mnt" / "secret").write_bytes(SECRET)
         with Tree(data.parent) as tree:
-            assert [one.path for one in tree.walk(b"/")] == [b"/", b"/mnt"]
+            assert [one.path for one in entries(tree, b"/")] == [b"/", b"/mnt"]
             for reach in (tree.names, lambda path: tree.open_file(path + b"/secret"), lambda path: tree.stat(path + b"/secret")):
                 with pytest.raises(OSError, match="mounted"):
                     reach(b"/mnt")

@@ -26,11 +26,12 @@ from backupd.files.conflict_policy import (
     same_time,
 )
 from backupd.files.placing import place_path, placed
-from backupd.files.restore_request import RestoreArguments, command_words
+from backupd.files.restoration import RestoreRequest
+from backupd.files.restore_request import command_words
+from backupd.files.tar_headers import member, sparse_member
 from backupd.files.target import target_of
-from backupd.files.tarhead import member, sparse_member
 from backupd.files.tree import Entry
-from backupd.files.ziphead import zip_name
+from backupd.files.zip_headers import zip_name
 from backupd.rsync.giving import CONTENT, giving_command, parse_item
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.model import PoolSettings, SshSettings
@@ -222,7 +223,7 @@ def test_what_is_no_target_is_refused(text: str) -> None:
 
 
 def test_the_words_of_a_wish_are_those_of_the_command() -> None:
-    wish = RestoreArguments("web1", "2026-11-20T220000Z", (b"/etc/a b", b"/\xff"), "/srv/out", "never", parents=True)
+    wish = RestoreRequest("web1", "2026-11-20T220000Z", (b"/etc/a b", b"/\xff"), "/srv/out", "never", parents=True)
     assert command_words(wish) == (
         *("restore", "--json", "--progress-lines", "--overwrite=never", "--parents", "--to=/srv/out", "--"),
         *("web1@2026-11-20T220000Z", "/etc/a b", "/\udcff"),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.mounts import allocator, mount_of, set_allocator
-from btrkeep.pool.written import written_bytes
 from tests.beds import work
 from tests.beds.btrfs import devices_of
 

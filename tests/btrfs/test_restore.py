@@ -14,7 +14,7 @@ import pytest
 from backupd.files import writing
 from backupd.files.destination import Occupied, put
 from backupd.files.restoration import RestoreProgress, RestoreRequest, RestoreStopped
-from backupd.files.restoring import Restore, preview
+from backupd.files.restoring import LocalRestore
 from backupd.files.tree import Descent, Tree, look
 from tests.beds import TOP, btrfs, differences, exclusive_bytes, manifest, work
 from tests.beds.everything import everything, write
@@ -209,8 +209,9 @@ def test_a_symlink_that_is_swapped_in_while_it_restores_leads_nowhere(backed_up:
     outside.mkdir()
     path = os.fsencode(backed_up.source / "srv" / "contents")
     with Tree(backed_up.backup("web1")) as tree:
-        request = RestoreRequest((path,), out)
-        doing = Restore(tree, request, preview(tree, request, reflinks=True))
+        request = RestoreRequest("web1", "", (path,), str(out))
+        doing = LocalRestore(tree, request, reflinks=True)
+        found = doing.preview()
 
         def swap(progress: Any) -> None:
             if progress.place.endswith(b"/below/and-again") and not (out / "contents" / "below").is_symlink():
@@ -218,7 +219,7 @@ def test_a_symlink_that_is_swapped_in_while_it_restores_leads_nowhere(backed_up:
                 (out / "contents" / "below").symlink_to(outside)
 
         doing._tell = swap
-        done = doing.run()
+        done = doing.run(found)
     assert list(outside.iterdir()) == []
     assert not done.good
     assert any(b"below" in place for place, _ in done.problems.samples)
@@ -247,10 +248,11 @@ def test_a_name_is_given_only_where_nothing_is_or_what_was_looked_at(tmp_path: P
 def test_what_comes_there_after_the_look_is_not_overwritten(backed_up: Nights, out: Path) -> None:
     path = os.fsencode(backed_up.source / "srv" / "contents")
     with Tree(backed_up.backup("web1")) as tree:
-        request = RestoreRequest((path,), out)
-        doing = Restore(tree, request, preview(tree, request, reflinks=True))
+        request = RestoreRequest("web1", "", (path,), str(out))
+        doing = LocalRestore(tree, request, reflinks=True)
+        found = doing.preview()
         write(out / "contents" / "binary", "came meanwhile")
-        done = doing.run()
+        done = doing.run(found)
     assert (out / "contents" / "binary").read_text() == "came meanwhile"
     assert [place for place, _ in done.problems.samples] == [os.fsencode(out / "contents" / "binary")]
 
@@ -275,9 +277,9 @@ def test_the_folder_that_was_made_for_everything_looks_as_it_did_also_when_it_to
             raise RestoreStopped
 
     with Tree(backed_up.backup("web1")) as tree:
-        request = RestoreRequest((b"/",), out, privileged=True)
+        request = RestoreRequest("web1", "", (b"/",), str(out), privileged=True)
         with pytest.raises(RestoreStopped):
-            Restore(tree, request, preview(tree, request, reflinks=True), stop).run()
+            LocalRestore(tree, request, reflinks=True, tell=stop).run(LocalRestore(tree, request, reflinks=True).preview())
     assert out.exists()
     restore(backed_up, "web1", "/", "--to", out, "--privileged")
     assert differences(manifest(backed_up.backup("web1") / "data"), manifest(out)) == []
@@ -327,9 +329,10 @@ def test_what_was_written_wrongly_is_found_by_the_comparison(
     path = os.fsencode(backed_up.source / "srv" / "contents" / "binary")
     with Tree(backed_up.backup("web1")) as tree:
         for content, wanted in ((True, 1), (False, 0)):
-            request = RestoreRequest((path,), ext4 / str(wanted), content=content)
+            request = RestoreRequest("web1", "", (path,), str(ext4 / str(wanted)), content=content)
             ext4.mkdir(exist_ok=True)
-            done = Restore(tree, request, preview(tree, request, reflinks=False)).run()
+            again = LocalRestore(tree, request, reflinks=False)
+            done = again.run(again.preview())
             assert done.differences.number == wanted
 
 
@@ -366,8 +369,9 @@ def test_a_folder_or_name_that_cannot_be_read_is_told_and_all_else_comes_back(
     monkeypatch.setattr(Descent, "enter", enter)
     monkeypatch.setattr(Descent, "look", looked)
     with Tree(backed_up.backup("web1")) as tree:
-        request = RestoreRequest((os.fsencode(contents),), out)
-        done = Restore(tree, request, preview(tree, request, reflinks=True)).run()
+        request = RestoreRequest("web1", "", (os.fsencode(contents),), str(out))
+        again = LocalRestore(tree, request, reflinks=True)
+        done = again.run(again.preview())
     assert sorted(os.fsdecode(place) for place, _ in done.problems.samples) == [f"{out}/contents/below", f"{out}/contents/binary"]
     assert {why for _, why in done.problems.samples} == {"it cannot be read in the backup: Input/output error"}
     wanted = manifest(contents)

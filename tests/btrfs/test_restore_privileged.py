@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backupd.files.restoration import RestoreProgress, RestoreRequest
-from backupd.files.restoring import Restore, preview
+from backupd.files.restoring import LocalRestore
 from backupd.files.tree import Tree
 from tests.beds import differences, manifest, ssh, work
 from tests.beds.everything import write
@@ -158,8 +158,8 @@ def test_nobody_else_can_open_anything_while_it_is_restored(nights: Nights, publ
             assert seen_by_others(public_folder) == [str(out)]
 
     with Tree(nights.backup("web1")) as tree:
-        request = RestoreRequest((b"/",), out)
-        Restore(tree, request, preview(tree, request, reflinks=False), tell).run()
+        request = RestoreRequest("web1", "", (b"/",), str(out))
+        LocalRestore(tree, request, reflinks=False, tell=tell).run(LocalRestore(tree, request, reflinks=False).preview())
     assert tried > 10
 
 

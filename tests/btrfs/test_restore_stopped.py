@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backupd.files.restoration import RestoreProgress, RestoreRequest, RestoreStopped
-from backupd.files.restoring import Restore, preview
+from backupd.files.restoring import LocalRestore
 from backupd.files.tree import Tree
 from btrkeep.errors import OperatorError
 from tests.beds import differences, manifest, work
@@ -93,14 +93,16 @@ def test_a_full_filesystem_ends_it_with_whole_files_only_and_it_can_go_on(nights
     work("mount", "-t", "tmpfs", "-o", "size=60M", "tmpfs", point)
     try:
         with Tree(nights.backup("web1")) as tree:
-            request = RestoreRequest((os.fsencode(top),), point / "out")
-            doing = Restore(tree, request, preview(tree, request, reflinks=False))
+            request = RestoreRequest("web1", "", (os.fsencode(top),), str(point / "out"))
+            doing = LocalRestore(tree, request, reflinks=False)
+            found = doing.preview()
             (point / "filler").write_bytes(bytes(45_000_000))
             with pytest.raises(OperatorError, match="No space left"):
-                doing.run()
+                doing.run(found)
             assert {path.stat().st_size for path in (point / "out").rglob("*") if path.is_file()} == {1_000_000}
             (point / "filler").unlink()
-            done = Restore(tree, request, preview(tree, request, reflinks=False)).run()
+            again = LocalRestore(tree, request, reflinks=False)
+            done = again.run(again.preview())
         assert done.counts["same"].number > 3
         assert differences(manifest(top), manifest(point / "out" / "big")) == []
     finally:
@@ -139,8 +141,8 @@ def test_the_comparison_of_one_large_file_says_how_far_it_is_and_can_be_stopped(
                 raise RestoreStopped
 
     with Tree(nights.backup("web1")) as tree:
-        request = RestoreRequest((os.fsencode(nights.source / "large"),), tmp_path / "out")
+        request = RestoreRequest("web1", "", (os.fsencode(nights.source / "large"),), str(tmp_path / "out"))
         with pytest.raises(RestoreStopped):
-            Restore(tree, request, preview(tree, request, reflinks=False), stop).run()
+            LocalRestore(tree, request, reflinks=False, tell=stop).run(LocalRestore(tree, request, reflinks=False).preview())
     assert sizes == [1 << 20, 2 << 20, 3 << 20]
     assert (tmp_path / "out" / "large").stat().st_size == 6_000_000

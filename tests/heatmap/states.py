@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from heatmap.pixelmap import step
-from heatmap.state import DATA, METADATA, SYSTEM, Array, State
+from heatmap.curves import HILBERT, SNAKE
+from heatmap.state import DATA, METADATA, SYSTEM, Array, FilesystemState
 
 GIB, TIB = 1 << 30, 1 << 40
 FIRST_DAY = datetime(2025, 11, 21, 22, tzinfo=UTC)
@@ -81,7 +81,7 @@ class Pool:
         self._keep(kept)
         self.allocate(int(moved) + 1 + int(count * 0.0015))
 
-    def state(self, *, label: str = "backup", scores: bool = True, generations: bool = True) -> State:
+    def state(self, *, label: str = "backup", scores: bool = True, generations: bool = True) -> FilesystemState:
         """The state of today."""
         order = np.argsort(self.vaddr)
         per_device = np.array([size // self.chunk - 1 for size in self.sizes])
@@ -94,7 +94,7 @@ class Pool:
         used = (np.rint(self.used[order] * (self.chunk // 4096)) * 4096).astype(_U64)
         kind = self.kind[order].astype(_U64)
         score = np.where(kind == DATA, self.score[order], np.nan).astype(np.float32)
-        return State(
+        return FilesystemState(
             FSID, label, FIRST_DAY + timedelta(days=self.days), 16384, 4096,
             np.arange(1, len(self.sizes) + 1).astype(_U64), np.array(self.sizes, _U64),
             devid[by_place], paddr[by_place], vaddr[by_place], length,
@@ -104,7 +104,7 @@ class Pool:
         )  # fmt: skip
 
 
-def growing(days: int) -> list[State]:
+def growing(days: int) -> list[FilesystemState]:
     """So many days of a small pool that is full, and gets a second device half way, which is filled at once."""
     pool = Pool((64 * GIB,), filled=1.0)
     found = []
@@ -117,7 +117,7 @@ def growing(days: int) -> list[State]:
     return found
 
 
-def at(state: State, moment: datetime) -> State:
+def at(state: FilesystemState, moment: datetime) -> FilesystemState:
     """The same, of another time."""
     return replace(state, taken=moment)
 
@@ -132,3 +132,27 @@ def entries_at(found: Mapping[str, Any], x: int, y: int) -> list[int]:
         at -= 1
         here.append(at)
     return here[::-1]
+
+
+def step(curve: str, order: int, x: int, y: int) -> int:
+    """The place along the curve of the pixel (x, y) of 2**order x 2**order.
+
+    On the Hilbert curve, which begins at the lower left: from the largest quarters to the smallest, count those that lie before,
+    and turn what is left so that its quarter looks like the whole.
+    """
+    edge = 1 << order
+    if curve != HILBERT:
+        return y * edge + (edge - 1 - x if curve == SNAKE and y % 2 else x)
+    place, y = 0, edge - 1 - y
+    half = edge >> 1
+    while half:
+        right, up = x >= half, y >= half
+        x, y = x - half * right, y - half * up
+        quarter = (0, 1, 3, 2)[2 * right + up]  # lower left, upper left, upper right, lower right
+        place += quarter * half * half
+        if quarter == 0:
+            x, y = y, x
+        elif quarter == 3:
+            x, y = half - 1 - y, half - 1 - x
+        half >>= 1
+    return place

@@ -20,7 +20,7 @@ from btrkeep.errors import OperatorError
 from heatmap import curves, overview, picture
 from heatmap.cli import COMMANDS, PICTURE, group
 from heatmap.cli import picture as picture_options
-from heatmap.colourings import CHOICES
+from heatmap.colourings import COLOUR_SCHEMES
 from heatmap.picture import save
 from tests.beds import TOP, btrfs, session, work
 from tests.heatmap.program import PEER, heatmap, pixels
@@ -81,7 +81,7 @@ def test_the_choices_that_the_command_line_repeats_are_those_that_there_are() ->
     assert picture_options.CURVES == curves.CURVES
     assert picture_options.SORTS == overview.SORTS
     assert picture_options.FORMATS == picture.FORMATS
-    assert tuple(CHOICES) == picture_options.COLOURS
+    assert tuple(COLOUR_SCHEMES) == picture_options.COLOURS
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,23 @@ import pytest
 
 from btrkeep.errors import OperatorError
 from heatmap.cli.picture import COLOURS, CURVES, FORMATS, SORTS
-from heatmap.colourings import CHOICES, PROFILES
-from heatmap.colours import BLACK, GREY, STEPS, VISIONS, WHITE, distances, distinct, encoded, linear, oklab, seen, sequence
+from heatmap.colourings import COLOUR_SCHEMES
+from heatmap.colours import (
+    BLACK,
+    GREY,
+    STEPS,
+    VISIONS,
+    WHITE,
+    distances,
+    encoded,
+    linear,
+    oklab,
+    qualitative_colours,
+    sequential_colours,
+    simulated,
+)
 from heatmap.overview import overview
+from heatmap.state import PROFILES
 from tests.heatmap.states import GIB, Pool
 
 STATE = Pool((64 * GIB,)).state()
@@ -35,26 +49,26 @@ def test_red_and_green_are_confused_as_published() -> None:
     """Viénot, Brettel and Mollon (1999): a protanope sees 0.11238 R + 0.88762 G, a deuteranope 0.29275 R + 0.70725 G."""
     red, green = np.array([[255, 0, 0]], np.uint8), np.array([[0, 255, 0]], np.uint8)
     for vision, share in (("protan", 0.11238), ("deutan", 0.29275)):
-        assert linear(seen(red, vision))[0, :2] == pytest.approx([share, share], abs=0.003)
-        assert linear(seen(green, vision))[0, :2] == pytest.approx([1 - share, 1 - share], abs=0.003)
+        assert linear(simulated(red, vision))[0, :2] == pytest.approx([share, share], abs=0.003)
+        assert linear(simulated(green, vision))[0, :2] == pytest.approx([1 - share, 1 - share], abs=0.003)
 
 
 @pytest.mark.parametrize("vision", VISIONS)
 def test_greys_look_alike_to_everybody(vision: str) -> None:
     greys = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)
-    assert np.abs(seen(greys, vision).astype(int) - greys).max() <= 1
+    assert np.abs(simulated(greys, vision).astype(int) - greys).max() <= 1
 
 
 @pytest.mark.parametrize("vision", VISIONS)
 def test_the_sequence_grows_lighter_evenly_for_everybody(vision: str) -> None:
-    lightness = oklab(seen(sequence(), vision))[:, 0]
+    lightness = oklab(simulated(sequential_colours(), vision))[:, 0]
     sixteenth = lightness[:: STEPS // 16]
     assert (np.diff(sixteenth) > 0.01).all()
     assert sixteenth[-1] - sixteenth[0] > 0.4
 
 
 def test_the_sequence_goes_from_violet_over_teal_to_yellow() -> None:
-    (_, first_red, first_blue), (_, middle_red, _), (_, _, last_blue) = oklab(sequence()[[0, STEPS // 2, -1]]).tolist()
+    (_, first_red, first_blue), (_, middle_red, _), (_, _, last_blue) = oklab(sequential_colours()[[0, STEPS // 2, -1]]).tolist()
     assert first_red > 0.05
     assert first_blue < -0.08
     assert middle_red < -0.05
@@ -62,18 +76,18 @@ def test_the_sequence_goes_from_violet_over_teal_to_yellow() -> None:
 
 
 def test_the_sequence_is_seen_on_black_and_on_a_white_page() -> None:
-    assert distances(sequence(), np.array([BLACK, WHITE], np.uint8)).min() > 0.08
-    steps = np.abs(np.diff(sequence().astype(int), axis=0)).max(1)
+    assert distances(sequential_colours(), np.array([BLACK, WHITE], np.uint8)).min() > 0.08
+    steps = np.abs(np.diff(sequential_colours().astype(int), axis=0)).max(1)
     assert steps.max() <= 4  # no edge where there is none in what is shown
-    assert len(np.unique(sequence(), axis=0)) > STEPS * 0.95
+    assert len(np.unique(sequential_colours(), axis=0)) > STEPS * 0.95
 
 
 def test_colours_without_order_are_apart_for_everybody() -> None:
-    chosen = distinct(len(PROFILES))
+    chosen = qualitative_colours(len(PROFILES))
     apart = distances(chosen, chosen) + np.eye(len(chosen))
     assert apart.min() > 0.1
     assert distances(chosen, np.array([BLACK, GREY, WHITE], np.uint8)).min() > 0.1
-    assert (distinct(3) == chosen[:3]).all()
+    assert (qualitative_colours(3) == chosen[:3]).all()
 
 
 def test_the_command_line_offers_exactly_the_colours_that_there_are() -> None:
@@ -81,7 +95,7 @@ def test_the_command_line_offers_exactly_the_colours_that_there_are() -> None:
     from heatmap.overview import SORTS as SORTS_DRAWN
     from heatmap.picture import FORMATS as FORMATS_WRITTEN
 
-    assert tuple(CHOICES) == COLOURS
+    assert tuple(COLOUR_SCHEMES) == COLOURS
     assert (CURVES, SORTS, FORMATS) == (CURVES_DRAWN, SORTS_DRAWN, FORMATS_WRITTEN)
 
 
@@ -90,49 +104,49 @@ def test_the_higher_the_score_the_lighter_and_no_score_is_grey() -> None:
     state = replace(
         STATE, **{name: getattr(STATE, name)[:8] for name in ("bg_vaddr", "bg_length", "bg_used", "bg_flags")}, score=score
     )
-    rgb = CHOICES["score"].paint(state).rgb
+    rgb = COLOUR_SCHEMES["score"].paint(state).rgb
     assert (np.diff(oklab(rgb[:7])[:, 0]) > 0).all()
     assert rgb[7].tolist() == list(GREY)
-    assert (rgb[6] == sequence()[-1]).all()
+    assert (rgb[6] == sequential_colours()[-1]).all()
 
 
 def test_what_was_written_last_is_lightest_and_what_is_empty_is_grey() -> None:
     generation = np.arange(len(STATE.bg_vaddr), dtype=np.uint64)[::-1]
-    rgb = CHOICES["age"].paint(replace(STATE, generation=generation)).rgb
-    assert (rgb[0] == sequence()[-1]).all()
-    assert (rgb[-2] == sequence()[0]).all()
+    rgb = COLOUR_SCHEMES["age"].paint(replace(STATE, generation=generation)).rgb
+    assert (rgb[0] == sequential_colours()[-1]).all()
+    assert (rgb[-2] == sequential_colours()[0]).all()
     assert rgb[-1].tolist() == list(GREY)
 
 
 def test_without_generations_age_goes_by_address_and_says_so() -> None:
     state = replace(STATE, generation=None)
-    rgb = CHOICES["age"].paint(state).rgb
-    assert (rgb[0] == sequence()[0]).all()
-    assert (rgb[-1] == sequence()[-1]).all()
-    assert CHOICES["age"].key(state).title == "age, by order of virtual addresses"
-    assert CHOICES["age"].key(STATE).title == "age, by generation"
+    rgb = COLOUR_SCHEMES["age"].paint(state).rgb
+    assert (rgb[0] == sequential_colours()[0]).all()
+    assert (rgb[-1] == sequential_colours()[-1]).all()
+    assert COLOUR_SCHEMES["age"].key(state).title == "age, by order of virtual addresses"
+    assert COLOUR_SCHEMES["age"].key(STATE).title == "age, by generation"
 
 
 def test_a_state_without_scores_says_what_to_draw_instead() -> None:
     with pytest.raises(OperatorError, match="no scores"):
-        overview(replace(STATE, score=None), colouring=CHOICES["score"].paint)
+        overview(replace(STATE, score=None), colouring=COLOUR_SCHEMES["score"].paint)
 
 
 def test_each_profile_has_a_colour_of_its_own_and_the_key_names_those_that_are_there() -> None:
     flags = np.array([1 | flag for flag in PROFILES], np.uint64)
     columns: dict[str, Any] = {name: np.arange(len(flags), dtype=np.uint64) for name in ("bg_vaddr", "bg_length", "bg_used")}
     state = replace(STATE, **columns, bg_flags=flags)
-    rgb = CHOICES["profile"].paint(state).rgb
+    rgb = COLOUR_SCHEMES["profile"].paint(state).rgb
     assert len(np.unique(rgb, axis=0)) == len(PROFILES)
-    assert {name: colour for colour, name in CHOICES["profile"].key(state).swatches} == {
+    assert {name: colour for colour, name in COLOUR_SCHEMES["profile"].key(state).swatches} == {
         name: tuple(one) for name, one in zip(PROFILES.values(), rgb.tolist(), strict=True)
     }
-    assert [name for _, name in CHOICES["profile"].key(STATE).swatches] == ["single"]
+    assert [name for _, name in COLOUR_SCHEMES["profile"].key(STATE).swatches] == ["single"]
 
 
 @pytest.mark.parametrize("name", COLOURS)
 def test_a_pixel_of_one_block_group_has_its_colour_undimmed(name: str) -> None:
-    choice = CHOICES[name]
+    choice = COLOUR_SCHEMES[name]
     paint = choice.paint(STATE)
     drawn = overview(STATE, order=7, size=7, colouring=choice.paint, min_brightness=choice.min_brightness)
     place = int((drawn.cells.first_byte[3] + drawn.cells.length[3] // 2) / drawn.grid.bytes_per_pixel)

@@ -12,10 +12,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from heatmap.curves import CURVES, HILBERT, LINEAR, SNAKE, laid_out, places
+from heatmap.curves import CURVES, HILBERT, LINEAR, SNAKE, laid_out
 from tests.heatmap.program import PEER
 
 ORDERS = range(10)
+
+
+def places(curve: str, order: int) -> NDArray[Any]:
+    """i64[4**order]: the pixel, counted line by line, at each place along the curve."""
+    found = np.empty(4**order, np.int64)
+    found[laid_out(curve, order, np.arange(4**order)).ravel()] = np.arange(4**order)
+    return found
 
 
 def point(order: int, distance: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from heatmap.colours import VISIONS, distances
 from heatmap.diff import as_json, difference, lines
 from heatmap.diff_picture import colours, picture
 from heatmap.recorded import save
-from heatmap.state import State
+from heatmap.state import FilesystemState
 from tests.beds import work
 from tests.beds.shapes import MIB
 from tests.heatmap.program import heatmap
@@ -27,7 +27,7 @@ _BG = ("bg_vaddr", "bg_length", "bg_used", "bg_flags", "score", "generation")
 _CH = ("ch_vaddr", "ch_length", "ch_type", "ch_stripes")
 
 
-def without(state: State, gone: int) -> State:
+def without(state: FilesystemState, gone: int) -> FilesystemState:
     """The state without its block group number `gone`, its chunk and device extent."""
     kept, vaddr = np.arange(len(state.bg_vaddr)) != gone, state.bg_vaddr[gone]
     pieces = state.de_vaddr != vaddr
@@ -36,7 +36,7 @@ def without(state: State, gone: int) -> State:
     return replace(state, **of_group, **of_device, st_chunk=np.arange(int(kept.sum())))
 
 
-def changed() -> State:
+def changed() -> FilesystemState:
     """Number 3 is gone, 5 is fuller by 4096, 6 emptier by 8192, and the piece of 7 lies elsewhere; a day later."""
     used, paddr, de_paddr = BEFORE.bg_used.copy(), BEFORE.st_paddr.copy(), BEFORE.de_paddr.copy()
     used[5], used[6] = used[5] + np.uint64(4096), used[6] - np.uint64(8192)
@@ -112,7 +112,7 @@ def test_the_picture_shows_each_change_where_it_is() -> None:
     along = rgb.reshape(-1, 3)
     offset = {1: 0, 2: 16 * GIB}
 
-    def at(state: State, number: int) -> list[int]:
+    def at(state: FilesystemState, number: int) -> list[int]:
         first = offset[int(state.st_devid[number])] + int(state.st_paddr[number]) + GIB // 2
         return along[int(first / grid.bytes_per_pixel)].tolist()
 

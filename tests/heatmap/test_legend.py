@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageChops
 
-from heatmap.colourings import CHOICES
-from heatmap.colours import sequence
+from heatmap.colourings import COLOUR_SCHEMES
+from heatmap.colours import sequential_colours
 from heatmap.extents import TREES
 from heatmap.legend import GROUND, _type, _wrapped, add_below, extents_legend, legend, numbers, strip, title
 from heatmap.overview import overview
@@ -18,9 +18,9 @@ WIDTHS = (256, 512, 1024, 2048, 4096)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", list(CHOICES))
+@pytest.mark.parametrize("name", list(COLOUR_SCHEMES))
 def test_nothing_runs_out_of_the_band(width: int, name: str) -> None:
-    band = legend(STATE, overview(STATE, size=8).grid, "physical", CHOICES[name], width)
+    band = legend(STATE, overview(STATE, size=8).grid, "physical", COLOUR_SCHEMES[name], width)
     assert band.shape[1:] == (width, 3)
     edge = _type(width).edge
     for side in (band[:, : edge - 2], band[:, -(edge - 2) :], band[-1:], band[:1]):
@@ -61,15 +61,16 @@ def test_a_label_cannot_draw_what_it_likes() -> None:
 def test_letters_that_the_font_lacks_become_plain_ones() -> None:
     """A box for each would say nothing."""
     plain, others = (
-        legend(replace(STATE, label=label), overview(STATE).grid, "physical", CHOICES["type"], 512) for label in ("tast", "täst")
+        legend(replace(STATE, label=label), overview(STATE).grid, "physical", COLOUR_SCHEMES["type"], 512)
+        for label in ("tast", "täst")
     )
     assert (plain == others).all()
 
 
 def test_the_ramp_shows_all_of_the_sequence() -> None:
-    band = legend(STATE, overview(STATE).grid, "physical", CHOICES["score"], 1024)
+    band = legend(STATE, overview(STATE).grid, "physical", COLOUR_SCHEMES["score"], 1024)
     edge = _type(1024).edge
-    wanted = sequence()[np.arange(1024 - 2 * edge) * 256 // (1024 - 2 * edge)]
+    wanted = sequential_colours()[np.arange(1024 - 2 * edge) * 256 // (1024 - 2 * edge)]
     lines = [(line[edge:-edge] == wanted).all(1).mean() for line in band]
     assert max(lines) > 0.99
 

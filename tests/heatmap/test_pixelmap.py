@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heatmap.overview import Drawn, Paint, overview
+from heatmap.overview import CellColours, Drawing, overview
 from heatmap.picture import image_of, save
-from heatmap.pixelmap import pixel_map, step
+from heatmap.pixelmap import pixel_map
 from heatmap.pixelmap import save as save_map
-from heatmap.state import State
-from tests.heatmap.states import GIB, Pool, entries_at
+from heatmap.state import FilesystemState
+from tests.heatmap.states import GIB, Pool, entries_at, step
 
 STATE = Pool((24 * GIB, 9 * GIB, 16 * GIB), filled=0.8, seed=3).state()
 
 
-def numbered(state: State) -> Paint:
+def numbered(state: FilesystemState) -> CellColours:
     """Each block group in a colour of its own: its index, in steps of 2 that no mixture of two others looks like."""
     number = np.arange(1, len(state.bg_vaddr) + 1)
-    return Paint(np.column_stack((number, 255 - number, number * 37 % 251)).astype(np.uint8), np.ones(len(number)))
+    return CellColours(np.column_stack((number, 255 - number, number * 37 % 251)).astype(np.uint8), np.ones(len(number)))
 
 
-def drawn(**wishes: Any) -> Drawn:
+def drawn(**wishes: Any) -> Drawing:
     return overview(STATE, colouring=numbered, min_brightness=1.0, **wishes)
 
 
@@ -61,7 +61,7 @@ def test_every_pixel_is_what_the_map_says(sort: str, curve: str, order: int, siz
     assert seen == set(range(len(found["entries"]["start"])))
 
 
-def _touching(place: int, picture: Drawn) -> list[int]:
+def _touching(place: int, picture: Drawing) -> list[int]:
     """The cells that have bytes in a pixel, in exact arithmetic."""
     count, total = 4**picture.grid.order, picture.grid.total_bytes
     begin, end = Fraction(place * total, count), Fraction((place + 1) * total, count)

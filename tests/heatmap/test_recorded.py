@@ -16,16 +16,16 @@ import pytest
 from btrkeep.errors import OperatorError
 from btrkeep.fs.output_file import whole_file
 from heatmap import recorded
-from heatmap.recorded import FORMAT, MAGIC, Unreadable, load, look, packed, save, unpacked
-from heatmap.state import State
+from heatmap.recorded import FORMAT, MAGIC, Unreadable, load, packed, read_header, save, unpacked
+from heatmap.state import FilesystemState
 from tests.heatmap.states import GIB, TIB, Pool
 
 GOLDEN = Path(__file__).with_name("golden") / "state-1.heatmap"
 SMALL = Pool((40 * GIB, 24 * GIB)).state()
 
 
-def assert_same(one: State, two: State) -> None:
-    for field in fields(State):
+def assert_same(one: FilesystemState, two: FilesystemState) -> None:
+    for field in fields(FilesystemState):
         ours, theirs = getattr(one, field.name), getattr(two, field.name)
         if isinstance(ours, np.ndarray):
             assert ours.dtype == theirs.dtype, field.name
@@ -34,13 +34,15 @@ def assert_same(one: State, two: State) -> None:
             assert ours == theirs, field.name
 
 
-def of_columns(column: Callable[[str], Any], **plain: Any) -> State:
+def of_columns(column: Callable[[str], Any], **plain: Any) -> FilesystemState:
     """A state whose arrays are what `column` says of their names."""
     about = {"fsid": "f", "label": "", "taken": datetime.now(UTC), "nodesize": 4096, "sectorsize": 4096, **plain}
-    return State(**about, **{field.name: column(field.name) for field in fields(State) if field.name not in about})
+    return FilesystemState(
+        **about, **{field.name: column(field.name) for field in fields(FilesystemState) if field.name not in about}
+    )
 
 
-def of_extremes() -> State:
+def of_extremes() -> FilesystemState:
     top = 2**64 - 1
     u64 = np.array([top, 0, 1, top - 4095, 4096], np.uint64)
     special = {
@@ -52,18 +54,18 @@ def of_extremes() -> State:
     return of_columns(lambda name: special.get(name, u64), label="täst \n\x1b", taken=taken, nodesize=65536)
 
 
-def empty() -> State:
+def empty() -> FilesystemState:
     kinds = {"ch_stripes": np.int64, "st_chunk": np.int64, "score": np.float32}
     return of_columns(lambda name: np.zeros(0, kinds.get(name, np.uint64)))
 
 
-def interrupted() -> State:
+def interrupted() -> FilesystemState:
     """Read while the filesystem changed: device extents and stripes do not fit each other."""
     return replace(SMALL, de_vaddr=SMALL.de_vaddr[::-1].copy())
 
 
 @pytest.mark.parametrize("state", [SMALL, of_extremes(), empty(), interrupted(), replace(SMALL, score=None, generation=None)])
-def test_what_is_loaded_is_what_was_saved_to_the_last_bit(state: State, tmp_path: Path) -> None:
+def test_what_is_loaded_is_what_was_saved_to_the_last_bit(state: FilesystemState, tmp_path: Path) -> None:
     save(state, str(tmp_path / "x"))
     assert_same(load(tmp_path / "x"), state)
 
@@ -141,7 +143,7 @@ def test_a_file_that_is_whole_but_makes_no_sense_is_one_line(change: str) -> Non
 
 
 def test_a_first_look_tells_when_and_of_what() -> None:
-    moment = look(GOLDEN)
+    moment = read_header(GOLDEN)
     assert (moment.label, moment.taken) == ("golden", datetime(2025, 11, 24, 22, tzinfo=UTC))
     assert moment.devid.tolist() == [1, 2]
 

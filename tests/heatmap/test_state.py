@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from heatmap.reading import read_state
-from heatmap.state import DATA, State
+from heatmap.state import DATA, FilesystemState
 from tests.balancer.program import score_of
 from tests.beds import work
 from tests.beds.shapes import MIB, SHAPES, Read, rows, settled, take_turns
@@ -17,7 +17,7 @@ from tests.beds.shapes import MIB, SHAPES, Read, rows, settled, take_turns
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 
-def see_it_all(read: Read, state: State) -> None:
+def see_it_all(read: Read, state: FilesystemState) -> None:
     theirs = read.theirs
     assert (state.fsid, state.nodesize, state.sectorsize) == (str(theirs.fsid), theirs.nodesize, theirs.sectorsize)
     assert rows(state.devid, state.total_bytes) == [(one.devid, one.total_bytes) for one in theirs.devices()]
@@ -31,7 +31,7 @@ def see_it_all(read: Read, state: State) -> None:
     assert rows(state.st_chunk, state.st_devid, state.st_paddr) == stripes
 
 
-def see_scores(read: Read, state: State) -> None:
+def see_scores(read: Read, state: FilesystemState) -> None:
     assert state.score is not None
     for vaddr, length, flags, score in rows(state.bg_vaddr, state.bg_length, state.bg_flags, state.score):
         if flags & DATA:
@@ -41,7 +41,7 @@ def see_scores(read: Read, state: State) -> None:
             assert np.isnan(score)
 
 
-def see_generations(read: Read, state: State) -> None:
+def see_generations(read: Read, state: FilesystemState) -> None:
     assert state.generation is not None
     for vaddr, length, generation in rows(state.bg_vaddr, state.bg_length, state.generation):
         found = [(getattr(one, "length", state.nodesize), one.generation) for one in read.theirs.extents(vaddr, vaddr + length - 1)]

@@ -1,7 +1,9 @@
 """Pictures in the terminal, read by a small terminal of the test's own."""
 
 import re
+import sys
 from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from btrkeep.errors import OperatorError
+from heatmap.recorded import save
 from heatmap.terminal import _colours, drawn, edge_for, show
+from tests.beds import TOP
+from tests.beds.terminal import at_a_terminal
+from tests.heatmap.program import heatmap
+from tests.heatmap.states import Pool
 
 XTERM = [0, 95, 135, 175, 215, 255]
 
@@ -119,3 +126,16 @@ def test_a_terminal_without_colours_or_blocks_is_told_so(environment: dict[str, 
     terminal.encoding = encoding
     with pytest.raises(OperatorError, match="--show needs a terminal"):
         _colours(terminal, environment)
+
+
+def test_the_lines_beside_a_picture_are_broken_between_words_at_a_terminal_and_nowhere_else(tmp_path: Path) -> None:
+    state = tmp_path / "state.heatmap"
+    save(Pool().state(), str(state))
+    words = [sys.executable, "-m", "heatmap", "draw", str(state), "-o", str(tmp_path / "made.png")]
+    with at_a_terminal([*words, "--show"], {"TERM": "xterm-256color"}, cwd=TOP, width=80) as terminal:
+        assert terminal.ends() == 0
+        said = [line for line in terminal.text.splitlines() if "\u2580" not in line]
+    piped = heatmap("draw", state, "-o", tmp_path / "made.png").stdout
+    assert max(map(len, piped.splitlines())) > 80
+    assert max(len(line) for line in said if len(line.split()) > 1) <= 80
+    assert " ".join(word for line in said for word in line.split()) == " ".join(piped.split())

@@ -18,19 +18,19 @@ from PIL import Image
 
 from btrkeep.errors import OperatorError
 from heatmap.animation import Palette, ffmpeg_command
-from heatmap.colourings import CHOICES
-from heatmap.frames import film, gather
+from heatmap.colourings import COLOUR_SCHEMES
+from heatmap.frames import frame_sequence, gather
 from heatmap.overview import overview
 from heatmap.picture import image_of
 from heatmap.recorded import save
-from heatmap.state import State
-from heatmap.timelapse import Made, timelapse
+from heatmap.state import FilesystemState
+from heatmap.timelapse import TimelapseSummary, timelapse
 from tests.beds import TOP, work
 from tests.heatmap.program import heatmap
 from tests.heatmap.states import FIRST_DAY, GIB, growing
 
 DAYS = growing(6)
-USAGE = CHOICES["usage"]
+USAGE = COLOUR_SCHEMES["usage"]
 
 
 @pytest.fixture
@@ -56,13 +56,13 @@ def frames(path: Path) -> list[NDArray[np.uint8]]:
     return found
 
 
-def made(folder: Path, name: str, **wishes: object) -> tuple[Made, list[NDArray[np.uint8]]]:
+def made(folder: Path, name: str, **wishes: object) -> tuple[TimelapseSummary, list[NDArray[np.uint8]]]:
     output = folder.parent / name
     result = timelapse(folder, output, USAGE, **wishes)  # type: ignore[arg-type]
     return result, frames(output)
 
 
-def as_if(state: State, *, size: int) -> NDArray[np.uint8]:
+def as_if(state: FilesystemState, *, size: int) -> NDArray[np.uint8]:
     """The picture of a state, drawn to the scale of the last day."""
     larger = replace(state, devid=DAYS[-1].devid, total_bytes=DAYS[-1].total_bytes)
     drawn = overview(larger, size=size)
@@ -203,7 +203,7 @@ def _fail(gif: object) -> bool:
 def test_states_without_scores_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     save(replace(DAYS[0], score=None), str(tmp_path / "x.heatmap"))
     with pytest.raises(OperatorError, match="no scores"):
-        timelapse(tmp_path, tmp_path / "x.gif", CHOICES["score"])
+        timelapse(tmp_path, tmp_path / "x.gif", COLOUR_SCHEMES["score"])
     assert [path.name for path in tmp_path.iterdir()] == ["x.heatmap"]
 
 
@@ -306,7 +306,7 @@ def test_many_colours_find_a_near_one() -> None:
 def test_a_place_stays_where_it_was_when_a_filesystem_grows(folder: Path) -> None:
     sources = gather(folder).sources
     assert sources[0].taken == FIRST_DAY
-    found = film(sources, USAGE, sort="physical", curve="linear", size=6, dated=False)
+    found = frame_sequence(sources, USAGE, sort="physical", curve="linear", size=6, dated=False)
     assert found.scale is not None
     assert found.scale.total_bytes.tolist() == [64 * GIB, 32 * GIB]
     for number, state in enumerate(DAYS):

@@ -5,20 +5,18 @@ import io
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import orjson
 
-from heatmap.colourings import CHOICES, ColourKey
+from heatmap.colourings import COLOUR_SCHEMES, ColourKey
 from heatmap.grid import OVERVIEW_GRANULARITY, Grid, choose
-from heatmap.overview import Drawn, overview
+from heatmap.overview import Drawing, common_scale, overview
 from heatmap.picture import image_of
 from heatmap.pixelmap import pixel_map
 from heatmap.recorded import load
-from heatmap.scale import common_scale
-from heatmap.state import State
+from heatmap.state import FilesystemState
 from web.data.heat import DrawingRequest, Gallery, Recorded, Shelf
 
 _LEVEL = 4
@@ -57,10 +55,10 @@ class Painter:
 
     def __init__(self, folder: Path) -> None:
         self.shelf = Shelf(folder)
-        self._states: PictureCache[State] = PictureCache(_STATES, _bytes_of)
+        self._states: PictureCache[FilesystemState] = PictureCache(_STATES, _bytes_of)
         self._pictures: PictureCache[bytes] = PictureCache(_PICTURES, len)
 
-    def state(self, one: Recorded) -> State:
+    def state(self, one: Recorded) -> FilesystemState:
         """The state itself."""
         return self._states.get((one.name, one.stamp), lambda: load(self.shelf.folder / one.name))
 
@@ -74,7 +72,7 @@ class Painter:
 
     def key(self, one: Recorded, wish: DrawingRequest) -> ColourKey:
         """What its colours mean. Raises OperatorError."""
-        return CHOICES[wish.colour].key(self.state(one))
+        return COLOUR_SCHEMES[wish.colour].key(self.state(one))
 
     def grid(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Grid:
         """How its bytes become pixels."""
@@ -85,30 +83,30 @@ class Painter:
         scale = hash(tuple(other.stamp for other in gallery.recorded)) if wish.steady else 0
         return one.name, one.stamp, wish, scale
 
-    def _drawn(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Drawn:
-        state, choice = self._scaled(gallery, one, wish), CHOICES[wish.colour]
+    def _drawn(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Drawing:
+        state, scheme = self._scaled(gallery, one, wish), COLOUR_SCHEMES[wish.colour]
         return overview(
-            state, sort=wish.sort, size=wish.size, curve=wish.curve, colouring=choice.paint, min_brightness=choice.min_brightness
+            state, sort=wish.sort, size=wish.size, curve=wish.curve, colouring=scheme.paint, min_brightness=scheme.min_brightness
         )
 
-    def _scaled(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> State:
+    def _scaled(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> FilesystemState:
         state = self.state(one)
         if not wish.steady or not (moments := self.shelf.moments(gallery)):
             return state
         scale = common_scale(moments)
-        return replace(state, devid=scale.devid, total_bytes=scale.total_bytes)
+        return scale.applied(state)
 
     def _map(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> bytes:
         found = pixel_map(self.state(one), self._drawn(gallery, one, wish))
         return gzip.compress(orjson.dumps(found), 1, mtime=0)
 
 
-def _png(drawn: Drawn) -> bytes:
+def _png(drawn: Drawing) -> bytes:
     buffer = io.BytesIO()
     image_of(drawn.runs, drawn.grid).save(buffer, "PNG", compress_level=_LEVEL)
     return buffer.getvalue()
 
 
-def _bytes_of(state: State) -> int:
-    arrays = (getattr(state, name) for name in State.__slots__)
+def _bytes_of(state: FilesystemState) -> int:
+    arrays = (getattr(state, name) for name in FilesystemState.__slots__)
     return sum(array.nbytes for array in arrays if hasattr(array, "nbytes"))

@@ -6,8 +6,8 @@ from datetime import datetime
 
 import numpy as np
 
-from heatmap.colourings import PROFILE_MASK, PROFILES, SCORE_TOP, TYPES
-from heatmap.state import TYPE_MASK, Array, State
+from heatmap.colourings import SCORE_TOP, TYPES
+from heatmap.state import PROFILE_MASK, PROFILES, TYPE_MASK, Array, FilesystemState
 
 BAD = SCORE_TOP / 4
 """balancer.score.BAD, above which a block group of 1 GiB is bad: the scale of colours is made from it."""
@@ -70,7 +70,7 @@ class Distribution:
     worst: tuple[BlockGroup, ...]
 
 
-def groups(state: State, order: str, offset: int) -> GroupsPage:
+def groups(state: FilesystemState, order: str, offset: int) -> GroupsPage:
     """A page of all block groups, from the `offset`-th on."""
     chosen = order if order in ORDERS and (order != "score" or state.score is not None) else "vaddr"
     ranked = _ranked(state, chosen)
@@ -79,7 +79,7 @@ def groups(state: State, order: str, offset: int) -> GroupsPage:
     return GroupsPage(some, len(ranked), at, chosen, state.score is not None)
 
 
-def _ranked(state: State, order: str) -> Array:
+def _ranked(state: FilesystemState, order: str) -> Array:
     count = len(state.bg_vaddr)
     if order == "score" and state.score is not None:
         return np.argsort(-np.nan_to_num(state.score, nan=-1.0), kind="stable")
@@ -90,14 +90,14 @@ def _ranked(state: State, order: str) -> Array:
     return np.arange(count)
 
 
-def one_group(state: State, vaddr: int) -> BlockGroup | None:
+def one_group(state: FilesystemState, vaddr: int) -> BlockGroup | None:
     """The block group that begins there; None when none does."""
     index = _index(state, vaddr)
     found = 0 <= index < len(state.bg_vaddr) and int(state.bg_vaddr[index]) == vaddr
     return _group(state, index) if found else None
 
 
-def beside(state: State, vaddr: int) -> tuple[int | None, int | None]:
+def beside(state: FilesystemState, vaddr: int) -> tuple[int | None, int | None]:
     """The block groups before and after the one that begins there."""
     index, all_of_them = _index(state, vaddr), state.bg_vaddr
     before = int(all_of_them[index - 1]) if index else None
@@ -105,7 +105,7 @@ def beside(state: State, vaddr: int) -> tuple[int | None, int | None]:
     return before, int(all_of_them[after]) if after < len(all_of_them) else None
 
 
-def nearest(state: State, vaddr: int) -> tuple[int, ...]:
+def nearest(state: FilesystemState, vaddr: int) -> tuple[int, ...]:
     """Block groups near an address at which none begins; first the one that it lies in, if there is one."""
     index = _index(state, vaddr)
     near = sorted(state.bg_vaddr[max(0, index - _NEAREST) : index + _NEAREST].tolist(), key=lambda one: abs(one - vaddr))
@@ -113,11 +113,11 @@ def nearest(state: State, vaddr: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*inside, *near]))[:_NEAREST]
 
 
-def _index(state: State, vaddr: int) -> int:
+def _index(state: FilesystemState, vaddr: int) -> int:
     return int(np.searchsorted(state.bg_vaddr, np.uint64(vaddr)))
 
 
-def _group(state: State, index: int) -> BlockGroup:
+def _group(state: FilesystemState, index: int) -> BlockGroup:
     vaddr, flags = int(state.bg_vaddr[index]), int(state.bg_flags[index])
     score = None if state.score is None or np.isnan(state.score[index]) else float(state.score[index])
     return BlockGroup(
@@ -131,14 +131,14 @@ def _group(state: State, index: int) -> BlockGroup:
     )
 
 
-def _places(state: State, vaddr: int) -> Iterator[tuple[int, int]]:
+def _places(state: FilesystemState, vaddr: int) -> Iterator[tuple[int, int]]:
     chunk = int(np.searchsorted(state.ch_vaddr, np.uint64(vaddr)))
     if chunk < len(state.ch_vaddr) and int(state.ch_vaddr[chunk]) == vaddr:
         first, last = np.searchsorted(state.st_chunk, (chunk, chunk + 1))
         yield from zip(state.st_devid[first:last].tolist(), state.st_paddr[first:last].tolist(), strict=True)
 
 
-def distribution(state: State, worst: int = 20) -> Distribution | None:
+def distribution(state: FilesystemState, worst: int = 20) -> Distribution | None:
     """None: the state has no scores."""
     if state.score is None:
         return None

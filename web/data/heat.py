@@ -11,16 +11,16 @@ from datetime import datetime
 from pathlib import Path
 
 from btrkeep.units import backup_name
-from heatmap.colourings import CHOICES
+from heatmap.colourings import COLOUR_SCHEMES
 from heatmap.curves import CURVES
 from heatmap.overview import SORTS, VIRTUAL
-from heatmap.recorded import SUFFIX, Moment, Unreadable, look
+from heatmap.recorded import SUFFIX, StateHeader, Unreadable, read_header
 
 FOLDER = "pictures"
 SMALLEST, LARGEST, USUAL = 6, 11, 10
 """Sizes: a picture has 2**size lines."""
 ORDERS = {VIRTUAL: "by virtual address", "physical": "by place on the devices"}
-COLOURS = {name: choice.about for name, choice in CHOICES.items()}
+COLOURS = {name: choice.about for name, choice in COLOUR_SCHEMES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def wish_of(words: Mapping[str, str], *, size: int = USUAL, steady: bool = False
     return DrawingRequest(
         _one_of(words.get("sort"), SORTS, usual.sort),
         _one_of(words.get("curve"), CURVES, usual.curve),
-        _one_of(words.get("colour"), CHOICES, usual.colour),
+        _one_of(words.get("colour"), COLOUR_SCHEMES, usual.colour),
         _size(words.get("size"), size),
         steady,
     )
@@ -92,7 +92,7 @@ class Shelf:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._known: dict[str, tuple[tuple[int, int, int], Moment | str]] = {}
+        self._known: dict[str, tuple[tuple[int, int, int], StateHeader | str]] = {}
         self._lock = threading.Lock()
 
     def gallery(self, filesystem: str | None = None) -> Gallery:
@@ -103,7 +103,7 @@ class Shelf:
             except OSError as error:
                 files, trouble = {}, [f"the folder of recorded states cannot be read: {error.strerror}"]
             self._known = {name: self._looked(name, stamp) for name, stamp in files.items()}
-            moments = {name: (stamp, found) for name, (stamp, found) in self._known.items() if isinstance(found, Moment)}
+            moments = {name: (stamp, found) for name, (stamp, found) in self._known.items() if isinstance(found, StateHeader)}
             broken = trouble + [found for _, found in self._known.values() if isinstance(found, str)]
         newest = max((moment for _, moment in moments.values()), key=lambda moment: moment.taken, default=None)
         wanted = filesystem or (newest.fsid if newest else "")
@@ -116,18 +116,18 @@ class Shelf:
         notes = [*broken, *([f"{others} states are of another filesystem"] if others else [])]
         return Gallery(tuple(sorted(mine.values(), key=lambda one: one.taken)), tuple(notes))
 
-    def moments(self, gallery: Gallery) -> list[Moment]:
+    def moments(self, gallery: Gallery) -> list[StateHeader]:
         """Of all in it that are still there."""
         with self._lock:
             found = [self._known[one.name][1] for one in gallery.recorded if one.name in self._known]
-        return [moment for moment in found if isinstance(moment, Moment)]
+        return [moment for moment in found if isinstance(moment, StateHeader)]
 
-    def _looked(self, name: str, stamp: tuple[int, int, int]) -> tuple[tuple[int, int, int], Moment | str]:
+    def _looked(self, name: str, stamp: tuple[int, int, int]) -> tuple[tuple[int, int, int], StateHeader | str]:
         known = self._known.get(name)
         if known and known[0] == stamp:
             return known
         try:
-            return stamp, look(self.folder / name)
+            return stamp, read_header(self.folder / name)
         except Unreadable as error:
             return stamp, f"{name}: {error.message.removeprefix(str(self.folder / name)).strip()}"
 

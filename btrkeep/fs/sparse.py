@@ -9,7 +9,7 @@ Run = tuple[int, int]  # from here, up to there: offsets in a file, bytes
 
 
 def data_runs(fd: int, size: int, position: int = 0) -> Iterator[Run]:
-    """Where there is data from `position` up to `size`, in order; holes and preallocated room are not data. Raises OSError."""
+    """Yields the runs of data from `position` up to `size`; holes and preallocated room are not data. Raises OSError."""
     while position < size and (position := _next_data(fd, position, size)) < size:
         end = min(os.lseek(fd, position, os.SEEK_HOLE), size)
         yield position, end

@@ -24,22 +24,22 @@ def names_of(path: Path) -> Names:
     return tuple(components(os.fsencode(path)))
 
 
-class Walls:
+class AllowedFolders:
     """`folders` are absolute, and not reached through symlinks. One that is not there lets nothing in."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._mounts = {names: _mount(names) for names in map(names_of, folders)}
 
-    def around(self, names: Names) -> Names | None:
+    def containing(self, names: Names) -> Names | None:
         """The folder that a place is at or below; None when it is outside of all."""
         return next((folder for folder in self._mounts if names[: len(folder)] == folder), None)
 
-    def see(self, fd: int, names: Names) -> None:
+    def require(self, fd: int, names: Names) -> None:
         """Raises PermissionError when what `fd` is open on, and was reached by these names, must not be restored into.
 
         A folder on the way to one that may be is only looked at.
         """
-        folder = self.around(names)
+        folder = self.containing(names)
         if folder is None:
             if not any(inner[: len(names)] == names for inner in self._mounts):
                 raise PermissionError(errno.EPERM, "it is outside of what may be restored into")
@@ -59,7 +59,7 @@ class Walls:
         finally:
             os.close(above)
         try:
-            self.see(fd, names)
+            self.require(fd, names)
             found = os.fstat(fd)
             if names and (found.st_uid or found.st_mode & _OTHERS):
                 raise UsageError(f"{path} can be written by others than root", "take it away, or: chown root, chmod go-w")

@@ -8,8 +8,8 @@ import os
 from collections.abc import Mapping, Sequence
 
 from backupd.files.attributes import ACCESS, DEFAULT, acl_text
-from backupd.files.content import Run
 from backupd.files.tree import Entry
+from btrkeep.fs.sparse import Run
 
 BLOCK = 512
 TYPES = {
@@ -49,7 +49,7 @@ def sparse_member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], runs: 
 
 
 def padding(size: int) -> bytes:
-    """What fills the last block of so many bytes."""
+    """Returns the zeros that fill the last block of so many bytes."""
     return bytes(-size % BLOCK)
 
 
@@ -62,7 +62,7 @@ def _run_list(size: int, runs: Sequence[Run]) -> bytes:
 
 
 def _records(entry: Entry, name: bytes, link: bytes, size: int | None = None) -> dict[bytes, bytes]:
-    """What the header has no room for, or says less exactly."""
+    """Returns what the header has no room for, or says less exactly."""
     size = entry.size if size is None and entry.kind == "file" else size or 0
     records = {b"mtime": b"%d.%09d" % divmod(entry.mtime, 10**9) if entry.mtime >= 0 else _negative(entry.mtime)}
     shown = _shown(name, entry.kind)
