@@ -59,6 +59,7 @@ def test_the_navigation_marks_where_one_is_on_pages_of_errors_too(tmp_path: Path
         assert marked == ["/hosts"], path
 
 
+@pytest.mark.slow
 def test_while_the_root_service_is_away_a_page_says_so_and_can_be_tried_again(tmp_path: Path) -> None:
     write(tmp_path, [HostConfig("web1")], [backup("web1", EVENING)]).close()
     answer = client(tmp_path).get("/files/web1?path=%2Fcaf%E9")
