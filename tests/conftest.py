@@ -69,6 +69,11 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """None: others decide."""
+    return True if config.getoption("--unit") and collection_path.is_dir() and not leftout.has_unit(collection_path) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         for need in leftout.NEEDS:

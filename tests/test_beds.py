@@ -208,6 +208,7 @@ def test_a_babbling_login_script_breaks_the_protocol(badssh: Callable[..., Path]
     assert pull(badssh("babbles", "Welcome back!\n"), source, tmp_path / "copy").returncode in (2, 12)
 
 
+@pytest.mark.slow
 def test_a_hanging_ssh_goes_on_until_it_is_killed(badssh: Callable[..., Path], source: Path, tmp_path: Path) -> None:
     argv = ["rsync", "-a", "-e", str(badssh("hangs", 500_000)), f"host:{source}/", f"{tmp_path}/copy"]
     with subprocess.Popen(argv, start_new_session=True, stderr=subprocess.DEVNULL) as rsync:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -140,7 +141,10 @@ def test_decisions_are_pure_and_so_is_what_the_dashboard_finds_behind_a_door() -
     assert loaded_with(*sorted(drawing)).isdisjoint(IMPURE)
 
 
-USES = {dotted(path): {*uses(dotted(path), read(path), path.name == "__init__.py")} for path in MODULES}
+@cache
+def uses_of_all() -> dict[str, set[str]]:
+    """What each module uses. Not read while tests are collected: each worker collects them."""
+    return {dotted(path): {*uses(dotted(path), read(path), path.name == "__init__.py")} for path in MODULES}
 
 
 def graph(cut: int | None = None) -> dict[str, set[str]]:
@@ -154,7 +158,7 @@ def graph(cut: int | None = None) -> dict[str, set[str]]:
         return ".".join(name.split(".")[:cut])
 
     found: dict[str, set[str]] = {shortened(name): set() for name in modules}
-    for name, used in USES.items():
+    for name, used in uses_of_all().items():
         others = {shortened(module) for each in used if (module := module_of(each))} - {shortened(name)}
         found[shortened(name)] |= others
     return found
@@ -359,13 +363,15 @@ def declared() -> set[str]:
     return {re.split(r"[<>=!~ ;\[]", word)[0] for word in words}
 
 
+@pytest.mark.slow
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
-    tops = {used.partition(".")[0] for path in MODULES for used in uses(dotted(path), read(path), path.name == "__init__.py")}
+    tops = {used.partition(".")[0] for all_used in uses_of_all().values() for used in all_used}
     foreign = {DISTRIBUTION.get(name, name) for name in tops - {*sys.stdlib_module_names, *PACKAGES, "print"}}
     assert foreign - declared() == set()
     assert declared() - foreign - NEVER_IMPORTED == set()
 
 
+@pytest.mark.slow
 def test_an_installation_holds_every_module_and_data_file_and_nothing_else(tmp_path: Path) -> None:
     argv = [sys.executable, "setup.py", "-q", "build", "--build-base", str(tmp_path / "base"), "--build-lib", str(tmp_path / "lib")]
     subprocess.run(argv, cwd=TOP, check=True, stdin=subprocess.DEVNULL)

@@ -52,7 +52,7 @@ class ExitCause(StrEnum):
     NO_ROUTE = "no-route"
     SILENT = "silent"
     CLOSED = "closed"
-    SUDO_PASSWORD = "sudo-password"
+    SUDO_PASSWORD = "sudo-password"  # noqa: S105  a cause
     RRSYNC_REFUSED = "rrsync-refused"
     RSYNC_SIGNALLED = "rsync-signalled"
     REMOTE_SIGNALLED = "remote-signalled"

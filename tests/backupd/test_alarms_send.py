@@ -83,6 +83,7 @@ def test_a_mail_has_the_text_and_nothing_that_a_host_wrote_is_markup(mailbox: Ma
             assert "From btrkeep on machine." in page.text.replace("\xa0", " ")
 
 
+@pytest.mark.slow
 def test_a_mail_is_plain_text_unless_its_url_says_otherwise(mailbox: Mail) -> None:
     send([Url(f"mailto://127.0.0.1:{mailbox.port}?from=backup@example.org&to=admin@example.org")], evil_message())
     (got,) = mailbox.got
@@ -152,6 +153,7 @@ def test_services_are_known_by_their_names() -> None:
     assert service_of(Url("slack://x")) is None
 
 
+@pytest.mark.slow
 def test_apprise_is_loaded_only_when_something_is_sent() -> None:
     used = "backupd.cli.notify_, backupd.cli.run_, backupd.doctor.checks"
     code = f"import sys, {used}; print('apprise' in sys.modules, 'requests' in sys.modules)"

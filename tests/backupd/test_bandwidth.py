@@ -164,6 +164,7 @@ def test_rsync_reads_back_every_word(tmp_path: Path, word: str) -> None:
     assert as_rsync_reads(tmp_path, ["first", word, "last"]) == ["first", word, "last"]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(words=st.lists(st.text(alphabet=" '\"\\ab\t\n$é-", max_size=8), max_size=5))
 def test_rsync_reads_back_any_words(tmp_path_factory: pytest.TempPathFactory, words: list[str]) -> None:

@@ -62,6 +62,7 @@ def host(main: Path, *words: str, status: int = 0) -> Any:
     return done
 
 
+@pytest.mark.slow
 def test_a_host_gets_a_file_of_its_own_which_is_listed(main: Path) -> None:
     host(main, "add", "here", "--path", "/etc", "--path", "/srv/my files")
     file = main.with_name("main.d") / "here.toml"
@@ -140,6 +141,7 @@ def test_a_file_is_replaced_in_one_step_and_a_link_goes_on_leading_to_it(main: P
     assert [path.name for path in elsewhere.parent.iterdir()] == ["main.toml"]
 
 
+@pytest.mark.slow
 def test_tests_says_whether_this_machine_has_the_paths(main: Path) -> None:
     main.write_text(MAIN.replace("[pool]", f'[pool]\nstate = "{main.parent}/state"', 1))  # it makes a catalogue
     host(main, "add", "here", "--path", "/etc")
@@ -195,6 +197,7 @@ names = st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True)
 values = st.dictionaries(st.sampled_from(["address", "group"]), st.text(st.characters(codec="utf-8", exclude_characters="\x00")))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(hosts=st.dictionaries(names, values, min_size=1, max_size=4), data=st.data())
 def test_whatever_is_in_a_text_without_one_host_the_rest_is_the_same(hosts: dict[str, dict[str, str]], data: st.DataObject) -> None:

@@ -176,6 +176,7 @@ old_keys = st.dictionaries(st.sampled_from(sorted(KEYS)), values, max_size=4)
 new_keys = st.dictionaries(st.sampled_from(sorted(KEYS)), st.one_of(st.none(), values), max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(form=st.sampled_from(forms), old=old_keys, new=new_keys)
 def test_whatever_is_set_the_text_says_just_that_and_no_comment_is_lost(
@@ -249,6 +250,7 @@ def test_keys_and_what_they_take_are_completed(main: Path) -> None:
     assert work("bash", "-c", f"{script}\n{answers}").stdout == "-o nospace\n", "a value follows behind ="
 
 
+@pytest.mark.slow
 def test_of_some_at_once_each_is_written(main: Path) -> None:
     lines = ["+ enabled = false", '+ group = "debian"', "+ port = 1"]
     with subprocess.Popen(["flock", main.parent, "sh", "-c", "echo; read _"], stdin=-1, stdout=-1, text=True) as somebody:

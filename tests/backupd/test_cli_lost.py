@@ -127,6 +127,7 @@ def test_what_happened_between_the_loss_and_the_rebuild_comes_after_what_was_bro
     assert rows(rehearsed, "SELECT count(*) FROM sample") == [(3,)]
 
 
+@pytest.mark.slow
 def test_runs_that_are_younger_than_the_copy_get_later_ids(rehearsed: Expiries) -> None:
     kept = copy_of(rehearsed).read_bytes()
     before = rows(rehearsed, "SELECT host, started FROM run ORDER BY id")
@@ -142,6 +143,7 @@ def test_runs_that_are_younger_than_the_copy_get_later_ids(rehearsed: Expiries) 
     assert "brought back" not in rehearsed.backupd("run", "web", *at(EVENING + timedelta(days=7))).stdout
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_damaged_or_of_another_pool_is_said_and_set_aside(rehearsed: Expiries) -> None:
     path = copy_of(rehearsed)
     content = path.read_bytes()

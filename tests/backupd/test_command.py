@@ -157,6 +157,7 @@ def test_a_folder_of_this_machine_arrives_whatever_it_is_called(tmp_path: Path, 
         assert (name, done.exit_code, arrived(backup)) == (name, 0, only(wanted / "right"))
 
 
+@pytest.mark.slow
 @WITH_RRSYNC
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_a_restricted_key_sends_the_right_folder_or_nothing(tmp_path: Path, name: str) -> None:
@@ -222,6 +223,7 @@ TREE = (
 SOURCES = (("",), ("/srv", "/home"), ("/srv/www", "/srv/cache", "/home/u"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_pattern_means_the_same_whichever_source_path_it_meets(tmp_path: Path, pattern: str) -> None:
     top = tmp_path / "host"

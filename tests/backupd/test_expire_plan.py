@@ -219,6 +219,7 @@ POLICIES = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(BACKUPS, POLICIES, st.booleans())
 def test_whatever_there_is_nothing_is_deleted_that_is_not_marked_long_enough_and_a_complete_one_stays(

@@ -68,6 +68,7 @@ def test_one_asker_leaves_room_for_the_previews_of_others(jobs: JobStore, pool: 
     preview(jobs, pool, "web1", "olga")
 
 
+@pytest.mark.slow
 def test_what_takes_longer_than_it_may_is_ended_with_all_that_it_started(jobs: JobStore, tmp_path: Path) -> None:
     endless = job("liar", "carol", verb="preview")
     jobs.put(endless)

@@ -98,12 +98,14 @@ def test_any_bytes_are_answered_with_one_line_or_none(data: bytes) -> None:
     assert (found == b"") == (b"\n" not in data)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(JSON)
 def test_any_json_is_answered_with_one_line(value: object) -> None:
     assert failure(said(json.dumps(value).encode() + b"\n"))["kind"] == "usage"
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.sampled_from(sorted(VERBS)), JSON, st.dictionaries(st.sampled_from(sorted({*GOOD, "as", "limit", "paths", "job"})), JSON))
 def test_any_arguments_are_answered_with_one_line(verb: str, who: object, arguments: dict) -> None:

@@ -83,6 +83,7 @@ def test_a_few_steps_that_were_measured_wrong_change_little(times: int) -> None:
     assert worst(fit(wrong), steps(100, seed=2)) < 0.1
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.builds(

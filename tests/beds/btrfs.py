@@ -111,8 +111,9 @@ def subvolumes_below(top: Path, point: Path) -> list[Path]:
 def delete_subvolume(top: Path, point: Path) -> None:
     """Deletes a subvolume with all that are in it, read-only ones too."""
     doomed = [*subvolumes_below(top, point), top]
-    for path in doomed:  # one in a read-only one cannot be unlinked from it
-        work("btrfs", "property", "set", "-f", "-ts", path, "ro", "false")
+    for holder in {parent for path in doomed for parent in path.parents}.intersection(doomed):
+        # One in a read-only one cannot be unlinked from it.
+        work("btrfs", "property", "set", "-f", "-ts", holder, "ro", "false")
     work("btrfs", "subvolume", "delete", *doomed)
 
 

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +23,7 @@ class Need:
 
 
 NEEDS = (
-    Need("btrfs", frozenset({"make_btrfs", "btrfs_mount", "shared_btrfs"}), "on a real btrfs", btrfs.why_not),
+    Need("btrfs", frozenset({"make_btrfs", "btrfs_mount", "shared_btrfs", "_shared_mount"}), "on a real btrfs", btrfs.why_not),
     Need("ssh", frozenset({"sshd"}), "over ssh", ssh.why_not),
     Need("root", frozenset(), "as root", lambda: "" if os.geteuid() == 0 else "no root"),
 )
@@ -33,11 +34,15 @@ _SERVED = frozenset({"site", "shop", "browser"})
 _ELSEWHERE = frozenset({"btrfs", "docs", "install", "systemd"})
 
 
+def has_unit(path: Path) -> bool:
+    """Whether `--unit` looks for tests there: each worker would import a folder of modules only to leave their tests out."""
+    return path.name not in _ELSEWHERE
+
+
 def is_unit(item: pytest.Item) -> bool:
     """Whether `--unit` runs it. `item` has the markers that its fixtures bring along."""
-    folder = item.path.parent.name
-    fixtures = getattr(item, "fixturenames", ())
-    return not (folder in _ELSEWHERE or _SERVED.intersection(fixtures) or any(mark.name in _LONGER for mark in item.iter_markers()))
+    is_longer = any(mark.name in _LONGER for mark in item.iter_markers())
+    return has_unit(item.path.parent) and not is_longer and _SERVED.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 _REASON = re.compile(r"left out: (.+)")

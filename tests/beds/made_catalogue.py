@@ -10,12 +10,13 @@ from bench import make_catalogue
 from bench.make_site import Made, make
 from tests.beds import session
 from tests.beds.session import start_time
+from tests.beds.template import with_catalogue
 
 
 def made_catalogue(state: Path, hosts: int = 120, count: int = 34, *, now: datetime | None = None, hostile: bool = True) -> Made:
     """What runs in it is done by this process, which lives; so it counts as running."""
     me = os.getpid()
-    return make(state, hosts, count, now=now, hostile=hostile, pid=me, pid_started=str(start_time(me)), pictures=5)
+    return make(with_catalogue(state), hosts, count, now=now, hostile=hostile, pid=me, pid_started=str(start_time(me)), pictures=5)
 
 
 @functools.cache

@@ -29,6 +29,7 @@ from tests.beds import session
 from tests.beds.badssh import FAKESSH
 from tests.beds.cli import backupd
 from tests.beds.manifest import differences, manifest
+from tests.beds.template import with_catalogue
 from tests.beds.work import work
 
 MIDSSH = Path(__file__).resolve().parent / "midssh.py"
@@ -103,6 +104,7 @@ class Nights:
 
     def run(self, *names: str, status: int = 0, env: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
         """`backupd run --json` of these hosts, of all without names; what it says of each, once its exit status is as expected."""
+        self._begin()
         done = self.backupd("run", "--json", *(names or ["--all"]), check=False, env=env)
         assert done.returncode == status, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr
@@ -110,6 +112,7 @@ class Nights:
 
     def night(self, *names: str, now: datetime | None = None) -> list[HostResult]:
         """The same within this process, without pauses between attempts. `now`: what its clock says, right or wrong."""
+        self._begin()
         config = load("main", self.config)
         pool = open_pool(config.pool.path)
         with Catalogue.open(config.pool.state) as catalogue:
@@ -117,6 +120,11 @@ class Nights:
             facts = catalogue.host_facts(latest(site.clock.now()))
             planned = plan(config, facts, site.clock.now(), names=names, everything=not names)
             return asyncio.run(NightRunner(site, planned).run())
+
+    def _begin(self) -> None:
+        """The first run would make the catalogue, which takes as long as all else that it does."""
+        if not self.state.exists():
+            with_catalogue(self.state)
 
     def json(self, *words: str) -> Any:
         return json.loads(self.backupd(*words, "--json").stdout)

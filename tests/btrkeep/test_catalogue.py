@@ -20,6 +20,7 @@ from bench import make_catalogue
 from btrkeep.catalogue import Backup, Catalogue, Progress, Run
 from btrkeep.catalogue.columns import escape, unescape
 from btrkeep.causes import Cause, CauseCode
+from tests.beds.template import with_catalogue
 
 DEADLINE = Cause(CauseCode.DEADLINE, "/srv")
 EVENING = datetime(2026, 11, 20, 22, 0, 3, 123456, tzinfo=UTC)
@@ -47,7 +48,7 @@ WORKING = replace(BACKUP, name=None, path="/srv/backup/hosts/web1/.working", sta
 
 @pytest.fixture
 def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
-    with Catalogue.open(tmp_path) as opened:
+    with Catalogue.open(with_catalogue(tmp_path)) as opened:
         yield opened
 
 
@@ -285,7 +286,7 @@ def test_a_list_can_be_read_while_rows_are_written(catalogue: Catalogue) -> None
 
 
 def test_a_list_that_is_left_half_way_is_closed_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with Catalogue.open(tmp_path) as catalogue:
+    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
         catalogue.replace_backups("p", [replace(BACKUP, name=f"n{number:05}") for number in range(3000)])
         never, half = catalogue.backups(), catalogue.backups()
         next(half)

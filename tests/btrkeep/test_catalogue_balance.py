@@ -24,6 +24,7 @@ from btrkeep.catalogue import (
     FreeSpaceScore,
 )
 from tests.beds import TOP
+from tests.beds.template import with_catalogue
 
 EVENING = datetime(2026, 11, 20, 22, 0, 3, 123456, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -40,7 +41,7 @@ STEP = BalanceStep(
 
 @pytest.fixture
 def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
-    with Catalogue.open(tmp_path) as opened:
+    with Catalogue.open(with_catalogue(tmp_path)) as opened:
         yield opened
 
 

@@ -85,6 +85,7 @@ def test_who_may_only_read_reads_when_nobody_has_the_catalogue_open_where_sqlite
     assert {path: looks_of(path) for path in state.iterdir()} == before
 
 
+@pytest.mark.slow
 @needs_root
 def test_what_a_killed_writer_had_committed_is_read(state: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", DIE, state], cwd=ROOT, check=False)
@@ -223,6 +224,7 @@ def test_a_long_list_that_is_being_read_stays_as_it_was(state: Path) -> None:
                 assert {row[0] for row in [first, *rows]} == {"1"}
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.timeout(90)
 def test_readers_without_rights_see_no_wrong_answer_and_no_error_while_writers_come_go_and_are_killed(state: Path) -> None:

@@ -16,6 +16,7 @@ from backupd.sampling.take import thin
 from backupd.sampling.thin import STEPS, merged
 from btrkeep.catalogue import Catalogue, CatalogueBusy, FreeSpaceScore, Sample
 from tests.backupd.made_samples import FILESYSTEM, GIB, START, every_five_minutes, sample
+from tests.beds.template import with_catalogue
 
 UTC_ZONE = ZoneInfo("UTC")
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
@@ -23,7 +24,7 @@ NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
 
 @pytest.fixture
 def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
-    with Catalogue.open(tmp_path) as opened:
+    with Catalogue.open(with_catalogue(tmp_path)) as opened:
         yield opened
 
 

@@ -48,6 +48,7 @@ def test_what_changes_nothing_announces_nothing(tmp_path: Path) -> None:
     assert heard(tmp_path, "link_atomically(top / 'latest', 'somewhere')") == ""
 
 
+@pytest.mark.slow
 def test_no_test_names_a_function_to_be_killed_at() -> None:
     found = [
         f"{path.name}: {node.value}"

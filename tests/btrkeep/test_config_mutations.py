@@ -8,6 +8,7 @@ from itertools import permutations
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -139,6 +140,7 @@ def check(host: HostConfig) -> None:
     assert PurePosixPath("hosts", host.name).parts == ("hosts", host.name)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, len(VALID)), st.integers(0, 12), st.sampled_from(PIECES) | st.text(max_size=5)), max_size=4)
 )
@@ -152,12 +154,14 @@ def test_a_valid_file_with_random_cuts_and_insertions_loads_or_is_a_config_error
         check(host)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(LINES), max_size=30))
 @settings(max_examples=200, deadline=None)
 def test_a_valid_files_lines_in_any_order_load_or_are_a_config_error(lines: list[str]) -> None:
     attempt("".join(lines))
 
 
+@pytest.mark.slow
 @given(st.sampled_from([key for key in TABLE if key.sections == ("retention",)]), st.integers(0, 2), VALUES)
 @settings(max_examples=300, deadline=None)
 def test_any_value_in_any_retention_loads_or_is_a_config_error(key: Any, place: int, value: Any) -> None:
@@ -170,6 +174,7 @@ def test_any_value_in_any_retention_loads_or_is_a_config_error(key: Any, place: 
         assert got == value or isinstance(value, str)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(TABLE), st.integers(0, 2), VALUES)
 @settings(max_examples=600, deadline=None)
 def test_any_value_in_any_place_loads_or_is_a_config_error(key: Any, place: int, value: Any) -> None:
@@ -189,6 +194,7 @@ def test_any_value_in_any_place_loads_or_is_a_config_error(key: Any, place: int,
         check(host)
 
 
+@pytest.mark.slow
 @given(PATHS)
 @settings(max_examples=300, deadline=None)
 def test_source_paths_load_exactly_when_no_two_meet(paths: list[str]) -> None:

@@ -185,6 +185,7 @@ def test_members_that_end_together_with_their_leader_leave_no_zombies() -> None:
     assert said == "3 []\n"
 
 
+@pytest.mark.slow
 def test_who_outlives_the_leader_for_long_is_asked_to_end() -> None:
     said = reaping(
         """
@@ -229,6 +230,7 @@ def test_a_signal_to_a_group_that_is_gone_does_nothing() -> None:
     asyncio.run(late())
 
 
+@pytest.mark.slow
 def test_a_daemon_that_left_the_group_but_kept_the_pipe_does_not_hold_us_up(tmp_path: Path) -> None:
     """Such as ssh's ControlPersist: it is no member, writes into no backup, and may live."""
     before = time.monotonic()

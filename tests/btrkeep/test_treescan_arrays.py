@@ -116,6 +116,7 @@ def packed(bits: list[int]) -> bytes:
     return bytes(sum(bit << number for number, bit in enumerate(bits[at : at + 8])) for at in range(0, len(bits), 8))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(bitmap_bits(), max_size=5), st.sampled_from([4096, 16384, 65536]))
 def test_bitmaps_are_unpacked_as_a_loop_over_their_bits_does(rows: list[list[int]], sector: int) -> None:
@@ -215,6 +216,7 @@ def block_groups_with_free_space(draw: st.DrawFn) -> tuple[list[Item], list[tupl
     return items, expected, groups
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(block_groups_with_free_space(), st.sampled_from([300, 700, 5000, 256 * 1024]))
 def test_the_free_space_tree_is_read_as_it_was_written(

@@ -42,6 +42,7 @@ def command_of(name: str) -> click.Command:
     return found
 
 
+@pytest.mark.slow
 def test_help_fits_a_terminal_of_80_columns_and_names_every_option_and_command() -> None:
     text = heatmap("--help", COLUMNS="80").stdout
     assert heatmap("-h", COLUMNS="80").stdout == text
@@ -136,6 +137,7 @@ def test_completion_prints_a_script_of_that_shell(shell: str) -> None:
     assert f"_BTRFS_HEATMAP_COMPLETE={shell}_complete" in heatmap("completion", shell).stdout
 
 
+@pytest.mark.slow
 def test_bash_completes_commands_options_and_choices_with_the_printed_script(tmp_path: Path) -> None:
     program = tmp_path / "btrfs-heatmap"
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m heatmap "$@"\n')

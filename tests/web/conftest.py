@@ -21,18 +21,15 @@ def site(no_leftovers: None) -> Iterator[Dashboard]:
 
 
 @pytest.fixture(scope="session")
-def shop(request: pytest.FixtureRequest) -> Iterator[Dashboard]:
+def shop(_shared_mount: Path) -> Iterator[Dashboard]:
     """The dashboard of a real pool of two hosts, three nights old, with its root service. Tests share it."""
-    if why := btrfs.why_not():
-        pytest.skip(leftout.reason("on a real btrfs", why))
-    mount: Path = request.getfixturevalue("_shared_mount")
-    top = Path(tempfile.mkdtemp(prefix="shop-", dir=mount)) / "top"
+    top = Path(tempfile.mkdtemp(prefix="shop-", dir=_shared_mount)) / "top"
     subprocess.run(["btrfs", "-q", "subvolume", "create", top], check=True)
     try:
         with real_shop(top) as web:
             yield web
     finally:
-        btrfs.delete_subvolume(top, mount)
+        btrfs.delete_subvolume(top, _shared_mount)
         top.parent.rmdir()
 
 

@@ -16,6 +16,7 @@ from werkzeug.test import TestResponse
 
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, HostConfig, PoolSettings, publish
+from tests.beds.template import with_catalogue
 from web.app import create_app
 from web.auth.model import User
 from web.auth.store import Store
@@ -43,7 +44,7 @@ def _pattern(zone: str) -> Path:
     state = top / "state"
     hosts = {name: HostConfig(name, address=f"root@{name}.example.org", paths=("/etc",)) for name in HOSTS}
     config = Config(top / "demo.toml", "demo", PoolSettings(top / "pool", state, ZoneInfo(zone)), hosts=hosts)
-    with Catalogue.open(state) as catalogue:
+    with Catalogue.open(with_catalogue(state)) as catalogue:
         publish(config, catalogue, filesystem=FILESYSTEM)
     return state
 

@@ -20,6 +20,7 @@ from btrkeep.decisions.findings import FACT, PoolVerdict, StoredVerdict, as_text
 from btrkeep.units import backup_name
 from tests.beds import session
 from tests.beds.session import start_time
+from tests.beds.template import with_catalogue
 from web.access import Role
 from web.app import create_app
 from web.auth.model import User
@@ -89,7 +90,7 @@ def write(
     state: Path, hosts: Sequence[HostConfig] = (), backups: Sequence[Backup] = (), runs: Sequence[Run] = (), **pool: Any
 ) -> Catalogue:
     """The catalogue in `state`, open. What is given as `pool` are settings of it."""
-    catalogue = Catalogue.open(state)
+    catalogue = Catalogue.open(with_catalogue(state))
     settings = PoolSettings(Path("/srv/backup"), state, **{"zone": BERLIN, **pool})
     config = Config(Path("/etc/btrkeep/main.toml"), "main", settings, hosts={host.name: host for host in hosts})
     publish(config, catalogue, rehearsal=False, filesystem=FILESYSTEM)

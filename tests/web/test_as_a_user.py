@@ -12,6 +12,7 @@ from flask.testing import FlaskClient
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
 from btrkeep.config import HostConfig
 from tests.beds.made_catalogue import made_catalogue
+from tests.beds.template import with_catalogue
 from tests.web.made import DAY, EVENING, FILESYSTEM, NOW, backup, client, run, write
 from web.access import Viewer
 from web.charts.bars import Bar, bar_chart
@@ -58,6 +59,7 @@ def test_the_navigation_marks_where_one_is_on_pages_of_errors_too(tmp_path: Path
         assert marked == ["/hosts"], path
 
 
+@pytest.mark.slow
 def test_while_the_root_service_is_away_a_page_says_so_and_can_be_tried_again(tmp_path: Path) -> None:
     write(tmp_path, [HostConfig("web1")], [backup("web1", EVENING)]).close()
     answer = client(tmp_path).get("/files/web1?path=%2Fcaf%E9")
@@ -105,7 +107,7 @@ def add(catalogue: Catalogue, one: Sample) -> None:
     ],
 )
 def test_charts_begin_with_the_shortest_span_that_holds_the_history(tmp_path: Path, history: timedelta, days: int) -> None:
-    with Catalogue.open(tmp_path) as catalogue:
+    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
         for part in range(11):
             add(catalogue, sample(NOW - history * part / 10))
 
@@ -116,7 +118,7 @@ def test_charts_begin_with_the_shortest_span_that_holds_the_history(tmp_path: Pa
 
 
 def test_without_any_history_the_span_is_the_usual_one(tmp_path: Path) -> None:
-    with Catalogue.open(tmp_path) as catalogue:
+    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
         assert shortest_span(lambda days: trend(catalogue, FILESYSTEM, NOW, days)) == USUAL
 
 
@@ -133,7 +135,7 @@ def test_a_chart_of_three_bars_is_narrow() -> None:
 
 
 def test_the_score_of_the_pool_is_the_last_one_whoever_scored(tmp_path: Path) -> None:
-    with Catalogue.open(tmp_path) as catalogue:
+    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
         catalogue.add_sample(FILESYSTEM, lambda _: sample(NOW, score=1139.0, scored=NOW - DAY))
         found = pool_now(catalogue, FILESYSTEM)
         assert found

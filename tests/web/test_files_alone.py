@@ -79,6 +79,7 @@ def visitor(tmp_path: Path) -> FlaskClient:
     return client(tmp_path)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(NAME, min_size=1, max_size=5, unique=True))
 @example([b"caf\xe9", b"two\nlines", "\u202egnp.exe".encode(), b"<script>alert(1)<script>", b"a+b %41&path=#?;=", b"'\"", b" "])

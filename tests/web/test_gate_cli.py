@@ -150,6 +150,7 @@ def as_root(data: Path, *words: str) -> str:
     return work(*WEB, "--data", data, *words, input=f"{PASSWORD}\n", cwd=ROOT, check=False).stderr
 
 
+@pytest.mark.slow
 @needs_root
 def test_root_writes_nothing_of_its_own_into_the_dashboards_folder(place: Path) -> None:
     (data := place / "data").mkdir(mode=0o700)
@@ -177,6 +178,7 @@ def _pipe(data: Path, _: Path) -> None:
     os.mkfifo(data / "users.sqlite")
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize("plant", [_link, _hard_link, _link_as_folder, _pipe])
 def test_root_follows_nothing_that_the_dashboards_user_has_planted(place: Path, plant: Callable[[Path, Path], None]) -> None:
@@ -193,6 +195,7 @@ def test_root_follows_nothing_that_the_dashboards_user_has_planted(place: Path, 
     assert {path.name: path.read_bytes() for path in secret.iterdir()} == {"users.sqlite": b""}
 
 
+@pytest.mark.slow
 @needs_root
 def test_root_makes_no_folder_where_others_may_put_a_link_in_its_place(place: Path) -> None:
     for mode in (0o777, 0o1777, 0o775):
@@ -206,6 +209,7 @@ def test_root_makes_no_folder_where_others_may_put_a_link_in_its_place(place: Pa
     assert (place / "new/below/users.sqlite").stat().st_uid == 0
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_dashboard_that_root_starts_is_the_user_whose_folder_it_has(place: Path, tmp_path: Path) -> None:
     settings = made(tmp_path)

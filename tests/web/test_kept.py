@@ -10,6 +10,7 @@ import pytest
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
+from tests.beds.template import with_catalogue
 from tests.web.made import EVENING, backup, client, run, write
 from web.result_cache import ResultCache
 
@@ -186,7 +187,7 @@ def test_a_page_after_a_form_shows_what_was_written_meanwhile(tmp_path: Path) ->
     write(tmp_path, [HostConfig("web1")], [backup("web1", EVENING)], [run("web1", EVENING)]).close()
     visitor = client(tmp_path)
     assert ">web1</a>" in visitor.get("/hosts").text
-    with Catalogue.open(tmp_path) as catalogue:
+    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
         catalogue.add_runs([run("web2", EVENING)])
         catalogue.replace_backups("pool", [backup("web1", EVENING), backup("web2", EVENING)])
     assert ">web2</a>" not in visitor.get("/hosts").text

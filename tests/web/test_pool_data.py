@@ -21,6 +21,7 @@ from tests.beds import btrfs, work
 from tests.beds.cli import TOP
 from tests.beds.made_catalogue import made_catalogue
 from tests.beds.nights import Nights
+from tests.beds.template import with_catalogue
 from web.charts import day as day_charts
 from web.charts import trend as trend_charts
 from web.charts.svg import DARK, WIDTHS, ChartStyle, look_of
@@ -51,23 +52,22 @@ class Bed:
 
 
 @pytest.fixture(scope="module")
-def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
+def bed(_shared_mount: Path) -> Iterator[Bed]:
     """Filled by bench/site_history.py, which knows nothing of the pages."""
-    mount: Path = request.getfixturevalue("_shared_mount")
-    top = mount / "pool-data"
+    top = _shared_mount / "pool-data"
     work("btrfs", "-q", "subvolume", "create", top)
     try:
         nights = Nights(top)
         nights.settings("pool", zone="Europe/Berlin")
         filesystem = json.loads((nights.pool / ".btrkeep" / "pool.json").read_text())["filesystem"]
         now = datetime.now(UTC).replace(microsecond=0)
-        with Catalogue.open(nights.state) as catalogue, pytest.MonkeyPatch.context() as patch:
+        with Catalogue.open(with_catalogue(nights.state)) as catalogue, pytest.MonkeyPatch.context() as patch:
             patch.setattr(site_history, "FILESYSTEM", filesystem)
             site_history.fill(catalogue, now, ())
         with Catalogue.open_readonly(nights.state) as catalogue:
             yield Bed(nights, filesystem, now, catalogue)
     finally:
-        btrfs.delete_subvolume(top, mount)
+        btrfs.delete_subvolume(top, _shared_mount)
 
 
 @pytest.fixture(scope="module")

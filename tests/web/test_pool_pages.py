@@ -146,6 +146,7 @@ def test_numbers_and_choices_that_are_none_are_as_if_they_were_not_there(bed: Be
     assert "<script>alert" not in answer.text
 
 
+@pytest.mark.slow
 def test_a_picture_is_no_larger_than_it_may_be_and_is_sent_once(bed: Bed) -> None:
     for wish, edge in (("", 1024), (f"?size={HUGE}", 2048), ("?size=0", 64), ("?size=8&sort=physical&colour=score", 256)):
         answer = bed.operator.get(f"/pool/picture.png{wish}")

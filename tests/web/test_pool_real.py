@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page
 
-from tests.beds import btrfs, dumped, leftout, session, work
+from tests.beds import btrfs, dumped, session, work
 from tests.beds.browser import Noticed, visit
 from tests.beds.cli import TOP
 from tests.beds.dashboard import Answer, Dashboard, csrf_of, own_folder, serving, user_id
@@ -25,6 +25,7 @@ from tests.beds.nights import Nights
 from tests.beds.serving import serving as root_service
 from tests.heatmap.states import entries_at
 
+pytestmark = pytest.mark.btrfs
 NUMBER = re.compile(r"<dt>([^<]*)</dt><dd>(.*?)</dd>", re.DOTALL)
 
 
@@ -49,8 +50,6 @@ class Bed:
 @pytest.fixture(scope="module")
 def bed(no_leftovers: None) -> Iterator[Bed]:
     """A btrfs of its own, on two devices, on which nobody writes once its state is recorded: so that dump-tree says the same."""
-    if why := btrfs.why_not():
-        pytest.skip(leftout.reason("on a real btrfs", why))
     point = btrfs.make("2G", 2, ("-d", "raid1", "-m", "raid1"))
     try:
         yield from _served(point)

@@ -93,6 +93,7 @@ def is_over(one: socket.socket, patience: float) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_who_takes_nothing_gives_its_thread_back(port: int) -> None:
     stuck = [line(port, b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(2)]
     assert not healthy(port, 0.5)
@@ -102,6 +103,7 @@ def test_who_takes_nothing_gives_its_thread_back(port: int) -> None:
         one.close()
 
 
+@pytest.mark.slow
 def test_who_takes_slowly_but_steadily_is_let_be(port: int) -> None:
     with line(port, b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n") as slow:
         taken, end = 0, time.monotonic() + 3.5
@@ -130,6 +132,7 @@ def test_of_requests_in_one_breath_the_first_is_answered_and_the_connection_ends
     assert b"connection: close" in answer.lower()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beginning", [b"GET /healthz HTTP/1.1\r\nX: ", b"POST /x HTTP/1.1\r\nContent-Length: 5000\r\n\r\n"])
 def test_a_request_that_comes_byte_by_byte_is_given_up(port: int, beginning: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port)) as one:
@@ -142,6 +145,7 @@ def test_a_request_that_comes_byte_by_byte_is_given_up(port: int, beginning: byt
         assert 0.9 < time.monotonic() - begun < 4
 
 
+@pytest.mark.slow
 def test_a_connection_may_ask_again_long_after_its_first_request_began(port: int) -> None:
     two = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     for _ in range(4):
@@ -151,6 +155,7 @@ def test_a_connection_may_ask_again_long_after_its_first_request_began(port: int
     two.close()
 
 
+@pytest.mark.slow
 def test_strangers_who_hold_all_connections_and_ask_nothing_are_let_go(port: int) -> None:
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(30)]
     assert healthy(port, 4)
