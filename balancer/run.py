@@ -3,14 +3,12 @@
 The kernel relocates in a thread of ours. The main thread waits for it, watches what may end the run, and tells how far it is.
 """
 
-import signal
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 
 from balancer import stop_rules as stops
 from balancer.attempt import Attempt, Before, attempt
@@ -26,33 +24,17 @@ from btrkeep.errors import LockHeld
 from btrkeep.pool.room import read_room
 from btrkeep.pool.subvolume import commit
 from btrkeep.pool.written import written_bytes
-from btrkeep.process.signals import ending
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.units import counted, format_duration, format_size
 
-_TICK = 0.1
 _LOOK_FOR_OTHERS = 2.0
 _LOOK_AGAIN = 5.0
 _SHORTEST_QUIET, _LONGEST_QUIET, _QUIET = 0.3, 3.0, 0.05  # seconds, and the share of the step before
 _MOST_DROPPED = 50
 
 
-@contextmanager
-def ended_by_signals(balancing: "Balancing") -> Iterator[None]:
-    """SIGTERM, SIGHUP and Ctrl-C end the run in good order, however often they come. For the main thread."""
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        balancing.stop(number)
-
-    before = [(number, signal.signal(number, handle)) for number in ending()]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
-
-
 class Balancing:
-    """One run on the filesystem that `path`, a folder or file, is on."""
+    """One run on the filesystem that `path`, a folder or file, is on. `cancellation` also ends the balance under way."""
 
     def __init__(
         self, path: Path, settings: RunSettings, model: Model = DEFAULT, observers: Iterable[BalanceObserver] = ()
@@ -60,13 +42,9 @@ class Balancing:
         self._path, self._settings, self._model = path, settings, model
         self._folder = path if path.is_dir() else path.resolve().parent
         self._tell = ObserverGroup(observers)
-        self._signal: int | None = None
+        self.cancellation = Cancellation()
         self._steps: list[StepDone] = []
         self._set_aside: set[int] = set()
-
-    def stop(self, number: int = signal.SIGTERM) -> None:
-        """Ends the run soon: what is under way is cancelled. May be called from a signal handler, and more than once."""
-        self._signal = self._signal or number
 
     def run(self) -> Report:
         """Until a reason to end. Raises PoolUnusable when the filesystem cannot be balanced, LockHeld when somebody else has it."""
@@ -123,7 +101,7 @@ class Balancing:
         stop = Stop(Ending.BACKUPS, f"backups come first: {error.message}", self._settings.wait_for_others)
         if stop.passes:
             self._tell.waits(stop.why)
-            self._sleep(_LOOK_AGAIN)
+            self.cancellation.sleep(_LOOK_AGAIN)
             self._seen = self._look()
         return stop
 
@@ -138,7 +116,7 @@ class Balancing:
             ending=ending.ending,
             why=ending.why,
             planned=planned,
-            signal=self._signal if ending.ending is Ending.SIGNAL else None,
+            signal=self.cancellation.signal if ending.ending is Ending.SIGNAL else None,
         )
 
     # --- what may be in the way
@@ -160,7 +138,7 @@ class Balancing:
     def _light_facts(self, backups: str | None) -> StopFacts:
         """What can be asked ten times a second."""
         elapsed = time.monotonic() - self._begun
-        return StopFacts(datetime.now(UTC), elapsed, self._moved, 0, 0, backups=backups, signal=self._signal)
+        return StopFacts(datetime.now(UTC), elapsed, self._moved, 0, 0, backups=backups, signal=self.cancellation.signal or None)
 
     @property
     def _moved(self) -> int:
@@ -183,7 +161,7 @@ class Balancing:
         while time.monotonic() - begun < self._settings.patience:
             self._tell.waits(found.why)
             self._pressure.begin()
-            self._sleep(min(_LOOK_AGAIN, self._settings.patience))
+            self.cancellation.sleep(min(_LOOK_AGAIN, self._settings.patience))
             now = stops.stop(stops.BEFORE, self._settings, self._facts(self._pressure.share()))
             if now is None:
                 self._seen = self._look()  # others were at work meanwhile
@@ -198,14 +176,8 @@ class Balancing:
             return None
         last = self._steps[-1].seconds if self._steps else 0.0
         self._pressure.begin()
-        self._sleep(min(max(_SHORTEST_QUIET, _QUIET * last), _LONGEST_QUIET))
+        self.cancellation.sleep(min(max(_SHORTEST_QUIET, _QUIET * last), _LONGEST_QUIET))
         return self._pressure.share()
-
-    def _sleep(self, seconds: float) -> None:
-        """At most so long, and no longer when a signal comes."""
-        end = time.monotonic() + seconds
-        while self._signal is None and (left := end - time.monotonic()) > 0:
-            time.sleep(min(_TICK, left))
 
     # --- one block group
 
@@ -218,7 +190,7 @@ class Balancing:
     def _next(self) -> PlannedBlockGroup | Stop:
         """The block group to balance now, or why there is none."""
         dropped: set[int] = set()
-        while len(dropped) < _MOST_DROPPED and self._signal is None:
+        while len(dropped) < _MOST_DROPPED and not self.cancellation:
             choice = choose(self._seen, self._settings, self._costs, self._set_aside | dropped, self._left)
             if choice.index is None:
                 return self._nothing(choice.worth)

@@ -1,7 +1,6 @@
 """`backupd expire`: deletes what the retention no longer keeps."""
 
 import os
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -23,8 +22,8 @@ from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, LockHeld, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import open_pool
+from btrkeep.process.cancellation import signal_status
 from btrkeep.process.service import is_service
-from btrkeep.process.signals import ending
 from btrkeep.units import format_time, printable
 
 LOCK = "expire"
@@ -135,8 +134,7 @@ def _expire(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None
 
 def carry_out(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None, *, wait: bool) -> Summary:
     """An expiry that signals stop, and that is told of. The caller has its lock."""
-    for number in ending():
-        signal.signal(number, lambda seen, _frame: site.stopper.stop(seen))
+    site.cancellation.listen()
     try:
         return ExpiryRunner(site, forced, limit, wait=wait, scope=scope).run()
     finally:
@@ -146,7 +144,7 @@ def carry_out(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | No
 def exit_status(summary: Summary) -> int:
     """The status of an expiry that came to its end or was stopped by a signal."""
     if summary.ended_by:
-        return Exit.INTERRUPTED if summary.ended_by == signal.SIGINT else Exit.TERMINATED
+        return signal_status(summary.ended_by)
     return Exit.OK if summary.good else Exit.ATTENTION
 
 

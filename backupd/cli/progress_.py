@@ -3,13 +3,10 @@
 import json
 import math
 import os
-import signal
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from textwrap import wrap
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +18,7 @@ from btrkeep.cli import echo_json
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.orphans import key_text
+from btrkeep.process.cancellation import exit_on_sigterm
 from btrkeep.units import counted, format_duration, format_share, format_time, printable
 
 if TYPE_CHECKING:
@@ -60,7 +58,7 @@ def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: boo
     if math.isnan(interval):
         raise UsageError("--interval is no number", "write seconds, such as --interval 5")
     path = open_pool(load_config(ctx).pool.path).path if mountpoint is None else require_btrfs(mountpoint)
-    signal.signal(signal.SIGTERM, _terminated)
+    exit_on_sigterm()  # so that a terminal gets its cursor back
     shown = _shown(CleanerMonitor(path), interval)
     if once:
         _show(_seen_once(shown), as_json=as_json)
@@ -81,11 +79,6 @@ def _log(shown: Iterator[CleanerReading]) -> None:
         if not (nothing and _nothing(seen)):
             click.echo(f"{format_time(datetime.now(UTC))} {line(seen)}")
         nothing = _nothing(seen)
-
-
-def _terminated(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  signal calls it with both
-    """Ends in good order, so that a terminal gets its cursor back."""
-    sys.exit(Exit.TERMINATED)
 
 
 def _shown(watcher: CleanerMonitor, interval: float) -> Iterator[CleanerReading]:

@@ -29,11 +29,11 @@ from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.reserve import ensure_reserve
+from btrkeep.process.cancellation import ending_signals, signal_status
 from btrkeep.process.error_report import report_error
 from btrkeep.process.proc import become_reaper
 from btrkeep.process.programs import paste_line
 from btrkeep.process.service import is_service
-from btrkeep.process.signals import ending
 from btrkeep.units import format_time, printable
 
 _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
@@ -149,7 +149,7 @@ def _run(opened_site: Opened, planned: Callable[[], list[PlannedHost]], *, night
 def exit_status(results: Sequence[HostResult], signalled: int) -> int:
     """The status of a run that came to its end or was stopped by a signal."""
     if signalled:
-        return Exit.INTERRUPTED if signalled == signal.SIGINT else Exit.TERMINATED
+        return signal_status(signalled)
     if results and all(result.outcome == "locked" for result in results):
         return Exit.LOCKED
     return Exit.OK if all(result.good for result in results) else Exit.ATTENTION
@@ -169,7 +169,7 @@ async def _with_signals(night: NightRunner) -> tuple[list[HostResult], int]:
         loop.call_later(_AT_ONCE, _leave, night, seen[0])
 
     loop = asyncio.get_running_loop()
-    for number in ending():
+    for number in ending_signals():
         loop.add_signal_handler(number, signalled, number)
     results = await night.run()
     return results, seen[0] if seen else 0
@@ -179,7 +179,7 @@ def _leave(night: NightRunner, number: int) -> None:
     """Ends the process where it is, after a second signal: in the middle of a step too, since every step may be killed."""
     night.site.observer.end()
     sys.stdout.flush()
-    os._exit(Exit.INTERRUPTED if number == signal.SIGINT else Exit.TERMINATED)
+    os._exit(signal_status(number))
 
 
 def _observer(as_json: bool) -> NightObserver:

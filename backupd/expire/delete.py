@@ -62,7 +62,7 @@ class Deleter:
         room = room if self.limit is None else min(room, self.limit)
         before = len(self._gone)
         try:
-            while self.pending and len(self._gone) - before < room and not self.site.stopper:
+            while self.pending and len(self._gone) - before < room and not self.site.cancellation:
                 plan, names = self.pending.popleft()
                 rest = self._some(plan, names, room - (len(self._gone) - before))
                 if rest:
@@ -108,7 +108,7 @@ class Deleter:
         put_off: list[str] = []
         kept: list[str] = []
         for place, name in enumerate(names):
-            if self.site.stopper or self.queue.full():
+            if self.site.cancellation or self.queue.full():
                 put_off = names[place:]
                 break
             if self._delete_one(host, self.site.pool.host(host) / name, seen.subvolumes[name]):

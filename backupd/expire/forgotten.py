@@ -33,7 +33,7 @@ def gone_folder(pool: Pool) -> Path:
 def remove_hosts(site: ExpiryContext, queue: CleanerQueue, hosts: list[str]) -> None:
     """Removes those of them that have nothing left. Raises PoolUnusable."""
     for host in hosts:
-        if site.stopper:
+        if site.cancellation:
             return
         with ExitStack() as held, site.spared(host):
             if site.locked(host, held):

@@ -37,7 +37,7 @@ class _Batch:
 def mark(site: ExpiryContext, plans: Sequence[HostPlan]) -> None:
     """Carries out the marks and revivals of all plans. Raises PoolUnusable."""
     for some in _batches([plan for plan in plans if plan.changes_notes]):
-        if site.stopper:
+        if site.cancellation:
             return
         batch = _Batch()
         with ExitStack() as held:

@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from backupd.expire.report import Deleted, ExpiryStopper
+from backupd.expire.report import Deleted
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.orphans import Drop, dead_roots, orphan_items
 from btrkeep.pool.subvolume import commit
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import Standing, standing_in
 
 REFILL = 0.5  # of the limit: how many still wait when the queue is topped up
@@ -94,14 +95,14 @@ class CleanerQueue:
         spent = time.monotonic() - since
         return (self.dropped - before) / spent if spent > 1 and self.dropped > before else None
 
-    def wait_for_room(self, most: int, low: int, stopper: ExpiryStopper, tick: Callable[[], None]) -> int:
+    def wait_for_room(self, most: int, low: int, cancellation: Cancellation, tick: Callable[[], None]) -> int:
         """How many may be deleted, once at most `low` wait. At most `most` are to wait.
 
         Those that the cleaner does not get, as a process has a file of theirs open, take their place but are not waited for. 0 when
         stopped, and when such ones take all places for longer than anybody's patience: then `stuck` is set.
         """
         most = min(most, self.most)
-        while not stopper:
+        while not cancellation:
             room = most - self.look()
             if room > 0 and (self.moving() <= low or self._standing() > _STUCK):
                 return room
@@ -110,18 +111,18 @@ class CleanerQueue:
                 break
             self._wake_if_asleep()
             tick()
-            stopper.sleep(_PAUSE)
+            cancellation.sleep(_PAUSE)
         return 0
 
     def wait_until_dropped(
-        self, deleted: Mapping[int, Deleted], stopper: ExpiryStopper, tick: Callable[[], None], patience: float | None = None
+        self, deleted: Mapping[int, Deleted], cancellation: Cancellation, tick: Callable[[], None], patience: float | None = None
     ) -> dict[int, Standing | None]:
         """Until the cleaner is through with all of these, or stopped, or nothing has moved for `patience` seconds.
 
         Or only such ones are left as it cannot take, since somebody has a file or its working directory in them: they are what it
         gives, by id, with who that is, None where no process is seen (a mount holds one too).
         """
-        while not stopper:
+        while not cancellation:
             self.look()
             left = {one: deleted[one] for one in deleted.keys() & self._ids}
             if not left or (patience is not None and self._standing() > patience):
@@ -130,7 +131,7 @@ class CleanerQueue:
                 return held
             self._wake_if_asleep()
             tick()
-            stopper.sleep(_PAUSE)
+            cancellation.sleep(_PAUSE)
         return {}
 
     def _held(self, left: Mapping[int, Deleted]) -> dict[int, Standing | None]:

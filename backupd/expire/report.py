@@ -98,26 +98,6 @@ class ExpiryObserver(Protocol):
     def end(self, summary: Summary) -> None: ...
 
 
-class ExpiryStopper:
-    """Set by a signal, asked between all small steps. Sleeping ends within a twentieth of a second of it."""
-
-    def __init__(self) -> None:
-        self.signal = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.signal)
-
-    def stop(self, signal_number: int) -> None:
-        """From a signal handler: no lock is taken, as `threading.Event.set` would, which could wait for the code it interrupted."""
-        self.signal = self.signal or signal_number
-
-    def sleep(self, seconds: float) -> None:
-        """Sleeps so long, or until stopped."""
-        end = time.monotonic() + seconds
-        while not self and (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, 0.05))
-
-
 def names_in_words(names: Sequence[str], most: int = 5) -> str:
     """ "a, b and 17 more"."""
     shown = ", ".join(names[:most])

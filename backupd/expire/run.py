@@ -134,7 +134,7 @@ class ExpiryRunner:
         else:
             keep_clocks(site.catalogue, past)
         self._all_but_the_clock()
-        if verdict.wait and not site.stopper:  # one that was killed is not the run that had to be waited for
+        if verdict.wait and not site.cancellation:  # one that was killed is not the run that had to be waited for
             keep_clocks(site.catalogue, past)
 
     def _all_but_the_clock(self) -> None:
@@ -197,7 +197,7 @@ class ExpiryRunner:
         with self._alone(), governor(self.site.config.expiry.pace, self.site.pool.path / MARKER, self.queue.most) as pace:
             self._switch()
             try:
-                while not self.deleter.is_done() and not self.site.stopper:
+                while not self.deleter.is_done() and not self.site.cancellation:
                     self._yield_to_backups(self.deleter)
                     self._one_batch(self.deleter, pace)
                     if self.queue.stuck:
@@ -208,7 +208,7 @@ class ExpiryRunner:
         self.site.summary.rest = self.deleter.left + self.deleter.busy
         if self.wait or self.option.switched:
             patience = None if self.wait else _LAST_DROPS
-            held = self.queue.wait_until_dropped(self.deleter.deleted, self.site.stopper, self._tick, patience)
+            held = self.queue.wait_until_dropped(self.deleter.deleted, self.site.cancellation, self._tick, patience)
             if held:
                 (self.site.problem if self.wait else self.site.watcher.notice)(held_words(self.deleter.deleted, held))
 
@@ -219,7 +219,7 @@ class ExpiryRunner:
         Not waited for is a balance that somebody else started, which may take days.
         """
         lock = None
-        while not lock and not self.site.stopper:
+        while not lock and not self.site.cancellation:
             try:
                 lock = take_lock(self.site.pool.locks / BALANCE_LOCK, "backupd expire", format_time(self.site.now))
             except LockHeld:
@@ -233,23 +233,23 @@ class ExpiryRunner:
     def _one_batch(self, deleter: Deleter, pace: Governor) -> None:
         if pace.paced:
             self._pause("the pace that is configured", pace.rest)
-        room = self.queue.wait_for_room(self.queue.most, int(self.queue.most * REFILL), self.site.stopper, self._tick)
+        room = self.queue.wait_for_room(self.queue.most, int(self.queue.most * REFILL), self.site.cancellation, self._tick)
         begun, is_asleep = time.monotonic(), not self.queue.moving()
         pace.begin()
         deleter.batch(min(room, pace.width))
         if pace.paced or is_asleep:  # the cleaner sleeps until a commit
             deleter.settle()
         if pace.paced:
-            self.queue.wait_until_dropped(deleter.deleted, self.site.stopper, self._tick, _DRAINED)
+            self.queue.wait_until_dropped(deleter.deleted, self.site.cancellation, self._tick, _DRAINED)
             pace.judge(time.monotonic() - begun)
         self._tick()
         self.site.watcher.batch(self._progress())
 
     def _pause(self, why: str, seconds: float) -> None:
         self.paused, end = why, time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not self.site.stopper:
+        while (left := end - time.monotonic()) > 0 and not self.site.cancellation:
             self._tick()
-            self.site.stopper.sleep(min(left, _TELL_WATCHER))
+            self.site.cancellation.sleep(min(left, _TELL_WATCHER))
         self.paused = ""
 
     def _switch(self) -> None:
@@ -270,9 +270,9 @@ class ExpiryRunner:
         deleter.settle()
         self.site.watcher.notice("paused: backups run")
         self.option.put_back()
-        while backups_run(self.site.catalogue) and not self.site.stopper:
+        while backups_run(self.site.catalogue) and not self.site.cancellation:
             self._pause("backups run", _LOOK_FOR_BACKUPS)
-        if not self.site.stopper:
+        if not self.site.cancellation:
             self._switch()
 
     # --- what is told
@@ -323,7 +323,7 @@ class ExpiryRunner:
     def _end_row(self, error: str | None) -> None:
         """`error`: what ended it before its time, None when nothing did."""
         summary = self.site.summary
-        summary.seconds, summary.ended_by = time.monotonic() - summary.begun, self.site.stopper.signal
+        summary.seconds, summary.ended_by = time.monotonic() - summary.begun, self.site.cancellation.signal
         summary.error = None if summary.stop else error
         fields = self._fields()
         summary.written_bytes = fields["written_bytes"]

@@ -8,7 +8,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from backupd.expire.look import HostOnPool, look_again, policy_of
-from backupd.expire.report import ExpiryObserver, ExpiryStopper, Summary
+from backupd.expire.report import ExpiryObserver, Summary
 from backupd.repo.reconcile import RECONCILING
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
@@ -16,6 +16,7 @@ from btrkeep.decisions.expiry_plan import HostPlan, agreed, plan_host
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.pool.marker import Pool
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.units import format_time, printable
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class ExpiryContext:
     now: datetime
     watcher: ExpiryObserver
     summary: Summary = field(default_factory=Summary)
-    stopper: ExpiryStopper = field(default_factory=ExpiryStopper)
+    cancellation: Cancellation = field(default_factory=Cancellation)
     clock_waits: bool = False
 
     @property

@@ -6,10 +6,9 @@ import signal
 from collections import deque
 from dataclasses import dataclass
 
-from backupd.rsync.process import RunStopper
 from btrkeep.config import HostConfig
 from btrkeep.pool.marker import Pool
-from btrkeep.process.group import Group, Unending
+from btrkeep.process.group import Group, GroupCancellation, Unending
 from btrkeep.process.programs import ProgramFailed
 from btrkeep.units import printable
 
@@ -29,12 +28,12 @@ def command_of(words: tuple[str, ...], host: HostConfig) -> tuple[str, ...]:
     return tuple(word.replace("{host}", host.name).replace("{address}", host.address or "") for word in words)
 
 
-async def run(which: str, host: HostConfig, pool: Pool, stopper: RunStopper, *, state: str) -> Trouble | None:
+async def run(which: str, host: HostConfig, pool: Pool, stopper: GroupCancellation, *, state: str) -> Trouble | None:
     """Runs the hook, if there is one; None when it succeeded. Its processes are gone when this returns, or cannot be ended."""
     words = command_of(host.before if which == "before" else host.after, host)
     if not words:
         return None
-    if stopper.event.is_set():
+    if stopper:
         return Trouble(f"{which}: {stopper.reason}", skip=False)
     last: deque[str] = deque(maxlen=1)
 

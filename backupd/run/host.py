@@ -17,7 +17,6 @@ from typing import Any
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import discard
-from backupd.rsync.process import RunStopper
 from backupd.run import hooks
 from backupd.run import work_subvolume as working
 from backupd.run.context import HostResult, RunContext, RunningTransfer
@@ -34,6 +33,7 @@ from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.room import mount_options
 from btrkeep.pool.syncfs import Syncfs, syncing
+from btrkeep.process.group import GroupCancellation
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_time
 
@@ -46,9 +46,9 @@ class HostRun:
     def __init__(self, site: RunContext, host: HostConfig) -> None:
         self.site = site
         self.host = host
-        self.stopper = RunStopper()
+        self.stopper = GroupCancellation()
         self.stopped_for: str | None = None  # what the record says of it (Record.stopped_for)
-        self.closing = RunStopper()  # of the hook `after`, which a first signal lets come to its end
+        self.closing = GroupCancellation()  # of the hook `after`, which a first signal lets come to its end
         self.begin()
         self.seconds: dict[str, float] = {}
         self.run_id = 0
@@ -80,7 +80,7 @@ class HostRun:
         self.run_id = self.site.catalogue.start_run(self.host.name, self.started, pid, start_time(pid), self.site.night)
         running = self.site.running[self.host.name] = RunningTransfer(self.host.name, self.run_id, pid=pid)
         self.site.observer.started(running)
-        deadline = asyncio.get_running_loop().call_later(self.host.deadline, self.stopper.stop, "the deadline has passed")
+        deadline = asyncio.get_running_loop().call_later(self.host.deadline, self.stopper.cancel, "the deadline has passed")
         try:
             return await self._with_hooks(lock, running)
         except PoolUnusable as error:
@@ -112,7 +112,7 @@ class HostRun:
             state = result.outcome
         finally:
             self.site.running.pop(self.host.name, None)  # its run has ended, so nobody must write progress of it any more
-            late = asyncio.get_running_loop().call_later(self.host.deadline, self.closing.stop, "the deadline has passed")
+            late = asyncio.get_running_loop().call_later(self.host.deadline, self.closing.cancel, "the deadline has passed")
             trouble = await hooks.run("after", self.host, self.site.pool, self.closing, state=state)
             late.cancel()
         if trouble:
@@ -151,7 +151,7 @@ class HostRun:
     async def _prepare(self, running: RunningTransfer, disk: Syncfs) -> tuple[Prepared, Record]:
         site, begun = self.site, time.monotonic()
         recovered, prepared = await asyncio.to_thread(
-            working.recover_and_prepare, site.pool, self.host, self.started, disk, self.stopper.event.is_set
+            working.recover_and_prepare, site.pool, self.host, self.started, disk, self.stopper
         )
         self.seconds["prepare"] = round(time.monotonic() - begun, 3)
         if recovered:
@@ -173,7 +173,7 @@ class HostRun:
         with_holes = transfer.sparse and literal >= WORTH_COUNTING
         if written and not transfer.sparse:
             begun = time.monotonic()
-            with_holes = (await asyncio.to_thread(punch_written, prepared.path, self.stopper.event.is_set)).bytes > 0
+            with_holes = (await asyncio.to_thread(punch_written, prepared.path, self.stopper)).bytes > 0
             self.seconds["holes"] = round(time.monotonic() - begun, 3)
         if with_holes and (data := await asyncio.to_thread(data_written, prepared.path)) < literal:
             record = replace(record, written=data)

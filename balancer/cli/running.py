@@ -1,7 +1,6 @@
 """A run of balances from the command line: who watches it, who keeps it, and with which status it ends."""
 
 import os
-import signal
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -9,11 +8,12 @@ from balancer.cli.planning import model_of
 from balancer.cli.run_json import report_as_json
 from balancer.cli.run_view import BalanceJson, BalanceLines
 from balancer.recorder import Recorder
-from balancer.run import Balancing, ended_by_signals
+from balancer.run import Balancing
 from balancer.run_types import INTENDED, SWAP, BalanceObserver, BalanceOutcome, Ending, Report, RunSettings
 from balancer.survey import identity, opened
 from btrkeep.cli import echo_json
 from btrkeep.errors import Exit
+from btrkeep.process.cancellation import signal_status
 from btrkeep.process.service import is_service
 
 
@@ -32,7 +32,7 @@ def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: b
 
             observers.append(StatusObserver())
         balancing = Balancing(path, settings, model, observers)
-        with ended_by_signals(balancing):
+        with balancing.cancellation.listening():
             report = balancing.run()
     if as_json:
         echo_json(report_as_json(report, settings))
@@ -42,7 +42,7 @@ def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: b
 def exit_status(report: Report) -> int:
     """Of a run that has ended. A block group that could not be moved needs a look, unless a swap file keeps it there."""
     if report.ending is Ending.SIGNAL and report.signal:
-        return Exit.INTERRUPTED if report.signal == signal.SIGINT else Exit.TERMINATED
+        return signal_status(report.signal)
     failed = [step for step in report.steps if step.outcome is BalanceOutcome.FAILED and step.error != SWAP]
     is_well = report.ending in INTENDED and not failed
     return Exit.OK if is_well else Exit.ATTENTION

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import GroupMember, members
 from btrkeep.process.programs import UNENDING, Finished, ProgramFailed, environment, paste_line
 
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _PIPE = 1 << 16
 _LOOK_AWAY = 0.02
+PATIENCE = 10.0
+"""Seconds from SIGTERM to SIGKILL."""
 
 
 class Unending(OperatorError):
@@ -215,3 +218,33 @@ class Group:
     def running(self) -> bool:
         """Whether the leader has not ended yet."""
         return not self._ended.done()
+
+
+class GroupCancellation(Cancellation):
+    """A cancellation that also ends the process group that runs now, `group`, and later ones must not be started.
+
+    For the loop's thread; any other may look at it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group: Group | None = None
+        self._event = asyncio.Event()
+
+    def cancel(self, reason: str) -> None:
+        """The group gets SIGTERM, keeps what it has, and is killed when that takes too long."""
+        super().cancel(reason)
+        self._event.set()
+        if self.group:
+            self.group.signal(signal.SIGTERM)
+            asyncio.get_running_loop().call_later(PATIENCE, self.kill)
+
+    def kill(self) -> None:
+        """Ends the group at once."""
+        if self.group:
+            self.group.signal(signal.SIGKILL)
+
+    async def wait(self, seconds: float) -> None:
+        """Returns after so long, or when cancelled."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._event.wait(), seconds)

@@ -273,7 +273,7 @@ def main(path: str, *words: str) -> None:
     given.update((name, json.loads(value)) for name, _, value in (word.partition("=") for word in words if "=" in word))
     assert given.keys() <= {field.name for field in fields(RunSettings)}
     balancing = run.Balancing(Path(path), RunSettings(**given), observers=[Teller()])
-    with run.ended_by_signals(balancing):
+    with balancing.cancellation.listening():
         balancing.run()
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))  # one that comes now finds everything done
 

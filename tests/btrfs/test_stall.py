@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from backupd.rsync.process import RsyncEnd, RunStopper, transfer
+from backupd.rsync.process import RsyncEnd, transfer
 from btrkeep.pool.locks import take_lock
+from btrkeep.process.group import GroupCancellation
 from tests.beds import ssh as sshbed
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, ended, hold, processes, receivers, results, transferring, wait_for
@@ -134,7 +135,7 @@ def watched(tmp_path: Path, *command: str, stall: float = 1.0) -> RsyncEnd:
     async def run() -> RsyncEnd:
         (tmp_path / "locks").mkdir()
         with take_lock(tmp_path / "locks" / "host", "test", "") as lock:
-            return await transfer(command, lock, RunStopper(), stall)
+            return await transfer(command, lock, GroupCancellation(), stall)
 
     return asyncio.run(run())
 
