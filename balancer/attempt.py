@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from balancer.relocation import Relocation
-from balancer.run_types import BUSY, SWAP, BalanceObserver, BalanceOutcome, BalanceProgress, Ending, PlannedBlockGroup
+from balancer.run_types import BUSY, SWAP, BalanceEvent, BalanceOutcome, BalanceProgress, Cancelling, Ending, PlannedBlockGroup
 from balancer.stop_rules import Stop
 from btrkeep.pool.written import written_bytes
+from btrkeep.process.progress import ProgressSink
 from btrkeep.treescan.block_groups import looked_up
 
 _TICK = 0.1
@@ -59,7 +60,12 @@ def used_now(fd: int, vaddr: int, length: int) -> int | None:
 
 
 def attempt(
-    fd: int, folder: Path, group: PlannedBlockGroup, before: Before, hindrance: Callable[[], Stop | None], tell: BalanceObserver
+    fd: int,
+    folder: Path,
+    group: PlannedBlockGroup,
+    before: Before,
+    hindrance: Callable[[], Stop | None],
+    tell: ProgressSink[BalanceEvent],
 ) -> Attempt:
     """Relocates it, and waits for the end. `hindrance` is asked ten times a second; what it says first cancels. Raises OSError."""
     begun, told, stop = time.monotonic(), 0.0, None
@@ -67,10 +73,10 @@ def attempt(
         while not relocation.ended(_TICK):
             if stop is None and (stop := hindrance()):
                 relocation.cancel()
-                tell.stopping(stop.why)
+                tell(Cancelling(stop.why, group.vaddr))
             if time.monotonic() - told >= _TELL:
                 told = time.monotonic()
-                tell.progress(_progress(fd, folder, group, before, told - begun))
+                tell(_progress(fd, folder, group, before, told - begun))
         error = relocation.error()
         was_paused = relocation.clear()
     seconds = time.monotonic() - begun

@@ -14,10 +14,18 @@ from balancer import stop_rules as stops
 from balancer.attempt import Attempt, Before, attempt
 from balancer.contention import Pressure, alone, backups_at_work, lock_folders, operation_and_who
 from balancer.model import DEFAULT, Model
-from balancer.observers import ObserverGroup
 from balancer.planning import Costs, FilesystemLook, choose, look, look_again, planned
 from balancer.readiness import refuse_others, refuse_unfit
-from balancer.run_types import BalanceObserver, BalanceOutcome, Ending, PlannedBlockGroup, Report, RunSettings, StepDone
+from balancer.run_types import (
+    BalanceEvent,
+    BalanceOutcome,
+    BalanceStarted,
+    Ending,
+    PlannedBlockGroup,
+    Report,
+    RunSettings,
+    StepDone,
+)
 from balancer.stop_rules import Stop, StopFacts
 from balancer.survey import identity, opened
 from btrkeep.errors import LockHeld
@@ -25,6 +33,7 @@ from btrkeep.pool.room import read_room
 from btrkeep.pool.subvolume import commit
 from btrkeep.pool.written import written_bytes
 from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import ProgressSink, ProgressSinks, Waiting
 from btrkeep.units import counted, format_duration, format_size
 
 _LOOK_FOR_OTHERS = 2.0
@@ -37,11 +46,11 @@ class Balancing:
     """One run on the filesystem that `path`, a folder or file, is on. `cancellation` also ends the balance under way."""
 
     def __init__(
-        self, path: Path, settings: RunSettings, model: Model = DEFAULT, observers: Iterable[BalanceObserver] = ()
+        self, path: Path, settings: RunSettings, model: Model = DEFAULT, sinks: Iterable[ProgressSink[BalanceEvent]] = ()
     ) -> None:
         self._path, self._settings, self._model = path, settings, model
         self._folder = path if path.is_dir() else path.resolve().parent
-        self._tell = ObserverGroup(observers)
+        self._tell = ProgressSinks[BalanceEvent](*sinks)
         self.cancellation = Cancellation()
         self._steps: list[StepDone] = []
         self._set_aside: set[int] = set()
@@ -56,9 +65,9 @@ class Balancing:
             self._locks = lock_folders(self._path, self._filesystem, self._settings.locks)
             self._pressure, self._costs = Pressure(), Costs(self._fd)
             self._seen = self._before = self._look()
-            self._tell.begins(self._before.numbers(), self._settings)
+            self._tell(BalanceStarted(self._before.numbers(), self._settings))
             report = self._rehearse() if self._settings.dry_run else self._balance()
-            self._tell.ends(report)
+            self._tell(report)
             return report
 
     def _refuse_others(self) -> None:
@@ -75,7 +84,7 @@ class Balancing:
 
     def _balance(self) -> Report:
         if self._settings.max_pressure is not None and not self._pressure.is_known:
-            self._tell.warns(
+            self._tell.notice(
                 "this kernel does not tell the pressure on I/O (boot with psi=1): nothing is known of waiting for disks"
             )
         while not (ending := self._hindrance()):
@@ -100,7 +109,7 @@ class Balancing:
         """An expiry has begun to delete since it was looked for, or another run balances a block group."""
         stop = Stop(Ending.BACKUPS, f"backups come first: {error.message}", self._settings.wait_for_others)
         if stop.passes:
-            self._tell.waits(stop.why)
+            self._tell(Waiting(stop.why))
             self.cancellation.sleep(_LOOK_AGAIN)
             self._seen = self._look()
         return stop
@@ -159,7 +168,7 @@ class Balancing:
             return found
         begun = time.monotonic()
         while time.monotonic() - begun < self._settings.patience:
-            self._tell.waits(found.why)
+            self._tell(Waiting(found.why))
             self._pressure.begin()
             self.cancellation.sleep(min(_LOOK_AGAIN, self._settings.patience))
             now = stops.stop(stops.BEFORE, self._settings, self._facts(self._pressure.share()))
@@ -211,7 +220,7 @@ class Balancing:
 
     def _step(self, group: PlannedBlockGroup) -> Stop | None:
         """Balances it; why nothing may follow."""
-        self._tell.step_begins(group)
+        self._tell(group)
         started, before = datetime.now(UTC), Before(self._moved, self._written, written_bytes(self._folder))
         self._looked = time.monotonic()
         self._seen_backups: str | None = None
@@ -220,7 +229,7 @@ class Balancing:
         self._steps.append(done)
         if done.outcome in (BalanceOutcome.NO_SPACE, BalanceOutcome.FAILED):
             self._set_aside.add(group.vaddr)
-        self._tell.step_ends(done)
+        self._tell(done)
         return tried.stop
 
     def _meanwhile(self) -> Stop | None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
 from balancer.choose import Floors
 from balancer.model import Estimate
 from balancer.score import Array
 from balancer.survey import Cost
+from btrkeep.process.progress import Notice, Waiting
 
 MAP_CELLS = 256
 """Of `PlannedBlockGroup.shares`: two rows of 64 characters, for example, as `balancer.blockmap.rows` draws them."""
@@ -227,33 +227,23 @@ class Report:
         return sum(step.outcome is BalanceOutcome.DONE for step in self.steps)
 
 
-class BalanceObserver(Protocol):
-    """Who is told, in the main thread, in this order: begins, then steps (each begins, progresses, ends), ends.
+@dataclass(frozen=True, slots=True)
+class BalanceStarted:
+    """A run begins; `numbers` are those before."""
 
-    `waits` may come before any step, again and again while it waits; `warns` at any time. An observer that takes long, or raises,
-    delays or ends the run (in good order, with the balance cancelled).
-    """
+    numbers: SpaceNumbers
+    settings: RunSettings
 
-    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
-        """The run begins; `numbers` are those before."""
 
-    def step_begins(self, group: PlannedBlockGroup) -> None:
-        """This block group is going to be balanced now."""
+@dataclass(frozen=True, slots=True)
+class Cancelling:
+    """The run has to end: the block group at `vaddr` is being cancelled, which may take some seconds."""
 
-    def progress(self, progress: BalanceProgress) -> None:
-        """About twice a second while the block group that was told last is balanced."""
+    why: str
+    vaddr: int
 
-    def step_ends(self, done: StepDone) -> None:
-        """It has ended, well or not."""
 
-    def waits(self, why: str) -> None:
-        """Nothing is done for the moment: `why` is a sentence."""
-
-    def stopping(self, why: str) -> None:
-        """The run has to end: the block group under way is being cancelled, which may take some seconds."""
-
-    def warns(self, text: str) -> None:
-        """Something the operator should know, which does not end the run."""
-
-    def ends(self, report: Report) -> None:
-        """The run has ended. Not called when it ends with an exception."""
+BalanceEvent = BalanceStarted | PlannedBlockGroup | BalanceProgress | Cancelling | StepDone | Waiting | Notice | Report
+"""What a run tells, in the main thread, in this order: it starts; then of each block group that it is going to be balanced, twice a
+second how far that is, maybe that it is being cancelled, and what became of it; the report, unless the run ends with an exception.
+"""

@@ -6,7 +6,6 @@ What is added here: which filesystem the pool is on, an end that can be taken up
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.group import Group
 from btrkeep.process.programs import run
+from btrkeep.process.progress import ProgressSink
 
 _LOOK = 10.0
 _TICK = 0.1
@@ -79,7 +79,7 @@ def state(path: Path) -> ScrubState:
     return parse(run((*status, "-R", str(path))).stdout, run((*status, "--raw", str(path))).stdout)
 
 
-async def scrub(path: Path, cancellation: Cancellation, tell: Callable[[ScrubState], None]) -> Scrubbed:
+async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[ScrubState]) -> Scrubbed:
     """Scrubs to the end, or until cancelled. `tell` hears every few seconds how far it is. Raises LockHeld and OperatorError."""
     before = state(path)
     if before.status == "running":
@@ -98,7 +98,7 @@ async def scrub(path: Path, cancellation: Cancellation, tell: Callable[[ScrubSta
     return Scrubbed(outcome, resume, after.scrubbed, after.errors, seconds, cancellation.signal, why)
 
 
-async def _until_ended(group: Group, path: Path, cancellation: Cancellation, tell: Callable[[ScrubState], None]) -> int:
+async def _until_ended(group: Group, path: Path, cancellation: Cancellation, tell: ProgressSink[ScrubState]) -> int:
     ended = asyncio.create_task(group.wait())
     looked, cancelled = time.monotonic(), False
     while not ended.done():

@@ -1,4 +1,4 @@
-"""What an expiry looks like where nobody watches a terminal: one line per batch, or one JSON object at the end."""
+"""An expiry where nobody watches a terminal: one line per batch, one JSON object at the end, the line of `systemctl status`."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -6,10 +6,13 @@ from typing import Any
 
 import click
 
-from backupd.expire.report import ExpiryProgress, Summary, names_in_words
-from btrkeep.cli.progress import prose, say
+from backupd.expire.report import ExpiryEvent, ExpiryProgress, Summary
+from backupd.expire.words import names_in_words
+from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose, say
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.decisions.words import reasons_words
+from btrkeep.process.progress import Notice, ProgressSink, ProgressSinks
+from btrkeep.process.service import Status, is_service
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
 LISTS = {
@@ -98,43 +101,49 @@ def summary_as_json(summary: Summary) -> dict[str, Any]:
     }
 
 
-class LineWatcher:
+def expiry_lines(event: ExpiryEvent) -> None:
     """One line per batch: for a pipe, a file or the journal."""
-
-    def begin(self, plan: Plan) -> None:
-        """The plan is made."""
-        for text in plan_notices(plan):
-            self.notice(text)
-        if (count := plan.count("delete")) and not plan.stop:
-            say(f"deleting {counted(count, 'backup')}")
-
-    def progress(self, now: ExpiryProgress) -> None: ...
-
-    def batch(self, now: ExpiryProgress) -> None:
-        """A batch is durably deleted."""
-        say(progress_line(now))
-
-    def notice(self, text: str) -> None:
-        """Something worth saying."""
-        say(f"note: {printable(text)}")
-
-    def end(self, summary: Summary) -> None:
-        """It is over."""
-        for line in summary_lines(summary):
-            say(printable(line))
+    match event:
+        case Plan():
+            for text in plan_notices(event):
+                say(f"note: {printable(text)}")
+            if (count := event.count("delete")) and not event.stop:
+                say(f"deleting {counted(count, 'backup')}")
+        case ExpiryProgress(batch=True):
+            say(progress_line(event))
+        case Notice():
+            say(f"note: {printable(event.text)}")
+        case Summary():
+            for line in summary_lines(event):
+                say(printable(line))
 
 
-class JsonWatcher:
-    """Says nothing but notices, on standard error, while it goes on."""
+class ExpiryStatus:
+    """Tells systemd in one line how many are deleted, how many wait for the cleaner, why it pauses."""
 
-    def begin(self, plan: Plan) -> None: ...
-    def progress(self, now: ExpiryProgress) -> None: ...
-    def batch(self, now: ExpiryProgress) -> None: ...
-    def end(self, summary: Summary) -> None: ...
+    def __init__(self) -> None:
+        self._status = Status()
 
-    def notice(self, text: str) -> None:
-        """Something worth saying."""
-        say(f"note: {printable(text)}", err=True)
+    def __call__(self, event: ExpiryEvent) -> None:
+        """Sends it, but for notices, which are no state."""
+        match event:
+            case Plan():
+                counts = f"{counted(event.count('delete'), 'backup')} to delete, {event.count('mark'):,} to mark as expired"
+                self._status.say(counts)
+            case ExpiryProgress():
+                self._status.go_on(lambda: progress_line(event))
+            case Summary():
+                self._status.say(f"{event.outcome}: {event.deleted:,} deleted in {format_duration(event.seconds)}")
+
+
+def expiry_sinks(*, as_json: bool) -> ProgressSinks[ExpiryEvent]:
+    """Who is told of an expiry: a terminal, a pipe or a service; with --json the summary is printed at the end."""
+    shown: ProgressSink[ExpiryEvent] = notices_on_stderr if as_json else expiry_lines
+    if not as_json and has_live_terminal():
+        from backupd.cli.expiry_live import ExpiryDisplay
+
+        shown = ExpiryDisplay()
+    return ProgressSinks(ExpiryStatus(), shown) if is_service() else ProgressSinks(shown)
 
 
 # --- a rehearsal

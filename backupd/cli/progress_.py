@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from backupd.cli.context import json_option, load_config
 from backupd.expire.cleaner import Rate, TimeLeft
 from backupd.expire.monitor import CleanerMonitor, CleanerReading, Dropping, require_btrfs
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import has_live_terminal
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.orphans import key_text
@@ -62,7 +62,7 @@ def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: boo
     shown = _shown(CleanerMonitor(path), interval)
     if once:
         _show(_seen_once(shown), as_json=as_json)
-    elif not as_json and os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb":
+    elif not as_json and has_live_terminal():
         _live(shown, str(path))
     elif as_json:
         for seen in shown:

@@ -52,7 +52,7 @@ def mark(site: ExpiryContext, plans: Sequence[HostPlan]) -> None:
         site.summary.marked += batch.marked
         site.summary.revived += len(batch.revived)
         for text in batch.revived:
-            site.watcher.notice(text)
+            site.observer.notice(text)
 
 
 def _batches(plans: Sequence[HostPlan]) -> Iterator[list[HostPlan]]:

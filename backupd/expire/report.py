@@ -1,13 +1,10 @@
-"""What an expiry tells: how far it is, what came of it, and who is told."""
+"""What an expiry tells: how far it is, and what came of it."""
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from btrkeep.decisions.expiry_plan import Plan
-from btrkeep.process.proc import Standing
-from btrkeep.units import counted
+from btrkeep.process.progress import Notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +13,7 @@ class ExpiryProgress:
     minute.
 
     `left`: seconds until everything planned is deleted and dropped at that rate; None where it is not known. `paused`: why nothing
-    is deleted now, or "".
+    is deleted now, or "". `batch`: a batch was just deleted.
     """
 
     deleted: int
@@ -26,6 +23,7 @@ class ExpiryProgress:
     rate: float | None
     left: float | None
     paused: str = ""
+    batch: bool = False
 
 
 @dataclass(slots=True)
@@ -88,35 +86,5 @@ class Deleted:
     path: str
 
 
-class ExpiryObserver(Protocol):
-    """Who is told; must be quick."""
-
-    def begin(self, plan: Plan) -> None: ...
-    def progress(self, now: ExpiryProgress) -> None: ...
-    def batch(self, now: ExpiryProgress) -> None: ...
-    def notice(self, text: str) -> None: ...
-    def end(self, summary: Summary) -> None: ...
-
-
-def names_in_words(names: Sequence[str], most: int = 5) -> str:
-    """ "a, b and 17 more"."""
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
-
-
-def held_words(deleted: Mapping[int, Deleted], held: Mapping[int, Standing | None]) -> str:
-    """Which deleted backups the cleaner cannot take, and who has a file open or stands in them."""
-    told = []
-    for id_, who in sorted(held.items()):
-        by = f"process {who.pid} ({who.name})" if who else "nobody who is seen (a mount?)"
-        told.append(f"{deleted[id_].host} {deleted[id_].name} by {by}")
-    count, inside = counted(len(held), "deleted backup"), "it" if len(held) == 1 else "them"
-    return f"{count} cannot be dropped as long as something in {inside} is open: {names_in_words(told)}"
-
-
-def stuck_words(waiting: int) -> str:
-    """Why nothing more is deleted when nothing leaves the queue."""
-    return (
-        f"nothing more is deleted: {counted(waiting, 'deleted subvolume')} fill the queue (max_orphans) and nothing moves; "
-        "somebody has files open in them, or stands in them"
-    )
+ExpiryEvent = Plan | ExpiryProgress | Notice | Summary
+"""What an expiry tells: its plan, how far it is, and what became of it."""

@@ -21,8 +21,9 @@ from backupd.expire.mark import drop_stale_notes, mark
 from backupd.expire.option import MountOption
 from backupd.expire.pace import Governor, governor
 from backupd.expire.queue import REFILL, CleanerQueue
-from backupd.expire.report import ExpiryProgress, Summary, held_words, stuck_words
+from backupd.expire.report import ExpiryProgress, Summary
 from backupd.expire.site import ExpiryContext
+from backupd.expire.words import held_words, stuck_words
 from backupd.repo.reconcile import reconcile
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.expiry_plan import Plan, make_plan, only
@@ -36,7 +37,7 @@ from btrkeep.pool.written import written_bytes
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_time
 
-_TELL_WATCHER, _TELL_CATALOGUE = 0.25, 1.0
+_TELL_OBSERVER, _TELL_CATALOGUE = 0.25, 1.0
 _LOOK_FOR_BACKUPS = 1.0
 _LOOK_FOR_BALANCE = 0.5
 _DRAINED = 30.0  # seconds without any drop after which a paced batch counts as drained: a file in it is open, or it is very large
@@ -88,18 +89,18 @@ class ExpiryRunner:
         self.limit = limit
         self.wait = wait
         self.queue = CleanerQueue(site.pool.path, site.config.expiry.max_orphans)
-        self.option = MountOption(site.pool, site.config.expiry.mount_option, site.watcher.notice, site.problem)
+        self.option = MountOption(site.pool, site.config.expiry.mount_option, site.observer.notice, site.problem)
         self.deleter: Deleter | None = None
         self.paused = ""
         self.row = 0
         self.written_before = 0
-        self._told_watcher = self._told_catalogue = self._looked_for_backups = 0.0
+        self._told_observer = self._told_catalogue = self._looked_for_backups = 0.0
 
     def run(self) -> Summary:
         """The whole of it. Raises PoolUnusable, and OperatorError of the catalogue; the mount option is put back in any case."""
         site, summary = self.site, self.site.summary
         if done := self.option.put_back():
-            site.watcher.notice(f"left by an expiry that was killed: {done}")
+            site.observer.notice(f"left by an expiry that was killed: {done}")
         ensure_reserve(site.pool.path)
         self._begin_row()
         error: str | None = "internal error"
@@ -130,7 +131,7 @@ class ExpiryRunner:
             return
         site.clock_waits = verdict.wait is not None
         if verdict.wait:
-            site.watcher.notice(verdict.wait)
+            site.observer.notice(verdict.wait)
         else:
             keep_clocks(site.catalogue, past)
         self._all_but_the_clock()
@@ -153,12 +154,12 @@ class ExpiryRunner:
         if gone:
             self.queue.commit()
             self.site.catalogue.drop_backups(gone)
-            self.site.watcher.notice(f"{counted(len(gone), 'deletion')} of an expiry that was killed had come to an end")
+            self.site.observer.notice(f"{counted(len(gone), 'deletion')} of an expiry that was killed had come to an end")
         return sorted({host for host, _ in gone})
 
     def _reconcile(self) -> None:
         if done := reconcile(self.site.pool, self.site.catalogue, format_time(self.site.now)):
-            self.site.watcher.notice(f"the catalogue was brought up to date with the pool: {done}")
+            self.site.observer.notice(f"the catalogue was brought up to date with the pool: {done}")
 
     def _carry_out(self, touched: Sequence[str]) -> None:
         site, summary = self.site, self.site.summary
@@ -166,7 +167,7 @@ class ExpiryRunner:
         summary.left_out, summary.stop = dict(plan.left_out), plan.stop
         summary.waiting_for_grace = plan.count("wait")
         summary.planned = plan.count("delete") if self.limit is None else min(self.limit, plan.count("delete"))
-        site.watcher.begin(plan)
+        site.observer(plan)
         if not plan.stop:
             at_once = [host for host in plan.hosts if host.goes_at_once]  # without any grace: marked first all the same
             self._as_room_allows(lambda: mark(site, at_once))
@@ -210,7 +211,7 @@ class ExpiryRunner:
             patience = None if self.wait else _LAST_DROPS
             held = self.queue.wait_until_dropped(self.deleter.deleted, self.site.cancellation, self._tick, patience)
             if held:
-                (self.site.problem if self.wait else self.site.watcher.notice)(held_words(self.deleter.deleted, held))
+                (self.site.problem if self.wait else self.site.observer.notice)(held_words(self.deleter.deleted, held))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -243,13 +244,13 @@ class ExpiryRunner:
             self.queue.wait_until_dropped(deleter.deleted, self.site.cancellation, self._tick, _DRAINED)
             pace.judge(time.monotonic() - begun)
         self._tick()
-        self.site.watcher.batch(self._progress())
+        self.site.observer(self._progress(batch=True))
 
     def _pause(self, why: str, seconds: float) -> None:
         self.paused, end = why, time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self.site.cancellation:
             self._tick()
-            self.site.cancellation.sleep(min(left, _TELL_WATCHER))
+            self.site.cancellation.sleep(min(left, _TELL_OBSERVER))
         self.paused = ""
 
     def _switch(self) -> None:
@@ -268,7 +269,7 @@ class ExpiryRunner:
         if not backups_run(self.site.catalogue):
             return
         deleter.settle()
-        self.site.watcher.notice("paused: backups run")
+        self.site.observer.notice("paused: backups run")
         self.option.put_back()
         while backups_run(self.site.catalogue) and not self.site.cancellation:
             self._pause("backups run", _LOOK_FOR_BACKUPS)
@@ -277,21 +278,21 @@ class ExpiryRunner:
 
     # --- what is told
 
-    def _progress(self) -> ExpiryProgress:
+    def _progress(self, *, batch: bool = False) -> ExpiryProgress:
         summary, rate = self.site.summary, self.queue.rate()
         deleted = summary.deleted + (self.deleter.unsettled if self.deleter else 0)
         ahead = self.queue.waiting + max(0, summary.planned - deleted)
         left = ahead / rate if rate else None
-        return ExpiryProgress(deleted, summary.planned, self.queue.waiting, self.queue.most, rate, left, self.paused)
+        return ExpiryProgress(deleted, summary.planned, self.queue.waiting, self.queue.most, rate, left, self.paused, batch)
 
     def _tick(self) -> None:
         """Tells whoever looks on, not more often than anybody can read; and rows wait a few seconds for deletions to be durable."""
         now = time.monotonic()
         if self.deleter:
             self.deleter.settle_if_due()
-        if now - self._told_watcher >= _TELL_WATCHER:
-            self._told_watcher = now
-            self.site.watcher.progress(self._progress())
+        if now - self._told_observer >= _TELL_OBSERVER:
+            self._told_observer = now
+            self.site.observer(self._progress())
         if now - self._told_catalogue >= _TELL_CATALOGUE:
             self._told_catalogue = now
             self.site.catalogue.update_expiry(self.row, **self._fields())

@@ -8,7 +8,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from backupd.expire.look import HostOnPool, look_again, policy_of
-from backupd.expire.report import ExpiryObserver, Summary
+from backupd.expire.report import ExpiryEvent, Summary
 from backupd.repo.reconcile import RECONCILING
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
@@ -17,6 +17,7 @@ from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import ProgressSinks
 from btrkeep.units import format_time, printable
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class ExpiryContext:
     pool: Pool
     catalogue: Catalogue
     now: datetime
-    watcher: ExpiryObserver
+    observer: ProgressSinks[ExpiryEvent]
     summary: Summary = field(default_factory=Summary)
     cancellation: Cancellation = field(default_factory=Cancellation)
     clock_waits: bool = False
@@ -66,7 +67,7 @@ class ExpiryContext:
         """Something that somebody must look at, once."""
         if text not in self.summary.problems:
             self.summary.problems.append(text)
-            self.watcher.notice(printable(text))
+            self.observer.notice(printable(text))
 
     @contextmanager
     def spared(self, host: str) -> Iterator[None]:

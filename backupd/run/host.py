@@ -79,7 +79,7 @@ class HostRun:
         pid = os.getpid()
         self.run_id = self.site.catalogue.start_run(self.host.name, self.started, pid, start_time(pid), self.site.night)
         running = self.site.running[self.host.name] = RunningTransfer(self.host.name, self.run_id, pid=pid)
-        self.site.observer.started(running)
+        self.site.observer(running)
         deadline = asyncio.get_running_loop().call_later(self.host.deadline, self.stopper.cancel, "the deadline has passed")
         try:
             return await self._with_hooks(lock, running)

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from backupd.actions.discard import Unfinished, all_unfinished, give_up, more_room, room_came_back
 from backupd.repo import backup_json as records
-from backupd.run.context import HostResult, RunContext, RunningTransfer
+from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext, RunningTransfer
 from backupd.run.host import HostRun
 from backupd.run.ledger import Ledger
 from backupd.run.scarcity import Scarcity, too_little_room
@@ -148,7 +148,7 @@ class NightRunner:
 
     async def run(self) -> list[HostResult]:
         """The results, in the order in which hosts ended. Afterwards `unusable` says whether the pool ended it."""
-        self.site.observer.begin([entry.host.name for entry in self.waiting])
+        self.site.observer(NightStarted(tuple(entry.host.name for entry in self.waiting)))
         if self.shut and not self.waiting:
             self.site.observer.notice(_outside(self.shut))
         at_a_time = max(1, min(self.site.config.backup.concurrency, len(self.waiting)))
@@ -161,7 +161,7 @@ class NightRunner:
         finally:
             for task in beside:
                 task.cancel()
-            self.site.observer.end(trouble=self._is_in_trouble() or bool(self.shut))
+            self.site.observer(NightEnded(trouble=self._is_in_trouble() or bool(self.shut)))
         return self.results
 
     def _is_in_trouble(self) -> bool:
@@ -337,7 +337,7 @@ class NightRunner:
 
     def _tell(self, result: HostResult) -> None:
         self.results.append(result)
-        self.site.observer.finished(result)
+        self.site.observer(result)
 
     async def _tick(self) -> None:
         """Writes down how far the running transfers are, for `status` and the dashboard."""

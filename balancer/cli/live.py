@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import click
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -14,20 +13,21 @@ from rich.text import Text
 from balancer.blockmap import ASCII, HALVES, rows
 from balancer.cli.bars import has_blocks
 from balancer.cli.pace import RunPace
-from balancer.cli.report import report_lines
-from balancer.cli.run_view import begin_line, step_line, stopping_line
+from balancer.cli.run_view import begin_line, report_lines, step_line, stopping_line
 from balancer.run_types import (
     INTENDED,
+    BalanceEvent,
     BalanceOutcome,
     BalanceProgress,
+    BalanceStarted,
+    Cancelling,
     PlannedBlockGroup,
     Report,
-    RunSettings,
-    SpaceNumbers,
     StepDone,
 )
 from balancer.score import BAD
-from btrkeep.cli.progress import terminal
+from btrkeep.cli.live import LiveDisplay
+from btrkeep.process.progress import Notice, Waiting
 from btrkeep.units import counted, format_duration, format_size, printable
 
 _WIDE, _SLIM = 64, 32
@@ -48,81 +48,53 @@ class _Now:
     group: PlannedBlockGroup | None = None
     progress: BalanceProgress | None = None
     waits: str = ""
-    stopping: str = ""
+    cancelling: Cancelling | None = None
     score: float = 0.0
 
 
-class BalanceDisplay:
+class BalanceDisplay(LiveDisplay):
     """The block group under way with its map, bars for it and for the budget; what is done scrolls away above."""
 
     def __init__(self) -> None:
-        self.console = Console(file=terminal(), highlight=False)
+        super().__init__()
         self._blocks = has_blocks()
-        self._live: Live | None = None
         self._now = _Now()
         self._before = 0.0
         self._pace: RunPace | None = None
 
-    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
-        """The run begins."""
-        self._before = self._now.score = numbers.score
-        self._pace = RunPace(settings, time.monotonic())
-        self.console.print(Text(begin_line(numbers, settings)))
-        self._live = Live(console=self.console, auto_refresh=False, transient=True, get_renderable=self.picture)
-        self._live.start()
-
-    def step_begins(self, group: PlannedBlockGroup) -> None:
-        """This block group is next."""
-        self._now.group, self._now.progress, self._now.waits = group, None, ""
-        if self._pace:
-            self._pace.step_begins(group)
-        self._draw()
-
-    def progress(self, progress: BalanceProgress) -> None:
-        """Draws it anew."""
-        self._now.progress = progress
-        self._draw()
-
-    def step_ends(self, done: StepDone) -> None:
-        """A block group is done: its line scrolls away, the picture waits for the next one."""
-        self._now.group = self._now.progress = None
-        self._now.score = done.score
-        if self._pace:
-            self._pace.step_ends(done)
-        self.console.print(Text(step_line(done, longest=self.console.width), style=_COLOURS.get(done.outcome, "")))
-        self._draw()
-
-    def waits(self, why: str) -> None:
-        """Nothing is done for the moment."""
-        self._now.waits = why
-        self._draw()
-
-    def stopping(self, why: str) -> None:
-        """The block group under way is being cancelled."""
-        self._now.stopping = why
-        self._draw()
-
-    def warns(self, text: str) -> None:
-        """Something the operator should know."""
-        self.console.print(Text(f"note: {printable(text)}", style="cyan"))
-
-    def ends(self, report: Report) -> None:
-        """It is over."""
-        self.close()
-        *lines, last = report_lines(report, min(self.console.width, _PAPER))
-        for line in lines:
-            self.console.print(Text(line))
-        self.console.print(Text(last, style="" if report.ending in INTENDED else "yellow"))
-
-    def close(self) -> None:
-        """Takes the picture away, whatever ended the run."""
-        if self._live:
-            self._live.stop()
-            self._live = None
-
-    def _draw(self) -> None:
-        if self._live:
-            self._live.refresh()
+    def __call__(self, event: BalanceEvent) -> None:
+        """Draws it anew, below what is printed for good."""
+        now = self._now
+        match event:
+            case BalanceStarted():
+                self._before = now.score = event.numbers.score
+                self._pace = RunPace(event.settings, time.monotonic())
+                self.line(begin_line(event.numbers, event.settings))
+                self.open()
+            case PlannedBlockGroup():
+                now.group, now.progress, now.waits = event, None, ""
+                if self._pace:
+                    self._pace.step_begins(event)
+            case BalanceProgress():
+                now.progress = event
+            case StepDone():
+                now.group, now.progress, now.score = None, None, event.score
+                if self._pace:
+                    self._pace.step_ends(event)
+                self.line(step_line(event, longest=self.console.width), _COLOURS.get(event.outcome, ""))
+            case Waiting():
+                now.waits = event.why
+            case Cancelling():
+                now.cancelling = event
+            case Notice():
+                self.line(f"note: {printable(event.text)}", "cyan")
+            case Report():
+                self.close()
+                *lines, last = report_lines(event, min(self.console.width, _PAPER))
+                for line in lines:
+                    self.line(line)
+                self.line(last, "" if event.ending in INTENDED else "yellow")
+        self.draw()
 
     def picture(self) -> Group:
         """What stands below all that has scrolled away."""
@@ -133,8 +105,8 @@ class BalanceDisplay:
         parts.append(self._bars())
         if self._pace:
             parts.append(Text(self._so_far(self._pace), style="dim"))
-        if now.stopping:
-            parts.append(Text(stopping_line(now.stopping, now.group.vaddr if now.group else None), style="yellow"))
+        if now.cancelling:
+            parts.append(Text(stopping_line(now.cancelling), style="yellow"))
         elif not now.group and not now.waits:
             parts.append(Text("reading the free space", style="dim"))
         elif now.waits:
@@ -165,8 +137,7 @@ class BalanceDisplay:
         return grid
 
     def _bar(self, share: float, style: str) -> ProgressBar:
-        width = max(6, min(_WIDEST_BAR, self.console.width - _BESIDE))
-        return ProgressBar(total=1.0, completed=share, width=width, complete_style=style, finished_style=style)
+        return self.bar(share, 1.0, widest=_WIDEST_BAR, beside=_BESIDE, style=style)
 
 
 def _about(seconds: float | None) -> str:
