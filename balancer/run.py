@@ -125,7 +125,7 @@ class Balancing:
             ending=ending.ending,
             why=ending.why,
             planned=planned,
-            signal=self.cancellation.signal if ending.ending is Ending.SIGNAL else None,
+            signal=(self.cancellation.signal or None) if ending.ending is Ending.SIGNAL else None,
         )
 
     # --- what may be in the way
