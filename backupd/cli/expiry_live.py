@@ -6,6 +6,7 @@ from rich.text import Text
 
 from backupd.cli.expiry_view import plan_notices, summary_lines
 from backupd.expire.report import ExpiryEvent, ExpiryProgress, Summary
+from backupd.expire.words import PAUSES
 from btrkeep.cli.live import LiveDisplay
 from btrkeep.decisions.expiry_plan import Plan
 from btrkeep.process.progress import Notice
@@ -53,4 +54,4 @@ class ExpiryDisplay(LiveDisplay):
         ):
             drawn = self.bar(done, max(1, of), widest=_WIDEST_BAR, beside=_BESIDE, style=style)
             table.add_row(Text(label), drawn, Text(words), Text(more))
-        return Group(table, Text(f"paused: {now.paused}" if now.paused else "", style="yellow"))
+        return Group(table, Text(f"paused: {PAUSES[now.paused]}" if now.paused else "", style="yellow"))

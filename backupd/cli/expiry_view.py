@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from backupd.expire.report import ExpiryEvent, ExpiryProgress, Summary
-from backupd.expire.words import names_in_words
+from backupd.expire.words import PAUSES, expiry_words, left_out_words, names_in_words
 from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose, say
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.decisions.words import reasons_words
@@ -31,14 +31,14 @@ def progress_line(now: ExpiryProgress) -> str:
     if now.left is not None:
         parts.append(f"about {format_duration(now.left)} left")
     if now.paused:
-        parts.append(f"paused: {now.paused}")
+        parts.append(f"paused: {PAUSES[now.paused]}")
     return ", ".join(parts)
 
 
 def plan_notices(plan: Plan) -> Iterator[str]:
     """What is worth saying of a plan before it is carried out."""
     for host, reason in plan.left_out.items():
-        yield f"{host} is left out: {reason}"
+        yield f"{host} is left out: {left_out_words(host, reason)}"
     if plan.unruled:
         yield f"no retention policy, so everything is kept: {names_in_words(plan.unruled)}"
     if plan.unconfigured:
@@ -48,7 +48,7 @@ def plan_notices(plan: Plan) -> Iterator[str]:
 def summary_lines(summary: Summary) -> Iterator[str]:
     """The whole in some lines; what was said in between is not repeated."""
     if summary.stop:
-        yield f"nothing was done: {summary.stop}"
+        yield f"nothing was done: {expiry_words(summary.stop)}"
     if summary.error:
         yield f"ended before its time: {summary.error}"
     yield ", ".join(_counts(summary)) + f" in {format_duration(summary.seconds)}"
@@ -86,18 +86,24 @@ def summary_as_json(summary: Summary) -> dict[str, Any]:
         "deleted": summary.deleted,
         "rest": summary.rest,
         "waiting_for_grace": summary.waiting_for_grace,
-        "left_out": dict(summary.left_out),
+        **_hindrances(summary),
         "busy": list(summary.busy),
         "problems": list(summary.problems),
         "hosts_gone": list(summary.hosts_gone),
-        "stop": summary.stop,
-        "clock": summary.clock,
         "mount_option": summary.mount_option,
         "most_waiting": summary.most_waiting,
         "still_waiting": summary.still_waiting,
         "written_bytes": summary.written_bytes,
         "written_bytes_each": summary.written_each,
         "seconds": round(summary.seconds, 3),
+    }
+
+
+def _hindrances(summary: Summary) -> dict[str, Any]:
+    return {
+        "left_out": {host: left_out_words(host, why) for host, why in summary.left_out.items()},
+        "stop": summary.stop and expiry_words(summary.stop),
+        "clock": summary.clock and expiry_words(summary.clock),
     }
 
 
@@ -160,13 +166,13 @@ def echo_rehearsal(plan: Plan, summary: Summary, limit: int | None, now: datetim
     for text in plan_notices(plan):
         click.echo(f"note: {printable(text)}")
     if summary.clock:
-        click.echo(f"note: {summary.clock}")
+        click.echo(f"note: {expiry_words(summary.clock)}")
     for what, words in LISTS.items():
         for host, step in listed(plan, what, limit):
             until = _until(step.expires, now) if step.expires else ""
             prose(f"{host.host} {step.name}: {words.format(until=until)}: {printable(reasons_words(step.reasons))}", "    ")
     counts = {what: len(listed(plan, what, limit)) for what in LISTS}
-    stop = f"nothing would be done: {summary.stop}; otherwise " if summary.stop else ""
+    stop = f"nothing would be done: {expiry_words(summary.stop)}; otherwise " if summary.stop else ""
     prose(
         f"{stop}{counts['mark']:,} would be marked, {counts['revive']:,} kept again, {counts['delete']:,} deleted now, "
         f"{counts['wait']:,} wait for their grace to end; {counted(plan.total, 'backup')} in all"
@@ -194,5 +200,5 @@ def rehearsal_as_json(plan: Plan, summary: Summary, limit: int | None) -> Mappin
         ]
         for what in LISTS
     }
-    words = {"unruled": list(plan.unruled), "unconfigured": list(plan.unconfigured), "left_out": dict(plan.left_out)}
-    return {"dry_run": True, **lists, **words, "stop": summary.stop, "clock": summary.clock, "total": plan.total}
+    kept = {"unruled": list(plan.unruled), "unconfigured": list(plan.unconfigured)}
+    return {"dry_run": True, **lists, **kept, **_hindrances(summary), "total": plan.total}

@@ -8,7 +8,16 @@ from datetime import datetime
 from typing import Any
 
 from btrkeep.catalogue import Catalogue
-from btrkeep.decisions.safety_limits import ClockFact, ClockPast, ClockVerdict, Forced, after, clock_verdict
+from btrkeep.decisions.safety_limits import (
+    ClockAhead,
+    ClockBehind,
+    ClockFact,
+    ClockPast,
+    ClockVerdict,
+    Forced,
+    after,
+    clock_verdict,
+)
 from btrkeep.procfs import boot_id
 from btrkeep.units import format_time, parse_time
 
@@ -56,7 +65,7 @@ def _fields(fact: ClockFact | None) -> dict[str, Any]:
     return {"wall": format_time(fact.wall), "boottime": fact.boottime, "boot_id": fact.boot_id} if fact else {}
 
 
-def doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> str | None:
+def doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> ClockBehind | ClockAhead | None:
     """What is against the clock, as the next expiry will find; None: nothing. A rehearsal's goes where it is told."""
     if rehearsal:
         return None

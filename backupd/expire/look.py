@@ -18,7 +18,7 @@ from backupd.repo.notes_json import ASKED, HOLD, Notes, accepted_state, hold_of,
 from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED, FINAL, SUSPECT
 from btrkeep.catalogue import BackupState, Catalogue
 from btrkeep.config import Config, Retention
-from btrkeep.decisions.expiry_plan import HostBackups
+from btrkeep.decisions.expiry_plan import HostBackups, UnreadableHost
 from btrkeep.decisions.retention import Candidate, DeletionRequest
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, describe
@@ -54,9 +54,10 @@ def _facts(pool: Pool, config: Config, host: str, rows: Mapping[str, BackupState
             if (one := _from_row(rows.get(name), notes, base) or _from_pool(folder, name, notes, base))
         ]
     except UnreadableRecord as error:
-        return HostBackups(host, (), policy, configured=configured, trouble=error.message)
+        return HostBackups(host, (), policy, configured=configured, trouble=UnreadableHost(error.message))
     except OSError as error:
-        return HostBackups(host, (), policy, configured=configured, trouble=f"{folder} cannot be read: {error.strerror}")
+        trouble = UnreadableHost(f"{folder} cannot be read: {error.strerror}")
+        return HostBackups(host, (), policy, configured=configured, trouble=trouble)
     states = {name: row.state for name, row in rows.items()}
     stale = bool(notes.backups) and bool(gone_names(folder, notes))
     return HostBackups(host, candidates, policy, states, forgotten_at(notes), configured, stale=stale)

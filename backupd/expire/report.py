@@ -2,9 +2,19 @@
 
 import time
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from btrkeep.decisions.expiry_plan import Plan
+from btrkeep.decisions.expiry_plan import Plan, UnreadableHost
+from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, Share
 from btrkeep.process.progress import Notice
+
+
+class Pause(StrEnum):
+    """Why an expiry deletes nothing for a while."""
+
+    BALANCE = "balance"
+    PACE = "pace"
+    BACKUPS = "backups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +23,7 @@ class ExpiryProgress:
     minute.
 
     `left`: seconds until everything planned is deleted and dropped at that rate; None where it is not known. `paused`: why nothing
-    is deleted now, or "". `batch`: a batch was just deleted.
+    is deleted now, None when something is. `batch`: a batch was just deleted.
     """
 
     deleted: int
@@ -22,7 +32,7 @@ class ExpiryProgress:
     most: int
     rate: float | None
     left: float | None
-    paused: str = ""
+    paused: Pause | None = None
     batch: bool = False
 
 
@@ -42,12 +52,12 @@ class Summary:
     deleted: int = 0
     rest: int = 0
     waiting_for_grace: int = 0
-    left_out: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, Share | UnreadableHost] = field(default_factory=dict)
     busy: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     hosts_gone: list[str] = field(default_factory=list)
-    stop: str | None = None
-    clock: str | None = None
+    stop: Share | ClockBehind | None = None
+    clock: ClockBehind | ClockAhead | None = None
     error: str | None = None
     mount_option: str | None = None
     most_waiting: int = 0

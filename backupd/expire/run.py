@@ -21,9 +21,9 @@ from backupd.expire.mark import drop_stale_notes, mark
 from backupd.expire.option import MountOption
 from backupd.expire.pace import Governor, governor
 from backupd.expire.queue import REFILL, CleanerQueue
-from backupd.expire.report import ExpiryProgress, Summary
+from backupd.expire.report import ExpiryProgress, Pause, Summary
 from backupd.expire.site import ExpiryContext
-from backupd.expire.words import held_words, stuck_words
+from backupd.expire.words import PAUSES, expiry_words, held_words, stuck_words
 from backupd.repo.reconcile import reconcile
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.expiry_plan import Plan, make_plan, only
@@ -91,7 +91,7 @@ class ExpiryRunner:
         self.queue = CleanerQueue(site.pool.path, site.config.expiry.max_orphans)
         self.option = MountOption(site.pool, site.config.expiry.mount_option, site.observer.notice, site.problem)
         self.deleter: Deleter | None = None
-        self.paused = ""
+        self.paused: Pause | None = None
         self.row = 0
         self.written_before = 0
         self._told_observer = self._told_catalogue = self._looked_for_backups = 0.0
@@ -106,7 +106,7 @@ class ExpiryRunner:
         error: str | None = "internal error"
         try:
             self._steps()
-            error = summary.stop
+            error = expiry_words(summary.stop) if summary.stop else None
         except (OperatorError, OSError) as trouble:
             error = str(trouble)
             raise
@@ -131,7 +131,7 @@ class ExpiryRunner:
             return
         site.clock_waits = verdict.wait is not None
         if verdict.wait:
-            site.observer.notice(verdict.wait)
+            site.observer.notice(expiry_words(verdict.wait))
         else:
             keep_clocks(site.catalogue, past)
         self._all_but_the_clock()
@@ -224,7 +224,7 @@ class ExpiryRunner:
             try:
                 lock = take_lock(self.site.pool.locks / BALANCE_LOCK, "backupd expire", format_time(self.site.now))
             except LockHeld:
-                self._pause("a balance makes way", _LOOK_FOR_BALANCE)
+                self._pause(Pause.BALANCE, _LOOK_FOR_BALANCE)
         try:
             yield
         finally:
@@ -233,7 +233,7 @@ class ExpiryRunner:
 
     def _one_batch(self, deleter: Deleter, pace: Governor) -> None:
         if pace.paced:
-            self._pause("the pace that is configured", pace.rest)
+            self._pause(Pause.PACE, pace.rest)
         room = self.queue.wait_for_room(self.queue.most, int(self.queue.most * REFILL), self.site.cancellation, self._tick)
         begun, is_asleep = time.monotonic(), not self.queue.moving()
         pace.begin()
@@ -246,12 +246,12 @@ class ExpiryRunner:
         self._tick()
         self.site.observer(self._progress(batch=True))
 
-    def _pause(self, why: str, seconds: float) -> None:
+    def _pause(self, why: Pause, seconds: float) -> None:
         self.paused, end = why, time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self.site.cancellation:
             self._tick()
             self.site.cancellation.sleep(min(left, _TELL_OBSERVER))
-        self.paused = ""
+        self.paused = None
 
     def _switch(self) -> None:
         self.option.switch()
@@ -269,10 +269,10 @@ class ExpiryRunner:
         if not backups_run(self.site.catalogue):
             return
         deleter.settle()
-        self.site.observer.notice("paused: backups run")
+        self.site.observer.notice(f"paused: {PAUSES[Pause.BACKUPS]}")
         self.option.put_back()
         while backups_run(self.site.catalogue) and not self.site.cancellation:
-            self._pause("backups run", _LOOK_FOR_BACKUPS)
+            self._pause(Pause.BACKUPS, _LOOK_FOR_BACKUPS)
         if not self.site.cancellation:
             self._switch()
 
@@ -317,7 +317,7 @@ class ExpiryRunner:
             "eta": progress.left,
             "written_bytes": written_bytes(self.site.pool.path) - self.written_before,
             "mount_option": summary.mount_option,
-            "paused": self.paused or None,
+            "paused": PAUSES[self.paused] if self.paused else None,
             "updated": self._moment(),
         }
 
