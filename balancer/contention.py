@@ -1,7 +1,6 @@
 """Who else is at work on a filesystem: an exclusive operation, backups, and whatever waits for the disks. Only looks."""
 
 import os
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
@@ -13,7 +12,7 @@ from btrkeep.pool.balance import exclusive_operation
 from btrkeep.pool.locks import BALANCE_LOCK, Holder, read_holder, take_lock
 from btrkeep.pool.marker import MARKER, is_on
 from btrkeep.process.proc import has_locked, members, start_time
-from btrkeep.procfs import PRESSURE, mounts, pressure_totals
+from btrkeep.procfs import mounts
 from btrkeep.units import format_time
 
 _LOCKS = "locks"
@@ -112,32 +111,3 @@ def _is_on_it(folder: Path, filesystem: str) -> bool:
             if Path(entry.path).is_dir() and is_on(Path(entry.path), filesystem):
                 return True
     return False
-
-
-class Pressure:
-    """The share of time in which some process waited for I/O, on the whole machine: from PSI's running total of microseconds."""
-
-    def __init__(self, path: Path = PRESSURE / "io") -> None:
-        self._path = path
-        self._before = (time.monotonic(), self._total())
-
-    def _total(self) -> int | None:
-        with suppress(OSError, ValueError, KeyError):
-            return pressure_totals(self._path)["some"]
-        return None
-
-    @property
-    def is_known(self) -> bool:
-        """Whether this kernel tells it at all (psi=1)."""
-        return self._total() is not None
-
-    def begin(self) -> None:
-        """From now on it counts: our own balance waits for the disks as well, and is not meant."""
-        self._before = (time.monotonic(), self._total())
-
-    def share(self) -> float | None:
-        """Since `begin`, 0 to 1; None when it is not known."""
-        (before, total), now, after = self._before, time.monotonic(), self._total()
-        if total is None or after is None or now <= before:
-            return None
-        return (after - total) / 1e6 / (now - before)

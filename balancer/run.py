@@ -12,7 +12,7 @@ from pathlib import Path
 
 from balancer import stop_rules as stops
 from balancer.attempt import Attempt, Before, attempt
-from balancer.contention import Pressure, alone, backups_at_work, lock_folders, operation_and_who
+from balancer.contention import alone, backups_at_work, lock_folders, operation_and_who
 from balancer.model import DEFAULT, Model
 from balancer.planning import Costs, FilesystemLook, choose, look, look_again, planned
 from balancer.readiness import refuse_others, refuse_unfit
@@ -34,6 +34,7 @@ from btrkeep.pool.subvolume import commit
 from btrkeep.pool.written import written_bytes
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.progress import ProgressSink, ProgressSinks, Waiting
+from btrkeep.procfs import IoPressure
 from btrkeep.units import counted, format_duration, format_size
 
 _LOOK_FOR_OTHERS = 2.0
@@ -63,7 +64,7 @@ class Balancing:
             self._filesystem = identity(self._path)
             self._refuse_others()
             self._locks = lock_folders(self._path, self._filesystem, self._settings.locks)
-            self._pressure, self._costs = Pressure(), Costs(self._fd)
+            self._pressure, self._costs = IoPressure(), Costs(self._fd)
             self._seen = self._before = self._look()
             self._tell(BalanceStarted(self._before.numbers(), self._settings))
             report = self._rehearse() if self._settings.dry_run else self._balance()
@@ -169,7 +170,7 @@ class Balancing:
         begun = time.monotonic()
         while time.monotonic() - begun < self._settings.patience:
             self._tell(Waiting(found.why))
-            self._pressure.begin()
+            self._pressure.restart()
             self.cancellation.sleep(min(_LOOK_AGAIN, self._settings.patience))
             now = stops.stop(stops.BEFORE, self._settings, self._facts(self._pressure.share()))
             if now is None:
@@ -184,7 +185,7 @@ class Balancing:
         if self._settings.max_pressure is None or not self._pressure.is_known:
             return None
         last = self._steps[-1].seconds if self._steps else 0.0
-        self._pressure.begin()
+        self._pressure.restart()
         self.cancellation.sleep(min(max(_SHORTEST_QUIET, _QUIET * last), _LONGEST_QUIET))
         return self._pressure.share()
 

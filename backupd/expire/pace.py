@@ -10,7 +10,6 @@ decrease, as TCP does.)
 import os
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +17,7 @@ from typing import Protocol, Self
 
 from btrkeep.config import Pace
 from btrkeep.errors import OperatorError
-from btrkeep.procfs import PRESSURE, pressure_totals
+from btrkeep.procfs import IoPressure
 
 PROBE = "pace-probe"
 _FIRST_WIDTH = 4
@@ -87,8 +86,8 @@ def governor(pace: Pace | None, folder: Path, most: int) -> Governor:
 class FsyncProbe:
     """A small write and fsync, again and again, in a thread of its own: also while the batch waits for its commit."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path, self._clock = path, clock
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._lock = threading.Lock()
         self._worst: float | None = None
@@ -100,20 +99,20 @@ class FsyncProbe:
     def _go_on(self) -> None:
         while not self._ended.wait(_EVERY):
             with self._lock:
-                self._begun = self._clock()
+                self._begun = time.monotonic()
             try:
                 os.pwrite(self._fd, os.urandom(512), 0)
                 os.fsync(self._fd)
             except OSError:  # a pool that broke says so where it matters
                 return
             with self._lock:
-                spent = self._clock() - self._begun
+                spent = time.monotonic() - self._begun
                 self._worst, self._begun = max(self._worst or 0.0, spent), None
 
     def take(self) -> float | None:
         """Seconds; one that has not come back yet counts with the time it has taken so far."""
         with self._lock:
-            running = self._clock() - self._begun if self._begun else 0.0
+            running = time.monotonic() - self._begun if self._begun else 0.0
             worst = max(self._worst, running) if self._worst is not None else running or None
             self._worst = None
         return worst
@@ -128,28 +127,24 @@ class FsyncProbe:
             self._path.unlink()
 
 
-class PressureProbe:
-    """The share of time in which some process waited for I/O, machine-wide: from PSI's own running total."""
+class PressureProbe(IoPressure):
+    """The share of time in which some process waited for I/O, machine-wide."""
 
-    def __init__(self, path: Path = PRESSURE / "io", clock: Callable[[], float] = time.monotonic) -> None:
-        self._path, self._clock = path, clock
-        self._before = (clock(), self._total())
-
-    def _total(self) -> int:
+    def __init__(self) -> None:
+        super().__init__()
         try:
-            return pressure_totals(self._path)["some"]
-        except (OSError, KeyError, ValueError) as error:
+            self.total()
+        except (OSError, ValueError) as error:
             raise OperatorError(
-                f"this kernel does not tell the pressure on I/O: {self._path}: {error}",
+                f"this kernel does not tell the pressure on I/O: {error}",
                 "boot with psi=1, or give `pace` as a latency, such as 50ms",
             ) from None
 
     def take(self) -> float | None:
         """The share since it was last asked; None when that was a moment ago."""
-        (before, total), now = self._before, (self._clock(), self._total())
-        if now[0] - before < 0.01:
-            return None
-        self._before = now
-        return (now[1] - total) / 1e6 / (now[0] - before)
+        found = self.share()
+        if found is not None:
+            self.restart()
+        return found
 
     def close(self) -> None: ...
