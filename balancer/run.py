@@ -11,11 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from balancer import stop_rules as stops
-from balancer.attempt import Attempt, Before, attempt
-from balancer.contention import alone, backups_at_work, lock_folders, operation_and_who
+from balancer.contention import alone, backups_at_work, lock_folders, operation_and_who, refuse_others, refuse_unfit
 from balancer.model import DEFAULT, Model
 from balancer.planning import Costs, FilesystemLook, choose, look, look_again, planned
-from balancer.readiness import refuse_others, refuse_unfit
+from balancer.relocation import Attempt, Before, attempt
 from balancer.run_types import (
     BalanceEvent,
     BalanceOutcome,

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from balancer.cli.mount_point import mount_point
-from balancer.cli.which_pool import meant, which_pool
+from balancer.cli.which_pool import meant, mount_point, which_pool
 from btrkeep.cli import echo_json
 from btrkeep.units import counted, printable
 

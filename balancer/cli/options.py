@@ -82,7 +82,7 @@ _CHOOSING = (
 
 
 def choosing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say what is to be balanced, and how much of it."""
+    """Adds the options that say what is to be balanced, and how much of it: those of `planning.settings_of`, and `as_json`."""
     for option in reversed(_CHOOSING):
         command = option(command)
     return command

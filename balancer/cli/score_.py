@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from balancer.cli.mount_point import mount_point
-from balancer.cli.which_pool import meant, require_one_pool, which_pool
+from balancer.cli.which_pool import meant, mount_point, require_one_pool, which_pool
 from balancer.order import SORTS, ordered
 from btrkeep.cli import complain
 from btrkeep.cli.parsed import VADDR
