@@ -10,9 +10,9 @@ import click
 from backupd.actions.delete import DeletionChoice, choose, mark, require_sane_clock
 from backupd.cli.context import Opened, json_option, now_option, opened
 from backupd.cli.expire_ import LOCK, carry_out, exit_status
-from backupd.cli.expiry_view import expiry_sinks
 from backupd.cli.inside import complete_which
 from backupd.cli.names import writing
+from backupd.cli.sinks import expiry_sinks
 from backupd.expire.run import Scope
 from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import require_host

@@ -7,8 +7,9 @@ from datetime import datetime
 import click
 
 from backupd.cli.context import json_option, load_config, now_option, opened, require_writable
-from backupd.cli.expiry_view import echo_rehearsal, expiry_sinks, rehearsal_as_json, summary_as_json
+from backupd.cli.expiry_view import echo_rehearsal, rehearsal_as_json, summary_as_json
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
+from backupd.cli.sinks import expiry_sinks
 from backupd.expire.option import MountOption
 from backupd.expire.report import Summary
 from backupd.expire.run import EVERYTHING, ExpiryRunner, Scope, make_rehearsal

@@ -8,11 +8,11 @@ import click
 
 from backupd.expire.report import ExpiryEvent, ExpiryProgress, Summary
 from backupd.expire.words import PAUSES, expiry_words, left_out_words, names_in_words
-from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose, say
+from btrkeep.cli.progress import prose, say
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.decisions.words import reasons_words
-from btrkeep.process.progress import Notice, ProgressSink, ProgressSinks
-from btrkeep.process.service import Status, is_service
+from btrkeep.process.progress import Notice
+from btrkeep.process.service import Status
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
 LISTS = {
@@ -21,6 +21,10 @@ LISTS = {
     "delete": "would be deleted",
     "wait": "is restorable {until}",
 }
+_JSON = (
+    *("outcome", "planned", "marked", "revived", "deleted", "rest", "waiting_for_grace", "busy", "problems", "hosts_gone"),
+    *("mount_option", "most_waiting", "still_waiting", "written_bytes"),
+)
 
 
 def progress_line(now: ExpiryProgress) -> str:
@@ -79,21 +83,8 @@ def _counts(summary: Summary) -> Iterator[str]:
 def summary_as_json(summary: Summary) -> dict[str, Any]:
     """One object for --json."""
     return {
-        "outcome": summary.outcome,
-        "planned": summary.planned,
-        "marked": summary.marked,
-        "revived": summary.revived,
-        "deleted": summary.deleted,
-        "rest": summary.rest,
-        "waiting_for_grace": summary.waiting_for_grace,
+        **{name: getattr(summary, name) for name in _JSON},
         **_hindrances(summary),
-        "busy": list(summary.busy),
-        "problems": list(summary.problems),
-        "hosts_gone": list(summary.hosts_gone),
-        "mount_option": summary.mount_option,
-        "most_waiting": summary.most_waiting,
-        "still_waiting": summary.still_waiting,
-        "written_bytes": summary.written_bytes,
         "written_bytes_each": summary.written_each,
         "seconds": round(summary.seconds, 3),
     }
@@ -140,16 +131,6 @@ class ExpiryStatus:
                 self._status.go_on(lambda: progress_line(event))
             case Summary():
                 self._status.say(f"{event.outcome}: {event.deleted:,} deleted in {format_duration(event.seconds)}")
-
-
-def expiry_sinks(*, as_json: bool) -> ProgressSinks[ExpiryEvent]:
-    """Who is told of an expiry: a terminal, a pipe or a service; with --json the summary is printed at the end."""
-    shown: ProgressSink[ExpiryEvent] = notices_on_stderr if as_json else expiry_lines
-    if not as_json and has_live_terminal():
-        from backupd.cli.expiry_live import ExpiryDisplay
-
-        shown = ExpiryDisplay()
-    return ProgressSinks(ExpiryStatus(), shown) if is_service() else ProgressSinks(shown)
 
 
 # --- a rehearsal

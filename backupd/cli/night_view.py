@@ -6,12 +6,13 @@ from typing import Any
 
 from backupd.expire.words import names_in_words
 from backupd.run.context import HostResult, NightEnded, NightEvent, NightStarted, RunningTransfer
-from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, say
-from btrkeep.process.progress import Notice, ProgressSink, ProgressSinks
-from btrkeep.process.service import Status, is_service
+from btrkeep.cli.progress import say
+from btrkeep.process.progress import Notice
+from btrkeep.process.service import Status
 from btrkeep.units import counted, format_duration, format_size, printable
 
 COLOURS = {"complete": "green", "skipped": "cyan", "locked": "yellow", "partial": "yellow", "suspect": "yellow", "failed": "red"}
+_JSON = ("host", "outcome", "name", "files", "bytes", "new_bytes", "seconds", "attempts", "warnings", "error")
 
 
 def result_line(result: HostResult) -> str:
@@ -45,18 +46,8 @@ def summary_line(results: Sequence[HostResult], hosts: int, seconds: float, trou
 
 def as_json_object(result: HostResult) -> dict[str, Any]:
     """One host's result for --json."""
-    return {
-        "host": result.host,
-        "outcome": result.outcome,
-        "name": result.name,
-        "files": result.files,
-        "bytes": result.bytes,
-        "new_bytes": result.new_bytes,
-        "seconds": round(result.seconds, 3),
-        "attempts": result.attempts,
-        "warnings": list(result.warnings),
-        "error": result.error,
-    }
+    found = {name: getattr(result, name) for name in _JSON}
+    return found | {"seconds": round(result.seconds, 3), "warnings": list(result.warnings)}
 
 
 class NightTally:
@@ -133,13 +124,3 @@ class NightStatus:
         if tally.running:
             parts.append(f"under way: {names_in_words(list(tally.running))}")
         return ", ".join(parts)
-
-
-def night_sinks(*, as_json: bool) -> ProgressSinks[NightEvent]:
-    """Who is told of a run: a terminal, a pipe or a service; with --json the results are printed at the end."""
-    shown: ProgressSink[NightEvent] = notices_on_stderr if as_json else NightLines()
-    if not as_json and has_live_terminal():
-        from backupd.cli.night_live import NightDisplay
-
-        shown = NightDisplay()
-    return ProgressSinks(NightStatus(), shown) if is_service() else ProgressSinks(shown)

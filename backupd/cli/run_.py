@@ -11,7 +11,8 @@ from datetime import datetime
 import click
 
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
-from backupd.cli.night_view import as_json_object, night_sinks, result_line
+from backupd.cli.night_view import as_json_object, result_line
+from backupd.cli.sinks import night_sinks
 from backupd.health.doubts import see
 from backupd.repo.final_backups import find_base
 from backupd.repo.history_copy import bring_back, keep

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from balancer.cli.planning import model_of
 from balancer.cli.run_json import report_as_json
-from balancer.cli.run_view import BalanceLines, warnings_on_stderr
+from balancer.cli.run_view import BalanceLines, BalanceStatus, warnings_on_stderr
 from balancer.recorder import Recorder
 from balancer.run import Balancing
 from balancer.run_types import INTENDED, SWAP, BalanceEvent, BalanceOutcome, Ending, Report, RunSettings
@@ -30,8 +30,6 @@ def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: b
             warn = ProgressSinks(shown).notice
             sinks.insert(0, held.enter_context(Recorder(state, filesystem, path.resolve(), warn)))
         if is_service():
-            from balancer.cli.service import BalanceStatus
-
             sinks.append(BalanceStatus())
         balancing = Balancing(path, settings, model, sinks)
         with balancing.cancellation.listening():
