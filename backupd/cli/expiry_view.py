@@ -22,8 +22,8 @@ LISTS = {
     "wait": "is restorable {until}",
 }
 _JSON = (
-    *("outcome", "planned", "marked", "revived", "deleted", "rest", "waiting_for_grace", "busy", "problems", "hosts_gone"),
-    *("mount_option", "most_waiting", "still_waiting", "written_bytes"),
+    *("outcome", "planned", "marked", "revived", "deleted", "rest", "waiting_for_grace", "left_out", "busy", "problems"),
+    *("hosts_gone", "stop", "clock", "mount_option", "most_waiting", "still_waiting", "written_bytes"),
 )
 
 
@@ -82,12 +82,8 @@ def _counts(summary: Summary) -> Iterator[str]:
 
 def summary_as_json(summary: Summary) -> dict[str, Any]:
     """One object for --json."""
-    return {
-        **{name: getattr(summary, name) for name in _JSON},
-        **_hindrances(summary),
-        "written_bytes_each": summary.written_each,
-        "seconds": round(summary.seconds, 3),
-    }
+    found = {name: getattr(summary, name) for name in _JSON} | _hindrances(summary)
+    return found | {"written_bytes_each": summary.written_each, "seconds": round(summary.seconds, 3)}
 
 
 def _hindrances(summary: Summary) -> dict[str, Any]:
