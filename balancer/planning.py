@@ -128,13 +128,11 @@ def _with(groups: DataBlockGroups, index: int, one: DataBlockGroups) -> DataBloc
     return DataBlockGroups(*(np.concatenate((old[:index], new, old[index + 1 :])) for old, new in columns))
 
 
-def plan(fd: int, path: Path, settings: RunSettings, model: Model) -> list[PlannedBlockGroup]:
-    """All that would be balanced, in the order in which it would be if nothing changed meanwhile. Raises OSError."""
-    return planned(fd, look(fd, path), settings, model)
-
-
 def planned(fd: int, seen: FilesystemLook, settings: RunSettings, model: Model) -> list[PlannedBlockGroup]:
-    """The same, of what was seen already. The costs of all of them are read, so this may take some seconds."""
+    """All that would be balanced, in the order in which it would be if nothing changed meanwhile. Raises OSError.
+
+    The costs of all of them are read, so this may take some seconds.
+    """
     groups, room = seen.survey.groups, seen.room.unallocated
     ranked = rank(groups, settings.policy, settings.floors, None, (), room).tolist()
     known = Costs(fd).of(groups, ranked)

@@ -209,7 +209,7 @@ class Balancing:
             dropped.add(int(self._seen.survey.groups.vaddr[choice.index]))
             self._seen = self._look()
         busy = Stop(Ending.DONE, "the filesystem changes faster than a block group can be chosen")
-        return stops.signal_came(self._settings, self._light_facts(None)) or busy
+        return stops.stop({Ending.SIGNAL}, self._settings, self._light_facts(None)) or busy
 
     def _nothing(self, worth: int) -> Stop:
         if worth:

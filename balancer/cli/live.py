@@ -2,7 +2,6 @@
 
 import math
 import time
-from dataclasses import dataclass
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -41,51 +40,42 @@ _COLOURS = {
 }
 
 
-@dataclass(slots=True)
-class _Now:
-    """What the picture shows."""
-
-    group: PlannedBlockGroup | None = None
-    progress: BalanceProgress | None = None
-    waits: str = ""
-    cancelling: Cancelling | None = None
-    score: float = 0.0
-
-
 class BalanceDisplay(LiveDisplay):
     """The block group under way with its map, bars for it and for the budget; what is done scrolls away above."""
 
     def __init__(self) -> None:
         super().__init__()
         self._blocks = has_blocks()
-        self._now = _Now()
-        self._before = 0.0
+        self._group: PlannedBlockGroup | None = None
+        self._progress: BalanceProgress | None = None
+        self._waits = ""
+        self._cancelling: Cancelling | None = None
+        self._before = self._score = 0.0
         self._pace: RunPace | None = None
 
     def __call__(self, event: BalanceEvent) -> None:
         """Draws it anew, below what is printed for good."""
-        now = self._now
         match event:
             case BalanceStarted():
-                self._before = now.score = event.numbers.score
+                self._before = self._score = event.numbers.score
                 self._pace = RunPace(event.settings, time.monotonic())
                 self.line(begin_line(event.numbers, event.settings))
                 self.open()
             case PlannedBlockGroup():
-                now.group, now.progress, now.waits = event, None, ""
+                self._group, self._progress, self._waits = event, None, ""
                 if self._pace:
                     self._pace.step_begins(event)
             case BalanceProgress():
-                now.progress = event
+                self._progress = event
             case StepDone():
-                now.group, now.progress, now.score = None, None, event.score
+                self._group, self._progress, self._score = None, None, event.score
                 if self._pace:
                     self._pace.step_ends(event)
                 self.line(step_line(event, longest=self.console.width), _COLOURS.get(event.outcome, ""))
             case Waiting():
-                now.waits = event.why
+                self._waits = event.why
             case Cancelling():
-                now.cancelling = event
+                self._cancelling = event
             case Notice():
                 self.line(f"note: {printable(event.text)}", "cyan")
             case Report():
@@ -98,42 +88,40 @@ class BalanceDisplay(LiveDisplay):
 
     def picture(self) -> Group:
         """What stands below all that has scrolled away."""
-        now = self._now
         parts: list[RenderableType] = [""]
-        if now.group:
-            parts += [_head(now.group), *_map(now.group, self.console, blocks=self._blocks)]
+        if self._group:
+            parts += [_head(self._group), *_map(self._group, self.console, blocks=self._blocks)]
         parts.append(self._bars())
         if self._pace:
             parts.append(Text(self._so_far(self._pace), style="dim"))
-        if now.cancelling:
-            parts.append(Text(stopping_line(now.cancelling), style="yellow"))
-        elif not now.group and not now.waits:
+        if self._cancelling:
+            parts.append(Text(stopping_line(self._cancelling), style="yellow"))
+        elif not self._group and not self._waits:
             parts.append(Text("reading the free space", style="dim"))
-        elif now.waits:
-            parts.append(Text(f"waiting: {printable(now.waits)}", style="yellow"))
+        elif self._waits:
+            parts.append(Text(f"waiting: {printable(self._waits)}", style="yellow"))
         return Group(*parts)
 
     def _so_far(self, pace: RunPace) -> str:
         """Bytes moved and written, and the score that there was and is. The end may be cut off: what is new comes first."""
-        progress = self._now.progress
+        progress = self._progress
         moved = progress.total_moved if progress else pace.moved
         written = progress.total_written if progress else pace.written
         ratio = f" ({written / moved:.1f}x)" if moved else ""
-        score = f"score {self._before:,.0f} -> {self._now.score:,.0f}"
+        score = f"score {self._before:,.0f} -> {self._score:,.0f}"
         return f"{format_size(moved)} moved, {format_size(written)} written{ratio}, {score}"
 
     def _bars(self) -> Table:
         """The block group, the budget if there is one, and what all came to so far."""
         grid = Table.grid(padding=(0, 2), pad_edge=False)
-        now, pace = self._now, self._pace
-        if now.group and pace:
-            share, words = pace.step_share(now.progress)
-            grid.add_row("moving", self._bar(share, "green"), words, _about(pace.step_left(now.progress)))
+        pace, progress = self._pace, self._progress
+        if self._group and pace:
+            share, words = pace.step_share(progress)
+            grid.add_row("moving", self._bar(share, "green"), words, _about(pace.step_left(progress)))
         if pace:
-            moved = now.progress.total_moved if now.progress else pace.moved
+            moved = progress.total_moved if progress else pace.moved
             share, words = pace.share(moved, time.monotonic())
-            if share is not None:
-                grid.add_row("in all", self._bar(share, "cyan"), words, _about(pace.left(moved, time.monotonic())))
+            grid.add_row("in all", self._bar(share, "cyan"), words, _about(pace.left(moved, time.monotonic())))
         return grid
 
     def _bar(self, share: float, style: str) -> ProgressBar:

@@ -20,10 +20,9 @@ from typing import Any
 
 import btrfs as python_btrfs
 
-from balancer import relocation, run
+from balancer import planning, relocation, run
 from balancer.choose import Floors
 from balancer.model import DEFAULT, Model, Rates
-from balancer.planning import plan
 from balancer.run import Balancing
 from balancer.run_types import (
     BalanceEvent,
@@ -112,7 +111,7 @@ def cleaned(point: Path) -> bool:
 
 def planned(point: Path, **settings: Any) -> list[PlannedBlockGroup]:
     with python_btrfs.FileSystem(str(point)) as filesystem:
-        return plan(filesystem.fd, point, RunSettings(**{**QUICK, **settings}), DEFAULT)
+        return planning.planned(filesystem.fd, planning.look(filesystem.fd, point), RunSettings(**{**QUICK, **settings}), DEFAULT)
 
 
 def groups(point: Path) -> dict[int, tuple[int, int, int]]:
