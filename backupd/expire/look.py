@@ -15,7 +15,7 @@ from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.final_backups import ours
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import ASKED, HOLD, Notes, accepted_state, hold_of, read_notes
-from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED, FINAL, SUSPECT
+from btrkeep.backup_states import COMPLETE, EXPIRED, FINAL, SUSPECT
 from btrkeep.catalogue import BackupState, Catalogue
 from btrkeep.config import Config, Retention
 from btrkeep.decisions.expiry_plan import HostBackups, UnreadableHost
@@ -185,8 +185,3 @@ def gone_names(folder: Path, notes: Notes) -> list[str]:
     return [
         name for name, note in notes.backups.items() if EXPIRED in note and HOLD not in note and not os.path.lexists(folder / name)
     ]
-
-
-def unfinished_deletions(catalogue: Catalogue) -> list[tuple[str, str]]:
-    """Host and name of rows that say `deleting`: of a run that was killed."""
-    return [(row.host, row.name) for row in catalogue.states() if row.state == DELETING and row.name]

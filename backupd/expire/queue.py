@@ -16,7 +16,7 @@ from btrkeep.pool.subvolume import commit
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import Standing, standing_in
 
-REFILL = 0.5  # of the limit: how many still wait when the queue is topped up
+_REFILL = 0.5  # of the limit: how many still wait when the queue is topped up
 _PAUSE = 0.03  # between two looks; the cleaner drops some thirty unchanged snapshots meanwhile, a look takes 0.2 ms
 _ASLEEP = 0.2  # nothing was dropped for so long: wake the cleaner, which may have found its list empty a moment too early
 _STUCK = 5.0  # nothing was dropped for so long: top up whatever room there is
@@ -95,16 +95,15 @@ class CleanerQueue:
         spent = time.monotonic() - since
         return (self.dropped - before) / spent if spent > 1 and self.dropped > before else None
 
-    def wait_for_room(self, most: int, low: int, cancellation: Cancellation, tick: Callable[[], None]) -> int:
-        """How many may be deleted, once at most `low` wait. At most `most` are to wait.
+    def wait_for_room(self, cancellation: Cancellation, tick: Callable[[], None]) -> int:
+        """How many may be deleted, once no more than half of the limit wait.
 
         Those that the cleaner does not get, as a process has a file of theirs open, take their place but are not waited for. 0 when
         stopped, and when such ones take all places for longer than anybody's patience: then `stuck` is set.
         """
-        most = min(most, self.most)
         while not cancellation:
-            room = most - self.look()
-            if room > 0 and (self.moving() <= low or self._standing() > _STUCK):
+            room = self.most - self.look()
+            if room > 0 and (self.moving() <= int(self.most * _REFILL) or self._standing() > _STUCK):
                 return room
             if self._gives_nothing():
                 self.stuck = True

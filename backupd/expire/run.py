@@ -16,15 +16,16 @@ from typing import Any
 from backupd.expire.clocks import judge_clock, keep_clocks, read_clocks
 from backupd.expire.delete import Deleter
 from backupd.expire.forgotten import empty_gone, remove_hosts
-from backupd.expire.look import look, unfinished_deletions
+from backupd.expire.look import look
 from backupd.expire.mark import drop_stale_notes, mark
 from backupd.expire.option import MountOption
 from backupd.expire.pace import Governor, governor
-from backupd.expire.queue import REFILL, CleanerQueue
+from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import ExpiryProgress, Pause, Summary
 from backupd.expire.site import ExpiryContext
 from backupd.expire.words import PAUSES, expiry_words, held_words, stuck_words
 from backupd.repo.reconcile import reconcile
+from btrkeep.backup_states import DELETING
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.expiry_plan import Plan, make_plan, only
 from btrkeep.decisions.safety_limits import Forced
@@ -116,32 +117,24 @@ class ExpiryRunner:
         return summary
 
     def _steps(self) -> None:
-        if self.scope.asked:
-            self._all_but_the_clock()
-        else:
-            self._by_the_clock()
-
-    def _by_the_clock(self) -> None:
-        site = self.site
-        verdict, past = judge_clock(site.catalogue, read_clocks(site.now), self.forced, rehearsal=site.pool.rehearsal)
-        site.summary.clock = verdict.wait
-        if verdict.stop:
-            site.summary.stop = verdict.stop
-            keep_clocks(site.catalogue, past)
-            return
-        site.clock_waits = verdict.wait is not None
-        if verdict.wait:
-            site.observer.notice(expiry_words(verdict.wait))
-        else:
-            keep_clocks(site.catalogue, past)
-        self._all_but_the_clock()
-        if verdict.wait and not site.cancellation:  # one that was killed is not the run that had to be waited for
-            keep_clocks(site.catalogue, past)
-
-    def _all_but_the_clock(self) -> None:
+        """All of it; what somebody asked for by name needs no clock."""
+        site, past = self.site, None
+        if not self.scope.asked:
+            verdict, past = judge_clock(site.catalogue, read_clocks(site.now), self.forced, rehearsal=site.pool.rehearsal)
+            site.summary.clock, site.summary.stop = verdict.wait, verdict.stop
+            if not verdict.wait:
+                keep_clocks(site.catalogue, past)
+            if verdict.stop:
+                return
+            site.clock_waits = verdict.wait is not None
+            if verdict.wait:
+                site.observer.notice(expiry_words(verdict.wait))
         touched = self._finish_killed()
-        self._reconcile()
+        if done := reconcile(site.pool, site.catalogue, format_time(site.now)):
+            site.observer.notice(f"the catalogue was brought up to date with the pool: {done}")
         self._carry_out(touched)
+        if past and site.clock_waits and not site.cancellation:  # one that was killed is not the run that had to be waited for
+            keep_clocks(site.catalogue, past)
 
     def _finish_killed(self) -> list[str]:
         """Rows of a killed run's deletions go, once they are surely on disk. What it did not come to is planned like all else."""
@@ -149,17 +142,13 @@ class ExpiryRunner:
         for row in self.site.catalogue.unfinished_expiries():
             if row.id != self.row and start_time(row.pid) != row.pid_started:
                 self.site.catalogue.update_expiry(row.id, finished=row.updated, outcome="killed", paused=None)
-        left = unfinished_deletions(self.site.catalogue)
+        left = [(row.host, row.name) for row in self.site.catalogue.states() if row.state == DELETING and row.name]
         gone = [(host, name) for host, name in left if not os.path.lexists(self.site.pool.host(host) / name)]
         if gone:
             self.queue.commit()
             self.site.catalogue.drop_backups(gone)
             self.site.observer.notice(f"{counted(len(gone), 'deletion')} of an expiry that was killed had come to an end")
         return sorted({host for host, _ in gone})
-
-    def _reconcile(self) -> None:
-        if done := reconcile(self.site.pool, self.site.catalogue, format_time(self.site.now)):
-            self.site.observer.notice(f"the catalogue was brought up to date with the pool: {done}")
 
     def _carry_out(self, touched: Sequence[str]) -> None:
         site, summary = self.site, self.site.summary
@@ -234,7 +223,7 @@ class ExpiryRunner:
     def _one_batch(self, deleter: Deleter, pace: Governor) -> None:
         if pace.paced:
             self._pause(Pause.PACE, pace.rest)
-        room = self.queue.wait_for_room(self.queue.most, int(self.queue.most * REFILL), self.site.cancellation, self._tick)
+        room = self.queue.wait_for_room(self.site.cancellation, self._tick)
         begun, is_asleep = time.monotonic(), not self.queue.moving()
         pace.begin()
         deleter.batch(min(room, pace.width))
