@@ -157,9 +157,9 @@ def echo_rehearsal(plan: Plan, summary: Summary, limit: int | None, now: datetim
 
 
 def _until(expires: datetime, now: datetime) -> str:
-    """A grace that is over by a clock that is doubted does not end yet."""
+    """A grace that is over by a clock in doubt does not end yet."""
     if expires > now:
-        return f"until {format_time(expires)}, then it goes"
+        return f"until {format_time(expires)}, then it is deleted"
     return f"until the clock is believed: by it its grace is over since {format_time(expires)}"
 
 

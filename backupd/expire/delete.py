@@ -1,8 +1,8 @@
-"""Deletes what is due: host by host, a few at a time, never beyond the room in the cleaner's queue.
+"""Deletes what is due: host by host, a few at a time, never more than the cleaner's queue has room for.
 
 Under the host's lock everything is looked at again; the rows say `deleting`; each subvolume is looked at once more and deleted
-by its id. Rows go when a commit has made the deletions durable: not after each batch, for a commit writes anew what the cleaner
-changes a moment later again, and with one for every fifty deletions an expiry took half as long again as all deletions at once.
+by its id. Rows are removed when a commit has made the deletions durable: not after each batch, since a commit writes what the
+cleaner changes again a moment later; with one for every fifty deletions an expiry took half as long again as all at once.
 Killed anywhere, the next run finds either the backup and deletes it, or its row and drops that.
 """
 
@@ -45,7 +45,7 @@ class Deleter:
 
     @property
     def left(self) -> int:
-        """How many are still to be deleted, in this run unless it is stopped or limited."""
+        """How many are still to be deleted, in this run unless it is cancelled or limited."""
         return sum(len(names) for _, names in self.pending)
 
     def is_done(self) -> bool:
@@ -73,7 +73,7 @@ class Deleter:
             self.limit = None if self.limit is None else self.limit - (len(self._gone) - before)
 
     def settle(self) -> None:
-        """The deletions are made durable, which wakes the cleaner too, and then the rows go. Raises PoolUnusable."""
+        """Makes the deletions durable, which wakes the cleaner too, then removes their rows. Raises PoolUnusable."""
         self._settled = time.monotonic()
         if self._gone:
             self.queue.commit()
@@ -82,12 +82,12 @@ class Deleter:
             self._gone = []
 
     def settle_if_due(self) -> None:
-        """`settle`, now and then. Raises PoolUnusable."""
+        """Does `settle` every few seconds. Raises PoolUnusable."""
         if time.monotonic() - self._settled > _SETTLE:
             self.settle()
 
     def _some(self, plan: HostPlan, names: tuple[str, ...], room: int) -> tuple[str, ...]:
-        """Deletes the first `room` of them that are still due; those that are left for later."""
+        """Deletes the first `room` of them that are still due. Returns those that are left for later."""
         some, rest = names[:room], names[room:]
         left: tuple[str, ...] = ()
         with ExitStack() as held:
@@ -101,7 +101,7 @@ class Deleter:
         return left
 
     def _delete(self, host: str, names: list[str], seen: HostOnPool) -> tuple[str, ...]:
-        """Deletes these; those that were put off, because the queue is full or a signal came."""
+        """Deletes these. Returns those that were put off, because the queue is full or a signal came."""
         if not names:
             return ()
         self.site.catalogue.mark_deleting([(host, name) for name in names])

@@ -1,6 +1,6 @@
-"""Marks what no rule keeps any more, and takes back marks of what is kept again: notes first, on disk, then the rows.
+"""Marks what no rule keeps any more, and removes the marks of what is kept again: notes first, on disk, then the rows.
 
-Some hosts at a time are locked together, so that a commit serves them all and nobody changes their notes in between.
+Hosts are locked in batches, so that one commit serves them all and nobody changes their notes in between.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +78,7 @@ def _decide(site: ExpiryContext, plan: HostPlan, batch: _Batch) -> None:
 
 
 def _expired(before: Mapping[str, Any] | None, step: ExpiryStep, now: datetime) -> Mapping[str, Any]:
-    """The note of a backup that is marked now. What somebody asked for stays as it is; only its stamp was wrong."""
+    """Returns the note of a backup that is marked now. A request of somebody's stays as it is; only its time was wrong."""
     if before and before.get(ASKED):
         return {**before, "at": format_time(now)}
     return {"at": format_time(now), "why": reasons_words(step.reasons), RULES: [reason.code for reason in step.reasons]}
@@ -89,7 +89,7 @@ def _state(seen: HostOnPool, name: str) -> str:
 
 
 def drop_stale_notes(site: ExpiryContext, hosts: Sequence[str]) -> None:
-    """Takes the notes away of what is deleted for good. Nothing depends on them: a host that is locked is left to the next run."""
+    """Removes the notes of deleted backups. Nothing depends on them: a host that is locked is left to the next run."""
     source = iter(hosts)
     while some := list(islice(source, _AT_ONCE)):
         left: dict[Path, Notes] = {}

@@ -1,4 +1,4 @@
-"""What an expiry tells: how far it is, and what came of it."""
+"""The events of an expiry: how far it is, and its result."""
 
 import time
 from dataclasses import dataclass, field
@@ -38,10 +38,10 @@ class ExpiryProgress:
 
 @dataclass(slots=True)
 class Summary:
-    """What became of it. `left_out`: hosts and why; `busy`: hosts that were locked by somebody's work, left to the next run.
+    """The result. `left_out`: hosts and why; `busy`: hosts that were locked by somebody's work, left to the next run.
 
-    `problems`: what somebody must look at. `stop`: why nothing was done at all; `clock`: what is odd with the clock; `error`: what
-    ended it before its time. `waiting_for_grace`: backups that are marked and not due yet. `written_bytes`: by everybody, to all
+    `problems`: what somebody must look at. `stop`: why nothing was done at all; `clock`: what is wrong with the clock; `error`: what ended
+    it early. `waiting_for_grace`: backups that are marked and not due yet. `written_bytes`: by everybody, to all
     devices, meanwhile. `still_waiting`: for the cleaner at the end. `ended_by`: a signal's number, 0 without one. `rest`: deletions
     that were due and not made (a limit, a signal, a host that was busy, a backup that is restored from).
     """
@@ -69,7 +69,7 @@ class Summary:
 
     @property
     def good(self) -> bool:
-        """Whether nobody needs to look."""
+        """Whether nothing needs attention."""
         return not (self.left_out or self.problems or self.stop)
 
     @property
@@ -97,4 +97,4 @@ class Deleted:
 
 
 ExpiryEvent = Plan | ExpiryProgress | Notice | Summary
-"""What an expiry tells: its plan, how far it is, and what became of it."""
+"""The plan comes first and the summary last."""

@@ -1,8 +1,8 @@
 """An expiry from its lock to its end: the order of the steps, each in the module that does it.
 
-Put back a mount option that a killed run left; hold the clock against the last run's; finish deletions of a killed run; bring the
-catalogue up to date with the pool; look; plan; safety limits; delete; mark; drop notes of what is gone; put the mount option back.
-A signal stops it between any two small steps, and everything is consistent then. What frees room comes before what takes some.
+Restore a mount option that a killed run left; compare the clock with the last run's; finish deletions of a killed run; bring the
+catalogue up to date with the pool; plan; safety limits; delete; mark; drop notes of deleted backups; restore the mount option.
+A signal stops it between any two small steps, and everything is consistent then. What frees room comes before what needs some.
 """
 
 import os
@@ -47,8 +47,8 @@ _LAST_DROPS = 300.0  # the same at the end, when the mount option waits to be pu
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an expiry keeps to. `hosts`: these alone, None: all. `asked`: these backups alone, by host and name, that somebody asked
-    to be deleted at once: then no clock and no guard has a say in it, and no backup that runs is waited for.
+    """What an expiry is limited to. `hosts`: only these, None: all. `asked`: only these backups, by host and name, that somebody wants
+    deleted at once: then neither clock nor safety limits count, and no running backup is waited for.
     """
 
     hosts: frozenset[str] | None = None
@@ -59,7 +59,7 @@ EVERYTHING = Scope()
 
 
 def make_rehearsal(site: ExpiryContext, forced: Forced, scope: Scope = EVERYTHING) -> Plan:
-    """What an expiry would do now, by the same looks and decisions; nothing is written, no lock is needed."""
+    """Returns what an expiry would do now, by the same decisions; nothing is written, no lock is needed."""
     verdict, _ = judge_clock(site.catalogue, read_clocks(site.now), forced, rehearsal=site.pool.rehearsal)
     site.summary.clock, site.summary.stop = verdict.wait or verdict.stop, verdict.stop
     site.clock_waits = verdict.wait is not None
@@ -70,7 +70,7 @@ def make_rehearsal(site: ExpiryContext, forced: Forced, scope: Scope = EVERYTHIN
 
 
 def _plan(site: ExpiryContext, forced: Forced, scope: Scope) -> Plan:
-    """The pool's limit is about what goes of all hosts, so it says nothing of one that is named."""
+    """Returns the plan. The pool's limit counts the deletions of all hosts, so it does not apply to hosts that are named."""
     if scope.asked:
         forced = replace(forced, pool=True, every_host=True)
     elif scope.hosts is not None:
@@ -98,7 +98,7 @@ class ExpiryRunner:
         self._told_observer = self._told_catalogue = self._looked_for_backups = 0.0
 
     def run(self) -> Summary:
-        """The whole of it. Raises PoolUnusable, and OperatorError of the catalogue; the mount option is put back in any case."""
+        """Runs it. Raises PoolUnusable, and OperatorError of the catalogue; the mount option is restored in any case."""
         site, summary = self.site, self.site.summary
         if done := self.option.put_back():
             site.observer.notice(f"left by an expiry that was killed: {done}")
@@ -117,7 +117,7 @@ class ExpiryRunner:
         return summary
 
     def _steps(self) -> None:
-        """All of it; what somebody asked for by name needs no clock."""
+        """The steps in order. What somebody asked for by name does not depend on the clock."""
         site, past = self.site, None
         if not self.scope.asked:
             verdict, past = judge_clock(site.catalogue, read_clocks(site.now), self.forced, rehearsal=site.pool.rehearsal)
@@ -137,7 +137,7 @@ class ExpiryRunner:
             keep_clocks(site.catalogue, past)
 
     def _finish_killed(self) -> list[str]:
-        """Rows of a killed run's deletions go, once they are surely on disk. What it did not come to is planned like all else."""
+        """Removes rows of a killed run's deletions, once they are surely on disk. The rest of its work is planned anew."""
         empty_gone(self.site.pool)
         for row in self.site.catalogue.unfinished_expiries():
             if row.id != self.row and start_time(row.pid) != row.pid_started:
@@ -170,7 +170,7 @@ class ExpiryRunner:
         summary.most_waiting = self.queue.most_waiting
 
     def _as_room_allows(self, *steps: Callable[[], None]) -> None:
-        """Notes for which there is no room, and no reserve, are the next run's: they must not cost the deletions."""
+        """Leaves notes for which there is no room, and no reserve, to the next run: they must not prevent the deletions."""
         try:
             for step in steps:
                 step()
@@ -204,9 +204,9 @@ class ExpiryRunner:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """While this lasts btrfs-balancer begins no block group. The one under way is waited for: it sees our lock and gives up.
+        """Keeps btrfs-balancer from beginning a block group. Waits for the one under way, which sees our lock and is cancelled.
 
-        Not waited for is a balance that somebody else started, which may take days.
+        A balance that somebody else started is not waited for: it may take days.
         """
         lock = None
         while not lock and not self.site.cancellation:
@@ -275,7 +275,7 @@ class ExpiryRunner:
         return ExpiryProgress(deleted, summary.planned, self.queue.waiting, self.queue.most, rate, left, self.paused, batch)
 
     def _tick(self) -> None:
-        """Tells whoever looks on, not more often than anybody can read; and rows wait a few seconds for deletions to be durable."""
+        """Tells the sinks and the catalogue, no more often than anybody reads, and settles deletions every few seconds."""
         now = time.monotonic()
         if self.deleter:
             self.deleter.settle_if_due()
@@ -311,7 +311,7 @@ class ExpiryRunner:
         }
 
     def _end_row(self, error: str | None) -> None:
-        """`error`: what ended it before its time, None when nothing did."""
+        """`error`: what ended it early, None if nothing did."""
         summary = self.site.summary
         summary.seconds, summary.ended_by = time.monotonic() - summary.begun, self.site.cancellation.signal
         summary.error = None if summary.stop else error
@@ -322,10 +322,10 @@ class ExpiryRunner:
         self.site.catalogue.update_expiry(self.row, **fields)
 
     def _moment(self) -> datetime:
-        """Now, on the clock that this began with."""
+        """Returns now, on the clock that this began with."""
         return self.site.now + timedelta(seconds=time.monotonic() - self.site.summary.begun)
 
 
 def backups_run(catalogue: Catalogue) -> bool:
-    """Whether a backup is made right now: a run without an end, of a process that lives."""
+    """Returns whether a backup is running: a run without an end, of a process that is alive."""
     return any(start_time(run.pid) == run.pid_started for run in catalogue.unfinished_runs())

@@ -1,4 +1,4 @@
-"""What all steps of an expiry work with, and what they share: how a host is locked, and what is told of trouble with one."""
+"""The context of an expiry: what its steps share, how they lock a host, and how they report trouble with one."""
 
 import logging
 from collections.abc import Iterator
@@ -38,15 +38,15 @@ class ExpiryContext:
 
     @property
     def zone(self) -> ZoneInfo:
-        """The pool's."""
+        """The pool's zone."""
         return self.config.pool.zone
 
     def lock(self, host: str) -> Lock:
-        """The host's lock. Raises LockHeld. A backup that meets it waits, for what we do under it takes no time."""
+        """Takes the host's lock. Raises LockHeld. A backup waits for it, since it is never held for long."""
         return take_lock(self.pool.locks / f"host-{host}", RECONCILING, format_time(self.now))
 
     def locked(self, host: str, held: ExitStack) -> bool:
-        """Whether `held` has the host's lock now. A host that somebody works on is noted once, and left to the next run."""
+        """Returns whether `held` has the host's lock now. A host that somebody works on is noted once, and left to the next run."""
         try:
             held.enter_context(self.lock(host))
         except LockHeld:
@@ -56,7 +56,7 @@ class ExpiryContext:
         return True
 
     def look_again(self, plan: HostPlan) -> tuple[HostOnPool, HostPlan]:
-        """The host as its lock's holder sees it, and what is still to be done by both looks."""
+        """Returns the host as it is under its lock, and what is to be done by both plan and second look."""
         seen = look_again(self.pool, plan.host, policy_of(self.config, plan.host), plan.rows)
         again = plan_host(seen.facts, self.zone, self.now, clock_waits=self.clock_waits)
         for name in plan.names & seen.unreadable.keys():
@@ -64,16 +64,16 @@ class ExpiryContext:
         return seen, agreed(plan, again)
 
     def problem(self, text: str) -> None:
-        """Something that somebody must look at, once."""
+        """Reports something that somebody must look at, once."""
         if text not in self.summary.problems:
             self.summary.problems.append(text)
             self.observer.notice(printable(text))
 
     @contextmanager
     def spared(self, host: str) -> Iterator[None]:
-        """What goes wrong with one host is said and costs the others nothing, a bug with its traceback in the log.
+        """Reports an error of one host and goes on with the others; a bug has its traceback in the log.
 
-        A pool that is unusable ends everything.
+        An unusable pool ends everything.
         """
         try:
             yield
