@@ -37,8 +37,8 @@ def past_clocks(catalogue: Catalogue) -> ClockPast:
     exactly when nothing else contradicts it.
     """
     past = _kept_clocks(catalogue)
-    if past.trusted is None and (seen := catalogue.newest_finish()):
-        return replace(past, trusted=ClockFact(seen, 0.0, _ANOTHER_BOOT))
+    if past.trusted is None and (newest := catalogue.newest_finish()):
+        return replace(past, trusted=ClockFact(newest, 0.0, _ANOTHER_BOOT))
     return past
 
 

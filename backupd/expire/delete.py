@@ -95,12 +95,12 @@ class Deleter:
                 self.busy += len(names)
                 return ()
             with self.site.spared(plan.host):
-                seen, todo = self.site.look_again(plan)
+                on_pool, todo = self.site.look_again(plan)
                 due = {step.name for step in todo.delete}
-                left = (*self._delete(plan.host, [name for name in some if name in due], seen), *rest)
+                left = (*self._delete(plan.host, [name for name in some if name in due], on_pool), *rest)
         return left
 
-    def _delete(self, host: str, names: list[str], seen: HostOnPool) -> tuple[str, ...]:
+    def _delete(self, host: str, names: list[str], on_pool: HostOnPool) -> tuple[str, ...]:
         """Deletes these. Returns those that were put off, because the queue is full or a signal came."""
         if not names:
             return ()
@@ -111,14 +111,14 @@ class Deleter:
             if self.site.cancellation or self.queue.full():
                 put_off = names[place:]
                 break
-            if self._delete_one(host, self.site.pool.host(host) / name, seen.subvolumes[name]):
+            if self._delete_one(host, self.site.pool.host(host) / name, on_pool.subvolumes[name]):
                 self._gone.append((host, name))
             else:
                 kept.append(name)
         if len(kept) + len(put_off) < len(names) and host not in self.hosts[-1:]:
             self.hosts.append(host)
         point_latest(self.site.pool, host)
-        self.site.catalogue.set_states([(host, name, EXPIRED, seen.notes.expired_at(name)) for name in (*kept, *put_off)])
+        self.site.catalogue.set_states([(host, name, EXPIRED, on_pool.notes.expired_at(name)) for name in (*kept, *put_off)])
         return tuple(put_off)
 
     def _delete_one(self, host: str, path: Path, subvolume: Subvolume) -> bool:

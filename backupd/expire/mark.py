@@ -62,18 +62,18 @@ def _batches(plans: Sequence[HostPlan]) -> Iterator[list[HostPlan]]:
 
 
 def _decide(site: ExpiryContext, plan: HostPlan, batch: _Batch) -> None:
-    seen, todo = site.look_again(plan)
-    notes = seen.notes
+    on_pool, todo = site.look_again(plan)
+    notes = on_pool.notes
     for step in todo.mark:
-        notes = notes.with_note(step.name, EXPIRED, _expired(seen.notes.note(step.name, EXPIRED), step, site.now))
+        notes = notes.with_note(step.name, EXPIRED, _expired(on_pool.notes.note(step.name, EXPIRED), step, site.now))
         batch.rows.append((plan.host, step.name, EXPIRED, site.now))
     for step in todo.revive:
         notes = notes.without(step.name, EXPIRED)
-        batch.rows.append((plan.host, step.name, _state(seen, step.name), None))
+        batch.rows.append((plan.host, step.name, _state(on_pool, step.name), None))
         batch.revived.append(f"{plan.host} {step.name} is kept again: {reasons_words(step.reasons)}")
-    batch.rows += [(plan.host, name, state, seen.notes.expired_at(name)) for name, state in todo.amend]
+    batch.rows += [(plan.host, name, state, on_pool.notes.expired_at(name)) for name, state in todo.amend]
     batch.marked += len(todo.mark)
-    if notes is not seen.notes:
+    if notes is not on_pool.notes:
         batch.notes[site.pool.host(plan.host)] = notes
 
 
@@ -84,8 +84,8 @@ def _expired(before: Mapping[str, Any] | None, step: ExpiryStep, now: datetime) 
     return {"at": format_time(now), "why": reasons_words(step.reasons), RULES: [reason.code for reason in step.reasons]}
 
 
-def _state(seen: HostOnPool, name: str) -> str:
-    return next(one.state for one in seen.facts.candidates if one.name == name)
+def _state(on_pool: HostOnPool, name: str) -> str:
+    return next(one.state for one in on_pool.facts.candidates if one.name == name)
 
 
 def drop_stale_notes(site: ExpiryContext, hosts: Sequence[str]) -> None:

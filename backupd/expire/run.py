@@ -38,7 +38,7 @@ from btrkeep.pool.written import written_bytes
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_time
 
-_TELL_OBSERVER, _TELL_CATALOGUE = 0.25, 1.0
+_EVENT_INTERVAL, _ROW_INTERVAL = 0.25, 1.0
 _LOOK_FOR_BACKUPS = 1.0
 _LOOK_FOR_BALANCE = 0.5
 _DRAINED = 30.0  # seconds without any drop after which a paced batch counts as drained: a file in it is open, or it is very large
@@ -47,8 +47,8 @@ _LAST_DROPS = 300.0  # the same at the end, when the mount option waits to be pu
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an expiry is limited to. `hosts`: only these, None: all. `asked`: only these backups, by host and name, that somebody wants
-    deleted at once: then neither clock nor safety limits count, and no running backup is waited for.
+    """What an expiry is limited to. `hosts`: only these, None: all. `asked`: only these backups, by host and name, that somebody
+    wants deleted at once: then neither clock nor safety limits count, and no running backup is waited for.
     """
 
     hosts: frozenset[str] | None = None
@@ -95,7 +95,7 @@ class ExpiryRunner:
         self.paused: Pause | None = None
         self.row = 0
         self.written_before = 0
-        self._told_observer = self._told_catalogue = self._looked_for_backups = 0.0
+        self._last_event = self._last_row = self._looked_for_backups = 0.0
 
     def run(self) -> Summary:
         """Runs it. Raises PoolUnusable, and OperatorError of the catalogue; the mount option is restored in any case."""
@@ -239,7 +239,7 @@ class ExpiryRunner:
         self.paused, end = why, time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self.site.cancellation:
             self._tick()
-            self.site.cancellation.sleep(min(left, _TELL_OBSERVER))
+            self.site.cancellation.sleep(min(left, _EVENT_INTERVAL))
         self.paused = None
 
     def _switch(self) -> None:
@@ -279,11 +279,11 @@ class ExpiryRunner:
         now = time.monotonic()
         if self.deleter:
             self.deleter.settle_if_due()
-        if now - self._told_observer >= _TELL_OBSERVER:
-            self._told_observer = now
+        if now - self._last_event >= _EVENT_INTERVAL:
+            self._last_event = now
             self.site.observer(self._progress())
-        if now - self._told_catalogue >= _TELL_CATALOGUE:
-            self._told_catalogue = now
+        if now - self._last_row >= _ROW_INTERVAL:
+            self._last_row = now
             self.site.catalogue.update_expiry(self.row, **self._fields())
 
     def _begin_row(self) -> None:

@@ -57,11 +57,11 @@ class ExpiryContext:
 
     def look_again(self, plan: HostPlan) -> tuple[HostOnPool, HostPlan]:
         """Returns the host as it is under its lock, and what is to be done by both plan and second look."""
-        seen = look_again(self.pool, plan.host, policy_of(self.config, plan.host), plan.rows)
-        again = plan_host(seen.facts, self.zone, self.now, clock_waits=self.clock_waits)
-        for name in plan.names & seen.unreadable.keys():
-            self.problem(f"{plan.host} {name} is left alone: {seen.unreadable[name]}")
-        return seen, agreed(plan, again)
+        on_pool = look_again(self.pool, plan.host, policy_of(self.config, plan.host), plan.rows)
+        again = plan_host(on_pool.facts, self.zone, self.now, clock_waits=self.clock_waits)
+        for name in plan.names & on_pool.unreadable.keys():
+            self.problem(f"{plan.host} {name} is left alone: {on_pool.unreadable[name]}")
+        return on_pool, agreed(plan, again)
 
     def problem(self, text: str) -> None:
         """Reports something that somebody must look at, once."""

@@ -68,12 +68,12 @@ def names_in_words(names: Sequence[str], most: int = 5) -> str:
 
 def held_words(deleted: Mapping[int, Deleted], held: Mapping[int, Standing | None]) -> str:
     """Which deleted backups the cleaner cannot take, and who has a file open or stands in them."""
-    told = []
+    holders = []
     for id_, who in sorted(held.items()):
-        by = f"process {who.pid} ({who.name})" if who else "nobody who is seen (a mount?)"
-        told.append(f"{deleted[id_].host} {deleted[id_].name} by {by}")
+        by = f"process {who.pid} ({who.name})" if who else "no process that was found (a mount?)"
+        holders.append(f"{deleted[id_].host} {deleted[id_].name} by {by}")
     count, inside = counted(len(held), "deleted backup"), "it" if len(held) == 1 else "them"
-    return f"{count} cannot be dropped as long as something in {inside} is open: {names_in_words(told)}"
+    return f"{count} cannot be dropped as long as something in {inside} is open: {names_in_words(holders)}"
 
 
 def stuck_words(waiting: int) -> str:
