@@ -40,10 +40,10 @@ class ExpiryProgress:
 class Summary:
     """The result. `left_out`: hosts and why; `busy`: hosts that were locked by somebody's work, left to the next run.
 
-    `problems`: what somebody must look at. `stop`: why nothing was done at all; `clock`: what is wrong with the clock; `error`: what
-    ended it early. `waiting_for_grace`: backups that are marked and not due yet. `written_bytes`: to all devices meanwhile, by
-    everybody. `still_waiting`: for the cleaner at the end. `ended_by`: a signal's number, 0 without one. `rest`: deletions that were
-    due and not made (a limit, a signal, a host that was busy, a backup that is restored from).
+    `problems`: what somebody must look at. `stop`: why nothing was done at all; `clock`: what is wrong with the clock; `error`:
+    what ended it early. `waiting_for_grace`: backups that are marked and not due yet. `written_bytes`: to all devices meanwhile, by
+    everybody. `still_waiting`: for the cleaner at the end. `ended_by`: a signal's number, 0 without one. `rest`: deletions that
+    were due and not made (a limit, a signal, a host that was busy, a backup that is restored from).
     """
 
     planned: int = 0
