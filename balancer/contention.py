@@ -24,7 +24,7 @@ _PROGRAMS = (b"btrfs", b"btrfs-balancer", b"balancer")
 
 
 def lock_folders(path: Path, filesystem: str, more: Iterable[Path] = ()) -> tuple[Path, ...]:
-    """Where the locks of pools on this filesystem (its UUID) lie: below mount points, folders above `path`, configured pools."""
+    """Returns the lock folders of pools on this filesystem (a UUID): below mount points, above `path`, of configured pools."""
     tops = [mount.target for mount in mounts() if mount.filesystem == "btrfs"]
     above = path.resolve()
     tops += [above, *above.parents, *_configured()]
@@ -49,9 +49,9 @@ def _configured() -> Iterator[Path]:
 
 
 def backups_at_work(folders: Iterable[Path], *, only_expiry: bool = False) -> str | None:
-    """Who makes backups or expires them, in words; None when nobody does. `only_expiry`: who makes some is not looked for.
+    """Returns who makes or expires backups, in words; None if nobody does. `only_expiry`: only who expires them.
 
-    Told by what is written in the locks: to try one, even for a moment, could make a backup find it held.
+    Reads what is written in the locks: to take one, even for a moment, could make a backup find it held.
     """
     for folder in folders:
         for file in [folder / _EXPIRY] if only_expiry else _held(folder):
@@ -63,7 +63,7 @@ def backups_at_work(folders: Iterable[Path], *, only_expiry: bool = False) -> st
 
 @contextmanager
 def alone(folders: Iterable[Path], now: datetime) -> Iterator[None]:
-    """While this lasts no expiry of these pools deletes: it holds the same lock while it does. Raises LockHeld, PoolUnusable."""
+    """Keeps expiries of these pools from deleting: they take the same locks. Raises LockHeld, PoolUnusable."""
     with ExitStack() as held:
         for folder in folders:
             held.enter_context(take_lock(folder / BALANCE_LOCK, "btrfs-balancer", format_time(now)))
@@ -71,7 +71,7 @@ def alone(folders: Iterable[Path], now: datetime) -> Iterator[None]:
 
 
 def _held(folder: Path) -> Iterator[Path]:
-    """Locks of backups with something in them: who gives one back empties it."""
+    """Yields locks of backups that are not empty: whoever releases one empties it."""
     with suppress(OSError):  # the pool was unmounted, or is being made
         yield from (folder / name for name in _BACKUPS if (folder / name).exists())
         yield from (Path(one.path) for one in os.scandir(folder) if one.name.startswith(_HOST) and one.stat().st_size)
@@ -86,7 +86,7 @@ def _works(holder: Holder, file: Path) -> bool:
 
 
 def operation_and_who(path: Path) -> tuple[str, str]:
-    """What has the filesystem for itself, "none" mostly, and who does that: "process 123: btrfs balance start /x", or ""."""
+    """Returns the exclusive operation under way, "none" mostly, and its process: "process 123: btrfs balance start /x", or ""."""
     found = exclusive_operation(path)
     return (found, "") if found in ("none", "balance paused") else (found, _who(path))
 
@@ -134,7 +134,7 @@ def refuse_unfit(path: Path) -> None:
 
 
 def refuse_others(fd: int, path: Path, exclusive: str, by: str) -> OperatorError:
-    """The error for a filesystem that somebody else has for himself."""
+    """Returns the error for a filesystem with another exclusive operation."""
     found = balance_now(fd) if exclusive == "balance paused" else None
     if found is None:
         who = f", by {by}" if by else ""

@@ -1,6 +1,6 @@
-"""A run of balances, written into the catalogue while it goes on: a sink of its progress.
+"""Writes a run of balances into the catalogue while it goes on: a sink of its progress.
 
-Nothing that is wrong with the catalogue ends a run: it is told once, and from then on no more is kept.
+No error of the catalogue ends a run: it is reported once, and from then on nothing more is recorded.
 """
 
 import os
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Keeps one run on `filesystem` (its UUID) in the catalogue of the state folder. `warn` is told what keeps it from that.
+    """Keeps one run on `filesystem` (its UUID) in the catalogue of the state folder. `warn` gets the errors that prevent it.
 
-    A context manager: left without an end of the run, it says that the run failed.
+    A context manager: left before the run has ended, it records that the run failed.
     """
 
     def __init__(self, state: Path, filesystem: str, mountpoint: Path, warn: Callable[[str], None]) -> None:

@@ -1,6 +1,4 @@
-"""One block group is balanced: the thread that does it, for the ioctl blocks, and its cancellation, which blocks too; what is told
-meanwhile, and what it came to.
-"""
+"""Balances one block group: in a thread, since the ioctl blocks, with a cancellation that blocks too, progress, and a result."""
 
 import errno
 import os
@@ -74,41 +72,41 @@ class Relocation:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def ended(self, seconds: float) -> bool:
-        """Whether it has ended, after waiting for that at most so long."""
+        """Waits at most so long for its end; returns whether it has ended."""
         return bool(wait([self._balance], seconds).done)
 
     def cancel(self) -> None:
-        """Has it cancelled; `ended` says when that is done. Not more than once: again is nothing."""
+        """Starts to cancel it; `ended` says when that is done. Does nothing the second time."""
         if self._cancelling is None:
             self._cancelling = self._submit(self._cancel)
 
     def _cancel(self) -> None:
-        """Again and again: the ioctl may not have begun yet. Only the balance of this block group, not one that keeps ours out."""
+        """Cancels again and again, since the ioctl may not have begun yet: only the balance of this block group, no other."""
         while not self._balance.done():
             cancel_balance(self._fd, self._vaddr)
             time.sleep(_AGAIN)
 
     @property
     def relocated(self) -> int:
-        """How many block groups were, 1 or 0, once it has ended."""
+        """How many block groups were relocated, 1 or 0; only after the end."""
         return 0 if self._balance.exception() else self._balance.result()
 
     def error(self) -> OSError | None:
-        """What the ioctl said, once it has ended; None when all went well. A bug of ours is raised."""
+        """Returns the error of the ioctl, None if it succeeded; only after the end. Raises an error that is a bug of ours."""
         error = self._balance.exception()
         if error is None or isinstance(error, OSError):
             return error
         raise error
 
     def clear(self) -> bool:
-        """Cancels what is left of it when somebody else has paused it; whether there was anything."""
+        """Cancels it if somebody else has paused it; returns whether that was so."""
         found = balance_now(self._fd)
         return bool(found and found.paused and cancel_balance(self._fd, self._vaddr))
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What came of it. `left`: bytes that are used of it now; `error`: in words. `stop`: why nothing may follow, None: go on."""
+    """The result. `left`: bytes that are used of it now; `error`: in words. `stop`: why nothing may follow, None: go on."""
 
     outcome: BalanceOutcome
     left: int
@@ -140,7 +138,7 @@ def attempt(
     hindrance: Callable[[], Stop | None],
     tell: ProgressSink[BalanceEvent],
 ) -> Attempt:
-    """Relocates it, and waits for the end. `hindrance` is asked ten times a second; what it says first cancels. Raises OSError."""
+    """Relocates it and waits for the end. Calls `hindrance` ten times a second; its first answer cancels. Raises OSError."""
     begun, told, stop = time.monotonic(), 0.0, None
     with Relocation(fd, group.vaddr, group.type) as relocation:
         while not relocation.ended(_TICK):
@@ -170,7 +168,7 @@ def _from_outside(was_paused: bool) -> Stop:
 
 
 def _judged(left: int | None, relocated: int, error: OSError | None, stop: Stop | None, seconds: float) -> Attempt:
-    """What it came to. One that is gone after an error was relocated: the cancellation came too late, say."""
+    """Returns the result. One that is gone after an error was relocated, such as when the cancellation came too late."""
     if left is None:
         return Attempt(BalanceOutcome.DONE if relocated or error else BalanceOutcome.GONE, 0, seconds, None, stop)
     if error is None:  # no kernel is known to do that, but to try it again and again would have no end

@@ -1,6 +1,6 @@
-"""Balances block groups, one at a time. Each is chosen afresh: read again, score again, then act or drop.
+"""Balances block groups, one at a time. Each is chosen anew: read again, score again, then act or drop.
 
-The kernel relocates in a thread of ours. The main thread waits for it, watches what may end the run, and tells how far it is.
+The kernel relocates in a thread of ours. The main thread waits for it, watches what may end the run, and reports progress.
 """
 
 import time
@@ -56,7 +56,7 @@ class Balancing:
         self._set_aside: set[int] = set()
 
     def run(self) -> Report:
-        """Until a reason to end. Raises PoolUnusable when the filesystem cannot be balanced, LockHeld when somebody else has it."""
+        """Runs until there is a reason to end. Raises PoolUnusable if it cannot be balanced, LockHeld if another balance has it."""
         with opened(self._path) as self._fd:
             refuse_unfit(self._path)
             self._begun, self._started = time.monotonic(), datetime.now(UTC)
@@ -97,7 +97,7 @@ class Balancing:
         return self._report(ending)
 
     def _after(self, group: PlannedBlockGroup) -> Stop | None:
-        """Balances it; why the run ends with that. Backups may be waited for."""
+        """Balances it, maybe after waiting for backups; returns why the run ends with it."""
         try:
             with alone(self._locks if self._settings.yield_to_backups else (), datetime.now(UTC)):
                 ending = self._step(group)
@@ -106,7 +106,7 @@ class Balancing:
         return stops.after(self._steps) if ending is None or ending.passes else ending
 
     def _kept_out(self, error: LockHeld) -> Stop:
-        """An expiry has begun to delete since it was looked for, or another run balances a block group."""
+        """Returns why it cannot begin: an expiry has begun to delete meanwhile, or another run balances a block group."""
         stop = Stop(Ending.BACKUPS, f"backups come first: {error.message}", self._settings.wait_for_others)
         if stop.passes:
             self._tell(Waiting(stop.why))
@@ -139,13 +139,13 @@ class Balancing:
         )
 
     def _backups(self) -> str | None:
-        """Who has to be made way for."""
+        """Returns whose backups or expiry come first."""
         if not self._settings.yield_to_backups:
             return None
         return backups_at_work(self._locks, only_expiry=self._settings.only_to_expiry)
 
     def _light_facts(self, backups: str | None) -> StopFacts:
-        """What can be asked ten times a second."""
+        """Returns the facts that are cheap enough for ten times a second."""
         elapsed = time.monotonic() - self._begun
         return StopFacts(datetime.now(UTC), elapsed, self._moved, 0, 0, backups=backups, signal=self.cancellation.signal or None)
 
@@ -162,7 +162,7 @@ class Balancing:
         return None if self._settings.budget is None else self._settings.budget - self._moved
 
     def _hindrance(self) -> Stop | None:
-        """Why no block group may be begun, after waiting for what passes; None when one may."""
+        """Waits for what passes; returns why no block group may be begun, None if one may."""
         found = stops.stop(stops.BEFORE, self._settings, self._facts(self._quiet_pressure()))
         if found is None or not found.passes:
             return found
@@ -180,7 +180,7 @@ class Balancing:
         return replace(found, why=f"{found.why}, after {format_duration(self._settings.patience)} of waiting")
 
     def _quiet_pressure(self) -> float | None:
-        """Measured while we do nothing for a moment: a balance of our own makes others wait, and waits itself."""
+        """Measures it while nothing is balanced: a balance of our own makes others wait, and waits itself."""
         if self._settings.max_pressure is None or not self._pressure.is_known:
             return None
         last = self._steps[-1].seconds if self._steps else 0.0
@@ -191,13 +191,13 @@ class Balancing:
     # --- one block group
 
     def _look(self) -> FilesystemLook:
-        """What was done before is committed, so that it is seen."""
+        """Commits what was done before, so that it is visible, then reads the filesystem."""
         with suppress(OSError):  # an error made it read-only: it can still be read
             commit(self._folder)
         return look(self._fd, self._folder)
 
     def _next(self) -> PlannedBlockGroup | Stop:
-        """The block group to balance now, or why there is none."""
+        """Returns the block group to balance now, or why there is none."""
         dropped: set[int] = set()
         while len(dropped) < _MOST_DROPPED and not self.cancellation:
             choice = choose(self._seen, self._settings, self._costs, self._set_aside | dropped, self._left)
@@ -219,7 +219,7 @@ class Balancing:
         return Stop(Ending.DONE, f"no {'further ' if self._steps else ''}block group is worth it{aside}")
 
     def _step(self, group: PlannedBlockGroup) -> Stop | None:
-        """Balances it; why nothing may follow."""
+        """Balances it; returns why nothing may follow."""
         self._tell(group)
         started, before = datetime.now(UTC), Before(self._moved, self._written, written_bytes(self._folder))
         self._looked = time.monotonic()
@@ -233,7 +233,7 @@ class Balancing:
         return tried.stop
 
     def _meanwhile(self) -> Stop | None:
-        """What cancels the block group under way. Backups when they are there at two looks: some locks are held for a moment."""
+        """Returns what cancels the block group under way. Backups count at the second look: some locks are held for a moment."""
         backups = None
         if self._settings.yield_to_backups and time.monotonic() - self._looked >= _LOOK_FOR_OTHERS:
             self._looked = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a balancing is asked to do, what it is about to do, and what it came to: plain data, and who is told of it.
+"""The data of a run: settings, the block group that is planned or under way, results, and events.
 
 `balancer.run` makes them; the command line shows them. Nothing here is read from a filesystem.
 """
@@ -45,7 +45,7 @@ BUSY = "another exclusive operation was faster"
 
 
 class BalanceOutcome(StrEnum):
-    """What became of one block group. The catalogue keeps these words."""
+    """The result of one block group. The catalogue stores these values."""
 
     DONE = "done"
     GONE = "gone"  # it did not exist any more
@@ -68,7 +68,7 @@ class Least:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What the operator asked for.
+    """The settings of a run.
 
     `budget`: bytes that may move, `time`: seconds, `until`: an aware moment; None: no such limit. A block group is begun only when
     what is used of it still fits the budget, and only when it should be done in time; time and window cancel one that is not.
@@ -124,13 +124,13 @@ class PlannedBlockGroup:
 
     @property
     def is_within(self) -> bool:
-        """Whether what is left of the budget covers it."""
+        """Whether the rest of the budget covers it."""
         return self.left is None or self.used <= self.left
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceProgress:
-    """How far the block group under way is. `left`: bytes used of it, as of the filesystem's last commit.
+    """Progress of the block group under way. `left`: bytes used of it, as of the filesystem's last commit.
 
     The kernel copies first and changes the references afterwards, so `left` stands still for a while and falls in large steps.
     `written`: bytes to the devices since the step began, others' included. `seconds`: since then. `total_moved` and
@@ -146,7 +146,7 @@ class BalanceProgress:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """What became of a block group.
+    """The result of a block group.
 
     `moved`: bytes used of it before, less what is still there now. `written`: what was written to all devices meanwhile, every
     copy of data and metadata, and others' writes too. `gained`: the score of all block groups before, less that after.
@@ -185,7 +185,7 @@ class SpaceNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run came to. `why` is a sentence for people. `planned`: of a dry run only, all that would be balanced.
+    """The result of a run. `why` is a sentence for people. `planned`: only of a dry run, all that would be balanced.
 
     `signal`: the number of the one that ended it, None when none did.
     """
@@ -244,6 +244,6 @@ class Cancelling:
 
 
 BalanceEvent = BalanceStarted | PlannedBlockGroup | BalanceProgress | Cancelling | StepDone | Waiting | Notice | Report
-"""What a run tells, in the main thread, in this order: it starts; then of each block group that it is going to be balanced, twice a
-second how far that is, maybe that it is being cancelled, and what became of it; the report, unless the run ends with an exception.
+"""In the main thread, in this order: the start; then for each block group its plan, its progress twice a second, maybe its
+cancellation, and its result; then the report, unless the run ends with an exception.
 """

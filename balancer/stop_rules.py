@@ -16,7 +16,7 @@ _MOST_BUSY = 3
 
 @dataclass(frozen=True, slots=True)
 class StopFacts:
-    """How things stand. `now`: aware; `elapsed`: seconds since the run began; `moved`, `unallocated`, `total`: bytes.
+    """The facts. `now`: aware; `elapsed`: seconds since the run began; `moved`, `unallocated`, `total`: bytes.
 
     `exclusive`: what has the filesystem for itself, "none" or as the kernel calls it; `exclusive_by`: who does that, if that is
     known. `backups`: who makes or expires backups, None when nobody does. `pressure`: a share, None when it is not known.
@@ -45,18 +45,18 @@ class Stop:
 
 
 BEFORE = frozenset(Ending) - {Ending.DONE, Ending.NO_SPACE, Ending.FAILED}
-"""What must not hold when a block group is begun."""
+"""Reasons not to begin a block group."""
 DURING = frozenset({Ending.SIGNAL, Ending.BACKUPS, Ending.TIME, Ending.WINDOW})
-"""What cancels the block group under way."""
+"""Reasons to cancel the block group under way."""
 
 
 def stop(endings: Collection[Ending], settings: RunSettings, facts: StopFacts) -> Stop | None:
-    """The first of these reasons that ends the run, or makes it wait."""
+    """Returns the first of these reasons that ends the run or makes it wait."""
     return next((found for found in _reasons(settings, facts) if found.ending in endings), None)
 
 
 def _reasons(settings: RunSettings, facts: StopFacts) -> Iterator[Stop]:
-    """All that there are, the weightiest first."""
+    """Yields all reasons, the weightiest first."""
     if facts.signal is not None:
         yield Stop(Ending.SIGNAL, f"{signal.Signals(facts.signal).name} came")
     # A balance needs room that no block group has: without any it fails, and then everything else does too.
@@ -80,7 +80,7 @@ def _reasons(settings: RunSettings, facts: StopFacts) -> Iterator[Stop]:
 
 
 def too_long(settings: RunSettings, facts: StopFacts, seconds: float) -> Stop | None:
-    """Whether a block group that should take so many seconds would not be done in time."""
+    """Returns the limit that a block group of so many seconds would exceed, None if it would end in time."""
     left, ending = min(_time_left(settings, facts), default=(None, Ending.TIME))
     if left is None or seconds <= left:
         return None
@@ -97,7 +97,7 @@ def _time_left(settings: RunSettings, facts: StopFacts) -> list[tuple[float, End
 
 
 def after(steps: Sequence[StepDone]) -> Stop | None:
-    """Whether what became of the last block groups says that there is no use in going on."""
+    """Returns why the results of the last block groups make it useless to continue."""
     if not steps:
         return None
     last = steps[-1]

@@ -90,7 +90,7 @@ def _is_running(one: "Balance") -> bool:
 
 
 def _how_to_begin(path: Path, days: int, older: "list[FreeSpaceScore]") -> str:
-    """What to say when there is nothing to show."""
+    """Returns the text for a filesystem with no scores in that time."""
     if older:
         newest = older[-1].taken.date()
         return f"No scores of the last {days} days are recorded. The newest ones are of {newest}: --days N looks further back."

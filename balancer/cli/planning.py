@@ -43,9 +43,9 @@ def settings_of(
     pressure: float | str | None = None,
     patience: float | None = None,
 ) -> RunSettings:
-    """What options say, and where they are silent the pool's configuration, which is None where no pool was named.
+    """Returns the settings of the options, and of the pool's configuration (`balance`) for those that are None.
 
-    An option that was not given is None, "none" is no limit.
+    "none" is no limit. `balance` is None where no pool was named.
     """
     policy = policy or (balance.policy if balance else POLICIES[0])
     settings = RunSettings(

@@ -37,12 +37,12 @@ _RAW = {BalanceOutcome.GONE: "was gone before its turn came", BalanceOutcome.CAN
 
 
 def stopping_line(event: Cancelling) -> str:
-    """What is said at once when a run has to end."""
+    """Returns what is said at once when a run has to end."""
     return f"stopping: {printable(event.why)}; the kernel gives up the block group at {event.vaddr}"
 
 
 def begin_line(numbers: SpaceNumbers, settings: RunSettings) -> str:
-    """What is there, and what limits the run."""
+    """Returns the state before the run, and its limits."""
     groups = counted(numbers.block_groups, "data block group")
     limits = [
         f"at most {format_given(settings.budget)}" if settings.budget is not None else "",
@@ -54,7 +54,7 @@ def begin_line(numbers: SpaceNumbers, settings: RunSettings) -> str:
 
 
 def step_line(done: StepDone, *, longest: int = 0) -> str:
-    """What became of a block group, in one line, without colour. The most important comes first: it may be cut off at the end."""
+    """Returns the result of a block group in one line, without colour. The most important comes first: the end may be cut off."""
     group = done.group
     head = f"{group.number}: block group {group.vaddr}"
     if done.outcome in (BalanceOutcome.NO_SPACE, BalanceOutcome.FAILED):
@@ -119,7 +119,7 @@ class BalanceLines:
 
 
 def _reason(why: str) -> str:
-    """Without its numbers: a pressure that goes from 41.2 to 41.3 is the same reason."""
+    """Returns the reason without its numbers: a pressure that rises from 41.2 to 41.3 is the same reason."""
     return "".join(char for char in why if not char.isdigit())
 
 

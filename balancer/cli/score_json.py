@@ -42,7 +42,7 @@ def block_groups(survey: Survey, shown: Array, costs: Sequence[Cost] | None) -> 
 
 
 def histogram(survey: Survey) -> list[dict[str, int]]:
-    """How many free extents there are of so many bytes up to twice as many, and their bytes; from the smallest to the largest."""
+    """Returns the number and bytes of free extents in classes of sizes, each up to twice the one before."""
     there = np.flatnonzero(survey.extents)
     classes = range(int(there[0]), int(there[-1]) + 1) if len(there) else range(0)
     return [{"at_least": 1 << one, "extents": int(survey.extents[one]), "bytes": int(survey.bytes[one])} for one in classes]

@@ -64,7 +64,7 @@ def require_one_pool(pool: str | None, config: Path | None) -> None:
 
 
 def meant(path: Path | None, pool: str | None, config: Path | None) -> Meant:
-    """What the words of the command line name. Raises ConfigError, PoolUnusable and UsageError.
+    """Returns what the words of the command line name. Raises ConfigError, PoolUnusable and UsageError.
 
     The pool's mark is looked at where nothing but its name was given: what lies below it might not be mounted.
     """
