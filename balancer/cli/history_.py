@@ -77,7 +77,7 @@ def command(path: Path | None, days: int, of_balances: bool, pool: str | None, c
 def _echo_json(
     catalogue: "Catalogue | None", filesystem: str, since: datetime, looks: "list[FreeSpaceScore]", balances: "list[Balance]"
 ) -> None:
-    from balancer.cli.history_json import document
+    from balancer.cli.history_view import document
 
     told = [(one, _is_running(one), catalogue.steps(one.id) if catalogue else []) for one in balances]
     echo_json(document(filesystem, since, looks, told))

@@ -104,7 +104,7 @@ def _score(path: Path, top: int | None, least_score: float, key: str, as_json: b
         filesystem = identity(path)
         sample = _sample(path, filesystem, taken, found) if state else None
     if as_json:
-        from balancer.cli.score_json import write_json
+        from balancer.cli.score_view import write_json
 
         write_json(filesystem, found, cut, costs)
     else:
@@ -146,7 +146,7 @@ def _explain(path: Path, vaddr: int, as_json: bool) -> None:
     if isinstance(found, NotThere):
         raise _no_such(vaddr, found)
     if as_json:
-        from balancer.cli.score_json import write_json
+        from balancer.cli.score_view import write_json
 
         write_json(filesystem, found.survey, np.arange(1), [found.cost])
     else:
