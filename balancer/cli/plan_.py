@@ -43,8 +43,9 @@ def command(path: Path | None, pool: str | None, config: Path | None, as_json: b
       btrfs-balancer plan /srv/backup --budget 20GiB --time 2h
       btrfs-balancer plan / --min-score 250 --json
     """
-    from balancer.cli.planning import settings_of, show_plan, state_of
+    from balancer.cli.planning import settings_of, show_plan
+    from balancer.recording import catalogue_of
 
     found = meant(path, pool, config)
     settings = settings_of(found.balance, **chosen)
-    show_plan(found.path, settings, state_of(found.path, pool, config), as_json=as_json)
+    show_plan(found.path, settings, catalogue_of(found.path, pool, config), as_json=as_json)

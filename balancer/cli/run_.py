@@ -71,11 +71,12 @@ def command(
     Exit status 0: it came to its end or to one of your limits; 1: it stopped before, or a block group failed; 3: another balance or
     the like has the filesystem; 4: it is no btrfs, or may not be balanced; 130 and 143: ended by Ctrl-C or SIGTERM.
     """
-    from balancer.cli.planning import settings_of, show_plan, state_of
+    from balancer.cli.planning import settings_of, show_plan
+    from balancer.recording import catalogue_of
 
     found = meant(path, pool, config)
     settings = settings_of(found.balance, **chosen)
-    state = state_of(found.path, pool, config)
+    state = catalogue_of(found.path, pool, config)
     if dry_run:
         show_plan(found.path, settings, state, as_json=as_json)
         return Exit.OK
