@@ -28,7 +28,7 @@ _JSON = (
 
 
 def progress_line(now: ExpiryProgress) -> str:
-    """How far it is, in one line."""
+    """Returns the progress in one line."""
     parts = [f"{now.deleted:,} of {now.planned:,} deleted", f"{now.waiting:,} of at most {now.most:,} waiting for the cleaner"]
     if now.rate:
         parts.append(f"{now.rate:.3g}/s")
@@ -40,7 +40,7 @@ def progress_line(now: ExpiryProgress) -> str:
 
 
 def plan_notices(plan: Plan) -> Iterator[str]:
-    """What is worth saying of a plan before it is carried out."""
+    """Yields notices of a plan before it is carried out."""
     for host, reason in plan.left_out.items():
         yield f"{host} is left out: {left_out_words(host, reason)}"
     if plan.unruled:
@@ -50,7 +50,7 @@ def plan_notices(plan: Plan) -> Iterator[str]:
 
 
 def summary_lines(summary: Summary) -> Iterator[str]:
-    """The whole in some lines; what was said in between is not repeated."""
+    """Yields the result in lines; what was reported meanwhile is not repeated."""
     if summary.stop:
         yield f"nothing was done: {expiry_words(summary.stop)}"
     if summary.error:
@@ -81,7 +81,7 @@ def _counts(summary: Summary) -> Iterator[str]:
 
 
 def summary_as_json(summary: Summary) -> dict[str, Any]:
-    """One object for --json."""
+    """Returns one object for --json."""
     found = {name: getattr(summary, name) for name in _JSON} | _hindrances(summary)
     return found | {"written_bytes_each": summary.written_each, "seconds": round(summary.seconds, 3)}
 
@@ -133,13 +133,13 @@ class ExpiryStatus:
 
 
 def listed(plan: Plan, what: str, limit: int | None = None) -> list[tuple[HostPlan, ExpiryStep]]:
-    """The steps of one kind in the order in which they would be taken; of deletions the first `limit`."""
+    """Returns the steps of one kind in the order in which they would be taken; of deletions the first `limit`."""
     steps = [(host, step) for host in plan.hosts for step in getattr(host, what)]
     return steps[:limit] if what == "delete" else steps
 
 
 def echo_rehearsal(plan: Plan, summary: Summary, limit: int | None, now: datetime) -> None:
-    """What would be done and why, for people."""
+    """Prints what would be done and why."""
     for text in plan_notices(plan):
         click.echo(f"note: {printable(text)}")
     if summary.clock:
@@ -157,14 +157,14 @@ def echo_rehearsal(plan: Plan, summary: Summary, limit: int | None, now: datetim
 
 
 def _until(expires: datetime, now: datetime) -> str:
-    """A grace that is over by a clock in doubt does not end yet."""
+    """Returns until when it can be restored. A grace that is over by a clock in doubt does not end yet."""
     if expires > now:
         return f"until {format_time(expires)}, then it is deleted"
     return f"until the clock is believed: by it its grace is over since {format_time(expires)}"
 
 
 def rehearsal_as_json(plan: Plan, summary: Summary, limit: int | None) -> Mapping[str, Any]:
-    """The same as one object."""
+    """Returns the same as one object."""
     lists = {
         what: [
             {

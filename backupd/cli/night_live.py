@@ -52,7 +52,7 @@ class NightDisplay(LiveDisplay):
             await asyncio.sleep(_PAUSE)
 
     def picture(self) -> Group:
-        """The running transfers, and all of the run."""
+        """Shows the running transfers, and all of the run."""
         rows = [_cells(running) for running in self.tally.running.values()]
         widths = [max(least, *(len(row[column]) for row in rows)) if rows else 0 for column, least in enumerate(_LEAST)]
         widths[0] = min(widths[0], _LONGEST_HOST)
@@ -97,5 +97,5 @@ def _cells(running: RunningTransfer) -> tuple[str, ...]:
 
 
 def _tail(path: str, room: int) -> str:
-    """The end of a path says more than its beginning; on a terminal without room for it, nothing."""
+    """Returns the end of a path, which says more than its beginning; nothing on a terminal without room for it."""
     return path if len(path) <= room else f"…{path[len(path) - room + 1 :]}" if room >= 8 else ""

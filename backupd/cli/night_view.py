@@ -16,7 +16,7 @@ _JSON = ("host", "outcome", "name", "files", "bytes", "new_bytes", "seconds", "a
 
 
 def result_line(result: HostResult) -> str:
-    """One host's end in one line, without colour."""
+    """Returns the result of one host in one line, without colour."""
     parts = [f"{result.host}: {result.outcome}"]
     if result.files is not None:
         sizes = f"{format_size(result.bytes)}, {format_size(result.new_bytes)} new"
@@ -31,9 +31,9 @@ def result_line(result: HostResult) -> str:
 
 
 def summary_line(results: Sequence[HostResult], hosts: int, seconds: float, trouble: bool) -> str:
-    """The whole run in one line; `hosts`: how many it was to back up, which are more than have a result when something ended it.
+    """Returns the whole run in one line; `hosts`: how many it was to back up, more than have a result if it ended early.
 
-    `trouble`: an error is told besides, or that hosts wait for their windows, after which nobody believes that nothing was due.
+    `trouble`: an error is reported besides, or hosts wait for their windows, so that "nothing was due" would be wrong.
     """
     if not hosts:
         return "no host was backed up" if trouble else "nothing was due"
@@ -45,13 +45,13 @@ def summary_line(results: Sequence[HostResult], hosts: int, seconds: float, trou
 
 
 def as_json_object(result: HostResult) -> dict[str, Any]:
-    """One host's result for --json."""
+    """Returns one host's result for --json."""
     found = {name: getattr(result, name) for name in _JSON}
     return found | {"seconds": round(result.seconds, 3), "warnings": list(result.warnings)}
 
 
 class NightTally:
-    """What a run has told so far."""
+    """The state of a run by its events so far."""
 
     def __init__(self) -> None:
         self.hosts = 0
@@ -60,7 +60,7 @@ class NightTally:
         self.begun = time.monotonic()
 
     def take(self, event: NightEvent) -> None:
-        """One more event."""
+        """Takes one more event."""
         match event:
             case NightStarted():
                 self.hosts, self.begun = len(event.hosts), time.monotonic()
@@ -71,7 +71,7 @@ class NightTally:
                 self.results.append(event)
 
     def summary(self, ended: NightEnded) -> str:
-        """The whole run in one line."""
+        """Returns the whole run in one line."""
         return summary_line(self.results, self.hosts, time.monotonic() - self.begun, ended.trouble)
 
 

@@ -73,7 +73,7 @@ def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: boo
 
 
 def _log(shown: Iterator[CleanerReading]) -> None:
-    """A line each time, and one as long as nothing waits: it may go into a file for days."""
+    """Prints a line each time, and only one as long as nothing waits: it may be written to a file for days."""
     nothing = False
     for seen in shown:
         if not (nothing and _nothing(seen)):
@@ -82,7 +82,7 @@ def _log(shown: Iterator[CleanerReading]) -> None:
 
 
 def _shown(watcher: CleanerMonitor, interval: float) -> Iterator[CleanerReading]:
-    """What is shown: at once, and then after each interval. In between it is looked at more often."""
+    """Yields what is shown: at once, and then after each interval. In between it looks more often."""
     following = time.monotonic()
     while True:
         begun = time.monotonic()
@@ -97,7 +97,7 @@ def _shown(watcher: CleanerMonitor, interval: float) -> Iterator[CleanerReading]
 
 
 def _seen_once(shown: Iterator[CleanerReading]) -> CleanerReading:
-    """What one interval tells; where nothing waits it need not be waited for."""
+    """Returns the reading after one interval; if nothing waits, the one before it."""
     seen = next(shown)
     return next(shown) if seen.waiting else seen
 
@@ -134,7 +134,7 @@ def _dropping_as_json(dropping: Dropping) -> dict[str, Any]:
 
 
 def rows(seen: CleanerReading) -> list[tuple[str, str]]:
-    """What is shown on a terminal, as labels and values; one line when nothing waits and nothing went lately."""
+    """Returns labels and values for a terminal; one line if nothing waits and nothing was dropped lately."""
     dropping = seen.dropping
     if _nothing(seen):
         return [("waiting", _NOTHING)]
@@ -149,7 +149,7 @@ def rows(seen: CleanerReading) -> list[tuple[str, str]]:
 
 
 def line(seen: CleanerReading) -> str:
-    """The same in one line."""
+    """Returns the same in one line."""
     if _nothing(seen):
         return _NOTHING
     parts = [waiting_text(seen)]
@@ -165,13 +165,13 @@ def _nothing(seen: CleanerReading) -> bool:
 
 
 def waiting_text(seen: CleanerReading) -> str:
-    """How many wait, and why some of them wait for longer."""
+    """Returns how many wait, and why some of them wait for longer."""
     held = f" (at least {seen.held:,} held by open files)" if seen.held else ""
     return counted(seen.waiting, "deleted subvolume") + held
 
 
 def dropping_text(seen: CleanerReading) -> str:
-    """Which one is being dropped, and for how long that was seen."""
+    """Returns which one is being dropped, and for how long that was observed."""
     dropping = seen.dropping
     if dropping and seen.idle:
         return f"nothing (root {dropping.drop.root} was begun)"
@@ -181,14 +181,14 @@ def dropping_text(seen: CleanerReading) -> str:
 
 
 def at_text(dropping: Dropping | None) -> str:
-    """The drop_progress key and level."""
+    """Returns the drop_progress key and level."""
     if not dropping or not dropping.drop.drop_progress:
         return "-"
     return f"{key_text(dropping.drop.drop_progress)} level {dropping.drop.level}"
 
 
 def share_text(dropping: Dropping | None) -> str:
-    """How far the drop is on its way through the tree."""
+    """Returns the share of the tree that is dropped."""
     if not dropping:
         return "-"
     if dropping.share is None:
@@ -197,12 +197,12 @@ def share_text(dropping: Dropping | None) -> str:
 
 
 def rate_text(found: Rate | None) -> str:
-    """Subvolumes a minute, and how long that was seen."""
+    """Returns subvolumes a minute, and over which time."""
     return f"{found.per_minute:,.1f} a minute over {format_duration(found.seconds)}" if found else _UNKNOWN
 
 
 def left_text(left: TimeLeft | None) -> str:
-    """The time left with its uncertainty."""
+    """Returns the time left with its uncertainty."""
     if not left:
         return _UNKNOWN
     if not left.seconds:
@@ -213,7 +213,7 @@ def left_text(left: TimeLeft | None) -> str:
 
 
 def _live(shown: Iterator[CleanerReading], title: str) -> None:
-    """A small screen that is drawn again in its place; the last one stays."""
+    """Shows a small screen that is drawn again in its place; the last one stays."""
     from rich.console import Console
     from rich.live import Live
 
@@ -223,7 +223,7 @@ def _live(shown: Iterator[CleanerReading], title: str) -> None:
 
 
 def screen(seen: CleanerReading, title: str, width: int) -> "Text":
-    """The live display as lines that leave the last column free: the ^C that a terminal echoes must not begin another one."""
+    """Returns the live display as lines that leave the last column free: an echoed ^C must not begin another line."""
     from rich.text import Text
 
     text = Text()
