@@ -1,12 +1,12 @@
 """What a restore is asked for, would do, is doing and has done: plain data, which the command and the dashboard show."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from backupd.files.conflict_policy import ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
 from backupd.files.tree import Entry
-from btrkeep.process.progress import ProgressSink
 
 SAMPLES = 20
 STEPS = (NEW, SAME, ENTERED, OVERWRITTEN, KEPT, REFUSED)
@@ -145,5 +145,5 @@ class RestoreStopped(Exception):
     """Somebody asked for an end."""
 
 
-Tell = ProgressSink[RestoreProgress]
+Tell = Callable[[RestoreProgress], None]
 """Called again and again while something happens; may raise RestoreStopped."""
