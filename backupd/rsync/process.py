@@ -22,6 +22,9 @@ from btrkeep.units import format_duration
 _ALIVE_BYTES = 1024  # less than this read since the last look is keep-alives
 _ALIVE_TICKS = 5
 
+RunCancellation = GroupCancellation[str]
+"""Of a host's run, with its reason in words: ends the transfer or hook that runs now, and lets no other begin."""
+
 
 @dataclass(slots=True)
 class RsyncEnd:
@@ -37,7 +40,7 @@ class RsyncEnd:
 async def transfer(
     command: Sequence[str],
     lock: Lock,
-    cancellation: GroupCancellation,
+    cancellation: RunCancellation,
     stall: float,
     on_output: Callable[[Output], None] = lambda _: None,
     on_said: Callable[[bytes], bool] = lambda _: True,

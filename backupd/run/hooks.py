@@ -6,9 +6,10 @@ import signal
 from collections import deque
 from dataclasses import dataclass
 
+from backupd.rsync.process import RunCancellation
 from btrkeep.config import HostConfig
 from btrkeep.pool.marker import Pool
-from btrkeep.process.group import Group, GroupCancellation, Unending
+from btrkeep.process.group import Group, Unending
 from btrkeep.process.programs import ProgramFailed
 from btrkeep.units import printable
 
@@ -28,7 +29,7 @@ def command_of(words: tuple[str, ...], host: HostConfig) -> tuple[str, ...]:
     return tuple(word.replace("{host}", host.name).replace("{address}", host.address or "") for word in words)
 
 
-async def run(which: str, host: HostConfig, pool: Pool, stopper: GroupCancellation, *, state: str) -> Trouble | None:
+async def run(which: str, host: HostConfig, pool: Pool, stopper: RunCancellation, *, state: str) -> Trouble | None:
     """Runs the hook, if there is one; None when it succeeded. Its processes are gone when this returns, or cannot be ended."""
     words = command_of(host.before if which == "before" else host.after, host)
     if not words:

@@ -17,6 +17,7 @@ from typing import Any
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import discard
+from backupd.rsync.process import RunCancellation
 from backupd.run import hooks
 from backupd.run import work_subvolume as working
 from backupd.run.context import HostResult, RunContext, RunningTransfer
@@ -33,7 +34,6 @@ from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.room import mount_options
 from btrkeep.pool.syncfs import Syncfs, syncing
-from btrkeep.process.group import GroupCancellation
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_time
 
@@ -46,9 +46,9 @@ class HostRun:
     def __init__(self, site: RunContext, host: HostConfig) -> None:
         self.site = site
         self.host = host
-        self.stopper = GroupCancellation()
+        self.stopper = RunCancellation()
         self.stopped_for: str | None = None  # what the record says of it (Record.stopped_for)
-        self.closing = GroupCancellation()  # of the hook `after`, which a first signal lets come to its end
+        self.closing = RunCancellation()  # of the hook `after`, which a first signal lets come to its end
         self.begin()
         self.seconds: dict[str, float] = {}
         self.run_id = 0
@@ -80,7 +80,7 @@ class HostRun:
         self.run_id = self.site.catalogue.start_run(self.host.name, self.started, pid, start_time(pid), self.site.night)
         running = self.site.running[self.host.name] = RunningTransfer(self.host.name, self.run_id, pid=pid)
         self.site.observer(running)
-        deadline = asyncio.get_running_loop().call_later(self.host.deadline, self.stopper.cancel, "the deadline has passed")
+        deadline = asyncio.get_running_loop().call_later(self.host.deadline, self.stopper.cancel_for, "the deadline has passed")
         try:
             return await self._with_hooks(lock, running)
         except PoolUnusable as error:
@@ -112,7 +112,7 @@ class HostRun:
             state = result.outcome
         finally:
             self.site.running.pop(self.host.name, None)  # its run has ended, so nobody must write progress of it any more
-            late = asyncio.get_running_loop().call_later(self.host.deadline, self.closing.cancel, "the deadline has passed")
+            late = asyncio.get_running_loop().call_later(self.host.deadline, self.closing.cancel_for, "the deadline has passed")
             trouble = await hooks.run("after", self.host, self.site.pool, self.closing, state=state)
             late.cancel()
         if trouble:

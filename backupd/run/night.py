@@ -139,7 +139,7 @@ class NightRunner:
         """Nothing new starts; what runs is stopped cleanly and keeps what it has."""
         self.reason = self.reason or reason
         for run in self.runs.values():
-            run.stopper.cancel(reason)
+            run.stopper.cancel_for(reason)
 
     def kill(self) -> None:
         """Stops all transfers at once."""
@@ -196,7 +196,7 @@ class NightRunner:
         run = self.runs[host]
         if not run.stopper.reason:  # one that is being stopped for another reason must not be discarded for this one
             run.stopped_for = records.ROOM
-        run.stopper.cancel(why)
+        run.stopper.cancel_for(why)
 
     async def _next(self) -> PlannedHost | None:
         """The first waiting host whose group has a place; waits for one while others run."""
@@ -232,7 +232,7 @@ class NightRunner:
                     self._tell(HostResult(host.name, "skipped", f"its window {host.window} closed before its turn came"))
                     return
                 closing = asyncio.get_running_loop().call_later(
-                    (end - now).total_seconds(), run.stopper.cancel, f"the window {host.window} has closed"
+                    (end - now).total_seconds(), run.stopper.cancel_for, f"the window {host.window} has closed"
                 )
             with HeldSlots(self.site.pool.locks, f"backup of {host.name}", format_time(run.started)) as places:
                 if await self._has_place(run, places) and await self._has_room(entry, run):

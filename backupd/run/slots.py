@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from backupd.rsync.process import RunCancellation
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import LockHeld
 from btrkeep.pool.locks import Lock, take_lock
-from btrkeep.process.group import GroupCancellation
 
 _LOOK = 0.5  # seconds
 _PATIENCE = 120  # looks; then it is looked without a turn: whoever has it may be stopped (Ctrl-Z)
@@ -54,7 +54,7 @@ class HeldSlots:
         return missing[0] if missing else None
 
     async def wait(
-        self, wanted: Sequence[Slots], stopper: GroupCancellation, given_up: Callable[[], bool], say: Callable[[Slots], None]
+        self, wanted: Sequence[Slots], stopper: RunCancellation, given_up: Callable[[], bool], say: Callable[[Slots], None]
     ) -> bool:
         """Waits until it has one of each; False when it was stopped or given up before. `say` is called once for what it waits for.
 

@@ -11,7 +11,7 @@ from backupd.repo.backup_json import DATA, PathOutcome, PathResult
 from backupd.repo.hardlinks import split
 from backupd.rsync.command import Pass, passes, rsync_command
 from backupd.rsync.output import Output, bounded
-from backupd.rsync.process import RsyncEnd, transfer
+from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.run.context import RunContext, RunningTransfer
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.unlisted import files_below
@@ -22,7 +22,6 @@ from btrkeep.decisions.rsync_meaning import ExitKind, Meaning, meaning
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.subvolume import commit, inodes_made
 from btrkeep.process.cancellation import Cancellation
-from btrkeep.process.group import GroupCancellation
 from btrkeep.units import format_size
 
 _FLOWS = ("created", "deleted", "transferred", "transferred_bytes", "literal", "matched", "sent", "received")
@@ -42,7 +41,7 @@ class HostTransfer:
         host: HostConfig,
         prepared: Prepared,
         lock: Lock,
-        stopper: GroupCancellation,
+        stopper: RunCancellation,
         running: RunningTransfer,
     ) -> None:
         self.site = site
@@ -129,7 +128,7 @@ class HostTransfer:
                 self._may_say = MAY_SAY + _FOR_EACH_FILE * self.attempts * inodes_made(self.prepared.path)
         enough = self._said_bytes > self._may_say
         if enough:
-            self.stopper.cancel(
+            self.stopper.cancel_for(
                 f"the host prints without end: more than {format_size(self._may_say)}, which is not read any further"
             )
         return not enough

@@ -1,4 +1,4 @@
-"""The one cancel token: set by a signal or for a reason, looked at between all small steps of whatever can be cancelled."""
+"""The one cancel token: set by a signal or by whoever has a reason, looked at between small steps of what can be cancelled."""
 
 import signal
 import sys
@@ -29,7 +29,7 @@ def exit_on_sigterm() -> None:
 
 
 class Cancellation:
-    """True once cancelled. `reason`: the first one given, in words; `signal`: the number of the first signal, 0 without one.
+    """True once cancelled. `signal`: the number of the first signal, 0 without one.
 
     Any thread may look at it. Nothing takes a lock, as `threading.Event.set` would: a signal handler could wait for the very code
     that it interrupts.
@@ -37,20 +37,19 @@ class Cancellation:
 
     def __init__(self) -> None:
         self.signal = 0
-        self.reason: str | None = None
+        self._cancelled = False
 
     def __bool__(self) -> bool:
-        return self.reason is not None
+        return self._cancelled
 
-    def cancel(self, reason: str) -> None:
-        """Asks whoever works to come to an end. Only the first reason counts."""
-        if self.reason is None:
-            self.reason = reason
+    def cancel(self) -> None:
+        """Asks whoever works to come to an end."""
+        self._cancelled = True
 
     def handle_signal(self, number: int, _frame: FrameType | None = None) -> None:
         """Cancels; a signal handler."""
         self.signal = self.signal or number
-        self.cancel(f"stopped by {signal.Signals(number).name}")
+        self.cancel()
 
     def listen(self) -> None:
         """Has the ending signals cancel from now on. For the main thread."""

@@ -12,7 +12,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import NoReturn
+from typing import Generic, NoReturn, TypeVar
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
@@ -26,6 +26,9 @@ _PIPE = 1 << 16
 _LOOK_AWAY = 0.02
 PATIENCE = 10.0
 """Seconds from SIGTERM to SIGKILL."""
+
+
+Reason = TypeVar("Reason")
 
 
 class Unending(OperatorError):
@@ -220,20 +223,22 @@ class Group:
         return not self._ended.done()
 
 
-class GroupCancellation(Cancellation):
-    """A cancellation that also ends the process group that runs now, `group`, and later ones must not be started.
+class GroupCancellation(Cancellation, Generic[Reason]):
+    """A cancellation with a `reason`, the first one given, that also ends the process group that runs now, `group`.
 
     For the loop's thread; any other may look at it.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.reason: Reason | None = None
         self.group: Group | None = None
         self._event = asyncio.Event()
 
-    def cancel(self, reason: str) -> None:
-        """The group gets SIGTERM, keeps what it has, and is killed when that takes too long."""
-        super().cancel(reason)
+    def cancel_for(self, reason: Reason) -> None:
+        """The group gets SIGTERM, keeps what it has, and is killed if that takes too long."""
+        self.reason = self.reason or reason
+        self.cancel()
         self._event.set()
         if self.group:
             self.group.signal(signal.SIGTERM)

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from backupd.rsync.process import RsyncEnd, transfer
+from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from btrkeep.pool.locks import take_lock
-from btrkeep.process.group import GroupCancellation
 from tests.beds import ssh as sshbed
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, ended, hold, processes, receivers, results, transferring, wait_for
@@ -135,7 +134,7 @@ def watched(tmp_path: Path, *command: str, stall: float = 1.0) -> RsyncEnd:
     async def run() -> RsyncEnd:
         (tmp_path / "locks").mkdir()
         with take_lock(tmp_path / "locks" / "host", "test", "") as lock:
-            return await transfer(command, lock, GroupCancellation(), stall)
+            return await transfer(command, lock, RunCancellation(), stall)
 
     return asyncio.run(run())
 

@@ -26,7 +26,6 @@ def test_a_signal_wakes_the_sleeper_and_only_the_first_one_counts(number: signal
         timer.join()
         os.kill(os.getpid(), signal.SIGTERM)
     assert (bool(cancellation), cancellation.signal) == (True, number)
-    assert cancellation.reason == f"stopped by {number.name}"
     assert signal.getsignal(number) == before
 
 
@@ -53,9 +52,9 @@ def test_a_hangup_is_told_as_terminated() -> None:
 
 def test_cancelling_ends_the_group_under_way_and_who_waits() -> None:
     async def cancelled() -> tuple[int, float]:
-        cancellation = GroupCancellation()
+        cancellation = GroupCancellation[str]()
         cancellation.group = Group.start(("sleep", "60"), on_stdout=lambda _: None, on_stderr=lambda _: None)
-        asyncio.get_running_loop().call_later(0.1, cancellation.cancel, "the window has closed")
+        asyncio.get_running_loop().call_later(0.1, cancellation.cancel_for, "the window has closed")
         begun = time.monotonic()
         await cancellation.wait(20)
         waited = time.monotonic() - begun
