@@ -1,16 +1,23 @@
-"""Who is told of a run and of an expiry: a terminal, a pipe or a service. With --json the result is printed at the end."""
+"""Who is told of a run and of an expiry: a terminal, a pipe or a service. With --json the result is printed at the end.
 
-from backupd.cli.expiry_view import ExpiryStatus, expiry_lines
-from backupd.cli.night_view import NightLines, NightStatus
-from backupd.expire.report import ExpiryEvent
-from backupd.run.context import NightEvent
+A night's displays are imported where there is a night, for they bring along all that a transfer needs.
+"""
+
+from typing import TYPE_CHECKING
+
 from btrkeep.cli.progress import has_live_terminal, notices_on_stderr
 from btrkeep.process.progress import ProgressSink, ProgressSinks
 from btrkeep.process.service import is_service
 
+if TYPE_CHECKING:
+    from backupd.expire.report import ExpiryEvent
+    from backupd.run.context import NightEvent
 
-def night_sinks(*, as_json: bool) -> ProgressSinks[NightEvent]:
+
+def night_sinks(*, as_json: bool) -> "ProgressSinks[NightEvent]":
     """Of a run."""
+    from backupd.cli.night_view import NightLines, NightStatus
+
     shown: ProgressSink[NightEvent] = notices_on_stderr if as_json else NightLines()
     if not as_json and has_live_terminal():
         from backupd.cli.night_live import NightDisplay
@@ -19,8 +26,10 @@ def night_sinks(*, as_json: bool) -> ProgressSinks[NightEvent]:
     return ProgressSinks(NightStatus(), shown) if is_service() else ProgressSinks(shown)
 
 
-def expiry_sinks(*, as_json: bool) -> ProgressSinks[ExpiryEvent]:
+def expiry_sinks(*, as_json: bool) -> "ProgressSinks[ExpiryEvent]":
     """Of an expiry."""
+    from backupd.cli.expiry_view import ExpiryStatus, expiry_lines
+
     shown: ProgressSink[ExpiryEvent] = notices_on_stderr if as_json else expiry_lines
     if not as_json and has_live_terminal():
         from backupd.cli.expiry_live import ExpiryDisplay
