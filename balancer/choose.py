@@ -97,7 +97,7 @@ def _reaches(groups: DataBlockGroups, floors: Floors) -> Array:
 
 
 def _below(groups: DataBlockGroups, index: int, floors: Floors) -> str:
-    """The same in words."""
+    """Returns why `_reaches` is False for a block group, "" if it is not."""
     length, score, benefit = int(groups.length[index]), float(groups.score[index]), float(groups.benefit[index])
     if groups.used[index] == 0:
         return "nothing is in it, and the kernel removes empty block groups by itself"

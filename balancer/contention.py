@@ -1,20 +1,20 @@
-"""Who else is at work on a filesystem: an exclusive operation, backups, and whatever waits for the disks. Only looks."""
+"""Whether a filesystem may be balanced at all, and who else is at work on it: an exclusive operation, or backups. Only looks."""
 
 import os
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
 from balancer.survey import identity
-from btrkeep.errors import ConfigError
-from btrkeep.pool.balance import exclusive_operation
+from btrkeep.errors import ConfigError, LockHeld, OperatorError, PoolUnusable
+from btrkeep.pool.balance import balance_now, exclusive_operation, missing_devices
 from btrkeep.pool.locks import BALANCE_LOCK, Holder, read_holder, take_lock
 from btrkeep.pool.marker import MARKER, is_on
+from btrkeep.pool.mounts import mount_of
 from btrkeep.process.proc import has_locked, members, start_time
-from btrkeep.procfs import PRESSURE, mounts, pressure_totals
-from btrkeep.units import format_time
+from btrkeep.procfs import mounts
+from btrkeep.units import counted, format_time
 
 _LOCKS = "locks"
 _EXPIRY = "expire"
@@ -24,7 +24,7 @@ _PROGRAMS = (b"btrfs", b"btrfs-balancer", b"balancer")
 
 
 def lock_folders(path: Path, filesystem: str, more: Iterable[Path] = ()) -> tuple[Path, ...]:
-    """Where the locks of pools on this filesystem (its UUID) lie: below mount points, folders above `path`, configured pools."""
+    """Returns the lock folders of pools on this filesystem (a UUID): below mount points, above `path`, of configured pools."""
     tops = [mount.target for mount in mounts() if mount.filesystem == "btrfs"]
     above = path.resolve()
     tops += [above, *above.parents, *_configured()]
@@ -49,9 +49,9 @@ def _configured() -> Iterator[Path]:
 
 
 def backups_at_work(folders: Iterable[Path], *, only_expiry: bool = False) -> str | None:
-    """Who makes backups or expires them, in words; None when nobody does. `only_expiry`: who makes some is not looked for.
+    """Returns who makes or expires backups, in words; None if nobody does. `only_expiry`: only who expires them.
 
-    Told by what is written in the locks: to try one, even for a moment, could make a backup find it held.
+    Reads what is written in the locks: to take one, even for a moment, could make a backup find it held.
     """
     for folder in folders:
         for file in [folder / _EXPIRY] if only_expiry else _held(folder):
@@ -63,7 +63,7 @@ def backups_at_work(folders: Iterable[Path], *, only_expiry: bool = False) -> st
 
 @contextmanager
 def alone(folders: Iterable[Path], now: datetime) -> Iterator[None]:
-    """While this lasts no expiry of these pools deletes: it holds the same lock while it does. Raises LockHeld, PoolUnusable."""
+    """Keeps expiries of these pools from deleting: they take the same locks. Raises LockHeld, PoolUnusable."""
     with ExitStack() as held:
         for folder in folders:
             held.enter_context(take_lock(folder / BALANCE_LOCK, "btrfs-balancer", format_time(now)))
@@ -71,7 +71,7 @@ def alone(folders: Iterable[Path], now: datetime) -> Iterator[None]:
 
 
 def _held(folder: Path) -> Iterator[Path]:
-    """Locks of backups with something in them: who gives one back empties it."""
+    """Yields locks of backups that are not empty: whoever releases one empties it."""
     with suppress(OSError):  # the pool was unmounted, or is being made
         yield from (folder / name for name in _BACKUPS if (folder / name).exists())
         yield from (Path(one.path) for one in os.scandir(folder) if one.name.startswith(_HOST) and one.stat().st_size)
@@ -86,7 +86,7 @@ def _works(holder: Holder, file: Path) -> bool:
 
 
 def operation_and_who(path: Path) -> tuple[str, str]:
-    """What has the filesystem for itself, "none" mostly, and who does that: "process 123: btrfs balance start /x", or ""."""
+    """Returns the exclusive operation under way, "none" mostly, and its process: "process 123: btrfs balance start /x", or ""."""
     found = exclusive_operation(path)
     return (found, "") if found in ("none", "balance paused") else (found, _who(path))
 
@@ -114,30 +114,35 @@ def _is_on_it(folder: Path, filesystem: str) -> bool:
     return False
 
 
-class Pressure:
-    """The share of time in which some process waited for I/O, on the whole machine: from PSI's running total of microseconds."""
+def refuse_unfit(path: Path) -> None:
+    """Raises PoolUnusable: it is mounted read-only, or without some of its devices."""
+    mount = mount_of(path)
+    if "ro" in mount.super_options:
+        raise PoolUnusable(
+            f"the btrfs at {path} is read-only", f"`mount -o remount,rw {mount.target}`; dmesg says if an error made it so"
+        )
+    if "ro" in mount.mount_options:
+        raise PoolUnusable(
+            f"{mount.target} is a read-only mount", "name another mount point of the same filesystem: `findmnt -t btrfs`"
+        )
+    if missing := missing_devices(path):
+        which = ", ".join(map(str, missing))
+        raise PoolUnusable(
+            f"the btrfs at {path} is degraded: {counted(len(missing), 'device')} missing ({which})",
+            "replace what is missing first: `btrfs replace start`; a balance would write with less redundancy than it should",
+        )
 
-    def __init__(self, path: Path = PRESSURE / "io") -> None:
-        self._path = path
-        self._before = (time.monotonic(), self._total())
 
-    def _total(self) -> int | None:
-        with suppress(OSError, ValueError, KeyError):
-            return pressure_totals(self._path)["some"]
-        return None
-
-    @property
-    def is_known(self) -> bool:
-        """Whether this kernel tells it at all (psi=1)."""
-        return self._total() is not None
-
-    def begin(self) -> None:
-        """From now on it counts: our own balance waits for the disks as well, and is not meant."""
-        self._before = (time.monotonic(), self._total())
-
-    def share(self) -> float | None:
-        """Since `begin`, 0 to 1; None when it is not known."""
-        (before, total), now, after = self._before, time.monotonic(), self._total()
-        if total is None or after is None or now <= before:
-            return None
-        return (after - total) / 1e6 / (now - before)
+def refuse_others(fd: int, path: Path, exclusive: str, by: str) -> OperatorError:
+    """Returns the error for a filesystem with another exclusive operation."""
+    found = balance_now(fd) if exclusive == "balance paused" else None
+    if found is None:
+        who = f", by {by}" if by else ""
+        return LockHeld(
+            f"{path}: {exclusive} is under way{who}", "wait for it to end, or say --wait; only one such operation can run"
+        )
+    what = f"a balance of the block group at {found.block_group}" if found.block_group is not None else "a balance"
+    return LockHeld(
+        f"{path}: {what} is paused, and keeps all others out",
+        f"`btrfs balance cancel {path}` ends it, `btrfs balance resume {path}` lets it go on",
+    )

@@ -90,7 +90,7 @@ def _free_extents(fd: int, vaddr: Array, length: Array) -> tuple[Array, Array]:
 
 
 def parts(length: Array, group_length: int) -> tuple[tuple[int, int, int, float], ...]:
-    """What the free extents of each size class, `length` u64[n] in all, add to the score of a block group."""
+    """Returns what the free extents of each size class, `length` u64[n] in all, add to the score of a block group."""
     which = size_class(length)
     number = np.bincount(which, minlength=SIZES)
     size = np.bincount(which, length, SIZES)

@@ -1,4 +1,4 @@
-"""How free space went over months: which of many looks are shown, and what the first and the last of them come to. Pure."""
+"""The history of free space over months: which of many samples are shown, and the sums of balances. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 def thinned(moments: Sequence[datetime], count: int) -> list[int]:
-    """Which of these moments, in order of time, to show in `count` lines, at least two: the first, and the last of every slot.
+    """Returns which of these moments, in order, to show in `count` lines, at least two: the first, and the last of each slot.
 
-    Slots are of equal length, so that a week with many looks takes no more lines than one with a few; an empty one takes none.
+    Slots are of equal length, so that a week with many samples takes no more lines than one with few; an empty one takes none.
     """
     if len(moments) <= count:
         return list(range(len(moments)))
@@ -42,7 +42,7 @@ def shown(looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]", coun
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What some balances came to. `written` counts those of which it is known."""
+    """Sums of some balances. `written` counts those of which it is known."""
 
     count: int
     moved: int

@@ -1,4 +1,4 @@
-"""What balancing a block group will take: bytes of metadata and seconds, from what others took before. Pure."""
+"""Estimates what balancing a block group takes, in bytes of metadata and seconds, from what others took before. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -50,12 +50,12 @@ class Rates:
     few: float = 0.0
 
     def of(self, cost: Cost) -> float:
-        """For one block group."""
+        """Returns the estimate for one block group."""
         return float(sum(rate * number for rate, number in zip(astuple(self), _features(cost), strict=True)))
 
 
 def _features(cost: Cost) -> tuple[int, ...]:
-    """What each of the rates is for."""
+    """Returns the quantity that each of the rates multiplies."""
     some = (min(cost.references, limit) for limit in (SOME, FEW))
     return (1, cost.moves, cost.extents, cost.references, *some)
 
@@ -68,7 +68,7 @@ class Model:
     seconds: Rates
 
     def estimate(self, cost: Cost) -> Estimate:
-        """For one block group."""
+        """Returns the estimate for one block group."""
         return Estimate(cost.moves, round(self.metadata.of(cost)), self.seconds.of(cost))
 
 

@@ -1,4 +1,4 @@
-"""In which order block groups are shown, and which of them. Pure.
+"""The order in which block groups are shown, and which of them. Pure.
 
 This module imports no NumPy by itself: the command line reads SORTS for its help.
 """
@@ -23,7 +23,7 @@ SORTS = {
 
 
 def ordered(groups: "DataBlockGroups", key: str, least_score: float = 0.0) -> "Array":
-    """i64[m]: indices of the block groups that score `least_score` or more, sorted; ties by address. NaN comes last."""
+    """Returns i64[m]: indices of the block groups that score `least_score` or more, sorted; ties by address. NaN comes last."""
     import numpy as np
 
     shown = np.flatnonzero(groups.score >= least_score)

@@ -1,4 +1,4 @@
-"""What is worth balancing now: the filesystem is read, block groups are ranked, and the costs of the best few are read as well.
+"""Finds what is worth balancing now: reads the filesystem, ranks block groups, and reads the costs of the best few.
 
 Reads, and changes nothing.
 """
@@ -26,7 +26,7 @@ _LARGE = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class FilesystemLook:
-    """A filesystem as it was seen at one moment."""
+    """A filesystem as it was at one moment."""
 
     survey: Survey
     room: Room
@@ -37,7 +37,7 @@ class FilesystemLook:
         return float(self.survey.groups.score.sum())
 
     def numbers(self) -> SpaceNumbers:
-        """What a report shows of it."""
+        """Returns what a report shows of it."""
         groups = self.survey.groups
         return SpaceNumbers(
             block_groups=len(groups.vaddr),
@@ -52,7 +52,7 @@ class FilesystemLook:
 
 
 def look(fd: int, path: Path) -> FilesystemLook:
-    """At the filesystem that `fd` and `path` are on. Raises OSError."""
+    """Reads the filesystem that `fd` and `path` are on. Raises OSError."""
     return FilesystemLook(survey(fd), read_room(path))
 
 
@@ -77,7 +77,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class BestBlockGroup:
-    """The best block group: its index. `worth`: how many are worth it. `index` None: none of these fits into what is left."""
+    """The index of the best block group, None if none fits into what is left. `worth`: how many are worth it."""
 
     index: int | None
     worth: int
@@ -100,9 +100,9 @@ def choose(
 def look_again(
     fd: int, seen: FilesystemLook, best: BestBlockGroup, settings: RunSettings, model: Model, done: Sequence[StepDone]
 ) -> PlannedBlockGroup | None:
-    """The one that was chosen, right before it is balanced, after those that are done.
+    """Reads the one that was chosen once more, right before it is balanced.
 
-    None when it is gone, is not worth it any more, or has grown beyond what is left of the budget. Raises OSError.
+    Returns None if it is gone, is not worth it any more, or has grown beyond what is left of the budget. Raises OSError.
     """
     groups, index, moved = seen.survey.groups, best.index, sum(step.moved for step in done)
     assert index is not None
@@ -123,18 +123,16 @@ def look_again(
 
 
 def _with(groups: DataBlockGroups, index: int, one: DataBlockGroups) -> DataBlockGroups:
-    """The same, of one block group as it is now."""
+    """Returns the same block groups, with one as it is now."""
     columns = [(getattr(groups, field.name), getattr(one, field.name)) for field in fields(DataBlockGroups)]
     return DataBlockGroups(*(np.concatenate((old[:index], new, old[index + 1 :])) for old, new in columns))
 
 
-def plan(fd: int, path: Path, settings: RunSettings, model: Model) -> list[PlannedBlockGroup]:
-    """All that would be balanced, in the order in which it would be if nothing changed meanwhile. Raises OSError."""
-    return planned(fd, look(fd, path), settings, model)
-
-
 def planned(fd: int, seen: FilesystemLook, settings: RunSettings, model: Model) -> list[PlannedBlockGroup]:
-    """The same, of what was seen already. The costs of all of them are read, so this may take some seconds."""
+    """All that would be balanced, in the order in which it would be if nothing changed meanwhile. Raises OSError.
+
+    The costs of all of them are read, so this may take some seconds.
+    """
     groups, room = seen.survey.groups, seen.room.unallocated
     ranked = rank(groups, settings.policy, settings.floors, None, (), room).tolist()
     known = Costs(fd).of(groups, ranked)
@@ -160,7 +158,7 @@ def _types(fd: int, groups: DataBlockGroups, indices: Sequence[int]) -> tuple[li
 
 
 def _in_turn(used: Sequence[int], ranked: Sequence[int], place: dict[int, int], left: int | None) -> tuple[list[int], list[int]]:
-    """One after the other as `choose` would take them, until none fits into `left` bytes; and those that remain."""
+    """Returns the block groups in the order in which `choose` would take them, until none fits into `left` bytes; and the rest."""
     taken: list[int] = []
     rest = list(ranked)
     while True:

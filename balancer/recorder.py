@@ -1,6 +1,6 @@
-"""A run of balances, written into the catalogue while it goes on: an observer of it.
+"""Writes a run of balances into the catalogue while it goes on: a sink of its progress.
 
-Nothing that is wrong with the catalogue ends a run: it is told once, and from then on no more is kept.
+No error of the catalogue ends a run: it is reported once, and from then on nothing more is recorded.
 """
 
 import os
@@ -12,16 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from balancer.recording import open_catalogue
-from balancer.run_types import (
-    BalanceOutcome,
-    BalanceProgress,
-    Ending,
-    PlannedBlockGroup,
-    Report,
-    RunSettings,
-    SpaceNumbers,
-    StepDone,
-)
+from balancer.run_types import BalanceEvent, BalanceOutcome, BalanceStarted, Ending, PlannedBlockGroup, Report, StepDone
 from btrkeep.errors import OperatorError
 from btrkeep.process.proc import start_time
 
@@ -30,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Keeps one run on `filesystem` (its UUID) in the catalogue of the state folder. `warn` is told what keeps it from that.
+    """Keeps one run on `filesystem` (its UUID) in the catalogue of the state folder. `warn` gets the errors that prevent it.
 
-    A context manager: left without an end of the run, it says that the run failed.
+    A context manager: left before the run has ended, it records that the run failed.
     """
 
     def __init__(self, state: Path, filesystem: str, mountpoint: Path, warn: Callable[[str], None]) -> None:
@@ -51,16 +42,27 @@ class Recorder:
             self._keep(lambda catalogue: self._finish(catalogue, Ending.FAILED, why, None))
         self._close()
 
-    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
-        """The run gets its row. Those of processes that are gone get their end."""
-        try:
-            self._catalogue = open_catalogue(self._state)
-        except OperatorError as error:
-            self._give_up(error)
-        self._keep(lambda catalogue: self._begin(catalogue, numbers, settings))
+    def __call__(self, event: BalanceEvent) -> None:
+        """Keeps the run, its current block group, its steps and its end."""
+        match event:
+            case BalanceStarted():
+                try:
+                    self._catalogue = open_catalogue(self._state)
+                except OperatorError as error:
+                    self._give_up(error)
+                self._keep(lambda catalogue: self._begin(catalogue, event))
+            case PlannedBlockGroup():
+                fields = {"current": event.vaddr, "updated": datetime.now(UTC)}
+                self._keep(lambda catalogue: catalogue.update_balance(self._balance, **fields))
+            case StepDone():
+                self._add_step(event)
+            case Report():
+                after = asdict(event.after)
+                self._keep(lambda catalogue: self._finish(catalogue, event.ending, event.why, after))
 
-    def _begin(self, catalogue: "Catalogue", numbers: SpaceNumbers, settings: RunSettings) -> None:
-        me = os.getpid()
+    def _begin(self, catalogue: "Catalogue", event: BalanceStarted) -> None:
+        """The run gets its row. Those of processes that are gone get their end."""
+        me, settings = os.getpid(), event.settings
         end_killed(catalogue)
         self._balance = catalogue.start_balance(
             self._filesystem,
@@ -70,14 +72,10 @@ class Recorder:
             start_time(me),
             policy=settings.policy,
             budget=settings.budget,
-            before=asdict(numbers),
+            before=asdict(event.numbers),
         )
 
-    def step_begins(self, group: PlannedBlockGroup) -> None:
-        """This block group is the current one."""
-        self._keep(lambda catalogue: catalogue.update_balance(self._balance, current=group.vaddr, updated=datetime.now(UTC)))
-
-    def step_ends(self, done: StepDone) -> None:
+    def _add_step(self, done: StepDone) -> None:
         """One more step, and the sums with it."""
         sums = self._sums
         sums["block_groups"] += done.outcome is BalanceOutcome.DONE
@@ -86,11 +84,6 @@ class Recorder:
         sums["gained"] += done.gained
         now = datetime.now(UTC)
         self._keep(lambda catalogue: catalogue.add_step(_row(self._balance, done), **sums, current=None, updated=now))
-
-    def ends(self, report: Report) -> None:
-        """The run has its end."""
-        after = asdict(report.after)
-        self._keep(lambda catalogue: self._finish(catalogue, report.ending, report.why, after))
 
     def _finish(self, catalogue: "Catalogue", ending: Ending, why: str, after: dict[str, Any] | None) -> None:
         now = datetime.now(UTC)
@@ -116,18 +109,6 @@ class Recorder:
         if self._catalogue is not None:
             self._catalogue.close()
             self._catalogue = None
-
-    def progress(self, progress: BalanceProgress) -> None:
-        """Not kept."""
-
-    def waits(self, why: str) -> None:
-        """Not kept."""
-
-    def stopping(self, why: str) -> None:
-        """Not kept: `ends` says it."""
-
-    def warns(self, text: str) -> None:
-        """Not kept."""
 
 
 def _row(balance: int, done: StepDone) -> "BalanceStep":

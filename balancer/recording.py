@@ -1,4 +1,4 @@
-"""Which catalogue keeps what becomes of a filesystem's free space, and what is put into it.
+"""Finds the catalogue that records the history of a filesystem's free space, and writes into it.
 
 It is the one of the btrkeep pool on that filesystem. Where there is none everything works all the same, but nothing is kept. The
 configuration and the catalogue take longer to import than a whole filesystem to scan, so they are imported when they are needed.
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def catalogue_of(path: Path, pool: str | None = None, config: Path | None = None) -> Path | None:
-    """The state folder of the pool on the btrfs that `path` is on, None when there is none.
+    """Returns the state folder of the pool on the btrfs that `path` is on, None if there is none.
 
     Without `pool` (a name) and `config` (a file) all of /etc/btrkeep are looked at: a wrong one is passed over with a warning,
     and two pools that fit are none. Raises PoolUnusable when `path` is on no btrfs; of a pool that was named ConfigError when its
@@ -50,7 +50,7 @@ def catalogue_of(path: Path, pool: str | None = None, config: Path | None = None
 
 
 def needed_catalogue_of(path: Path, pool: str | None = None, config: Path | None = None) -> Path:
-    """The same where there has to be one. Raises UsageError when there is none."""
+    """Returns the same. Raises UsageError if there is none."""
     if found := catalogue_of(path, pool, config):
         return found
     if os.geteuid() != 0:
@@ -148,7 +148,7 @@ def record_sample(state: Path, sample: "FreeSpaceScore") -> None:
 
 
 def measured(state: Path, filesystem: str) -> "list[MeasuredBalance]":
-    """What the last balanced block groups of a filesystem took, newest first. Raises OperatorError."""
+    """Returns what the last balanced block groups of a filesystem took, newest first. Raises OperatorError."""
     from balancer.model import MeasuredBalance
 
     with catalogue_with_history(state) as catalogue:

@@ -1,86 +1,73 @@
-"""Balances block groups, one at a time. Each is chosen afresh: read again, score again, then act or drop.
+"""Balances block groups, one at a time. Each is chosen anew: read again, score again, then act or drop.
 
-The kernel relocates in a thread of ours. The main thread waits for it, watches what may end the run, and tells how far it is.
+The kernel relocates in a thread of ours. The main thread waits for it, watches what may end the run, and reports progress.
 """
 
-import signal
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 
 from balancer import stop_rules as stops
-from balancer.attempt import Attempt, Before, attempt
-from balancer.contention import Pressure, alone, backups_at_work, lock_folders, operation_and_who
+from balancer.contention import alone, backups_at_work, lock_folders, operation_and_who, refuse_others, refuse_unfit
 from balancer.model import DEFAULT, Model
-from balancer.observers import ObserverGroup
 from balancer.planning import Costs, FilesystemLook, choose, look, look_again, planned
-from balancer.readiness import refuse_others, refuse_unfit
-from balancer.run_types import BalanceObserver, BalanceOutcome, Ending, PlannedBlockGroup, Report, RunSettings, StepDone
+from balancer.relocation import Attempt, Before, attempt
+from balancer.run_types import (
+    BalanceEvent,
+    BalanceOutcome,
+    BalanceStarted,
+    Ending,
+    PlannedBlockGroup,
+    Report,
+    RunSettings,
+    StepDone,
+)
 from balancer.stop_rules import Stop, StopFacts
 from balancer.survey import identity, opened
 from btrkeep.errors import LockHeld
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.room import read_room
 from btrkeep.pool.subvolume import commit
-from btrkeep.process.signals import ending
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import ProgressSink, ProgressSinks, Waiting
+from btrkeep.procfs import IoPressure
 from btrkeep.units import counted, format_duration, format_size
 
-_TICK = 0.1
 _LOOK_FOR_OTHERS = 2.0
 _LOOK_AGAIN = 5.0
 _SHORTEST_QUIET, _LONGEST_QUIET, _QUIET = 0.3, 3.0, 0.05  # seconds, and the share of the step before
 _MOST_DROPPED = 50
 
 
-@contextmanager
-def ended_by_signals(balancing: "Balancing") -> Iterator[None]:
-    """SIGTERM, SIGHUP and Ctrl-C end the run in good order, however often they come. For the main thread."""
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        balancing.stop(number)
-
-    before = [(number, signal.signal(number, handle)) for number in ending()]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
-
-
 class Balancing:
-    """One run on the filesystem that `path`, a folder or file, is on."""
+    """One run on the filesystem that `path`, a folder or file, is on. `cancellation` also ends the balance under way."""
 
     def __init__(
-        self, path: Path, settings: RunSettings, model: Model = DEFAULT, observers: Iterable[BalanceObserver] = ()
+        self, path: Path, settings: RunSettings, model: Model = DEFAULT, sinks: Iterable[ProgressSink[BalanceEvent]] = ()
     ) -> None:
         self._path, self._settings, self._model = path, settings, model
         self._folder = path if path.is_dir() else path.resolve().parent
-        self._tell = ObserverGroup(observers)
-        self._signal: int | None = None
+        self._tell = ProgressSinks[BalanceEvent](*sinks)
+        self.cancellation = Cancellation()
         self._steps: list[StepDone] = []
         self._set_aside: set[int] = set()
 
-    def stop(self, number: int = signal.SIGTERM) -> None:
-        """Ends the run soon: what is under way is cancelled. May be called from a signal handler, and more than once."""
-        self._signal = self._signal or number
-
     def run(self) -> Report:
-        """Until a reason to end. Raises PoolUnusable when the filesystem cannot be balanced, LockHeld when somebody else has it."""
+        """Runs until there is a reason to end. Raises PoolUnusable if it cannot be balanced, LockHeld if another balance has it."""
         with opened(self._path) as self._fd:
             refuse_unfit(self._path)
             self._begun, self._started = time.monotonic(), datetime.now(UTC)
             self._filesystem = identity(self._path)
             self._refuse_others()
             self._locks = lock_folders(self._path, self._filesystem, self._settings.locks)
-            self._pressure, self._costs = Pressure(), Costs(self._fd)
+            self._pressure, self._costs = IoPressure(), Costs(self._fd)
             self._seen = self._before = self._look()
-            self._tell.begins(self._before.numbers(), self._settings)
+            self._tell(BalanceStarted(self._before.numbers(), self._settings))
             report = self._rehearse() if self._settings.dry_run else self._balance()
-            self._tell.ends(report)
+            self._tell(report)
             return report
 
     def _refuse_others(self) -> None:
@@ -97,7 +84,7 @@ class Balancing:
 
     def _balance(self) -> Report:
         if self._settings.max_pressure is not None and not self._pressure.is_known:
-            self._tell.warns(
+            self._tell.notice(
                 "this kernel does not tell the pressure on I/O (boot with psi=1): nothing is known of waiting for disks"
             )
         while not (ending := self._hindrance()):
@@ -110,7 +97,7 @@ class Balancing:
         return self._report(ending)
 
     def _after(self, group: PlannedBlockGroup) -> Stop | None:
-        """Balances it; why the run ends with that. Backups may be waited for."""
+        """Balances it, maybe after waiting for backups; returns why the run ends with it."""
         try:
             with alone(self._locks if self._settings.yield_to_backups else (), datetime.now(UTC)):
                 ending = self._step(group)
@@ -119,11 +106,11 @@ class Balancing:
         return stops.after(self._steps) if ending is None or ending.passes else ending
 
     def _kept_out(self, error: LockHeld) -> Stop:
-        """An expiry has begun to delete since it was looked for, or another run balances a block group."""
+        """Returns why it cannot begin: an expiry has begun to delete meanwhile, or another run balances a block group."""
         stop = Stop(Ending.BACKUPS, f"backups come first: {error.message}", self._settings.wait_for_others)
         if stop.passes:
-            self._tell.waits(stop.why)
-            self._sleep(_LOOK_AGAIN)
+            self._tell(Waiting(stop.why))
+            self.cancellation.sleep(_LOOK_AGAIN)
             self._seen = self._look()
         return stop
 
@@ -138,7 +125,7 @@ class Balancing:
             ending=ending.ending,
             why=ending.why,
             planned=planned,
-            signal=self._signal if ending.ending is Ending.SIGNAL else None,
+            signal=(self.cancellation.signal or None) if ending.ending is Ending.SIGNAL else None,
         )
 
     # --- what may be in the way
@@ -152,15 +139,15 @@ class Balancing:
         )
 
     def _backups(self) -> str | None:
-        """Who has to be made way for."""
+        """Returns whose backups or expiry come first."""
         if not self._settings.yield_to_backups:
             return None
         return backups_at_work(self._locks, only_expiry=self._settings.only_to_expiry)
 
     def _light_facts(self, backups: str | None) -> StopFacts:
-        """What can be asked ten times a second."""
+        """Returns the facts that are cheap enough for ten times a second."""
         elapsed = time.monotonic() - self._begun
-        return StopFacts(datetime.now(UTC), elapsed, self._moved, 0, 0, backups=backups, signal=self._signal)
+        return StopFacts(datetime.now(UTC), elapsed, self._moved, 0, 0, backups=backups, signal=self.cancellation.signal or None)
 
     @property
     def _moved(self) -> int:
@@ -175,15 +162,15 @@ class Balancing:
         return None if self._settings.budget is None else self._settings.budget - self._moved
 
     def _hindrance(self) -> Stop | None:
-        """Why no block group may be begun, after waiting for what passes; None when one may."""
+        """Waits for what passes; returns why no block group may be begun, None if one may."""
         found = stops.stop(stops.BEFORE, self._settings, self._facts(self._quiet_pressure()))
         if found is None or not found.passes:
             return found
         begun = time.monotonic()
         while time.monotonic() - begun < self._settings.patience:
-            self._tell.waits(found.why)
-            self._pressure.begin()
-            self._sleep(min(_LOOK_AGAIN, self._settings.patience))
+            self._tell(Waiting(found.why))
+            self._pressure.restart()
+            self.cancellation.sleep(min(_LOOK_AGAIN, self._settings.patience))
             now = stops.stop(stops.BEFORE, self._settings, self._facts(self._pressure.share()))
             if now is None:
                 self._seen = self._look()  # others were at work meanwhile
@@ -193,32 +180,26 @@ class Balancing:
         return replace(found, why=f"{found.why}, after {format_duration(self._settings.patience)} of waiting")
 
     def _quiet_pressure(self) -> float | None:
-        """Measured while we do nothing for a moment: a balance of our own makes others wait, and waits itself."""
+        """Measures it while nothing is balanced: a balance of our own makes others wait, and waits itself."""
         if self._settings.max_pressure is None or not self._pressure.is_known:
             return None
         last = self._steps[-1].seconds if self._steps else 0.0
-        self._pressure.begin()
-        self._sleep(min(max(_SHORTEST_QUIET, _QUIET * last), _LONGEST_QUIET))
+        self._pressure.restart()
+        self.cancellation.sleep(min(max(_SHORTEST_QUIET, _QUIET * last), _LONGEST_QUIET))
         return self._pressure.share()
-
-    def _sleep(self, seconds: float) -> None:
-        """At most so long, and no longer when a signal comes."""
-        end = time.monotonic() + seconds
-        while self._signal is None and (left := end - time.monotonic()) > 0:
-            time.sleep(min(_TICK, left))
 
     # --- one block group
 
     def _look(self) -> FilesystemLook:
-        """What was done before is committed, so that it is seen."""
+        """Commits what was done before, so that it is visible, then reads the filesystem."""
         with suppress(OSError):  # an error made it read-only: it can still be read
             commit(self._folder)
         return look(self._fd, self._folder)
 
     def _next(self) -> PlannedBlockGroup | Stop:
-        """The block group to balance now, or why there is none."""
+        """Returns the block group to balance now, or why there is none."""
         dropped: set[int] = set()
-        while len(dropped) < _MOST_DROPPED and self._signal is None:
+        while len(dropped) < _MOST_DROPPED and not self.cancellation:
             choice = choose(self._seen, self._settings, self._costs, self._set_aside | dropped, self._left)
             if choice.index is None:
                 return self._nothing(choice.worth)
@@ -228,7 +209,7 @@ class Balancing:
             dropped.add(int(self._seen.survey.groups.vaddr[choice.index]))
             self._seen = self._look()
         busy = Stop(Ending.DONE, "the filesystem changes faster than a block group can be chosen")
-        return stops.signal_came(self._settings, self._light_facts(None)) or busy
+        return stops.stop({Ending.SIGNAL}, self._settings, self._light_facts(None)) or busy
 
     def _nothing(self, worth: int) -> Stop:
         if worth:
@@ -238,8 +219,8 @@ class Balancing:
         return Stop(Ending.DONE, f"no {'further ' if self._steps else ''}block group is worth it{aside}")
 
     def _step(self, group: PlannedBlockGroup) -> Stop | None:
-        """Balances it; why nothing may follow."""
-        self._tell.step_begins(group)
+        """Balances it; returns why nothing may follow."""
+        self._tell(group)
         started, before = datetime.now(UTC), Before(self._moved, self._written, written_bytes(self._folder))
         self._looked = time.monotonic()
         self._seen_backups: str | None = None
@@ -248,11 +229,11 @@ class Balancing:
         self._steps.append(done)
         if done.outcome in (BalanceOutcome.NO_SPACE, BalanceOutcome.FAILED):
             self._set_aside.add(group.vaddr)
-        self._tell.step_ends(done)
+        self._tell(done)
         return tried.stop
 
     def _meanwhile(self) -> Stop | None:
-        """What cancels the block group under way. Backups when they are there at two looks: some locks are held for a moment."""
+        """Returns what cancels the block group under way. Backups count at the second look: some locks are held for a moment."""
         backups = None
         if self._settings.yield_to_backups and time.monotonic() - self._looked >= _LOOK_FOR_OTHERS:
             self._looked = time.monotonic()

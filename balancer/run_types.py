@@ -1,4 +1,4 @@
-"""What a balancing is asked to do, what it is about to do, and what it came to: plain data, and who is told of it.
+"""The data of a run: settings, the block group that is planned or under way, results, and events.
 
 `balancer.run` makes them; the command line shows them. Nothing here is read from a filesystem.
 """
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
 from balancer.choose import Floors
 from balancer.model import Estimate
 from balancer.score import Array
 from balancer.survey import Cost
+from btrkeep.process.progress import Notice, Waiting
 
 MAP_CELLS = 256
 """Of `PlannedBlockGroup.shares`: two rows of 64 characters, for example, as `balancer.blockmap.rows` draws them."""
@@ -45,7 +45,7 @@ BUSY = "another exclusive operation was faster"
 
 
 class BalanceOutcome(StrEnum):
-    """What became of one block group. The catalogue keeps these words."""
+    """The result of one block group. The catalogue stores these values."""
 
     DONE = "done"
     GONE = "gone"  # it did not exist any more
@@ -68,7 +68,7 @@ class Least:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What the operator asked for.
+    """The settings of a run.
 
     `budget`: bytes that may move, `time`: seconds, `until`: an aware moment; None: no such limit. A block group is begun only when
     what is used of it still fits the budget, and only when it should be done in time; time and window cancel one that is not.
@@ -124,13 +124,13 @@ class PlannedBlockGroup:
 
     @property
     def is_within(self) -> bool:
-        """Whether what is left of the budget covers it."""
+        """Whether the rest of the budget covers it."""
         return self.left is None or self.used <= self.left
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceProgress:
-    """How far the block group under way is. `left`: bytes used of it, as of the filesystem's last commit.
+    """Progress of the block group under way. `left`: bytes used of it, as of the filesystem's last commit.
 
     The kernel copies first and changes the references afterwards, so `left` stands still for a while and falls in large steps.
     `written`: bytes to the devices since the step began, others' included. `seconds`: since then. `total_moved` and
@@ -146,7 +146,7 @@ class BalanceProgress:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """What became of a block group.
+    """The result of a block group.
 
     `moved`: bytes used of it before, less what is still there now. `written`: what was written to all devices meanwhile, every
     copy of data and metadata, and others' writes too. `gained`: the score of all block groups before, less that after.
@@ -185,7 +185,7 @@ class SpaceNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run came to. `why` is a sentence for people. `planned`: of a dry run only, all that would be balanced.
+    """The result of a run. `why` is a sentence for people. `planned`: only of a dry run, all that would be balanced.
 
     `signal`: the number of the one that ended it, None when none did.
     """
@@ -227,33 +227,23 @@ class Report:
         return sum(step.outcome is BalanceOutcome.DONE for step in self.steps)
 
 
-class BalanceObserver(Protocol):
-    """Who is told, in the main thread, in this order: begins, then steps (each begins, progresses, ends), ends.
+@dataclass(frozen=True, slots=True)
+class BalanceStarted:
+    """A run begins; `numbers` are those before."""
 
-    `waits` may come before any step, again and again while it waits; `warns` at any time. An observer that takes long, or raises,
-    delays or ends the run (in good order, with the balance cancelled).
-    """
+    numbers: SpaceNumbers
+    settings: RunSettings
 
-    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
-        """The run begins; `numbers` are those before."""
 
-    def step_begins(self, group: PlannedBlockGroup) -> None:
-        """This block group is going to be balanced now."""
+@dataclass(frozen=True, slots=True)
+class Cancelling:
+    """The run has to end: the block group at `vaddr` is being cancelled, which may take some seconds."""
 
-    def progress(self, progress: BalanceProgress) -> None:
-        """About twice a second while the block group that was told last is balanced."""
+    why: str
+    vaddr: int
 
-    def step_ends(self, done: StepDone) -> None:
-        """It has ended, well or not."""
 
-    def waits(self, why: str) -> None:
-        """Nothing is done for the moment: `why` is a sentence."""
-
-    def stopping(self, why: str) -> None:
-        """The run has to end: the block group under way is being cancelled, which may take some seconds."""
-
-    def warns(self, text: str) -> None:
-        """Something the operator should know, which does not end the run."""
-
-    def ends(self, report: Report) -> None:
-        """The run has ended. Not called when it ends with an exception."""
+BalanceEvent = BalanceStarted | PlannedBlockGroup | BalanceProgress | Cancelling | StepDone | Waiting | Notice | Report
+"""In the main thread, in this order: the start; then for each block group its plan, its progress twice a second, maybe its
+cancellation, and its result; then the report, unless the run ends with an exception.
+"""

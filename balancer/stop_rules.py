@@ -1,7 +1,7 @@
-"""Why a run ends, or does not begin: a table of rules, each a function of plain facts. Pure."""
+"""Why a run ends, or does not begin, by plain facts. Pure."""
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,7 +16,7 @@ _MOST_BUSY = 3
 
 @dataclass(frozen=True, slots=True)
 class StopFacts:
-    """How things stand. `now`: aware; `elapsed`: seconds since the run began; `moved`, `unallocated`, `total`: bytes.
+    """The facts. `now`: aware; `elapsed`: seconds since the run began; `moved`, `unallocated`, `total`: bytes.
 
     `exclusive`: what has the filesystem for itself, "none" or as the kernel calls it; `exclusive_by`: who does that, if that is
     known. `backups`: who makes or expires backups, None when nobody does. `pressure`: a share, None when it is not known.
@@ -44,91 +44,43 @@ class Stop:
     passes: bool = False
 
 
-Rule = Callable[[RunSettings, StopFacts], Stop | None]
+BEFORE = frozenset(Ending) - {Ending.DONE, Ending.NO_SPACE, Ending.FAILED}
+"""Reasons not to begin a block group."""
+DURING = frozenset({Ending.SIGNAL, Ending.BACKUPS, Ending.TIME, Ending.WINDOW})
+"""Reasons to cancel the block group under way."""
 
 
-def signal_came(_settings: RunSettings, facts: StopFacts) -> Stop | None:
-    """By SIGTERM, SIGINT or SIGHUP."""
-    if facts.signal is None:
-        return None
-    return Stop(Ending.SIGNAL, f"{signal.Signals(facts.signal).name} came")
+def stop(endings: Collection[Ending], settings: RunSettings, facts: StopFacts) -> Stop | None:
+    """Returns the first of these reasons that ends the run or makes it wait."""
+    return next((found for found in _reasons(settings, facts) if found.ending in endings), None)
 
 
-def floor_reached(settings: RunSettings, facts: StopFacts) -> Stop | None:
-    """A balance needs room that no block group has: without any it fails, and then everything else does too."""
-    least = settings.min_unallocated.of(facts.total)
-    if facts.unallocated >= least:
-        return None
-    return Stop(Ending.UNALLOCATED, f"{format_size(facts.unallocated)} are unallocated, and {format_given(least)} have to be left")
-
-
-def others_work(settings: RunSettings, facts: StopFacts) -> Stop | None:
-    """One exclusive operation at a time: the kernel would refuse ours."""
-    if facts.exclusive == "none":
-        return None
-    why = f"the filesystem is busy: {facts.exclusive}{facts.exclusive_by and f' ({facts.exclusive_by})'}"
-    # A paused one goes on when somebody wants it to, which may be never.
-    return Stop(Ending.EXCLUSIVE, why, settings.wait_for_others and facts.exclusive != "balance paused")
-
-
-def backups_work(settings: RunSettings, facts: StopFacts) -> Stop | None:
-    """Backups come first."""
-    if not (settings.yield_to_backups and facts.backups):
-        return None
-    return Stop(Ending.BACKUPS, f"backups come first: {facts.backups}", settings.wait_for_others)
-
-
-def time_is_over(settings: RunSettings, facts: StopFacts) -> Stop | None:
-    """After so many seconds."""
-    if settings.time is None or facts.elapsed < settings.time:
-        return None
-    return Stop(Ending.TIME, f"the {format_duration(settings.time)} are over")
-
-
-def window_is_over(settings: RunSettings, facts: StopFacts) -> Stop | None:
-    """At that moment."""
-    if settings.until is None or facts.now < settings.until:
-        return None
-    return Stop(Ending.WINDOW, f"the window ended at {settings.until:%H:%M %Z}")
-
-
-def budget_is_spent(settings: RunSettings, facts: StopFacts) -> Stop | None:
-    """After so many bytes."""
-    if settings.budget is None or facts.moved < settings.budget:
-        return None
-    return Stop(Ending.BUDGET, f"{format_size(facts.moved)} moved, which is the budget")
-
-
-def disks_are_busy(settings: RunSettings, facts: StopFacts) -> Stop | None:
-    """Others wait for the disks already."""
-    if settings.max_pressure is None or facts.pressure is None or facts.pressure <= settings.max_pressure:
-        return None
-    why = f"something waits for the disks {format_share(facts.pressure)} of the time, above {format_share(settings.max_pressure)}"
-    return Stop(Ending.PRESSURE, why, passes=True)
-
-
-BEFORE: tuple[Rule, ...] = (
-    signal_came,
-    floor_reached,
-    others_work,
-    backups_work,
-    time_is_over,
-    window_is_over,
-    budget_is_spent,
-    disks_are_busy,
-)
-"""What must not hold when a block group is begun. The first that does is the reason."""
-DURING: tuple[Rule, ...] = (signal_came, backups_work, time_is_over, window_is_over)
-"""What cancels the block group under way."""
-
-
-def stop(rules: Sequence[Rule], settings: RunSettings, facts: StopFacts) -> Stop | None:
-    """The first of these rules that ends the run, or makes it wait."""
-    return next((found for rule in rules if (found := rule(settings, facts))), None)
+def _reasons(settings: RunSettings, facts: StopFacts) -> Iterator[Stop]:
+    """Yields all reasons, the weightiest first."""
+    if facts.signal is not None:
+        yield Stop(Ending.SIGNAL, f"{signal.Signals(facts.signal).name} came")
+    # A balance needs room that no block group has: without any it fails, and then everything else does too.
+    if facts.unallocated < (least := settings.min_unallocated.of(facts.total)):
+        why = f"{format_size(facts.unallocated)} are unallocated, and {format_given(least)} have to be left"
+        yield Stop(Ending.UNALLOCATED, why)
+    if facts.exclusive != "none":  # the kernel would refuse ours; a paused one is continued when somebody wants it to, maybe never
+        why = f"the filesystem is busy: {facts.exclusive}{facts.exclusive_by and f' ({facts.exclusive_by})'}"
+        yield Stop(Ending.EXCLUSIVE, why, settings.wait_for_others and facts.exclusive != "balance paused")
+    if settings.yield_to_backups and facts.backups:
+        yield Stop(Ending.BACKUPS, f"backups come first: {facts.backups}", settings.wait_for_others)
+    if settings.time is not None and facts.elapsed >= settings.time:
+        yield Stop(Ending.TIME, f"the {format_duration(settings.time)} are over")
+    if settings.until is not None and facts.now >= settings.until:
+        yield Stop(Ending.WINDOW, f"the window ended at {settings.until:%H:%M %Z}")
+    if settings.budget is not None and facts.moved >= settings.budget:
+        yield Stop(Ending.BUDGET, f"{format_size(facts.moved)} moved, which is the budget")
+    if settings.max_pressure is not None and facts.pressure is not None and facts.pressure > settings.max_pressure:
+        share, most = format_share(facts.pressure), format_share(settings.max_pressure)
+        yield Stop(Ending.PRESSURE, f"something waits for the disks {share} of the time, above {most}", passes=True)
 
 
 def too_long(settings: RunSettings, facts: StopFacts, seconds: float) -> Stop | None:
-    """Whether a block group that should take so many seconds would not be done in time."""
+    """Returns the limit that a block group of so many seconds would exceed, None if it would end in time."""
     left, ending = min(_time_left(settings, facts), default=(None, Ending.TIME))
     if left is None or seconds <= left:
         return None
@@ -145,7 +97,7 @@ def _time_left(settings: RunSettings, facts: StopFacts) -> list[tuple[float, End
 
 
 def after(steps: Sequence[StepDone]) -> Stop | None:
-    """Whether what became of the last block groups says that there is no use in going on."""
+    """Returns why the results of the last block groups make it useless to continue."""
     if not steps:
         return None
     last = steps[-1]

@@ -51,7 +51,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What has to move with a block group. `references` are those that file extents and tree blocks hold on its extents.
+    """The cost of a block group. `references` are those that file extents and tree blocks hold on its extents.
 
     `largest` and `moves` are bytes: the largest extent, and all of them.
     """
@@ -107,7 +107,7 @@ def identity(path: Path) -> str:
 
 
 def survey(fd: int) -> Survey:
-    """All data block groups. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
+    """Reads all data block groups. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
     chunk = chunks(fd)
     is_data = chunk.type & np.uint64(DATA) != 0
     return _counted(fd, chunk, chunk.vaddr[is_data], chunk.length[is_data])
@@ -157,7 +157,7 @@ def surveyed(vaddr: Array, length: Array, used: Array, free: FreeExtents, there:
 
 
 def cost(fd: int, vaddr: int, length: int) -> Cost:
-    """What lies in a block group, from the extent tree. Raises OSError."""
+    """Reads the cost of a block group from the extent tree. Raises OSError."""
     count = references = moves = largest = 0
     for batch in extents(fd, vaddr, vaddr + length - 1):
         if len(batch.vaddr):

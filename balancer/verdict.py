@@ -1,4 +1,4 @@
-"""What a survey of the whole filesystem comes to, in one sentence; and which block groups are worth balancing. Pure."""
+"""Judges a survey of the whole filesystem in one sentence, and finds the block groups that are worth balancing. Pure."""
 
 import numpy as np
 

@@ -2,10 +2,13 @@
 
 import os
 import re
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 PRESSURE = Path("/proc/pressure")
+_MOMENT = 0.01  # seconds
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -21,6 +24,42 @@ def pressure_totals(file: Path) -> dict[str, int]:
     """
     found = (line.split() for line in file.read_text().splitlines())
     return {kind: int(total.removeprefix("total=")) for kind, *_, total in found}
+
+
+class IoPressure:
+    """The share of time in which some process waited for I/O, on the whole machine, by the running total of microseconds."""
+
+    def __init__(self, file: Path = PRESSURE / "io") -> None:
+        self._file = file
+        self.restart()
+
+    def total(self) -> int:
+        """Microseconds since the boot. Raises OSError or ValueError on a kernel that does not tell (psi=1)."""
+        totals = pressure_totals(self._file)
+        if "some" not in totals:
+            raise ValueError("it tells nothing of some processes")
+        return totals["some"]
+
+    def _total_if_known(self) -> int | None:
+        with suppress(OSError, ValueError):
+            return self.total()
+        return None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this kernel tells it at all."""
+        return self._total_if_known() is not None
+
+    def restart(self) -> None:
+        """Has `share` count from now on."""
+        self._since = (time.monotonic(), self._total_if_known())
+
+    def share(self) -> float | None:
+        """Since it was restarted, from 0 to 1; None when that is not known, or was a moment ago."""
+        (since, before), now, total = self._since, time.monotonic(), self._total_if_known()
+        if before is None or total is None or now - since < _MOMENT:
+            return None
+        return (total - before) / 1e6 / (now - since)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from btrkeep.pool.locks import left_behind, read_holder
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.orphans import wait_for
 from btrkeep.pool.subvolume import Subvolume, commit, opened
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.treescan import written_bytes
 from btrkeep.units import format_size
 
@@ -147,12 +148,12 @@ def give_up(one: Unfinished) -> bool:
     return True
 
 
-async def room_came_back(pool: Pool, one: Unfinished, enough: Callable[[], bool], stopped: Callable[[], bool]) -> bool:
-    """Waits until there is `enough` room, or the kernel has dropped what was given up; False when `stopped`, or after long."""
+async def room_came_back(pool: Pool, one: Unfinished, enough: Callable[[], bool], cancelled: Cancellation) -> bool:
+    """Waits until there is `enough` room, or the kernel has dropped what was given up; False when `cancelled`, or after long."""
     await asyncio.to_thread(commit, pool.path)  # which wakes the cleaner
     gone, end = False, asyncio.get_running_loop().time() + _LONGEST
     while not gone and not enough():
-        if stopped() or asyncio.get_running_loop().time() > end:
+        if cancelled or asyncio.get_running_loop().time() > end:
             return False
         gone = await asyncio.to_thread(wait_for, pool.path, one.subvolume.id, _LOOK)
         await asyncio.to_thread(commit, pool.path)  # only then what was freed can be used again

@@ -6,13 +6,14 @@ What is added here: which filesystem the pool is on, an end that can be taken up
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.group import Group
 from btrkeep.process.programs import run
+from btrkeep.process.progress import ProgressSink
 
 _LOOK = 10.0
 _TICK = 0.1
@@ -52,17 +53,6 @@ class Scrubbed:
         return self.outcome == "finished" and not any(self.errors.values())
 
 
-class ScrubStopped:
-    """Set by a signal handler."""
-
-    def __init__(self) -> None:
-        self.signal = 0
-
-    def stop(self, number: int) -> None:
-        """From a signal handler."""
-        self.signal = self.signal or number
-
-
 def command(path: Path, *, resume: bool) -> tuple[str, ...]:
     """The program's words. It stays until the end, and reads at the I/O priority `idle` without being told."""
     return ("btrfs", "scrub", "resume" if resume else "start", "-B", str(path))
@@ -89,31 +79,31 @@ def state(path: Path) -> ScrubState:
     return parse(run((*status, "-R", str(path))).stdout, run((*status, "--raw", str(path))).stdout)
 
 
-async def scrub(path: Path, stopped: ScrubStopped, tell: Callable[[ScrubState], None]) -> Scrubbed:
-    """Scrubs to the end, or until stopped. `tell` hears every few seconds how far it is. Raises LockHeld and OperatorError."""
+async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[ScrubState]) -> Scrubbed:
+    """Scrubs to the end, or until cancelled. `tell` hears every few seconds how far it is. Raises LockHeld and OperatorError."""
     before = state(path)
     if before.status == "running":
         raise LockHeld(f"{path}: a scrub is under way", f"`btrfs scrub status {path}` shows it")
     resume, begun, said = before.status in _UNFINISHED, time.monotonic(), bytearray()
     group = Group.start(command(path, resume=resume), on_stdout=said.extend, on_stderr=said.extend)
-    exit_code = await _until_ended(group, path, stopped, tell)
+    exit_code = await _until_ended(group, path, cancellation, tell)
     after, seconds = state(path), time.monotonic() - begun
     words = (said.decode("utf-8", "replace").strip().splitlines() or [f"exit status {exit_code}"])[-1]
     if exit_code in (0, _UNCORRECTABLE):
         outcome, why = "finished", ""
     elif after.status in _UNFINISHED:
-        outcome, why = "stopped", "" if stopped.signal else "somebody cancelled it (`btrfs scrub cancel`)"
+        outcome, why = "stopped", "" if cancellation.signal else "somebody cancelled it (`btrfs scrub cancel`)"
     else:
         outcome, why = "failed", words
-    return Scrubbed(outcome, resume, after.scrubbed, after.errors, seconds, stopped.signal, why)
+    return Scrubbed(outcome, resume, after.scrubbed, after.errors, seconds, cancellation.signal, why)
 
 
-async def _until_ended(group: Group, path: Path, stopped: ScrubStopped, tell: Callable[[ScrubState], None]) -> int:
+async def _until_ended(group: Group, path: Path, cancellation: Cancellation, tell: ProgressSink[ScrubState]) -> int:
     ended = asyncio.create_task(group.wait())
     looked, cancelled = time.monotonic(), False
     while not ended.done():
         await asyncio.wait((ended,), timeout=_TICK)
-        if stopped.signal and not cancelled:
+        if cancellation and not cancelled:
             cancelled = _cancel(path)
         if time.monotonic() - looked >= _LOOK and not ended.done():
             looked = time.monotonic()

@@ -9,9 +9,10 @@ import click
 
 from backupd.actions.delete import DeletionChoice, choose, mark, require_sane_clock
 from backupd.cli.context import Opened, json_option, now_option, opened
-from backupd.cli.expire_ import LOCK, carry_out, exit_status, watcher_of
+from backupd.cli.expire_ import LOCK, carry_out, exit_status
 from backupd.cli.inside import complete_which
 from backupd.cli.names import writing
+from backupd.cli.sinks import expiry_sinks
 from backupd.expire.run import Scope
 from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import require_host
@@ -57,7 +58,7 @@ def command(
     asked = DeletionRequest(" ".join(reason.split()), force, at_once)
     with opened(ctx, now, writes=not dry_run) as site:
         moment = site.clock.now().replace(microsecond=0)  # what notes.json can hold
-        expiry = ExpiryContext(site.config, site.pool, site.catalogue, moment, watcher_of(as_json=as_json))
+        expiry = ExpiryContext(site.config, site.pool, site.catalogue, moment, expiry_sinks(as_json=as_json))
         for host in wanted:
             require_host(site.pool, host)
         require_sane_clock(expiry, asked)

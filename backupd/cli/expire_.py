@@ -1,7 +1,5 @@
 """`backupd expire`: deletes what the retention no longer keeps."""
 
-import os
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -9,10 +7,11 @@ from datetime import datetime
 import click
 
 from backupd.cli.context import json_option, load_config, now_option, opened, require_writable
-from backupd.cli.expiry_view import JsonWatcher, LineWatcher, echo_rehearsal, rehearsal_as_json, summary_as_json
+from backupd.cli.expiry_view import echo_rehearsal, rehearsal_as_json, summary_as_json
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
+from backupd.cli.sinks import expiry_sinks
 from backupd.expire.option import MountOption
-from backupd.expire.report import ExpiryObserver, Summary
+from backupd.expire.report import Summary
 from backupd.expire.run import EVERYTHING, ExpiryRunner, Scope, make_rehearsal
 from backupd.expire.site import ExpiryContext
 from backupd.health.doubts import see
@@ -23,8 +22,7 @@ from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, LockHeld, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import open_pool
-from btrkeep.process.service import is_service
-from btrkeep.process.signals import ending
+from btrkeep.process.cancellation import signal_status
 from btrkeep.units import format_time, printable
 
 LOCK = "expire"
@@ -86,14 +84,13 @@ def command(
         raise UsageError("--skip-grace is for hosts that are named", "`backupd expire HOST --skip-grace`")
     with opened(ctx, now, writes=not dry_run) as site:
         forced = Forced.parse(force, {*site.config.hosts, *site.catalogue.hosts()})
-        watcher = _told(watcher_of(as_json=as_json))
         moment = site.clock.now().replace(microsecond=0)  # what notes.json can hold
         for host in hosts:
             require_host_or_folder(site, host)
         config = _yielding(site.config) if yield_to_backups else site.config
         config = _without_grace(config, hosts) if skip_grace else config
         scope = Scope(frozenset(hosts)) if hosts else EVERYTHING
-        expiry_site = ExpiryContext(config, site.pool, site.catalogue, moment, watcher)
+        expiry_site = ExpiryContext(config, site.pool, site.catalogue, moment, expiry_sinks(as_json=as_json))
         if dry_run:
             return _rehearse(expiry_site, forced, scope, limit, as_json=as_json)
         return _expire(expiry_site, forced, scope, limit, wait=wait, as_json=as_json)
@@ -123,11 +120,11 @@ def _rehearse(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | No
 def _expire(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None, *, wait: bool, as_json: bool) -> int:
     with take_lock(site.pool.locks / LOCK, "backupd expire", format_time(site.now)):
         for notice in site.config.notices:
-            site.watcher.notice(notice)
+            site.observer.notice(notice)
         summary = carry_out(site, forced, scope, limit, wait=wait)
         see(site.pool, site.catalogue, site.now)
         if why := keep(site.pool, site.catalogue, site.now):
-            site.watcher.notice(f"the pool's copy of the history is as old as it was: {why}")
+            site.observer.notice(f"the pool's copy of the history is as old as it was: {why}")
     if as_json:
         echo_json(summary_as_json(summary))
     return exit_status(summary)
@@ -135,38 +132,18 @@ def _expire(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None
 
 def carry_out(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None, *, wait: bool) -> Summary:
     """An expiry that signals stop, and that is told of. The caller has its lock."""
-    for number in ending():
-        signal.signal(number, lambda seen, _frame: site.stopper.stop(seen))
+    site.cancellation.listen()
     try:
         return ExpiryRunner(site, forced, limit, wait=wait, scope=scope).run()
     finally:
-        site.watcher.end(site.summary)
+        site.observer(site.summary)
 
 
 def exit_status(summary: Summary) -> int:
     """The status of an expiry that came to its end or was stopped by a signal."""
     if summary.ended_by:
-        return Exit.INTERRUPTED if summary.ended_by == signal.SIGINT else Exit.TERMINATED
+        return signal_status(summary.ended_by)
     return Exit.OK if summary.good else Exit.ATTENTION
-
-
-def watcher_of(*, as_json: bool) -> ExpiryObserver:
-    """Who is told, on a terminal or elsewhere."""
-    if as_json:
-        return JsonWatcher()
-    if os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb":
-        from backupd.cli.expiry_live import LiveWatcher
-
-        return LiveWatcher()
-    return LineWatcher()
-
-
-def _told(watcher: ExpiryObserver) -> ExpiryObserver:
-    if not is_service():
-        return watcher
-    from backupd.cli.service import NotifyingWatcher
-
-    return NotifyingWatcher(watcher)
 
 
 def _restore(ctx: click.Context) -> int:

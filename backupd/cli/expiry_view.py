@@ -1,4 +1,4 @@
-"""What an expiry looks like where nobody watches a terminal: one line per batch, or one JSON object at the end."""
+"""An expiry where nobody watches a terminal: one line per batch, one JSON object at the end, the line of `systemctl status`."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -6,10 +6,13 @@ from typing import Any
 
 import click
 
-from backupd.expire.report import ExpiryProgress, Summary, names_in_words
+from backupd.expire.report import ExpiryEvent, ExpiryProgress, Summary
+from backupd.expire.words import PAUSES, expiry_words, left_out_words, names_in_words
 from btrkeep.cli.progress import prose, say
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.decisions.words import reasons_words
+from btrkeep.process.progress import Notice
+from btrkeep.process.service import Status
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
 LISTS = {
@@ -18,24 +21,28 @@ LISTS = {
     "delete": "would be deleted",
     "wait": "is restorable {until}",
 }
+_JSON = (
+    *("outcome", "planned", "marked", "revived", "deleted", "rest", "waiting_for_grace", "left_out", "busy", "problems"),
+    *("hosts_gone", "stop", "clock", "mount_option", "most_waiting", "still_waiting", "written_bytes"),
+)
 
 
 def progress_line(now: ExpiryProgress) -> str:
-    """How far it is, in one line."""
+    """Returns the progress in one line."""
     parts = [f"{now.deleted:,} of {now.planned:,} deleted", f"{now.waiting:,} of at most {now.most:,} waiting for the cleaner"]
     if now.rate:
         parts.append(f"{now.rate:.3g}/s")
     if now.left is not None:
         parts.append(f"about {format_duration(now.left)} left")
     if now.paused:
-        parts.append(f"paused: {now.paused}")
+        parts.append(f"paused: {PAUSES[now.paused]}")
     return ", ".join(parts)
 
 
 def plan_notices(plan: Plan) -> Iterator[str]:
-    """What is worth saying of a plan before it is carried out."""
+    """Yields notices of a plan before it is carried out."""
     for host, reason in plan.left_out.items():
-        yield f"{host} is left out: {reason}"
+        yield f"{host} is left out: {left_out_words(host, reason)}"
     if plan.unruled:
         yield f"no retention policy, so everything is kept: {names_in_words(plan.unruled)}"
     if plan.unconfigured:
@@ -43,9 +50,9 @@ def plan_notices(plan: Plan) -> Iterator[str]:
 
 
 def summary_lines(summary: Summary) -> Iterator[str]:
-    """The whole in some lines; what was said in between is not repeated."""
+    """Yields the result in lines; what was reported meanwhile is not repeated."""
     if summary.stop:
-        yield f"nothing was done: {summary.stop}"
+        yield f"nothing was done: {expiry_words(summary.stop)}"
     if summary.error:
         yield f"ended before its time: {summary.error}"
     yield ", ".join(_counts(summary)) + f" in {format_duration(summary.seconds)}"
@@ -74,90 +81,75 @@ def _counts(summary: Summary) -> Iterator[str]:
 
 
 def summary_as_json(summary: Summary) -> dict[str, Any]:
-    """One object for --json."""
+    """Returns one object for --json."""
+    found = {name: getattr(summary, name) for name in _JSON} | _hindrances(summary)
+    return found | {"written_bytes_each": summary.written_each, "seconds": round(summary.seconds, 3)}
+
+
+def _hindrances(summary: Summary) -> dict[str, Any]:
     return {
-        "outcome": summary.outcome,
-        "planned": summary.planned,
-        "marked": summary.marked,
-        "revived": summary.revived,
-        "deleted": summary.deleted,
-        "rest": summary.rest,
-        "waiting_for_grace": summary.waiting_for_grace,
-        "left_out": dict(summary.left_out),
-        "busy": list(summary.busy),
-        "problems": list(summary.problems),
-        "hosts_gone": list(summary.hosts_gone),
-        "stop": summary.stop,
-        "clock": summary.clock,
-        "mount_option": summary.mount_option,
-        "most_waiting": summary.most_waiting,
-        "still_waiting": summary.still_waiting,
-        "written_bytes": summary.written_bytes,
-        "written_bytes_each": summary.written_each,
-        "seconds": round(summary.seconds, 3),
+        "left_out": {host: left_out_words(host, why) for host, why in summary.left_out.items()},
+        "stop": summary.stop and expiry_words(summary.stop),
+        "clock": summary.clock and expiry_words(summary.clock),
     }
 
 
-class LineWatcher:
+def expiry_lines(event: ExpiryEvent) -> None:
     """One line per batch: for a pipe, a file or the journal."""
-
-    def begin(self, plan: Plan) -> None:
-        """The plan is made."""
-        for text in plan_notices(plan):
-            self.notice(text)
-        if (count := plan.count("delete")) and not plan.stop:
-            say(f"deleting {counted(count, 'backup')}")
-
-    def progress(self, now: ExpiryProgress) -> None: ...
-
-    def batch(self, now: ExpiryProgress) -> None:
-        """A batch is durably deleted."""
-        say(progress_line(now))
-
-    def notice(self, text: str) -> None:
-        """Something worth saying."""
-        say(f"note: {printable(text)}")
-
-    def end(self, summary: Summary) -> None:
-        """It is over."""
-        for line in summary_lines(summary):
-            say(printable(line))
+    match event:
+        case Plan():
+            for text in plan_notices(event):
+                say(f"note: {printable(text)}")
+            if (count := event.count("delete")) and not event.stop:
+                say(f"deleting {counted(count, 'backup')}")
+        case ExpiryProgress(batch=True):
+            say(progress_line(event))
+        case Notice():
+            say(f"note: {printable(event.text)}")
+        case Summary():
+            for line in summary_lines(event):
+                say(printable(line))
 
 
-class JsonWatcher:
-    """Says nothing but notices, on standard error, while it goes on."""
+class ExpiryStatus:
+    """Tells systemd in one line how many are deleted, how many wait for the cleaner, why it pauses."""
 
-    def begin(self, plan: Plan) -> None: ...
-    def progress(self, now: ExpiryProgress) -> None: ...
-    def batch(self, now: ExpiryProgress) -> None: ...
-    def end(self, summary: Summary) -> None: ...
+    def __init__(self) -> None:
+        self._status = Status()
 
-    def notice(self, text: str) -> None:
-        """Something worth saying."""
-        say(f"note: {printable(text)}", err=True)
+    def __call__(self, event: ExpiryEvent) -> None:
+        """Sends it, but for notices, which are no state."""
+        match event:
+            case Plan():
+                counts = f"{counted(event.count('delete'), 'backup')} to delete, {event.count('mark'):,} to mark as expired"
+                self._status.say(counts)
+            case ExpiryProgress():
+                self._status.go_on(lambda: progress_line(event))
+            case Summary():
+                self._status.say(f"{event.outcome}: {event.deleted:,} deleted in {format_duration(event.seconds)}")
 
 
 # --- a rehearsal
 
 
 def listed(plan: Plan, what: str, limit: int | None = None) -> list[tuple[HostPlan, ExpiryStep]]:
-    """The steps of one kind in the order in which they would be taken; of deletions the first `limit`."""
+    """Returns the steps of one kind in the order in which they would be taken; of deletions the first `limit`."""
     steps = [(host, step) for host in plan.hosts for step in getattr(host, what)]
     return steps[:limit] if what == "delete" else steps
 
 
 def echo_rehearsal(plan: Plan, summary: Summary, limit: int | None, now: datetime) -> None:
-    """What would be done and why, for people."""
+    """Prints what would be done and why."""
     for text in plan_notices(plan):
         click.echo(f"note: {printable(text)}")
     if summary.clock:
-        click.echo(f"note: {summary.clock}")
+        click.echo(f"note: {expiry_words(summary.clock)}")
     for what, words in LISTS.items():
         for host, step in listed(plan, what, limit):
             until = _until(step.expires, now) if step.expires else ""
             prose(f"{host.host} {step.name}: {words.format(until=until)}: {printable(reasons_words(step.reasons))}", "    ")
     counts = {what: len(listed(plan, what, limit)) for what in LISTS}
-    stop = f"nothing would be done: {summary.stop}; otherwise " if summary.stop else ""
+    stop = f"nothing would be done: {expiry_words(summary.stop)}; otherwise " if summary.stop else ""
     prose(
         f"{stop}{counts['mark']:,} would be marked, {counts['revive']:,} kept again, {counts['delete']:,} deleted now, "
         f"{counts['wait']:,} wait for their grace to end; {counted(plan.total, 'backup')} in all"
@@ -165,14 +157,14 @@ def echo_rehearsal(plan: Plan, summary: Summary, limit: int | None, now: datetim
 
 
 def _until(expires: datetime, now: datetime) -> str:
-    """A grace that is over by a clock that is doubted does not end yet."""
+    """Returns until when it can be restored. A grace that is over by a clock in doubt does not end yet."""
     if expires > now:
-        return f"until {format_time(expires)}, then it goes"
+        return f"until {format_time(expires)}, then it is deleted"
     return f"until the clock is believed: by it its grace is over since {format_time(expires)}"
 
 
 def rehearsal_as_json(plan: Plan, summary: Summary, limit: int | None) -> Mapping[str, Any]:
-    """The same as one object."""
+    """Returns the same as one object."""
     lists = {
         what: [
             {
@@ -185,5 +177,5 @@ def rehearsal_as_json(plan: Plan, summary: Summary, limit: int | None) -> Mappin
         ]
         for what in LISTS
     }
-    words = {"unruled": list(plan.unruled), "unconfigured": list(plan.unconfigured), "left_out": dict(plan.left_out)}
-    return {"dry_run": True, **lists, **words, "stop": summary.stop, "clock": summary.clock, "total": plan.total}
+    kept = {"unruled": list(plan.unruled), "unconfigured": list(plan.unconfigured)}
+    return {"dry_run": True, **lists, **kept, **_hindrances(summary), "total": plan.total}

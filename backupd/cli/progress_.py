@@ -2,14 +2,10 @@
 
 import json
 import math
-import os
-import signal
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from textwrap import wrap
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,9 +14,11 @@ from backupd.cli.context import json_option, load_config
 from backupd.expire.cleaner import Rate, TimeLeft
 from backupd.expire.monitor import CleanerMonitor, CleanerReading, Dropping, require_btrfs
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import has_live_terminal
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.orphans import key_text
+from btrkeep.process.cancellation import exit_on_sigterm
 from btrkeep.units import counted, format_duration, format_share, format_time, printable
 
 if TYPE_CHECKING:
@@ -60,11 +58,11 @@ def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: boo
     if math.isnan(interval):
         raise UsageError("--interval is no number", "write seconds, such as --interval 5")
     path = open_pool(load_config(ctx).pool.path).path if mountpoint is None else require_btrfs(mountpoint)
-    signal.signal(signal.SIGTERM, _terminated)
+    exit_on_sigterm()  # so that a terminal gets its cursor back
     shown = _shown(CleanerMonitor(path), interval)
     if once:
         _show(_seen_once(shown), as_json=as_json)
-    elif not as_json and os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb":
+    elif not as_json and has_live_terminal():
         _live(shown, str(path))
     elif as_json:
         for seen in shown:
@@ -75,7 +73,7 @@ def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: boo
 
 
 def _log(shown: Iterator[CleanerReading]) -> None:
-    """A line each time, and one as long as nothing waits: it may go into a file for days."""
+    """Prints a line each time, and only one as long as nothing waits: it may be written to a file for days."""
     nothing = False
     for seen in shown:
         if not (nothing and _nothing(seen)):
@@ -83,13 +81,8 @@ def _log(shown: Iterator[CleanerReading]) -> None:
         nothing = _nothing(seen)
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  signal calls it with both
-    """Ends in good order, so that a terminal gets its cursor back."""
-    sys.exit(Exit.TERMINATED)
-
-
 def _shown(watcher: CleanerMonitor, interval: float) -> Iterator[CleanerReading]:
-    """What is shown: at once, and then after each interval. In between it is looked at more often."""
+    """Yields what is shown: at once, and then after each interval. In between it looks more often."""
     following = time.monotonic()
     while True:
         begun = time.monotonic()
@@ -104,7 +97,7 @@ def _shown(watcher: CleanerMonitor, interval: float) -> Iterator[CleanerReading]
 
 
 def _seen_once(shown: Iterator[CleanerReading]) -> CleanerReading:
-    """What one interval tells; where nothing waits it need not be waited for."""
+    """Returns the reading after one interval; if nothing waits, the one before it."""
     seen = next(shown)
     return next(shown) if seen.waiting else seen
 
@@ -141,7 +134,7 @@ def _dropping_as_json(dropping: Dropping) -> dict[str, Any]:
 
 
 def rows(seen: CleanerReading) -> list[tuple[str, str]]:
-    """What is shown on a terminal, as labels and values; one line when nothing waits and nothing went lately."""
+    """Returns labels and values for a terminal; one line if nothing waits and nothing was dropped lately."""
     dropping = seen.dropping
     if _nothing(seen):
         return [("waiting", _NOTHING)]
@@ -156,7 +149,7 @@ def rows(seen: CleanerReading) -> list[tuple[str, str]]:
 
 
 def line(seen: CleanerReading) -> str:
-    """The same in one line."""
+    """Returns the same in one line."""
     if _nothing(seen):
         return _NOTHING
     parts = [waiting_text(seen)]
@@ -172,13 +165,13 @@ def _nothing(seen: CleanerReading) -> bool:
 
 
 def waiting_text(seen: CleanerReading) -> str:
-    """How many wait, and why some of them wait for longer."""
+    """Returns how many wait, and why some of them wait for longer."""
     held = f" (at least {seen.held:,} held by open files)" if seen.held else ""
     return counted(seen.waiting, "deleted subvolume") + held
 
 
 def dropping_text(seen: CleanerReading) -> str:
-    """Which one is being dropped, and for how long that was seen."""
+    """Returns which one is being dropped, and for how long that was observed."""
     dropping = seen.dropping
     if dropping and seen.idle:
         return f"nothing (root {dropping.drop.root} was begun)"
@@ -188,14 +181,14 @@ def dropping_text(seen: CleanerReading) -> str:
 
 
 def at_text(dropping: Dropping | None) -> str:
-    """The drop_progress key and level."""
+    """Returns the drop_progress key and level."""
     if not dropping or not dropping.drop.drop_progress:
         return "-"
     return f"{key_text(dropping.drop.drop_progress)} level {dropping.drop.level}"
 
 
 def share_text(dropping: Dropping | None) -> str:
-    """How far the drop is on its way through the tree."""
+    """Returns the share of the tree that is dropped."""
     if not dropping:
         return "-"
     if dropping.share is None:
@@ -204,12 +197,12 @@ def share_text(dropping: Dropping | None) -> str:
 
 
 def rate_text(found: Rate | None) -> str:
-    """Subvolumes a minute, and how long that was seen."""
+    """Returns subvolumes a minute, and over which time."""
     return f"{found.per_minute:,.1f} a minute over {format_duration(found.seconds)}" if found else _UNKNOWN
 
 
 def left_text(left: TimeLeft | None) -> str:
-    """The time left with its uncertainty."""
+    """Returns the time left with its uncertainty."""
     if not left:
         return _UNKNOWN
     if not left.seconds:
@@ -220,7 +213,7 @@ def left_text(left: TimeLeft | None) -> str:
 
 
 def _live(shown: Iterator[CleanerReading], title: str) -> None:
-    """A small screen that is drawn again in its place; the last one stays."""
+    """Shows a small screen that is drawn again in its place; the last one stays."""
     from rich.console import Console
     from rich.live import Live
 
@@ -230,7 +223,7 @@ def _live(shown: Iterator[CleanerReading], title: str) -> None:
 
 
 def screen(seen: CleanerReading, title: str, width: int) -> "Text":
-    """The live display as lines that leave the last column free: the ^C that a terminal echoes must not begin another one."""
+    """Returns the live display as lines that leave the last column free: an echoed ^C must not begin another line."""
     from rich.text import Text
 
     text = Text()

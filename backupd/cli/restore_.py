@@ -1,12 +1,10 @@
 """`backupd restore`: files of a backup, given back to a folder, to the host, or as a tar."""
 
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -31,7 +29,7 @@ from btrkeep.cli.progress import say
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import open_pool
-from btrkeep.process.signals import ending
+from btrkeep.process.cancellation import Cancellation, signal_status
 from btrkeep.units import counted, format_size
 
 _ON_HOST = "\0"  # no value of an option can be that
@@ -245,10 +243,10 @@ class _Watch:
 
     def __init__(self, teller: Teller) -> None:
         self._teller = teller
-        self._seen: list[int] = []
+        self._cancellation = Cancellation()
 
     def __call__(self, progress: RestoreProgress) -> None:
-        if self._seen:
+        if self._cancellation:
             raise RestoreStopped
         self._teller(progress)
 
@@ -259,18 +257,13 @@ class _Watch:
     @property
     def exit_status(self) -> int:
         """That of the first signal."""
-        return Exit.INTERRUPTED if self._seen[0] == signal.SIGINT else Exit.TERMINATED
+        return signal_status(self._cancellation.signal)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Signals are only noted within."""
-        before = {number: signal.signal(number, self._noted) for number in ending()}
-        try:
-            yield
-        finally:
-            self._teller.clear()
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _noted(self, number: int, _frame: FrameType | None) -> None:
-        self._seen.append(number)
+        with self._cancellation.listening():
+            try:
+                yield
+            finally:
+                self._teller.clear()

@@ -3,7 +3,7 @@
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -13,6 +13,7 @@ import click
 from backupd.cli.context import TIME, Opened, complete_host, json_option, now_option, opened
 from backupd.cli.names import require_host_or_folder
 from backupd.expire.look import look, look_again, policy_of
+from backupd.expire.words import expiry_words, left_out_words
 from btrkeep.cli import complain, stream_json, table
 from btrkeep.config import Retention
 from btrkeep.decisions.calendar_strip import strip
@@ -28,6 +29,7 @@ from btrkeep.decisions.explain import (
     objects,
 )
 from btrkeep.decisions.retention import parse_policy
+from btrkeep.decisions.safety_limits import Share
 from btrkeep.decisions.words import policy_words, words_of
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import counted, format_time, printable
@@ -184,7 +186,7 @@ def _hosts(asked: _Asked, trouble: dict[str, str], counts: list[int]) -> Iterato
     """Each host in turn, so that nobody has to keep them all; what cannot be read is told in `trouble`."""
     for facts in look(asked.site.pool, asked.site.catalogue, asked.site.config):
         if facts.trouble:
-            trouble[facts.host] = facts.trouble
+            trouble[facts.host] = facts.trouble.error
             continue
         found, policy = _explained(asked, facts)
         counts[0] += found.going
@@ -212,13 +214,13 @@ def _show_all(asked: _Asked, hosts: list[tuple[ExplainedHost, Retention]]) -> No
     kept = sum(len(found.decisions) for found, _ in hosts) - going
     _say(f"{counted(len(hosts), 'host')}: {kept:,} kept, {_go(asked, going, today)}" if hosts else "no backups yet")
     if limits.stop:
-        _say(f"an expiry would not begin: {limits.stop}")
+        _say(f"an expiry would not begin: {expiry_words(limits.stop)}")
     if asked.now > asked.site.clock.now():
         _say(f"as of {format_time(asked.now)}, with the backups that there are now")
 
 
-def _notes(found: ExplainedHost, policy: Retention, left_out: dict[str, str]) -> Iterator[str]:
+def _notes(found: ExplainedHost, policy: Retention, left_out: Mapping[str, Share]) -> Iterator[str]:
     if note := note_of(found, policy):
         yield note
     if why := left_out.get(found.facts.host):
-        yield f"left out: {why}"
+        yield f"left out: {left_out_words(found.facts.host, why)}"

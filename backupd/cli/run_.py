@@ -11,14 +11,15 @@ from datetime import datetime
 import click
 
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
-from backupd.cli.observers import NightJson, NightLines, as_json_object, result_line
+from backupd.cli.night_view import as_json_object, result_line
+from backupd.cli.sinks import night_sinks
 from backupd.health.doubts import see
 from backupd.repo.final_backups import find_base
 from backupd.repo.history_copy import bring_back, keep
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.command import passes, rsync_command
 from backupd.rsync.version import rsync_version
-from backupd.run.context import HostResult, NightObserver, RunContext, buckets_of
+from backupd.run.context import HostResult, NightEnded, RunContext, buckets_of
 from backupd.run.ledger import Ledger
 from backupd.run.night import NightRunner, PlannedHost, plan
 from backupd.run.night_report import Reporting
@@ -30,11 +31,10 @@ from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.reserve import ensure_reserve
+from btrkeep.process.cancellation import ending_signals, signal_status
 from btrkeep.process.error_report import report_error
 from btrkeep.process.proc import become_reaper
 from btrkeep.process.programs import paste_line
-from btrkeep.process.service import is_service
-from btrkeep.process.signals import ending
 from btrkeep.units import format_time, printable
 
 _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
@@ -92,7 +92,7 @@ def command(
 
 def _run(opened_site: Opened, planned: Callable[[], list[PlannedHost]], *, night: bool, waits: bool, as_json: bool) -> int:
     """`planned` is asked under the night's lock and after the catalogue was mended: what is due follows from the pool."""
-    observer = _told(_observer(as_json))
+    observer = night_sinks(as_json=as_json)
     with ExitStack() as held:
         since = format_time(opened_site.clock.now())
         report = held.enter_context(Reporting())
@@ -150,7 +150,7 @@ def _run(opened_site: Opened, planned: Callable[[], list[PlannedHost]], *, night
 def exit_status(results: Sequence[HostResult], signalled: int) -> int:
     """The status of a run that came to its end or was stopped by a signal."""
     if signalled:
-        return Exit.INTERRUPTED if signalled == signal.SIGINT else Exit.TERMINATED
+        return signal_status(signalled)
     if results and all(result.outcome == "locked" for result in results):
         return Exit.LOCKED
     return Exit.OK if all(result.good for result in results) else Exit.ATTENTION
@@ -170,7 +170,7 @@ async def _with_signals(night: NightRunner) -> tuple[list[HostResult], int]:
         loop.call_later(_AT_ONCE, _leave, night, seen[0])
 
     loop = asyncio.get_running_loop()
-    for number in ending():
+    for number in ending_signals():
         loop.add_signal_handler(number, signalled, number)
     results = await night.run()
     return results, seen[0] if seen else 0
@@ -178,27 +178,9 @@ async def _with_signals(night: NightRunner) -> tuple[list[HostResult], int]:
 
 def _leave(night: NightRunner, number: int) -> None:
     """Ends the process where it is, after a second signal: in the middle of a step too, since every step may be killed."""
-    night.site.observer.end()
+    night.site.observer(NightEnded())
     sys.stdout.flush()
-    os._exit(Exit.INTERRUPTED if number == signal.SIGINT else Exit.TERMINATED)
-
-
-def _observer(as_json: bool) -> NightObserver:
-    if as_json:
-        return NightJson()
-    if os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb":
-        from backupd.cli.live import NightDisplay
-
-        return NightDisplay()
-    return NightLines()
-
-
-def _told(observer: NightObserver) -> NightObserver:
-    if not is_service():
-        return observer
-    from backupd.cli.service import NotifyingObserver
-
-    return NotifyingObserver(observer)
+    os._exit(signal_status(number))
 
 
 def _say_plan(site: Opened, planned: Sequence[PlannedHost], as_json: bool) -> int:

@@ -1,19 +1,18 @@
 """`backupd scrub`: reads everything on the pool's filesystem, and puts right what can be."""
 
 import asyncio
-import signal
 from typing import Any
 
 import click
 
-from backupd.actions.scrub import Scrubbed, ScrubState, ScrubStopped, scrub
+from backupd.actions.scrub import Scrubbed, ScrubState, scrub
 from backupd.cli.context import json_option, load_config, require_writable
 from btrkeep.cli import echo_json
 from btrkeep.cli.progress import say
 from btrkeep.errors import Exit
 from btrkeep.pool.marker import open_pool
+from btrkeep.process.cancellation import Cancellation, signal_status
 from btrkeep.process.service import Status
-from btrkeep.process.signals import ending
 from btrkeep.units import format_duration, format_share, format_size, printable
 
 
@@ -33,11 +32,10 @@ def command(ctx: click.Context, as_json: bool) -> int:
     """
     pool = open_pool(load_config(ctx).pool.path)
     require_writable(pool)
-    stopped, status = ScrubStopped(), Status()
-    for number in ending():
-        signal.signal(number, lambda seen, _frame: stopped.stop(seen))
+    cancellation, status = Cancellation(), Status()
+    cancellation.listen()
     status.say("scrubbing")
-    done = asyncio.run(scrub(pool.path, stopped, lambda now: status.say(progress_line(now))))
+    done = asyncio.run(scrub(pool.path, cancellation, lambda now: status.say(progress_line(now))))
     status.say(line(done))
     if as_json:
         echo_json(as_json_object(done, pool.filesystem))
@@ -49,7 +47,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
 def exit_status(done: Scrubbed) -> int:
     """Of a scrub that has ended."""
     if done.outcome == "stopped" and done.signal:
-        return Exit.INTERRUPTED if done.signal == signal.SIGINT else Exit.TERMINATED
+        return signal_status(done.signal)
     return Exit.OK if done.good else Exit.ATTENTION
 
 

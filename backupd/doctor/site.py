@@ -8,6 +8,7 @@ from pathlib import Path
 from backupd.doctor.facts import KeyFile, SiteFacts
 from backupd.doctor.schedule import never_started, next_starts, what_starts
 from backupd.expire.clocks import doubt
+from backupd.expire.words import expiry_words
 from backupd.health.look import read_catalogue
 from backupd.repo.listing import hosts_of, names_of
 from btrkeep.catalogue import Catalogue
@@ -57,7 +58,8 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
 def _clock_doubt(state: Path, pool: Pool, now: datetime) -> str | None:
     try:
         with Catalogue.open_readonly(state) as catalogue:
-            return doubt(catalogue, now, rehearsal=pool.rehearsal)
+            found = doubt(catalogue, now, rehearsal=pool.rehearsal)
+            return expiry_words(found) if found else None
     except OperatorError:  # of which the rule about the catalogue tells
         return None
 

@@ -1,7 +1,7 @@
-"""notes.json of many hosts at once: two syncs of the filesystem for all of them, instead of two waits on the disk for each.
+"""Writes notes.json of many hosts at once: two syncs of the filesystem for all of them, instead of two waits for the disk for each.
 
-A file whose name is replaced before its data is on disk may be empty after a power cut; then nobody knows any more what is held. So
-all are written beside the old ones, synced by a sync that tells of lost data, renamed, and synced again.
+A file whose name is replaced before its data is on disk may be empty after a power cut; then it is unknown what is held. So all
+are written beside the old ones, synced by a call that reports lost data, renamed, and synced again.
 """
 
 import os

@@ -1,11 +1,11 @@
-"""What looks at the kernel's cleaner tell: how fast it drops deleted subvolumes, and how long it will take. Pure.
+"""The rate at which the kernel's cleaner drops deleted subvolumes, and the time that it still needs. Pure.
 
-A rate counts subvolumes that were seen waiting and are not any more, by id: so it does not matter how many new ones come meanwhile.
-One that comes and goes between two looks is not counted. Only time in which something waited counts; that the cleaner slept in it
-is part of the truth.
+A rate counts subvolumes that waited at one look and no longer at the next, by id: so it does not matter how many are added
+meanwhile. One that is added and dropped between two looks is not counted. Only time in which something waited counts, including
+that in which the cleaner slept.
 
-The time left has an uncertainty: the time seen is cut into ten parts, and how much the rate differs between them says how well
-their mean is known. What nobody can know from that is whether those that wait are like those that went.
+The time left has an uncertainty: the time observed is divided into ten parts, and the deviation of their rates is the error of the
+mean. Nobody can tell from that whether those that still wait are like those that were dropped.
 """
 
 from bisect import bisect_left
@@ -16,9 +16,9 @@ from math import sqrt
 from statistics import stdev
 
 WINDOW = 300.0  # seconds
-_SHORTEST = 1.0  # seconds that must have been seen for a rate
+_SHORTEST = 1.0  # seconds that must have been observed for a rate
 _PARTS = 10
-_FEWEST = 5  # subvolumes gone, and parts of the time, before a time left is told
+_FEWEST = 5  # subvolumes dropped, and parts of the time, before a time left is estimated
 _MARGIN = 2.5  # standard errors on either side: 95 % by Student's t for five to ten parts, 2.8 to 2.3
 
 
@@ -33,10 +33,10 @@ class CleanerTotals:
 
 @dataclass(frozen=True, slots=True)
 class CleanerWatch:
-    """All that is remembered of the looks so far.
+    """What is kept of the looks so far.
 
-    `since`: when the root that is being dropped was first seen being dropped; with `from_before` it may have been long before, as
-    it was already when the watch began.
+    `since`: when the root that is being dropped was first observed; with `from_before` it was being dropped when the watch began,
+    maybe for long.
     """
 
     steps: tuple[CleanerTotals, ...] = ()
@@ -48,7 +48,7 @@ class CleanerWatch:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Subvolumes a minute, and over how many seconds with something to do that was seen."""
+    """Subvolumes per minute, and the seconds with something to drop over which that was measured."""
 
     per_minute: float
     seconds: float
@@ -64,7 +64,7 @@ class TimeLeft:
 
 
 def watched(watch: CleanerWatch, at: float, waiting: Set[int], dropping: int | None) -> CleanerWatch:
-    """The watch after one more look, at monotonic time `at`."""
+    """Returns the watch after one more look, at monotonic time `at`."""
     last = watch.steps[-1] if watch.steps else CleanerTotals(at, 0.0, 0)
     busy = last.busy + (at - last.at if watch.waiting else 0.0)
     step = CleanerTotals(at, busy, last.gone + len(watch.waiting - waiting))
@@ -80,7 +80,7 @@ def watched(watch: CleanerWatch, at: float, waiting: Set[int], dropping: int | N
 
 
 def rate(watch: CleanerWatch) -> Rate | None:
-    """The rate over the last minutes; None until enough was seen."""
+    """Returns the rate over the last minutes, None until enough was observed."""
     if not watch.steps:
         return None
     first, last = watch.steps[0], watch.steps[-1]
@@ -89,7 +89,7 @@ def rate(watch: CleanerWatch) -> Rate | None:
 
 
 def time_left(watch: CleanerWatch, share: float | None) -> TimeLeft | None:
-    """How long those that wait will take, None until enough was seen. `share`: what is done of the one being dropped, if known."""
+    """Returns the time left, None until enough was observed. `share`: of the one being dropped that is done, if known."""
     if not watch.steps:
         return None
     if not watch.waiting:
@@ -108,7 +108,7 @@ def time_left(watch: CleanerWatch, share: float | None) -> TimeLeft | None:
 
 
 def _gone_at(steps: tuple[CleanerTotals, ...], busy: float) -> float:
-    """How many were gone after so much busy time, as if they went evenly between two looks."""
+    """Returns how many were dropped after so much busy time, interpolated between two looks."""
     after = bisect_left(steps, busy, key=lambda each: each.busy)
     if after == 0 or after == len(steps):
         return steps[min(after, len(steps) - 1)].gone

@@ -1,4 +1,4 @@
-"""The clocks that an expiry is held against: the wall's, and the boot clock, kept in the catalogue from run to run."""
+"""The wall clock and the boot clock, compared with those of earlier expiries, which the catalogue keeps."""
 
 import json
 import time
@@ -8,7 +8,16 @@ from datetime import datetime
 from typing import Any
 
 from btrkeep.catalogue import Catalogue
-from btrkeep.decisions.safety_limits import ClockFact, ClockPast, ClockVerdict, Forced, after, clock_verdict
+from btrkeep.decisions.safety_limits import (
+    ClockAhead,
+    ClockBehind,
+    ClockFact,
+    ClockPast,
+    ClockVerdict,
+    Forced,
+    after,
+    clock_verdict,
+)
 from btrkeep.procfs import boot_id
 from btrkeep.units import format_time, parse_time
 
@@ -18,19 +27,19 @@ _MOST_ERROR = 16_000_000  # microseconds; what systemd's timedated calls synchro
 
 
 def read_clocks(now: datetime) -> ClockFact:
-    """The moment `now` and what the boot clock says (suspend included)."""
+    """Returns `now` with the boot clock (suspend included)."""
     return ClockFact(now, time.clock_gettime(time.CLOCK_BOOTTIME), boot_id())
 
 
 def past_clocks(catalogue: Catalogue) -> ClockPast:
-    """What earlier expiries saw, nothing of what is kept of it and cannot be understood.
+    """Returns the clocks of earlier expiries; those that cannot be parsed count as none.
 
-    A catalogue that was lost knows of none: then the end of the newest run stands for them, else a clock that leapt would be
-    believed just when nothing else says that it did.
+    A catalogue that was lost has none: then the end of the newest run stands for them, or a clock that leapt would be believed
+    exactly when nothing else contradicts it.
     """
     past = _kept_clocks(catalogue)
-    if past.trusted is None and (seen := catalogue.newest_finish()):
-        return replace(past, trusted=ClockFact(seen, 0.0, _ANOTHER_BOOT))
+    if past.trusted is None and (newest := catalogue.newest_finish()):
+        return replace(past, trusted=ClockFact(newest, 0.0, _ANOTHER_BOOT))
     return past
 
 
@@ -48,7 +57,7 @@ def _fact(fields: Mapping[str, Any]) -> ClockFact | None:
 
 
 def keep_clocks(catalogue: Catalogue, past: ClockPast) -> None:
-    """For the next expiry."""
+    """Stores them for the next expiry."""
     fields = _fields(past.trusted) | ({"doubted": _fields(past.doubted)} if past.doubted else {})
     catalogue.set_fact(FACT, json.dumps(fields))
 
@@ -57,8 +66,8 @@ def _fields(fact: ClockFact | None) -> dict[str, Any]:
     return {"wall": format_time(fact.wall), "boottime": fact.boottime, "boot_id": fact.boot_id} if fact else {}
 
 
-def doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> str | None:
-    """What is against the clock, as the next expiry will find; None: nothing. A rehearsal's goes where it is told."""
+def doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> ClockBehind | ClockAhead | None:
+    """Returns what is wrong with the clock, as the next expiry will find; None: nothing. A rehearsal may set its own."""
     if rehearsal:
         return None
     verdict = clock_verdict(past_clocks(catalogue), read_clocks(now), catalogue.newest_finish(), rehearsal)
@@ -79,7 +88,7 @@ def clock_synchronised() -> bool | None:
 
 
 def judge_clock(catalogue: Catalogue, now: ClockFact, forced: Forced, *, rehearsal: bool) -> tuple[ClockVerdict, ClockPast]:
-    """Whether the clock can be right, and what the next expiry is to know. Nothing is against a clock that was forced."""
+    """Returns whether the clock can be right, and what to store for the next expiry. A forced clock is always right."""
     if forced.clock:
         return ClockVerdict(), ClockPast(now)
     past = past_clocks(catalogue)

@@ -1,8 +1,8 @@
-"""Deletes what is due: host by host, a few at a time, never beyond the room in the cleaner's queue.
+"""Deletes what is due: host by host, a few at a time, never more than the cleaner's queue has room for.
 
 Under the host's lock everything is looked at again; the rows say `deleting`; each subvolume is looked at once more and deleted
-by its id. Rows go when a commit has made the deletions durable: not after each batch, for a commit writes anew what the cleaner
-changes a moment later again, and with one for every fifty deletions an expiry took half as long again as all deletions at once.
+by its id. Rows are removed when a commit has made the deletions durable: not after each batch, since a commit writes what the
+cleaner changes again a moment later; with one for every fifty deletions an expiry took half as long again as all at once.
 Killed anywhere, the next run finds either the backup and deletes it, or its row and drops that.
 """
 
@@ -45,7 +45,7 @@ class Deleter:
 
     @property
     def left(self) -> int:
-        """How many are still to be deleted, in this run unless it is stopped or limited."""
+        """How many are still to be deleted, in this run unless it is cancelled or limited."""
         return sum(len(names) for _, names in self.pending)
 
     def is_done(self) -> bool:
@@ -62,7 +62,7 @@ class Deleter:
         room = room if self.limit is None else min(room, self.limit)
         before = len(self._gone)
         try:
-            while self.pending and len(self._gone) - before < room and not self.site.stopper:
+            while self.pending and len(self._gone) - before < room and not self.site.cancellation:
                 plan, names = self.pending.popleft()
                 rest = self._some(plan, names, room - (len(self._gone) - before))
                 if rest:
@@ -73,7 +73,7 @@ class Deleter:
             self.limit = None if self.limit is None else self.limit - (len(self._gone) - before)
 
     def settle(self) -> None:
-        """The deletions are made durable, which wakes the cleaner too, and then the rows go. Raises PoolUnusable."""
+        """Makes the deletions durable, which wakes the cleaner too, then removes their rows. Raises PoolUnusable."""
         self._settled = time.monotonic()
         if self._gone:
             self.queue.commit()
@@ -82,12 +82,12 @@ class Deleter:
             self._gone = []
 
     def settle_if_due(self) -> None:
-        """`settle`, now and then. Raises PoolUnusable."""
+        """Does `settle` every few seconds. Raises PoolUnusable."""
         if time.monotonic() - self._settled > _SETTLE:
             self.settle()
 
     def _some(self, plan: HostPlan, names: tuple[str, ...], room: int) -> tuple[str, ...]:
-        """Deletes the first `room` of them that are still due; those that are left for later."""
+        """Deletes the first `room` of them that are still due. Returns those that are left for later."""
         some, rest = names[:room], names[room:]
         left: tuple[str, ...] = ()
         with ExitStack() as held:
@@ -95,30 +95,30 @@ class Deleter:
                 self.busy += len(names)
                 return ()
             with self.site.spared(plan.host):
-                seen, todo = self.site.look_again(plan)
+                on_pool, todo = self.site.look_again(plan)
                 due = {step.name for step in todo.delete}
-                left = (*self._delete(plan.host, [name for name in some if name in due], seen), *rest)
+                left = (*self._delete(plan.host, [name for name in some if name in due], on_pool), *rest)
         return left
 
-    def _delete(self, host: str, names: list[str], seen: HostOnPool) -> tuple[str, ...]:
-        """Deletes these; those that were put off, because the queue is full or a signal came."""
+    def _delete(self, host: str, names: list[str], on_pool: HostOnPool) -> tuple[str, ...]:
+        """Deletes these. Returns those that were put off, because the queue is full or a signal came."""
         if not names:
             return ()
         self.site.catalogue.mark_deleting([(host, name) for name in names])
         put_off: list[str] = []
         kept: list[str] = []
         for place, name in enumerate(names):
-            if self.site.stopper or self.queue.full():
+            if self.site.cancellation or self.queue.full():
                 put_off = names[place:]
                 break
-            if self._delete_one(host, self.site.pool.host(host) / name, seen.subvolumes[name]):
+            if self._delete_one(host, self.site.pool.host(host) / name, on_pool.subvolumes[name]):
                 self._gone.append((host, name))
             else:
                 kept.append(name)
         if len(kept) + len(put_off) < len(names) and host not in self.hosts[-1:]:
             self.hosts.append(host)
         point_latest(self.site.pool, host)
-        self.site.catalogue.set_states([(host, name, EXPIRED, seen.notes.expired_at(name)) for name in (*kept, *put_off)])
+        self.site.catalogue.set_states([(host, name, EXPIRED, on_pool.notes.expired_at(name)) for name in (*kept, *put_off)])
         return tuple(put_off)
 
     def _delete_one(self, host: str, path: Path, subvolume: Subvolume) -> bool:
@@ -140,5 +140,5 @@ class Deleter:
             return False
         if not nobody_reads:
             self.busy += 1
-            self.site.watcher.notice(f"{host} {path.name} is being restored from: it is deleted another time")
+            self.site.observer.notice(f"{host} {path.name} is being restored from: it is deleted another time")
         return nobody_reads

@@ -1,7 +1,7 @@
-"""What is left of a host that was given up, when its last backup is gone: its notes, `latest`, its folder, its rows.
+"""Removes what is left of a forgotten host when its last backup is deleted: its notes, `latest`, its folder, its rows.
 
-The folder is renamed out of the hosts first, in one step, and emptied there: killed in between, the host is gone all the same,
-and the next run takes the rest away.
+The folder is renamed out of the hosts first, in one step, and emptied there: if this is killed in between, the host is gone all
+the same, and the next run removes the rest.
 """
 
 import os
@@ -26,14 +26,14 @@ _LINKS = {LATEST, f".{LATEST}.new"}
 
 
 def gone_folder(pool: Pool) -> Path:
-    """Where folders of given up hosts are emptied."""
+    """Returns the folder in which those of forgotten hosts are emptied."""
     return pool.path / MARKER / "gone"
 
 
 def remove_hosts(site: ExpiryContext, queue: CleanerQueue, hosts: list[str]) -> None:
-    """Removes those of them that have nothing left. Raises PoolUnusable."""
+    """Removes those of the hosts that have no backup left. Raises PoolUnusable."""
     for host in hosts:
-        if site.stopper:
+        if site.cancellation:
             return
         with ExitStack() as held, site.spared(host):
             if site.locked(host, held):
@@ -60,11 +60,11 @@ def _remove(site: ExpiryContext, queue: CleanerQueue, host: str) -> None:
         folder.rename(_free(gone_folder(site.pool), host))
     site.catalogue.drop_host(host)
     site.summary.hosts_gone.append(host)
-    site.watcher.notice(f"{host}: given up, and nothing is left of it")
+    site.observer.notice(f"{host}: given up, and nothing is left of it")
 
 
 def _delete_working(queue: CleanerQueue, folder: Path, names: set[str]) -> bool:
-    """A run that was left unfinished goes last, if it is ours; whether its turn had come. We hold the lock: nobody continues it."""
+    """Deletes an unfinished backup of ours, last of all; returns False if its turn has not come. Whoever calls has the lock."""
     if names - {WORKING} or queue.full():
         return False
     if found := unfinished(folder / WORKING, folder.name):
@@ -73,7 +73,7 @@ def _delete_working(queue: CleanerQueue, folder: Path, names: set[str]) -> bool:
 
 
 def _others(folder: Path) -> Iterator[str]:
-    """What lies in the folder and is not to be removed along with it."""
+    """Yields what lies in the folder and must not be removed with it."""
     for entry in os.scandir(folder):
         is_ours = entry.is_symlink() if entry.name in _LINKS else entry.name in _FILES and entry.is_file(follow_symlinks=False)
         if not is_ours:
@@ -81,7 +81,7 @@ def _others(folder: Path) -> Iterator[str]:
 
 
 def _waits(site: ExpiryContext, host: str) -> bool:
-    """Whether backups of the host are still to be deleted, in this run or a later one."""
+    """Returns whether backups of the host are still to be deleted, in this run or a later one."""
     return any(row.name for row in site.catalogue.backups(host))
 
 
@@ -93,7 +93,7 @@ def _free(parent: Path, host: str) -> Path:
 
 
 def empty_gone(pool: Pool) -> None:
-    """Takes away folders that were renamed out of the hosts, and nothing that anybody else may have put there."""
+    """Removes folders that were renamed out of the hosts, and nothing that somebody else has put there."""
     with suppress(FileNotFoundError):
         for entry in list(os.scandir(gone_folder(pool))):
             if entry.is_dir(follow_symlinks=False):

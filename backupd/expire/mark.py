@@ -1,6 +1,6 @@
-"""Marks what no rule keeps any more, and takes back marks of what is kept again: notes first, on disk, then the rows.
+"""Marks what no rule keeps any more, and removes the marks of what is kept again: notes first, on disk, then the rows.
 
-Some hosts at a time are locked together, so that a commit serves them all and nobody changes their notes in between.
+Hosts are locked in batches, so that one commit serves them all and nobody changes their notes in between.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ class _Batch:
 def mark(site: ExpiryContext, plans: Sequence[HostPlan]) -> None:
     """Carries out the marks and revivals of all plans. Raises PoolUnusable."""
     for some in _batches([plan for plan in plans if plan.changes_notes]):
-        if site.stopper:
+        if site.cancellation:
             return
         batch = _Batch()
         with ExitStack() as held:
@@ -52,7 +52,7 @@ def mark(site: ExpiryContext, plans: Sequence[HostPlan]) -> None:
         site.summary.marked += batch.marked
         site.summary.revived += len(batch.revived)
         for text in batch.revived:
-            site.watcher.notice(text)
+            site.observer.notice(text)
 
 
 def _batches(plans: Sequence[HostPlan]) -> Iterator[list[HostPlan]]:
@@ -62,34 +62,34 @@ def _batches(plans: Sequence[HostPlan]) -> Iterator[list[HostPlan]]:
 
 
 def _decide(site: ExpiryContext, plan: HostPlan, batch: _Batch) -> None:
-    seen, todo = site.look_again(plan)
-    notes = seen.notes
+    on_pool, todo = site.look_again(plan)
+    notes = on_pool.notes
     for step in todo.mark:
-        notes = notes.with_note(step.name, EXPIRED, _expired(seen.notes.note(step.name, EXPIRED), step, site.now))
+        notes = notes.with_note(step.name, EXPIRED, _expired(on_pool.notes.note(step.name, EXPIRED), step, site.now))
         batch.rows.append((plan.host, step.name, EXPIRED, site.now))
     for step in todo.revive:
         notes = notes.without(step.name, EXPIRED)
-        batch.rows.append((plan.host, step.name, _state(seen, step.name), None))
+        batch.rows.append((plan.host, step.name, _state(on_pool, step.name), None))
         batch.revived.append(f"{plan.host} {step.name} is kept again: {reasons_words(step.reasons)}")
-    batch.rows += [(plan.host, name, state, seen.notes.expired_at(name)) for name, state in todo.amend]
+    batch.rows += [(plan.host, name, state, on_pool.notes.expired_at(name)) for name, state in todo.amend]
     batch.marked += len(todo.mark)
-    if notes is not seen.notes:
+    if notes is not on_pool.notes:
         batch.notes[site.pool.host(plan.host)] = notes
 
 
 def _expired(before: Mapping[str, Any] | None, step: ExpiryStep, now: datetime) -> Mapping[str, Any]:
-    """The note of a backup that is marked now. What somebody asked for stays as it is; only its stamp was wrong."""
+    """Returns the note of a backup that is marked now. A request of somebody's stays as it is; only its time was wrong."""
     if before and before.get(ASKED):
         return {**before, "at": format_time(now)}
     return {"at": format_time(now), "why": reasons_words(step.reasons), RULES: [reason.code for reason in step.reasons]}
 
 
-def _state(seen: HostOnPool, name: str) -> str:
-    return next(one.state for one in seen.facts.candidates if one.name == name)
+def _state(on_pool: HostOnPool, name: str) -> str:
+    return next(one.state for one in on_pool.facts.candidates if one.name == name)
 
 
 def drop_stale_notes(site: ExpiryContext, hosts: Sequence[str]) -> None:
-    """Takes the notes away of what is deleted for good. Nothing depends on them: a host that is locked is left to the next run."""
+    """Removes the notes of deleted backups. Nothing depends on them: a host that is locked is left to the next run."""
     source = iter(hosts)
     while some := list(islice(source, _AT_ONCE)):
         left: dict[Path, Notes] = {}

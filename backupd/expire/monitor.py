@@ -1,4 +1,4 @@
-"""Looks at the cleaner of a mounted btrfs, again and again, and what they tell together."""
+"""Watches the cleaner of a mounted btrfs by looking at it again and again."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class Dropping:
-    """The root that is being dropped. `seconds`: how long it was seen so; `from_before`: it was already when the watch began.
+    """The root that is being dropped. `seconds`: for how long that was observed; `from_before`: since before the watch began.
 
     `passed` of `branches` of its tree lie behind it; both None where that cannot be told.
     """
@@ -33,16 +33,16 @@ class Dropping:
 
     @property
     def share(self) -> float | None:
-        """How much of the way is done."""
+        """The share of the tree that is dropped."""
         return self.passed / self.branches if self.branches and self.passed is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class CleanerReading:
-    """One look, with what those before it tell.
+    """One look, with what follows from those before it.
 
-    `held`: so many at least that the cleaner cannot have yet, as a file is open. `idle`: the cleaner has none of them in its hands;
-    then `dropping` is one that it once began, and does not go on with, as on a filesystem that is read-only by now.
+    `held`: at least so many cannot be dropped yet, since a file in them is open. `idle`: the cleaner works on none of them; then
+    `dropping` is one that it once began and does not continue, as on a filesystem that has become read-only.
     """
 
     waiting: int
@@ -54,7 +54,7 @@ class CleanerReading:
 
 
 def require_btrfs(mountpoint: str) -> Path:
-    """The path to watch. Raises UsageError when there is no mounted btrfs."""
+    """Returns the path to watch. Raises UsageError if no btrfs is mounted there."""
     if not mountpoint:
         raise UsageError("MOUNTPOINT is empty", "leave it out for the configured pool, or name a folder on a mounted btrfs")
     path = Path(mountpoint)
@@ -68,9 +68,9 @@ def require_btrfs(mountpoint: str) -> Path:
 
 
 def in_hand(drops: Sequence[Drop], before: Mapping[int, Drop], last: int | None) -> Drop | None:
-    """Which of those with progress is being dropped: the one that moved since the look before, else the one that did last.
+    """Returns which of those with progress is being dropped: the one that advanced since the last look, else the one that did last.
 
-    There are several after drops that were interrupted. None while it cannot be told.
+    There are several after drops that were interrupted. None if that is not known.
     """
     if len(drops) == 1:
         return drops[0]
@@ -89,7 +89,7 @@ class CleanerMonitor:
         self._branches: tuple[int, tuple[Key, ...] | None] = (0, None)
 
     def look(self) -> CleanerReading:
-        """One more look. Raises PoolUnusable when there may be none, or the path is on another filesystem by now."""
+        """Looks once more. Raises PoolUnusable if that is not permitted, or the path is on another filesystem by now."""
         if self._ask(filesystem_uuid) != self._filesystem:
             raise PoolUnusable(f"{self.path} is on another filesystem now", "mount it again, then watch it again")
         before = self._ask(queued)

@@ -1,8 +1,8 @@
 """The allocator's mount option while expired backups are deleted: written down first, switched, put back whatever happens.
 
-The option belongs to the filesystem, not to us: who finds another one than the one we set finds somebody else's choice, and leaves
-it. What was there is in POOL/.btrkeep/mount-option.json before anything is switched, so that a killed run's switch is undone by the
-next start, or by `backupd expire --restore-mount-option` in a service's ExecStopPost.
+The option belongs to the filesystem, not to us: another one than the one we set is somebody else's choice, and is left alone. What
+was there is in POOL/.btrkeep/mount-option.json before anything is switched, so that a killed run's switch is undone by the next
+start, or by `backupd expire --restore-mount-option` in a service's ExecStopPost.
 """
 
 import json
@@ -24,7 +24,7 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """What was written down: the option that was there, the one we set, and the boot that this is true for."""
+    """The record: the option that was there, the one we set, and the boot for which that is true."""
 
     was: str
     set: str
@@ -32,12 +32,12 @@ class Switched:
 
 
 def record_path(pool: Pool) -> Path:
-    """Where it is written down."""
+    """Returns the path of the record."""
     return pool.path / MARKER / RECORD
 
 
 def read_record(pool: Pool) -> Switched | None:
-    """What a run wrote down, None when nothing is switched. Raises ValueError when it cannot be understood."""
+    """Returns the record of a run, None if nothing is switched. Raises ValueError if it cannot be parsed."""
     try:
         return Switched(**json.loads(record_path(pool).read_text("utf-8")))
     except FileNotFoundError:
@@ -47,7 +47,7 @@ def read_record(pool: Pool) -> Switched | None:
 
 
 class MountOption:
-    """Switches the pool to `wanted` and back. `say` is told what is worth saying, `complain` what somebody must look at."""
+    """Switches the pool to `wanted` and back. `say` gets notices, `complain` problems that somebody must look at."""
 
     def __init__(self, pool: Pool, wanted: str, say: Callable[[str], None], complain: Callable[[str], None]) -> None:
         self.pool = pool
@@ -57,7 +57,7 @@ class MountOption:
         self.switched = False
 
     def switch(self) -> None:
-        """To the wanted option, if it is not there already. What cannot be switched is said, and expiry goes on without."""
+        """Switches to the wanted option, unless it is set already. A failure is reported, and the expiry continues without."""
         if self.wanted == NONE or self.switched:
             return
         try:
@@ -76,9 +76,9 @@ class MountOption:
             self.complain(f"mount_option: {self.pool.path} was told {self.wanted}, but has {found}")
 
     def put_back(self) -> str:
-        """What was there before, if ours is still in force; what was done in words, or "". Also after another run's death.
+        """Restores the option that was there, if ours is still in force; returns what was done, or "". Also after a killed run.
 
-        Never raises OSError: this is called where something else has gone wrong already.
+        Never raises OSError: this is called where something else has failed already.
         """
         self.switched = False
         try:

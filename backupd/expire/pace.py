@@ -1,6 +1,6 @@
 """A governor for expiry: so few deletions at a time, and such pauses, that other work on the pool goes on as configured.
 
-The cleaner drops what it is given as fast as it can; nothing slows it down but giving it less. So with a pace the queue is
+The cleaner drops what it is given as fast as it can; the only way to slow it down is to give it less. So with a pace the queue is
 filled with a few subvolumes, drained, and left empty for a while. How many and how long follows from what is measured
 meanwhile: how long a small write with fsync took at worst, or how much of the time processes waited for I/O (PSI). More than
 configured: half as many and longer pauses; well below: some more, and shorter pauses. (Additive increase, multiplicative
@@ -10,7 +10,6 @@ decrease, as TCP does.)
 import os
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +17,7 @@ from typing import Protocol, Self
 
 from btrkeep.config import Pace
 from btrkeep.errors import OperatorError
-from btrkeep.procfs import PRESSURE, pressure_totals
+from btrkeep.procfs import IoPressure
 
 PROBE = "pace-probe"
 _FIRST_WIDTH = 4
@@ -29,14 +28,14 @@ _WELL_BELOW = 0.6  # of what is configured
 
 
 class Probe(Protocol):
-    """What is measured. `take` gives the worst since it was last asked, None when nothing was measured."""
+    """A measurement. `take` returns the worst value since the last call, None if nothing was measured."""
 
     def take(self) -> float | None: ...
     def close(self) -> None: ...
 
 
 class Governor:
-    """`width`: how many may wait for the cleaner at a time. Without a pace it is no limit, and there are no pauses."""
+    """`width`: how many may wait for the cleaner at a time. Without a pace there is no such limit, and there are no pauses."""
 
     def __init__(self, most: int, limit: float | None, probe: Probe | None) -> None:
         self.most = most
@@ -51,12 +50,12 @@ class Governor:
         return self.limit is not None
 
     def begin(self) -> None:
-        """A batch begins: what was measured before it does not count."""
+        """Begins a batch: what was measured before it does not count."""
         if self.probe:
             self.probe.take()
 
     def judge(self, busy: float) -> None:
-        """A batch was deleted and dropped in `busy` seconds: how many are next, and how long is the pause before."""
+        """Adapts width and pause after a batch that was deleted and dropped in `busy` seconds."""
         worst = self.probe.take() if self.probe else None
         if worst is None or self.limit is None:
             return
@@ -76,7 +75,7 @@ class Governor:
 
 
 def governor(pace: Pace | None, folder: Path, most: int) -> Governor:
-    """The one that is configured; `folder` is where its probe writes. Raises OperatorError when what it needs is not there."""
+    """Returns the one that is configured; its probe writes in `folder`. Raises OperatorError if what it needs is not there."""
     if pace is None:
         return Governor(most, None, None)
     if pace.latency is not None:
@@ -85,10 +84,10 @@ def governor(pace: Pace | None, folder: Path, most: int) -> Governor:
 
 
 class FsyncProbe:
-    """A small write and fsync, again and again, in a thread of its own: also while the batch waits for its commit."""
+    """Measures a small write with fsync, again and again, in a thread of its own: also while the batch waits for its commit."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path, self._clock = path, clock
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._lock = threading.Lock()
         self._worst: float | None = None
@@ -100,26 +99,26 @@ class FsyncProbe:
     def _go_on(self) -> None:
         while not self._ended.wait(_EVERY):
             with self._lock:
-                self._begun = self._clock()
+                self._begun = time.monotonic()
             try:
                 os.pwrite(self._fd, os.urandom(512), 0)
                 os.fsync(self._fd)
             except OSError:  # a pool that broke says so where it matters
                 return
             with self._lock:
-                spent = self._clock() - self._begun
+                spent = time.monotonic() - self._begun
                 self._worst, self._begun = max(self._worst or 0.0, spent), None
 
     def take(self) -> float | None:
-        """Seconds; one that has not come back yet counts with the time it has taken so far."""
+        """Returns seconds; one that has not returned yet counts with the time that it has taken so far."""
         with self._lock:
-            running = self._clock() - self._begun if self._begun else 0.0
+            running = time.monotonic() - self._begun if self._begun else 0.0
             worst = max(self._worst, running) if self._worst is not None else running or None
             self._worst = None
         return worst
 
     def close(self) -> None:
-        """Ends the thread, and the file goes."""
+        """Ends the thread and removes the file."""
         self._ended.set()
         self._thread.join(timeout=30)
         if not self._thread.is_alive():
@@ -128,28 +127,24 @@ class FsyncProbe:
             self._path.unlink()
 
 
-class PressureProbe:
-    """The share of time in which some process waited for I/O, machine-wide: from PSI's own running total."""
+class PressureProbe(IoPressure):
+    """The share of time in which some process waited for I/O, machine-wide."""
 
-    def __init__(self, path: Path = PRESSURE / "io", clock: Callable[[], float] = time.monotonic) -> None:
-        self._path, self._clock = path, clock
-        self._before = (clock(), self._total())
-
-    def _total(self) -> int:
+    def __init__(self) -> None:
+        super().__init__()
         try:
-            return pressure_totals(self._path)["some"]
-        except (OSError, KeyError, ValueError) as error:
+            self.total()
+        except (OSError, ValueError) as error:
             raise OperatorError(
-                f"this kernel does not tell the pressure on I/O: {self._path}: {error}",
+                f"this kernel does not tell the pressure on I/O: {error}",
                 "boot with psi=1, or give `pace` as a latency, such as 50ms",
             ) from None
 
     def take(self) -> float | None:
-        """The share since it was last asked; None when that was a moment ago."""
-        (before, total), now = self._before, (self._clock(), self._total())
-        if now[0] - before < 0.01:
-            return None
-        self._before = now
-        return (now[1] - total) / 1e6 / (now[0] - before)
+        """Returns the share since the last call, None if that was a moment ago."""
+        found = self.share()
+        if found is not None:
+            self.restart()
+        return found
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""The cleaner's queue: deleted subvolumes that the kernel has not dropped yet, ours and everybody's, and room in it.
+"""The cleaner's queue: deleted subvolumes that the kernel has not dropped yet, whoever deleted them, and the room in it.
 
 A deletion returns at once; the tree is dropped later by one kernel thread. Whoever deletes thousands at once cannot stop any
-more. So no more than a limit wait at any time, and a stop leaves at most so many behind.
+more. So no more than a limit wait at any time, and a cancelled expiry leaves at most so many.
 """
 
 import time
@@ -9,18 +9,19 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from backupd.expire.report import Deleted, ExpiryStopper
+from backupd.expire.report import Deleted
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.orphans import Drop, dead_roots, orphan_items
 from btrkeep.pool.subvolume import commit
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import Standing, standing_in
 
-REFILL = 0.5  # of the limit: how many still wait when the queue is topped up
-_PAUSE = 0.03  # between two looks; the cleaner drops some thirty unchanged snapshots meanwhile, a look takes 0.2 ms
+_REFILL = 0.5  # of the limit: how many still wait when the queue is topped up
+_PAUSE = 0.03  # between two looks; the cleaner drops some thirty unchanged snapshots meanwhile, and a look takes 0.2 ms
 _ASLEEP = 0.2  # nothing was dropped for so long: wake the cleaner, which may have found its list empty a moment too early
 _STUCK = 5.0  # nothing was dropped for so long: top up whatever room there is
 _LONGEST_STANDSTILL = 30.0
-_HOLDERS = 3.0  # seconds without a drop after which it is looked who stands in the way, and between two such looks
+_HOLDERS = 3.0  # seconds without a drop until a search for processes that hold them, and between two such searches
 PATIENCE = 300.0  # seconds
 _RATE_WINDOW = 60.0
 
@@ -28,7 +29,7 @@ _RATE_WINDOW = 60.0
 class CleanerQueue:
     """Watches the queue of the filesystem of `path`; `most` may wait.
 
-    After `patience` seconds without any drop, or any progress of one, the cleaner has nothing that it can take.
+    After `patience` seconds without any drop, or any progress of one, the cleaner has nothing that it can drop.
     """
 
     def __init__(self, path: Path, most: int, patience: float = PATIENCE) -> None:
@@ -54,7 +55,7 @@ class CleanerQueue:
         return len(self._ids)
 
     def look(self) -> int:
-        """How many wait now. Raises PoolUnusable."""
+        """Returns how many wait now. Raises PoolUnusable."""
         try:
             ids = set(orphan_items(self.path))
         except OSError as error:
@@ -79,49 +80,48 @@ class CleanerQueue:
         self._first_seen = {one: self._first_seen.get(one, self._looks) for one in ids}
 
     def moving(self) -> int:
-        """How many the cleaner has before it. It drops them in their order: what came before one that is gone, it did not get."""
+        """Returns how many the cleaner can drop. It drops them in order: those before one that is gone are held by somebody."""
         return sum(first >= self._dropped_up_to for first in self._first_seen.values())
 
     def full(self) -> bool:
-        """Whether there is no room now. Asked before every single deletion: others delete too."""
+        """Returns whether there is no room now. Called before every single deletion, since others delete too."""
         return self.look() >= self.most
 
     def rate(self) -> float | None:
-        """Drops per second over the last minute; None as long as there is nothing to tell it from."""
+        """Returns drops per second over the last minute, None if nothing was dropped."""
         if not self._seen:
             return None
         since, before = self._seen[0]
         spent = time.monotonic() - since
         return (self.dropped - before) / spent if spent > 1 and self.dropped > before else None
 
-    def wait_for_room(self, most: int, low: int, stopper: ExpiryStopper, tick: Callable[[], None]) -> int:
-        """How many may be deleted, once at most `low` wait. At most `most` are to wait.
+    def wait_for_room(self, cancellation: Cancellation, tick: Callable[[], None]) -> int:
+        """Returns how many may be deleted, once no more than half of the limit wait.
 
-        Those that the cleaner does not get, as a process has a file of theirs open, take their place but are not waited for. 0 when
-        stopped, and when such ones take all places for longer than anybody's patience: then `stuck` is set.
+        Those that a process holds, by an open file, take their place but are not waited for. 0 when cancelled, and when such take
+        all places for longer than the patience: then `stuck` is set.
         """
-        most = min(most, self.most)
-        while not stopper:
-            room = most - self.look()
-            if room > 0 and (self.moving() <= low or self._standing() > _STUCK):
+        while not cancellation:
+            room = self.most - self.look()
+            if room > 0 and (self.moving() <= int(self.most * _REFILL) or self._standing() > _STUCK):
                 return room
             if self._gives_nothing():
                 self.stuck = True
                 break
             self._wake_if_asleep()
             tick()
-            stopper.sleep(_PAUSE)
+            cancellation.sleep(_PAUSE)
         return 0
 
     def wait_until_dropped(
-        self, deleted: Mapping[int, Deleted], stopper: ExpiryStopper, tick: Callable[[], None], patience: float | None = None
+        self, deleted: Mapping[int, Deleted], cancellation: Cancellation, tick: Callable[[], None], patience: float | None = None
     ) -> dict[int, Standing | None]:
-        """Until the cleaner is through with all of these, or stopped, or nothing has moved for `patience` seconds.
+        """Waits until all of these are dropped, or it is cancelled, or nothing was dropped for `patience` seconds.
 
-        Or only such ones are left as it cannot take, since somebody has a file or its working directory in them: they are what it
-        gives, by id, with who that is, None where no process is seen (a mount holds one too).
+        Or until only such ones are left as are held by an open file or a working directory: it returns them by id, with the
+        process, None if none is found (a mount holds one too).
         """
-        while not stopper:
+        while not cancellation:
             self.look()
             left = {one: deleted[one] for one in deleted.keys() & self._ids}
             if not left or (patience is not None and self._standing() > patience):
@@ -130,11 +130,11 @@ class CleanerQueue:
                 return held
             self._wake_if_asleep()
             tick()
-            stopper.sleep(_PAUSE)
+            cancellation.sleep(_PAUSE)
         return {}
 
     def _held(self, left: Mapping[int, Deleted]) -> dict[int, Standing | None]:
-        """Who holds them, if all are held; nothing as long as the cleaner may have one."""
+        """Returns who holds them, if all are held; nothing as long as the cleaner may be able to drop one."""
         now = time.monotonic()
         if self._standing() < _HOLDERS or now - self._looked_for_holders < _HOLDERS:
             return {}
@@ -144,7 +144,7 @@ class CleanerQueue:
         return found if all(found.values()) or self._gives_nothing() else {}
 
     def _gives_nothing(self) -> bool:
-        """Whether nothing at all has moved for so long that the cleaner can have none: a large drop writes down how far it is."""
+        """Returns whether nothing has changed for so long that the cleaner can drop none: a large drop records its progress."""
         if self._standing() < self.patience:
             return False
         drops = frozenset(dead.drop for dead in dead_roots(self.path) if dead.drop)
@@ -164,7 +164,7 @@ class CleanerQueue:
         return time.monotonic() - self._changed
 
     def _wake_if_asleep(self) -> None:
-        """Whoever deleted, the cleaner sleeps until it is woken. Less and less often: one large subvolume may take an hour."""
+        """Wakes the cleaner, which sleeps after a deletion. Less and less often: one large subvolume may take an hour."""
         if self._standing() > self._wake_after:
             self._wake_after = min(_LONGEST_STANDSTILL, 2 * self._standing())
             self.commit()

@@ -1,13 +1,20 @@
-"""What an expiry tells: how far it is, what came of it, and who is told."""
+"""The events of an expiry: how far it is, and its result."""
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from enum import StrEnum
 
-from btrkeep.decisions.expiry_plan import Plan
-from btrkeep.process.proc import Standing
-from btrkeep.units import counted
+from btrkeep.decisions.expiry_plan import Plan, UnreadableHost
+from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, Share
+from btrkeep.process.progress import Notice
+
+
+class Pause(StrEnum):
+    """Why an expiry deletes nothing for a while."""
+
+    BALANCE = "balance"
+    PACE = "pace"
+    BACKUPS = "backups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +23,7 @@ class ExpiryProgress:
     minute.
 
     `left`: seconds until everything planned is deleted and dropped at that rate; None where it is not known. `paused`: why nothing
-    is deleted now, or "".
+    is deleted now, None when something is. `batch`: a batch was just deleted.
     """
 
     deleted: int
@@ -25,17 +32,18 @@ class ExpiryProgress:
     most: int
     rate: float | None
     left: float | None
-    paused: str = ""
+    paused: Pause | None = None
+    batch: bool = False
 
 
 @dataclass(slots=True)
 class Summary:
-    """What became of it. `left_out`: hosts and why; `busy`: hosts that were locked by somebody's work, left to the next run.
+    """The result. `left_out`: hosts and why; `busy`: hosts that were locked by somebody's work, left to the next run.
 
-    `problems`: what somebody must look at. `stop`: why nothing was done at all; `clock`: what is odd with the clock; `error`: what
-    ended it before its time. `waiting_for_grace`: backups that are marked and not due yet. `written_bytes`: by everybody, to all
-    devices, meanwhile. `still_waiting`: for the cleaner at the end. `ended_by`: a signal's number, 0 without one. `rest`: deletions
-    that were due and not made (a limit, a signal, a host that was busy, a backup that is restored from).
+    `problems`: what somebody must look at. `stop`: why nothing was done at all; `clock`: what is wrong with the clock; `error`:
+    what ended it early. `waiting_for_grace`: backups that are marked and not due yet. `written_bytes`: to all devices meanwhile, by
+    everybody. `still_waiting`: for the cleaner at the end. `ended_by`: a signal's number, 0 without one. `rest`: deletions that
+    were due and not made (a limit, a signal, a host that was busy, a backup that is restored from).
     """
 
     planned: int = 0
@@ -44,12 +52,12 @@ class Summary:
     deleted: int = 0
     rest: int = 0
     waiting_for_grace: int = 0
-    left_out: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, Share | UnreadableHost] = field(default_factory=dict)
     busy: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     hosts_gone: list[str] = field(default_factory=list)
-    stop: str | None = None
-    clock: str | None = None
+    stop: Share | ClockBehind | None = None
+    clock: ClockBehind | ClockAhead | None = None
     error: str | None = None
     mount_option: str | None = None
     most_waiting: int = 0
@@ -61,7 +69,7 @@ class Summary:
 
     @property
     def good(self) -> bool:
-        """Whether nobody needs to look."""
+        """Whether nothing needs attention."""
         return not (self.left_out or self.problems or self.stop)
 
     @property
@@ -88,55 +96,5 @@ class Deleted:
     path: str
 
 
-class ExpiryObserver(Protocol):
-    """Who is told; must be quick."""
-
-    def begin(self, plan: Plan) -> None: ...
-    def progress(self, now: ExpiryProgress) -> None: ...
-    def batch(self, now: ExpiryProgress) -> None: ...
-    def notice(self, text: str) -> None: ...
-    def end(self, summary: Summary) -> None: ...
-
-
-class ExpiryStopper:
-    """Set by a signal, asked between all small steps. Sleeping ends within a twentieth of a second of it."""
-
-    def __init__(self) -> None:
-        self.signal = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.signal)
-
-    def stop(self, signal_number: int) -> None:
-        """From a signal handler: no lock is taken, as `threading.Event.set` would, which could wait for the code it interrupted."""
-        self.signal = self.signal or signal_number
-
-    def sleep(self, seconds: float) -> None:
-        """Sleeps so long, or until stopped."""
-        end = time.monotonic() + seconds
-        while not self and (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, 0.05))
-
-
-def names_in_words(names: Sequence[str], most: int = 5) -> str:
-    """ "a, b and 17 more"."""
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
-
-
-def held_words(deleted: Mapping[int, Deleted], held: Mapping[int, Standing | None]) -> str:
-    """Which deleted backups the cleaner cannot take, and who has a file open or stands in them."""
-    told = []
-    for id_, who in sorted(held.items()):
-        by = f"process {who.pid} ({who.name})" if who else "nobody who is seen (a mount?)"
-        told.append(f"{deleted[id_].host} {deleted[id_].name} by {by}")
-    count, inside = counted(len(held), "deleted backup"), "it" if len(held) == 1 else "them"
-    return f"{count} cannot be dropped as long as something in {inside} is open: {names_in_words(told)}"
-
-
-def stuck_words(waiting: int) -> str:
-    """Why nothing more is deleted when nothing leaves the queue."""
-    return (
-        f"nothing more is deleted: {counted(waiting, 'deleted subvolume')} fill the queue (max_orphans) and nothing moves; "
-        "somebody has files open in them, or stands in them"
-    )
+ExpiryEvent = Plan | ExpiryProgress | Notice | Summary
+"""The plan comes first and the summary last."""

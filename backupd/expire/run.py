@@ -1,8 +1,8 @@
 """An expiry from its lock to its end: the order of the steps, each in the module that does it.
 
-Put back a mount option that a killed run left; hold the clock against the last run's; finish deletions of a killed run; bring the
-catalogue up to date with the pool; look; plan; safety limits; delete; mark; drop notes of what is gone; put the mount option back.
-A signal stops it between any two small steps, and everything is consistent then. What frees room comes before what takes some.
+Restore a mount option that a killed run left; compare the clock with the last run's; finish deletions of a killed run; bring the
+catalogue up to date with the pool; plan; safety limits; delete; mark; drop notes of deleted backups; restore the mount option.
+A signal stops it between any two small steps, and everything is consistent then. What frees room comes before what needs some.
 """
 
 import os
@@ -16,14 +16,16 @@ from typing import Any
 from backupd.expire.clocks import judge_clock, keep_clocks, read_clocks
 from backupd.expire.delete import Deleter
 from backupd.expire.forgotten import empty_gone, remove_hosts
-from backupd.expire.look import look, unfinished_deletions
+from backupd.expire.look import look
 from backupd.expire.mark import drop_stale_notes, mark
 from backupd.expire.option import MountOption
 from backupd.expire.pace import Governor, governor
-from backupd.expire.queue import REFILL, CleanerQueue
-from backupd.expire.report import ExpiryProgress, Summary, held_words, stuck_words
+from backupd.expire.queue import CleanerQueue
+from backupd.expire.report import ExpiryProgress, Pause, Summary
 from backupd.expire.site import ExpiryContext
+from backupd.expire.words import PAUSES, expiry_words, held_words, stuck_words
 from backupd.repo.reconcile import reconcile
+from btrkeep.backup_states import DELETING
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.expiry_plan import Plan, make_plan, only
 from btrkeep.decisions.safety_limits import Forced
@@ -36,7 +38,7 @@ from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_time
 
-_TELL_WATCHER, _TELL_CATALOGUE = 0.25, 1.0
+_EVENT_INTERVAL, _ROW_INTERVAL = 0.25, 1.0
 _LOOK_FOR_BACKUPS = 1.0
 _LOOK_FOR_BALANCE = 0.5
 _DRAINED = 30.0  # seconds without any drop after which a paced batch counts as drained: a file in it is open, or it is very large
@@ -45,8 +47,8 @@ _LAST_DROPS = 300.0  # the same at the end, when the mount option waits to be pu
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an expiry keeps to. `hosts`: these alone, None: all. `asked`: these backups alone, by host and name, that somebody asked
-    to be deleted at once: then no clock and no guard has a say in it, and no backup that runs is waited for.
+    """What an expiry is limited to. `hosts`: only these, None: all. `asked`: only these backups, by host and name, that somebody
+    wants deleted at once: then neither clock nor safety limits count, and no running backup is waited for.
     """
 
     hosts: frozenset[str] | None = None
@@ -57,7 +59,7 @@ EVERYTHING = Scope()
 
 
 def make_rehearsal(site: ExpiryContext, forced: Forced, scope: Scope = EVERYTHING) -> Plan:
-    """What an expiry would do now, by the same looks and decisions; nothing is written, no lock is needed."""
+    """Returns what an expiry would do now, by the same decisions; nothing is written, no lock is needed."""
     verdict, _ = judge_clock(site.catalogue, read_clocks(site.now), forced, rehearsal=site.pool.rehearsal)
     site.summary.clock, site.summary.stop = verdict.wait or verdict.stop, verdict.stop
     site.clock_waits = verdict.wait is not None
@@ -68,7 +70,7 @@ def make_rehearsal(site: ExpiryContext, forced: Forced, scope: Scope = EVERYTHIN
 
 
 def _plan(site: ExpiryContext, forced: Forced, scope: Scope) -> Plan:
-    """The pool's limit is about what goes of all hosts, so it says nothing of one that is named."""
+    """Returns the plan. The pool's limit counts the deletions of all hosts, so it does not apply to hosts that are named."""
     if scope.asked:
         forced = replace(forced, pool=True, every_host=True)
     elif scope.hosts is not None:
@@ -88,24 +90,24 @@ class ExpiryRunner:
         self.limit = limit
         self.wait = wait
         self.queue = CleanerQueue(site.pool.path, site.config.expiry.max_orphans)
-        self.option = MountOption(site.pool, site.config.expiry.mount_option, site.watcher.notice, site.problem)
+        self.option = MountOption(site.pool, site.config.expiry.mount_option, site.observer.notice, site.problem)
         self.deleter: Deleter | None = None
-        self.paused = ""
+        self.paused: Pause | None = None
         self.row = 0
         self.written_before = 0
-        self._told_watcher = self._told_catalogue = self._looked_for_backups = 0.0
+        self._last_event = self._last_row = self._looked_for_backups = 0.0
 
     def run(self) -> Summary:
-        """The whole of it. Raises PoolUnusable, and OperatorError of the catalogue; the mount option is put back in any case."""
+        """Runs it. Raises PoolUnusable, and OperatorError of the catalogue; the mount option is restored in any case."""
         site, summary = self.site, self.site.summary
         if done := self.option.put_back():
-            site.watcher.notice(f"left by an expiry that was killed: {done}")
+            site.observer.notice(f"left by an expiry that was killed: {done}")
         ensure_reserve(site.pool.path)
         self._begin_row()
         error: str | None = "internal error"
         try:
             self._steps()
-            error = summary.stop
+            error = expiry_words(summary.stop) if summary.stop else None
         except (OperatorError, OSError) as trouble:
             error = str(trouble)
             raise
@@ -115,50 +117,38 @@ class ExpiryRunner:
         return summary
 
     def _steps(self) -> None:
-        if self.scope.asked:
-            self._all_but_the_clock()
-        else:
-            self._by_the_clock()
-
-    def _by_the_clock(self) -> None:
-        site = self.site
-        verdict, past = judge_clock(site.catalogue, read_clocks(site.now), self.forced, rehearsal=site.pool.rehearsal)
-        site.summary.clock = verdict.wait
-        if verdict.stop:
-            site.summary.stop = verdict.stop
-            keep_clocks(site.catalogue, past)
-            return
-        site.clock_waits = verdict.wait is not None
-        if verdict.wait:
-            site.watcher.notice(verdict.wait)
-        else:
-            keep_clocks(site.catalogue, past)
-        self._all_but_the_clock()
-        if verdict.wait and not site.stopper:  # one that was killed is not the run that had to be waited for
-            keep_clocks(site.catalogue, past)
-
-    def _all_but_the_clock(self) -> None:
+        """The steps in order. What somebody asked for by name does not depend on the clock."""
+        site, past = self.site, None
+        if not self.scope.asked:
+            verdict, past = judge_clock(site.catalogue, read_clocks(site.now), self.forced, rehearsal=site.pool.rehearsal)
+            site.summary.clock, site.summary.stop = verdict.wait, verdict.stop
+            if not verdict.wait:
+                keep_clocks(site.catalogue, past)
+            if verdict.stop:
+                return
+            site.clock_waits = verdict.wait is not None
+            if verdict.wait:
+                site.observer.notice(expiry_words(verdict.wait))
         touched = self._finish_killed()
-        self._reconcile()
+        if done := reconcile(site.pool, site.catalogue, format_time(site.now)):
+            site.observer.notice(f"the catalogue was brought up to date with the pool: {done}")
         self._carry_out(touched)
+        if past and site.clock_waits and not site.cancellation:  # one that was killed is not the run that had to be waited for
+            keep_clocks(site.catalogue, past)
 
     def _finish_killed(self) -> list[str]:
-        """Rows of a killed run's deletions go, once they are surely on disk. What it did not come to is planned like all else."""
+        """Removes rows of a killed run's deletions, once they are surely on disk. The rest of its work is planned anew."""
         empty_gone(self.site.pool)
         for row in self.site.catalogue.unfinished_expiries():
             if row.id != self.row and start_time(row.pid) != row.pid_started:
                 self.site.catalogue.update_expiry(row.id, finished=row.updated, outcome="killed", paused=None)
-        left = unfinished_deletions(self.site.catalogue)
+        left = [(row.host, row.name) for row in self.site.catalogue.states() if row.state == DELETING and row.name]
         gone = [(host, name) for host, name in left if not os.path.lexists(self.site.pool.host(host) / name)]
         if gone:
             self.queue.commit()
             self.site.catalogue.drop_backups(gone)
-            self.site.watcher.notice(f"{counted(len(gone), 'deletion')} of an expiry that was killed had come to an end")
+            self.site.observer.notice(f"{counted(len(gone), 'deletion')} of an expiry that was killed had come to an end")
         return sorted({host for host, _ in gone})
-
-    def _reconcile(self) -> None:
-        if done := reconcile(self.site.pool, self.site.catalogue, format_time(self.site.now)):
-            self.site.watcher.notice(f"the catalogue was brought up to date with the pool: {done}")
 
     def _carry_out(self, touched: Sequence[str]) -> None:
         site, summary = self.site, self.site.summary
@@ -166,7 +156,7 @@ class ExpiryRunner:
         summary.left_out, summary.stop = dict(plan.left_out), plan.stop
         summary.waiting_for_grace = plan.count("wait")
         summary.planned = plan.count("delete") if self.limit is None else min(self.limit, plan.count("delete"))
-        site.watcher.begin(plan)
+        site.observer(plan)
         if not plan.stop:
             at_once = [host for host in plan.hosts if host.goes_at_once]  # without any grace: marked first all the same
             self._as_room_allows(lambda: mark(site, at_once))
@@ -180,7 +170,7 @@ class ExpiryRunner:
         summary.most_waiting = self.queue.most_waiting
 
     def _as_room_allows(self, *steps: Callable[[], None]) -> None:
-        """Notes for which there is no room, and no reserve, are the next run's: they must not cost the deletions."""
+        """Leaves notes for which there is no room, and no reserve, to the next run: they must not prevent the deletions."""
         try:
             for step in steps:
                 step()
@@ -197,7 +187,7 @@ class ExpiryRunner:
         with self._alone(), governor(self.site.config.expiry.pace, self.site.pool.path / MARKER, self.queue.most) as pace:
             self._switch()
             try:
-                while not self.deleter.is_done() and not self.site.stopper:
+                while not self.deleter.is_done() and not self.site.cancellation:
                     self._yield_to_backups(self.deleter)
                     self._one_batch(self.deleter, pace)
                     if self.queue.stuck:
@@ -208,22 +198,22 @@ class ExpiryRunner:
         self.site.summary.rest = self.deleter.left + self.deleter.busy
         if self.wait or self.option.switched:
             patience = None if self.wait else _LAST_DROPS
-            held = self.queue.wait_until_dropped(self.deleter.deleted, self.site.stopper, self._tick, patience)
+            held = self.queue.wait_until_dropped(self.deleter.deleted, self.site.cancellation, self._tick, patience)
             if held:
-                (self.site.problem if self.wait else self.site.watcher.notice)(held_words(self.deleter.deleted, held))
+                (self.site.problem if self.wait else self.site.observer.notice)(held_words(self.deleter.deleted, held))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """While this lasts btrfs-balancer begins no block group. The one under way is waited for: it sees our lock and gives up.
+        """Keeps btrfs-balancer from beginning a block group. Waits for the one under way, which sees our lock and is cancelled.
 
-        Not waited for is a balance that somebody else started, which may take days.
+        A balance that somebody else started is not waited for: it may take days.
         """
         lock = None
-        while not lock and not self.site.stopper:
+        while not lock and not self.site.cancellation:
             try:
                 lock = take_lock(self.site.pool.locks / BALANCE_LOCK, "backupd expire", format_time(self.site.now))
             except LockHeld:
-                self._pause("a balance makes way", _LOOK_FOR_BALANCE)
+                self._pause(Pause.BALANCE, _LOOK_FOR_BALANCE)
         try:
             yield
         finally:
@@ -232,25 +222,25 @@ class ExpiryRunner:
 
     def _one_batch(self, deleter: Deleter, pace: Governor) -> None:
         if pace.paced:
-            self._pause("the pace that is configured", pace.rest)
-        room = self.queue.wait_for_room(self.queue.most, int(self.queue.most * REFILL), self.site.stopper, self._tick)
+            self._pause(Pause.PACE, pace.rest)
+        room = self.queue.wait_for_room(self.site.cancellation, self._tick)
         begun, is_asleep = time.monotonic(), not self.queue.moving()
         pace.begin()
         deleter.batch(min(room, pace.width))
         if pace.paced or is_asleep:  # the cleaner sleeps until a commit
             deleter.settle()
         if pace.paced:
-            self.queue.wait_until_dropped(deleter.deleted, self.site.stopper, self._tick, _DRAINED)
+            self.queue.wait_until_dropped(deleter.deleted, self.site.cancellation, self._tick, _DRAINED)
             pace.judge(time.monotonic() - begun)
         self._tick()
-        self.site.watcher.batch(self._progress())
+        self.site.observer(self._progress(batch=True))
 
-    def _pause(self, why: str, seconds: float) -> None:
+    def _pause(self, why: Pause, seconds: float) -> None:
         self.paused, end = why, time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not self.site.stopper:
+        while (left := end - time.monotonic()) > 0 and not self.site.cancellation:
             self._tick()
-            self.site.stopper.sleep(min(left, _TELL_WATCHER))
-        self.paused = ""
+            self.site.cancellation.sleep(min(left, _EVENT_INTERVAL))
+        self.paused = None
 
     def _switch(self) -> None:
         self.option.switch()
@@ -268,32 +258,32 @@ class ExpiryRunner:
         if not backups_run(self.site.catalogue):
             return
         deleter.settle()
-        self.site.watcher.notice("paused: backups run")
+        self.site.observer.notice(f"paused: {PAUSES[Pause.BACKUPS]}")
         self.option.put_back()
-        while backups_run(self.site.catalogue) and not self.site.stopper:
-            self._pause("backups run", _LOOK_FOR_BACKUPS)
-        if not self.site.stopper:
+        while backups_run(self.site.catalogue) and not self.site.cancellation:
+            self._pause(Pause.BACKUPS, _LOOK_FOR_BACKUPS)
+        if not self.site.cancellation:
             self._switch()
 
     # --- what is told
 
-    def _progress(self) -> ExpiryProgress:
+    def _progress(self, *, batch: bool = False) -> ExpiryProgress:
         summary, rate = self.site.summary, self.queue.rate()
         deleted = summary.deleted + (self.deleter.unsettled if self.deleter else 0)
         ahead = self.queue.waiting + max(0, summary.planned - deleted)
         left = ahead / rate if rate else None
-        return ExpiryProgress(deleted, summary.planned, self.queue.waiting, self.queue.most, rate, left, self.paused)
+        return ExpiryProgress(deleted, summary.planned, self.queue.waiting, self.queue.most, rate, left, self.paused, batch)
 
     def _tick(self) -> None:
-        """Tells whoever looks on, not more often than anybody can read; and rows wait a few seconds for deletions to be durable."""
+        """Tells the sinks and the catalogue, no more often than anybody reads, and settles deletions every few seconds."""
         now = time.monotonic()
         if self.deleter:
             self.deleter.settle_if_due()
-        if now - self._told_watcher >= _TELL_WATCHER:
-            self._told_watcher = now
-            self.site.watcher.progress(self._progress())
-        if now - self._told_catalogue >= _TELL_CATALOGUE:
-            self._told_catalogue = now
+        if now - self._last_event >= _EVENT_INTERVAL:
+            self._last_event = now
+            self.site.observer(self._progress())
+        if now - self._last_row >= _ROW_INTERVAL:
+            self._last_row = now
             self.site.catalogue.update_expiry(self.row, **self._fields())
 
     def _begin_row(self) -> None:
@@ -316,14 +306,14 @@ class ExpiryRunner:
             "eta": progress.left,
             "written_bytes": written_bytes(self.site.pool.path) - self.written_before,
             "mount_option": summary.mount_option,
-            "paused": self.paused or None,
+            "paused": PAUSES[self.paused] if self.paused else None,
             "updated": self._moment(),
         }
 
     def _end_row(self, error: str | None) -> None:
-        """`error`: what ended it before its time, None when nothing did."""
+        """`error`: what ended it early, None if nothing did."""
         summary = self.site.summary
-        summary.seconds, summary.ended_by = time.monotonic() - summary.begun, self.site.stopper.signal
+        summary.seconds, summary.ended_by = time.monotonic() - summary.begun, self.site.cancellation.signal
         summary.error = None if summary.stop else error
         fields = self._fields()
         summary.written_bytes = fields["written_bytes"]
@@ -332,10 +322,10 @@ class ExpiryRunner:
         self.site.catalogue.update_expiry(self.row, **fields)
 
     def _moment(self) -> datetime:
-        """Now, on the clock that this began with."""
+        """Returns now, on the clock that this began with."""
         return self.site.now + timedelta(seconds=time.monotonic() - self.site.summary.begun)
 
 
 def backups_run(catalogue: Catalogue) -> bool:
-    """Whether a backup is made right now: a run without an end, of a process that lives."""
+    """Returns whether a backup is running: a run without an end, of a process that is alive."""
     return any(start_time(run.pid) == run.pid_started for run in catalogue.unfinished_runs())

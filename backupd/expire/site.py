@@ -1,4 +1,4 @@
-"""What all steps of an expiry work with, and what they share: how a host is locked, and what is told of trouble with one."""
+"""The context of an expiry: what its steps share, how they lock a host, and how they report trouble with one."""
 
 import logging
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from backupd.expire.look import HostOnPool, look_again, policy_of
-from backupd.expire.report import ExpiryObserver, ExpiryStopper, Summary
+from backupd.expire.report import ExpiryEvent, Summary
 from backupd.repo.reconcile import RECONCILING
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
@@ -16,6 +16,8 @@ from btrkeep.decisions.expiry_plan import HostPlan, agreed, plan_host
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.pool.marker import Pool
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import ProgressSinks
 from btrkeep.units import format_time, printable
 
 log = logging.getLogger(__name__)
@@ -29,22 +31,22 @@ class ExpiryContext:
     pool: Pool
     catalogue: Catalogue
     now: datetime
-    watcher: ExpiryObserver
+    observer: ProgressSinks[ExpiryEvent]
     summary: Summary = field(default_factory=Summary)
-    stopper: ExpiryStopper = field(default_factory=ExpiryStopper)
+    cancellation: Cancellation = field(default_factory=Cancellation)
     clock_waits: bool = False
 
     @property
     def zone(self) -> ZoneInfo:
-        """The pool's."""
+        """The pool's zone."""
         return self.config.pool.zone
 
     def lock(self, host: str) -> Lock:
-        """The host's lock. Raises LockHeld. A backup that meets it waits, for what we do under it takes no time."""
+        """Takes the host's lock. Raises LockHeld. A backup waits for it, since it is never held for long."""
         return take_lock(self.pool.locks / f"host-{host}", RECONCILING, format_time(self.now))
 
     def locked(self, host: str, held: ExitStack) -> bool:
-        """Whether `held` has the host's lock now. A host that somebody works on is noted once, and left to the next run."""
+        """Returns whether `held` has the host's lock now. A host that somebody works on is noted once, and left to the next run."""
         try:
             held.enter_context(self.lock(host))
         except LockHeld:
@@ -54,24 +56,24 @@ class ExpiryContext:
         return True
 
     def look_again(self, plan: HostPlan) -> tuple[HostOnPool, HostPlan]:
-        """The host as its lock's holder sees it, and what is still to be done by both looks."""
-        seen = look_again(self.pool, plan.host, policy_of(self.config, plan.host), plan.rows)
-        again = plan_host(seen.facts, self.zone, self.now, clock_waits=self.clock_waits)
-        for name in plan.names & seen.unreadable.keys():
-            self.problem(f"{plan.host} {name} is left alone: {seen.unreadable[name]}")
-        return seen, agreed(plan, again)
+        """Returns the host as it is under its lock, and what is to be done by both plan and second look."""
+        on_pool = look_again(self.pool, plan.host, policy_of(self.config, plan.host), plan.rows)
+        again = plan_host(on_pool.facts, self.zone, self.now, clock_waits=self.clock_waits)
+        for name in plan.names & on_pool.unreadable.keys():
+            self.problem(f"{plan.host} {name} is left alone: {on_pool.unreadable[name]}")
+        return on_pool, agreed(plan, again)
 
     def problem(self, text: str) -> None:
-        """Something that somebody must look at, once."""
+        """Reports something that somebody must look at, once."""
         if text not in self.summary.problems:
             self.summary.problems.append(text)
-            self.watcher.notice(printable(text))
+            self.observer.notice(printable(text))
 
     @contextmanager
     def spared(self, host: str) -> Iterator[None]:
-        """What goes wrong with one host is said and costs the others nothing, a bug with its traceback in the log.
+        """Reports an error of one host and goes on with the others; a bug has its traceback in the log.
 
-        A pool that is unusable ends everything.
+        An unusable pool ends everything.
         """
         try:
             yield

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from backupd.expire.clocks import doubt
+from backupd.expire.words import expiry_words
 from backupd.repo.reconcile import all_rows
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.published import CLOCK, LOST
@@ -40,7 +41,8 @@ def has_backups(pool: Pool) -> bool:
 
 def see(pool: Pool, catalogue: Catalogue, now: datetime) -> Doubts:
     """Looks for both, and notes a change in the catalogue, for the dashboard."""
-    found = Doubts(is_lost(pool, catalogue), doubt(catalogue, now, rehearsal=pool.rehearsal))
+    clock = doubt(catalogue, now, rehearsal=pool.rehearsal)
+    found = Doubts(is_lost(pool, catalogue), expiry_words(clock) if clock else None)
     with suppress(OperatorError):  # one that cannot be written says so where something has to be
         for fact, words in ((LOST, "1" if found.lost else None), (CLOCK, found.clock)):
             if words != catalogue.get_fact(fact):

@@ -14,7 +14,6 @@ import errno
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.fs.openat import FOLDER, open_folder
 from btrkeep.fs.reflink import copy_inode
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.treescan import FolderPaths, LinkedInode, linked_inodes
 from btrkeep.units import printable
 
@@ -33,10 +33,6 @@ STAGING = b".split"
 
 _FOLDERS_OPEN = 64
 _POOL_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-
-
-Stopped = Callable[[], bool]
-"""Asked before every name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,7 @@ class SplitResult:
 
 
 @Checkpoint("hard links split")
-def split(subvolume: Path, under: str = "/", *, since: int = 0, stopped: Stopped = lambda: False) -> SplitResult:
+def split(subvolume: Path, under: str = "/", *, since: int = 0, cancelled: Cancellation | None = None) -> SplitResult:
     """Leaves no file with more than one link in `subvolume`/data, each name with the content and attributes that it had.
 
     With `under`, only names below that source path: what another path's rsync has just linked stays linked.
@@ -61,7 +57,8 @@ def split(subvolume: Path, under: str = "/", *, since: int = 0, stopped: Stopped
     subvolume is writable, nobody else writes in it, and what was changed in it before is committed (a snapshot that was just made
     is; one that is continued needs the SYNC ioctl). Can be repeated, also after it was killed.
 
-    When it is `stopped` it returns what was done until then: some files still have several links, so no rsync may run then.
+    When it is `cancelled`, which is looked at before every name, it returns what was done until then: some files still have several
+    links, so no rsync may run then.
 
     Raises PoolUnusable when the pool is full or cannot be written, OperatorError when a name cannot be copied for another reason.
     """
@@ -69,7 +66,7 @@ def split(subvolume: Path, under: str = "/", *, since: int = 0, stopped: Stopped
     root = os.open(subvolume, FOLDER)
     try:
         _remove_staging(root)
-        inodes, names = _split_all(root, (DATA, *(part for part in os.fsencode(under).split(b"/") if part)), since, stopped)
+        inodes, names = _split_all(root, (DATA, *(part for part in os.fsencode(under).split(b"/") if part)), since, cancelled)
     except OSError as error:
         raise _for_the_operator(error, os.fsencode(subvolume)) from error
     finally:
@@ -79,13 +76,13 @@ def split(subvolume: Path, under: str = "/", *, since: int = 0, stopped: Stopped
     return SplitResult(inodes, names, time.monotonic() - started)
 
 
-def _split_all(root: int, top: tuple[bytes, ...], since: int, stopped: Stopped) -> tuple[int, int]:
+def _split_all(root: int, top: tuple[bytes, ...], since: int, cancelled: Cancellation | None) -> tuple[int, int]:
     inodes = names = 0
     with _Folders(root, top) as folders:
         for inode in linked_inodes(root, since=since):
             done = 0
             for folder, name in inode.names:
-                if stopped():
+                if cancelled:
                     return inodes + bool(done), names + done
                 done += _split_name(root, folders, inode, folder, name)
             inodes, names = inodes + bool(done), names + done

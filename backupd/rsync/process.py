@@ -17,12 +17,14 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import Lock
-from btrkeep.process.group import Group, Unending
+from btrkeep.process.group import PATIENCE, Group, GroupCancellation, Unending
 from btrkeep.process.proc import members
 
-_PATIENCE = 10.0  # from SIGTERM to SIGKILL
 _ALIVE_BYTES = 1024  # less than this read since the last look is keep-alives
 _ALIVE_TICKS = 5
+
+RunCancellation = GroupCancellation[Cause]
+"""Of a host's run, with its reason in words: ends the transfer or hook that runs now, and lets no other begin."""
 
 
 @dataclass(slots=True)
@@ -36,39 +38,10 @@ class RsyncEnd:
     stopped: Cause | None
 
 
-class RunStopper:
-    """The one way to stop a host's run from outside: remembers why, and stops the transfer that runs now and all later ones."""
-
-    def __init__(self) -> None:
-        self.reason: Cause | None = None
-        self.group: Group | None = None
-        self.event = asyncio.Event()
-
-    def stop(self, reason: Cause) -> None:
-        """Stops cleanly: rsync gets SIGTERM and keeps what it has."""
-        self.reason = self.reason or reason
-        self.event.set()
-        if self.group:
-            self.group.signal(signal.SIGTERM)
-            asyncio.get_running_loop().call_later(_PATIENCE, self.kill)
-
-    def kill(self) -> None:
-        """Stops at once."""
-        if self.group:
-            self.group.signal(signal.SIGKILL)
-
-    async def sleep(self, seconds: float) -> None:
-        """Sleeps, but not past a stop."""
-        try:
-            await asyncio.wait_for(self.event.wait(), seconds)
-        except TimeoutError:
-            return
-
-
 async def transfer(
     command: Sequence[str],
     lock: Lock,
-    stopper: RunStopper,
+    cancellation: RunCancellation,
     stall: float,
     on_output: Callable[[Output], None] = lambda _: None,
     on_said: Callable[[bytes], bool] = lambda _: True,
@@ -96,10 +69,10 @@ async def transfer(
         watch.moved()
         return on_said(data)
 
-    if stopper.event.is_set():
-        return RsyncEnd(20, output, messages, 0.0, stopper.reason)
+    if cancellation:
+        return RsyncEnd(20, output, messages, 0.0, cancellation.reason)
     group = Group.start(command, on_stdout=take_output, on_stderr=take_messages, keep_open=[lock.fd])
-    stopper.group = group
+    cancellation.group = group
     watching = asyncio.create_task(watch.run(group))
     try:
         lock.note_group(group.pid)
@@ -107,17 +80,17 @@ async def transfer(
             exit_code = await group.wait()
     except Unending as error:
         lock.leave()
-        stopped = stopper.reason or watch.verdict
+        stopped = cancellation.reason or watch.verdict
         why = cause_words(stopped) if stopped else "rsync has ended, but not all of its processes"
         raise OperatorError(f"{why}; {error.message}, and keeps the lock of the host", error.hint) from error
     except (asyncio.CancelledError, OSError):  # a bug elsewhere ends the loop, or a pool that broke: no receiver may outlive that
         group.signal(signal.SIGKILL)
         raise
     finally:
-        stopper.group = None
+        cancellation.group = None
         watching.cancel()
     messages.close(output.complaints)
-    return RsyncEnd(exit_code, output, messages, time.monotonic() - started, stopper.reason or watch.verdict)
+    return RsyncEnd(exit_code, output, messages, time.monotonic() - started, cancellation.reason or watch.verdict)
 
 
 class StallWatch:
@@ -142,7 +115,7 @@ class StallWatch:
             if time.monotonic() - self._since > self.stall:
                 self.verdict = Cause(CauseCode.STALLED, facts={"seconds": self.stall})
                 group.signal(signal.SIGTERM)
-                await asyncio.sleep(_PATIENCE)
+                await asyncio.sleep(PATIENCE)
                 group.signal(signal.SIGKILL)
                 return
 

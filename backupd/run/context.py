@@ -2,9 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from backupd.rsync.bandwidth import Bucket, prepare
 from backupd.rsync.output import Output
@@ -15,6 +13,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig
 from btrkeep.pool.marker import Pool
+from btrkeep.process.progress import Notice, ProgressSinks
 
 _RATE_WINDOW = 10.0
 
@@ -96,14 +95,22 @@ class RunningTransfer:
         self.output = None
 
 
-class NightObserver(Protocol):
-    """Who is told. Called in the loop's thread; must be quick."""
+@dataclass(frozen=True, slots=True)
+class NightStarted:
+    """The run begins, with these hosts."""
 
-    def begin(self, hosts: Sequence[str]) -> None: ...
-    def started(self, running: RunningTransfer) -> None: ...
-    def finished(self, result: HostResult) -> None: ...
-    def notice(self, text: str) -> None: ...
-    def end(self, *, trouble: bool = False) -> None: ...
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NightEnded:
+    """The run is over. `trouble`: an error is told besides, or hosts that are due wait for their windows."""
+
+    trouble: bool = False
+
+
+NightEvent = NightStarted | RunningTransfer | HostResult | Notice | NightEnded
+"""What a run tells, in the loop's thread. A RunningTransfer is told when it begins; it goes on changing."""
 
 
 @dataclass(slots=True)
@@ -118,7 +125,7 @@ class RunContext:
     catalogue: Catalogue | Ledger
     clock: Clock
     rsync: Rsync
-    observer: NightObserver
+    observer: ProgressSinks[NightEvent]
     night: bool
     retry_pause: float = 10.0
     running: dict[str, RunningTransfer] = field(default_factory=dict)

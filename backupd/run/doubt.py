@@ -9,25 +9,26 @@ What still has that time when the backup is to be final, the host did not give a
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from backupd.files.tree import Tree
 from backupd.files.walking import WalkEntry, walk
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.process.cancellation import Cancellation
 
 DOUBTED = -11_676_096_000 * 10**9 + 1
 """1600-01-01, and a nanosecond: before the epoch of every filesystem but such as count in 64 bits of seconds. Nanoseconds."""
 
 
 @Checkpoint("files doubted")
-def doubt(subvolume: Path, stopped: Callable[[], bool] = lambda: False) -> bool:
-    """Gives every file of a writable subvolume that time; False when it was `stopped`, so that some do not have it.
+def doubt(subvolume: Path, cancelled: Cancellation | None = None) -> bool:
+    """Gives every file of a writable subvolume that time; False when it was `cancelled`, so that some do not have it.
 
     Can be repeated, also after it was killed. Raises OSError.
     """
     for found in _files(subvolume):
-        if stopped():
+        if cancelled:
             return False
         if found.entry.mtime != DOUBTED:
             os.utime(found.name, ns=(DOUBTED, DOUBTED), dir_fd=found.folder, follow_symlinks=False)

@@ -6,7 +6,7 @@ import signal
 from collections import deque
 from dataclasses import dataclass
 
-from backupd.rsync.process import RunStopper
+from backupd.rsync.process import RunCancellation
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.pool.marker import Pool
@@ -30,7 +30,7 @@ def command_of(words: tuple[str, ...], host: HostConfig) -> tuple[str, ...]:
     return tuple(word.replace("{host}", host.name).replace("{address}", host.address or "") for word in words)
 
 
-async def run(which: str, host: HostConfig, pool: Pool, stopper: RunStopper, *, state: str) -> Trouble | None:
+async def run(which: str, host: HostConfig, pool: Pool, stopper: RunCancellation, *, state: str) -> Trouble | None:
     """Runs the hook, if there is one; None when it succeeded. Its processes are gone when this returns, or cannot be ended."""
     words = command_of(host.before if which == "before" else host.after, host)
     if not words:

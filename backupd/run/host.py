@@ -17,7 +17,7 @@ from typing import Any
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import discard
-from backupd.rsync.process import RunStopper
+from backupd.rsync.process import RunCancellation
 from backupd.run import hooks
 from backupd.run import work_subvolume as working
 from backupd.run.context import HostResult, RunContext, RunningTransfer
@@ -50,9 +50,9 @@ class HostRun:
     def __init__(self, site: RunContext, host: HostConfig) -> None:
         self.site = site
         self.host = host
-        self.stopper = RunStopper()
+        self.stopper = RunCancellation()
         self.stopped_for: str | None = None  # what the record says of it (Record.stopped_for)
-        self.closing = RunStopper()  # of the hook `after`, which a first signal lets come to its end
+        self.closing = RunCancellation()  # of the hook `after`, which a first signal lets come to its end
         self.begin()
         self.seconds: dict[str, float] = {}
         self.run_id = 0
@@ -83,8 +83,8 @@ class HostRun:
         pid = os.getpid()
         self.run_id = self.site.catalogue.start_run(self.host.name, self.started, pid, start_time(pid), self.site.night)
         running = self.site.running[self.host.name] = RunningTransfer(self.host.name, self.run_id, pid=pid)
-        self.site.observer.started(running)
-        deadline = asyncio.get_running_loop().call_later(self.host.deadline, self.stopper.stop, _LATE)
+        self.site.observer(running)
+        deadline = asyncio.get_running_loop().call_later(self.host.deadline, self.stopper.cancel_for, _LATE)
         try:
             return await self._with_hooks(lock, running)
         except PoolUnusable as error:
@@ -116,7 +116,7 @@ class HostRun:
             state = result.outcome
         finally:
             self.site.running.pop(self.host.name, None)  # its run has ended, so nobody must write progress of it any more
-            late = asyncio.get_running_loop().call_later(self.host.deadline, self.closing.stop, _LATE)
+            late = asyncio.get_running_loop().call_later(self.host.deadline, self.closing.cancel_for, _LATE)
             trouble = await hooks.run("after", self.host, self.site.pool, self.closing, state=state)
             late.cancel()
         if trouble:
@@ -157,7 +157,7 @@ class HostRun:
     async def _prepare(self, running: RunningTransfer, disk: Syncfs) -> tuple[Prepared, Record]:
         site, begun = self.site, time.monotonic()
         recovered, prepared = await asyncio.to_thread(
-            working.recover_and_prepare, site.pool, self.host, self.started, disk, self.stopper.event.is_set
+            working.recover_and_prepare, site.pool, self.host, self.started, disk, self.stopper
         )
         self.seconds["prepare"] = round(time.monotonic() - begun, 3)
         if recovered:
@@ -180,7 +180,7 @@ class HostRun:
         try:
             if written and not transfer.sparse:
                 begun = time.monotonic()
-                with_holes = (await asyncio.to_thread(punch_written, prepared.path, self.stopper.event.is_set)).bytes > 0
+                with_holes = (await asyncio.to_thread(punch_written, prepared.path, self.stopper)).bytes > 0
                 self.seconds["holes"] = round(time.monotonic() - begun, 3)
             if with_holes and (data := await asyncio.to_thread(data_written, prepared.path)) < literal:
                 record = replace(record, written=data)

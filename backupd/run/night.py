@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from backupd.actions.discard import Unfinished, all_unfinished, give_up, more_room, room_came_back
 from backupd.repo import backup_json as records
-from backupd.run.context import HostResult, RunContext, RunningTransfer
+from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext, RunningTransfer
 from backupd.run.host import HostRun
 from backupd.run.ledger import Ledger
 from backupd.run.scarcity import Scarcity, too_little_room
@@ -151,7 +151,7 @@ class NightRunner:
         """Nothing new starts; what runs is stopped cleanly and keeps what it has."""
         self.reason = self.reason or cause_words(reason)
         for run in self.runs.values():
-            run.stopper.stop(reason)
+            run.stopper.cancel_for(reason)
 
     def kill(self) -> None:
         """Stops all transfers at once."""
@@ -160,7 +160,7 @@ class NightRunner:
 
     async def run(self) -> list[HostResult]:
         """The results, in the order in which hosts ended. Afterwards `unusable` says whether the pool ended it."""
-        self.site.observer.begin([entry.host.name for entry in self.waiting])
+        self.site.observer(NightStarted(tuple(entry.host.name for entry in self.waiting)))
         if self.shut and not self.waiting:
             self.site.observer.notice(_outside(self.shut))
         at_a_time = max(1, min(self.site.config.backup.concurrency, len(self.waiting)))
@@ -173,7 +173,7 @@ class NightRunner:
         finally:
             for task in beside:
                 task.cancel()
-            self.site.observer.end(trouble=self._is_in_trouble() or bool(self.shut))
+            self.site.observer(NightEnded(trouble=self._is_in_trouble() or bool(self.shut)))
         return self.results
 
     def _is_in_trouble(self) -> bool:
@@ -208,7 +208,7 @@ class NightRunner:
         run = self.runs[host]
         if not run.stopper.reason:  # one that is being stopped for another reason must not be discarded for this one
             run.stopped_for = records.ROOM
-        run.stopper.stop(_of_pool(why))
+        run.stopper.cancel_for(_of_pool(why))
 
     async def _next(self) -> PlannedHost | None:
         """The first waiting host whose group has a place; waits for one while others run."""
@@ -245,7 +245,7 @@ class NightRunner:
                     return
                 closing = asyncio.get_running_loop().call_later(
                     (end - now).total_seconds(),
-                    run.stopper.stop,
+                    run.stopper.cancel_for,
                     Cause(CauseCode.WINDOW_CLOSED, facts={"window": str(host.window)}),
                 )
             with HeldSlots(self.site.pool.locks, f"backup of {host.name}", format_time(run.started)) as places:
@@ -293,7 +293,7 @@ class NightRunner:
                 given_up = next((one for one in found if one.for_room and self._give_up(one)), None)
                 if given_up is None:
                     raise NoRoom(why, more_room(found))
-                came_back = await room_came_back(self.site.pool, given_up, self._is_room, run.stopper.event.is_set)
+                came_back = await room_came_back(self.site.pool, given_up, self._is_room, run.stopper)
                 if not came_back and not run.stopper.reason:
                     raise NoRoom(why, f"what {given_up.host} had is deleted, but not gone yet: wait (`backupd progress`)")
         return True
@@ -351,7 +351,7 @@ class NightRunner:
 
     def _tell(self, result: HostResult) -> None:
         self.results.append(result)
-        self.site.observer.finished(result)
+        self.site.observer(result)
 
     async def _tick(self) -> None:
         """Writes down how far the running transfers are, for `status` and the dashboard."""

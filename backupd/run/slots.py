@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backupd.rsync.process import RunStopper
+from backupd.rsync.process import RunCancellation
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import LockHeld
 from btrkeep.pool.locks import Lock, take_lock
@@ -54,7 +54,7 @@ class HeldSlots:
         return missing[0] if missing else None
 
     async def wait(
-        self, wanted: Sequence[Slots], stopper: RunStopper, given_up: Callable[[], bool], say: Callable[[Slots], None]
+        self, wanted: Sequence[Slots], stopper: RunCancellation, given_up: Callable[[], bool], say: Callable[[Slots], None]
     ) -> bool:
         """Waits until it has one of each; False when it was stopped or given up before. `say` is called once for what it waits for.
 
@@ -67,7 +67,7 @@ class HeldSlots:
                     if not looks:
                         say(slots)
                     looks += 1
-                    await stopper.sleep(_LOOK)
+                    await stopper.wait(_LOOK)
                     if stopper.reason or given_up():
                         return False
                     turn = turn or self._turn(slots)

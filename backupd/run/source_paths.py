@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult
-from backupd.repo.hardlinks import Stopped, split
+from backupd.repo.hardlinks import split
 from backupd.rsync.command import Pass, passes, rsync_command
 from backupd.rsync.output import Output, bounded
-from backupd.rsync.process import RsyncEnd, RunStopper, transfer
+from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.run.context import RunContext, RunningTransfer
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.unlisted import files_below
@@ -23,6 +23,7 @@ from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.rsync_meaning import ExitKind, Meaning, meaning
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.subvolume import commit, inodes_made
+from btrkeep.process.cancellation import Cancellation
 
 _FLOWS = ("created", "deleted", "transferred", "transferred_bytes", "literal", "matched", "sent", "received")
 _LONGEST_PAUSE = 300.0
@@ -36,7 +37,13 @@ class HostTransfer:
     """The transfers of one run. Afterwards: `results` by path in the configured order, and what was written."""
 
     def __init__(
-        self, site: RunContext, host: HostConfig, prepared: Prepared, lock: Lock, stopper: RunStopper, running: RunningTransfer
+        self,
+        site: RunContext,
+        host: HostConfig,
+        prepared: Prepared,
+        lock: Lock,
+        stopper: RunCancellation,
+        running: RunningTransfer,
     ) -> None:
         self.site = site
         self.host = host
@@ -63,7 +70,7 @@ class HostTransfer:
             pending = await self._attempt(pending)
             if not pending or attempt == self.host.attempts or not self._worth_another():
                 break
-            await self.stopper.sleep(min(_LONGEST_PAUSE, self.site.retry_pause * 3 ** (attempt - 1)))
+            await self.stopper.wait(min(_LONGEST_PAUSE, self.site.retry_pause * 3 ** (attempt - 1)))
         self.results = {path: self.results[path] for path in self.host.paths}
 
     async def _attempt(self, paths: Sequence[str]) -> list[str]:
@@ -86,7 +93,7 @@ class HostTransfer:
         begun, linked = time.monotonic(), earlier is not None
         for one_pass in passes(self.host.inplace, based=not self.sparse):
             if linked:  # an rsync has made hard links here already, and the host may have broken one since
-                await asyncio.to_thread(_split_again, self.prepared, path, self.stopper.event.is_set)
+                await asyncio.to_thread(_split_again, self.prepared, path, self.stopper)
             ended = await self._rsync(path, one_pass)
             linked = True
             _add(numbers, ended.output)
@@ -122,7 +129,7 @@ class HostTransfer:
                 self._may_say = MAY_SAY + _FOR_EACH_FILE * self.attempts * inodes_made(self.prepared.path)
         enough = self._said_bytes > self._may_say
         if enough:
-            self.stopper.stop(Cause(CauseCode.ENDLESS_OUTPUT, facts={"bytes": self._may_say}))
+            self.stopper.cancel_for(Cause(CauseCode.ENDLESS_OUTPUT, facts={"bytes": self._may_say}))
         return not enough
 
     async def _judge(self, path: str, ended: RsyncEnd, numbers: Mapping[str, int], seconds: float) -> PathResult:
@@ -132,8 +139,7 @@ class HostTransfer:
         below = 0
         if unlisted := ended.messages.unlisted:
             enough = enough_below(ended.messages, complete, limits)
-            stopped = self.stopper.event.is_set
-            below, unknown = await asyncio.to_thread(files_below, self.prepared.path, path, unlisted, enough, stopped)
+            below, unknown = await asyncio.to_thread(files_below, self.prepared.path, path, unlisted, enough, self.stopper)
             ended.messages.unlisted_beyond += unknown
             if unknown and not ended.stopped:
                 ended = replace(ended, stopped=self.stopper.reason)  # if that was why
@@ -182,9 +188,9 @@ class HostTransfer:
         }
 
 
-def _split_again(prepared: Prepared, path: str, stopped: Stopped) -> None:
+def _split_again(prepared: Prepared, path: str, cancelled: Cancellation) -> None:
     commit(prepared.path)  # the tree search sees committed inodes only
-    split(prepared.path, under=path, stopped=stopped)
+    split(prepared.path, under=path, cancelled=cancelled)
 
 
 def _add(numbers: dict[str, int], output: Output) -> None:

@@ -5,11 +5,12 @@ there is still in `.working`, where it is counted. The paths are the host's word
 looking for them is bounded: a host can name paths of which each start is one that it may mean.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from backupd.files.tree import Tree, components, joined
 from backupd.files.walking import entries
+from btrkeep.process.cancellation import Cancellation
 
 MOST_LOOKS = 1_000_000
 """Names on the way to all folders that are looked for after one rsync: some seconds of work. Honest paths take some ten each."""
@@ -20,15 +21,15 @@ class _NoMoreLooks(Exception):
 
 
 def files_below(
-    subvolume: Path, source: str, unlisted: Iterable[bytes], enough: int, stopped: Callable[[], bool] = lambda: False
+    subvolume: Path, source: str, unlisted: Iterable[bytes], enough: int, cancelled: Cancellation | None = None
 ) -> tuple[int, int]:
     """How many names of any kind the backup has below those paths, each once, but no more than `enough`; and for how many of the
-    paths nobody knows, since looking for them takes too long or was `stopped`. Raises OSError.
+    paths nobody knows, since looking for them takes too long or was `cancelled`. Raises OSError.
 
     `source` is the source path, `unlisted` are paths as the sender calls them. What is not there counts nothing.
     """
     with Tree(subvolume) as tree:
-        folders, unknown = _Look(tree, source, stopped).folders(list(unlisted))
+        folders, unknown = _Look(tree, source, cancelled).folders(list(unlisted))
         count, counted = 0, None
         for number, names in enumerate(folders):
             if counted is not None and names[: len(counted)] == counted:
@@ -37,7 +38,7 @@ def files_below(
             below = entries(tree, joined(list(names)))
             next(below, None)
             for _ in below:
-                if stopped():
+                if cancelled:
                     return count, unknown + len(folders) - number
                 count += 1
                 if count >= enough:
@@ -48,10 +49,10 @@ def files_below(
 class _Look:
     """Looks for folders of a backup, as long as it may."""
 
-    def __init__(self, tree: Tree, source: str, stopped: Callable[[], bool]) -> None:
+    def __init__(self, tree: Tree, source: str, cancelled: Cancellation | None) -> None:
         self._tree = tree
         self._source = source
-        self._stopped = stopped
+        self._cancelled = cancelled
         self._left = MOST_LOOKS
 
     def folders(self, paths: list[bytes]) -> tuple[list[tuple[bytes, ...]], int]:
@@ -85,7 +86,7 @@ class _Look:
     def _is_folder(self, names: list[bytes]) -> bool:
         """Whether the backup has it. Raises _NoMoreLooks."""
         self._left -= len(names) + 1
-        if self._left < 0 or self._stopped():
+        if self._left < 0 or self._cancelled:
             raise _NoMoreLooks
         try:
             return self._tree.stat(joined(names)).kind == "folder"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.final_backups import FinalBackup, NotOurs, discard, is_named, is_unfinished_run, newest_base, recover, take_name
-from backupd.repo.hardlinks import Stopped, split
+from backupd.repo.hardlinks import split
 from backupd.repo.notes_json import read_notes
 from backupd.run.doubt import doubt, drop_doubted
 from backupd.run.other_paths import drop_other_paths
@@ -29,6 +29,7 @@ from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.subvolume import Subvolume, create, delete, describe, set_read_only, snapshot
 from btrkeep.pool.syncfs import Syncfs
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.units import backup_name, counted
 
 log = logging.getLogger(__name__)
@@ -71,23 +72,19 @@ def settings_of(host: HostConfig) -> dict[str, Any]:
     }
 
 
-def _never() -> bool:
-    return False
-
-
 def recover_and_prepare(
-    pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, stopped: Stopped = _never
+    pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, cancelled: Cancellation | None = None
 ) -> tuple[Record | None, Prepared]:
     """Both at once, for a run: one trip into a thread."""
-    return recover(pool, host.name), prepare(pool, host, now, disk, stopped)
+    return recover(pool, host.name), prepare(pool, host, now, disk, cancelled)
 
 
-def prepare(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, stopped: Stopped = _never) -> Prepared:
+def prepare(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, cancelled: Cancellation | None = None) -> Prepared:
     """A writable `.working` that fits: a continued one, a snapshot of the newest complete backup, or an empty subvolume.
 
     One that is continued was marked as synced, or is a first copy, which has all of its files in doubt then. `disk` is the run's.
 
-    When it is `stopped` no rsync may run in it: files that share an inode may not all be split. Raises StoppedEarly.
+    When it is `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises StoppedEarly.
 
     Raises Forgotten, NotOurs when a `.working` lies there that we did not make, OSError as the filesystem gives it.
     """
@@ -101,14 +98,14 @@ def prepare(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, stopped: 
     base = newest_base(pool, host.name, now, notes)
     path = pool.working(host.name)
     left = _left(path, host, base)
-    prepared = _continue(path, left, base, host, now, stopped) if left else _make(pool, host, base, now)
+    prepared = _continue(path, left, base, host, now, cancelled) if left else _make(pool, host, base, now)
     try:
         _ensure_folder(path / DATA, mode=0o777)
         drop_other_paths(path / DATA, host.paths)
         if not prepared.fresh:  # the mark is gone for good before anything is written; and a tree search sees committed inodes only
             _sync(disk)
         if base or not prepared.fresh:
-            split(path, since=_linked_since(base), stopped=stopped)
+            split(path, since=_linked_since(base), cancelled=cancelled)
     except DataLost:
         raise
     except Exception:
@@ -153,12 +150,14 @@ def _make(pool: Pool, host: HostConfig, base: FinalBackup | None, now: datetime)
     return prepared
 
 
-def _continue(path: Path, left: "_Left", base: FinalBackup | None, host: HostConfig, now: datetime, stopped: Stopped) -> Prepared:
+def _continue(
+    path: Path, left: "_Left", base: FinalBackup | None, host: HostConfig, now: datetime, cancelled: Cancellation | None
+) -> Prepared:
     """A `.working` that was left, for rsync to go by its files' times and sizes: those that cannot be relied on are made unlike."""
     prepared = _prepared(path, left.subvolume, base, fresh=False, doubted=left.record.doubted or not left.synced)
     records.write(path, first_record(prepared, host, now), durable=True)  # before the mark goes: it may fail on a full pool
     take_mark(path)
-    if not left.synced and not doubt(path, stopped):
+    if not left.synced and not doubt(path, cancelled):
         raise StoppedEarly
     return prepared
 

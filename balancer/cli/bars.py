@@ -1,4 +1,4 @@
-"""What of block characters this terminal can show."""
+"""Bars of block characters, as far as the terminal can show them."""
 
 import sys
 
@@ -6,7 +6,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def has_blocks() -> bool:
-    """Whether standard output takes block characters: in an old locale it takes ASCII only."""
+    """Returns whether standard output takes block characters: in an old locale it takes ASCII only."""
     try:
         _EIGHTHS.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
@@ -15,7 +15,7 @@ def has_blocks() -> bool:
 
 
 def bar(share: float, width: int, *, blocks: bool) -> str:
-    """A bar of up to `width` characters. What is not nothing shows."""
+    """Returns a bar of up to `width` characters, at least one of them visible if `share` is above 0."""
     if not blocks:
         return "#" * max(round(share * width), int(share > 0))
     eighths = max(round(share * width * 8), int(share > 0))

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from balancer.cli.mount_point import mount_point
-from balancer.cli.which_pool import meant, which_pool
+from balancer.cli.which_pool import meant, mount_point, which_pool
 from btrkeep.cli import echo_json
 from btrkeep.units import counted, printable
 
@@ -78,7 +77,7 @@ def command(path: Path | None, days: int, of_balances: bool, pool: str | None, c
 def _echo_json(
     catalogue: "Catalogue | None", filesystem: str, since: datetime, looks: "list[FreeSpaceScore]", balances: "list[Balance]"
 ) -> None:
-    from balancer.cli.history_json import document
+    from balancer.cli.history_view import document
 
     told = [(one, _is_running(one), catalogue.steps(one.id) if catalogue else []) for one in balances]
     echo_json(document(filesystem, since, looks, told))
@@ -91,7 +90,7 @@ def _is_running(one: "Balance") -> bool:
 
 
 def _how_to_begin(path: Path, days: int, older: "list[FreeSpaceScore]") -> str:
-    """What to say when there is nothing to show."""
+    """Returns the text for a filesystem with no scores in that time."""
     if older:
         newest = older[-1].taken.date()
         return f"No scores of the last {days} days are recorded. The newest ones are of {newest}: --days N looks further back."

@@ -2,11 +2,9 @@
 
 import math
 import time
-from dataclasses import dataclass
 
 import click
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -14,20 +12,21 @@ from rich.text import Text
 from balancer.blockmap import ASCII, HALVES, rows
 from balancer.cli.bars import has_blocks
 from balancer.cli.pace import RunPace
-from balancer.cli.report import report_lines
-from balancer.cli.run_view import begin_line, step_line, stopping_line
+from balancer.cli.run_view import begin_line, report_lines, step_line, stopping_line
 from balancer.run_types import (
     INTENDED,
+    BalanceEvent,
     BalanceOutcome,
     BalanceProgress,
+    BalanceStarted,
+    Cancelling,
     PlannedBlockGroup,
     Report,
-    RunSettings,
-    SpaceNumbers,
     StepDone,
 )
 from balancer.score import BAD
-from btrkeep.cli.progress import terminal
+from btrkeep.cli.live import LiveDisplay
+from btrkeep.process.progress import Notice, Waiting
 from btrkeep.units import counted, format_duration, format_size, printable
 
 _WIDE, _SLIM = 64, 32
@@ -41,132 +40,92 @@ _COLOURS = {
 }
 
 
-@dataclass(slots=True)
-class _Now:
-    """What the picture shows."""
-
-    group: PlannedBlockGroup | None = None
-    progress: BalanceProgress | None = None
-    waits: str = ""
-    stopping: str = ""
-    score: float = 0.0
-
-
-class BalanceDisplay:
+class BalanceDisplay(LiveDisplay):
     """The block group under way with its map, bars for it and for the budget; what is done scrolls away above."""
 
     def __init__(self) -> None:
-        self.console = Console(file=terminal(), highlight=False)
+        super().__init__()
         self._blocks = has_blocks()
-        self._live: Live | None = None
-        self._now = _Now()
-        self._before = 0.0
+        self._group: PlannedBlockGroup | None = None
+        self._progress: BalanceProgress | None = None
+        self._waits = ""
+        self._cancelling: Cancelling | None = None
+        self._before = self._score = 0.0
         self._pace: RunPace | None = None
 
-    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
-        """The run begins."""
-        self._before = self._now.score = numbers.score
-        self._pace = RunPace(settings, time.monotonic())
-        self.console.print(Text(begin_line(numbers, settings)))
-        self._live = Live(console=self.console, auto_refresh=False, transient=True, get_renderable=self.picture)
-        self._live.start()
-
-    def step_begins(self, group: PlannedBlockGroup) -> None:
-        """This block group is next."""
-        self._now.group, self._now.progress, self._now.waits = group, None, ""
-        if self._pace:
-            self._pace.step_begins(group)
-        self._draw()
-
-    def progress(self, progress: BalanceProgress) -> None:
-        """Draws it anew."""
-        self._now.progress = progress
-        self._draw()
-
-    def step_ends(self, done: StepDone) -> None:
-        """A block group is done: its line scrolls away, the picture waits for the next one."""
-        self._now.group = self._now.progress = None
-        self._now.score = done.score
-        if self._pace:
-            self._pace.step_ends(done)
-        self.console.print(Text(step_line(done, longest=self.console.width), style=_COLOURS.get(done.outcome, "")))
-        self._draw()
-
-    def waits(self, why: str) -> None:
-        """Nothing is done for the moment."""
-        self._now.waits = why
-        self._draw()
-
-    def stopping(self, why: str) -> None:
-        """The block group under way is being cancelled."""
-        self._now.stopping = why
-        self._draw()
-
-    def warns(self, text: str) -> None:
-        """Something the operator should know."""
-        self.console.print(Text(f"note: {printable(text)}", style="cyan"))
-
-    def ends(self, report: Report) -> None:
-        """It is over."""
-        self.close()
-        *lines, last = report_lines(report, min(self.console.width, _PAPER))
-        for line in lines:
-            self.console.print(Text(line))
-        self.console.print(Text(last, style="" if report.ending in INTENDED else "yellow"))
-
-    def close(self) -> None:
-        """Takes the picture away, whatever ended the run."""
-        if self._live:
-            self._live.stop()
-            self._live = None
-
-    def _draw(self) -> None:
-        if self._live:
-            self._live.refresh()
+    def __call__(self, event: BalanceEvent) -> None:
+        """Draws it anew, below what is printed for good."""
+        match event:
+            case BalanceStarted():
+                self._before = self._score = event.numbers.score
+                self._pace = RunPace(event.settings, time.monotonic())
+                self.line(begin_line(event.numbers, event.settings))
+                self.open()
+            case PlannedBlockGroup():
+                self._group, self._progress, self._waits = event, None, ""
+                if self._pace:
+                    self._pace.step_begins(event)
+            case BalanceProgress():
+                self._progress = event
+            case StepDone():
+                self._group, self._progress, self._score = None, None, event.score
+                if self._pace:
+                    self._pace.step_ends(event)
+                self.line(step_line(event, longest=self.console.width), _COLOURS.get(event.outcome, ""))
+            case Waiting():
+                self._waits = event.why
+            case Cancelling():
+                self._cancelling = event
+            case Notice():
+                self.line(f"note: {printable(event.text)}", "cyan")
+            case Report():
+                self.close()
+                *lines, last = report_lines(event, min(self.console.width, _PAPER))
+                for line in lines:
+                    self.line(line)
+                self.line(last, "" if event.ending in INTENDED else "yellow")
+        self.draw()
 
     def picture(self) -> Group:
         """What stands below all that has scrolled away."""
-        now = self._now
         parts: list[RenderableType] = [""]
-        if now.group:
-            parts += [_head(now.group), *_map(now.group, self.console, blocks=self._blocks)]
+        if self._group:
+            parts += [_head(self._group), *_map(self._group, self.console, blocks=self._blocks)]
         parts.append(self._bars())
         if self._pace:
             parts.append(Text(self._so_far(self._pace), style="dim"))
-        if now.stopping:
-            parts.append(Text(stopping_line(now.stopping, now.group.vaddr if now.group else None), style="yellow"))
-        elif not now.group and not now.waits:
+        if self._cancelling:
+            parts.append(Text(stopping_line(self._cancelling), style="yellow"))
+        elif not self._group and not self._waits:
             parts.append(Text("reading the free space", style="dim"))
-        elif now.waits:
-            parts.append(Text(f"waiting: {printable(now.waits)}", style="yellow"))
+        elif self._waits:
+            parts.append(Text(f"waiting: {printable(self._waits)}", style="yellow"))
         return Group(*parts)
 
     def _so_far(self, pace: RunPace) -> str:
         """Bytes moved and written, and the score that there was and is. The end may be cut off: what is new comes first."""
-        progress = self._now.progress
+        progress = self._progress
         moved = progress.total_moved if progress else pace.moved
         written = progress.total_written if progress else pace.written
         ratio = f" ({written / moved:.1f}x)" if moved else ""
-        score = f"score {self._before:,.0f} -> {self._now.score:,.0f}"
+        score = f"score {self._before:,.0f} -> {self._score:,.0f}"
         return f"{format_size(moved)} moved, {format_size(written)} written{ratio}, {score}"
 
     def _bars(self) -> Table:
         """The block group, the budget if there is one, and what all came to so far."""
         grid = Table.grid(padding=(0, 2), pad_edge=False)
-        now, pace = self._now, self._pace
-        if now.group and pace:
-            share, words = pace.step_share(now.progress)
-            grid.add_row("moving", self._bar(share, "green"), words, _about(pace.step_left(now.progress)))
+        pace, progress = self._pace, self._progress
+        if self._group and pace:
+            share, words = pace.step_share(progress)
+            grid.add_row("moving", self._bar(share, "green"), words, _about(pace.step_left(progress)))
         if pace:
-            moved = now.progress.total_moved if now.progress else pace.moved
+            moved = progress.total_moved if progress else pace.moved
             share, words = pace.share(moved, time.monotonic())
-            if share is not None:
-                grid.add_row("in all", self._bar(share, "cyan"), words, _about(pace.left(moved, time.monotonic())))
+            grid.add_row("in all", self._bar(share, "cyan"), words, _about(pace.left(moved, time.monotonic())))
         return grid
 
     def _bar(self, share: float, style: str) -> ProgressBar:
-        width = max(6, min(_WIDEST_BAR, self.console.width - _BESIDE))
-        return ProgressBar(total=1.0, completed=share, width=width, complete_style=style, finished_style=style)
+        return self.bar(share, 1.0, widest=_WIDEST_BAR, beside=_BESIDE, style=style)
 
 
 def _about(seconds: float | None) -> str:

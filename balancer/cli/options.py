@@ -1,4 +1,4 @@
-"""What `plan` and `run` take alike: how much may move, what is worth it, when to end."""
+"""Options that `plan` and `run` share: how much may move, what is worth it, when to end."""
 
 import re
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def size_or_share(text: str) -> int | float:
 
 
 def or_none(parse: Callable[[str], Value]) -> Callable[[str], Value | str]:
-    """The same, but for "none", which stays a word: no limit, where leaving the option out is what the configuration says."""
+    """Returns a parser that leaves "none" as it is: no limit, while an option that is not given means the configuration's."""
     return lambda text: text if text == NONE else parse(text)
 
 
@@ -82,7 +82,7 @@ _CHOOSING = (
 
 
 def choosing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say what is to be balanced, and how much of it."""
+    """Adds the options that say what is to be balanced, and how much of it: those of `planning.settings_of`, and `as_json`."""
     for option in reversed(_CHOOSING):
         command = option(command)
     return command

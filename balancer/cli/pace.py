@@ -1,4 +1,4 @@
-"""How far a run is, and how long it may take still. Pure: moments come from outside, in seconds of one clock."""
+"""The share of a run that is done, and the time left. Pure: moments are arguments, in seconds of one clock."""
 
 from datetime import UTC, datetime
 
@@ -39,7 +39,7 @@ class RunPace:
         self._worth, self._group = max(0, self._worth - 1), None
 
     def step_share(self, progress: BalanceProgress | None) -> tuple[float, str]:
-        """How far the block group under way is, from 0 to 1, and what that is in words.
+        """Returns the share of the block group under way that is done, from 0 to 1, and that in words.
 
         While the kernel copies nothing is seen of it, so the bar goes by the estimate of time then, up to nearly the end.
         """
@@ -52,14 +52,14 @@ class RunPace:
         return max(by_time, moved / used if used else 1.0), words
 
     def step_left(self, progress: BalanceProgress | None) -> float | None:
-        """Seconds that the block group under way will take still, by its estimate; None when it takes longer than that."""
+        """Returns the seconds left for the block group under way, by its estimate; None if it takes longer than that."""
         if self._group is None:
             return None
         left = self._group.estimate.seconds - (progress.seconds if progress else 0.0)
         return left if left > 0 else None
 
     def share(self, moved: int, now: float) -> tuple[float, str]:
-        """How far the run is, from 0 to 1, and what that is in words. `moved`: bytes so far."""
+        """Returns the share of the run that is done, from 0 to 1, and that in words. `moved`: bytes so far."""
         shares = []
         if budget := self._settings.budget:
             shares.append((moved / budget, f"{format_size(moved)} of {format_given(budget)}"))
@@ -73,7 +73,7 @@ class RunPace:
         return min(1.0, share), words
 
     def left(self, moved: int, now: float) -> float | None:
-        """Seconds until the run is over, None when nothing is known yet."""
+        """Returns the seconds until the run ends, None if nothing is known yet."""
         known = []
         spent = now - self._begun
         if self._seconds is not None:

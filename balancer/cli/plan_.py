@@ -1,29 +1,19 @@
 """`btrfs-balancer plan`: what would be balanced, in which order, and what that would cost."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from balancer.cli.mount_point import mount_point
 from balancer.cli.options import choosing
-from balancer.cli.which_pool import meant, which_pool
+from balancer.cli.which_pool import meant, mount_point, which_pool
 
 
 @click.command("plan")
 @mount_point
 @choosing
 @which_pool
-def command(
-    path: Path | None,
-    budget: int | str | None,
-    seconds: float | str | None,
-    policy: str | None,
-    min_score: float | None,
-    min_benefit: float | None,
-    as_json: bool,
-    pool: str | None,
-    config: Path | None,
-) -> None:
+def command(path: Path | None, pool: str | None, config: Path | None, as_json: bool, **chosen: Any) -> None:
     """Show what `run` would balance, in which order and at which cost.
 
     MOUNTPOINT may be any folder or file on the filesystem. Nothing is changed. With --pool it may be left out, and the options that
@@ -53,8 +43,9 @@ def command(
       btrfs-balancer plan /srv/backup --budget 20GiB --time 2h
       btrfs-balancer plan / --min-score 250 --json
     """
-    from balancer.cli.planning import settings_of, show_plan, state_of
+    from balancer.cli.planning import settings_of, show_plan
+    from balancer.recording import catalogue_of
 
     found = meant(path, pool, config)
-    settings = settings_of(found.balance, budget, seconds, policy, min_score, min_benefit)
-    show_plan(found.path, settings, state_of(found.path, pool, config), as_json=as_json)
+    settings = settings_of(found.balance, **chosen)
+    show_plan(found.path, settings, catalogue_of(found.path, pool, config), as_json=as_json)

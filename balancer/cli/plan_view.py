@@ -21,7 +21,7 @@ _NARROWEST = ("VADDR", "USED", "SCORE", "TIME")
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How far a run would come: the first `number` block groups; `words` say what ends it there, "" when nothing does."""
+    """Where a run would end: after the first `number` block groups; `words` say why, "" if it comes to its end."""
 
     number: int
     words: str
@@ -46,7 +46,7 @@ def _limits(settings: RunSettings, now: datetime) -> Iterator[tuple[float, str]]
 
 
 def _within(planned: Sequence[PlannedBlockGroup], seconds: float) -> int:
-    """How many would have ended by then."""
+    """Returns how many would have ended by then."""
     for at, one in enumerate(planned):
         seconds -= one.estimate.seconds
         if seconds < 0:
@@ -66,7 +66,7 @@ def lines(filesystem: str, now: SpaceNumbers, planned: Sequence[PlannedBlockGrou
 
 
 def sentence(now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: Cut, alone: str) -> str:
-    """What it would take, and what it would gain."""
+    """Returns the cost and the gain in words."""
     if not planned:
         return f"Nothing is worth balancing: {alone}."
     taken = planned[: cut.number]

@@ -13,10 +13,9 @@ from balancer.choose import FLOORS, Floors, why_not
 from balancer.cli.options import POLICIES
 from balancer.cli.plan_view import cut_of, lines
 from balancer.cli.run_json import plan_as_json
-from balancer.cli.which_pool import require_one_pool
 from balancer.model import DEFAULT, Model, fit
 from balancer.planning import FilesystemLook, look, planned
-from balancer.recording import catalogue_of, measured
+from balancer.recording import measured
 from balancer.run_types import Least, RunSettings
 from balancer.survey import identity, opened
 from btrkeep.cli import echo_json
@@ -43,9 +42,9 @@ def settings_of(
     pressure: float | str | None = None,
     patience: float | None = None,
 ) -> RunSettings:
-    """What options say, and where they are silent the pool's configuration, which is None where no pool was named.
+    """Returns the settings of the options, and of the pool's configuration (`balance`) for those that are None.
 
-    An option that was not given is None, "none" is no limit.
+    "none" is no limit. `balance` is None where no pool was named.
     """
     policy = policy or (balance.policy if balance else POLICIES[0])
     settings = RunSettings(
@@ -84,12 +83,6 @@ def _floors(policy: str, min_score: float | None, min_benefit: float | None) -> 
         min_score=floors.min_score if min_score is None else min_score,
         min_benefit=floors.min_benefit if min_benefit is None else min_benefit,
     )
-
-
-def state_of(path: Path, pool: str | None, config: Path | None) -> Path | None:
-    """The folder of the catalogue that keeps it, None when there is none. Raises OperatorError."""
-    require_one_pool(pool, config)
-    return catalogue_of(path, pool, config)
 
 
 def model_of(state: Path | None, filesystem: str) -> Model:

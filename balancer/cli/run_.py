@@ -1,13 +1,12 @@
 """`btrfs-balancer run`: balances what is worth it, one block group at a time."""
 
-from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
-from balancer.cli.mount_point import mount_point
 from balancer.cli.options import DURATION, MOMENT, PRESSURE, ROOM, choosing
-from balancer.cli.which_pool import meant, which_pool
+from balancer.cli.which_pool import meant, mount_point, which_pool
 from btrkeep.errors import Exit
 
 
@@ -18,7 +17,14 @@ from btrkeep.errors import Exit
 @click.option(
     "--min-unallocated", "least", type=ROOM, metavar="ROOM", help="End when less is unallocated: 10GiB, or 3% of the filesystem."
 )
-@click.option("--no-yield", is_flag=True, help="Go on while backups or an expiry work on this filesystem.")
+@click.option(
+    "--no-yield",
+    "yields",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Go on while backups or an expiry work on this filesystem.",
+)
 @click.option(
     "--max-pressure",
     "pressure",
@@ -37,22 +43,7 @@ from btrkeep.errors import Exit
 @click.option("--dry-run", is_flag=True, help="Show what would be balanced, as `plan` does; change nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing of what goes well.")
 def command(
-    path: Path | None,
-    budget: int | str | None,
-    seconds: float | str | None,
-    policy: str | None,
-    min_score: float | None,
-    min_benefit: float | None,
-    as_json: bool,
-    until: datetime | None,
-    least: int | float | None,
-    no_yield: bool,
-    pressure: float | str | None,
-    patience: float | None,
-    pool: str | None,
-    config: Path | None,
-    dry_run: bool,
-    quiet: bool,
+    path: Path | None, pool: str | None, config: Path | None, as_json: bool, dry_run: bool, quiet: bool, **chosen: Any
 ) -> int:
     """Balance the block groups that are worth it, one after the other.
 
@@ -80,23 +71,12 @@ def command(
     Exit status 0: it came to its end or to one of your limits; 1: it stopped before, or a block group failed; 3: another balance or
     the like has the filesystem; 4: it is no btrfs, or may not be balanced; 130 and 143: ended by Ctrl-C or SIGTERM.
     """
-    from balancer.cli.planning import settings_of, show_plan, state_of
+    from balancer.cli.planning import settings_of, show_plan
+    from balancer.recording import catalogue_of
 
     found = meant(path, pool, config)
-    settings = settings_of(
-        found.balance,
-        budget,
-        seconds,
-        policy,
-        min_score,
-        min_benefit,
-        until=until,
-        least=least,
-        yields=not no_yield,
-        pressure=pressure,
-        patience=patience,
-    )
-    state = state_of(found.path, pool, config)
+    settings = settings_of(found.balance, **chosen)
+    state = catalogue_of(found.path, pool, config)
     if dry_run:
         show_plan(found.path, settings, state, as_json=as_json)
         return Exit.OK

@@ -5,7 +5,6 @@ from typing import Any
 
 from balancer.cli.plan_view import Cut
 from balancer.explain import profile
-from balancer.model import Estimate
 from balancer.run_types import PlannedBlockGroup, Report, RunSettings, SpaceNumbers, StepDone
 from btrkeep.units import format_time
 
@@ -44,7 +43,7 @@ def report_as_json(report: Report, settings: RunSettings) -> dict[str, Any]:
 
 
 def settings_as_json(settings: RunSettings) -> dict[str, Any]:
-    """What was asked for, as far as it decides what is balanced."""
+    """The settings that decide what is balanced."""
     return {
         "policy": settings.policy,
         "min_score": settings.floors.min_score,
@@ -60,46 +59,30 @@ def numbers_as_json(numbers: SpaceNumbers) -> dict[str, Any]:
     return {name: getattr(numbers, name) for name in SpaceNumbers.__slots__}
 
 
-def _estimate(estimate: Estimate) -> dict[str, Any]:
-    return {"moved": estimate.moved, "metadata": estimate.metadata, "seconds": round(estimate.seconds, 3)}
-
-
-def _planned(one: PlannedBlockGroup, *, within: bool) -> dict[str, Any]:
+def _group(one: PlannedBlockGroup, *columns: str) -> dict[str, Any]:
+    """A block group before it is balanced."""
+    estimate = one.estimate
     return {
         "vaddr": one.vaddr,
         "length": one.length,
         "profile": profile(one.type),
-        "used": one.used,
-        "fragments": one.fragments,
-        "score": one.score,
-        "benefit": one.benefit,
+        **{name: getattr(one, name) for name in ("used", "fragments", "score", *columns)},
         "extents": one.cost.extents,
         "references": one.cost.references,
-        "estimate": _estimate(one.estimate),
-        "moved_so_far": one.moved_so_far,
-        "within": within,
+        "estimate": {"moved": estimate.moved, "metadata": estimate.metadata, "seconds": round(estimate.seconds, 3)},
     }
 
 
+def _planned(one: PlannedBlockGroup, *, within: bool) -> dict[str, Any]:
+    return {**_group(one, "benefit"), "moved_so_far": one.moved_so_far, "within": within}
+
+
 def _step(done: StepDone) -> dict[str, Any]:
-    group = done.group
     return {
-        "number": group.number,
-        "vaddr": group.vaddr,
-        "length": group.length,
-        "profile": profile(group.type),
-        "used": group.used,
-        "fragments": group.fragments,
-        "score": group.score,
-        "extents": group.cost.extents,
-        "references": group.cost.references,
-        "estimate": _estimate(group.estimate),
+        "number": done.group.number,
+        **_group(done.group),
         "started": format_time(done.started),
         "seconds": round(done.seconds, 3),
         "outcome": str(done.outcome),
-        "moved": done.moved,
-        "written": done.written,
-        "gained": done.gained,
-        "unallocated": done.unallocated,
-        "error": done.error,
+        **{name: getattr(done, name) for name in ("moved", "written", "gained", "unallocated", "error")},
     }

@@ -1,30 +1,48 @@
-"""What a run looks like where nobody watches a terminal: a line for each block group, or one JSON object at the end."""
+"""A run as text: a line for each block group where nobody watches a terminal, and the report of what it came to."""
 
-from balancer.cli.report import end_line, report_lines
+import textwrap
+from collections.abc import Iterator
+
 from balancer.run_types import (
     INTENDED,
+    BalanceEvent,
     BalanceOutcome,
     BalanceProgress,
+    BalanceStarted,
+    Cancelling,
     PlannedBlockGroup,
     Report,
     RunSettings,
     SpaceNumbers,
     StepDone,
 )
-from btrkeep.cli.progress import say
-from btrkeep.units import counted, format_duration, format_given, format_size, printable
+from btrkeep.cli import table
+from btrkeep.cli.progress import notices_on_stderr, say
+from btrkeep.process.progress import Notice, Waiting
+from btrkeep.process.service import Status
+from btrkeep.units import counted, format_duration, format_given, format_share, format_size, printable
 
+_PAPER = 80
+_ROWS = (
+    ("block groups of data", "block_groups", False),
+    ("allocated to them", "allocated", True),
+    ("used of it", "used", True),
+    ("unallocated", "unallocated", True),
+    ("fragments", "fragments", False),
+    ("score", "score", False),
+    ("largest free extent", "largest_free", True),
+    ("free in 16 MiB and more", "free_in_large", True),
+)
 _RAW = {BalanceOutcome.GONE: "was gone before its turn came", BalanceOutcome.CANCELLED: "cancelled"}
 
 
-def stopping_line(why: str, vaddr: int | None) -> str:
-    """What is said at once when a run has to end. `vaddr`: of the block group under way."""
-    at = f"; the kernel gives up the block group at {vaddr}" if vaddr is not None else ""
-    return f"stopping: {printable(why)}{at}"
+def stopping_line(event: Cancelling) -> str:
+    """Returns what is said at once when a run has to end."""
+    return f"stopping: {printable(event.why)}; the kernel gives up the block group at {event.vaddr}"
 
 
 def begin_line(numbers: SpaceNumbers, settings: RunSettings) -> str:
-    """What is there, and what limits the run."""
+    """Returns the state before the run, and its limits."""
     groups = counted(numbers.block_groups, "data block group")
     limits = [
         f"at most {format_given(settings.budget)}" if settings.budget is not None else "",
@@ -36,7 +54,7 @@ def begin_line(numbers: SpaceNumbers, settings: RunSettings) -> str:
 
 
 def step_line(done: StepDone, *, longest: int = 0) -> str:
-    """What became of a block group, in one line, without colour. The most important comes first: it may be cut off at the end."""
+    """Returns the result of a block group in one line, without colour. The most important comes first: the end may be cut off."""
     group = done.group
     head = f"{group.number}: block group {group.vaddr}"
     if done.outcome in (BalanceOutcome.NO_SPACE, BalanceOutcome.FAILED):
@@ -70,76 +88,136 @@ class BalanceLines:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet, self._waits = quiet, ""
-        self._vaddr: int | None = None
+
+    def __call__(self, event: BalanceEvent) -> None:
+        """Says nothing of a block group that begins: one line is enough, and at the end there is more to say."""
+        match event:
+            case BalanceStarted():
+                self._say(begin_line(event.numbers, event.settings))
+            case PlannedBlockGroup():
+                self._waits = ""
+            case StepDone(outcome=BalanceOutcome.NO_SPACE | BalanceOutcome.FAILED):
+                say(step_line(event), err=self._quiet)
+            case StepDone():
+                self._say(step_line(event))
+            case Waiting() if _reason(event.why) != self._waits:
+                self._waits = _reason(event.why)
+                self._say(f"waiting: {printable(event.why)}")
+            case Cancelling():
+                self._say(stopping_line(event))
+            case Notice():
+                say(f"note: {printable(event.text)}", err=self._quiet)
+            case Report():
+                if self._quiet and event.ending not in INTENDED:
+                    say(end_line(event), err=True)
+                for line in report_lines(event):
+                    self._say(line)
 
     def _say(self, text: str) -> None:
         if not self._quiet:
             say(text)
 
-    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
-        """The run begins."""
-        self._say(begin_line(numbers, settings))
-
-    def step_begins(self, group: PlannedBlockGroup) -> None:
-        """Says nothing: one line is enough, and at the end there is more to say."""
-        self._waits, self._vaddr = "", group.vaddr
-
-    def progress(self, progress: BalanceProgress) -> None: ...
-
-    def step_ends(self, done: StepDone) -> None:
-        """A block group is done."""
-        if done.outcome in (BalanceOutcome.NO_SPACE, BalanceOutcome.FAILED):
-            say(step_line(done), err=self._quiet)
-        else:
-            self._say(step_line(done))
-
-    def waits(self, why: str) -> None:
-        """Said once for each reason, though it may be told again and again."""
-        if _reason(why) != self._waits:
-            self._waits = _reason(why)
-            self._say(f"waiting: {printable(why)}")
-
-    def stopping(self, why: str) -> None:
-        """The block group under way is being cancelled."""
-        self._say(stopping_line(why, self._vaddr))
-
-    def warns(self, text: str) -> None:
-        """Something the operator should know."""
-        say(f"note: {printable(text)}", err=self._quiet)
-
-    def ends(self, report: Report) -> None:
-        """It is over."""
-        if self._quiet and report.ending not in INTENDED:
-            say(end_line(report), err=True)
-        for line in report_lines(report):
-            self._say(line)
-
 
 def _reason(why: str) -> str:
-    """Without its numbers: a pressure that goes from 41.2 to 41.3 is the same reason."""
+    """Returns the reason without its numbers: a pressure that rises from 41.2 to 41.3 is the same reason."""
     return "".join(char for char in why if not char.isdigit())
 
 
-class BalanceJson:
-    """Says nothing but warnings, on standard error, while it goes on; the command prints the report."""
+def warnings_on_stderr(event: BalanceEvent) -> None:
+    """For --json: says nothing else while it goes on; the command prints the report."""
+    if isinstance(event, Cancelling):
+        say(stopping_line(event), err=True)
+    notices_on_stderr(event)
+
+
+class BalanceStatus:
+    """The line of `systemctl status`: which block group is balanced, and how far the run is."""
 
     def __init__(self) -> None:
-        self._vaddr: int | None = None
+        self._status = Status()
+        self._budget: int | None = None
+        self._group: PlannedBlockGroup | None = None
 
-    def step_begins(self, group: PlannedBlockGroup) -> None:
-        """Says nothing."""
-        self._vaddr = group.vaddr
+    def __call__(self, event: BalanceEvent) -> None:
+        """Sends what matters at once, and how far it is now and then."""
+        match event:
+            case BalanceStarted():
+                self._budget = event.settings.budget
+                self._status.say(f"score {event.numbers.score:,.0f}, {format_size(event.numbers.unallocated)} unallocated")
+            case PlannedBlockGroup():
+                self._group = event
+                self._status.say(self._line(event, None))
+            case BalanceProgress() if self._group is not None:
+                group = self._group
+                self._status.go_on(lambda: self._line(group, event))
+            case Waiting():
+                self._status.say(f"waiting: {event.why}")
+            case Cancelling():
+                self._status.say(f"stopping: {event.why}")
+            case Report():
+                self._status.say(end_line(event))
 
-    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None: ...
-    def progress(self, progress: BalanceProgress) -> None: ...
-    def step_ends(self, done: StepDone) -> None: ...
-    def waits(self, why: str) -> None: ...
-    def ends(self, report: Report) -> None: ...
+    def _line(self, group: PlannedBlockGroup, progress: BalanceProgress | None) -> str:
+        line = f"block group {group.number} at {group.vaddr}: {format_size(group.used)}"
+        if progress is None:
+            return line
+        share = (group.used - progress.left) / group.used if group.used else 1.0
+        of_budget = f" of {format_given(self._budget)}" if self._budget is not None else ""
+        total = f"{format_size(progress.total_moved)}{of_budget} moved"
+        return f"{line}, {format_share(max(0.0, share))} done; {total}, {format_size(progress.total_written)} written"
 
-    def stopping(self, why: str) -> None:
-        """The block group under way is being cancelled."""
-        say(stopping_line(why, self._vaddr), err=True)
 
-    def warns(self, text: str) -> None:
-        """Something the operator should know."""
-        say(f"note: {printable(text)}", err=True)
+# --- the report
+
+
+def report_lines(report: Report, width: int = _PAPER) -> list[str]:
+    """The whole text, in lines of up to `width` columns; the table takes some 60."""
+    words = (*_sentences(report), end_line(report))
+    return ["", *_table(report.before, report.after), "", *(line for one in words for line in textwrap.wrap(one, width))]
+
+
+def _table(before: SpaceNumbers, after: SpaceNumbers) -> list[str]:
+    rows = [[words, *_cells(getattr(before, name), getattr(after, name), is_size)] for words, name, is_size in _ROWS]
+    headers = ["", "BEFORE", "AFTER", "CHANGE"]
+    return table(rows, headers, right=headers[1:]).splitlines()
+
+
+def _cells(before: float, after: float, is_size: bool) -> tuple[str, str, str]:
+    change = after - before
+    sign = "+" if change > 0 else "-" if change < 0 else ""
+    return _number(before, is_size), _number(after, is_size), sign + _number(abs(change), is_size) if sign else ""
+
+
+def _number(value: float, is_size: bool) -> str:
+    return format_size(int(value)) if is_size else f"{value:,.0f}"
+
+
+def amplification_words(amplification: float | None) -> str:
+    """ "1.3 bytes written per byte moved", and nothing where nothing moved."""
+    return f"{amplification:.3g} bytes written per byte moved" if amplification is not None else ""
+
+
+def _sentences(report: Report) -> Iterator[str]:
+    took = format_duration(report.seconds)
+    if not report.steps:
+        yield f"Nothing was moved, in {took}."
+        return
+    ratio = f": {amplification_words(report.amplification)}" if report.moved else ""
+    moved = f"{format_size(report.moved)} moved out of {counted(report.balanced, 'block group')}"
+    yield f"{moved} in {took}, {format_size(report.written)} were written to the devices{ratio}."
+    for outcome, words in (
+        (BalanceOutcome.NO_SPACE, "the kernel found no room for what was in it"),
+        (BalanceOutcome.FAILED, "failed"),
+        (BalanceOutcome.CANCELLED, "cancelled on the way"),
+        (BalanceOutcome.GONE, "was gone before its turn came"),
+    ):
+        for step in report.steps:
+            if step.outcome is outcome:
+                why = f" ({printable(step.error)})" if step.error and outcome is not BalanceOutcome.CANCELLED else ""
+                yield f"Block group {step.group.vaddr}: {words}{why}."
+
+
+def end_line(report: Report) -> str:
+    """Why it ended."""
+    word = "It ended" if report.ending in INTENDED else "It stopped"
+    return f"{word}: {printable(report.why).rstrip('.')}."

@@ -1,19 +1,20 @@
 """A run of balances from the command line: who watches it, who keeps it, and with which status it ends."""
 
-import os
-import signal
 from contextlib import ExitStack
 from pathlib import Path
 
 from balancer.cli.planning import model_of
 from balancer.cli.run_json import report_as_json
-from balancer.cli.run_view import BalanceJson, BalanceLines
+from balancer.cli.run_view import BalanceLines, BalanceStatus, warnings_on_stderr
 from balancer.recorder import Recorder
-from balancer.run import Balancing, ended_by_signals
-from balancer.run_types import INTENDED, SWAP, BalanceObserver, BalanceOutcome, Ending, Report, RunSettings
+from balancer.run import Balancing
+from balancer.run_types import INTENDED, SWAP, BalanceEvent, BalanceOutcome, Ending, Report, RunSettings
 from balancer.survey import identity, opened
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import has_live_terminal
 from btrkeep.errors import Exit
+from btrkeep.process.cancellation import signal_status
+from btrkeep.process.progress import ProgressSink, ProgressSinks
 from btrkeep.process.service import is_service
 
 
@@ -23,16 +24,15 @@ def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: b
         filesystem = identity(path)
     model = model_of(state, filesystem)
     with ExitStack() as held:
-        shown = _observer(held, as_json=as_json, quiet=quiet)
-        observers = [shown]
+        shown = _sink(held, as_json=as_json, quiet=quiet)
+        sinks = [shown]
         if state:
-            observers.insert(0, held.enter_context(Recorder(state, filesystem, path.resolve(), shown.warns)))
+            warn = ProgressSinks(shown).notice
+            sinks.insert(0, held.enter_context(Recorder(state, filesystem, path.resolve(), warn)))
         if is_service():
-            from balancer.cli.service import StatusObserver
-
-            observers.append(StatusObserver())
-        balancing = Balancing(path, settings, model, observers)
-        with ended_by_signals(balancing):
+            sinks.append(BalanceStatus())
+        balancing = Balancing(path, settings, model, sinks)
+        with balancing.cancellation.listening():
             report = balancing.run()
     if as_json:
         echo_json(report_as_json(report, settings))
@@ -42,16 +42,16 @@ def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: b
 def exit_status(report: Report) -> int:
     """Of a run that has ended. A block group that could not be moved needs a look, unless a swap file keeps it there."""
     if report.ending is Ending.SIGNAL and report.signal:
-        return Exit.INTERRUPTED if report.signal == signal.SIGINT else Exit.TERMINATED
+        return signal_status(report.signal)
     failed = [step for step in report.steps if step.outcome is BalanceOutcome.FAILED and step.error != SWAP]
     is_well = report.ending in INTENDED and not failed
     return Exit.OK if is_well else Exit.ATTENTION
 
 
-def _observer(held: ExitStack, *, as_json: bool, quiet: bool) -> BalanceObserver:
+def _sink(held: ExitStack, *, as_json: bool, quiet: bool) -> ProgressSink[BalanceEvent]:
     if as_json:
-        return BalanceJson()
-    if not quiet and os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb":
+        return warnings_on_stderr
+    if not quiet and has_live_terminal():
         from balancer.cli.live import BalanceDisplay
 
         live = BalanceDisplay()

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from balancer.cli.mount_point import mount_point
-from balancer.cli.which_pool import meant, require_one_pool, which_pool
+from balancer.cli.which_pool import meant, mount_point, require_one_pool, which_pool
 from balancer.order import SORTS, ordered
 from btrkeep.cli import complain
 from btrkeep.cli.parsed import VADDR
@@ -16,7 +15,6 @@ from btrkeep.units import format_time, printable
 
 if TYPE_CHECKING:
     from balancer.explain import NotThere
-    from balancer.survey import Survey
     from btrkeep.catalogue import FreeSpaceScore
 
 TOP = 20
@@ -74,25 +72,21 @@ def command(
         raise UsageError("--pool and --config say where to record the scores", "add --record, or leave them out")
     path = meant(path, pool, config).path
     if vaddr is None:
-        return _score(path, top, min_score, key, as_json, _state(path, pool, config) if record else None)
-    others = [name for name in ("top", "min_score", "key", "record") if _is_given(ctx, name)]
-    if others:
+        state = None
+        if record:
+            from balancer.recording import needed_catalogue_of
+
+            state = needed_catalogue_of(path, pool, config)
+        return _score(path, top, min_score, key, as_json, state)
+    given = click.core.ParameterSource.COMMANDLINE
+    if any(ctx.get_parameter_source(name) is given for name in ("top", "min_score", "key", "record")):
         raise UsageError("--explain is about one block group", "leave out --top, --min-score, --sort and --record")
     _explain(path, vaddr, as_json)
     return Exit.OK
 
 
-def _is_given(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-
-
-def _state(path: Path, pool: str | None, config: Path | None) -> Path:
-    from balancer.recording import needed_catalogue_of
-
-    return needed_catalogue_of(path, pool, config)
-
-
 def _score(path: Path, top: int | None, least_score: float, key: str, as_json: bool, state: Path | None) -> int:
+    from balancer.cli.score_view import lines, write_json
     from balancer.survey import cost, identity, opened, survey
 
     with opened(path) as fd:
@@ -103,23 +97,16 @@ def _score(path: Path, top: int | None, least_score: float, key: str, as_json: b
         places = zip(found.groups.vaddr[cut].tolist(), found.groups.length[cut].tolist(), strict=True)
         costs = [cost(fd, *place) for place in places] if top else None
         filesystem = identity(path)
-        sample = _sample(path, filesystem, taken, found) if state else None
-    if as_json:
-        from balancer.cli.score_json import write_json
+        if state:
+            from balancer.recording import sample
+            from btrkeep.pool.room import read_room
 
+            taken_sample = sample(filesystem, taken, found, read_room(path).unallocated)
+    if as_json:
         write_json(filesystem, found, cut, costs)
     else:
-        from balancer.cli.score_view import lines
-
         click.echo("\n".join(lines(filesystem, found, cut, costs, len(shown) - len(cut), least_score)))
-    return _record(state, sample) if state and sample else Exit.OK
-
-
-def _sample(path: Path, filesystem: str, taken: datetime, found: "Survey") -> "FreeSpaceScore":
-    from balancer.recording import sample
-    from btrkeep.pool.room import read_room
-
-    return sample(filesystem, taken, found, read_room(path).unallocated)
+    return _record(state, taken_sample) if state else Exit.OK
 
 
 def _record(state: Path, sample: "FreeSpaceScore") -> int:
@@ -147,7 +134,7 @@ def _explain(path: Path, vaddr: int, as_json: bool) -> None:
     if isinstance(found, NotThere):
         raise _no_such(vaddr, found)
     if as_json:
-        from balancer.cli.score_json import write_json
+        from balancer.cli.score_view import write_json
 
         write_json(filesystem, found.survey, np.arange(1), [found.cost])
     else:

@@ -1,22 +1,25 @@
-"""The survey as text: the worst block groups, the sizes of free extents, and a sentence."""
+"""The survey as text: the worst block groups, the sizes of free extents, and a sentence; and as JSON."""
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
+from typing import Any
 
 import click
+import numpy as np
+import orjson
 
 from balancer.cli.bars import bar, has_blocks
-from balancer.cli.score_json import histogram
 from balancer.score import BAD, Array
 from balancer.survey import Cost, Survey
 from balancer.verdict import judgement
-from btrkeep.cli import table
+from btrkeep.cli import stream_json, table
 from btrkeep.units import counted, format_share, format_size
 
 _HEADERS = ["VADDR", "LENGTH", "USED", "USED%", "FRAGS", "LARGEST", "SCORE", "BENEFIT"]
 _WITH_COSTS = ["VADDR", "USED", "FRAGS", "LARGEST", "SCORE", "BENEFIT", "EXTENTS", "REFS"]  # no room for all of them in 80 columns
+_COLUMNS = ("vaddr", "length", "used", "used_pct", "fragments", "largest_free", "score", "benefit")
 _BAR = 30
 _PAPER = 80
 
@@ -50,8 +53,7 @@ def _table(survey: Survey, shown: Array, costs: Sequence[Cost] | None, more: int
 
 def _rows(survey: Survey, shown: Array, costs: Sequence[Cost] | None, headers: list[str]) -> list[list[str]]:
     groups = survey.groups
-    names = ("vaddr", "length", "used", "used_pct", "fragments", "largest_free", "score", "benefit")
-    columns = [getattr(groups, name)[shown].tolist() for name in names]
+    columns = [getattr(groups, name)[shown].tolist() for name in _COLUMNS]
     rows = []
     for vaddr, length, used, share, fragments, largest, score, benefit, cost in zip(
         *columns, costs or repeat(None, len(shown)), strict=True
@@ -102,3 +104,39 @@ def _histogram(survey: Survey) -> list[str]:
     ]
     headers = ["FROM", "FREE EXTENTS", "BYTES", "SHARE", ""]
     return ["", table(rows, headers, right=headers[:-1])]
+
+
+# --- JSON, block group by block group
+
+
+def write_json(filesystem: str, survey: Survey, shown: Array, costs: Sequence[Cost] | None) -> None:
+    """One document: the block groups `shown`, by index and in that order, and the histogram of all. `costs`, if any, are theirs."""
+    click.echo(f'{{"filesystem": {orjson.dumps(filesystem).decode()},\n"block_groups": ', nl=False)
+    stream_json(block_groups(survey, shown, costs))
+    click.echo(f',"histogram": {orjson.dumps(histogram(survey)).decode()}}}')
+
+
+def block_groups(survey: Survey, shown: Array, costs: Sequence[Cost] | None) -> Iterator[dict[str, Any]]:
+    """Those of the indices `shown`. Benefit is null where nothing would move, extents and references where they were not read."""
+    columns = [getattr(survey.groups, name)[shown].tolist() for name in _COLUMNS]
+    known = [(cost.extents, cost.references) for cost in costs] if costs else repeat((None, None), len(shown))
+    for vaddr, length, used, share, fragments, largest, score, benefit, (extents, references) in zip(*columns, known, strict=True):
+        yield {  # written out: there can be 40,000
+            "vaddr": vaddr,
+            "length": length,
+            "used": used,
+            "used_pct": share,
+            "fragments": fragments,
+            "largest_free": largest,
+            "score": score,
+            "benefit": None if benefit != benefit else benefit,  # NaN
+            "extents": extents,
+            "references": references,
+        }
+
+
+def histogram(survey: Survey) -> list[dict[str, int]]:
+    """Returns the number and bytes of free extents in classes of sizes, each up to twice the one before."""
+    there = np.flatnonzero(survey.extents)
+    classes = range(int(there[0]), int(there[-1]) + 1) if len(there) else range(0)
+    return [{"at_least": 1 << one, "extents": int(survey.extents[one]), "bytes": int(survey.bytes[one])} for one in classes]

@@ -1,4 +1,5 @@
-"""The options that name a pool: its filesystem is meant where no mount point is given, its catalogue keeps what is done.
+"""The argument that names a filesystem, and the options that name a pool: its filesystem is meant where no mount point is given,
+its catalogue keeps what is done.
 
 Without them the catalogue is that of the pool on the filesystem.
 """
@@ -9,11 +10,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from btrkeep.errors import UsageError
 
 if TYPE_CHECKING:
     from btrkeep.config import BalanceSettings
+
+
+def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The mount points of btrfs filesystems that begin with what was typed; folders when there is none."""
+    from btrkeep.procfs import mounts
+
+    found = {str(mount.target) for mount in mounts() if mount.filesystem == "btrfs"}
+    fitting = [CompletionItem(path) for path in sorted(found) if path.startswith(incomplete)]
+    return fitting or [CompletionItem(incomplete, type="dir")]
+
+
+mount_point = click.argument(
+    "path", metavar="MOUNTPOINT", required=False, type=click.Path(path_type=Path), shell_complete=complete_mount
+)
+"""For every command that looks at a filesystem. Without it `meant` finds that of the pool that is named."""
 
 _POOL = click.option(
     "--pool", "pool", metavar="NAME", help="The pool, configured in /etc/btrkeep/NAME.toml.  [default: the one on it]"
@@ -47,7 +64,7 @@ def require_one_pool(pool: str | None, config: Path | None) -> None:
 
 
 def meant(path: Path | None, pool: str | None, config: Path | None) -> Meant:
-    """What the words of the command line name. Raises ConfigError, PoolUnusable and UsageError.
+    """Returns what the words of the command line name. Raises ConfigError, PoolUnusable and UsageError.
 
     The pool's mark is looked at where nothing but its name was given: what lies below it might not be mounted.
     """

@@ -11,6 +11,9 @@ from typing import IO, Any, cast
 
 import click
 
+from btrkeep.process.progress import Notice
+from btrkeep.units import printable
+
 _WORD = re.compile(r"\s*(?:`[^`]*`|\S)+")  # what stands in backquotes is to be pasted
 
 
@@ -79,3 +82,14 @@ class _Terminal:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def has_live_terminal() -> bool:
+    """Whether standard output is a terminal on which a picture can be drawn again in its place."""
+    return os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def notices_on_stderr(event: object) -> None:
+    """The sink of progress for --json: says notices, on standard error, and nothing else."""
+    if isinstance(event, Notice):
+        say(f"note: {printable(event.text)}", err=True)

@@ -19,10 +19,17 @@ _GOING_ALREADY = (EXPIRED, DELETING)
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadableHost:
+    """A host of which nobody knows what is held, with the error that says why."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class HostBackups:
     """What is known of a host. `candidates`: its final backups, marked ones too; `rows`: the catalogue's state of each, by name.
 
-    `configured`: whether the configuration names it. `trouble`: why nothing may be done with it, such as notes that cannot be read.
+    `configured`: whether the configuration names it. `trouble`: what of it cannot be read, so that nothing may be done with it.
     `stale`: its notes speak of expired backups that are gone.
     """
 
@@ -32,7 +39,7 @@ class HostBackups:
     rows: Mapping[str, str] = field(default_factory=dict)
     forgotten: datetime | None = None
     configured: bool = True
-    trouble: str = ""
+    trouble: UnreadableHost | None = None
     stale: bool = False
 
 
@@ -89,8 +96,8 @@ class Plan:
     """
 
     hosts: tuple[HostPlan, ...]
-    left_out: Mapping[str, str]
-    stop: str | None
+    left_out: Mapping[str, Share | UnreadableHost]
+    stop: Share | None
     total: int
     unruled: tuple[str, ...] = ()
     unconfigured: tuple[str, ...] = ()
@@ -166,7 +173,8 @@ def make_plan(
     all_facts: Iterable[HostBackups], zone: ZoneInfo, now: datetime, forced: Forced, *, clock_waits: bool = False
 ) -> Plan:
     """The plan of all hosts, guards included. Hosts that were given up are the operator's own word, and no guard counts them."""
-    plans, shares, left_out = [], {}, {}
+    plans, shares = [], {}
+    left_out: dict[str, Share | UnreadableHost] = {}
     unruled: list[str] = []
     unconfigured: list[str] = []
     stale: list[str] = []

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from btrkeep.config.problems import nearest
 from btrkeep.errors import UsageError
-from btrkeep.units import counted, format_duration, format_share, format_time, printable
+from btrkeep.units import printable
 
 HOST_SHARE, HOST_COUNT = 0.30, 10  # beyond both, a host is left out
 POOL_SHARE, POOL_COUNT = 0.30, 100  # beyond both, nothing is done at all
@@ -67,34 +67,22 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """`left_out`: hosts of which too much would go, with the reason. `stop`: why nothing may be done at all, or None."""
+    """`left_out`: hosts of which too much would go. `stop`: too much would go of the pool, so nothing may be done at all."""
 
-    left_out: dict[str, str]
-    stop: str | None
+    left_out: dict[str, Share]
+    stop: Share | None
 
 
 def too_many(hosts: Mapping[str, Share], forced: Forced) -> Guarded:
     """What must not go without being asked for by name. The pool's limit is about what is left when hosts are left out."""
-    left_out = {
-        host: f"{_would_go(share)}, more than {format_share(HOST_SHARE)} and more than {HOST_COUNT}: "
-        f"if that is right, say --force {force_word(host)}"
-        for host, share in hosts.items()
-        if _beyond(share, HOST_SHARE, HOST_COUNT) and not forced.covers(host)
-    }
+    left_out = {host: share for host, share in hosts.items() if _beyond(share, HOST_SHARE, HOST_COUNT) and not forced.covers(host)}
     going = sum(share.going for host, share in hosts.items() if host not in left_out)
     pool = Share(going, sum(share.total for share in hosts.values()))
-    if forced.pool or not _beyond(pool, POOL_SHARE, POOL_COUNT):
-        return Guarded(left_out, None)
-    limits = f"more than {format_share(POOL_SHARE)} and more than {POOL_COUNT}"
-    return Guarded(left_out, f"of the pool {_would_go(pool)}, {limits}: if that is right, say --force {POOL}")
+    return Guarded(left_out, pool if _beyond(pool, POOL_SHARE, POOL_COUNT) and not forced.pool else None)
 
 
 def _beyond(share: Share, most: float, count: int) -> bool:
     return share.going > count and share.going / share.total > most
-
-
-def _would_go(share: Share) -> str:
-    return f"{share.going:,} of {counted(share.total, 'backup')} would go at once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +95,28 @@ class ClockFact:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockBehind:
+    """The clock says `now`, and it was `known` already."""
+
+    now: datetime
+    known: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ClockAhead:
+    """The clock went ahead by so much `since` then, of which this machine's boot clock explains a part."""
+
+    by: timedelta
+    since: datetime
+    explained: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class ClockVerdict:
     """`stop`: why nothing may be done. `wait`: why grace and hold ends wait for a night. None: nothing against it."""
 
-    stop: str | None = None
-    wait: str | None = None
+    stop: ClockBehind | None = None
+    wait: ClockAhead | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +150,10 @@ def clock_verdict(past: ClockPast, now: ClockFact, newest: datetime | None, rehe
         return ClockVerdict()
     known = max((moment for moment in (trusted.wall if trusted else None, newest) if moment), default=None)
     if known and now.wall < known - BACKWARDS:
-        gone = f"the clock went backwards: it says {format_time(now.wall)}, and it was {format_time(known)} already"
-        return ClockVerdict(
-            stop=f"{gone}; if it is right now, the expiry after the next night's run goes on, or say --force {CLOCK}"
-        )
+        return ClockVerdict(stop=ClockBehind(now.wall, known))
     if trusted is None or rehearsal or _goes_on(trusted, now):
         return ClockVerdict()
-    ahead = f"the clock went ahead by {_words(now.wall - trusted.wall)} since {format_time(trusted.wall)}"
-    return ClockVerdict(
-        wait=f"{ahead}, of which this machine's boot clock explains {_words(_explained(trusted, now)[0])}: "
-        f"grace and hold ends wait for an expiry a night later, or say --force {CLOCK}"
-    )
+    return ClockVerdict(wait=ClockAhead(now.wall - trusted.wall, trusted.wall, _explained(trusted, now)[0]))
 
 
 def _has_stayed(past: ClockPast, now: ClockFact, newest: datetime | None) -> bool:
@@ -192,7 +190,3 @@ def _explained(last: ClockFact, now: ClockFact) -> tuple[timedelta, timedelta]:
     if last.boot_id == now.boot_id:
         return timedelta(seconds=now.boottime - last.boottime), FORWARDS
     return timedelta(seconds=now.boottime), SWITCHED_OFF
-
-
-def _words(span: timedelta) -> str:
-    return format_duration(span.total_seconds())

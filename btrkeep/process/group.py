@@ -12,10 +12,11 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import NoReturn
+from typing import Generic, NoReturn, TypeVar
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import GroupMember, members
 from btrkeep.process.programs import UNENDING, Finished, ProgramFailed, environment, paste_line
 
@@ -23,6 +24,11 @@ log = logging.getLogger(__name__)
 
 _PIPE = 1 << 16
 _LOOK_AWAY = 0.02
+PATIENCE = 10.0
+"""Seconds from SIGTERM to SIGKILL."""
+
+
+Reason = TypeVar("Reason")
 
 
 class Unending(OperatorError):
@@ -215,3 +221,35 @@ class Group:
     def running(self) -> bool:
         """Whether the leader has not ended yet."""
         return not self._ended.done()
+
+
+class GroupCancellation(Cancellation, Generic[Reason]):
+    """A cancellation with a `reason`, the first one given, that also ends the process group that runs now, `group`.
+
+    For the loop's thread; any other may look at it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reason: Reason | None = None
+        self.group: Group | None = None
+        self._event = asyncio.Event()
+
+    def cancel_for(self, reason: Reason) -> None:
+        """The group gets SIGTERM, keeps what it has, and is killed if that takes too long."""
+        self.reason = self.reason or reason
+        self.cancel()
+        self._event.set()
+        if self.group:
+            self.group.signal(signal.SIGTERM)
+            asyncio.get_running_loop().call_later(PATIENCE, self.kill)
+
+    def kill(self) -> None:
+        """Ends the group at once."""
+        if self.group:
+            self.group.signal(signal.SIGKILL)
+
+    async def wait(self, seconds: float) -> None:
+        """Returns after so long, or when cancelled."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._event.wait(), seconds)

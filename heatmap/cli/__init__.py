@@ -6,17 +6,14 @@ like a command is reached as ./timelapse.
 
 import gc
 import os
-import signal
 import sys
 from importlib import import_module
-from types import FrameType
-from typing import NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
 from btrkeep.cli import edge
-from btrkeep.errors import Exit
+from btrkeep.process.cancellation import exit_on_sigterm
 
 NAME = "btrfs-heatmap"
 PICTURE = "picture"
@@ -65,14 +62,10 @@ class _Heatmap(click.Group):
 group = _Heatmap(NAME, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, add_help_option=False)
 
 
-def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(Exit.TERMINATED)
-
-
 def main() -> None:
     """The entry point of `btrfs-heatmap`."""
     # NumPy's OpenBLAS starts a thread for each CPU when it is loaded, and nothing here multiplies matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(100_000, 10, 10)
-    signal.signal(signal.SIGTERM, _terminated)  # so that what was begun is cleared away
+    exit_on_sigterm()  # so that what was begun is cleared away
     sys.exit(edge(group, NAME))

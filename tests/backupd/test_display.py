@@ -9,7 +9,7 @@ import click
 import pytest
 from rich.console import Console
 
-from backupd.cli.live import NightDisplay
+from backupd.cli.night_live import NightDisplay
 from backupd.rsync.messages import Class, classify
 from backupd.run.context import RunningTransfer
 from btrkeep import cli
@@ -64,16 +64,16 @@ def test_a_last_column_without_a_word_is_left_out(terminal: Any) -> None:
 def picture(columns: int) -> list[str]:
     observer = NightDisplay()
     observer.console = Console(file=io.StringIO(), width=columns, color_system=None, force_terminal=True)
-    observer.hosts = 3
+    observer.tally.hosts = 3
     for host, path, expected in (
         ("warehouse-berlin", "/usr/share/doc", None),
         ("shop", "/var/lib/a/folder/far/away/orders", 1_500_000),
     ):
         running = RunningTransfer(host, 1, expected_files=expected, path=path, done_files=1_234_567, done_bytes=12 << 30)
         running.begun -= 60
-        observer.running[host] = running
+        observer.tally.running[host] = running
     with observer.console.capture() as capture:
-        observer.console.print(observer._picture())
+        observer.console.print(observer.picture())
     return [line for line in capture.get().splitlines() if line.strip()]
 
 

@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from btrkeep.config import Retention
-from btrkeep.decisions.expiry_plan import ExpiryStep, HostBackups, HostPlan, _without_the_last, agreed, make_plan, only, plan_host
+from btrkeep.decisions.expiry_plan import (
+    ExpiryStep,
+    HostBackups,
+    HostPlan,
+    UnreadableHost,
+    _without_the_last,
+    agreed,
+    make_plan,
+    only,
+    plan_host,
+)
 from btrkeep.decisions.retention import Candidate, DeletionRequest, Hold, Reason, RetentionCode
 from btrkeep.decisions.safety_limits import Forced
 
@@ -199,9 +209,9 @@ def test_a_host_that_was_given_up_is_no_matter_for_the_guards() -> None:
 
 
 def test_a_host_with_trouble_is_left_out() -> None:
-    trouble = HostBackups("web", (), THREE_DAYS, trouble="notes.json cannot be read")
+    trouble = HostBackups("web", (), THREE_DAYS, trouble=UnreadableHost("notes.json cannot be read"))
     done = make_plan([trouble, host("b", 2, 5)], ZONE, NOW, Forced())
-    assert done.left_out == {"web": "notes.json cannot be read"}
+    assert done.left_out == {"web": UnreadableHost("notes.json cannot be read")}
     assert [one.host for one in done.hosts] == ["b"]
 
 

@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd.expire.clocks import keep_clocks, past_clocks
+from backupd.expire.words import expiry_words, left_out_words
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.safety_limits import (
+    ClockAhead,
+    ClockBehind,
     ClockFact,
     ClockPast,
     ClockVerdict,
@@ -48,8 +51,8 @@ def test_a_host_is_left_out_beyond_30_percent_and_beyond_10(going: int, total: i
 
 
 def test_who_is_left_out_hears_how_many_would_go_and_how_to_let_them() -> None:
-    said = too_many({"web1": Share(24, 34)}, NOTHING).left_out["web1"]
-    assert said == "24 of 34 backups would go at once, more than 30% and more than 10: if that is right, say --force web1"
+    said = left_out_words("web1", too_many({"web1": Share(24, 34)}, NOTHING).left_out["web1"])
+    assert said == "24 of 34 backups would be deleted at once, more than 30% and more than 10: if that is right, say --force web1"
 
 
 @pytest.mark.parametrize(
@@ -67,8 +70,7 @@ def test_everything_stops_beyond_30_percent_and_beyond_100_of_the_pool(hosts: in
     guarded = too_many(shares, NOTHING)
     assert (guarded.stop is not None, guarded.left_out) == (stops, {})
     assert too_many(shares, Forced(pool=True)).stop is None
-    assert not stops or "of the pool" in str(guarded.stop)
-    assert not stops or "--force pool" in str(guarded.stop)
+    assert guarded.stop == (Share(hosts * going, hosts * total) if stops else None)
 
 
 def test_the_pools_limit_is_about_what_would_really_go() -> None:
@@ -78,8 +80,10 @@ def test_the_pools_limit_is_about_what_would_really_go() -> None:
     assert (set(guarded.left_out), guarded.stop) == ({"big"}, None)
     guarded = too_many(hosts, Forced(hosts=frozenset({"big"})))
     assert guarded.left_out == {}
-    assert guarded.stop == (
-        "of the pool 205 of 334 backups would go at once, more than 30% and more than 100: if that is right, say --force pool"
+    assert guarded.stop == Share(205, 334)
+    assert expiry_words(guarded.stop) == (
+        "of the pool 205 of 334 backups would be deleted at once, more than 30% and more than 100: "
+        "if that is right, say --force pool"
     )
 
 
@@ -105,7 +109,7 @@ def test_a_host_that_is_called_like_one_of_the_words_is_named_with_host() -> Non
     assert Forced.parse(["pool"], hosts) == Forced(pool=True)
     assert Forced.parse(["host:pool"], hosts) == Forced(hosts=frozenset({"pool"}))
     assert all(Forced.parse([force_word(host)], hosts) == Forced(hosts=frozenset({host})) for host in hosts)
-    assert "--force host:pool" in too_many({"pool": Share(20, 34)}, NOTHING).left_out["pool"]
+    assert "--force host:pool" in left_out_words("pool", too_many({"pool": Share(20, 34)}, NOTHING).left_out["pool"])
 
 
 @pytest.mark.parametrize(
@@ -142,10 +146,9 @@ def test_a_clock_that_went_back_by_more_than_five_minutes_stops(boot: str, rehea
     assert verdict(NOON - back, boot=boot, rehearsal=rehearsal) == ClockVerdict()
     found = verdict(NOON - back - timedelta(seconds=1), boot=boot, rehearsal=rehearsal)
     assert found.wait is None
-    assert found.stop
-    assert "2026-11-20T11:54:59Z" in found.stop
-    assert "2026-11-20T12:00:00Z" in found.stop
-    assert "--force clock" in found.stop
+    assert found.stop == ClockBehind(NOON - back - timedelta(seconds=1), NOON)
+    for words in ("2026-11-20T11:54:59Z", "2026-11-20T12:00:00Z", "--force clock"):
+        assert words in expiry_words(found.stop)
 
 
 def test_the_newest_run_counts_as_well_as_the_last_expiry() -> None:
@@ -163,7 +166,8 @@ def test_a_clock_that_went_ahead_of_the_boot_clock_by_more_than_ten_minutes_wait
     found = verdict(NOON + passed, DAY + HOUR)
     assert found.stop is None
     assert (found.wait is not None) is waits
-    assert not waits or "of which this machine's boot clock explains 1h" in str(found.wait)
+    assert found.wait == (ClockAhead(passed, NOON, HOUR) if waits else None)
+    assert found.wait is None or "of which this machine's boot clock explains 1h" in expiry_words(found.wait)
 
 
 @pytest.mark.parametrize(

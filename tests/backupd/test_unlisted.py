@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from backupd.run.unlisted import MOST_LOOKS, files_below
+from tests.beds.cancelling import CancelledWhen
 
 DEEP = 900
 
@@ -36,7 +37,7 @@ def test_paths_that_take_long_to_look_for_are_told_apart_as_not_counted(deep: Pa
         asked += 1
         return False
 
-    count, unknown = files_below(deep, "/srv", hostile, 10**6, stopped)
+    count, unknown = files_below(deep, "/srv", hostile, 10**6, CancelledWhen(stopped))
     assert count == 0
     assert 0 < unknown < len(hostile)
     assert asked <= MOST_LOOKS
@@ -47,8 +48,8 @@ def test_what_can_be_found_is_counted(deep: Path) -> None:
 
 
 def test_who_is_stopped_counts_no_further(deep: Path) -> None:
-    assert files_below(deep, "/srv", [b"/srv", b"/srv/srv"], 10**6, lambda: True) == (0, 2)
+    assert files_below(deep, "/srv", [b"/srv", b"/srv/srv"], 10**6, CancelledWhen(lambda: True)) == (0, 2)
     asked = iter([False] * 50 + [True] * 10)
-    count, unknown = files_below(deep, "/srv", [b"/srv"], 10**6, lambda: next(asked))
+    count, unknown = files_below(deep, "/srv", [b"/srv"], 10**6, CancelledWhen(lambda: next(asked)))
     assert 0 < count < DEEP
     assert unknown == 1

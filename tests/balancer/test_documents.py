@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from balancer.cli import COMMANDS, group
-from balancer.cli.score_json import block_groups
+from balancer.cli.score_view import block_groups
 from balancer.order import SORTS
 from balancer.score import BAD, GIB, SIZES, FreeExtents, tent
 from balancer.survey import Survey, surveyed

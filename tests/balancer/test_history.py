@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.cli import history_json, history_view
+from balancer.cli import history_view
 from balancer.history import shown, sums, thinned
 from btrkeep.catalogue import Balance, BalanceStep, Catalogue, FreeSpaceScore
 from tests.balancer.program import balancer
@@ -320,7 +320,7 @@ def test_the_json_in_the_documentation_has_the_fields_that_are_printed() -> None
     page = (TOP / "docs" / "json.rst").read_text(encoding="utf-8")
     example = json.loads(page.partition("btrfs-balancer history\n")[2].partition(".. code-block:: json\n\n")[2].split("\n\n")[0])
     step = BalanceStep(1, 1, 1, 1, 1, None, None, 1, 1.0, NOW, 1.0, 1, None, None, None, 1.0, "done", None)
-    printed = history_json.document(ONE, NOW, [look(NOW)], [(balance(None, 1), True, [step])])
+    printed = history_view.document(ONE, NOW, [look(NOW)], [(balance(None, 1), True, [step])])
 
     def keys(value: Any) -> Any:
         if isinstance(value, dict):

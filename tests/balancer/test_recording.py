@@ -21,7 +21,16 @@ from balancer.cli import score_
 from balancer.model import Estimate, MeasuredBalance
 from balancer.recorder import Recorder
 from balancer.recording import catalogue_of, measured, needed_catalogue_of, sample
-from balancer.run_types import BalanceOutcome, Ending, PlannedBlockGroup, Report, RunSettings, SpaceNumbers, StepDone
+from balancer.run_types import (
+    BalanceOutcome,
+    BalanceStarted,
+    Ending,
+    PlannedBlockGroup,
+    Report,
+    RunSettings,
+    SpaceNumbers,
+    StepDone,
+)
 from balancer.score import SIZES, FreeExtents
 from balancer.survey import Cost, surveyed
 from btrkeep.catalogue import BALANCE_OUTCOMES, STEP_OUTCOMES, Catalogue, sqlite
@@ -324,11 +333,11 @@ def report(steps: list[StepDone]) -> Report:
 
 def record_a_run(state: Path, steps: list[StepDone], warn: Callable[[str], None] = pytest.fail) -> None:
     with Recorder(state, ONE, Path("/srv/\udce9"), warn) as recorder:
-        recorder.begins(NUMBERS, RunSettings(budget=20 << 30))
+        recorder(BalanceStarted(NUMBERS, RunSettings(budget=20 << 30)))
         for step in steps:
-            recorder.step_begins(step.group)
-            recorder.step_ends(step)
-        recorder.ends(report(steps))
+            recorder(step.group)
+            recorder(step)
+        recorder(report(steps))
 
 
 def test_the_catalogue_knows_every_way_in_which_a_run_or_a_step_can_end() -> None:
@@ -366,20 +375,20 @@ def test_a_run_is_kept_with_its_steps_and_sums(tmp_path: Path) -> None:
 
 def test_while_it_goes_on_a_run_says_which_block_group_it_has(tmp_path: Path) -> None:
     with Recorder(tmp_path, ONE, Path("/srv"), pytest.fail) as recorder:
-        recorder.begins(NUMBERS, RunSettings())
-        recorder.step_begins(view(3))
+        recorder(BalanceStarted(NUMBERS, RunSettings()))
+        recorder(view(3))
         assert [(row["current"], row["outcome"]) for row in rows(tmp_path, "SELECT * FROM balance")] == [(3 << 30, None)]
-        recorder.step_ends(done(3))
+        recorder(done(3))
         (row,) = rows(tmp_path, "SELECT * FROM balance")
         assert (row["current"], row["block_groups"], row["finished"]) == (None, 1, None)
-        recorder.ends(report([]))
+        recorder(report([]))
 
 
 def test_a_run_that_dies_of_an_error_is_a_failed_one(tmp_path: Path) -> None:
     def die() -> None:
         with Recorder(tmp_path, ONE, Path("/srv"), pytest.fail) as recorder:
-            recorder.begins(NUMBERS, RunSettings())
-            recorder.step_begins(view(1))
+            recorder(BalanceStarted(NUMBERS, RunSettings()))
+            recorder(view(1))
             raise OSError(5, "Input/output error")
 
     with pytest.raises(OSError, match="Input/output"):
@@ -408,12 +417,12 @@ def test_the_next_run_gives_killed_ones_their_end_and_leaves_living_ones_alone(t
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.balancer.test_recording import NUMBERS, ONE, Recorder, RunSettings, done, view
+from tests.balancer.test_recording import NUMBERS, ONE, BalanceStarted, Recorder, RunSettings, done, view
 with Recorder(Path(sys.argv[1]), ONE, Path("/srv"), print) as recorder:
-    recorder.begins(NUMBERS, RunSettings())
-    recorder.step_begins(view(1))
-    recorder.step_ends(done(1))
-    recorder.step_begins(view(2))
+    recorder(BalanceStarted(NUMBERS, RunSettings()))
+    recorder(view(1))
+    recorder(done(1))
+    recorder(view(2))
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -428,13 +437,13 @@ def test_what_is_wrong_with_the_catalogue_is_told_once_and_ends_no_run(tmp_path:
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT", 0.1)
     state = tmp_path / "state"
     with Recorder(state, ONE, Path("/srv"), told.append) as recorder:
-        recorder.begins(NUMBERS, RunSettings())
-        recorder.step_ends(done(1))
+        recorder(BalanceStarted(NUMBERS, RunSettings()))
+        recorder(done(1))
         with closing(sqlite3.connect(state / "catalogue.sqlite", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            recorder.step_ends(done(2))
-        recorder.step_ends(done(3))
-        recorder.ends(report([]))
+            recorder(done(2))
+        recorder(done(3))
+        recorder(report([]))
     assert len(told) == 1
     assert "held by another program" in told[0]
     assert [row["number"] for row in rows(state, "SELECT number FROM balance_step")] == [1]

@@ -19,12 +19,22 @@ from balancer.cli.options import moment, pressure, size_or_share
 from balancer.cli.pace import RunPace
 from balancer.cli.plan_view import cut_of, lines, sentence
 from balancer.cli.planning import settings_of
-from balancer.cli.report import report_lines
 from balancer.cli.run_json import plan_as_json, report_as_json
-from balancer.cli.run_view import BalanceJson, BalanceLines, step_line
+from balancer.cli.run_view import BalanceLines, report_lines, step_line, warnings_on_stderr
 from balancer.cli.running import exit_status
-from balancer.run_types import INTENDED, SWAP, BalanceOutcome, BalanceProgress, Ending, Least, RunSettings
+from balancer.run_types import (
+    INTENDED,
+    SWAP,
+    BalanceOutcome,
+    BalanceProgress,
+    BalanceStarted,
+    Cancelling,
+    Ending,
+    Least,
+    RunSettings,
+)
 from btrkeep.errors import Exit
+from btrkeep.process.progress import Notice, Waiting
 from tests.balancer.made import GIB, MIB, NOON, UUID, done, numbers, planned, report, view
 from tests.balancer.program import balancer
 from tests.beds import TOP
@@ -195,16 +205,16 @@ def test_a_line_tells_what_became_of_a_block_group() -> None:
 
 
 def test_a_pipe_gets_one_line_for_each_block_group_and_one_for_each_reason_to_wait(capsys: pytest.CaptureFixture[str]) -> None:
-    observer = BalanceLines()
-    observer.begins(numbers(), RunSettings(budget=20 * GIB))
+    sink = BalanceLines()
+    sink(BalanceStarted(numbers(), RunSettings(budget=20 * GIB)))
     for seconds in range(3):
-        observer.waits(f"something waits for the disks {41 + seconds}% of the time")
+        sink(Waiting(f"something waits for the disks {41 + seconds}% of the time"))
     for number in (1, 2):
-        observer.step_begins(view(number))
-        observer.progress(BalanceProgress(0, 0, 1.0, 0, 0))
-        observer.step_ends(done(number))
-    observer.stopping("SIGTERM came")
-    observer.warns("a\x1bb")
+        sink(view(number))
+        sink(BalanceProgress(0, 0, 1.0, 0, 0))
+        sink(done(number))
+    sink(Cancelling("SIGTERM came", 46000000000000))
+    sink(Notice("a\x1bb"))
     text = capsys.readouterr()
     assert text.err == ""
     assert [line.split(":")[0] for line in text.out.splitlines()] == [
@@ -220,25 +230,25 @@ def test_a_pipe_gets_one_line_for_each_block_group_and_one_for_each_reason_to_wa
 
 
 def test_quiet_says_only_what_is_wrong_and_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    observer = BalanceLines(quiet=True)
-    observer.begins(numbers(), RunSettings())
-    observer.step_ends(done())
-    observer.ends(report(done()))
+    sink = BalanceLines(quiet=True)
+    sink(BalanceStarted(numbers(), RunSettings()))
+    sink(done())
+    sink(report(done()))
     assert capsys.readouterr() == ("", "")
-    observer.step_ends(done(outcome=BalanceOutcome.FAILED, error="Input/output error"))
-    observer.warns("this is not recorded")
-    observer.ends(report(done(), ending=Ending.UNALLOCATED, why="1.00 GiB are unallocated"))
+    sink(done(outcome=BalanceOutcome.FAILED, error="Input/output error"))
+    sink(Notice("this is not recorded"))
+    sink(report(done(), ending=Ending.UNALLOCATED, why="1.00 GiB are unallocated"))
     text = capsys.readouterr()
     assert text.out == ""
     assert [line.split(":")[0] for line in text.err.splitlines()] == ["1", "note", "It stopped"]
 
 
 def test_json_leaves_standard_output_to_the_report(capsys: pytest.CaptureFixture[str]) -> None:
-    observer = BalanceJson()
-    observer.begins(numbers(), RunSettings())
-    observer.step_ends(done())
-    observer.warns("this is not recorded")
-    observer.ends(report(done()))
+    sink = warnings_on_stderr
+    sink(BalanceStarted(numbers(), RunSettings()))
+    sink(done())
+    sink(Notice("this is not recorded"))
+    sink(report(done()))
     assert capsys.readouterr() == ("", "note: this is not recorded\n")
 
 
@@ -305,29 +315,27 @@ def test_a_block_group_that_failed_needs_a_look_and_one_without_room_does_not() 
 
 def shown(width: int, *, colour: bool = True) -> tuple[BalanceDisplay, io.StringIO]:
     text = io.StringIO()
-    observer = BalanceDisplay()
-    observer.console = Console(
+    sink = BalanceDisplay()
+    sink.console = Console(
         file=text, width=width, height=30, force_terminal=True, color_system="256" if colour else None, highlight=False
     )
-    return observer, text
+    return sink, text
 
 
-def picture(observer: BalanceDisplay) -> list[str]:
+def picture(sink: BalanceDisplay) -> list[str]:
     """What stands on the screen now."""
     text = io.StringIO()
-    Console(file=text, width=observer.console.width, highlight=False).print(observer.picture())
+    Console(file=text, width=sink.console.width, highlight=False).print(sink.picture())
     return text.getvalue().splitlines()
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_picture_has_the_block_group_its_map_and_what_is_left_at_any_width(width: int) -> None:
-    observer, _ = shown(width)
-    observer.begins(numbers(), RunSettings(budget=20 * GIB))
-    observer.step_begins(view(1, left=20 * GIB))
-    observer.progress(
-        BalanceProgress(left=128 * MIB, written=500 * MIB, seconds=5.0, total_moved=384 * MIB, total_written=500 * MIB)
-    )
-    drawn = picture(observer)
+    sink, _ = shown(width)
+    sink(BalanceStarted(numbers(), RunSettings(budget=20 * GIB)))
+    sink(view(1, left=20 * GIB))
+    sink(BalanceProgress(left=128 * MIB, written=500 * MIB, seconds=5.0, total_moved=384 * MIB, total_written=500 * MIB))
+    drawn = picture(sink)
     flat = " ".join(" ".join(drawn).split())
     assert max(map(len, drawn)) <= width
     assert "block group 46000000000000" in flat
@@ -339,38 +347,38 @@ def test_the_picture_has_the_block_group_its_map_and_what_is_left_at_any_width(w
     cells = [line for line in drawn if line.startswith("▏")]
     assert len(cells) * (len(cells[0]) - 2) * 2 == 256
     assert len({len(line) for line in cells}) == 1
-    observer.step_ends(done(1))
-    assert "block group" not in " ".join(picture(observer))
-    observer.waits("backups come first: backupd\x1b[2J run")
-    assert r"waiting: backups come first: backupd\x1b[2J run" in " ".join(" ".join(picture(observer)).split())
-    observer.step_begins(view(2))
-    observer.stopping("SIGINT came")
-    said = " ".join(" ".join(picture(observer)).split())
+    sink(done(1))
+    assert "block group" not in " ".join(picture(sink))
+    sink(Waiting("backups come first: backupd\x1b[2J run"))
+    assert r"waiting: backups come first: backupd\x1b[2J run" in " ".join(" ".join(picture(sink)).split())
+    sink(view(2))
+    sink(Cancelling("SIGINT came", 46000000000000))
+    said = " ".join(" ".join(picture(sink)).split())
     assert "stopping: SIGINT came; the kernel gives up the block group at 46000000000000" in said
-    observer.close()
+    sink.close()
 
 
 def test_without_colours_the_map_is_drawn_in_half_blocks_and_in_an_old_locale_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
-    observer, _ = shown(80, colour=False)
-    observer.begins(numbers(), RunSettings())
-    observer.step_begins(view())
-    cells = [line for line in picture(observer) if line.startswith("▏")]
+    sink, _ = shown(80, colour=False)
+    sink(BalanceStarted(numbers(), RunSettings()))
+    sink(view())
+    cells = [line for line in picture(sink) if line.startswith("▏")]
     assert [set(line[1:-1]) for line in cells] == [{" "}, {"█"}]  # from free to used
-    observer.close()
+    sink.close()
     monkeypatch.setattr(live, "has_blocks", lambda: False)
-    observer, _ = shown(80, colour=False)
-    observer.begins(numbers(), RunSettings())
-    observer.step_begins(view())
-    assert [set(line.strip("|")) for line in picture(observer) if line.startswith("|")] == [{" "}, {"#"}]
-    observer.close()
+    sink, _ = shown(80, colour=False)
+    sink(BalanceStarted(numbers(), RunSettings()))
+    sink(view())
+    assert [set(line.strip("|")) for line in picture(sink) if line.startswith("|")] == [{" "}, {"#"}]
+    sink.close()
 
 
 def test_what_is_done_scrolls_away_and_the_report_stays() -> None:
-    observer, text = shown(100)
-    observer.begins(numbers(), RunSettings())
-    observer.step_begins(view())
-    observer.step_ends(done())
-    observer.ends(report(done()))
+    sink, text = shown(100)
+    sink(BalanceStarted(numbers(), RunSettings()))
+    sink(view())
+    sink(done())
+    sink(report(done()))
     plain = ESCAPES.sub("", text.getvalue())
     assert "1: 46000000000000: score 5,000 -> 1,200, 512 MiB moved, 600 MiB written (1.2x), 12s\n" in plain
     assert plain.rstrip().endswith("It ended: nothing is worth it any more.")

@@ -1,8 +1,8 @@
 """Filesystems that are worth balancing, what is seen of them without code of ours, and Balancing as a process.
 
 balancing.py PATH [WHEN:SIGNAL:COUNT] [field=value ...] prints each thing that it tells as a line of JSON. With WHEN it sends itself
-a signal at one moment: `before` or `after` the COUNTth ioctl that relocates, at the COUNTth call of an observer's method (`begins`,
-`progress`, ...), or at the COUNTth `look` at the filesystem. Fields are those of Settings.
+a signal at one moment: `before` or `after` the COUNTth ioctl that relocates, at the COUNTth event of a kind (`begins`, `progress`,
+...), or at the COUNTth `look` at the filesystem. Fields are those of Settings.
 """
 
 import json
@@ -20,13 +20,23 @@ from typing import Any
 
 import btrfs as python_btrfs
 
-from balancer import relocation, run
+from balancer import planning, relocation, run
 from balancer.choose import Floors
 from balancer.model import DEFAULT, Model, Rates
-from balancer.planning import plan
 from balancer.run import Balancing
-from balancer.run_types import BalanceProgress, Least, PlannedBlockGroup, Report, RunSettings, SpaceNumbers, StepDone
+from balancer.run_types import (
+    BalanceEvent,
+    BalanceProgress,
+    BalanceStarted,
+    Cancelling,
+    Least,
+    PlannedBlockGroup,
+    Report,
+    RunSettings,
+    StepDone,
+)
 from btrkeep.pool.balance import exclusive_operation
+from btrkeep.process.progress import Notice, Waiting
 from tests.beds import btrfs, session
 from tests.beds.cli import TOP
 from tests.beds.work import work
@@ -39,6 +49,16 @@ NO_TIME = Model(Rates(0, 0, 0, 0), Rates(0, 0, 0, 0))
 QUICK: dict[str, Any] = {"floors": EASY, "min_unallocated": Least(0), "max_pressure": None}
 Event = dict[str, Any]
 BALANCE, LOOK = "balance_block_group", "look"
+EVENTS = {
+    BalanceStarted: "begins",
+    PlannedBlockGroup: "step_begins",
+    BalanceProgress: "progress",
+    StepDone: "step_ends",
+    Waiting: "waits",
+    Cancelling: "stopping",
+    Notice: "warns",
+    Report: "ends",
+}
 
 
 def churn(point: Path, files: int, snapshots: int, seed: int = 5) -> None:
@@ -91,7 +111,7 @@ def cleaned(point: Path) -> bool:
 
 def planned(point: Path, **settings: Any) -> list[PlannedBlockGroup]:
     with python_btrfs.FileSystem(str(point)) as filesystem:
-        return plan(filesystem.fd, point, RunSettings(**{**QUICK, **settings}), DEFAULT)
+        return planning.planned(filesystem.fd, planning.look(filesystem.fd, point), RunSettings(**{**QUICK, **settings}), DEFAULT)
 
 
 def groups(point: Path) -> dict[int, tuple[int, int, int]]:
@@ -138,47 +158,24 @@ def wait_for(what: Callable[[], bool], seconds: float = 20) -> None:
 
 
 class Seen:
-    """An observer that keeps what it is told, and does `act` when it hears of `event`."""
+    """A sink that keeps what it is told, and does `act` when it hears of `event`."""
 
     def __init__(self, event: str = "", act: Callable[[], object] = lambda: None) -> None:
         self.told: list[tuple[str, object]] = []
         self._event, self._act = event, act
 
-    def _keep(self, event: str, what: object) -> None:
-        self.told.append((event, what))
-        if event == self._event:
+    def __call__(self, event: BalanceEvent) -> None:
+        name = EVENTS[type(event)]
+        self.told.append((name, event))
+        if name == self._event:
             self._act()
-
-    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
-        self._keep("begins", numbers)
-
-    def step_begins(self, group: PlannedBlockGroup) -> None:
-        self._keep("step_begins", group)
-
-    def progress(self, progress: BalanceProgress) -> None:
-        self._keep("progress", progress)
-
-    def step_ends(self, done: StepDone) -> None:
-        self._keep("step_ends", done)
-
-    def waits(self, why: str) -> None:
-        self._keep("waits", why)
-
-    def stopping(self, why: str) -> None:
-        self._keep("stopping", why)
-
-    def warns(self, text: str) -> None:
-        self._keep("warns", text)
-
-    def ends(self, report: Report) -> None:
-        self._keep("ends", report)
 
     def events(self) -> list[str]:
         return [event for event, _ in self.told if event != "progress"]
 
 
 def balance(point: Path, seen: Seen | None = None, **settings: Any) -> Report:
-    return Balancing(point, RunSettings(**{**QUICK, **settings}), observers=[seen] if seen else []).run()
+    return Balancing(point, RunSettings(**{**QUICK, **settings}), sinks=[seen] if seen else []).run()
 
 
 def start(point: Path, *words: str) -> subprocess.Popen[str]:
@@ -211,8 +208,11 @@ class Teller:
         sys.stdout.write(json.dumps({"event": event, **what}) + "\n")
         sys.stdout.flush()
 
-    def begins(self, numbers: SpaceNumbers, settings: RunSettings) -> None:
-        self._say("begins", score=numbers.score)
+    def __call__(self, event: BalanceEvent) -> None:
+        getattr(self, EVENTS[type(event)])(event)
+
+    def begins(self, started: BalanceStarted) -> None:
+        self._say("begins", score=started.numbers.score)
 
     def step_begins(self, group: PlannedBlockGroup) -> None:
         self._say("step_begins", vaddr=group.vaddr, used=group.used)
@@ -223,14 +223,14 @@ class Teller:
     def step_ends(self, done: StepDone) -> None:
         self._say("step_ends", vaddr=done.group.vaddr, outcome=done.outcome, moved=done.moved, error=done.error)
 
-    def waits(self, why: str) -> None:
-        self._say("waits", why=why)
+    def waits(self, waiting: Waiting) -> None:
+        self._say("waits", why=waiting.why)
 
-    def stopping(self, why: str) -> None:
-        self._say("stopping", why=why)
+    def stopping(self, cancelling: Cancelling) -> None:
+        self._say("stopping", why=cancelling.why)
 
-    def warns(self, text: str) -> None:
-        self._say("warns", text=text)
+    def warns(self, notice: Notice) -> None:
+        self._say("warns", text=notice.text)
 
     def ends(self, report: Report) -> None:
         self._say("ends", ending=report.ending, why=report.why, steps=len(report.steps), signal=report.signal)
@@ -272,8 +272,8 @@ def main(path: str, *words: str) -> None:
     given = dict(QUICK)
     given.update((name, json.loads(value)) for name, _, value in (word.partition("=") for word in words if "=" in word))
     assert given.keys() <= {field.name for field in fields(RunSettings)}
-    balancing = run.Balancing(Path(path), RunSettings(**given), observers=[Teller()])
-    with run.ended_by_signals(balancing):
+    balancing = run.Balancing(Path(path), RunSettings(**given), sinks=[Teller()])
+    with balancing.cancellation.listening():
         balancing.run()
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))  # one that comes now finds everything done
 

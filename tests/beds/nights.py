@@ -16,15 +16,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.cli.observers import NightJson
 from backupd.rsync.version import rsync_version
 from backupd.run.context import HostResult, RunContext
 from backupd.run.night import NightRunner, plan
 from btrkeep.catalogue import Catalogue
+from btrkeep.cli.progress import notices_on_stderr
 from btrkeep.clock import Clock
 from btrkeep.config import load
 from btrkeep.decisions.due import latest
 from btrkeep.pool.marker import open_pool
+from btrkeep.process.progress import ProgressSinks
 from tests.beds import session
 from tests.beds.badssh import FAKESSH
 from tests.beds.cli import backupd
@@ -116,7 +117,16 @@ class Nights:
         config = load("main", self.config)
         pool = open_pool(config.pool.path)
         with Catalogue.open(config.pool.state) as catalogue:
-            site = RunContext(config, pool, catalogue, Clock(now), rsync_version(), NightJson(), night=False, retry_pause=0.01)
+            site = RunContext(
+                config,
+                pool,
+                catalogue,
+                Clock(now),
+                rsync_version(),
+                ProgressSinks(notices_on_stderr),
+                night=False,
+                retry_pause=0.01,
+            )
             facts = catalogue.host_facts(latest(site.clock.now()))
             planned = plan(config, facts, site.clock.now(), names=names, everything=not names)
             return asyncio.run(NightRunner(site, planned).run())

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from backupd.rsync.process import RunStopper
+from backupd.rsync.process import RunCancellation
 from backupd.run.slots import HeldSlots, Slots
 from btrkeep.pool.locks import take_lock
 from btrkeep.serving.protocol import RequestRefused
@@ -241,7 +241,7 @@ def test_who_has_the_turn_and_goes_no_further_holds_up_the_others_for_a_while_on
     monkeypatch.setattr("backupd.run.slots._PATIENCE", 5)
     said, looks = list[Slots](), count()
     with take_lock(tmp_path / "slot-turn", "a run", "now"), HeldSlots(tmp_path, "another", "now") as places:
-        assert asyncio.run(places.wait([Slots("slot", 1, "")], RunStopper(), lambda: next(looks) > 50, said.append))
+        assert asyncio.run(places.wait([Slots("slot", 1, "")], RunCancellation(), lambda: next(looks) > 50, said.append))
         assert is_locked(tmp_path / "slot-0")
     assert len(said) == 1
     assert not is_locked(tmp_path / "slot-0")

@@ -13,7 +13,6 @@ from pathlib import Path
 import btrfs as python_btrfs
 import pytest
 
-from balancer import contention as others
 from balancer import relocation, run
 from balancer import stop_rules as stops
 from balancer.contention import backups_at_work, lock_folders
@@ -22,6 +21,7 @@ from balancer.run_types import BalanceOutcome, Ending, Least, RunSettings
 from btrkeep.errors import LockHeld
 from btrkeep.pool.balance import balance_block_group, exclusive_operation
 from btrkeep.pool.locks import take_lock
+from btrkeep.procfs import IoPressure
 from tests.beds import btrfs, work
 from tests.beds.balancing import (
     DATA,
@@ -274,16 +274,15 @@ def test_backups_that_begin_cancel_it_and_a_lock_of_a_moment_does_not(bed: Path,
 def test_pressure_on_the_disks_is_waited_for_and_then_ends_it(bed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = tmp_path / "io"
     total = iter(range(0, 10**12, 10**9))  # much more each time it is read: far beyond all of the time
-    monkeypatch.setattr(others.Pressure, "_total", lambda _self: next(total))
+    monkeypatch.setattr(IoPressure, "total", lambda _self: next(total))
     monkeypatch.setattr(run, "_LOOK_AGAIN", 0.05)
     report = balance(bed, seen := Seen(), max_pressure=0.4, patience=0.2)
     assert (report.ending, report.steps) == (Ending.PRESSURE, ())
     assert "waits" in seen.events()
     monkeypatch.undo()
-    monkeypatch.setattr(others, "PRESSURE", told)
-    assert others.Pressure(told).share() is None
+    assert IoPressure(told).share() is None
     told.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
-    pressure = others.Pressure(told)
+    pressure = IoPressure(told)
     time.sleep(0.05)
     told.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1025000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
     assert 0.1 < (pressure.share() or 0) <= 0.5

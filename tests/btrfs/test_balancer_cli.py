@@ -286,7 +286,7 @@ def on_a_terminal(point: Path, columns: int, key: str) -> tuple[str, int]:
             if not piece:
                 break
     os.close(fd)
-    return text.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return text.decode(errors="replace"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_a_terminal_that_goes_away_ends_it_in_good_order_too(bed: Path) -> None:

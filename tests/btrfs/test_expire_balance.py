@@ -90,7 +90,7 @@ def test_the_lock_is_held_while_a_block_group_moves_and_free_again_afterwards(ma
             take_lock(locks / BALANCE_LOCK, "backupd expire", SINCE)
         refused.append(error.value.message)
 
-    Balancing(point, RunSettings(**{**QUICK, "budget": 200 << 20}), observers=[Seen("progress", look)]).run()
+    Balancing(point, RunSettings(**{**QUICK, "budget": 200 << 20}), sinks=[Seen("progress", look)]).run()
     assert refused
     assert all("btrfs-balancer" in text for text in refused)
     take_lock(locks / BALANCE_LOCK, "backupd expire", SINCE).release()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from backupd.expire.queue import CleanerQueue
-from backupd.expire.report import ExpiryStopper
+from btrkeep.process.cancellation import Cancellation
 from tests.beds import work
 from tests.beds.cli import BACKUPD, TOP
 from tests.beds.expiries import LAST, LATER, NOW, Expiries, at, sampled
@@ -132,7 +132,7 @@ def test_a_queue_that_is_full_of_what_the_cleaner_cannot_take_is_given_up_after_
     try:
         work("btrfs", "-q", "subvolume", "delete", *paths)
         queue = CleanerQueue(shared_btrfs, 3, patience=1.0)
-        assert queue.wait_for_room(3, 1, ExpiryStopper(), lambda: None) == 0
+        assert queue.wait_for_room(Cancellation(), lambda: None) == 0
         assert queue.stuck
     finally:
         for file in files:

@@ -18,6 +18,7 @@ from btrkeep.errors import PoolUnusable
 from btrkeep.treescan import linked_inodes
 from tests.beds import Entry, differences, exclusive_bytes, manifest, work
 from tests.beds.btrfs import remount
+from tests.beds.cancelling import CancelledWhen
 
 RSYNC = (
     *("rsync", "-aHAX", "--numeric-ids", "--relative", "--inplace", "--no-whole-file"),
@@ -356,7 +357,7 @@ def test_a_split_that_is_stopped_ends_at_the_next_name_and_can_be_repeated(fakes
     working = snapshot(first_backup(fakessh, source))
     before = unlinked(manifest(working / "data"))
     asked = iter((False, False, True))
-    assert split(working, stopped=lambda: next(asked)).names == 1
+    assert split(working, cancelled=CancelledWhen(lambda: next(asked))).names == 1
     assert not (working / ".split").exists()
     linked = work("find", working / "data", "-type", "f", "-links", "+1").stdout.splitlines()
     assert len(linked) == 6

@@ -11,7 +11,9 @@ import pytest
 
 from backupd.run.holes import punch, punch_written
 from btrkeep.errors import PoolUnusable
+from btrkeep.process.cancellation import Cancellation
 from tests.beds import differences, exclusive_bytes, manifest, shares, work
+from tests.beds.cancelling import CancelledWhen
 
 RSYNC = (
     *("rsync", "-aHAX", "--numeric-ids", "--relative", "--inplace", "--no-whole-file"),
@@ -325,7 +327,7 @@ def test_the_files_that_were_written_are_found_without_being_named(shared_btrfs:
     (data / "renamed").rename(data / "folder" / "other name")
     (working / "beside").write_bytes(bytes(MIB))
     before = manifest(working)
-    dug = punch_written(working, lambda: False)
+    dug = punch_written(working, Cancellation())
     assert (dug.files, dug.bytes) == (301, 300 * 128 * KIB + MIB)
     assert differences(before, manifest(working)) == []
     assert exclusive_bytes(working) == 32 * KIB + MIB
@@ -339,7 +341,7 @@ def test_digging_stops_between_pieces_and_leaves_every_file_as_it_was(shared_btr
         dense(data / name, MIB, bytes(8 * MIB), MIB)
         work("setcap", "cap_net_raw+ep", data / name)
     before, asked = manifest(data), iter(range(pieces))
-    punch(shared_btrfs, [b"one", b"two"], stopped=lambda: next(asked, None) is None)
+    punch(shared_btrfs, [b"one", b"two"], cancelled=CancelledWhen(lambda: next(asked, None) is None))
     assert next(asked, None) is None
     assert differences(before, manifest(data)) == []
     assert allocated(data / "two") == 10 * MIB

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.rsync.process import RsyncEnd, RunStopper, transfer
+from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.pool.locks import take_lock
 from tests.beds import ssh as sshbed
@@ -135,7 +135,7 @@ def watched(tmp_path: Path, *command: str, stall: float = 1.0) -> RsyncEnd:
     async def run() -> RsyncEnd:
         (tmp_path / "locks").mkdir()
         with take_lock(tmp_path / "locks" / "host", "test", "") as lock:
-            return await transfer(command, lock, RunStopper(), stall)
+            return await transfer(command, lock, RunCancellation(), stall)
 
     return asyncio.run(run())
 

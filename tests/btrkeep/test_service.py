@@ -1,34 +1,21 @@
 """systemd is told in the way of sd_notify(3), and nothing goes wrong where there is none: a socket of the test's own listens."""
 
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from btrkeep.process.service import Status, is_service, tell
-
-Said = Callable[[], list[str]]
+from tests.beds.notified import Said, notified
 
 
 @pytest.fixture(params=["/path", "@abstract"])
 def said(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Said]:
     """What has come since it was asked last."""
     name = str(tmp_path / "notify") if request.param == "/path" else f"@btrkeep-{tmp_path.name}-{id(tmp_path)}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(name.replace("@", "\0", 1))
-        listener.setblocking(False)
-        monkeypatch.setenv("NOTIFY_SOCKET", name)
-
-        def read() -> list[str]:
-            found = []
-            while True:
-                try:
-                    found.append(listener.recv(4096).decode())
-                except BlockingIOError:
-                    return found
-
-        yield read
+    monkeypatch.setenv("NOTIFY_SOCKET", name)
+    with notified(name) as said:
+        yield said
 
 
 def test_a_line_is_sent_as_one_status(said: Said) -> None:

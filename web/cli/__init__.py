@@ -1,18 +1,15 @@
 """The command line of btrkeep-web: this package is the edge where errors become one line, a hint and an exit status."""
 
 import logging
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import click
 
 from btrkeep import __version__
 from btrkeep.cli import edge
 from btrkeep.cli.lazy import LazyGroup
-from btrkeep.errors import Exit
+from btrkeep.process.cancellation import exit_on_sigterm
 from web.cli.chosen import GlobalOptions
 
 NAME = "btrkeep-web"
@@ -56,12 +53,8 @@ def group(ctx: click.Context, pool: str, state: Path | None, data: Path | None, 
         ctx.meta["listen"] = listen
 
 
-def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(Exit.TERMINATED)
-
-
 def main() -> None:
     """The entry point of `btrkeep-web`."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    signal.signal(signal.SIGTERM, _terminated)
+    exit_on_sigterm()
     sys.exit(edge(group, NAME))

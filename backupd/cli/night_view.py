@@ -1,0 +1,126 @@
+"""A run where nobody watches a terminal: one line per event, JSON at the end, and the line of `systemctl status`."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from backupd.expire.words import names_in_words
+from backupd.run.context import HostResult, NightEnded, NightEvent, NightStarted, RunningTransfer
+from btrkeep.cli.progress import say
+from btrkeep.process.progress import Notice
+from btrkeep.process.service import Status
+from btrkeep.units import counted, format_duration, format_size, printable
+
+COLOURS = {"complete": "green", "skipped": "cyan", "locked": "yellow", "partial": "yellow", "suspect": "yellow", "failed": "red"}
+_JSON = ("host", "outcome", "name", "files", "bytes", "new_bytes", "seconds", "attempts", "warnings", "error")
+
+
+def result_line(result: HostResult) -> str:
+    """Returns the result of one host in one line, without colour."""
+    parts = [f"{result.host}: {result.outcome}"]
+    if result.files is not None:
+        sizes = f"{format_size(result.bytes)}, {format_size(result.new_bytes)} new"
+        parts.append(f"{counted(result.files, 'file')}, {sizes}, {format_duration(result.seconds)}")
+    if result.name:
+        parts.append(result.name)
+    if result.error:
+        parts.append(printable(result.error))
+    if result.warnings:
+        parts.append(f"{counted(len(result.warnings), 'warning')}: {printable(result.warnings[0])}")
+    return "; ".join(parts)
+
+
+def summary_line(results: Sequence[HostResult], hosts: int, seconds: float, trouble: bool) -> str:
+    """Returns the whole run in one line; `hosts`: how many it was to back up, more than have a result if it ended early.
+
+    `trouble`: an error is reported besides, or hosts wait for their windows, so that "nothing was due" would be wrong.
+    """
+    if not hosts:
+        return "no host was backed up" if trouble else "nothing was due"
+    counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in COLOURS}
+    counts["not started"] = hosts - len(results)
+    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+    new = sum(result.new_bytes or 0 for result in results)
+    return f"{told}; {format_size(new)} new in {format_duration(seconds)}"
+
+
+def as_json_object(result: HostResult) -> dict[str, Any]:
+    """Returns one host's result for --json."""
+    found = {name: getattr(result, name) for name in _JSON}
+    return found | {"seconds": round(result.seconds, 3), "warnings": list(result.warnings)}
+
+
+class NightTally:
+    """The state of a run by its events so far."""
+
+    def __init__(self) -> None:
+        self.hosts = 0
+        self.results: list[HostResult] = []
+        self.running: dict[str, RunningTransfer] = {}
+        self.begun = time.monotonic()
+
+    def take(self, event: NightEvent) -> None:
+        """Takes one more event."""
+        match event:
+            case NightStarted():
+                self.hosts, self.begun = len(event.hosts), time.monotonic()
+            case RunningTransfer():
+                self.running[event.host] = event
+            case HostResult():
+                self.running.pop(event.host, None)
+                self.results.append(event)
+
+    def summary(self, ended: NightEnded) -> str:
+        """Returns the whole run in one line."""
+        return summary_line(self.results, self.hosts, time.monotonic() - self.begun, ended.trouble)
+
+
+class NightLines:
+    """One line per event: for a pipe, a file or the journal."""
+
+    def __init__(self) -> None:
+        self._tally = NightTally()
+
+    def __call__(self, event: NightEvent) -> None:
+        """Says it."""
+        tally = self._tally
+        tally.take(event)
+        match event:
+            case NightStarted() if event.hosts:
+                say(f"backing up {counted(tally.hosts, 'host')}")
+            case RunningTransfer():
+                say(f"{event.host}: started")
+            case HostResult():
+                say(f"[{len(tally.results)}/{tally.hosts}] {result_line(event)}")
+            case Notice():
+                say(f"note: {printable(event.text)}")
+            case NightEnded():
+                say(tally.summary(event))
+
+
+class NightStatus:
+    """Tells systemd in one line how many hosts are done, who is under way, what became of them."""
+
+    def __init__(self) -> None:
+        self._tally, self._status = NightTally(), Status()
+
+    def __call__(self, event: NightEvent) -> None:
+        """Sends it, but for notices, which are no state."""
+        self._tally.take(event)
+        match event:
+            case NightStarted():
+                self._status.say(f"backing up {counted(len(event.hosts), 'host')}" if event.hosts else "nothing is due")
+            case RunningTransfer() | HostResult():
+                self._status.say(self._line())
+            case NightEnded():
+                self._status.say(self._tally.summary(event))
+
+    def _line(self) -> str:
+        tally = self._tally
+        wrong = sum(not result.good for result in tally.results)
+        parts = [f"{len(tally.results)} of {counted(tally.hosts, 'host')} done"]
+        if wrong:
+            parts.append(f"{wrong} not complete")
+        if tally.running:
+            parts.append(f"under way: {names_in_words(list(tally.running))}")
+        return ", ".join(parts)

@@ -1,0 +1,84 @@
+"""The words of an expiry."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from backupd.expire.report import Deleted, Pause
+from btrkeep.decisions.expiry_plan import UnreadableHost
+from btrkeep.decisions.safety_limits import (
+    CLOCK,
+    HOST_COUNT,
+    HOST_SHARE,
+    POOL,
+    POOL_COUNT,
+    POOL_SHARE,
+    ClockAhead,
+    ClockBehind,
+    Share,
+    force_word,
+)
+from btrkeep.process.proc import Standing
+from btrkeep.units import counted, format_duration, format_share, format_time
+
+PAUSES = {
+    Pause.BALANCE: "a balance makes way",
+    Pause.PACE: "the pace that is configured",
+    Pause.BACKUPS: "backups run",
+}
+
+
+def expiry_words(why: Share | ClockBehind | ClockAhead) -> str:
+    """Why an expiry does nothing at all, or lets no grace end."""
+    match why:
+        case Share():
+            limits = _beyond(why, POOL_SHARE, POOL_COUNT)
+            return f"of the pool {limits}: if that is right, say --force {POOL}"
+        case ClockBehind():
+            gone = f"the clock went backwards: it says {format_time(why.now)}, and it was {format_time(why.known)} already"
+            return f"{gone}; if it is right now, the expiry after the next night's run goes on, or say --force {CLOCK}"
+        case ClockAhead():
+            ahead = f"the clock went ahead by {_span(why.by)} since {format_time(why.since)}"
+            return (
+                f"{ahead}, of which this machine's boot clock explains {_span(why.explained)}: "
+                f"grace and hold ends wait for an expiry a night later, or say --force {CLOCK}"
+            )
+
+
+def left_out_words(host: str, why: Share | UnreadableHost) -> str:
+    """Why an expiry leaves the host out."""
+    if isinstance(why, UnreadableHost):
+        return why.error
+    return f"{_beyond(why, HOST_SHARE, HOST_COUNT)}: if that is right, say --force {force_word(host)}"
+
+
+def _beyond(share: Share, most: float, count: int) -> str:
+    going = f"{share.going:,} of {counted(share.total, 'backup')} would be deleted at once"
+    return f"{going}, more than {format_share(most)} and more than {count}"
+
+
+def _span(span: timedelta) -> str:
+    return format_duration(span.total_seconds())
+
+
+def names_in_words(names: Sequence[str], most: int = 5) -> str:
+    """ "a, b and 17 more"."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
+
+
+def held_words(deleted: Mapping[int, Deleted], held: Mapping[int, Standing | None]) -> str:
+    """Which deleted backups the cleaner cannot take, and who has a file open or stands in them."""
+    holders = []
+    for id_, who in sorted(held.items()):
+        by = f"process {who.pid} ({who.name})" if who else "no process that was found (a mount?)"
+        holders.append(f"{deleted[id_].host} {deleted[id_].name} by {by}")
+    count, inside = counted(len(held), "deleted backup"), "it" if len(held) == 1 else "them"
+    return f"{count} cannot be dropped as long as something in {inside} is open: {names_in_words(holders)}"
+
+
+def stuck_words(waiting: int) -> str:
+    """Why nothing more is deleted when nothing leaves the queue."""
+    return (
+        f"nothing more is deleted: {counted(waiting, 'deleted subvolume')} fill the queue (max_orphans) and nothing moves; "
+        "somebody has files open in them, or stands in them"
+    )

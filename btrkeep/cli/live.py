@@ -1,0 +1,45 @@
+"""A picture that is drawn again in its place, below lines that scroll away: what the live displays of all programs share."""
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from btrkeep.cli.progress import terminal
+
+
+class LiveDisplay:
+    """A sink of progress is made of it by showing `picture`, and by printing what is done."""
+
+    def __init__(self) -> None:
+        self.console = Console(file=terminal(), highlight=False)
+        self._live: Live | None = None
+
+    def picture(self) -> RenderableType:
+        """What stands below all that has scrolled away."""
+        raise NotImplementedError
+
+    def open(self) -> None:
+        """From now on the picture is shown."""
+        self._live = Live(console=self.console, auto_refresh=False, transient=True, get_renderable=self.picture)
+        self._live.start()
+
+    def draw(self) -> None:
+        """Draws the picture anew, if it is shown."""
+        if self._live:
+            self._live.refresh()
+
+    def close(self) -> None:
+        """Takes the picture away, whatever ended the work."""
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def line(self, text: str, style: str = "") -> None:
+        """Prints a line above the picture."""
+        self.console.print(Text(text, style=style))
+
+    def bar(self, done: float, of: float, *, widest: int, beside: int, style: str, finished: str = "") -> ProgressBar:
+        """A bar of up to `widest` columns on a terminal where it has to leave `beside` of them."""
+        width = max(6, min(widest, self.console.width - beside))
+        return ProgressBar(total=of, completed=done, width=width, complete_style=style, finished_style=finished or style)

@@ -1,0 +1,74 @@
+"""The one cancel token: set by a signal or by whoever has a reason, looked at between small steps of what can be cancelled."""
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from btrkeep.errors import Exit
+
+_LONGEST_NAP = 0.05  # seconds until a sleeper sees that it is cancelled
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Ctrl-C, SIGTERM, and SIGHUP (the terminal has gone) unless whoever started this process had it ignored, as nohup does."""
+    both = (signal.SIGINT, signal.SIGTERM)
+    return both if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*both, signal.SIGHUP)
+
+
+def signal_status(number: int) -> Exit:
+    """The exit status of a command that this signal ended."""
+    return Exit.INTERRUPTED if number == signal.SIGINT else Exit.TERMINATED
+
+
+def exit_on_sigterm() -> None:
+    """From now on SIGTERM raises SystemExit, as Ctrl-C raises KeyboardInterrupt: what was begun is cleared away."""
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(Exit.TERMINATED))
+
+
+class Cancellation:
+    """True once cancelled. `signal`: the number of the first signal, 0 without one.
+
+    Any thread may look at it. Nothing takes a lock, as `threading.Event.set` would: a signal handler could wait for the very code
+    that it interrupts.
+    """
+
+    def __init__(self) -> None:
+        self.signal = 0
+        self._cancelled = False
+
+    def __bool__(self) -> bool:
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Asks whoever works to come to an end."""
+        self._cancelled = True
+
+    def handle_signal(self, number: int, _frame: FrameType | None = None) -> None:
+        """Cancels; a signal handler."""
+        self.signal = self.signal or number
+        self.cancel()
+
+    def listen(self) -> None:
+        """Has the ending signals cancel from now on. For the main thread."""
+        for number in ending_signals():
+            signal.signal(number, self.handle_signal)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """The same within a context: the handlers that were there are put back."""
+        before = {number: signal.getsignal(number) for number in ending_signals()}
+        self.listen()
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleeps so long, or until cancelled."""
+        end = time.monotonic() + seconds
+        while not self and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, _LONGEST_NAP))

@@ -1,0 +1,16 @@
+"""A cancellation that comes at the nth look."""
+
+from collections.abc import Callable
+
+from btrkeep.process.cancellation import Cancellation
+
+
+class CancelledWhen(Cancellation):
+    """Cancelled as soon as `asked` says so, which is called at each look."""
+
+    def __init__(self, asked: Callable[[], bool]) -> None:
+        super().__init__()
+        self._asked = asked
+
+    def __bool__(self) -> bool:
+        return self._asked()

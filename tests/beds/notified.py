@@ -1,0 +1,25 @@
+"""A socket as systemd has one for a service: what is told to it."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Said = Callable[[], list[str]]
+
+
+@contextmanager
+def notified(name: str) -> Iterator[Said]:
+    """Listens at a path, or at "@name"; gives what has come since it was asked last."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(name.replace("@", "\0", 1))
+        listener.setblocking(False)
+
+        def read() -> list[str]:
+            found = []
+            while True:
+                try:
+                    found.append(listener.recv(4096).decode())
+                except BlockingIOError:
+                    return found
+
+        yield read
