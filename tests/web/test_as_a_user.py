@@ -24,9 +24,8 @@ from web.data.pool import pool_now
 from web.data.trend import USUAL, Trend, shortest_span, trend
 from web.filters import page_of
 from web.pages.files_links import backup_day, local_time
-from web.result_cache import ResultCache
 from web.settings import Settings
-from web.source import RequestContext
+from web.source import Caches, RequestContext
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -148,7 +147,7 @@ def test_the_score_of_the_pool_is_the_last_one_whoever_scored(tmp_path: Path) ->
 def test_what_has_expired_on_the_made_up_site_is_what_its_retention_lets_go(tmp_path: Path) -> None:
     """Else every page of a host there, and every picture of one in the manual, would tell people to ask the pool."""
     made = made_catalogue(tmp_path / "state", 12, hostile=False)
-    source = RequestContext(Settings("main", made.state, made.state, made.state), ResultCache())
+    source = RequestContext(Settings("main", made.state, made.state, made.state), Caches())
     pages = [host_page(source, Viewer("a", "viewer"), row.host) for row in every_row(source)]
     source.close()
     assert sum(one.state == "expired" for page in pages if page for one in page.backups) > 0

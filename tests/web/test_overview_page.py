@@ -20,9 +20,8 @@ from web.access import Viewer
 from web.data.hosts import Query, host_list
 from web.data.numbers import text
 from web.data.overview import overview
-from web.result_cache import ResultCache
 from web.settings import Settings
-from web.source import RequestContext
+from web.source import Caches, RequestContext
 
 WINDOW = parse_window("22:00-06:00")
 MARKUP = "<script>alert(1)</script>\x1b[2J\u202e"
@@ -160,7 +159,7 @@ def test_what_is_kept_for_one_is_not_shown_to_another(tmp_path: Path) -> None:
     runs = [run("mine1", EVENING), run("secret1", EVENING, "failed")]
     write(tmp_path, [host(name) for name in names], [backup("mine1", EVENING)], runs).close()
     sleep(0.1)  # what was written just now is not kept
-    kept, settings = ResultCache(), Settings("main", tmp_path, tmp_path, tmp_path)
+    kept, settings = Caches(), Settings("main", tmp_path, tmp_path, tmp_path)
     everything, mine = Viewer("olga", "operator"), Viewer("carol", "viewer", ("mine*",))
     for who, hosts in ((everything, 2), (mine, 1), (everything, 2)):
         source = RequestContext(settings, kept)
@@ -240,7 +239,7 @@ def test_alarms_that_stand_are_shown_with_what_to_do_and_others_are_not(tmp_path
 
 def numbers_of(state: Path) -> str:
     """What a monitor reads of it."""
-    source = RequestContext(Settings("main", state, state, state), ResultCache())
+    source = RequestContext(Settings("main", state, state, state), Caches())
     try:
         return text(source)
     finally:

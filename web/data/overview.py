@@ -7,7 +7,6 @@ from btrkeep.decisions.due import next_window
 from web.access import Viewer
 from web.data import hosts, night_sum
 from web.data.alarms import OpenAlarm, open_alarms
-from web.data.by_the_hour import by_the_hour
 from web.data.health import PoolHealth, pool_health
 from web.data.night_sum import NightSum
 from web.data.nights import usual_window
@@ -116,7 +115,9 @@ def pool_now(source: RequestContext) -> PoolSummary | None:
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
     if filesystem is None or sample is None:
         return None
-    allocated, used = by_the_hour(source, ("outlooks", filesystem), lambda: outlooks(source.catalogue, filesystem, source.now))
+    allocated, used = source.cached_for_the_hour(
+        ("outlooks", filesystem), lambda: outlooks(source.catalogue, filesystem, source.now)
+    )
     return PoolSummary(
         taken=sample.taken,
         size=sample.size,
