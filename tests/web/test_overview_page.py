@@ -96,6 +96,28 @@ def test_after_a_rebuild_there_is_no_night_without_a_run_but_what_the_backups_te
     assert "1 of 1 host complete between 22:00 and 22:10" in text_of(page.get("/").text)
 
 
+def test_after_a_rebuild_on_the_first_day_no_night_is_told_of_that_never_was(tmp_path: Path) -> None:
+    """Of web3, which has no backup, nobody knows whether it was there in the night."""
+    catalogue = write(tmp_path / "state", [host(name) for name in ("web1", "web2", "web3")])
+    catalogue.know_since(NOW - HOUR / 6)
+    catalogue.replace_backups("pool", [backup(name, NOW - HOUR / 2) for name in ("web1", "web2")])
+    catalogue.close()
+    words = text_of(client(tmp_path / "state").get("/").text)
+    assert "By hand 2026-11-21 2 of 2 hosts complete between 08:30 and 08:40." in words
+    assert "Last night" not in words
+
+
+def test_what_is_over_already_on_the_day_on_which_it_began_is_not_called_last_night(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a window a night begins at noon, and here it is one o'clock."""
+    monkeypatch.setattr(RequestContext, "now", NOW + 4 * HOUR)
+    write(tmp_path / "state", [host("web1", window=None)], [], [run("web1", NOW + 3.5 * HOUR)]).close()
+    words = text_of(client(tmp_path / "state").get("/").text)
+    assert "Today 2026-11-21 1 of 1 host complete between 12:30 and 12:40." in words
+    assert "Last night" not in words
+
+
 def test_what_makes_the_catalogue_doubtful_stands_on_every_page(tmp_path: Path) -> None:
     catalogue = write(tmp_path / "state", [host("web1")])
     page = client(tmp_path / "state")
