@@ -28,6 +28,7 @@ from web.data.hosts import UNCONFIGURED, HostRow
 from web.data.log import LogRun, as_shown
 from web.data.nights import explained
 from web.data.running import Transfer, alive_runs, running
+from web.data.same_names import of_row
 from web.redaction import host_error, host_line
 from web.source import RequestContext
 
@@ -147,10 +148,9 @@ def near_names(source: RequestContext, viewer: Viewer, host: str) -> list[str]:
 def host_row(source: RequestContext, host: str) -> HostRow | None:
     """How the host is; None when nobody ever heard of it."""
     config, facts = source.site.hosts.get(host), hosts.every_facts(source).get(host)
-    count = len(source.catalogue.fates([host]))
-    if config:
-        return hosts.row_of(config, facts, count, source.site.zone, source.now)
-    return hosts.unconfigured(host, facts, count, source.now) if facts else None
+    if config is None and facts is None:
+        return None
+    return hosts.row_of(host, config, facts, len(source.catalogue.fates([host])), source.site.zone, source.now)
 
 
 def host_page(
@@ -255,16 +255,10 @@ def backup_row(
     held = hold_words(hold, time_words) if hold and (hold.until is None or now < hold.until) else None
     kind = _kind(backup, decision) if decision else None
     stays = decision is not None and backup.state != "deleting"
-    return BackupRow(
-        name=backup.name,
-        state=backup.state,
-        started=backup.started,
-        finished=backup.finished,
-        duration=backup.duration,
-        files=backup.files,
+    return of_row(
+        BackupRow,
+        backup,
         size=backup.bytes,
-        new_bytes=backup.new_bytes,
-        base=backup.base,
         error=host_error(backup.error, backup.host),
         warnings=tuple(host_line(line, backup.host) for line in backup.warnings),
         keep=decision.keep if decision else None,
@@ -299,19 +293,8 @@ def run_row(run: Run, names: set[str | None], alive: bool) -> LogRun:
 
 def settings_of(config: HostConfig) -> HostSettings:
     """What the page shows of the configuration."""
-    return HostSettings(
-        paths=config.paths,
-        exclude=config.exclude,
-        every=config.every,
-        window=str(config.window) if config.window else None,
-        optional=config.optional,
-        enabled=config.enabled,
-        bandwidth=config.bandwidth,
-        attempts=config.attempts,
-        deadline=config.deadline,
-        one_file_system=config.one_file_system,
-        retention=policy_words(config.retention),
-    )
+    window = str(config.window) if config.window else None
+    return of_row(HostSettings, config, window=window, retention=policy_words(config.retention))
 
 
 def sentence(row: HostRow, config: HostConfig | None) -> str:

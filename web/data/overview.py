@@ -11,6 +11,7 @@ from web.data.health import PoolHealth, pool_health
 from web.data.night_sum import NightSum
 from web.data.nights import usual_window
 from web.data.running import RunningNow, alive_runs, running
+from web.data.same_names import of_row
 from web.data.trend import Outlook, outlooks
 from web.source import RequestContext
 
@@ -118,15 +119,11 @@ def pool_now(source: RequestContext) -> PoolSummary | None:
     allocated, used = source.cached_for_the_hour(
         ("outlooks", filesystem), lambda: outlooks(source.catalogue, filesystem, source.now)
     )
-    return PoolSummary(
-        taken=sample.taken,
-        size=sample.size,
-        allocated=sample.allocated,
-        used=sample.used,
+    return of_row(
+        PoolSummary,
+        sample,
         unused=max(sample.allocated - sample.used, 0),
         unallocated=max(sample.size - sample.allocated, 0),
-        orphans=sample.orphans,
-        score=sample.score,
         allocated_full=allocated,
         used_full=used,
     )
