@@ -123,7 +123,7 @@ def test_a_host_that_was_only_tried_has_a_page(olga: FlaskClient) -> None:
 def test_a_host_that_was_never_tried_has_a_page(olga: FlaskClient) -> None:
     shown = words(olga.get("/hosts/db1").text)
     assert "There is no complete backup yet, and it is not enabled, so nothing is due." in shown
-    assert "It was never tried." in shown
+    assert "It has never been run." in shown
 
 
 def test_an_unknown_host_is_not_found_and_near_names_are_named(olga: FlaskClient) -> None:
@@ -162,9 +162,9 @@ def test_only_operators_are_offered_and_given_what_changes_something(state: Path
 def test_each_question_says_what_will_happen(olga: FlaskClient) -> None:
     newest, kept = backup_name(EVENING), backup_name(NIGHTS[3])
     assert "whatever its window says" in words(olga.get("/hosts/web1/run").text)
-    assert "It does not expire as long as it is held" in words(olga.get(f"/hosts/web1/hold?backup={newest}").text)
+    assert "It does not expire while it is held" in words(olga.get(f"/hosts/web1/hold?backup={newest}").text)
     assert "From now on the retention decides again" in words(olga.get(f"/hosts/web1/release?backup={kept}").text)
-    assert "Accepted, it counts as complete" in words(olga.get(f"/hosts/web2/accept?backup={newest}").text)
+    assert "Once accepted, it counts as complete" in words(olga.get(f"/hosts/web2/accept?backup={newest}").text)
 
 
 @pytest.mark.parametrize(

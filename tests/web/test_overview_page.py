@@ -55,7 +55,7 @@ def test_before_the_first_night_it_says_when_that_begins(tmp_path: Path) -> None
     assert "No night yet; the first begins at 22:00 ( in 13 hours )" in words
     assert "not tried" not in words
     assert "Open alarms None." in words
-    assert "Nothing runs." in words
+    assert "Nothing is running." in words
 
 
 def installed_this_morning(state: Path, names: Sequence[str], runs: Sequence[Run] = ()) -> None:
@@ -223,7 +223,7 @@ def test_a_row_whose_process_is_gone_does_not_run(tmp_path: Path) -> None:
     catalogue.put_progress(replace(progress("web1", began), pid_started="1"))
     catalogue.start_expiry(NOW, ME, "1", planned=10)
     catalogue.close()
-    assert "Nothing runs." in client(tmp_path / "state").get("/overview/running").text
+    assert "Nothing is running." in client(tmp_path / "state").get("/overview/running").text
 
 
 def test_an_expiry_and_a_balance_in_progress_are_shown(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ FULL = Finding("room", "error", "no transfer starts any more: <b>full", "`backup
 def test_what_is_wrong_with_the_pool_is_on_the_page_and_in_the_metrics(tmp_path: Path) -> None:
     catalogue = write(tmp_path / "state", [host("web1")])
     page = client(tmp_path / "state")
-    assert "The pool is not well" not in page.get("/").text
+    assert "The pool has problems" not in page.get("/").text
     catalogue.set_fact(FACT, as_text(StoredVerdict(NOW - timedelta(minutes=4), PoolVerdict((FULL,), ("missing-device",)))))
     sleep(1.1)  # a page is kept for a second
     words = text_of(page.get("/").text)
@@ -296,8 +296,8 @@ def test_where_nobody_has_looked_for_alarms_lately_there_are_not_none(tmp_path: 
     catalogue.set_fact(FACT, as_text(StoredVerdict(looked, PoolVerdict())) if looked else None)
     catalogue.close()
     words = text_of(client(tmp_path / "state").get("/").text)
-    assert "Open alarms Not known: nobody has looked in the last hour." in words
-    assert ("how it is now nobody knows" in words) == (looked is not None)
+    assert "Open alarms Unknown: alarms were not checked in the last hour." in words
+    assert ("its state now is unknown" in words) == (looked is not None)
     assert "None." not in words
     numbers = numbers_of(tmp_path / "state")
     assert "btrkeep_alarms{" not in numbers
