@@ -14,8 +14,8 @@ from btrkeep.config import HostConfig
 from tests.beds.made_catalogue import made_catalogue
 from tests.web.made import DAY, EVENING, FILESYSTEM, NOW, backup, client, run, write
 from web.access import Viewer
-from web.charts.bars import Bar, bar_chart
 from web.charts.frame import number_scale
+from web.charts.score import Bar, bar_chart
 from web.charts.svg import ChartStyle
 from web.data.files import Which, one_before
 from web.data.host import host_page
@@ -194,6 +194,6 @@ class ByName:
 def test_a_table_that_could_not_be_sorted_says_so(visitor: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("web.pages.files.agent", ByName)
     page = visitor.get("/files/web1?path=/x&sort=-time").text
-    assert "they are not sorted by time" in page
+    assert "too many names to sort them by time" in page
     assert re.findall(r'aria-sort="(\w+)"[^>]*><a [^>]*>([A-Z]\w+)<', page) == [("ascending", "Name")]
-    assert "not sorted" not in visitor.get("/files/web1?path=/x").text
+    assert "too many names" not in visitor.get("/files/web1?path=/x").text
