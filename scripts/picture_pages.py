@@ -107,7 +107,7 @@ def draw(browser: Browser, web: Dashboard, pages: dict[str, str], folder: Path, 
         for name, path in pages.items():
             page.context.clear_cookies() if name == "login" else enter(page, web.url, web.cookie)
             page.goto(path, wait_until="networkidle")
-            if (button := page.get_by_role("button", name="Look now")).count():  # the doctor's, who has not looked yet
+            if (button := page.get_by_role("button", name="Run it now")).count():  # the doctor's, who has not looked yet
                 button.first.click()
                 page.wait_for_load_state("networkidle")
             keep(page, folder / f"{name}-{width}-{look}.png")

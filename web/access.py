@@ -112,6 +112,12 @@ def see(host: str) -> str:
     return host
 
 
+def seen_hosts() -> frozenset[str] | None:
+    """Hosts that the viewer sees; None: all."""
+    who = viewer()
+    return frozenset(who.seen({*source().catalogue.hosts(), *source().site.hosts})) if who.limited else None
+
+
 def is_public(view: Callable[..., Any] | None) -> bool:
     """Whether the view wants no login."""
     return getattr(view, _PUBLIC, False)

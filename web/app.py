@@ -10,9 +10,8 @@ from web.access import is_public, somebody
 from web.auth import sessions
 from web.auth.store import Store
 from web.headers import add_headers, names_of, require_known_host
-from web.result_cache import ResultCache
 from web.settings import Settings
-from web.source import close_source
+from web.source import Caches, close_source
 
 _LARGEST = 1 << 20  # bytes of a form: many paths to restore
 _STATIC = 3600  # seconds; the address of a file has its version in it
@@ -37,7 +36,7 @@ def create_app(settings: Settings) -> Flask:
         WTF_CSRF_TIME_LIMIT=None,  # as long as the session
     )
     app.session_interface = sessions.Cookies()
-    app.extensions.update({"btrkeep": settings, "btrkeep-store": store, "btrkeep-kept": ResultCache()})
+    app.extensions.update({"btrkeep": settings, "btrkeep-store": store, "btrkeep-caches": Caches()})
     app.wsgi_app = proxies.believing(app.wsgi_app, settings.proxies)  # type: ignore[method-assign, assignment]  # Flask's way
     _every_request(app, settings)
     filters.register(app)

@@ -18,21 +18,21 @@ from web.redirects import next_of_request
 log = logging.getLogger(__name__)
 _RETRY = 5
 _WORDS = {
-    400: ("That request does not fit", "Go back and try it another way; a link from this site does not lead here."),
-    401: ("Nobody is logged in", "Log in, and come back."),
-    403: ("Not for you", "Ask an operator of this pool."),
-    404: ("Nothing here", "Perhaps it has expired, or its name is another. Hosts and backups that you may not see look the same."),
-    405: ("Not this way", "This address wants a form that was sent, or the other way round."),
-    409: ("Not as things are", "Something else is at work, or has changed meanwhile. Look at it again, then try again."),
-    413: ("Too much at once", "What was sent is larger than anything here needs."),
-    414: ("Too long an address", "No path of a file is as long as that."),
+    400: ("The request is not valid", "Go back and try again; no link of this site leads here."),
+    401: ("Not logged in", "Log in, and come back."),
+    403: ("Not allowed", "Ask an operator of this pool."),
+    404: ("Not found", "It may have expired, or have another name. Hosts and backups that you may not see look the same."),
+    405: ("Not possible this way", "This address takes another kind of request."),
+    409: ("Not possible now", "Something else is running, or has changed in the meantime. Check it, then try again."),
+    413: ("Too large", "More was sent than any page here needs."),
+    414: ("Address too long", "No path of a file is as long as that."),
     429: ("Too many attempts", "Wait a little, then try again."),
     500: (
-        "A fault of btrkeep's",
-        "It is in the journal, with its traceback: journalctl -u 'btrkeep-web@*'. Backups are not touched by it.",
+        "Internal error",
+        "It is in the journal, with its traceback: journalctl -u 'btrkeep-web@*'. Backups are not affected.",
     ),
-    502: ("The root service failed", "Its side of the story: journalctl -u 'btrkeep-serve@*'."),
-    503: ("Not now", "Try again in a moment."),
+    502: ("The root service failed", "Its log: journalctl -u 'btrkeep-serve@*'."),
+    503: ("Temporarily unavailable", "Try again in a moment."),
 }
 _KINDS = {"usage": 400, "missing": 404, "locked": 409, "refused": 409, "busy": 503, "unusable": 503, "failed": 502}
 

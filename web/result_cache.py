@@ -1,14 +1,16 @@
-"""Results across requests and threads: computed once for all who ask, for as long as the catalogue stays as it is.
+"""Results across requests and threads: computed once for all who ask, and used until they are too old or their source has changed.
 
-While a night writes its progress the catalogue changes all the time, and 20 people look at it. So a result less than a second old
-stands whatever was written since, and who asks for what is being computed waits for that. What somebody did here is seen at once:
-a form that was sent (`drop`) ends all results that were begun before its answer.
+How long results are used is said once, when a cache is made; what they are made of, with each question, as a function that gives
+the version of the source. What somebody did here is seen at once: a form that was sent (`drop`) ends all results that were begun
+before its answer.
 """
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,26 +19,28 @@ from btrkeep.errors import OperatorError
 
 T = TypeVar("T")
 
-KEPT = 30.0
-"""Seconds that something computed is used at the most: what depends on the time gets no older than that."""
-YOUNG = 1.0
-"""Seconds that it is used for although the catalogue has changed."""
-_MOST = 500  # so many results are kept
-_BARELY = 50_000_000  # ns; a change within the same tick of the filesystem's clock would not be seen
+_TICK = 50_000_000  # ns; a second change within the same tick of the filesystem's clock leaves no trace in a file's times
+
+
+def catalogue_version(path: Path) -> Hashable | None:
+    """The state of the catalogue; None so soon after a change that the next one might not be noticed."""
+    mark = state_mark(path)
+    newest = max((max(part[2:]) for part in mark if part), default=0)
+    return mark if time.time_ns() - newest > _TICK else None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`begun`: when the oldest part of it was asked for. `mark`: the state of the catalogue that it is of; None: of several."""
+    """`begun`: when the oldest part of it was asked for. `version`: that of its source; None: of several, or not known."""
 
     value: Any
     begun: float
-    mark: Hashable | None
+    version: Hashable | None
 
 
 @dataclass(slots=True)
 class _Flight:
-    """A result that is being computed. `error`: why there is none; without either, who computed it was stopped."""
+    """A result that is being computed. `error`: why there is none; without either, the thread that computed it was stopped."""
 
     done: threading.Event = field(default_factory=threading.Event)
     result: Result | None = None
@@ -44,50 +48,84 @@ class _Flight:
 
 
 class ResultCache:
-    """All results of an application."""
+    """Results by key, the least recently used of which are dropped when their sizes come to more than `most`.
 
-    def __init__(self) -> None:
-        self._results: dict[Hashable, Result] = {}
+    A result is used for `longest` seconds while the version of its source stays the same, and for `young` seconds in any case. A
+    question for what is being computed waits for that; with `stale_meanwhile` it gets the result before, if there is one.
+    """
+
+    def __init__(
+        self,
+        *,
+        longest: float = inf,
+        young: float = 0.0,
+        stale_meanwhile: bool = False,
+        most: int = 500,
+        size: Callable[[Any], int] = lambda _value: 1,
+    ) -> None:
+        self._longest, self._young, self._stale_meanwhile = longest, young, stale_meanwhile
+        self._most, self._size, self._total = most, size, 0
+        self._results: OrderedDict[Hashable, Result] = OrderedDict()
         self._flights: dict[tuple[Hashable, int], _Flight] = {}
         self._generation = 0
         self._lock = threading.Lock()
         self._thread = threading.local()
 
-    def get(self, key: Hashable, compute: Callable[[], T], path: Path) -> T:
-        """The result kept for `key`, that which is being computed, or a new one; `path` is the catalogue's.
+    def get(
+        self, key: Hashable, compute: Callable[[], T], version: Callable[[], Hashable | None] = lambda: 0, *, renew: bool = False
+    ) -> T:
+        """Returns the result kept for `key`, or the one that is being computed, or a new one; with `renew` never the kept one.
 
         `compute` may ask for other results. Raises the OperatorError that it raised, to all who waited for it as well.
         """
         with self._lock:
             generation, known = self._generation, self._results.get(key)
-        result = known if known and _stands(known, path) else self._together(key, generation, compute, path)
+            if known:
+                self._results.move_to_end(key)
+        if known is None or renew or not self._stands(known, version):
+            known = self._together(key, generation, known, lambda: self._computed(compute, version))
         if (parts := getattr(self._thread, "parts", None)) is not None:
-            parts.append(result)
-        value: T = result.value
+            parts.append(known)
+        value: T = known.value
         return value
 
+    def last(self, key: Hashable) -> Any:
+        """The value kept for `key`, however old it is; None without one."""
+        with self._lock:
+            known = self._results.get(key)
+        return known.value if known else None
+
     def drop(self) -> None:
-        """Somebody changed something: no result that was begun until now is given to who asks from now on."""
+        """Forgets all results, and those that are being computed: they are given to nobody who asks from now on."""
         with self._lock:
             self._generation += 1
             self._results.clear()
+            self._total = 0
 
-    def _together(self, key: Hashable, generation: int, compute: Callable[[], Any], path: Path) -> Result:
+    def _stands(self, result: Result, version: Callable[[], Hashable | None]) -> bool:
+        age = time.monotonic() - result.begun
+        return age < self._young or (age < self._longest and result.version is not None and result.version == version())
+
+    def _together(self, key: Hashable, generation: int, known: Result | None, make: Callable[[], Result]) -> Result:
+        """The result that another thread computes, or has just computed, or a new one."""
+        mine = _Flight()
         with self._lock:
-            flight = self._flights.get((key, generation))
-            mine = _Flight()
-            if flight is None:
-                self._flights[key, generation] = mine
-        if flight is None:
-            return self._fly(mine, key, generation, compute, path)
-        flight.done.wait(KEPT)
+            newer = self._results.get(key)
+            if newer and newer is not known:
+                return newer
+            flight = self._flights.setdefault((key, generation), mine)
+        if flight is mine:
+            return self._fly(mine, key, generation, make)
+        if known and self._stale_meanwhile:
+            return known
+        flight.done.wait()
         if flight.error:
             raise flight.error
-        return self._computed(compute, path) if flight.result is None else flight.result
+        return flight.result or make()
 
-    def _fly(self, flight: _Flight, key: Hashable, generation: int, compute: Callable[[], Any], path: Path) -> Result:
+    def _fly(self, flight: _Flight, key: Hashable, generation: int, make: Callable[[], Result]) -> Result:
         try:
-            result = flight.result = self._computed(compute, path)
+            result = flight.result = make()
         except OperatorError as error:
             flight.error = error
             raise
@@ -99,27 +137,24 @@ class ResultCache:
             flight.done.set()
         return result
 
-    def _computed(self, compute: Callable[[], Any], path: Path) -> Result:
-        """A new result. It is as old as the oldest that it is made of, and of no one state when they are of several."""
+    def _computed(self, compute: Callable[[], Any], version: Callable[[], Hashable | None]) -> Result:
+        """A new result. It is as old as the oldest that it is made of, and of no one version when they are of several."""
         around = getattr(self._thread, "parts", None)
         parts: list[Result] = []
         self._thread.parts = parts
-        mark, begun = state_mark(path), time.monotonic()
+        before, begun = version(), time.monotonic()
         try:
             value = compute()
         finally:
             self._thread.parts = around
-        newest = max((max(part[2:]) for part in mark if part), default=0)
-        is_whole = time.time_ns() - newest > _BARELY and all(part.mark == mark for part in parts)
-        return Result(value, min([begun, *(part.begun for part in parts)]), mark if is_whole else None)
+        is_whole = all(part.version == before for part in parts)
+        return Result(value, min([begun, *(part.begun for part in parts)]), before if is_whole else None)
 
     def _keep(self, key: Hashable, result: Result) -> None:
-        if len(self._results) >= _MOST:
-            for old in sorted(self._results, key=lambda one: self._results[one].begun)[: _MOST // 2]:
-                del self._results[old]
+        if old := self._results.pop(key, None):
+            self._total -= self._size(old.value)
         self._results[key] = result
-
-
-def _stands(result: Result, path: Path) -> bool:
-    age = time.monotonic() - result.begun
-    return age < YOUNG or (age < KEPT and result.mark is not None and result.mark == state_mark(path))
+        self._total += self._size(result.value)
+        while self._total > self._most and len(self._results) > 1:
+            _, oldest = self._results.popitem(last=False)
+            self._total -= self._size(oldest.value)

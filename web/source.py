@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeVar
 
-from flask import current_app, g, request
+from flask import Flask, current_app, g, request
 
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.config.published import Published, published
-from web.result_cache import ResultCache
+from web.result_cache import ResultCache, catalogue_version
 from web.settings import Settings
 
 T = TypeVar("T")
@@ -18,12 +18,25 @@ T = TypeVar("T")
 _READING = ("GET", "HEAD", "OPTIONS", "TRACE")
 
 
+class Caches:
+    """The results of an application that come from the catalogue.
+
+    `current` follows it: while a night writes its progress it changes all the time, and 20 people look at it, so a result less than
+    a second old stands whatever was written since, and none is older than half a minute, for some depend on the time. `months` has
+    what need not follow each row that a night writes: it stands for ten minutes, or until the hour is over.
+    """
+
+    def __init__(self) -> None:
+        self.current = ResultCache(longest=30.0, young=1.0)
+        self.months = ResultCache(longest=600.0, stale_meanwhile=True, most=50)
+
+
 class RequestContext:
     """For one request. The catalogue is opened when it is asked for, and closed at the request's end."""
 
-    def __init__(self, settings: Settings, kept: ResultCache) -> None:
+    def __init__(self, settings: Settings, caches: Caches) -> None:
         self.settings = settings
-        self._kept = kept
+        self._caches = caches
         self._open: Catalogue | None = None
 
     @cached_property
@@ -49,7 +62,14 @@ class RequestContext:
 
         The key has to name everything that the result depends on besides the catalogue: whose limits of hosts, which filters.
         """
-        return self._kept.get(key, compute, self.settings.state / FILE)
+        return self._caches.current.get(key, compute, partial(catalogue_version, self.settings.state / FILE))
+
+    def cached_for_the_hour(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """What `compute` gave for this key in the hour of `now`, at most ten minutes ago.
+
+        While it is computed anew, others get the result before.
+        """
+        return self._caches.months.get(key, compute, lambda: self.now.replace(minute=0, second=0))
 
     def close(self) -> None:
         """Close the catalogue, if it was needed."""
@@ -57,10 +77,15 @@ class RequestContext:
             self._open.close()
 
 
+def context_of(app: Flask) -> RequestContext:
+    """A new one of the application."""
+    return RequestContext(app.extensions["btrkeep"], app.extensions["btrkeep-caches"])
+
+
 def source() -> RequestContext:
     """This request's."""
     if "source" not in g:
-        g.source = RequestContext(current_app.extensions["btrkeep"], current_app.extensions["btrkeep-kept"])
+        g.source = context_of(current_app)
     found: RequestContext = g.source
     return found
 
@@ -68,8 +93,8 @@ def source() -> RequestContext:
 def close_source(_error: BaseException | None = None) -> None:
     """At the end of a request, before its answer is sent. What a form changed has to be on the page that comes next."""
     if request.method not in _READING:
-        kept: ResultCache = current_app.extensions["btrkeep-kept"]
-        kept.drop()
+        caches: Caches = current_app.extensions["btrkeep-caches"]
+        caches.current.drop()
     if found := g.pop("source", None):
         found.close()
 

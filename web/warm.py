@@ -8,7 +8,7 @@ from btrkeep.errors import OperatorError
 from web.access import Viewer
 from web.data.overview import overview
 from web.pages.overview import space_chart
-from web.source import RequestContext
+from web.source import context_of
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ def warm(app: Flask) -> None:
     """Makes it, which takes about a second; beside the first requests. Without a catalogue there is nothing to tell yet."""
     for name in app.jinja_env.list_templates():
         app.jinja_env.get_template(name)
-    source = RequestContext(app.extensions["btrkeep"], app.extensions["btrkeep-kept"])
+    source = context_of(app)
     try:
         overview(source, Viewer("btrkeep-web", "viewer"))
         space_chart(source)

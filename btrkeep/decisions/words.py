@@ -1,6 +1,6 @@
 """The words for what retention decides: the one place where a reason becomes text. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import lru_cache
 
@@ -44,9 +44,9 @@ def reasons_words(reasons: Iterable[Reason]) -> str:
     return ", ".join(map(reason_words, reasons))
 
 
-def hold_words(hold: Hold) -> str:
+def hold_words(hold: Hold, time_words: Callable[[datetime], str] = format_time) -> str:
     """ "held until 2027-01-01T00:00:00Z: the audit", "held"."""
-    until = f"held until {format_time(hold.until)}" if hold.until else "held"
+    until = f"held until {time_words(hold.until)}" if hold.until else "held"
     return f"{until}: {hold.why}" if hold.why else until
 
 

@@ -83,7 +83,7 @@ def draw(browser: Browser, web: Dashboard, pages: dict[str, str], folder: Path) 
                     continue
                 page.context.clear_cookies() if name == "login" else enter(page, web.url, web.cookie)
                 page.goto(path, wait_until="networkidle")
-                for button in page.get_by_role("button", name="Look now").all():  # the doctor's, who has not looked yet
+                for button in page.get_by_role("button", name="Run it now").all():  # the doctor's, who has not looked yet
                     button.click()
                     page.wait_for_load_state("networkidle")
                 _keep(page.screenshot(), folder / f"dashboard-{name}{look}.png")

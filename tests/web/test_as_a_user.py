@@ -15,8 +15,8 @@ from tests.beds.made_catalogue import made_catalogue
 from tests.beds.template import with_catalogue
 from tests.web.made import DAY, EVENING, FILESYSTEM, NOW, backup, client, run, write
 from web.access import Viewer
-from web.charts.bars import Bar, bar_chart
 from web.charts.frame import number_scale
+from web.charts.score import Bar, bar_chart
 from web.charts.svg import ChartStyle
 from web.data.files import Which, one_before
 from web.data.host import host_page
@@ -25,9 +25,8 @@ from web.data.pool import pool_now
 from web.data.trend import USUAL, Trend, shortest_span, trend
 from web.filters import page_of
 from web.pages.files_links import backup_day, local_time
-from web.result_cache import ResultCache
 from web.settings import Settings
-from web.source import RequestContext
+from web.source import Caches, RequestContext
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -150,7 +149,7 @@ def test_the_score_of_the_pool_is_the_last_one_whoever_scored(tmp_path: Path) ->
 def test_what_has_expired_on_the_made_up_site_is_what_its_retention_lets_go(tmp_path: Path) -> None:
     """Else every page of a host there, and every picture of one in the manual, would tell people to ask the pool."""
     made = made_catalogue(tmp_path / "state", 12, hostile=False)
-    source = RequestContext(Settings("main", made.state, made.state, made.state), ResultCache())
+    source = RequestContext(Settings("main", made.state, made.state, made.state), Caches())
     pages = [host_page(source, Viewer("a", "viewer"), row.host) for row in every_row(source)]
     source.close()
     assert sum(one.state == "expired" for page in pages if page for one in page.backups) > 0
@@ -197,6 +196,6 @@ class ByName:
 def test_a_table_that_could_not_be_sorted_says_so(visitor: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("web.pages.files.agent", ByName)
     page = visitor.get("/files/web1?path=/x&sort=-time").text
-    assert "they are not sorted by time" in page
+    assert "too many names to sort them by time" in page
     assert re.findall(r'aria-sort="(\w+)"[^>]*><a [^>]*>([A-Z]\w+)<', page) == [("ascending", "Name")]
-    assert "not sorted" not in visitor.get("/files/web1?path=/x").text
+    assert "too many names" not in visitor.get("/files/web1?path=/x").text

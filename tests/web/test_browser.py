@@ -55,7 +55,7 @@ def test_from_the_login_to_a_failing_host(site: Dashboard, browser: Browser) -> 
 def test_a_wrong_password_says_so_and_a_logout_ends_it(site: Dashboard, browser: Browser) -> None:
     with visit(browser, site.url) as (page, _):
         log_in(page, OPERATOR, "not the password")
-        expect(page.get_by_role("alert")).to_contain_text("do not fit")
+        expect(page.get_by_role("alert")).to_contain_text("Wrong name or password")
         log_in(page, OPERATOR, PASSWORD)
         expect(page).to_have_url(f"{site.url}/")
         page.locator(".me summary").click()
@@ -262,10 +262,10 @@ def test_an_earlier_version_is_found_and_its_restore_previewed(shop: Dashboard, 
         page.get_by_role("link", name="Restore").last.click()
         expect(page).to_have_url(re.compile(f"backup={shop.nights.names('shop')[0]}"))
         expect(page.get_by_role("heading", level=1)).to_contain_text("Restore to shop")
-        page.get_by_role("radio", name=re.compile("Where it was")).check()
-        page.get_by_role("button", name="See what would happen").click()
+        page.get_by_role("radio", name=re.compile("Original location")).check()
+        page.get_by_role("button", name="Preview").click()
         expect(page.locator("main")).to_contain_text(
-            re.compile("would be overwritten|would not be done|could not be"), timeout=20_000
+            re.compile("would be overwritten|would be refused|preview failed"), timeout=20_000
         )
         assert noticed.violations == []
 

@@ -8,41 +8,44 @@ from pathlib import Path
 import pytest
 
 from tests.web.made import client, write
-from web.data.by_the_hour import by_the_hour
-from web.result_cache import ResultCache
 from web.settings import Settings
-from web.source import RequestContext
+from web.source import Caches, RequestContext
 from web.warm import warm
 
 
-def ask(state: Path, compute: Callable[[], str], *, years_on: int = 0) -> str:
+@pytest.fixture
+def caches() -> Caches:
+    return Caches()
+
+
+def ask(caches: Caches, state: Path, compute: Callable[[], str], *, years_on: int = 0) -> str:
     """What a request gets that asks for it. Its catalogue is closed by the thread that opened it, as after a request."""
-    with closing(RequestContext(Settings("main", state, state, state), ResultCache())) as source:
+    with closing(RequestContext(Settings("main", state, state, state), caches)) as source:
         source.now = source.now.replace(year=source.now.year + years_on)
-        return by_the_hour(source, "key", compute)
+        return source.cached_for_the_hour("key", compute)
 
 
-def test_who_comes_while_it_is_computed_anew_gets_the_one_before(tmp_path: Path) -> None:
+def test_who_comes_while_it_is_computed_anew_gets_the_one_before(caches: Caches, tmp_path: Path) -> None:
     write(tmp_path).close()
     begun, go_on = threading.Event(), threading.Event()
-    assert ask(tmp_path, lambda: "first") == "first"
-    assert ask(tmp_path, lambda: "second") == "first"
+    assert ask(caches, tmp_path, lambda: "first") == "first"
+    assert ask(caches, tmp_path, lambda: "second") == "first"
 
     def slowly() -> str:
         begun.set()
         go_on.wait(10)
         return "second"
 
-    slow = threading.Thread(target=lambda: ask(tmp_path, slowly, years_on=1))
+    slow = threading.Thread(target=lambda: ask(caches, tmp_path, slowly, years_on=1))
     slow.start()
     assert begun.wait(10)
-    assert ask(tmp_path, lambda: "third", years_on=1) == "first"
+    assert ask(caches, tmp_path, lambda: "third", years_on=1) == "first"
     go_on.set()
     slow.join(10)
-    assert ask(tmp_path, lambda: "third", years_on=1) == "second"
+    assert ask(caches, tmp_path, lambda: "third", years_on=1) == "second"
 
 
-def test_who_comes_while_it_is_computed_for_the_first_time_waits_for_it(tmp_path: Path) -> None:
+def test_who_comes_while_it_is_computed_for_the_first_time_waits_for_it(caches: Caches, tmp_path: Path) -> None:
     write(tmp_path).close()
     begun, go_on, found = threading.Event(), threading.Event(), list[str]()
 
@@ -51,10 +54,10 @@ def test_who_comes_while_it_is_computed_for_the_first_time_waits_for_it(tmp_path
         go_on.wait(10)
         return "first"
 
-    one = threading.Thread(target=lambda: found.append(ask(tmp_path, slowly)))
+    one = threading.Thread(target=lambda: found.append(ask(caches, tmp_path, slowly)))
     one.start()
     assert begun.wait(10)
-    two = threading.Thread(target=lambda: found.append(ask(tmp_path, lambda: "second")))
+    two = threading.Thread(target=lambda: found.append(ask(caches, tmp_path, lambda: "second")))
     two.start()
     two.join(0.2)
     assert found == []

@@ -129,21 +129,21 @@ def test_a_host_without_a_backup_says_that_there_is_none(agent: Rigged, tmp_path
     agent.refuses["browse"] = RequestRefused("web1 has no backup that can be restored from", "", "missing")
     answer = client(tmp_path).get("/files/web1")
     assert answer.status_code == 404
-    assert "There is none of this host" in answer.get_data(as_text=True)
+    assert "This host has no backup to restore from" in answer.get_data(as_text=True)
 
 
 def test_versions_for_which_time_was_too_short_lead_on_to_the_others(agent: Rigged, visitor: FlaskClient) -> None:
     agent.more = {"of": 34, "next": "2026-11-20T210000Z"}
     page = visitor.get("/files/web1/versions?path=/x&content=1").get_data(as_text=True)
-    (link,) = (html.unescape(found) for found in re.findall(r'<a href="([^"]+)">Go on from there', page))
+    (link,) = (html.unescape(found) for found in re.findall(r'<a href="([^"]+)">Continue from there', page))
     assert "1 backup of 34" in page
     agent.more = {"of": 34, "next": None}
-    assert "Go on from there" not in visitor.get(link).get_data(as_text=True)
+    assert "Continue from there" not in visitor.get(link).get_data(as_text=True)
     assert agent.asked[-1][1] == {"host": "web1", "path": "/x", "content": True, "since": "2026-11-20T210000Z"}
 
 
 def test_a_comparison_for_which_time_was_too_short_says_up_to_which_path_it_came(agent: Rigged, visitor: FlaskClient) -> None:
     page = visitor.get("/files/web1/compare?path=/x&before=2026-11-20").get_data(as_text=True)
-    assert "longer than a question may" in page
+    assert "longer than a page may wait" in page
     assert "up to <code>/x/&lt;b&gt;\\n</code>" in page
-    assert "Nothing differs" not in page
+    assert "No differences" not in page

@@ -57,11 +57,11 @@ def test_a_restore_takes_no_script_and_no_mouse(browser: Browser, shop: Dashboar
         box.focus()
         page.keyboard.press("Space")
         assert box.is_checked()
-        press(page, "Restore what is chosen…")
+        press(page, "Restore selected…")
         page.get_by_label("Into a folder on shop:").focus()
         page.keyboard.press("Space")
         page.get_by_label("Folder on shop", exact=True).fill(str(folder / "back"))
-        press(page, "See what would happen")
+        press(page, "Preview")
         assert page.get_by_role("heading", level=1).inner_text() == "What would happen on shop"
         assert "1 name" in page.locator("p.said").inner_text()
         press(page, "Restore now")

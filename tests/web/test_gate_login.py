@@ -194,10 +194,10 @@ def test_another_password_ends_all_sessions_but_the_one_that_asked(here: Gate, s
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        ({"password": "wrong wrong", "new": "x" * 12, "again": "x" * 12}, "so far is another"),
-        ({"password": PASSWORD, "new": "x" * 12, "again": "y" * 12}, "not the same"),
+        ({"password": "wrong wrong", "new": "x" * 12, "again": "x" * 12}, "current password is wrong"),
+        ({"password": PASSWORD, "new": "x" * 12, "again": "y" * 12}, "do not match"),
         ({"password": PASSWORD, "new": "short", "again": "short"}, "10 characters"),
-        ({}, "so far is another"),
+        ({}, "current password is wrong"),
     ],
 )
 def test_a_password_that_will_not_do_changes_nothing(here: Gate, settings: Settings, form: dict[str, str], words: str) -> None:

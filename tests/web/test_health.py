@@ -14,9 +14,8 @@ from tests.beds.dashboard import OPERATOR, VIEWER, Dashboard, own_folder, servin
 from tests.beds.made_catalogue import made_catalogue
 from tests.web.made import EVENING, backup, write
 from web.data import numbers
-from web.result_cache import ResultCache
 from web.settings import Settings
-from web.source import RequestContext
+from web.source import Caches, RequestContext
 
 
 def samples(web: Dashboard, who: str = OPERATOR) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -104,7 +103,7 @@ def test_a_label_may_have_anything_in_it(tmp_path: Path) -> None:
     """As its own reader, prometheus_client's parser gets the group of a host back as it was."""
     odd = 'a "b" \\n c\\\nd ü'
     write(tmp_path, [HostConfig("web1", group=odd)], [backup("web1", EVENING)]).close()
-    source = RequestContext(Settings("main", tmp_path, tmp_path, tmp_path), ResultCache())
+    source = RequestContext(Settings("main", tmp_path, tmp_path, tmp_path), Caches())
     families = {family.name: family for family in text_string_to_metric_families(numbers.text(source))}
     source.close()
     assert [sample.labels["group"] for sample in families["btrkeep_host_info"].samples] == [odd]

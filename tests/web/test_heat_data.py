@@ -20,9 +20,10 @@ from heatmap.recorded import save
 from heatmap.state import DATA
 from tests.beds.cli import TOP
 from tests.heatmap.states import FIRST_DAY, FSID, GIB, growing
-from web.charts.heat import Painter, PictureCache
+from web.charts.heat import Painter
 from web.data.groups import BOUNDS, beside, distribution, groups, nearest, one_group
 from web.data.heat import LARGEST, DrawingRequest, Shelf, wish_of
+from web.result_cache import ResultCache
 
 DAYS = 6
 PURE = """
@@ -141,7 +142,7 @@ def test_what_a_query_asks_for_is_within_bounds() -> None:
 
 def test_only_so_many_bytes_are_kept_and_what_is_asked_for_again_is_not_made_again() -> None:
     made: list[int] = []
-    kept = PictureCache[bytes](1000, len)
+    kept = ResultCache(most=1000, size=len)
 
     def make(number: int) -> bytes:
         made.append(number)
@@ -151,7 +152,7 @@ def test_only_so_many_bytes_are_kept_and_what_is_asked_for_again_is_not_made_aga
         kept.get(number, lambda: make(number))  # noqa: B023 - it is called at once
     assert made == [1, 2, 3, 2]
     assert len(kept.get("large", lambda: bytes(5000))) == 5000
-    assert kept._bytes == 5000  # nothing else has room beside it
+    assert kept._total == 5000  # nothing else has room beside it
 
 
 def test_many_threads_that_want_the_same_picture_have_it_drawn_once(folder: Path) -> None:

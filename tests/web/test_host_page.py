@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     backups = [backup("web1", started, bytes=(100 - place) << 20) for place, started in enumerate(NIGHTS)]
     backups[3] = replace(backups[3], held_why="the audit")
+    backups[4] = replace(backups[4], held_until=datetime(2026, 12, 31, 23, tzinfo=UTC), held_why="the year")
     backups += [backup("web1", EVENING + timedelta(hours=3), "partial", base=backup_name(EVENING)), backup("old1", EVENING)]
     backups += [backup("web2", EVENING - DAY), backup("web2", EVENING, "suspect", warnings=("too few files", "<i>"))]
     runs = [run("web1", started) for started in reversed(NIGHTS)]
@@ -73,6 +74,10 @@ def test_each_backup_says_why_it_is_kept_and_how_it_is_held(olga: FlaskClient) -
     assert "daily 1 of 14" in newest
     assert "held: the audit" in rows[backup_name(NIGHTS[3])]
     assert "Release" in rows[backup_name(NIGHTS[3])]
+    local = "held until Fri 1 Jan 2027 00:00: the year"
+    assert local in rows[backup_name(NIGHTS[4])], "in the zone of the page's other times"
+    assert local in words(olga.get(f"/hosts/web1/release?backup={backup_name(NIGHTS[4])}").text)
+    assert "held until 2026-12-31T23:00:00Z: the year" in olga.get("/api/v1/hosts/web1").text
     gone = rows[backup_name(NIGHTS[15])]
     assert "expires Sun 22 Nov 09:00 : no rule keeps it" in gone, "in the zone of the page's other times"
     assert "(.working)" in page
@@ -118,7 +123,7 @@ def test_a_host_that_was_only_tried_has_a_page(olga: FlaskClient) -> None:
 def test_a_host_that_was_never_tried_has_a_page(olga: FlaskClient) -> None:
     shown = words(olga.get("/hosts/db1").text)
     assert "There is no complete backup yet, and it is not enabled, so nothing is due." in shown
-    assert "It was never tried." in shown
+    assert "It has never been run." in shown
 
 
 def test_an_unknown_host_is_not_found_and_near_names_are_named(olga: FlaskClient) -> None:
@@ -157,9 +162,9 @@ def test_only_operators_are_offered_and_given_what_changes_something(state: Path
 def test_each_question_says_what_will_happen(olga: FlaskClient) -> None:
     newest, kept = backup_name(EVENING), backup_name(NIGHTS[3])
     assert "whatever its window says" in words(olga.get("/hosts/web1/run").text)
-    assert "It does not expire as long as it is held" in words(olga.get(f"/hosts/web1/hold?backup={newest}").text)
+    assert "It does not expire while it is held" in words(olga.get(f"/hosts/web1/hold?backup={newest}").text)
     assert "From now on the retention decides again" in words(olga.get(f"/hosts/web1/release?backup={kept}").text)
-    assert "Accepted, it counts as complete" in words(olga.get(f"/hosts/web2/accept?backup={newest}").text)
+    assert "Once accepted, it counts as complete" in words(olga.get(f"/hosts/web2/accept?backup={newest}").text)
 
 
 @pytest.mark.parametrize(

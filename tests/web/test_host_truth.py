@@ -17,9 +17,8 @@ from tests.web.made import client
 from web.access import Viewer
 from web.data.host import HostPage, host_page
 from web.data.hosts import Query, host_list
-from web.result_cache import ResultCache
 from web.settings import Settings
-from web.source import RequestContext
+from web.source import Caches, RequestContext
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
 LAST = moment("2026-11-19 22:00")
@@ -60,7 +59,7 @@ def _noon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def source(pool: Nights) -> Iterator[RequestContext]:
-    found = RequestContext(Settings("main", pool.state, pool.state, pool.state), ResultCache())
+    found = RequestContext(Settings("main", pool.state, pool.state, pool.state), Caches())
     yield found
     found.close()
 
@@ -144,7 +143,7 @@ def test_a_host_that_was_given_up_is_in_doubt_until_the_pool_is_asked(pool: Nigh
     write_down(pool, "gone", forgotten={"at": "2026-11-20T10:30:00Z"})
     pool.backupd("expire", "--now", "2026-11-20T11:00:00Z", "--force", "pool")
     try:
-        source = RequestContext(Settings("main", pool.state, pool.state, pool.state), ResultCache())
+        source = RequestContext(Settings("main", pool.state, pool.state, pool.state), Caches())
         assert page_of(source, "gone").in_doubt
         asked = host_page(source, EVERYBODY, "gone", told(pool, "retention", "explain", "gone"))
         source.close()

@@ -16,9 +16,8 @@ from btrkeep.config import HostConfig
 from tests.web.made import DAY, EVENING, NOW, backup, client, run, write
 from web.access import Viewer
 from web.data.hosts import Query, host_list
-from web.result_cache import ResultCache
 from web.settings import Settings
-from web.source import RequestContext
+from web.source import Caches, RequestContext
 
 STATES = {"ok1": "ok", "ok2": "ok", "late1": "late", "failing1": "failing", "suspect1": "suspect", "never1": "never"}
 
@@ -160,7 +159,7 @@ def test_the_catalogue_is_not_asked_host_by_host(large: Path, monkeypatch: pytes
         return connection
 
     monkeypatch.setattr(sqlite3, "connect", traced)
-    with closing(RequestContext(Settings("main", large, large, large), ResultCache())) as source:
+    with closing(RequestContext(Settings("main", large, large, large), Caches())) as source:
         assert len(host_list(source, Viewer("a", "viewer"), Query(sort="-size", page=3)).rows) == 100
     assert 0 < len([one for one in said if one.lstrip().upper().startswith("SELECT")]) <= 14, said
 
@@ -172,7 +171,7 @@ def test_three_thousand_hosts_are_listed_in_a_fifth_of_a_second(large: Path) -> 
     took = []
     for query in ("q=host1&sort=-size", "state=ok&page=9", "group=g3&sort=last", "sort=-backups&page=30"):
         _touch(large)  # as in a night: what was kept of the answer before is of no use, or only for a second
-        logged_in.application.extensions["btrkeep-kept"].drop()
+        logged_in.application.extensions["btrkeep-caches"].current.drop()
         begun = time.thread_time()
         assert logged_in.get(f"/hosts?{query}").status_code == 200
         took.append(time.thread_time() - begun)

@@ -20,9 +20,8 @@ from web.access import Viewer
 from web.data.hosts import Query, host_list
 from web.data.numbers import text
 from web.data.overview import overview
-from web.result_cache import ResultCache
 from web.settings import Settings
-from web.source import RequestContext
+from web.source import Caches, RequestContext
 
 WINDOW = parse_window("22:00-06:00")
 MARKUP = "<script>alert(1)</script>\x1b[2J\u202e"
@@ -56,7 +55,7 @@ def test_before_the_first_night_it_says_when_that_begins(tmp_path: Path) -> None
     assert "No night yet; the first begins at 22:00 ( in 13 hours )" in words
     assert "not tried" not in words
     assert "Open alarms None." in words
-    assert "Nothing runs." in words
+    assert "Nothing is running." in words
 
 
 def installed_this_morning(state: Path, names: Sequence[str], runs: Sequence[Run] = ()) -> None:
@@ -95,6 +94,28 @@ def test_after_a_rebuild_there_is_no_night_without_a_run_but_what_the_backups_te
     page = client(tmp_path / "state")
     assert 'aria-label="all 4 nights: 3 complete, 1 not known"' in page.get("/hosts").text
     assert "1 of 1 host complete between 22:00 and 22:10" in text_of(page.get("/").text)
+
+
+def test_after_a_rebuild_on_the_first_day_no_night_is_told_of_that_never_was(tmp_path: Path) -> None:
+    """Of web3, which has no backup, nobody knows whether it was there in the night."""
+    catalogue = write(tmp_path / "state", [host(name) for name in ("web1", "web2", "web3")])
+    catalogue.know_since(NOW - HOUR / 6)
+    catalogue.replace_backups("pool", [backup(name, NOW - HOUR / 2) for name in ("web1", "web2")])
+    catalogue.close()
+    words = text_of(client(tmp_path / "state").get("/").text)
+    assert "By hand 2026-11-21 2 of 2 hosts complete between 08:30 and 08:40." in words
+    assert "Last night" not in words
+
+
+def test_what_is_over_already_on_the_day_on_which_it_began_is_not_called_last_night(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a window a night begins at noon, and here it is one o'clock."""
+    monkeypatch.setattr(RequestContext, "now", NOW + 4 * HOUR)
+    write(tmp_path / "state", [host("web1", window=None)], [], [run("web1", NOW + 3.5 * HOUR)]).close()
+    words = text_of(client(tmp_path / "state").get("/").text)
+    assert "Today 2026-11-21 1 of 1 host complete between 12:30 and 12:40." in words
+    assert "Last night" not in words
 
 
 def test_what_makes_the_catalogue_doubtful_stands_on_every_page(tmp_path: Path) -> None:
@@ -160,7 +181,7 @@ def test_what_is_kept_for_one_is_not_shown_to_another(tmp_path: Path) -> None:
     runs = [run("mine1", EVENING), run("secret1", EVENING, "failed")]
     write(tmp_path, [host(name) for name in names], [backup("mine1", EVENING)], runs).close()
     sleep(0.1)  # what was written just now is not kept
-    kept, settings = ResultCache(), Settings("main", tmp_path, tmp_path, tmp_path)
+    kept, settings = Caches(), Settings("main", tmp_path, tmp_path, tmp_path)
     everything, mine = Viewer("olga", "operator"), Viewer("carol", "viewer", ("mine*",))
     for who, hosts in ((everything, 2), (mine, 1), (everything, 2)):
         source = RequestContext(settings, kept)
@@ -202,7 +223,7 @@ def test_a_row_whose_process_is_gone_does_not_run(tmp_path: Path) -> None:
     catalogue.put_progress(replace(progress("web1", began), pid_started="1"))
     catalogue.start_expiry(NOW, ME, "1", planned=10)
     catalogue.close()
-    assert "Nothing runs." in client(tmp_path / "state").get("/overview/running").text
+    assert "Nothing is running." in client(tmp_path / "state").get("/overview/running").text
 
 
 def test_an_expiry_and_a_balance_in_progress_are_shown(tmp_path: Path) -> None:
@@ -240,7 +261,7 @@ def test_alarms_that_stand_are_shown_with_what_to_do_and_others_are_not(tmp_path
 
 def numbers_of(state: Path) -> str:
     """What a monitor reads of it."""
-    source = RequestContext(Settings("main", state, state, state), ResultCache())
+    source = RequestContext(Settings("main", state, state, state), Caches())
     try:
         return text(source)
     finally:
@@ -254,7 +275,7 @@ FULL = Finding("room", "error", "no transfer starts any more: <b>full", "`backup
 def test_what_is_wrong_with_the_pool_is_on_the_page_and_in_the_metrics(tmp_path: Path) -> None:
     catalogue = write(tmp_path / "state", [host("web1")])
     page = client(tmp_path / "state")
-    assert "The pool is not well" not in page.get("/").text
+    assert "The pool has problems" not in page.get("/").text
     catalogue.set_fact(FACT, as_text(StoredVerdict(NOW - timedelta(minutes=4), PoolVerdict((FULL,), ("missing-device",)))))
     sleep(1.1)  # a page is kept for a second
     words = text_of(page.get("/").text)
@@ -275,8 +296,8 @@ def test_where_nobody_has_looked_for_alarms_lately_there_are_not_none(tmp_path: 
     catalogue.set_fact(FACT, as_text(StoredVerdict(looked, PoolVerdict())) if looked else None)
     catalogue.close()
     words = text_of(client(tmp_path / "state").get("/").text)
-    assert "Open alarms Not known: nobody has looked in the last hour." in words
-    assert ("how it is now nobody knows" in words) == (looked is not None)
+    assert "Open alarms Unknown: alarms were not checked in the last hour." in words
+    assert ("its state now is unknown" in words) == (looked is not None)
     assert "None." not in words
     numbers = numbers_of(tmp_path / "state")
     assert "btrkeep_alarms{" not in numbers

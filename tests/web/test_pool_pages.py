@@ -226,11 +226,11 @@ def test_findings_are_told_the_worst_first_with_commands_as_text(bed: Bed) -> No
         known = answers()
     blind = [{"name": "clock", "why": "a service may not <ask>"}]
     said = {"filesystem": "x", "checks": ["mount-nossd", "state-<b>", "layers", "clock"], "findings": found, "not_looked_at": blind}
-    known._found["doctor"] = ServiceAnswer(datetime.now(UTC), said)
+    known._results.get("doctor", lambda: ServiceAnswer(datetime.now(UTC), said))
     try:
         page = bed.operator.get("/doctor").text
     finally:
-        del known._found["doctor"]
+        known._results.drop()
     assert page.index("errors &amp; &lt;script&gt;") < page.index("mounted with ssd")
     assert "a &#39;b&#39; &amp;&amp; c" in page
     assert "<script>" not in page

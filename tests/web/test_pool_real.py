@@ -135,7 +135,7 @@ def _pixels(data: bytes) -> np.ndarray:
 
 
 def test_the_doctor_is_asked_when_somebody_wants_it_and_says_what_the_command_says(bed: Bed) -> None:
-    assert "Nobody has had it look" in bed.get("/doctor").text
+    assert "It has not run" in bed.get("/doctor").text
     assert bed.post("/doctor", "/doctor").status == 303
     page = unescape(bed.get("/doctor").text)
     assert bed.web.nights
@@ -149,7 +149,7 @@ def test_the_doctor_is_asked_when_somebody_wants_it_and_says_what_the_command_sa
 
 
 def test_a_plan_is_made_on_request_and_is_that_of_the_balancer(bed: Bed) -> None:
-    assert "Plan it" in bed.get("/pool/balance").text
+    assert "Make a plan" in bed.get("/pool/balance").text
     assert bed.post("/pool/balance/plan", "/pool/balance").status == 303
     page = unescape(bed.get("/pool/balance").text)
     assert bed.web.nights

@@ -1,12 +1,12 @@
 """Hosts, what runs now and the whole of it: as the overview and the pages of hosts show them."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from flask import abort
 from pydantic import Field
 
-from web.api.table import ApiRequest, Endpoint, Host
+from web.api.table import ApiRequest, Endpoint, OfHost
 from web.data import hosts as of_hosts
 from web.data.host import BackupRow, HostPage, host_page
 from web.data.hosts import HostList, Query
@@ -14,6 +14,7 @@ from web.data.overview import Overview
 from web.data.overview import overview as of_overview
 from web.data.running import RunningNow
 from web.data.running import running as of_running
+from web.data.same_names import of_row
 
 HOSTS, STATE = "hosts", "state"
 _ORDERS = Literal[
@@ -32,13 +33,6 @@ class HostsAsked:
     group: Annotated[str, Field(max_length=255, description="Only hosts of that group.")] = ""
     sort: Annotated[_ORDERS, Field(description="The order; a minus turns it round.")] = "host"
     page: Annotated[int, Field(ge=1, le=1_000_000, description="A page of 100, the last one when there are fewer.")] = 1
-
-
-@dataclass(frozen=True, slots=True)
-class OneHost:
-    """Which host."""
-
-    host: Host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +57,7 @@ def overview(asked: ApiRequest) -> OverviewSaid:
     """The whole."""
     found = of_overview(asked.source, asked.viewer)
     sentence = found.nights[0].sentence if found.nights else None
-    return OverviewSaid(**{one.name: getattr(found, one.name) for one in fields(Overview)}, sentence=sentence)
+    return of_row(OverviewSaid, found, sentence=sentence)
 
 
 def one_host(asked: ApiRequest) -> HostPage:
@@ -93,6 +87,6 @@ ENDPOINTS = (
     Endpoint("GET", "/overview", "overview", STATE, "How it went and how it is, in short", OverviewSaid, overview),
     Endpoint("GET", "/running", "running", STATE, "What runs now", RunningNow, running),
     Endpoint("GET", "/hosts", "hosts", HOSTS, "Hosts: searched, filtered, sorted, a page at a time", HostList, hosts, HostsAsked),
-    Endpoint("GET", "/hosts/<host>", "host", HOSTS, "One host: state, settings, backups, runs", HostPage, one_host, OneHost),
-    Endpoint("GET", "/hosts/<host>/backups", "backups", HOSTS, "A host's backups, and why each is kept", Backups, backups, OneHost),
+    Endpoint("GET", "/hosts/<host>", "host", HOSTS, "One host: state, settings, backups, runs", HostPage, one_host, OfHost),
+    Endpoint("GET", "/hosts/<host>/backups", "backups", HOSTS, "A host's backups, and why each is kept", Backups, backups, OfHost),
 )

@@ -10,7 +10,8 @@ from pydantic import Field
 
 from btrkeep.errors import UsageError
 from btrkeep.units import parse_time
-from web.api.table import ApiRequest, Endpoint, Moment, Nothing
+from web.access import seen_hosts
+from web.api.table import ApiRequest, Endpoint, Moment, Nothing, OfNumber
 from web.data import jobs as of_jobs
 from web.data import log
 from web.data.alarms import OpenAlarm, open_alarms
@@ -22,13 +23,6 @@ from web.service_client import agent
 JOBS, STATE = "jobs", "state"
 _OUTCOMES = Literal["", "complete", "suspect", "failed", "partial", "skipped", "unfinished"]
 Before = Annotated[int, Field(ge=1, le=2**53, description="Only runs with a lower id: `older` of the page before.")]
-
-
-@dataclass(frozen=True, slots=True)
-class JobNumber:
-    """Which one."""
-
-    number: Annotated[str, Field(pattern=r"^[0-9]{1,18}$", description="Its id.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +40,7 @@ class NightAsked:
     first_run: Annotated[
         str, Field(pattern=r"^[0-9]{1,15}$", description="The id of its first run: what follows `night-` in a job's id.")
     ]
-    before: Annotated[int, Field(ge=1, le=2**53, description="Only runs with a lower id: `older` of the page before.")] | None = (
-        None
-    )
+    before: Before | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +72,10 @@ def jobs(asked: ApiRequest) -> Jobs:
     """The list."""
     here, kind, days = asked.source, asked.given.kind, asked.given.days
     if asked.viewer.limited:
-        mine, since = mine_of(asked), here.now - timedelta(days=days)
+        mine, since = seen_hosts(), here.now - timedelta(days=days)
         return Jobs(tuple(of_jobs.by_hand(here.catalogue, mine, here.now, since)) if kind in ("", "backup") else ())
     of, kinds = here.site.filesystem, (kind,) if kind else ()
     return Jobs(here.cached(("jobs", of, days, kinds), lambda: of_jobs.jobs(here.catalogue, of, here.now, days, kinds)))
-
-
-def mine_of(asked: ApiRequest) -> frozenset[str] | None:
-    """Hosts that the viewer may see; None: all."""
-    who = asked.viewer
-    return frozenset(who.seen({*asked.source.site.hosts, *asked.source.catalogue.hosts()})) if who.limited else None
 
 
 def night(asked: ApiRequest) -> NightView:
@@ -101,7 +87,7 @@ def night(asked: ApiRequest) -> NightView:
 def runs(asked: ApiRequest) -> LogPage:
     """A page of them."""
     given, catalogue = asked.given, asked.source.catalogue
-    wanted = log.wanted_runs(mine_of(asked), given.host or None, given.outcome or None, _moment(given.since), given.before)
+    wanted = log.wanted_runs(seen_hosts(), given.host or None, given.outcome or None, _moment(given.since), given.before)
     return log.log_page(catalogue, wanted, asked.source.now, given.limit)
 
 
@@ -142,7 +128,7 @@ ENDPOINTS = (
     _get("/alarms", "alarms", STATE, "What is wrong now, and what to do about it", Alarms, alarms),
     _get("/doctor", "doctor", STATE, "What is wrong with the pool, or slows it down", Examination, doctor),
     _get("/runs", "runs", JOBS, "Runs of hosts, newest first", LogPage, runs, RunsAsked),
-    _get("/runs/<number>", "run", JOBS, "One run, with what rsync said last", LogRun, one_run, JobNumber),
+    _get("/runs/<number>", "run", JOBS, "One run, with what rsync said last", LogRun, one_run, OfNumber),
     _get("/jobs", "jobs", JOBS, "Nights, backups by hand, expiries, balances, scrubs", Jobs, jobs, JobsAsked),
     _get("/nights/<first_run>", "night", JOBS, "A night, and what did not go well in it", NightView, night, NightAsked),
 )

@@ -8,7 +8,7 @@ from flask import abort
 from pydantic import Field
 
 from btrkeep.errors import OperatorError, UsageError
-from web.api.table import ApiRequest, Endpoint, Nothing
+from web.api.table import ApiRequest, Endpoint, Nothing, OfNumber
 from web.data import balance, expiry
 from web.data import day as of_day
 from web.data import trend as of_trend
@@ -43,13 +43,6 @@ class Limit:
     """How many."""
 
     limit: Annotated[int, Field(ge=1, le=1000, description="The last so many.")] = 60
-
-
-@dataclass(frozen=True, slots=True)
-class BlockGroupNumber:
-    """Which one."""
-
-    number: Annotated[str, Field(pattern=r"^[0-9]{1,18}$", description="Its id.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +147,7 @@ ENDPOINTS = (
     _get("/pool/day", "poolDay", POOL, "A day's throughput and its phases", DayView, day, Day),
     _get("/pool/scores", "poolScores", POOL, "How fragmented free space is and was", Scores, scores, Days),
     _get("/balances", "balances", JOBS, "Runs of balance", Balances, balances, Limit),
-    _get("/balances/<number>", "balance", JOBS, "A run of balance and its steps", OneBalance, one_balance, BlockGroupNumber),
+    _get("/balances/<number>", "balance", JOBS, "A run of balance and its steps", OneBalance, one_balance, OfNumber),
     _get("/expiries", "expiries", JOBS, "Runs of expiry", Expiries, expiries, Limit),
-    _get("/expiries/<number>", "expiry", JOBS, "A run of expiry", ExpiryRun, one_expiry, BlockGroupNumber),
+    _get("/expiries/<number>", "expiry", JOBS, "A run of expiry", ExpiryRun, one_expiry, OfNumber),
 )

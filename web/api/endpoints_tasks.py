@@ -1,6 +1,6 @@
 """What the root service carries out: runs and restores, asked for and followed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -8,7 +8,7 @@ from flask import abort
 from pydantic import Field
 
 from web.access import require_folder_right
-from web.api.table import ApiRequest, Endpoint, Host, Which
+from web.api.table import ApiRequest, Endpoint, OfHost, Which
 from web.data import restore as of_restore
 from web.data.restore import PreviewPage, RestoreForm
 from web.data.same_names import of_answer
@@ -18,13 +18,6 @@ TASKS = "tasks"
 _MOST = 1000
 Folder = Annotated[str, Field(max_length=900, pattern=r"^/[^\x00-\x1f\x7f-\x9f]*$")]
 Overwrite = Annotated[Literal["never", "older", "all"], Field(description="What is done where a file is there already.")]
-
-
-@dataclass(frozen=True, slots=True)
-class OfHost:
-    """Which host."""
-
-    host: Host
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,35 +130,14 @@ def task(asked: ApiRequest) -> TaskSaid:
     return of_answer(TaskSaid, found)
 
 
-_AT = "/hosts/<host>"
+def _post(path: str, name: str, summary: str, answer: type, act: Callable[[ApiRequest], Any], body: type | None = None) -> Endpoint:
+    return Endpoint("POST", f"/hosts/<host>/{path}", name, TASKS, summary, answer, act, OfHost, body, operator=True, agent=True)
+
+
 ENDPOINTS = (
-    Endpoint("POST", f"{_AT}/run", "runNow", TASKS, "Back a host up now", Begun, run, OfHost, operator=True, agent=True),
-    Endpoint(
-        "POST",
-        "/hosts/<host>/restore",
-        "restore",
-        TASKS,
-        "Restore",
-        Begun,
-        restore,
-        OfHost,
-        RestoreAsked,
-        operator=True,
-        agent=True,
-    ),
-    Endpoint(
-        "POST",
-        f"{_AT}/restore/preview",
-        "preview",
-        TASKS,
-        "What a restore would do",
-        PreviewSaid,
-        preview,
-        OfHost,
-        RestoreAsked,
-        True,
-        agent=True,
-    ),
+    _post("run", "runNow", "Back a host up now", Begun, run),
+    _post("restore", "restore", "Restore", Begun, restore, RestoreAsked),
+    _post("restore/preview", "preview", "What a restore would do", PreviewSaid, preview, RestoreAsked),
     Endpoint("GET", "/tasks", "tasks", TASKS, "What was asked of the root service", Tasks, tasks, TasksAsked, agent=True),
     Endpoint("GET", "/tasks/<task>", "task", TASKS, "One of these, and what it says", TaskSaid, task, TaskAsked, agent=True),
 )

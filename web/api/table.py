@@ -25,8 +25,6 @@ Which = Annotated[
 Name = Annotated[
     str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}Z$", description="The backup's name, 2026-11-20T220003Z.")
 ]
-
-
 Moment = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
 SHOWN = r"^[^\x00-\x1f\x7f-\x9f]*$"
 """A text of characters that can be shown, as a pattern."""
@@ -35,6 +33,20 @@ SHOWN = r"^[^\x00-\x1f\x7f-\x9f]*$"
 @dataclass(frozen=True, slots=True)
 class Nothing:
     """No parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfHost:
+    """Which host."""
+
+    host: Host
+
+
+@dataclass(frozen=True, slots=True)
+class OfNumber:
+    """Which one."""
+
+    number: Annotated[str, Field(pattern=r"^[0-9]{1,18}$", description="Its id.")]
 
 
 @dataclass(frozen=True, slots=True)

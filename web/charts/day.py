@@ -36,7 +36,7 @@ def words(name: str, day: DayView) -> str:
     """What the chart shows, for who cannot see it."""
     rates = [(rate, slot) for slot in day.slots if (rate := getattr(slot, name)) is not None]
     if not rates:
-        return "no samples tell of this day"
+        return "there are no samples of this day"
     most, slot = max(rates, key=lambda pair: pair[0])
     whole = getattr(day.sums[0], name)
     when = slot.start.astimezone(ZoneInfo(day.zone))

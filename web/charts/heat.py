@@ -3,10 +3,8 @@
 import gzip
 import io
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import orjson
 
@@ -18,36 +16,12 @@ from heatmap.pixelmap import pixel_map
 from heatmap.recorded import load
 from heatmap.state import FilesystemState
 from web.data.heat import DrawingRequest, Gallery, Recorded, Shelf
+from web.result_cache import ResultCache
 
 _LEVEL = 4
 _PICTURES = 48 << 20
 """Bytes of pictures and maps that are kept."""
 _STATES = 64 << 20
-_T = TypeVar("_T")
-
-
-class PictureCache(Generic[_T]):
-    """What was made last, by key, so many bytes of it at the most. One thing is made at a time: each takes a whole processor."""
-
-    def __init__(self, most: int, size: Callable[[_T], int]) -> None:
-        self._most, self._size = most, size
-        self._found: OrderedDict[Hashable, _T] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.RLock()
-
-    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """What is kept under that key, made now if need be. Errors of `make` are raised, and nothing is kept."""
-        with self._lock:
-            if key in self._found:
-                self._found.move_to_end(key)
-                return self._found[key]
-            made = make()
-            self._found[key] = made
-            self._bytes += self._size(made)
-            while self._bytes > self._most and len(self._found) > 1:
-                _, gone = self._found.popitem(last=False)
-                self._bytes -= self._size(gone)
-            return made
 
 
 class Painter:
@@ -55,8 +29,9 @@ class Painter:
 
     def __init__(self, folder: Path) -> None:
         self.shelf = Shelf(folder)
-        self._states: PictureCache[FilesystemState] = PictureCache(_STATES, _bytes_of)
-        self._pictures: PictureCache[bytes] = PictureCache(_PICTURES, len)
+        self._states = ResultCache(most=_STATES, size=_bytes_of)
+        self._pictures = ResultCache(most=_PICTURES, size=len)
+        self._drawing = threading.Lock()
 
     def state(self, one: Recorded) -> FilesystemState:
         """The state itself."""
@@ -64,11 +39,11 @@ class Painter:
 
     def png(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> bytes:
         """The picture. Raises OperatorError also where it cannot be coloured so: a state may have no scores."""
-        return self._pictures.get((*self._key(gallery, one, wish), "png"), lambda: _png(self._drawn(gallery, one, wish)))
+        return self._made("png", self._key(gallery, one, wish), lambda: _png(self._drawn(gallery, one, wish)))
 
     def map(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> bytes:
         """What is where in it, as JSON, compressed with gzip; heatmap/pixelmap.py says how to read it."""
-        return self._pictures.get((*self._key(gallery, one, wish), "map"), lambda: self._map(gallery, one, wish))
+        return self._made("map", self._key(gallery, one, wish), lambda: self._map(gallery, one, wish))
 
     def key(self, one: Recorded, wish: DrawingRequest) -> ColourKey:
         """What its colours mean. Raises OperatorError."""
@@ -78,6 +53,15 @@ class Painter:
         """How its bytes become pixels."""
         total = int(self._scaled(gallery, one, wish).total_bytes.sum())
         return choose(None, wish.size, wish.curve, total, OVERVIEW_GRANULARITY)
+
+    def _made(self, kind: str, key: Hashable, make: Callable[[], bytes]) -> bytes:
+        """The picture or map that is kept, or a new one. One is made at a time: each takes a whole processor."""
+
+        def alone() -> bytes:
+            with self._drawing:
+                return make()
+
+        return self._pictures.get((kind, key), alone)
 
     def _key(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> tuple[Hashable, ...]:
         scale = hash(tuple(other.stamp for other in gallery.recorded)) if wish.steady else 0

@@ -5,8 +5,9 @@ from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue import Catalogue, Job
-from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseTotals, Slot, bounds, phases, slots, sums
+from btrkeep.decisions.day_phases import MINUTES, Phase, Slot, bounds, phases, slots, sums
 from web.data.heartbeat import is_alive
+from web.data.same_names import of_row
 
 _EARLIEST = date(1970, 1, 3)
 
@@ -63,12 +64,8 @@ def day_view(catalogue: Catalogue, filesystem: str, zone: ZoneInfo, now: datetim
         zone.key,
         tuple(slots(samples, start, end, count)),
         tuple(ran),
-        tuple(_sum(one) for one in sums(samples, jobs, ran, start, end)),
+        tuple(of_row(PhaseSum, one) for one in sums(samples, jobs, ran, start, end)),
     )
-
-
-def _sum(one: PhaseTotals) -> PhaseSum:
-    return PhaseSum(one.kind, one.seconds, one.known, one.read, one.written, one.data, one.metadata, one.ratio)
 
 
 def _ended(job: Job, now: datetime) -> Job:

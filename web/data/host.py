@@ -5,7 +5,7 @@ a host was given up (`backupd forget`) or a backup deleted by hand, which is onl
 `in_doubt` says so, and the root service can be asked (`exact`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -17,9 +17,9 @@ from btrkeep.decisions.calendar_strip import StripLetter, kind_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import explain
-from btrkeep.decisions.retention import Candidate, Decision, Hold
-from btrkeep.decisions.words import hold_words, policy_words, reasons_words
-from btrkeep.units import format_duration, parse_time
+from btrkeep.decisions.retention import Candidate, Decision, Hold, RetentionCode
+from btrkeep.decisions.words import hold_words, policy_words, reason_words
+from btrkeep.units import format_duration, format_time, parse_time
 from web.access import Viewer
 from web.data import hosts
 from web.data.alarms import OpenAlarm, open_alarms
@@ -28,6 +28,7 @@ from web.data.hosts import UNCONFIGURED, HostRow
 from web.data.log import LogRun, as_shown
 from web.data.nights import explained
 from web.data.running import Transfer, alive_runs, running
+from web.data.same_names import of_row
 from web.redaction import host_error, host_line
 from web.source import RequestContext
 
@@ -77,11 +78,11 @@ class BackupRow:
 
 @dataclass(frozen=True, slots=True)
 class KnownDecision:
-    """What becomes of a backup: decided here, or as `backupd retention explain` answered. `why`: the reasons in words."""
+    """What becomes of a backup: decided here, or as `backupd retention explain` answered. `reasons`: words, for each rule."""
 
     keep: bool
     rules: tuple[str, ...]
-    why: str
+    reasons: tuple[str, ...]
     expires: datetime | None
 
 
@@ -147,18 +148,22 @@ def near_names(source: RequestContext, viewer: Viewer, host: str) -> list[str]:
 def host_row(source: RequestContext, host: str) -> HostRow | None:
     """How the host is; None when nobody ever heard of it."""
     config, facts = source.site.hosts.get(host), hosts.every_facts(source).get(host)
-    count = len(source.catalogue.fates([host]))
-    if config:
-        return hosts.row_of(config, facts, count, source.site.zone, source.now)
-    return hosts.unconfigured(host, facts, count, source.now) if facts else None
+    if config is None and facts is None:
+        return None
+    return hosts.row_of(host, config, facts, len(source.catalogue.fates([host])), source.site.zone, source.now)
 
 
 def host_page(
-    source: RequestContext, viewer: Viewer, host: str, exact: Sequence[Mapping[str, Any]] | None = None
+    source: RequestContext,
+    viewer: Viewer,
+    host: str,
+    exact: Sequence[Mapping[str, Any]] | None = None,
+    time_words: Callable[[datetime], str] = format_time,
 ) -> HostPage | None:
     """Everything about a host that the viewer may see; None when nobody ever heard of it.
 
-    `exact`: what the root service answered to `retention`, which then stands instead of what the catalogue says.
+    `exact`: what the root service answered to `retention`, which then stands instead of what the catalogue says. `time_words`: how
+    a sentence names the end of a hold.
     """
     row = host_row(source, host)
     if row is None:
@@ -166,7 +171,7 @@ def host_page(
     config = source.site.hosts.get(host)
     found = list(source.catalogue.backups(host))
     decisions = by_service(exact) if exact is not None else decided(found, config, source)
-    backups = [backup_row(one, decisions.get(one.name or ""), source.now) for one in found]
+    backups = [backup_row(one, decisions.get(one.name or ""), source.now, time_words) for one in found]
     runs = [run_row(run, {one.name for one in found}, alive) for run, alive in _runs(source, host)]
     zone = source.site.zone
     marks = [
@@ -205,7 +210,8 @@ def decided(backups: Sequence[Backup], config: HostConfig | None, source: Reques
 
 
 def _known(one: Decision) -> KnownDecision:
-    return KnownDecision(one.keep, tuple(reason.code for reason in one.reasons), reasons_words(one.reasons), one.expires)
+    rules = tuple(reason.code for reason in one.reasons)
+    return KnownDecision(one.keep, rules, tuple(map(reason_words, one.reasons)), one.expires)
 
 
 def candidates(backups: Iterable[Backup]) -> list[Candidate]:
@@ -230,7 +236,7 @@ def by_service(answer: Sequence[Mapping[str, Any]]) -> dict[str, KnownDecision]:
         str(one["name"]): KnownDecision(
             bool(one["keep"]),
             tuple(str(rule) for rule in one["rules"]),
-            ", ".join(str(reason) for reason in one["reasons"]),
+            tuple(str(reason) for reason in one["reasons"]),
             parse_time(one["expires"]) if one["expires"] else None,
         )
         for one in answer
@@ -241,35 +247,37 @@ def _kind(backup: Backup, one: KnownDecision) -> StripLetter:
     return kind_of(one.keep, one.rules, backup.outcome or backup.state)
 
 
-def backup_row(backup: Backup, decision: KnownDecision | None, now: datetime) -> BackupRow:
+def backup_row(
+    backup: Backup, decision: KnownDecision | None, now: datetime, time_words: Callable[[datetime], str] = format_time
+) -> BackupRow:
     """One row, with what becomes of it."""
     hold = hold_of(backup)
-    held = hold is not None and (hold.until is None or now < hold.until)
+    held = hold_words(hold, time_words) if hold and (hold.until is None or now < hold.until) else None
     kind = _kind(backup, decision) if decision else None
     stays = decision is not None and backup.state != "deleting"
-    return BackupRow(
-        name=backup.name,
-        state=backup.state,
-        started=backup.started,
-        finished=backup.finished,
-        duration=backup.duration,
-        files=backup.files,
+    return of_row(
+        BackupRow,
+        backup,
         size=backup.bytes,
-        new_bytes=backup.new_bytes,
-        base=backup.base,
         error=host_error(backup.error, backup.cause, backup.host),
         warnings=tuple(host_line(line, backup.host) for line in backup.warnings),
         keep=decision.keep if decision else None,
-        why=decision.why if decision else "",
+        why=_why(decision, held) if decision else "",
         goes=decision.expires if decision else None,
-        held=hold_words(hold) if hold and held else None,
+        held=held,
         letter=kind.letter if kind else "",
         kind=kind.words.split()[0] if kind else "",
-        may_hold=stays and not held,
+        may_hold=stays and held is None,
         may_release=stays and hold is not None,
         may_accept=backup.state == "suspect",
         ahead=backup.started > latest(now),
     )
+
+
+def _why(decision: KnownDecision, held: str | None) -> str:
+    """The reasons; a hold is told as `held` says, if there is one."""
+    pairs = zip(decision.rules, decision.reasons, strict=True)
+    return ", ".join(held if held and rule == RetentionCode.HELD else reason for rule, reason in pairs)
 
 
 def _runs(source: RequestContext, host: str) -> list[tuple[Run, bool]]:
@@ -285,19 +293,8 @@ def run_row(run: Run, names: set[str | None], alive: bool) -> LogRun:
 
 def settings_of(config: HostConfig) -> HostSettings:
     """What the page shows of the configuration."""
-    return HostSettings(
-        paths=config.paths,
-        exclude=config.exclude,
-        every=config.every,
-        window=str(config.window) if config.window else None,
-        optional=config.optional,
-        enabled=config.enabled,
-        bandwidth=config.bandwidth,
-        attempts=config.attempts,
-        deadline=config.deadline,
-        one_file_system=config.one_file_system,
-        retention=policy_words(config.retention),
-    )
+    window = str(config.window) if config.window else None
+    return of_row(HostSettings, config, window=window, retention=policy_words(config.retention))
 
 
 def sentence(row: HostRow, config: HostConfig | None) -> str:

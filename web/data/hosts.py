@@ -98,21 +98,22 @@ def every_facts(source: RequestContext) -> Mapping[str, HostFacts]:
 
 def _rows(source: RequestContext) -> tuple[HostRow, ...]:
     site, facts, counts = source.site, every_facts(source), source.catalogue.backup_counts()
-    found = [row_of(host, facts.get(name), counts.get(name, 0), site.zone, source.now) for name, host in site.hosts.items()]
-    found += [unconfigured(name, facts.get(name), count, source.now) for name, count in counts.items() if name not in site.hosts]
-    return tuple(sorted(found, key=lambda row: row.host))
+    return tuple(
+        row_of(name, site.hosts.get(name), facts.get(name), counts.get(name, 0), site.zone, source.now)
+        for name in sorted({*site.hosts, *counts})
+    )
 
 
-def row_of(host: HostConfig, facts: HostFacts | None, backups: int, zone: ZoneInfo, now: datetime) -> HostRow:
-    """A host that is configured, as `backupd status` sees it."""
-    status = host_status(host, facts, zone, now)
+def row_of(name: str, host: HostConfig | None, facts: HostFacts | None, backups: int, zone: ZoneInfo, now: datetime) -> HostRow:
+    """A host as `backupd status` reports it; one that is not configured (None) is known by its backups only: nothing is due."""
+    status = host_status(host, facts, zone, now) if host else _unconfigured(name, facts, now)
     return HostRow(
-        host=host.name,
+        host=name,
         state=status.state,
-        group=host.group,
-        address=host.address,
-        enabled=host.enabled,
-        optional=host.optional,
+        group=host.group if host else None,
+        address=host.address if host else None,
+        enabled=host is not None and host.enabled,
+        optional=host is not None and host.optional,
         last_complete=status.last_complete,
         age=status.age,
         next_due=status.next_due,
@@ -132,26 +133,12 @@ def _words(status: HostStatus) -> str:
     return f"{status.warnings[0]}{more}"
 
 
-def unconfigured(name: str, facts: HostFacts | None, backups: int, now: datetime) -> HostRow:
-    """A host that only its backups tell of: nothing is due, and nothing of it expires."""
+def _unconfigured(name: str, facts: HostFacts | None, now: datetime) -> HostStatus:
+    """Of a host that only its backups tell of: nothing is due, and nothing of it expires."""
     last = facts.last_complete if facts else None
-    return HostRow(
-        host=name,
-        state=UNCONFIGURED,
-        group=None,
-        address=None,
-        enabled=False,
-        optional=False,
-        last_complete=last,
-        age=max(0.0, (now - last).total_seconds()) if last else None,
-        next_due=None,
-        size=facts.last_complete_bytes if facts else None,
-        files=facts.last_complete_files if facts else None,
-        new_bytes=facts.last_complete_new_bytes if facts else None,
-        backups=backups,
-        words="not in the configuration any more: nothing is backed up, and its backups are kept",
-        tone="warning",
-    )
+    age = max(0.0, (now - last).total_seconds()) if last else None
+    words = "not in the configuration any more: nothing is backed up, and its backups are kept"
+    return HostStatus(name, UNCONFIGURED, last, age, None, None, (words,))
 
 
 def seen_by(viewer: Viewer, rows: Iterable[HostRow]) -> list[HostRow]:

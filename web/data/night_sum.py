@@ -158,7 +158,15 @@ def _has_a_night(known: Known, runs: Sequence[HostRuns], begin: datetime, window
     if window is None:
         return True
     closed = last_chance(begin, window, known.zone)
-    return any(run.started < closed for run in runs) or any(_was_there(known, name, closed) for name in known.hosts)
+    if any(run.started < closed for run in runs):
+        return True
+    # Of a time that the catalogue cannot know, a host counts only when it is known that it was there.
+    there = known.hosts if _is_known(known, begin, closed) else known.hosts.keys() & known.began.keys()
+    return any(_was_there(known, name, closed) for name in there)
+
+
+def _is_known(known: Known, begin: datetime, end: datetime) -> bool:
+    return not any(start < end and begin < until for start, until in known.unknown)
 
 
 def _was_there(known: Known, name: str, moment: datetime) -> bool:
@@ -173,7 +181,7 @@ def _is_a_night(runs: Sequence[HostRuns], hosts: Mapping[str, HostConfig]) -> bo
 def _outcomes(known: Known, runs: Sequence[HostRuns], begin: datetime, end: datetime, window: Window | None) -> dict[str, str]:
     """What became of each host that was tried, or should have been."""
     busy, found = _is_busy(known, runs), _tried(known, runs)
-    is_known = not any(start < end and begin < until for start, until in known.unknown)
+    is_known = _is_known(known, begin, end)
     for name, host in known.hosts.items():
         if name in found or not _was_expected(host, known.facts.get(name), known.zone, end):
             continue

@@ -7,11 +7,11 @@ from btrkeep.decisions.due import next_window
 from web.access import Viewer
 from web.data import hosts, night_sum
 from web.data.alarms import OpenAlarm, open_alarms
-from web.data.by_the_hour import by_the_hour
 from web.data.health import PoolHealth, pool_health
 from web.data.night_sum import NightSum
 from web.data.nights import usual_window
 from web.data.running import RunningNow, alive_runs, running
+from web.data.same_names import of_row
 from web.data.trend import Outlook, outlooks
 from web.source import RequestContext
 
@@ -116,16 +116,14 @@ def pool_now(source: RequestContext) -> PoolSummary | None:
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
     if filesystem is None or sample is None:
         return None
-    allocated, used = by_the_hour(source, ("outlooks", filesystem), lambda: outlooks(source.catalogue, filesystem, source.now))
-    return PoolSummary(
-        taken=sample.taken,
-        size=sample.size,
-        allocated=sample.allocated,
-        used=sample.used,
+    allocated, used = source.cached_for_the_hour(
+        ("outlooks", filesystem), lambda: outlooks(source.catalogue, filesystem, source.now)
+    )
+    return of_row(
+        PoolSummary,
+        sample,
         unused=max(sample.allocated - sample.used, 0),
         unallocated=max(sample.size - sample.allocated, 0),
-        orphans=sample.orphans,
-        score=sample.score,
         allocated_full=allocated,
         used_full=used,
     )

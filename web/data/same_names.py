@@ -12,13 +12,13 @@ from btrkeep.units import parse_time
 Shown = TypeVar("Shown")
 
 
-def of_row(kind: type[Shown], row: object, **others: Any) -> Shown:
+def of_row(kind: type[Shown], row: object, /, **others: Any) -> Shown:
     """A dataclass whose fields are those attributes of the row, but for `others`, which are given."""
     names = [name for name, _ in _fields(kind) if name not in others]  # type: ignore[arg-type]  # a class is hashable
     return kind(**{name: getattr(row, name) for name in names}, **others)
 
 
-def of_answer(kind: type[Shown], answer: Mapping[str, Any], **others: Any) -> Shown:
+def of_answer(kind: type[Shown], answer: Mapping[str, Any], /, **others: Any) -> Shown:
     """A dataclass whose fields are those of the answer, but for `others`: texts where it has times, lists where it has tuples.
 
     What else a newer service says is passed over. Raises KeyError for a field that the answer has not, ValueError for a time that

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from btrkeep.catalogue import Catalogue, Sample, SampleMark
 from btrkeep.decisions.forecast import Full, TooLittle, bounded, forecast
 from btrkeep.decisions.trend import points, step_for
+from web.data.same_names import of_row
 
 SPANS = {1: "a day", 7: "a week", 30: "a month", 90: "three months", 180: "half a year", 365: "a year", 3650: "all"}
 """Days that can be chosen, and their names."""
@@ -84,17 +85,11 @@ def _last_of_each(marks: Sequence[SampleMark], since: datetime, step: timedelta)
 def _points(samples: Sequence[Sample], marks: Sequence[SampleMark], since: datetime, step: timedelta) -> tuple[TrendPoint, ...]:
     most = _most_orphans(marks, since, step)
     return tuple(
-        TrendPoint(
-            one.taken,
-            one.size,
-            one.allocated,
-            one.used,
-            one.unallocated,
-            one.unused,
-            round(one.metadata_share, 4),
-            one.orphans,
-            most.get(int((one.taken - since) / step)),
-            one.score,
+        of_row(
+            TrendPoint,
+            one,
+            metadata_share=round(one.metadata_share, 4),
+            most_orphans=most.get(int((one.taken - since) / step)),
         )
         for one in points(samples, since, step)
     )

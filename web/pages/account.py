@@ -21,7 +21,7 @@ blueprint = Blueprint("account", __name__)
 audit = logging.getLogger("btrkeep.audit")
 _AT_ONCE = threading.BoundedSemaphore(6)
 """Who log in at the same time, each on a thread of the server's."""
-_WRONG = "That name and password do not fit together."
+_WRONG = "Wrong name or password."
 
 
 @blueprint.get("/login")
@@ -45,7 +45,7 @@ def log_in() -> str | Response | tuple[str, int] | tuple[str, int, dict[str, str
 def _place() -> Iterator[None]:
     """One of few: a password takes a tenth of a second to look at, and whoever has many addresses can send many."""
     if not _AT_ONCE.acquire(blocking=False):
-        abort(503, "Many are logging in just now. Try again in a moment.")
+        abort(503, "Too many logins at the moment. Try again shortly.")
     try:
         yield
     finally:
@@ -121,9 +121,9 @@ def change_password() -> Response | tuple[str, int]:
         abort(429, f"Too many attempts. Try again in {format_duration(max(wait, 10))}.")
     user = _user_of(name, request.form.get("password", ""))
     if user is None:
-        return _account("The password so far is another."), 400
+        return _account("The current password is wrong."), 400
     if request.form.get("new") != request.form.get("again"):
-        return _account("The new password is not the same both times."), 400
+        return _account("The new passwords do not match."), 400
     try:
         text = passwords.hashed(request.form.get("new", ""))
     except UsageError as error:
@@ -132,5 +132,5 @@ def change_password() -> Response | tuple[str, int]:
     attempts.succeeded(store, name, sessions.address(), datetime.now(UTC))
     sessions.begin(replace(user, hash=text))
     audit.info("password changed: %s from %s", name, sessions.address())
-    flash("Your password is another now, and every other browser is logged out.")
+    flash("Your password was changed, and every other browser is logged out.")
     return redirect(url_for("account.account"), 303)

@@ -1,21 +1,20 @@
 """What was asked of the root service because somebody wanted it, and is kept until it is asked again: it takes seconds."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from flask import current_app
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
+from web.result_cache import ResultCache
 from web.service_client import agent
 
-_FRESH = timedelta(seconds=20)
+_FRESH = 20.0  # seconds
 _NAME = "btrkeep-answers"
-_AT_ONCE = 3  # who wait keep a thread each
+_AT_ONCE = 3  # requests that wait, each of which keeps a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,34 +31,25 @@ class Answers:
     """The last answer to each verb, for all requests."""
 
     def __init__(self) -> None:
-        self._found: dict[str, ServiceAnswer] = {}
-        self._locks: dict[str, threading.Lock] = {}
-        self._guard = threading.Lock()
-        self._waiting = threading.BoundedSemaphore(_AT_ONCE)
+        self._results = ResultCache(longest=_FRESH)
+        self._places = threading.BoundedSemaphore(_AT_ONCE)
 
     def last(self, verb: str) -> ServiceAnswer | None:
         """None: nobody has asked since the dashboard was started."""
-        return self._found.get(verb)
+        found: ServiceAnswer | None = self._results.last(verb)
+        return found
 
     def ask(self, verb: str) -> None:
-        """Ask anew, unless somebody just did. Who comes while it is being asked waits for that answer, unless many do: Refused."""
-        with self._guard:
-            lock = self._locks.setdefault(verb, threading.Lock())
-        with self._place(), lock:
-            known = self._found.get(verb)
-            if known is None or known.problem or datetime.now(UTC) - known.at > _FRESH:
-                self._found[verb] = _asked(verb)
-
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        if not self._waiting.acquire(blocking=False):
+        """Asks anew, unless somebody just did. While it is being asked others wait for that answer; Refused: many do already."""
+        if not self._places.acquire(blocking=False):
             raise RequestRefused(
                 "that is being looked for already", "load the page in a moment: it is there then", "busy", own=True
             )
         try:
-            yield
+            last = self.last(verb)
+            self._results.get(verb, lambda: _answer(verb), renew=last is not None and bool(last.problem))
         finally:
-            self._waiting.release()
+            self._places.release()
 
 
 def answers() -> Answers:
@@ -68,7 +58,7 @@ def answers() -> Answers:
     return found
 
 
-def _asked(verb: str) -> ServiceAnswer:
+def _answer(verb: str) -> ServiceAnswer:
     try:
         said = agent().ask(verb)
     except OperatorError as error:

@@ -3,6 +3,7 @@
 from flask import Blueprint, render_template
 
 from web.access import whole_pool
+from web.charts.trend import has, words
 from web.data.expiry import expiries
 from web.data.trend import SPANS
 from web.pages.pool import days_asked, trend_of
@@ -15,8 +16,6 @@ blueprint = Blueprint("expiry", __name__, url_prefix="/pool/expiry")
 @whole_pool
 def index() -> str:
     """All runs, and a chart of what waited."""
-    from web.charts.trend import has, words
-
     here = source()
     return render_template(
         "pool/expiry.html",

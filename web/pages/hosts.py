@@ -22,6 +22,7 @@ from web.data.jobs import RequestedJob, asked
 from web.data.running import running
 from web.service_client import agent
 from web.source import source
+from web.words import absolute
 
 blueprint = Blueprint("hosts", __name__)
 blueprint.add_app_template_filter(strip_paths)
@@ -55,7 +56,7 @@ def host(host: str) -> Response | str | tuple[str, int]:
     """One host. With `exact` the pool itself is asked why each backup is kept."""
     here, who = source(), viewer()
     exact, trouble = _asked(host) if "exact" in request.args and who.may_see(host) else (None, "")
-    page = host_page(here, who, host, exact) if who.may_see(host) else None
+    page = host_page(here, who, host, exact, _time_words) if who.may_see(host) else None
     if page is None:
         return render_template("host/unknown.html", host=host, near=near_names(here, who, host)), 404
     zone = here.site.zone
@@ -68,6 +69,11 @@ def host(host: str) -> Response | str | tuple[str, int]:
         exact=exact is not None,
         trouble=trouble,
     )
+
+
+def _time_words(moment: datetime) -> str:
+    """In the pool's zone, as the pages tell all times."""
+    return absolute(moment, source().site.zone, source().now)
 
 
 def _asked(name: str) -> tuple[list[Mapping[str, Any]] | None, str]:
@@ -145,7 +151,7 @@ def ask(host: str, verb: str) -> str:
     """The page that says what will happen."""
     see(host)
     action = ACTIONS[verb]
-    page = host_page(source(), viewer(), host)
+    page = host_page(source(), viewer(), host, time_words=_time_words)
     backup = _backup(page, action, request.args.get("backup", "")) if action.may and page else None
     job = _not_over(host) if verb == "run" else None
     return render_template("host/ask.html", page=page, action=action, backup=backup, host=host, job=job)

@@ -9,10 +9,9 @@ from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent
-from web.access import viewer
+from web.access import seen_hosts, viewer
 from web.data.expiry import one_expiry
 from web.data.jobs import DAYS, KINDS, USUAL, JobRow, RequestedJob, asked, by_hand, jobs, night_view, parse_id
-from web.pages.log import seen_hosts
 from web.pages.words import number
 from web.service_client import agent
 from web.source import source

@@ -2,20 +2,12 @@
 
 from flask import Blueprint, abort, render_template, request
 
-from web.access import viewer
+from web.access import seen_hosts, viewer
 from web.data.log import OUTCOMES, log_page, log_run, wanted_runs
 from web.pages.words import choice, moment, number
 from web.source import source
 
 blueprint = Blueprint("log", __name__, url_prefix="/log")
-
-
-def seen_hosts() -> frozenset[str] | None:
-    """Hosts that the viewer sees; None: all."""
-    who = viewer()
-    if not who.limited:
-        return None
-    return frozenset(who.seen({*source().catalogue.hosts(), *source().site.hosts}))
 
 
 @blueprint.get("")

@@ -9,7 +9,6 @@ from markupsafe import Markup
 from web.access import viewer
 from web.charts.trend import small_chart
 from web.data.alarms import grouped
-from web.data.by_the_hour import by_the_hour
 from web.data.overview import nights, overview
 from web.data.running import running
 from web.data.trend import trend
@@ -64,7 +63,7 @@ def space_chart(here: RequestContext) -> Markup | None:
     filesystem = here.site.filesystem
     if filesystem is None:
         return None
-    found = by_the_hour(here, ("trend", filesystem, _DAYS), lambda: trend(here.catalogue, filesystem, here.now, _DAYS))
+    found = here.cached_for_the_hour(("trend", filesystem, _DAYS), lambda: trend(here.catalogue, filesystem, here.now, _DAYS))
     return small_chart(found, here.site.zone)
 
 

@@ -5,7 +5,15 @@ from datetime import date
 from flask import Blueprint, Response, abort, current_app, render_template, request
 
 from web.access import whole_pool
+from web.charts.day import NAMES as DAY_CHARTS
+from web.charts.day import day_chart
+from web.charts.day import words as day_words
 from web.charts.heat import Painter
+from web.charts.score import class_words, score_chart, score_words, size_chart, size_words
+from web.charts.trend import NAMES as TREND_CHARTS
+from web.charts.trend import has as has_chart
+from web.charts.trend import trend_chart
+from web.charts.trend import words as trend_words
 from web.data.day import DayView, day_view, parse_day
 from web.data.groups import distribution
 from web.data.heat import FOLDER, wish_of
@@ -48,8 +56,8 @@ def index() -> str:
         numbers=_some(trend_of(days).points),
         outlooks=here.cached(("outlooks", of), lambda: outlooks(here.catalogue, of, here.now)),
         spans=SPANS,
-        words=_chart_words,
-        has=_has_chart,
+        words=trend_words,
+        has=has_chart,
     )
 
 
@@ -71,25 +79,11 @@ def _some(points: tuple[TrendPoint, ...]) -> tuple[TrendPoint, ...]:
     return points[::-1][:: step or 1][::-1]
 
 
-def _chart_words(name: str, found: Trend) -> str:
-    from web.charts.trend import words
-
-    return words(name, found)
-
-
-def _has_chart(name: str, found: Trend) -> bool:
-    from web.charts.trend import has
-
-    return has(name, found)
-
-
 @blueprint.get("/charts/trend/<name>.svg")
 @whole_pool
 def trend_picture(name: str) -> Response:
     """A chart over months."""
-    from web.charts.trend import NAMES, trend_chart
-
-    if name not in NAMES:
+    if name not in TREND_CHARTS:
         abort(404, "there is no such chart")
     found, zone = trend_of(days_asked()), source().site.zone
     return svg(lambda look: trend_chart(name, found, zone, look))
@@ -99,9 +93,7 @@ def trend_picture(name: str) -> Response:
 @whole_pool
 def day() -> str:
     """A day of the disks, and what ran."""
-    from web.charts.day import words
-
-    return render_template("pool/day.html", day=_day(), words=words, today=source().now.astimezone(source().site.zone).date())
+    return render_template("pool/day.html", day=_day(), words=day_words, today=source().now.astimezone(source().site.zone).date())
 
 
 def _day() -> DayView:
@@ -121,9 +113,7 @@ def _wanted_day() -> date | None:
 @whole_pool
 def day_picture(name: str) -> Response:
     """What was written, or read, over a day."""
-    from web.charts.day import NAMES, day_chart
-
-    if name not in NAMES:
+    if name not in DAY_CHARTS:
         abort(404, "there is no such chart")
     found = _day()
     return svg(lambda look: day_chart(name, found, look))
@@ -133,8 +123,6 @@ def day_picture(name: str) -> Response:
 @whole_pool
 def score() -> str:
     """How fragmented the free space is."""
-    from web.charts.score import class_words, score_words, size_words
-
     gallery = painter().shelf.gallery(filesystem())
     newest = gallery.recorded[-1] if gallery.recorded else None
     return render_template(
@@ -146,8 +134,8 @@ def score() -> str:
         class_words=class_words,
         score_words=score_words,
         size_words=size_words,
-        words=_chart_words,
-        has=_has_chart,
+        words=trend_words,
+        has=has_chart,
         spans=SPANS,
     )
 
@@ -161,8 +149,6 @@ def _scores() -> Scores:
 @whole_pool
 def scores_picture() -> Response:
     """Block groups by their score, of the newest recorded state."""
-    from web.charts.score import score_chart
-
     gallery = painter().shelf.gallery(filesystem())
     found = distribution(painter().state(gallery.recorded[-1])) if gallery.recorded else None
     if found is None:
@@ -174,8 +160,6 @@ def scores_picture() -> Response:
 @whole_pool
 def sizes_picture() -> Response:
     """What is free, by the size of the free extents."""
-    from web.charts.score import size_chart
-
     found = _scores()
     return svg(lambda look: size_chart(found.sizes, look))
 

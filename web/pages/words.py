@@ -1,11 +1,15 @@
-"""Words of a request's address that pages of the pool have in common: numbers within bounds, and choices."""
+"""What a request's address or form says besides paths: numbers, choices, moments, names of backups."""
 
+import re
 from collections.abc import Collection
 from datetime import datetime
 
 from flask import abort, request
 
 from btrkeep.units import parse_time
+
+_WHICH = re.compile(r"latest|\d[0-9TZ-]{3,17}", re.ASCII)
+_WHOLE = re.compile(r"\d{1,9}", re.ASCII)
 
 
 def number(name: str, default: int | None = None, most: int = 2**63 - 1) -> int | None:
@@ -29,3 +33,21 @@ def moment(name: str, now: datetime) -> datetime | None:
         return min(parse_time(f"{text}T00:00:00Z" if len(text) == len("2026-11-20") else text), now)
     except ValueError as error:
         abort(400, str(error))
+
+
+def which_of_request(name: str) -> str | None:
+    """The backup that is asked for, None without one; 400 when it can be none."""
+    found = request.values.get(name)
+    if not found:
+        return None
+    if not _WHICH.fullmatch(found):
+        abort(400, "a backup is named like 2026-11-20T220003Z, or by the beginning of that, or latest")
+    return found
+
+
+def number_of_request(name: str, default: int) -> int:
+    """A whole number that is asked for; 400 when it is none."""
+    found = request.args.get(name, str(default))
+    if not _WHOLE.fullmatch(found):
+        abort(400, f"{name} is a whole number")
+    return int(found)
