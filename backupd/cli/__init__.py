@@ -50,8 +50,9 @@ COMMANDS = {
     "completion": "make a shell complete commands, options and hosts",
 }
 
-HIDDEN = ("asked",)
-"""For units, not for people."""
+HIDDEN = {"run-job": "run_job", "asked": "run_job"}
+"""For units, not for people. `asked` is its former name: a unit that systemd has not read again since an upgrade says it, and so does
+a service that runs from a checkout and was started before."""
 
 
 @click.group(

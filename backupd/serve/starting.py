@@ -111,7 +111,7 @@ def _call(ground: Ground, jobs: JobStore, job: ServeJob) -> None:
     if job.unit:
         run(start_command(job.unit))
     else:
-        start_detached((*ground.words(ours("backupd")), "asked", job.id))
+        start_detached((*ground.words(ours("backupd")), "run-job", job.id))
 
 
 def _exactly(now: datetime) -> str:
