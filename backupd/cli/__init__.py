@@ -51,7 +51,7 @@ COMMANDS = {
 }
 
 HIDDEN = {"run-job": "run_job", "asked": "run_job"}
-"""For units, not for people. `asked` is its former name: a unit that systemd has not read again since an upgrade says it, and so does
+"""For units, not for people. `asked` is the former name: units that systemd has not read again since an upgrade use it, and so does
 a service that runs from a checkout and was started before."""
 
 

@@ -9,6 +9,7 @@ from backupd.cli.context import complete_host, json_option, now_option, opened, 
 from backupd.cli.names import complete_name
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import prose
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import format_time
 
@@ -36,5 +37,5 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, n
     if as_json:
         echo_json({"host": host, "name": accepted, "state": COMPLETE, "at": moment, "why": why})
     else:
-        click.echo(f"{host} {accepted} counts as complete now")
+        prose(f"{host} {accepted} counts as complete now")
     return 0

@@ -66,6 +66,6 @@ def _print_json(found: Looked, entry: Entry, entries: list[Entry]) -> None:
 
 def _show(found: Looked, entry: Entry, entries: list[Entry]) -> None:
     said = f": {counted(len(entries), 'name')}" if entry.kind == "folder" else ""
-    prose(f"{found.where} ({state_words(found.backup.state)}) {shown(entry.path)}{said}", "  ")
+    prose(f"{found.where} ({state_words(found.backup.state)}) {shown(entry.path)}{said}")
     if entries or entry.kind != "folder":
         click.echo(entries_table(entries or [entry]))

@@ -120,14 +120,13 @@ def _head(old: Looked, new: Looked, path: bytes) -> dict[str, Any]:
 def _show(old: Looked, new: Looked, path: bytes, content: bool, everything: bool) -> None:
     prose(
         f"{shown(path)} of {old.backup.host}: {old.backup.name} ({state_words(old.backup.state)}) "
-        f"-> {new.backup.name} ({state_words(new.backup.state)})",
-        "  ",
+        f"-> {new.backup.name} ({state_words(new.backup.state)})"
     )
     total = DifferenceTotals()
     found = _differences(old, new, path, content, total)
     for line in map(_line, found) if everything else _lines(found):
-        click.echo(line)
-    click.echo(_total(total))
+        prose(line, "    ")
+    prose(_total(total))
 
 
 def _lines(found: Iterator[PathDifference]) -> Iterator[str]:

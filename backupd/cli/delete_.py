@@ -16,6 +16,7 @@ from backupd.expire.run import Scope
 from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import require_host
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import prose
 from btrkeep.decisions.retention import DeletionRequest
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, UsageError
@@ -112,7 +113,7 @@ def _tell(
         return
     for one in chosen:
         for line in _lines(one, asked, gone or set(), dry_run):
-            click.echo(printable(line))
+            prose(printable(line))
 
 
 def _objects(chosen: Sequence[DeletionChoice], asked: DeletionRequest, gone: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:

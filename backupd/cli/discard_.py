@@ -8,6 +8,7 @@ from backupd.actions.discard import Unfinished, discard, is_busy, look
 from backupd.cli.context import Opened, json_option, now_option, opened
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, Unfit
 from btrkeep.pool.locks import held_by
 from btrkeep.pool.subvolume import describe
@@ -36,7 +37,7 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
         return Exit.OK
     with locked_host(ctx, host, "discard", now) as (site, moment):
         one = _found(site, host)
-    click.echo(_lost(one, moment), err=as_json)
+    prose(_lost(one, moment), err=as_json)
     confirmed("it is deleted for good", host, yes, as_json)
     with locked_host(ctx, host, "discard", now) as (site, moment):  # the question may have waited for long
         discard(site.pool, site.catalogue, one)
@@ -67,6 +68,6 @@ def _tell(one: Unfinished, now: datetime, *, as_json: bool, dry_run: bool = Fals
         began = format_time(one.began) if one.began else None
         echo_json({"dry_run": dry_run, "host": one.host, "path": str(one.path), "bytes": one.size, "began": began})
     elif dry_run:
-        click.echo(f"{_lost(one, now)}: it would be deleted")
+        prose(f"{_lost(one, now)}: it would be deleted")
     else:
-        click.echo("it is deleted; its room comes back as the kernel drops it (`backupd progress` watches that)")
+        prose("it is deleted; its room comes back as the kernel drops it (`backupd progress` watches that)")

@@ -18,6 +18,7 @@ from backupd.expire.site import ExpiryContext
 from backupd.health.doubts import see
 from backupd.repo.history_copy import keep
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import prose
 from btrkeep.config import Config
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, LockHeld, UsageError
@@ -179,9 +180,9 @@ def _restore(ctx: click.Context) -> int:
         with take_lock(pool.locks / LOCK, "backupd expire --restore-mount-option", ""):
             done = MountOption(pool, "none", click.echo, problems.append).put_back()
     except LockHeld as error:
-        click.echo(f"{printable(error.message)}; it puts the mount option back itself")
+        prose(f"{printable(error.message)}; it puts the mount option back itself")
         return Exit.OK
-    click.echo(done or "no mount option is to be put back")
+    prose(done or "no mount option is to be put back")
     for problem in problems:
-        click.echo(printable(problem), err=True)
+        prose(printable(problem), err=True)
     return Exit.ATTENTION if problems else Exit.OK

@@ -9,6 +9,7 @@ from backupd.cli.context import Opened, json_option, now_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host
 from backupd.expire.look import policy_of
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import prose
 from btrkeep.units import counted, format_duration, format_time
 
 
@@ -30,7 +31,7 @@ def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool,
     with locked_host(ctx, host, "forget", now) as (site, moment):
         require_forgettable(site.config, site.pool, host, moment)
         goods = goods_of(site.catalogue, host)
-    click.echo(f"{host} has {goods}", err=as_json)
+    prose(f"{host} has {goods}", err=as_json)
     confirmed("all of them expire", host, yes, as_json)
     with locked_host(ctx, host, "forget", now) as (site, moment):  # the question may have waited for long
         require_forgettable(site.config, site.pool, host, moment)
@@ -39,8 +40,8 @@ def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool,
     if as_json:
         _as_json(host, since, goods)
         return 0
-    click.echo(f"{host} is forgotten: `backupd expire` marks its backups and deletes them {format_duration(grace)} later")
-    click.echo(f"until then `backupd forget {host} --undo` takes it back")
+    prose(f"{host} is forgotten: `backupd expire` marks its backups and deletes them {format_duration(grace)} later")
+    prose(f"until then `backupd forget {host} --undo` takes it back")
     return 0
 
 
@@ -57,10 +58,10 @@ def _undo(ctx: click.Context, host: str, as_json: bool, now: datetime | None) ->
     if as_json:
         echo_json({"host": host, "forgotten": None, "backups": list(goods.names), "unexpired": back})
         return 0
-    click.echo(f"{host} is not forgotten any more; it has {goods}")
+    prose(f"{host} is not forgotten any more; it has {goods}")
     if back:
-        click.echo(f"{counted(len(back), 'backup')} that had expired {'has' if len(back) == 1 else 'have'} not any more")
-    click.echo(rules)
+        prose(f"{counted(len(back), 'backup')} that had expired {'has' if len(back) == 1 else 'have'} not any more")
+    prose(rules)
     return 0
 
 

@@ -9,6 +9,7 @@ from backupd.actions.hold import hold, hold_fields
 from backupd.cli.context import json_option, now_option
 from backupd.cli.names import DAY, complete_host_of_pool, complete_name, locked_host, moment_of
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import prose
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import UsageError
 from btrkeep.units import format_time
@@ -37,9 +38,9 @@ def command(ctx: click.Context, host: str, name: str, until: date | None, why: s
         held = {"host": host, "name": done.name, "state": done.state, "at": format_time(moment)}
         echo_json({**held, **(hold_fields(new) or {}), "unexpired": done.unexpired})
         return 0
-    click.echo(f"{host} {done.name} is held" + (f" until {format_time(new.until)}" if new.until else ""))
+    prose(f"{host} {done.name} is held" + (f" until {format_time(new.until)}" if new.until else ""))
     if done.unexpired:
-        click.echo("it had expired, and does not any more")
+        prose("it had expired, and does not any more")
     return 0
 
 

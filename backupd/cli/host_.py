@@ -13,6 +13,7 @@ from backupd.cli.reach import Reached, probe, reach
 from backupd.doctor.checks import CheckResult, check_all
 from backupd.hosts.files import Files, add_host, remove_host
 from btrkeep.cli import echo_json, table
+from btrkeep.cli.progress import prose
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import printable
@@ -113,10 +114,8 @@ def remove_command(ctx: click.Context, name: str, as_json: bool) -> int:
     if as_json:
         echo_json({"host": name, "file": str(path), "file_removed": not path.exists()})
         return Exit.OK
-    click.echo(
-        f"{name} is not backed up any more: its section is gone from {path}" + ("" if path.exists() else ", and so is the file")
-    )
-    click.echo(f"its backups stay, all of them; `backupd forget {name}` gives them up")
+    prose(f"{name} is not backed up any more: its section is gone from {path}" + ("" if path.exists() else ", and so is the file"))
+    prose(f"its backups stay, all of them; `backupd forget {name}` gives them up")
     return Exit.OK
 
 
@@ -134,7 +133,7 @@ def list_command(ctx: click.Context, as_json: bool) -> int:
     elif rows:
         click.echo(table([_as_row(row) for row in rows], ["HOST", "ADDRESS", "GROUP", "PATHS", "FILE"], spare=["GROUP"]))
     else:
-        click.echo(f"no host is configured in {files.main}; `backupd host add NAME` adds one")
+        prose(f"no host is configured in {files.main}; `backupd host add NAME` adds one")
     return Exit.OK
 
 

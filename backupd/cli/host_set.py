@@ -9,6 +9,7 @@ from backupd.cli.context import complete_host, completing_config, json_option
 from backupd.hosts.assigning import KEYS, assigned
 from backupd.hosts.files import Files, HostChange, set_host
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import prose
 from btrkeep.config.problems import show
 from btrkeep.config.value_types import FLAG
 from btrkeep.errors import Exit
@@ -64,17 +65,17 @@ def set_command(ctx: click.Context, name: str, words: tuple[str, ...], unset: tu
         echo_json({"host": name, "file": str(done.path), "changes": changes, "written": bool(changes) and not dry_run})
         return Exit.OK
     if not done.keys:
-        click.echo(f"{name} has all of that already: {done.path} is left as it is")
+        prose(f"{name} has all of that already: {done.path} is left as it is", "  ")
     elif dry_run:
         click.echo(_difference(done), nl=False)
     else:
-        click.echo(f"{name} is changed: {done.path}")
+        prose(f"{name} is changed: {done.path}", "  ")
         for key, (before, after) in done.keys.items():
-            click.echo(f"  {key}: {_shown(before)} -> {_shown(after)}")
+            prose(f"  {key}: {_shown(before)} -> {_shown(after)}", "  ")
         if _WAY & done.keys.keys():
-            click.echo(f"next: `backupd host test {name}`")
+            prose(f"next: `backupd host test {name}`", "  ")
     for notice in done.notices:
-        click.echo(f"note: {notice}", err=True)
+        prose(f"note: {notice}", "  ", err=True)
     return Exit.OK
 
 

@@ -9,6 +9,7 @@ import click
 from backupd.cli.context import json_option
 from backupd.cli.setup_pool import powerless_hint
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import prose
 from btrkeep.config import example, is_example
 from btrkeep.errors import UsageError
 from btrkeep.pool.marker import create_pool
@@ -47,13 +48,13 @@ def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> No
             }
         )
         return
-    click.echo(f"{pool.path} is a pool now")
+    prose(f"{pool.path} is a pool now")
     if hint := powerless_hint(pool.path):
-        click.echo(hint)
-    click.echo(
-        f"{config} "
-        + ("is an example: add your hosts to it, then run `backupd check`" if written else "was there already and is left as it is")
-    )
+        prose(hint)
+    if written:
+        prose(f"{config} is an example: add your hosts to it, then run `backupd check`")
+    else:
+        prose(f"{config} was there already and is left as it is")
 
 
 def _write_example(config: Path, text: str) -> bool:

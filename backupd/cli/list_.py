@@ -18,6 +18,7 @@ from backupd.repo.notes_json import Notes, hold_of, read_notes
 from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
 from btrkeep.cli import stream_json, table
+from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import DeletionRequest
 from btrkeep.decisions.words import by_hand, goes_words, hold_words
@@ -60,7 +61,7 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
         rows = [_row(backup, later) for backup in _as_they_are(site, backups)]
     click.echo(table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"], spare=["STARTED"]) if rows else _NONE[site.lost])
     if rows and not every:
-        click.echo("Only the newest of each host: `backupd list HOST`, or --all, shows the others.")
+        prose("Only the newest of each host: `backupd list HOST`, or --all, shows the others.")
     return 0
 
 

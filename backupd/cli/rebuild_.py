@@ -13,6 +13,7 @@ from backupd.repo.reconcile import all_rows, point_all, reconcile
 from btrkeep.catalogue import Catalogue, CatalogueDamaged
 from btrkeep.catalogue.history import COLUMNS
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import prose
 from btrkeep.clock import Clock
 from btrkeep.errors import Exit
 from btrkeep.pool.locks import take_lock
@@ -67,14 +68,14 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
         )
     else:
         if aside:
-            click.echo(f"the old catalogue could not be used and is now {aside[0]}")
+            prose(f"the old catalogue could not be used and is now {aside[0]}")
         for line in trouble:
-            click.echo(f"left alone: {printable(line)}")
+            prose(f"left alone: {printable(line)}")
         for host in locked:
-            click.echo(f"{printable(host)} is being worked on: the next run or expiry brings its rows up to date")
+            prose(f"{printable(host)} is being worked on: the next run or expiry brings its rows up to date")
         if history:
-            click.echo(printable(str(history)))
-        click.echo(f"the catalogue has {counted(count, 'backup')} now")
+            prose(printable(str(history)))
+        prose(f"the catalogue has {counted(count, 'backup')} now")
     return Exit.ATTENTION if trouble or history.trouble else Exit.OK
 
 

@@ -8,6 +8,7 @@ from backupd.actions.hold import hold_fields, release
 from backupd.cli.context import json_option, now_option
 from backupd.cli.names import complete_held, complete_host_of_pool, locked_host
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import prose
 
 
 @click.command("release")
@@ -26,5 +27,5 @@ def command(ctx: click.Context, host: str, name: str, as_json: bool, now: dateti
     if as_json:
         echo_json({"host": host, "name": done.name, "state": done.state, "released": hold_fields(done.hold)})
     else:
-        click.echo(f"{host} {done.name} is not held any more: the retention decides about it again")
+        prose(f"{host} {done.name} is not held any more: the retention decides about it again")
     return 0

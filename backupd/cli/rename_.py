@@ -9,6 +9,7 @@ from backupd.actions import rename as renaming
 from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
 from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder, writing
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import prose
 from btrkeep.config.keys import HOST
 from btrkeep.config.problems import dotted
 from btrkeep.units import counted, format_time
@@ -47,9 +48,9 @@ def command(ctx: click.Context, host: str, new: str, yes: bool, as_json: bool, n
     if as_json:
         echo_json({"host": new, "was": host, "backups": count, "todo": todo})
         return 0
-    click.echo(f"{counted(count, 'backup')} of {host} {'is' if count == 1 else 'are'} {new}'s now")
+    prose(f"{counted(count, 'backup')} of {host} {'is' if count == 1 else 'are'} {new}'s now")
     for line in todo:
-        click.echo(line)
+        prose(line)
     return 0
 
 

@@ -221,7 +221,7 @@ def _say_plan(site: Opened, planned: Sequence[PlannedHost], as_json: bool) -> in
         for words in commands:
             click.echo("    " + printable(paste_line(words)))
     running = sum(entry.runs for entry in planned)
-    click.echo(f"{running} of {len(planned)} hosts would run, {site.config.backup.concurrency} at a time")
+    prose(f"{running} of {len(planned)} hosts would run, {site.config.backup.concurrency} at a time")
     return Exit.OK
 
 

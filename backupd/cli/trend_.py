@@ -8,6 +8,7 @@ import click
 
 from backupd.cli.context import json_option, now_option, opened
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import prose
 from btrkeep.decisions.trend import Point, points, step_for
 from btrkeep.errors import Exit
 from btrkeep.units import format_time, printable
@@ -43,7 +44,7 @@ def command(ctx: click.Context, days: int, png: Path | None, as_json: bool, now:
     if as_json:
         echo_json({"since": format_time(until - timedelta(days=days)), "points": [_as_json(point) for point in found]})
     elif not found:
-        click.echo(_how_to_begin(days))
+        prose(_how_to_begin(days))
     elif not png:
         from backupd.cli.trend_view import lines
 

@@ -8,6 +8,7 @@ from backupd.actions.hold import hold_fields, unexpire
 from backupd.cli.context import json_option, now_option
 from backupd.cli.names import complete_expired, complete_host_of_pool, locked_host
 from btrkeep.cli import echo_json
+from btrkeep.cli.progress import prose
 from btrkeep.units import format_time
 
 
@@ -33,5 +34,5 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, n
         echo_json({**taken, **(hold_fields(done.hold) or {})})
     else:
         assert done.hold.until is not None
-        click.echo(f"{host} {done.name} has not expired any more; it is held until {format_time(done.hold.until)}")
+        prose(f"{host} {done.name} has not expired any more; it is held until {format_time(done.hold.until)}")
     return 0

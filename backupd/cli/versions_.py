@@ -69,11 +69,11 @@ def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | 
 def _show(host: str, history: PathHistory) -> None:
     kind = history.versions[-1].entry.kind
     count, backups = counted(len(history.versions), "version"), counted(len(history.backups), "backup")
-    prose(f"{shown(history.path)} of {host}, {kind}: {count} in {backups}", "  ")
+    prose(f"{shown(history.path)} of {host}, {kind}: {count} in {backups}")
     rows = [(one.first, _row(one)) for one in history.versions] + [(gone.first, _gone_row(gone)) for gone in history.gone]
     click.echo(table([row for _, row in sorted(rows)], _HEADERS, right=["BACKUPS", "SIZE"]))
     for line in _notes(history):
-        click.echo(line)
+        prose(line)
 
 
 def _row(one: Version) -> tuple[str, ...]:

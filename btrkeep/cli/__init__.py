@@ -107,9 +107,9 @@ def complain(error: OperatorError) -> None:
     """An error and its hint on standard error, in colour only on a terminal; and to the program of ours that started this one."""
     report_error(error)
     for line in error.message.splitlines():
-        prose(click.style("error: ", fg="red", bold=True) + printable(line), "  ", err=True, color=_colour())
+        prose(click.style("error: ", fg="red", bold=True) + printable(line), err=True, color=_colour())
     if error.hint:
-        prose(click.style("hint: ", fg="cyan") + printable(error.hint), "  ", err=True, color=_colour())
+        prose(click.style("hint: ", fg="cyan") + printable(error.hint), err=True, color=_colour())
 
 
 def echo_json(value: object) -> None:

@@ -17,12 +17,12 @@ _WORD = re.compile(r"\s*(?:`[^`]*`|\S)+")  # what stands in backquotes is to be 
 def say(text: str, *, err: bool = False) -> None:
     """A line for whoever reads it."""
     try:
-        prose(text, "  ", err=err)
+        prose(text, err=err)
     except OSError:
         hang_up(sys.stderr if err else sys.stdout)
 
 
-def prose(text: str, indent: str = "", *, err: bool = False, color: bool | None = None) -> None:
+def prose(text: str, indent: str = "  ", *, err: bool = False, color: bool | None = None) -> None:
     """Text, broken between words where a terminal would break it inside one; further lines begin with `indent`.
 
     A word that is longer than a line stays whole, to be copied, and so does a command in backquotes. What is no terminal gets one

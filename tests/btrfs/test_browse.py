@@ -345,6 +345,16 @@ def test_a_folder_that_came_is_one_line_with_what_is_in_it(pool: Nights) -> None
     assert pool.backupd("compare", "web1", "/", "latest").stdout.splitlines()[1:] == ["no difference"]
 
 
+def test_on_a_narrow_terminal_no_word_of_a_comparison_is_broken(pool: Nights) -> None:
+    words = ("compare", "web1", "/", "2026-11-17", "2026-11-19")
+    line = [*BACKUPD, "--config", str(pool.config), *words]
+    with at_a_terminal(line, {"PYTHONPATH": str(TOP), "NO_COLOR": "1"}, width=40) as shown:
+        assert shown.ends() == 0
+    lines = shown.text.replace("\r", "\n").splitlines()
+    assert max(map(len, lines)) <= 40
+    assert set(pool.backupd(*words).stdout.split()) <= set(shown.text.split())
+
+
 def test_the_lines_of_a_text_that_differ(pool: Nights) -> None:
     said = pool.backupd("compare", "--text", "web1", "/etc/passwd", "2026-11-16").stdout
     assert said.splitlines()[3:] == [" root", "-alice", "+bob"]
