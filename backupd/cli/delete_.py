@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from backupd.actions.delete import DeletionChoice, choose, mark, require_sane_clock
-from backupd.cli.context import Opened, json_option, now_option, opened
+from backupd.cli.context import json_option, now_option, opened
 from backupd.cli.expire_ import LOCK, carry_out, exit_status, watcher_of
 from backupd.cli.inside import complete_which
-from backupd.cli.names import writing
 from backupd.expire.run import Scope
 from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import require_host
+from backupd.repo.context import PoolContext, writing
 from btrkeep.cli import echo_json
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.retention import DeletionRequest
@@ -88,7 +88,9 @@ def _by_host(backups: Sequence[str]) -> dict[str, list[str]]:
     return dict(sorted(wanted.items()))
 
 
-def _delete(site: Opened, expiry: ExpiryContext, chosen: Sequence[DeletionChoice], asked: DeletionRequest, *, as_json: bool) -> int:
+def _delete(
+    site: PoolContext, expiry: ExpiryContext, chosen: Sequence[DeletionChoice], asked: DeletionRequest, *, as_json: bool
+) -> int:
     if not asked.at_once:
         _tell(chosen, asked, as_json=as_json)
         return Exit.OK

@@ -5,8 +5,9 @@ from datetime import datetime
 import click
 
 from backupd.actions.discard import Unfinished, discard, is_busy, look
-from backupd.cli.context import Opened, json_option, now_option, opened
+from backupd.cli.context import json_option, now_option, opened
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
+from backupd.repo.context import PoolContext
 from btrkeep.cli import echo_json
 from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, Unfit
@@ -45,7 +46,7 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
     return Exit.OK
 
 
-def _found(site: Opened, host: str) -> Unfinished:
+def _found(site: PoolContext, host: str) -> Unfinished:
     """What there is to discard. Raises Unfit."""
     if one := look(site.pool, host):
         return one

@@ -5,9 +5,10 @@ from datetime import datetime
 import click
 
 from backupd.actions.forget import RemainingBackups, forget, goods_of, require_forgettable, take_back
-from backupd.cli.context import Opened, json_option, now_option
+from backupd.cli.context import json_option, now_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host
 from backupd.expire.look import policy_of
+from backupd.repo.context import PoolContext
 from btrkeep.cli import echo_json
 from btrkeep.cli.progress import prose
 from btrkeep.units import counted, format_duration, format_time
@@ -65,7 +66,7 @@ def _undo(ctx: click.Context, host: str, as_json: bool, now: datetime | None) ->
     return 0
 
 
-def _rules(site: Opened, host: str) -> str:
+def _rules(site: PoolContext, host: str) -> str:
     if policy_of(site.config, host).missing:
         return "no retention policy is configured for it, so all of them are kept"
     return f"`backupd retention explain {host}` shows which of them are kept"

@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from backupd.actions.hold import hold_fields, is_held
-from backupd.cli.context import Opened, json_option, now_option, opened
+from backupd.cli.context import json_option, now_option, opened
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.expire.look import asked_of, policy_of
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.catalogue_row import NO_NOTES
+from backupd.repo.context import PoolContext
 from backupd.repo.notes_json import Notes, hold_of, read_notes
 from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
@@ -65,7 +66,7 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
     return 0
 
 
-def _as_they_are(site: Opened, backups: Iterable[Backup]) -> Iterator[Backup]:
+def _as_they_are(site: PoolContext, backups: Iterable[Backup]) -> Iterator[Backup]:
     """What a killed run was at is partial, before the next one has put that right."""
     alive = {run.host for run in site.catalogue.unfinished_runs() if start_time(run.pid) == run.pid_started}
     for backup in backups:
@@ -75,7 +76,7 @@ def _as_they_are(site: Opened, backups: Iterable[Backup]) -> Iterator[Backup]:
 class _Later:
     """What was said of backups after they were final. Few are held, so the notes are read of their hosts only."""
 
-    def __init__(self, site: Opened) -> None:
+    def __init__(self, site: PoolContext) -> None:
         self.config, self.now = site.config, site.clock.now()
         self._notes = cache(lambda host: _notes(site, host))
 
@@ -106,14 +107,14 @@ class _Later:
         return backup.expired + timedelta(seconds=policy_of(self.config, backup.host).grace) if backup.expired else None
 
 
-def _notes(site: Opened, host: str) -> Notes:
+def _notes(site: PoolContext, host: str) -> Notes:
     try:
         return read_notes(site.pool.host(host))
     except UnreadableRecord:  # an expiry leaves the host out and says so; here it must not hide the list
         return NO_NOTES
 
 
-def _objects(site: Opened, backups: Iterable[Backup]) -> Iterator[dict[str, Any]]:
+def _objects(site: PoolContext, backups: Iterable[Backup]) -> Iterator[dict[str, Any]]:
     pool, later = str(site.pool.path), _Later(site)
     for backup in backups:
         goes = later.goes(backup)

@@ -11,14 +11,15 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from backupd.cli.context import Opened, opened
+from backupd.cli.context import opened
+from backupd.repo.context import PoolContext, writing
 from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import HOLD, read_notes
 from btrkeep.backup_states import EXPIRED
 from btrkeep.cli.parsed import Parsed
 from btrkeep.config import Config, load
-from btrkeep.errors import OperatorError, PoolUnusable, UsageError
+from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import WORKING, Pool, open_pool
 from btrkeep.units import format_time, parse_time
@@ -50,7 +51,7 @@ def moment_of(day: date, zone: ZoneInfo) -> datetime:
         raise UsageError(f"{day} is beyond what a calendar has", "name a day of these centuries") from None
 
 
-def require_host_or_folder(site: Opened, host: str) -> None:
+def require_host_or_folder(site: PoolContext, host: str) -> None:
     """Raises UsageError when the host is not configured, has no folder in the pool and is not in the catalogue."""
     known = {*site.config.hosts, *hosts_of(site.pool), *site.catalogue.hosts()}
     if host not in known:
@@ -59,24 +60,13 @@ def require_host_or_folder(site: Opened, host: str) -> None:
 
 
 @contextmanager
-def locked_host(ctx: click.Context, host: str, what: str, now: datetime | None) -> Iterator[tuple[Opened, datetime]]:
+def locked_host(ctx: click.Context, host: str, what: str, now: datetime | None) -> Iterator[tuple[PoolContext, datetime]]:
     """The opened site and its time of now, whole seconds, with the host's lock. Raises OperatorError of every kind."""
     with opened(ctx, now, writes=True) as site:
         require_host_or_folder(site, host)
         moment = site.clock.now().replace(microsecond=0)
         with take_lock(site.pool.locks / f"host-{host}", f"backupd {what}", format_time(moment)), writing(site.pool):
             yield site, moment
-
-
-@contextmanager
-def writing(pool: Pool) -> Iterator[None]:
-    """What the kernel refuses within becomes PoolUnusable: the pool is full, or has become read-only."""
-    try:
-        yield
-    except OSError as error:
-        raise PoolUnusable(
-            f"{pool.path} cannot be written: {error}", "look at the pool's room and the kernel's messages (dmesg)"
-        ) from error
 
 
 def complete_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import click
 
-from backupd.cli.context import clock_for, json_option, load_config, now_option, require_writable
+from backupd.cli.context import clock_for, json_option, load_config, now_option
 from backupd.health.doubts import see
+from backupd.repo.context import require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
 from backupd.repo.publish import tell_dashboard
 from backupd.repo.reconcile import all_rows, point_all, reconcile

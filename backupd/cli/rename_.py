@@ -6,8 +6,9 @@ from pathlib import Path
 import click
 
 from backupd.actions import rename as renaming
-from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
-from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder, writing
+from backupd.cli.context import complete_host, json_option, now_option, opened
+from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder
+from backupd.repo.context import PoolContext, writing
 from btrkeep.cli import echo_json
 from btrkeep.cli.progress import prose
 from btrkeep.config.keys import HOST
@@ -54,7 +55,7 @@ def command(ctx: click.Context, host: str, new: str, yes: bool, as_json: bool, n
     return 0
 
 
-def _todo(site: Opened, old: str, new: str) -> list[str]:
+def _todo(site: PoolContext, old: str, new: str) -> list[str]:
     """What is left to do in the configuration, in words."""
     hosts, file = site.config.hosts, site.config.file
     before, after = dotted(HOST, old), dotted(HOST, new)

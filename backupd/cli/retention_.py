@@ -10,9 +10,10 @@ from functools import cache
 
 import click
 
-from backupd.cli.context import TIME, Opened, complete_host, json_option, now_option, opened
+from backupd.cli.context import TIME, complete_host, json_option, now_option, opened
 from backupd.cli.names import require_host_or_folder
 from backupd.expire.look import look, look_again, policy_of
+from backupd.repo.context import PoolContext
 from btrkeep.cli import complain, stream_json, table
 from btrkeep.config import Retention
 from btrkeep.decisions.calendar_strip import strip
@@ -40,7 +41,7 @@ _ON_PAPER = 80
 class _Asked:
     """What was asked: of which moment, and whether that is past; by which policy instead of today's ("" none); whether as JSON."""
 
-    site: Opened
+    site: PoolContext
     now: datetime
     past: bool
     policy: str

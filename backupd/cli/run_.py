@@ -10,9 +10,10 @@ from datetime import datetime
 
 import click
 
-from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
+from backupd.cli.context import complete_host, json_option, now_option, opened
 from backupd.cli.observers import NightJson, NightLines, as_json_object, result_line
 from backupd.health.doubts import see
+from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import find_base
 from backupd.repo.history_copy import bring_back, keep
 from backupd.repo.reconcile import reconcile
@@ -89,7 +90,7 @@ def command(
         return _run(site, planned, night=not hosts, waits=waits or not hosts, as_json=as_json)
 
 
-def _run(opened_site: Opened, planned: Callable[[], list[PlannedHost]], *, night: bool, waits: bool, as_json: bool) -> int:
+def _run(opened_site: PoolContext, planned: Callable[[], list[PlannedHost]], *, night: bool, waits: bool, as_json: bool) -> int:
     """`planned` is asked under the night's lock and after the catalogue was mended: what is due follows from the pool."""
     observer = _told(_observer(as_json))
     with ExitStack() as held:
@@ -200,7 +201,7 @@ def _told(observer: NightObserver) -> NightObserver:
     return NotifyingObserver(observer)
 
 
-def _say_plan(site: Opened, planned: Sequence[PlannedHost], as_json: bool) -> int:
+def _say_plan(site: PoolContext, planned: Sequence[PlannedHost], as_json: bool) -> int:
     """What would run, in order, and the rsync lines; nothing is changed."""
     entries = [(entry, _commands(site, entry) if entry.runs else []) for entry in planned]
     if as_json:
@@ -225,7 +226,7 @@ def _say_plan(site: Opened, planned: Sequence[PlannedHost], as_json: bool) -> in
     return Exit.OK
 
 
-def _commands(site: Opened, entry: PlannedHost) -> list[tuple[str, ...]]:
+def _commands(site: PoolContext, entry: PlannedHost) -> list[tuple[str, ...]]:
     host = entry.host
     based = find_base(site.pool, host.name, site.clock.now()) is not None
     data = str(site.pool.working(host.name) / "data")

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import Opened, json_option, now_option, opened
+from backupd.cli.context import json_option, now_option, opened
+from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_dashboard
 from backupd.sampling import take
 from backupd.sampling.read import look
@@ -53,7 +54,7 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
     return Exit.OK
 
 
-def _keep(site: Opened, now: datetime, found: Any) -> Sample:
+def _keep(site: PoolContext, now: datetime, found: Any) -> Sample:
     sample = take.keep(site.catalogue, site.pool, now, found)
     try:
         take.thin(site.catalogue, site.pool.filesystem, now, site.config.pool.zone)

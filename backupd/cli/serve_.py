@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import TIME, clock_for, load_config
-from backupd.serve.context import Ground
+from backupd.serve.context import ServiceContext
 from backupd.serve.listening import bound, handed_over
 from backupd.serve.peer import allowed_users
 from backupd.serve.server import Server
@@ -78,7 +78,7 @@ def command(
     file = Path(chosen["config"]).absolute() if chosen["config"] else None
     # Resolved once, here: from now on no symlink on the way there is followed.
     to, places = restore_to.resolve() if restore_to else None, tuple(folder.resolve() for folder in restore_below)
-    ground = Ground(chosen["pool"], file, Clock(now), not no_systemd, to, restore_elsewhere, places)
+    service = ServiceContext(chosen["pool"], file, Clock(now), not no_systemd, to, restore_elsewhere, places)
     log.setLevel(logging.INFO)
     os.chdir("/")  # a folder of the pool would keep it busy
     with ExitStack() as held:
@@ -93,13 +93,13 @@ def command(
             listening, remove = bound(path.absolute(), allowed)
             held.callback(remove)
         held.callback(listening.close)
-        server = Server(ground, listening, allowed_users(allowed), idle, longest)
+        server = Server(service, listening, allowed_users(allowed), idle, longest)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: server.stop())
-        threading.Thread(target=keep_starting, args=(ground,), daemon=True).start()
+        threading.Thread(target=keep_starting, args=(service,), daemon=True).start()
         gc.freeze()
         tell("READY=1")
-        log.info("serving %s", file or ground.pool_name)
+        log.info("serving %s", file or service.pool_name)
         log.info("ending: %s", server.run())
     return 0
 

@@ -14,7 +14,7 @@ from btrkeep.errors import Exit
 from btrkeep.units import format_time, printable
 
 if TYPE_CHECKING:
-    from backupd.cli.context import Opened
+    from backupd.repo.context import PoolContext
 
 png_option = click.option(
     "--png", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a picture instead of text."
@@ -52,7 +52,7 @@ def command(ctx: click.Context, days: int, png: Path | None, as_json: bool, now:
     return Exit.OK if found or as_json or not png else Exit.ATTENTION
 
 
-def _points(site: "Opened", since: datetime, until: datetime, days: int) -> list[Point]:
+def _points(site: "PoolContext", since: datetime, until: datetime, days: int) -> list[Point]:
     samples = site.catalogue.samples(site.pool.filesystem, since, until + timedelta(seconds=1))
     return points(samples, since, step_for(timedelta(days=days)))
 

@@ -12,7 +12,7 @@ _MOST = 24
 _LOOK = 0.2
 
 
-class Memory:
+class AnswerCache:
     """Shared by all threads. What is kept is never changed by anybody."""
 
     def __init__(self, kept: float = KEPT) -> None:

@@ -19,8 +19,7 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence
 
     A last column without a word in it is left out. On a terminal that is too narrow the columns named in `spare` are left out; then
     the last one wraps, or stands in lines of its own below. Where even that is too wide the first one stands above the others,
-    once for consecutive rows that have the same, and at last each of the others in a line of its own, behind its header. A word
-    is never broken.
+    once for consecutive rows that have the same, and at last each of the others in a line of its own, behind its header.
     """
     lines = [headers, *rows] if headers else rows
     kept = [number for number in range(len(lines[0])) if not _is_empty(number, rows)]
@@ -113,8 +112,8 @@ def _below(text: str, last: str, terminal: int) -> str:
 
 
 def _wrapped(text: str, room: int) -> list[str]:
-    """Lines of whole words: what is longer than a line can still be copied."""
-    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    """Lines of whole words: names and paths with hyphens stay whole where they fit."""
+    return textwrap.wrap(text, room, break_on_hyphens=False)
 
 
 def _padded(text: str, width: int, to_the_right: bool) -> str:
