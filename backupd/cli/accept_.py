@@ -5,10 +5,10 @@ from datetime import datetime
 import click
 
 from backupd.actions.accept import accept
-from backupd.cli.context import complete_host, json_option, now_option, opened, require_host
+from backupd.cli.context import complete_host, now_option, opened, require_host
 from backupd.cli.names import complete_name
 from btrkeep.backup_states import COMPLETE
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import format_time

@@ -5,7 +5,7 @@ from datetime import date, datetime
 
 import click
 
-from backupd.cli.context import json_option, now_option
+from backupd.cli.context import now_option
 from backupd.cli.files_view import entries_table, state_words
 from backupd.cli.inside import Looked, complete_path, complete_which, end_of, looked, pool_of
 from backupd.cli.names import DAY
@@ -16,7 +16,7 @@ from backupd.files.suggestions import entry_at, path_given
 from backupd.files.tree import Entry
 from backupd.files.words import entry_object, shown
 from backupd.repo.final_backups import LATEST
-from btrkeep.cli import stream_object
+from btrkeep.cli import json_option, stream_object
 from btrkeep.cli.progress import prose
 from btrkeep.errors import UsageError
 from btrkeep.units import counted

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import json_option, now_option
+from backupd.cli.context import now_option
 from backupd.cli.files_view import state_words
 from backupd.cli.inside import Looked, Ticker, complete_path, complete_which, looked, pool_of
 from backupd.cli.names import complete_name
@@ -17,7 +17,7 @@ from backupd.files.objects import backup_object, difference_object, sum_object
 from backupd.files.suggestions import entry_at, path_given
 from backupd.files.tree import Entry
 from backupd.files.words import shown, time_words
-from btrkeep.cli import echo_json, stream_object
+from btrkeep.cli import echo_json, json_option, stream_object
 from btrkeep.cli.progress import prose
 from btrkeep.errors import UsageError
 from btrkeep.units import counted, format_size, printable

@@ -1,6 +1,6 @@
 """What every command needs first: the configuration, the pool, the catalogue and the clock."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from btrkeep.cli import complain
 from btrkeep.cli.parsed import Parsed
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load
-from btrkeep.errors import OperatorError, UsageError
+from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.pool.marker import Pool, open_pool
 from btrkeep.units import parse_time
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # it takes half of a command's start, and some commands read 
 
 
 TIME = Parsed("time", parse_time)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 now_option = click.option("--now", type=TIME, metavar="TIME", help="Act as if it were TIME; only on a pool made with --rehearsal.")
 
 
@@ -105,7 +104,9 @@ def require_host(config: Config, catalogue: "Catalogue", host: str) -> None:
         return
     known = catalogue.hosts()
     if host not in known:
-        from difflib import get_close_matches
+        raise no_host(host, {*config.hosts, *known})
 
-        near = get_close_matches(host, [*config.hosts, *known], 1)
-        raise UsageError(f"there is no host {host}", f"did you mean {near[0]}?" if near else "`backupd status` lists them")
+
+def no_host(host: str, known: Iterable[str]) -> UsageError:
+    """The error for a host that is none of those known."""
+    return UsageError(f"there is no host {host}", did_you_mean(host, sorted(known), "`backupd status` lists them"))

@@ -7,11 +7,11 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from backupd.cli.context import json_option, now_option, opened
+from backupd.cli.context import now_option, opened
 from backupd.cli.trend_ import png_option
 from backupd.sampling.picture_data import DayData
 from btrkeep.catalogue import Job
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseTotals, Slot, bounds, phases, slots, sums

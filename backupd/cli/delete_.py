@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from backupd.actions.delete import DeletionChoice, choose, mark, require_sane_clock
-from backupd.cli.context import json_option, now_option, opened
+from backupd.cli.context import now_option, opened
 from backupd.cli.expire_ import LOCK, carry_out, exit_status, watcher_of
 from backupd.cli.inside import complete_which
 from backupd.expire.run import Scope
 from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import require_host
 from backupd.repo.context import PoolContext, writing
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.retention import DeletionRequest
 from btrkeep.decisions.safety_limits import Forced

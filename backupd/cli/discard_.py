@@ -5,10 +5,10 @@ from datetime import datetime
 import click
 
 from backupd.actions.discard import Unfinished, discard, is_busy, look
-from backupd.cli.context import json_option, now_option, opened
+from backupd.cli.context import now_option, opened
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
 from backupd.repo.context import PoolContext
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, Unfit
 from btrkeep.pool.locks import held_by

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import click
 
-from backupd.cli.context import json_option, load_config, now_option, opened
+from backupd.cli.context import load_config, now_option, opened
 from backupd.cli.expiry_view import JsonWatcher, LineWatcher, echo_rehearsal, rehearsal_as_json, summary_as_json
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.expire.option import MountOption
@@ -18,7 +18,7 @@ from backupd.expire.site import ExpiryContext
 from backupd.health.doubts import see
 from backupd.repo.context import require_writable
 from backupd.repo.history_copy import keep
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config
 from btrkeep.decisions.safety_limits import Forced

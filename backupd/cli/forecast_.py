@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import json_option, now_option, opened
+from backupd.cli.context import now_option, opened
 from backupd.cli.trend_view import width
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.decisions.forecast import Full, TooLittle, bounded, forecast
 from btrkeep.decisions.trend import points
 from btrkeep.errors import Exit

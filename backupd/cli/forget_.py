@@ -5,11 +5,11 @@ from datetime import datetime
 import click
 
 from backupd.actions.forget import RemainingBackups, forget, goods_of, require_forgettable, take_back
-from backupd.cli.context import json_option, now_option
+from backupd.cli.context import now_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host
 from backupd.expire.look import policy_of
 from backupd.repo.context import PoolContext
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.units import counted, format_duration, format_time
 

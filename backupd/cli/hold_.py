@@ -6,9 +6,9 @@ from zoneinfo import ZoneInfo
 import click
 
 from backupd.actions.hold import hold, hold_fields
-from backupd.cli.context import json_option, now_option
+from backupd.cli.context import now_option
 from backupd.cli.names import DAY, complete_host_of_pool, complete_name, locked_host, moment_of
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import UsageError

@@ -6,13 +6,13 @@ from typing import Any
 import click
 
 from backupd.cli.check_ import show
-from backupd.cli.context import complete_host, json_option
+from backupd.cli.context import complete_host
 from backupd.cli.host_set import set_command
 from backupd.cli.questions import Talk
 from backupd.cli.reach import Reached, probe, reach
 from backupd.doctor.checks import CheckResult, check_all
 from backupd.hosts.files import Files, add_host, remove_host
-from btrkeep.cli import echo_json, table
+from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import Exit, OperatorError, UsageError

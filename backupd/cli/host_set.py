@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import complete_host, completing_config, json_option
+from backupd.cli.context import complete_host, completing_config
 from backupd.hosts.assigning import KEYS, assigned
 from backupd.hosts.files import Files, HostChange, set_host
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config.problems import show
 from btrkeep.config.value_types import FLAG

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from backupd.cli.context import json_option
 from backupd.cli.setup_pool import powerless_hint
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config import example, is_example
 from btrkeep.errors import UsageError

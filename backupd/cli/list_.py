@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from backupd.actions.hold import hold_fields, is_held
-from backupd.cli.context import json_option, now_option, opened
+from backupd.cli.context import now_option, opened
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.expire.look import asked_of, policy_of
 from backupd.repo.backup_json import UnreadableRecord
@@ -18,7 +18,7 @@ from backupd.repo.context import PoolContext
 from backupd.repo.notes_json import Notes, hold_of, read_notes
 from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
-from btrkeep.cli import stream_json, table
+from btrkeep.cli import json_option, stream_json, table
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import DeletionRequest

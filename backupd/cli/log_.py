@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import complete_host, json_option, now_option, opened, require_host
+from backupd.cli.context import complete_host, now_option, opened, require_host
 from backupd.expire.look import asked_of
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.notes_json import read_notes
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import KILLED, Run
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time

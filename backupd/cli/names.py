@@ -5,13 +5,12 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, time
-from difflib import get_close_matches
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import click
 
-from backupd.cli.context import opened
+from backupd.cli.context import no_host, opened
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import hosts_of, names_of
@@ -55,8 +54,7 @@ def require_host_or_folder(site: PoolContext, host: str) -> None:
     """Raises UsageError when the host is not configured, has no folder in the pool and is not in the catalogue."""
     known = {*site.config.hosts, *hosts_of(site.pool), *site.catalogue.hosts()}
     if host not in known:
-        near = get_close_matches(host, sorted(known), 1)
-        raise UsageError(f"there is no host {host}", f"did you mean {near[0]}?" if near else "`backupd status` lists them")
+        raise no_host(host, known)
 
 
 @contextmanager

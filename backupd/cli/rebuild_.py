@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from backupd.cli.context import clock_for, json_option, load_config, now_option
+from backupd.cli.context import clock_for, load_config, now_option
 from backupd.health.doubts import see
 from backupd.repo.context import require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
@@ -13,7 +13,7 @@ from backupd.repo.publish import tell_dashboard
 from backupd.repo.reconcile import all_rows, point_all, reconcile
 from btrkeep.catalogue import Catalogue, CatalogueDamaged
 from btrkeep.catalogue.history import COLUMNS
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.clock import Clock
 from btrkeep.errors import Exit

@@ -5,9 +5,9 @@ from datetime import datetime
 import click
 
 from backupd.actions.hold import hold_fields, release
-from backupd.cli.context import json_option, now_option
+from backupd.cli.context import now_option
 from backupd.cli.names import complete_held, complete_host_of_pool, locked_host
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 
 

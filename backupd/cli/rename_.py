@@ -6,10 +6,10 @@ from pathlib import Path
 import click
 
 from backupd.actions import rename as renaming
-from backupd.cli.context import complete_host, json_option, now_option, opened
+from backupd.cli.context import complete_host, now_option, opened
 from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder
 from backupd.repo.context import PoolContext, writing
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config.keys import HOST
 from btrkeep.config.problems import dotted

@@ -10,7 +10,7 @@ from types import FrameType
 
 import click
 
-from backupd.cli.context import clock_for, json_option, load_config, now_option
+from backupd.cli.context import clock_for, load_config, now_option
 from backupd.cli.inside import Looked, complete_path, complete_which, looked
 from backupd.cli.restore_view import Teller, say_backup, say_plan, say_result, say_stopped
 from backupd.files.archive import Archived
@@ -24,7 +24,7 @@ from backupd.files.suggestions import entry_at, path_given
 from backupd.files.to_tar import total, write_file, write_stream
 from backupd.files.words import shown
 from backupd.repo.read_lock import read
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import say
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import Exit, UsageError

@@ -10,11 +10,11 @@ from functools import cache
 
 import click
 
-from backupd.cli.context import TIME, complete_host, json_option, now_option, opened
+from backupd.cli.context import TIME, complete_host, now_option, opened
 from backupd.cli.names import require_host_or_folder
 from backupd.expire.look import look, look_again, policy_of
 from backupd.repo.context import PoolContext
-from btrkeep.cli import complain, stream_json, table
+from btrkeep.cli import complain, json_option, stream_json, table
 from btrkeep.config import Retention
 from btrkeep.decisions.calendar_strip import strip
 from btrkeep.decisions.expiry_plan import HostBackups

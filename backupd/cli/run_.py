@@ -10,7 +10,7 @@ from datetime import datetime
 
 import click
 
-from backupd.cli.context import complete_host, json_option, now_option, opened
+from backupd.cli.context import complete_host, now_option, opened
 from backupd.cli.observers import NightJson, NightLines, as_json_object, result_line
 from backupd.health.doubts import see
 from backupd.repo.context import PoolContext
@@ -24,7 +24,7 @@ from backupd.run.ledger import Ledger
 from backupd.run.night import NightRunner, PlannedHost, plan
 from backupd.run.night_report import Reporting
 from btrkeep.catalogue import CatalogueUnusable
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, OperatorError, UsageError

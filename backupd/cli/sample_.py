@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import json_option, now_option, opened
+from backupd.cli.context import now_option, opened
 from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_dashboard
 from backupd.sampling import take
 from backupd.sampling.read import look
 from btrkeep.catalogue import CatalogueBusy, Sample
-from btrkeep.cli import complain, echo_json
+from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.decisions.trend import metadata_share
 from btrkeep.errors import Exit, OperatorError, PoolUnusable
 from btrkeep.pool.allocation import ERRORS

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from backupd.actions.scrub import Scrubbed, ScrubState, ScrubStopped, scrub
-from backupd.cli.context import json_option, load_config
+from backupd.cli.context import load_config
 from backupd.repo.context import require_writable
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import say
 from btrkeep.errors import Exit
 from btrkeep.pool.marker import open_pool

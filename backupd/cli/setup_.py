@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import json_option, opened
+from backupd.cli.context import opened
 from backupd.cli.host_ import files_of, keys_of, show_findings, try_host
 from backupd.cli.questions import Talk, asked, require_options, words
 from backupd.cli.reach import Reached, reach
@@ -13,7 +13,7 @@ from backupd.cli.setup_places import suggested_name
 from backupd.cli.setup_pool import PoolGiven, pool_is_set_up, set_up_pool
 from backupd.doctor.checks import CheckResult, check_all
 from backupd.hosts.files import Files, add_host
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.problems import InvalidValue, RefusedItems
 from btrkeep.config.sources import name_fault, parse_address, parse_sources

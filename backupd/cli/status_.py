@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import complete_host, json_option, now_option, opened, require_host
+from backupd.cli.context import complete_host, now_option, opened, require_host
 from backupd.health.look import look_at_pool
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Progress
-from btrkeep.cli import echo_json, table
+from btrkeep.cli import echo_json, json_option, table
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backupd.cli.context import json_option, now_option, opened
-from btrkeep.cli import echo_json
+from backupd.cli.context import now_option, opened
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.trend import Point, points, step_for
 from btrkeep.errors import Exit

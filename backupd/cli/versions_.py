@@ -5,7 +5,7 @@ from datetime import datetime
 
 import click
 
-from backupd.cli.context import json_option, now_option
+from backupd.cli.context import now_option
 from backupd.cli.files_view import size_words
 from backupd.cli.inside import Ticker, complete_path, complete_which, looked, pool_of, reading
 from backupd.files.backup_selector import NEWEST, parse_which, restorable
@@ -15,7 +15,7 @@ from backupd.files.suggestions import missing, path_given
 from backupd.files.versions import versions
 from backupd.files.words import shown, time_words
 from backupd.repo.final_backups import LATEST
-from btrkeep.cli import echo_json, table
+from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from btrkeep.errors import UsageError
+from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.units import printable
 
 
@@ -42,9 +42,6 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self._modules and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], self._commands, 1)
-            hint = f"did you mean {near[0]}?" if near else f"`{ctx.command_path} --help` lists them"
+            hint = did_you_mean(args[0], self._commands, f"`{ctx.command_path} --help` lists them")
             raise UsageError(f"there is no command {printable(args[0])}", hint)
         return super().resolve_command(ctx, args)
