@@ -31,9 +31,9 @@ _LINES = {"+": "green", "-": "red", "@": "cyan"}
 @click.argument("path", shell_complete=complete_path)
 @click.argument("before", metavar="BACKUP", shell_complete=complete_name)
 @click.argument("after", metavar="[BACKUP]", required=False, default=NEWEST, shell_complete=complete_name)
-@click.option("--content", is_flag=True, help="Read files of the same size and time too, unless they are known to be the same.")
-@click.option("--all", "everything", is_flag=True, help="Every name below a folder that only one backup has, too.")
-@click.option("--text", is_flag=True, help="The lines that differ of a text file.")
+@click.option("--content", is_flag=True, help="Also read files of the same size and time, unless they are known to be the same.")
+@click.option("--all", "everything", is_flag=True, help="Also list every name below a folder that only one backup has.")
+@click.option("--text", is_flag=True, help="Show the lines of a text file that differ.")
 @json_option
 @now_option
 @click.pass_context
@@ -49,13 +49,13 @@ def command(
     as_json: bool,
     now: datetime | None,
 ) -> int:
-    """What differs at PATH, and below, from the first BACKUP of HOST to the second; without a second to the newest complete one.
+    """Show what differs at PATH and below from the first BACKUP of HOST to the second, by default the newest complete one.
 
     BACKUP is a name, or the beginning of names, of which the newest complete one counts: 2026-11-20, in UTC.
 
-    + came, - went, ~ changed, ! is something else now, such as a folder instead of a file. Files of one size and time count as the
-    same, as for rsync; --content reads them. The times of folders are not compared. Every folder below PATH is gone through: none
-    can be passed over by its time, for that says nothing of the folders in it.
+    + added, - removed, ~ changed, ! of another kind now, such as a folder instead of a file. Files of one size and time count as
+    the same, as for rsync; --content reads them. The times of folders are not compared. Every folder below PATH is read: none can
+    be skipped by its time, which says nothing of the folders in it.
     """
     if text and everything:
         raise UsageError("--text and --all exclude each other", "--text is for one file")
@@ -192,7 +192,8 @@ def _total(total: DifferenceTotals) -> str:
     if not (total.added or total.removed or total.changed):
         return "no difference"
     return (
-        f"{total.added:,} came ({format_size(total.added_bytes)}), {total.removed:,} went ({format_size(total.removed_bytes)}), "
+        f"{total.added:,} added ({format_size(total.added_bytes)}), "
+        f"{total.removed:,} removed ({format_size(total.removed_bytes)}), "
         f"{total.changed:,} changed ({format_size(total.changed_bytes)} in them)"
     )
 

@@ -27,9 +27,9 @@ from btrkeep.units import format_time, printable
 @click.command("delete")
 @click.argument("backups", nargs=-1, required=True, metavar="HOST@BACKUP...", shell_complete=complete_which)
 @click.option("--reason", default="", metavar="TEXT", help="Why; shown by `list`, `retention explain` and `log`.")
-@click.option("--force", is_flag=True, help="Also when no complete backup of the host is left then.")
-@click.option("--now-without-grace", "at_once", is_flag=True, help="Delete at once. It cannot be taken back.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@click.option("--force", is_flag=True, help="Delete even the last complete backup of a host.")
+@click.option("--now-without-grace", "at_once", is_flag=True, help="Delete at once. It cannot be undone.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @json_option
 @now_option
 @click.pass_context
@@ -48,11 +48,11 @@ def command(
     They expire, and the next `backupd expire` after their grace deletes them; until then `backupd unexpire` takes one back. With
     --now-without-grace they are deleted at once. `latest` is the newest complete backup of its host.
 
-    Refused are the last complete backup of a host (unless --force is said), one that is held, and one from which an unfinished
-    backup grows; with --now-without-grace also one that is being restored from.
+    Refused are the last complete backup of a host (unless with --force), one that is held, and the base of an unfinished backup;
+    with --now-without-grace also one that is being restored from.
 
-    Exit status 0: done; 1: one of them has to stay, so nothing was done, or could not be deleted at once; 3: a run works on the
-    host, or, with --now-without-grace, an expiry is under way.
+    Exit status 0: done; 1: one of them has to stay, so nothing was done, or could not be deleted at once; 3: a run is working on
+    the host, or, with --now-without-grace, an expiry is running.
     """
     wanted = _by_host(backups)
     asked = DeletionRequest(" ".join(reason.split()), force, at_once)
@@ -146,7 +146,7 @@ def _lines(one: DeletionChoice, asked: DeletionRequest, gone: set[tuple[str, str
     if one.base is None:
         yield f"no complete backup of {one.host} is left then: no `latest`, and the next one is a first copy"
     elif one.moves:
-        yield f"the next backup of {one.host} grows from {one.base}"
+        yield f"the next backup of {one.host} is based on {one.base}"
 
 
 def _became(is_gone: bool) -> str:

@@ -18,15 +18,15 @@ from btrkeep.units import format_duration, format_size, format_time
 
 @click.command("discard")
 @click.argument("host", shell_complete=complete_host_of_pool)
-@click.option("--dry-run", is_flag=True, help="Say what would be lost; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be lost; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bool, now: datetime | None) -> int:
-    """Give up what HOST has unfinished: what a run left that was stopped or killed before its end.
+    """Delete the unfinished backup of HOST, which a run left that was stopped or killed before its end.
 
-    The next run would go on with it; without it that begins anew, from the newest complete backup. Final backups stay. On a full
+    The next run would continue it; without it that run starts from the newest complete backup. Final backups stay. On a full
     pool this gives the room back that an unfinished backup keeps. Refused while a run works on the host.
     """
     if dry_run:

@@ -22,7 +22,7 @@ from btrkeep.units import counted, format_duration, format_time
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool, now: datetime | None) -> int:
-    """Give up HOST, which is not backed up any more: all its backups expire, the last one too.
+    """Give up HOST, which is no longer backed up: all its backups expire, even the last one.
 
     The next `backupd expire` marks them, and deletes them when their grace is over. Until then `backupd forget HOST --undo` takes
     it back. A host that is configured and enabled is refused, and so is one of which a backup is held.
@@ -59,9 +59,9 @@ def _undo(ctx: click.Context, host: str, as_json: bool, now: datetime | None) ->
     if as_json:
         echo_json({"host": host, "forgotten": None, "backups": list(goods.names), "unexpired": back})
         return 0
-    prose(f"{host} is not forgotten any more; it has {goods}")
+    prose(f"{host} is no longer forgotten; it has {goods}")
     if back:
-        prose(f"{counted(len(back), 'backup')} that had expired {'has' if len(back) == 1 else 'have'} not any more")
+        prose(f"{counted(len(back), 'backup')} that had expired {'is' if len(back) == 1 else 'are'} taken back")
     prose(rules)
     return 0
 

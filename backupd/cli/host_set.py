@@ -44,7 +44,7 @@ def _values(ctx: click.Context, name: str) -> list[str]:
     multiple=True,
     metavar="KEY",
     shell_complete=lambda _ctx, _param, incomplete: [key for key in KEYS if key.startswith(incomplete)],
-    help="Take the key away, so that what the group or the pool has counts; may be given several times.",
+    help="Remove the key, so that the value of the group or the pool applies; may be given several times.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would change in the file; change nothing.")
 @json_option

@@ -21,10 +21,10 @@ from btrkeep.pool.reserve import ensure_reserve
 @json_option
 @click.pass_context
 def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> None:
-    """Make a pool at PATH: a new subvolume of a mounted btrfs, or an empty folder on one.
+    """Create a pool at PATH: a new subvolume of a mounted btrfs, or an empty folder on one.
 
     Writes an example configuration too, unless there is one already: /etc/btrkeep/main.toml, or what --pool or --config name. An
-    example that nobody has changed gives way to one with this PATH. `backupd setup` does this and all that comes after it.
+    unchanged example is replaced by one with this PATH. `backupd setup` does this and all that comes after it.
     """
     chosen = ctx.find_root().obj
     config = Path(chosen["config"] or f"/etc/btrkeep/{chosen['pool']}.toml")

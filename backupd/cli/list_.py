@@ -39,11 +39,11 @@ _HEADERS = ["HOST", "NAME", "STATE", "STARTED", "TOOK", "FILES", "SIZE", "NEW", 
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str | None, everything: bool, as_json: bool, now: datetime | None) -> int:
-    """The backups of HOST, or the newest of each host.
+    """List the backups of HOST, or the newest of each host.
 
     NAME is when the backup started, in UTC; it is also its folder: POOL/hosts/HOST/NAME/data. FILES counts regular files. NEW is
     what it added: the data that rsync wrote, without what became holes. (.working) is a backup that still runs or was interrupted;
-    the next run goes on with it. JSON has every backup.
+    the next run continues it. JSON has every backup.
 
     States: complete; suspect (lost or missed too much, see `backupd accept`); failed (a source path is missing or broken, the rest
     is there); partial and running; expired (the retention does not keep it; from the time shown on an expiry deletes it, see
@@ -58,8 +58,8 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
         every = host or everything
         now_latest = latest(site.clock.now())
         backups: Iterable[Backup] = site.catalogue.backups(host) if every else site.catalogue.newest_backups(now_latest)
-        later = _Later(site)
-        rows = [_row(backup, later) for backup in _as_they_are(site, backups)]
+        notes = _BackupNotes(site)
+        rows = [_row(backup, notes) for backup in _as_they_are(site, backups)]
     click.echo(table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"], spare=["STARTED"]) if rows else _NONE[site.lost])
     if rows and not every:
         prose("Only the newest of each host: `backupd list HOST`, or --all, shows the others.")
@@ -73,8 +73,8 @@ def _as_they_are(site: PoolContext, backups: Iterable[Backup]) -> Iterator[Backu
         yield replace(backup, state=PARTIAL) if backup.state == RUNNING and backup.host not in alive else backup
 
 
-class _Later:
-    """What was said of backups after they were final. Few are held, so the notes are read of their hosts only."""
+class _BackupNotes:
+    """What notes.json says of backups that are final. Few have notes, so only their hosts' files are read."""
 
     def __init__(self, site: PoolContext) -> None:
         self.config, self.now = site.config, site.clock.now()
@@ -100,7 +100,7 @@ class _Later:
         """What somebody asked for who deleted it."""
         return asked_of(*self._of(backup))
 
-    def goes(self, backup: Backup) -> datetime | None:
+    def deletable(self, backup: Backup) -> datetime | None:
         """When an expired one may be deleted."""
         if (asked := self.asked(backup)) and asked.at_once:
             return backup.expired
@@ -115,9 +115,9 @@ def _notes(site: PoolContext, host: str) -> Notes:
 
 
 def _objects(site: PoolContext, backups: Iterable[Backup]) -> Iterator[dict[str, Any]]:
-    pool, later = str(site.pool.path), _Later(site)
+    pool, notes = str(site.pool.path), _BackupNotes(site)
     for backup in backups:
-        goes = later.goes(backup)
+        deletable = notes.deletable(backup)
         yield {
             "host": backup.host,
             "name": backup.name,
@@ -131,12 +131,12 @@ def _objects(site: PoolContext, backups: Iterable[Backup]) -> Iterator[dict[str,
             "new_bytes": backup.new_bytes,
             "warnings": list(backup.warnings),
             "error": backup.error,
-            "held": later.hold_fields(backup),
-            "expires": format_time(goes) if goes else None,
+            "held": notes.hold_fields(backup),
+            "expires": format_time(deletable) if deletable else None,
         }
 
 
-def _row(backup: Backup, later: _Later) -> tuple[str, ...]:
+def _row(backup: Backup, notes: _BackupNotes) -> tuple[str, ...]:
     return (
         printable(backup.host),
         backup.name or "(.working)",
@@ -146,19 +146,19 @@ def _row(backup: Backup, later: _Later) -> tuple[str, ...]:
         str(backup.files) if backup.files is not None else "-",
         format_size(backup.bytes),
         format_size(backup.new_bytes),
-        printable(_remark(backup, later)),
+        printable(_remark(backup, notes)),
     )
 
 
-def _remark(backup: Backup, later: _Later) -> str:
-    """When it goes or how it is held, what is odd with its stamp, then what was wrong with it."""
-    goes, warnings = later.goes(backup), backup.warnings
+def _remark(backup: Backup, notes: _BackupNotes) -> str:
+    """When it may be deleted or how it is held, what is odd about its time, then what was wrong with it."""
+    deletable, warnings = notes.deletable(backup), backup.warnings
     wrong = backup.error or (f"{counted(len(warnings), 'warning')}: {warnings[0]}" if warnings else None)
-    ahead = "stamped in the future: a clock was wrong" if backup.started > latest(later.now) else None
+    ahead = "stamped in the future: a clock was wrong" if backup.started > latest(notes.now) else None
     found = [
-        goes_words(goes, later.now) if goes else None,
-        by_hand(later.asked(backup)),
-        later.hold_words(backup),
+        goes_words(deletable, notes.now) if deletable else None,
+        by_hand(notes.asked(backup)),
+        notes.hold_words(backup),
         ahead,
         wrong,
     ]

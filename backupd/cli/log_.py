@@ -23,14 +23,14 @@ _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial"
 
 @click.command("log")
 @click.argument("host", required=False, shell_complete=complete_host)
-@click.option("-n", "limit", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="How many runs.")
+@click.option("-n", "limit", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="The number of runs.")
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str | None, limit: int, as_json: bool, now: datetime | None) -> int:
-    """Past runs, newest first, with rsync's exit status, what it means, and its last error lines.
+    """Show past runs, newest first, with rsync's exit status, its meaning, and its last error lines.
 
-    A run is one try to back up one host. Runs are remembered when their backups are long gone, and also when none came of them. One
+    A run is one attempt to back up one host. Runs are kept when their backups are long deleted, and also when they made none. One
     that was killed lasted at least as long as is shown. What somebody deleted by hand (`backupd delete`) is named, with the reason.
     """
     with opened(ctx, now) as site:

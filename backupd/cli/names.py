@@ -87,7 +87,7 @@ complete_held, complete_expired = complete_noted(HOLD), complete_noted(EXPIRED)
 
 def complete_host_of_pool(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """The hosts that have a folder in the pool, configured or not, and begin with what was typed."""
-    found = _site(ctx)
+    found = _config_and_pool(ctx)
     return [host for host in hosts_of(found[1]) if host.startswith(incomplete)] if found else []
 
 
@@ -102,7 +102,7 @@ def confirmed(question: str, answer: str, yes: bool, as_json: bool) -> None:
 
 
 def _completed(ctx: click.Context, incomplete: str, names: Callable[[Pool, str], set[str]]) -> list[str]:
-    found, host = _site(ctx), ctx.params.get("host")
+    found, host = _config_and_pool(ctx), ctx.params.get("host")
     if not found or not host or "/" in host:
         return []
     try:
@@ -113,12 +113,12 @@ def _completed(ctx: click.Context, incomplete: str, names: Callable[[Pool, str],
 
 def completing(ctx: click.Context) -> Pool | None:
     """The pool, for a completion."""
-    found = _site(ctx)
+    found = _config_and_pool(ctx)
     return found[1] if found else None
 
 
-def _site(ctx: click.Context) -> tuple[Config, Pool] | None:
-    """None when there is no such configuration or pool: a completion says nothing then."""
+def _config_and_pool(ctx: click.Context) -> tuple[Config, Pool] | None:
+    """Returns None if there is no such configuration or pool: nothing is completed then."""
     words = ctx.find_root().params
     try:
         config = load(words["pool_name"], Path(words["config_file"]) if words["config_file"] else None)

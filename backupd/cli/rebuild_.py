@@ -27,7 +27,7 @@ from btrkeep.units import counted, format_time, printable
 @now_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
-    """Make the catalogue again from the pool's own records.
+    """Rebuild the catalogue from the pool's own records.
 
     No backup, acceptance or hold is lost with the catalogue. The history (runs, deletions, balances, scores, samples, alarms) comes
     back from the copy that the pool has of it, which is a day old at the most. A damaged catalogue is renamed when the new one is

@@ -29,11 +29,10 @@ def _complete_new(ctx: click.Context, param: click.Parameter, incomplete: str) -
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str, new: str, yes: bool, as_json: bool, now: datetime | None) -> int:
-    """Give the backups of HOST the name NEW; the next backup of NEW grows from them.
+    """Give the backups of HOST the name NEW; the next backup of NEW is based on them.
 
-    No byte is copied. The configuration is yours to change: the section [host.HOST] has to become [host.NEW], before or after, but
-    before the next run. Refused while runs without names, an expiry or a backup of HOST are at work. Given again after it was
-    killed, it does the rest.
+    Nothing is copied. Change the configuration yourself: the section [host.HOST] has to become [host.NEW] before the next run.
+    Refused while runs without names, an expiry or a backup of HOST are running. Given again after it was killed, it does the rest.
     """
     renaming.validate_names(host, new)
     with opened(ctx, now, writes=True) as site:

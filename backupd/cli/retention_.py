@@ -50,7 +50,7 @@ class _Asked:
 
 @click.group("retention", no_args_is_help=True)
 def command() -> None:
-    """What the retention keeps of each host, and why.
+    """Show what the retention keeps of each host, and why.
 
     The policy is configured in [retention], for the pool, for a group or for a host.
     """
@@ -58,15 +58,17 @@ def command() -> None:
 
 @command.command("explain")
 @click.argument("host", required=False, shell_complete=complete_host)
-@click.option("--at", type=TIME, metavar="TIME", help="As of another moment; the future has the backups that there are now.")
-@click.option("--policy", default="", metavar="RULES", help="What if: daily=7,weekly=4. Other keys of the policy stay as they are.")
+@click.option("--at", type=TIME, metavar="TIME", help="As of another time; a future one has the backups of now.")
+@click.option(
+    "--policy", default="", metavar="RULES", help="Try another policy: daily=7,weekly=4. Its other keys stay as they are."
+)
 @json_option
 @now_option
 @click.pass_context
 def explain_command(
     ctx: click.Context, host: str | None, at: datetime | None, policy: str, as_json: bool, now: datetime | None
 ) -> int:
-    """Why each backup of HOST is kept, or when it goes; without HOST, how many of each host.
+    """Show why each backup of HOST is kept, or when it is deleted; without HOST, how many of each host.
 
     A backup that expired already goes like one that would expire now: both are counted. Nothing is changed by this command, and
     `backupd expire` decides with the same rules.

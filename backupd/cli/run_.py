@@ -42,14 +42,14 @@ _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
 
 @click.command("run")
 @click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host)
-@click.option("--all", "everything", is_flag=True, help="All enabled hosts, due or not, in their window or not.")
+@click.option("--all", "everything", is_flag=True, help="All enabled hosts, whether due or not, inside their window or not.")
 @click.option(
     "--catch-up", is_flag=True, help="Ignore the window for hosts whose newest complete backup is older than 1.5 times `every`."
 )
 @click.option(
-    "--wait", "waits", is_flag=True, help="Have hosts that are named wait while other runs have as many transfers as `concurrency`."
+    "--wait", "waits", is_flag=True, help="Let named hosts wait while other runs have as many transfers as `concurrency`."
 )
-@click.option("--dry-run", is_flag=True, help="Say what would run, and the exact rsync commands; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would run, and the exact rsync commands; change nothing.")
 @json_option
 @now_option
 @click.pass_context
@@ -66,15 +66,15 @@ def command(
     """Back up the hosts that are due, or those that are named.
 
     A host is due when no complete backup of it started since its current period began (`every`, one day unless configured
-    otherwise). Outside its window a due host waits. Hosts that are named run in any case, and beside whatever runs already; without
-    names, and with --wait, a host waits for a place among the `concurrency` transfers of the pool.
+    otherwise). Outside its window a due host waits. Named hosts run in any case, beside whatever runs already; without names, and
+    with --wait, a host waits for a place among the `concurrency` transfers of the pool.
 
-    Ctrl-C, SIGTERM and the end of the terminal stop it cleanly and keep what has arrived, so that the next run goes on with it; a
+    Ctrl-C, SIGTERM and the end of the terminal stop it cleanly and keep what has arrived, so that the next run continues it; a
     second one stops at once.
 
     Exit status 0: all complete, or nothing due; 1: some host is partial, failed or suspect, or the catalogue could not be written;
-    2: wrong usage or configuration; 3: another run holds the lock, or somebody works on each of the hosts; 4: the pool is unusable,
-    or has too little room; 130 and 143: stopped by Ctrl-C or SIGTERM.
+    2: wrong usage or configuration; 3: another run holds the lock, or each of the hosts is locked; 4: the pool is unusable, or
+    has too little space; 130 and 143: stopped by Ctrl-C or SIGTERM.
     """
     if hosts and everything:
         raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")

@@ -29,31 +29,35 @@ log = logging.getLogger("backupd.serve")
 
 @click.command("serve")
 @click.option(
-    "--socket", "path", type=click.Path(path_type=Path), metavar="PATH", help="Listen there, when systemd gives no socket."
+    "--socket", "path", type=click.Path(path_type=Path), metavar="PATH", help="Listen there, if systemd passes no socket."
 )
 @click.option(
-    "--allow", "allowed", multiple=True, metavar="USER", help="Who may ask, besides root and the user btrkeep; repeatable."
+    "--allow",
+    "allowed",
+    multiple=True,
+    metavar="USER",
+    help="Who may send requests, besides root and the user btrkeep; repeatable.",
 )
 @click.option(
     "--idle",
     type=click.FloatRange(min=1),
     metavar="SECONDS",
-    help="End when nothing was asked for so long; 60 with systemd's socket.",
+    help="Exit after so long without a request.  [with systemd's socket: 60]",
 )
 @click.option("--no-systemd", is_flag=True, help="Start runs and restores as processes, not as units of systemd.")
 @click.option(
     "--restore-to",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="The folder of this machine that restores may be asked for into; without it they go to hosts alone.",
+    help="Allow restores into this folder of this machine; without it they go to hosts only.",
 )
-@click.option("--restore-elsewhere", is_flag=True, help="Let restores go to other folders of their host, too.")
+@click.option("--restore-elsewhere", is_flag=True, help="Allow restores to other folders of their host, too.")
 @click.option(
     "--restore-below",
     multiple=True,
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Let files of this machine be put back where they were, below DIR; repeatable. Without it none are.",
+    help="Allow restores of this machine's files to where they were, below DIR; repeatable. Without it none are.",
 )
 @click.option("--now", type=TIME, metavar="TIME", help="Act as if it were TIME; only on a pool made with --rehearsal.")
 @click.pass_context
@@ -68,9 +72,9 @@ def command(
     restore_below: tuple[Path, ...],
     now: datetime | None,
 ) -> int:
-    """Do for the dashboard what takes root: list and stream files, hold, release, start runs and restores.
+    """Do the privileged work of the dashboard: list and stream files, hold, release, start runs and restores.
 
-    systemd starts it when somebody connects to btrkeep-serve@POOL.socket, and it ends when nothing was asked for a while. With
+    systemd starts it when somebody connects to btrkeep-serve@POOL.socket, and it exits after a while without requests. With
     --socket it listens by itself, until Ctrl-C. It answers root, the user btrkeep, and those that --allow names. `man
     backupd` says where the protocol is described.
     """

@@ -22,16 +22,16 @@ png_option = click.option(
 
 
 @click.command("trend")
-@click.option("--days", type=click.IntRange(1, 36500), default=180, show_default=True, metavar="N", help="So far back.")
+@click.option("--days", type=click.IntRange(1, 36500), default=180, show_default=True, metavar="N", help="How many days back.")
 @png_option
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, days: int, png: Path | None, as_json: bool, now: datetime | None) -> int:
-    """Show how allocated and used went over the months.
+    """Show allocated and used space over the months.
 
-    What is allocated and not used is what balance can give back; where allocated reaches the size of the devices, nothing can be
-    allocated any more. Sizes are bytes of the devices: with raid1 or dup everything counts twice.
+    Balance can give back what is allocated and not used; where allocated reaches the size of the devices, nothing more can be
+    allocated. Sizes are bytes of the devices: with raid1 or dup everything counts twice.
     """
     with opened(ctx, now) as site:
         until = site.clock.now()

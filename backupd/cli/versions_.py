@@ -27,12 +27,12 @@ _HEADERS = ["FIRST SEEN", "LAST SEEN", "BACKUPS", "SIZE", "MODIFIED", "REMARK"]
 @click.command("versions")
 @click.argument("host", shell_complete=complete_which)
 @click.argument("path", shell_complete=complete_path)
-@click.option("--content", is_flag=True, help="Tell versions apart by what is in them, not by size, time, mode and owner.")
+@click.option("--content", is_flag=True, help="Distinguish versions by content, not by size, time, mode and owner.")
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bool, now: datetime | None) -> int:
-    """Every version of the file or folder at PATH over all backups of HOST: in which backups it is, and when it was gone.
+    """List every version of the file or folder at PATH over all backups of HOST: in which backups it is, and where it is missing.
 
     A version is told from others by size, time of modification, mode, owner, ACL and attributes, as rsync does. When that is not
     known to be enough, BACKUPS has a ~; --content compares what is in them, and reads what it has to.

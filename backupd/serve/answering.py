@@ -1,4 +1,4 @@
-"""One connection from its beginning to its end: who is it, what is asked, may it be, how did it go."""
+"""Answers one connection: who asks for what, whether it is allowed, and how it ended."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ _BROKEN = RequestRefused("something is wrong inside the service", _JOURNAL)
 
 
 def answer(service: ServiceContext, connection: socket.socket, allowed: frozenset[int]) -> None:
-    """Answers what is asked and closes the connection. A fault of ours is raised when the asker has been told that there is one."""
+    """Answers the request and closes the connection. A fault of ours is raised once the client has been told of it."""
     wire = Wire(connection)
     with connection:
         try:

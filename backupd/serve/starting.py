@@ -1,6 +1,6 @@
-"""Long or networked work is not done in the service: it is started, as a unit, or without systemd as a process of its own.
+"""Starts long or networked work, which the service does not do itself, as a unit, or without systemd as a process of its own.
 
-Of backups as many at a time as transfers run, `concurrency`; the others wait as files, in the order of backupd.serve.turns.
+As many backups as `concurrency` allows are started; the others wait as files, in the order of backupd.serve.turns.
 docs/decisions/0022-runs-that-are-asked-for.rst says why.
 """
 
@@ -36,12 +36,12 @@ _LOOK = 0.5
 
 
 def folder_of_requests(service: ServiceContext) -> Path:
-    """Where requests are left."""
+    """Returns the folder where requests are left."""
     return RUNTIME / service.pool_name if service.systemd else service.config().pool.state / "jobs" / "asked"
 
 
 def unit_of(verb: str, pool: str, job_id: str) -> str:
-    """The unit that carries out a job: made of a word of ours, the pool's name and the job's, and of nothing that was asked."""
+    """Returns the name of the job's unit: a word of ours, the pool's name and the job's, and nothing of what was asked."""
     return f"btrkeep-{RUN if verb == RUN else 'restore'}@{pool}:{job_id}.service"
 
 
@@ -59,15 +59,15 @@ def begin(
         _require_free(pool, jobs, verb, host, who, now)
         job_id = new_id(now)
         unit = unit_of(verb, service.pool_name, job_id) if service.systemd else None
-        job = ServeJob(job_id, verb, host, who, format_time(now), dict(arguments), unit, since=_exactly(now))
+        job = ServeJob(job_id, verb, host, who, format_time(now), dict(arguments), unit, since=_with_microseconds(now))
         jobs.put(job)
         in_place = tuple(map(str, service.in_place))
         started = format_time(now) if service.clock.start else None
-        asked = ServeRequest(job_id, verb, who, dict(arguments), folder, service.elsewhere, in_place, started)
-        leave(folder_of_requests(service), asked)
+        request = ServeRequest(job_id, verb, who, dict(arguments), folder, service.elsewhere, in_place, started)
+        leave(folder_of_requests(service), request)
         try:
             if verb != RUN:
-                _call(service, jobs, job)
+                _start_process(service, jobs, job)
             elif error := _start_due(service).get(job_id):
                 raise error
         except (OperatorError, OSError):
@@ -84,7 +84,7 @@ def start_due(service: ServiceContext) -> None:
 
 
 def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
-    """Gives those that could not be started, and why."""
+    """Returns those that could not be started, and why."""
     now, jobs, requests = service.clock.now(), JobStore(service.config().pool.state), folder_of_requests(service)
     known, failed = list(jobs.all(now)), dict[str, OperatorError]()
     for job in known:
@@ -94,7 +94,7 @@ def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
         try:
             if not is_left(requests, job.id):
                 raise RequestRefused("the machine was restarted before its turn came", "ask again", own=True)
-            _call(service, jobs, job)
+            _start_process(service, jobs, job)
         except OperatorError as error:
             log.warning("%s: %s", job.id, printable(error.message))
             failed[job.id] = error
@@ -107,21 +107,21 @@ def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
     return failed
 
 
-def _call(service: ServiceContext, jobs: JobStore, job: ServeJob) -> None:
-    """Starts its process. It is written down before: the process may be faster than we are. Raises OperatorError."""
-    jobs.put(replace(job, called=_exactly(service.clock.now())))
+def _start_process(service: ServiceContext, jobs: JobStore, job: ServeJob) -> None:
+    """Starts the job's process, once that is recorded: the process may be faster than we are. Raises OperatorError."""
+    jobs.put(replace(job, called=_with_microseconds(service.clock.now())))
     if job.unit:
         run(start_command(job.unit))
     else:
         start_detached((*service.words(ours("backupd")), "run-job", job.id))
 
 
-def _exactly(now: datetime) -> str:
+def _with_microseconds(now: datetime) -> str:
     return now.isoformat(timespec="microseconds")
 
 
 def keep_starting(service: ServiceContext) -> NoReturn:
-    """Has those that wait begin when their turn comes, also those that an earlier service left; a thread's work for good.
+    """Starts the backups that wait when their turn comes, also those that an earlier service left. A thread runs it for ever.
 
     Nothing is looked at while nothing waits. When it cannot be looked at (the pool is not mounted, say) the service may end, and
     whoever asks next has it looked at again.
@@ -143,13 +143,13 @@ def keep_starting(service: ServiceContext) -> NoReturn:
 
 
 def _has_room(service: ServiceContext) -> bool:
-    """Whether one has ended of those that were under way, or there was none."""
+    """Returns True if one of those under way has ended, or there was none."""
     now, jobs, before = service.clock.now(), JobStore(service.config().pool.state), service.queue.before
     return not before or any(jobs.is_over(job_id, now) for job_id in before)
 
 
 def start_command(unit: str) -> tuple[str, ...]:
-    """Has systemd start the unit, and does not wait for it."""
+    """Returns the command that has systemd start the unit without waiting for it."""
     return ("systemctl", "start", "--no-block", "--no-ask-password", "--", unit)
 
 
