@@ -4,7 +4,7 @@ Libraries raise :class:`OperatorError`; only the command line's edge catches it 
 is raised is a bug and keeps its traceback.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 
@@ -75,3 +75,11 @@ class PoolUnusable(OperatorError):
     """The pool is not there, not the one it should be, read-only or full."""
 
     exit_code = Exit.UNUSABLE
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The hint that names the nearest of the known words, or `otherwise` when none is near."""
+    from difflib import get_close_matches  # only a mistake pays for it
+
+    nearest = get_close_matches(word, list(known), 1)
+    return f"did you mean {nearest[0]}?" if nearest else otherwise

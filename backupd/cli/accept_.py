@@ -5,36 +5,32 @@ from datetime import datetime
 import click
 
 from backupd.actions.accept import accept
-from backupd.cli.context import complete_host, json_option, now_option, opened, require_host
-from backupd.cli.names import complete_name, name_argument
+from backupd.cli.context import complete_host, now_option
+from backupd.cli.names import complete_name, locked_host, name_argument
 from btrkeep.backup_states import COMPLETE
-from btrkeep.cli import echo_json
-from btrkeep.pool.locks import take_lock
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
 from btrkeep.units import format_time
 
 
 @click.command("accept")
 @click.argument("host", shell_complete=complete_host)
 @name_argument(complete_name)
-@click.option("--why", default="", metavar="TEXT", help="Why it is right after all; kept with the backup.")
+@click.option("--why", default="", metavar="TEXT", help="The reason; kept with the backup.")
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, now: datetime | None) -> int:
     """Let the suspect backup NAME of HOST count as complete.
 
-    A suspect backup has finished, but lost or missed too much; `backupd list HOST` says what. Look at it. When it is right after
-    all (much was deleted on purpose, say), accept it: the next backup grows from it then, and older ones may expire. `latest` as
+    A suspect backup has finished, but lost or missed too much; `backupd list HOST` says what. Look at it. If it is right after
+    all (much was deleted on purpose, say), accept it: the next backup is based on it then, and older ones may expire. `latest` as
     NAME is the newest suspect one.
     """
-    with opened(ctx, now, writes=True) as site:
-        require_host(site.config, site.catalogue, host)
-        now = site.clock.now()
-        moment = format_time(now)
-        with take_lock(site.pool.locks / f"host-{host}", "accept", moment):
-            accepted = accept(site.pool, site.catalogue, host, name, why, now)
+    with locked_host(ctx, host, "accept", now) as (site, moment):
+        accepted = accept(site.pool, site.catalogue, host, name, why, moment)
     if as_json:
-        echo_json({"host": host, "name": accepted, "state": COMPLETE, "at": moment, "why": why})
+        echo_json({"host": host, "name": accepted, "state": COMPLETE, "at": format_time(moment), "why": why})
     else:
-        click.echo(f"{host} {accepted} counts as complete now")
+        prose(f"{host} {accepted} now counts as complete")
     return 0

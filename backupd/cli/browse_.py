@@ -5,7 +5,7 @@ from datetime import date, datetime
 
 import click
 
-from backupd.cli.context import json_option, now_option
+from backupd.cli.context import now_option
 from backupd.cli.files_view import entries_table, state_words
 from backupd.cli.inside import Looked, complete_path, complete_which, end_of, looked, pool_of
 from backupd.cli.names import DAY
@@ -16,7 +16,7 @@ from backupd.files.suggestions import entry_at, path_given
 from backupd.files.tree import Entry
 from backupd.files.words import entry_object, shown
 from backupd.repo.final_backups import LATEST
-from btrkeep.cli import stream_object
+from btrkeep.cli import json_option, stream_object
 from btrkeep.cli.progress import prose
 from btrkeep.errors import UsageError
 from btrkeep.units import counted
@@ -26,13 +26,13 @@ from btrkeep.units import counted
 @click.argument("host", metavar="HOST[@BACKUP]", shell_complete=complete_which)
 @click.argument("path", required=False, default="/", shell_complete=complete_path)
 @click.option(
-    "--at", type=DAY, metavar="DATE", help="The newest complete backup that had begun by the end of that day, or by a full time."
+    "--at", type=DAY, metavar="DATE", help="The newest complete backup that began by the end of that day, or by a full time."
 )
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: bool, now: datetime | None) -> int:
-    """What is in a backup of HOST: the folder at PATH, or the file; without PATH the top.
+    """List a folder or a file of a backup of HOST; without PATH the top.
 
     BACKUP is the name of a backup, or the beginning of names, of which the newest complete one counts: web1@2026-11-20 is the
     newest of that day (in UTC, as names are). Without it the newest complete backup is shown.
@@ -66,6 +66,6 @@ def _print_json(found: Looked, entry: Entry, entries: list[Entry]) -> None:
 
 def _show(found: Looked, entry: Entry, entries: list[Entry]) -> None:
     said = f": {counted(len(entries), 'name')}" if entry.kind == "folder" else ""
-    prose(f"{found.where} ({state_words(found.backup.state)}) {shown(entry.path)}{said}", "  ")
+    prose(f"{found.where} ({state_words(found.backup.state)}) {shown(entry.path)}{said}")
     if entries or entry.kind != "folder":
         click.echo(entries_table(entries or [entry]))

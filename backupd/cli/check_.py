@@ -5,9 +5,9 @@ from datetime import datetime
 
 import click
 
-from backupd.cli.context import clock_for, json_option, load_config, now_option
+from backupd.cli.context import clock_for, load_config, now_option
 from backupd.doctor.checks import check_all, check_hosts
-from btrkeep.cli import echo_json, table
+from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import json_option, now_option
+from backupd.cli.context import now_option
 from backupd.cli.files_view import state_words
 from backupd.cli.inside import Looked, Ticker, complete_path, complete_which, looked, pool_of
 from backupd.cli.names import complete_name
@@ -18,7 +18,7 @@ from backupd.files.objects import backup_object, difference_object
 from backupd.files.suggestions import entry_at, path_given
 from backupd.files.tree import Entry
 from backupd.files.words import shown, time_words
-from btrkeep.cli import echo_json, stream_object
+from btrkeep.cli import echo_json, json_option, stream_object
 from btrkeep.cli.progress import prose
 from btrkeep.errors import UsageError
 from btrkeep.units import counted, format_size, printable
@@ -32,9 +32,9 @@ _LINES = {"+": "green", "-": "red", "@": "cyan"}
 @click.argument("path", shell_complete=complete_path)
 @click.argument("before", metavar="BACKUP", shell_complete=complete_name)
 @click.argument("after", metavar="[BACKUP]", required=False, default=NEWEST, shell_complete=complete_name)
-@click.option("--content", is_flag=True, help="Read files of the same size and time too, unless they are known to be the same.")
-@click.option("--all", "everything", is_flag=True, help="Every name below a folder that only one backup has, too.")
-@click.option("--text", is_flag=True, help="The lines that differ of a text file.")
+@click.option("--content", is_flag=True, help="Also read files of the same size and time, unless they are known to be the same.")
+@click.option("--all", "everything", is_flag=True, help="Also list every name below a folder that only one backup has.")
+@click.option("--text", is_flag=True, help="Show the lines of a text file that differ.")
 @json_option
 @now_option
 @click.pass_context
@@ -50,13 +50,13 @@ def command(
     as_json: bool,
     now: datetime | None,
 ) -> int:
-    """What differs at PATH, and below, from the first BACKUP of HOST to the second; without a second to the newest complete one.
+    """Show what differs at PATH and below from the first BACKUP of HOST to the second, by default the newest complete one.
 
     BACKUP is a name, or the beginning of names, of which the newest complete one counts: 2026-11-20, in UTC.
 
-    + came, - went, ~ changed, ! is something else now, such as a folder instead of a file. Files of one size and time count as the
-    same, as for rsync; --content reads them. The times of folders are not compared. Every folder below PATH is gone through: none
-    can be passed over by its time, for that says nothing of the folders in it.
+    + added, - removed, ~ changed, ! of another kind now, such as a folder instead of a file. Files of one size and time count as
+    the same, as for rsync; --content reads them. The times of folders are not compared. Every folder below PATH is read: none can
+    be skipped by its time, which says nothing of the folders in it.
     """
     if text and everything:
         raise UsageError("--text and --all exclude each other", "--text is for one file")
@@ -121,14 +121,13 @@ def _head(old: Looked, new: Looked, path: bytes) -> dict[str, Any]:
 def _show(old: Looked, new: Looked, path: bytes, content: bool, everything: bool) -> None:
     prose(
         f"{shown(path)} of {old.backup.host}: {old.backup.name} ({state_words(old.backup.state)}) "
-        f"-> {new.backup.name} ({state_words(new.backup.state)})",
-        "  ",
+        f"-> {new.backup.name} ({state_words(new.backup.state)})"
     )
     total = DifferenceTotals()
     found = _differences(old, new, path, content, total)
     for line in map(_line, found) if everything else _lines(found):
-        click.echo(line)
-    click.echo(_total(total))
+        prose(line, "    ")
+    prose(_total(total))
 
 
 def _lines(found: Iterator[PathDifference]) -> Iterator[str]:
@@ -194,7 +193,8 @@ def _total(total: DifferenceTotals) -> str:
     if not (total.added or total.removed or total.changed):
         return "no difference"
     return (
-        f"{total.added:,} came ({format_size(total.added_bytes)}), {total.removed:,} went ({format_size(total.removed_bytes)}), "
+        f"{total.added:,} added ({format_size(total.added_bytes)}), "
+        f"{total.removed:,} removed ({format_size(total.removed_bytes)}), "
         f"{total.changed:,} changed ({format_size(total.changed_bytes)} in them)"
     )
 

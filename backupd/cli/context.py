@@ -1,21 +1,20 @@
 """What every command needs first: the configuration, the pool, the catalogue and the clock."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from backupd.repo.context import PoolContext, require_catalogue_of, require_writable
 from btrkeep.cli import complain
 from btrkeep.cli.parsed import Parsed
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load
-from btrkeep.errors import OperatorError, PoolUnusable, UsageError
+from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.pool.marker import Pool, open_pool
-from btrkeep.pool.room import mount_options
 from btrkeep.units import parse_time
 
 if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
@@ -23,24 +22,7 @@ if TYPE_CHECKING:  # it takes half of a command's start, and some commands read 
 
 
 TIME = Parsed("time", parse_time)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 now_option = click.option("--now", type=TIME, metavar="TIME", help="Act as if it were TIME; only on a pool made with --rehearsal.")
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """An opened site for one command. `trouble`: why its catalogue is one in memory, for this command alone.
-
-    `lost`: its catalogue knows none of the pool's backups, which was said. `clock_doubt`: what is against the clock.
-    """
-
-    config: Config
-    pool: Pool
-    catalogue: "Catalogue"
-    clock: Clock
-    trouble: OperatorError | None = None
-    lost: bool = False
-    clock_doubt: str | None = None
 
 
 def complete_host(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -64,12 +46,6 @@ def load_config(ctx: click.Context) -> Config:
     return load(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
 
 
-def require_writable(pool: Pool) -> None:
-    """Raises PoolUnusable when the pool is mounted read-only, or has become so."""
-    if "ro" in mount_options(pool.path):
-        raise PoolUnusable(f"{pool.path} is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
-
-
 def clock_for(pool: Pool, now: datetime | None) -> Clock:
     """The clock. Raises UsageError when `now` is given for a pool that is no rehearsal."""
     if now and not pool.rehearsal:
@@ -78,7 +54,9 @@ def clock_for(pool: Pool, now: datetime | None) -> Clock:
 
 
 @contextmanager
-def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = False, stand_in: bool = False) -> Iterator[Opened]:
+def opened(
+    ctx: click.Context, now: datetime | None = None, *, writes: bool = False, stand_in: bool = False
+) -> Iterator[PoolContext]:
     """Everything opened and checked; with `writes`, also that the pool can be written. Raises OperatorError of every kind.
 
     With `stand_in` a catalogue that cannot be used is replaced by one in memory, and `trouble` says why. One that was lost is a
@@ -102,11 +80,7 @@ def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = Fa
         known = catalogue.pool_id()
         if known is None:
             catalogue.set_pool_id(pool.id)
-        elif known != pool.id:
-            raise OperatorError(
-                f"the catalogue in {config.pool.state} is of another pool ({known})",
-                "set another `state`, or run `backupd rebuild`",
-            )
+        require_catalogue_of(config, pool, known)
         if clock.tells_nights(rehearsal=pool.rehearsal):
             catalogue.know_since(clock.now())
         if writes:
@@ -114,14 +88,14 @@ def opened(ctx: click.Context, now: datetime | None = None, *, writes: bool = Fa
 
             tell_dashboard(config, pool, catalogue, clock)
         if trouble:
-            yield Opened(config, pool, catalogue, clock, trouble)
+            yield PoolContext(config, pool, catalogue, clock, trouble)
             return
         from backupd.health.doubts import lost, see
 
         found = see(pool, catalogue, clock.now())
         if found.lost and not writes:
             complain(lost(config.pool.state))
-        yield Opened(config, pool, catalogue, clock, None, found.lost, found.clock)
+        yield PoolContext(config, pool, catalogue, clock, None, found.lost, found.clock)
 
 
 def require_host(config: Config, catalogue: "Catalogue", host: str) -> None:
@@ -130,7 +104,9 @@ def require_host(config: Config, catalogue: "Catalogue", host: str) -> None:
         return
     known = catalogue.hosts()
     if host not in known:
-        from difflib import get_close_matches
+        raise no_host(host, {*config.hosts, *known})
 
-        near = get_close_matches(host, [*config.hosts, *known], 1)
-        raise UsageError(f"there is no host {host}", f"did you mean {near[0]}?" if near else "`backupd status` lists them")
+
+def no_host(host: str, known: Iterable[str]) -> UsageError:
+    """The error for a host that is none of those known."""
+    return UsageError(f"there is no host {host}", did_you_mean(host, sorted(known), "`backupd status` lists them"))

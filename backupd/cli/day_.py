@@ -7,12 +7,13 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from backupd.cli.context import json_option, now_option, opened
+from backupd.cli.context import now_option, opened
 from backupd.cli.trend_ import png_option
 from backupd.sampling.picture_data import DayData
 from btrkeep.catalogue import Job
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.progress import prose
 from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseTotals, Slot, bounds, phases, slots, sums
 from btrkeep.errors import Exit
 from btrkeep.process.proc import start_time
@@ -56,7 +57,7 @@ def command(ctx: click.Context, date: Any, png: Path | None, as_json: bool, now:
     if as_json:
         echo_json(_as_json(found))
     elif not has_samples:
-        click.echo(f"No samples tell of the time from {_local(start, zone)} to {_local(end, zone)}.")
+        prose(f"No samples tell of the time from {_local(start, zone)} to {_local(end, zone)}.")
     elif not png:
         from backupd.cli.day_view import lines
 

@@ -8,15 +8,16 @@ from typing import Any
 import click
 
 from backupd.actions.delete import DeletionChoice, choose, mark, require_sane_clock
-from backupd.cli.context import Opened, json_option, now_option, opened
+from backupd.cli.context import now_option, opened
 from backupd.cli.expire_ import LOCK, carry_out, exit_status
 from backupd.cli.inside import complete_which
-from backupd.cli.names import writing
 from backupd.cli.sinks import expiry_sinks
 from backupd.expire.run import Scope
 from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import require_host
-from btrkeep.cli import echo_json
+from backupd.repo.context import PoolContext, writing
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
 from btrkeep.decisions.retention import DeletionRequest
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, UsageError
@@ -27,9 +28,9 @@ from btrkeep.units import format_time, printable
 @click.command("delete")
 @click.argument("backups", nargs=-1, required=True, metavar="HOST@BACKUP...", shell_complete=complete_which)
 @click.option("--reason", default="", metavar="TEXT", help="Why; shown by `list`, `retention explain` and `log`.")
-@click.option("--force", is_flag=True, help="Also when no complete backup of the host is left then.")
-@click.option("--now-without-grace", "at_once", is_flag=True, help="Delete at once. It cannot be taken back.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@click.option("--force", is_flag=True, help="Delete even the last complete backup of a host.")
+@click.option("--now-without-grace", "at_once", is_flag=True, help="Delete at once. It cannot be undone.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @json_option
 @now_option
 @click.pass_context
@@ -48,11 +49,11 @@ def command(
     They expire, and the next `backupd expire` after their grace deletes them; until then `backupd unexpire` takes one back. With
     --now-without-grace they are deleted at once. `latest` is the newest complete backup of its host.
 
-    Refused are the last complete backup of a host (unless --force is said), one that is held, and one from which an unfinished
-    backup grows; with --now-without-grace also one that is being restored from.
+    Refused are the last complete backup of a host (unless with --force), one that is held, and the base of an unfinished backup;
+    with --now-without-grace also one that is being restored from.
 
-    Exit status 0: done; 1: one of them has to stay, so nothing was done, or could not be deleted at once; 3: a run works on the
-    host, or, with --now-without-grace, an expiry is under way.
+    Exit status 0: done; 1: one of them has to stay, so nothing was done, or could not be deleted at once; 3: a run is working on
+    the host, or, with --now-without-grace, an expiry is running.
     """
     wanted = _by_host(backups)
     asked = DeletionRequest(" ".join(reason.split()), force, at_once)
@@ -88,7 +89,9 @@ def _by_host(backups: Sequence[str]) -> dict[str, list[str]]:
     return dict(sorted(wanted.items()))
 
 
-def _delete(site: Opened, expiry: ExpiryContext, chosen: Sequence[DeletionChoice], asked: DeletionRequest, *, as_json: bool) -> int:
+def _delete(
+    site: PoolContext, expiry: ExpiryContext, chosen: Sequence[DeletionChoice], asked: DeletionRequest, *, as_json: bool
+) -> int:
     if not asked.at_once:
         _tell(chosen, asked, as_json=as_json)
         return Exit.OK
@@ -113,7 +116,7 @@ def _tell(
         return
     for one in chosen:
         for line in _lines(one, asked, gone or set(), dry_run):
-            click.echo(printable(line))
+            prose(printable(line))
 
 
 def _objects(chosen: Sequence[DeletionChoice], asked: DeletionRequest, gone: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
@@ -144,7 +147,7 @@ def _lines(one: DeletionChoice, asked: DeletionRequest, gone: set[tuple[str, str
     if one.base is None:
         yield f"no complete backup of {one.host} is left then: no `latest`, and the next one is a first copy"
     elif one.moves:
-        yield f"the next backup of {one.host} grows from {one.base}"
+        yield f"the next backup of {one.host} is based on {one.base}"
 
 
 def _became(is_gone: bool) -> str:

@@ -5,9 +5,11 @@ from datetime import datetime
 import click
 
 from backupd.actions.discard import Unfinished, discard, is_busy, look
-from backupd.cli.context import Opened, json_option, now_option, opened
+from backupd.cli.context import now_option, opened
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
-from btrkeep.cli import echo_json
+from backupd.repo.context import PoolContext
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, Unfit
 from btrkeep.pool.locks import held_by
 from btrkeep.pool.subvolume import describe
@@ -16,15 +18,15 @@ from btrkeep.units import format_duration, format_size, format_time
 
 @click.command("discard")
 @click.argument("host", shell_complete=complete_host_of_pool)
-@click.option("--dry-run", is_flag=True, help="Say what would be lost; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be lost; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bool, now: datetime | None) -> int:
-    """Give up what HOST has unfinished: what a run left that was stopped or killed before its end.
+    """Delete the unfinished backup of HOST, which a run left that was stopped or killed before its end.
 
-    The next run would go on with it; without it that begins anew, from the newest complete backup. Final backups stay. On a full
+    The next run would continue it; without it that run starts from the newest complete backup. Final backups stay. On a full
     pool this gives the room back that an unfinished backup keeps. Refused while a run works on the host.
     """
     if dry_run:
@@ -36,7 +38,7 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
         return Exit.OK
     with locked_host(ctx, host, "discard", now) as (site, moment):
         one = _found(site, host)
-    click.echo(_lost(one, moment), err=as_json)
+    prose(_lost(one, moment), err=as_json)
     confirmed("it is deleted for good", host, yes, as_json)
     with locked_host(ctx, host, "discard", now) as (site, moment):  # the question may have waited for long
         discard(site.pool, site.catalogue, one)
@@ -44,7 +46,7 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
     return Exit.OK
 
 
-def _found(site: Opened, host: str) -> Unfinished:
+def _found(site: PoolContext, host: str) -> Unfinished:
     """What there is to discard. Raises Unfit."""
     if one := look(site.pool, host):
         return one
@@ -67,6 +69,6 @@ def _tell(one: Unfinished, now: datetime, *, as_json: bool, dry_run: bool = Fals
         began = format_time(one.began) if one.began else None
         echo_json({"dry_run": dry_run, "host": one.host, "path": str(one.path), "bytes": one.size, "began": began})
     elif dry_run:
-        click.echo(f"{_lost(one, now)}: it would be deleted")
+        prose(f"{_lost(one, now)}: it would be deleted")
     else:
-        click.echo("it is deleted; its room comes back as the kernel drops it (`backupd progress` watches that)")
+        prose("it is deleted; its room comes back as the kernel drops it (`backupd progress` watches that)")

@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import clock_for, json_option, load_config, now_option
+from backupd.cli.context import clock_for, load_config, now_option
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.finding import Examined
 from backupd.doctor.fix import findings_of, fix, refusal, rule_named
 from backupd.doctor.gather import gather
 from backupd.doctor.layers import stacks
 from backupd.doctor.rules import BY_NAME, RULES, examine
-from btrkeep.cli import echo_json, table
+from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.findings import Finding
 from btrkeep.errors import Exit, UsageError

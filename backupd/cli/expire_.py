@@ -6,7 +6,7 @@ from datetime import datetime
 
 import click
 
-from backupd.cli.context import json_option, load_config, now_option, opened, require_writable
+from backupd.cli.context import load_config, now_option, opened
 from backupd.cli.expiry_view import echo_rehearsal, rehearsal_as_json, summary_as_json
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.cli.sinks import expiry_sinks
@@ -15,8 +15,10 @@ from backupd.expire.report import Summary
 from backupd.expire.run import EVERYTHING, ExpiryRunner, Scope, make_rehearsal
 from backupd.expire.site import ExpiryContext
 from backupd.health.doubts import see
+from backupd.repo.context import require_writable
 from backupd.repo.history_copy import keep
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
 from btrkeep.config import Config
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, LockHeld, UsageError
@@ -30,21 +32,21 @@ LOCK = "expire"
 
 @click.command("expire")
 @click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host_of_pool)
-@click.option("--dry-run", is_flag=True, help="Say what would be marked and deleted, and why; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be marked and deleted, and why; change nothing.")
 @click.option("--skip-grace", is_flag=True, help="Delete without waiting for the grace to end; only with the names of hosts.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="Delete at most N backups in this run.")
 @click.option(
     "--force",
     multiple=True,
     metavar="WHAT",
-    help="Do it although a guard says no: `pool`, `hosts`, `clock`, or the name of a host. May be given several times.",
+    help="Override a safety limit: `pool`, `hosts`, `clock`, or the name of a host. May be given several times.",
 )
 @click.option(
-    "--wait", is_flag=True, help="Stay until the kernel has dropped everything that was deleted, but for what somebody has open."
+    "--wait", is_flag=True, help="Wait until the kernel has dropped everything that was deleted, except what is still open."
 )
 @click.option("--yield-to-backups", is_flag=True, help="Pause while backups run, whatever [expiry] says.")
 @click.option(
-    "--restore-mount-option", is_flag=True, help="Only put back a mount option that a killed run has left; for ExecStopPost=."
+    "--restore-mount-option", is_flag=True, help="Only restore the mount option that a killed run has changed; for ExecStopPost=."
 )
 @json_option
 @now_option
@@ -66,17 +68,17 @@ def command(
 
     What no rule keeps any more is marked as expired first and stays restorable for its grace (`backupd unexpire` takes it back).
     What was marked longer ago than that is deleted, a few at a time, so that never more than `max_orphans` deleted subvolumes
-    wait for the kernel's cleaner. It may be stopped at any time, the next run goes on. It returns when its deletions are safely on
-    disk; the kernel may still be dropping the last of them (`backupd progress`), unless --wait is given, or a mount option was
+    wait for the kernel's cleaner. It may be stopped at any time, the next run continues. It returns when its deletions are safely
+    on disk; the kernel may still be dropping the last of them (`backupd progress`), unless --wait is given, or a mount option was
     switched.
 
-    --skip-grace deletes at once what waits for the end of its grace and what no rule keeps any more, for room that is needed now.
-    It cannot be taken back.
+    --skip-grace deletes at once what waits for the end of its grace and what no rule keeps any more, when space is needed now.
+    It cannot be undone.
 
-    A host of which too much would go at once is left out, a pool of which too much would go is left alone, and so it is when the
-    clock cannot be right; --force overrides that. Holds always count.
+    A host that would lose too much at once is left out. Nothing is deleted when the pool would lose too much, or when the clock
+    cannot be right. --force overrides that. Holds always count.
 
-    Exit status 0: all is well; 1: something was left out, or needs a look; 3: another expiry holds the lock.
+    Exit status 0: all is well; 1: something was left out, or needs attention; 3: another expiry holds the lock.
     """
     if restore_mount_option:
         return _restore(ctx)
@@ -156,9 +158,9 @@ def _restore(ctx: click.Context) -> int:
         with take_lock(pool.locks / LOCK, "backupd expire --restore-mount-option", ""):
             done = MountOption(pool, "none", click.echo, problems.append).put_back()
     except LockHeld as error:
-        click.echo(f"{printable(error.message)}; it puts the mount option back itself")
+        prose(f"{printable(error.message)}; it puts the mount option back itself")
         return Exit.OK
-    click.echo(done or "no mount option is to be put back")
+    prose(done or "no mount option is to be put back")
     for problem in problems:
-        click.echo(printable(problem), err=True)
+        prose(printable(problem), err=True)
     return Exit.ATTENTION if problems else Exit.OK

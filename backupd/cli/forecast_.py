@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import json_option, now_option, opened
+from backupd.cli.context import now_option, opened
 from backupd.cli.trend_view import width
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.decisions.forecast import Full, TooLittle, bounded, forecast
 from btrkeep.decisions.trend import points
 from btrkeep.errors import Exit
@@ -18,14 +18,14 @@ _DAY = timedelta(days=1)
 
 
 @click.command("forecast")
-@click.option("--days", type=click.IntRange(15, 36500), default=180, show_default=True, metavar="N", help="Of history to go by.")
+@click.option("--days", type=click.IntRange(15, 36500), default=180, show_default=True, metavar="N", help="Days of history to use.")
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, days: int, as_json: bool, now: datetime | None) -> int:
-    """Say when the pool is full if it goes on as it did: when nothing is left to allocate, and when all of it is used.
+    """Estimate when the pool is full if it grows as before: when nothing is left to allocate, and when all of it is used.
 
-    Where allocated comes first, balance helps (`btrfs-balancer run`); where used does, only room or fewer backups do.
+    Where allocated comes first, balance helps (`btrfs-balancer run`); where used does, only more devices or fewer backups do.
 
     The range is what the slowest and the fastest stretch would come to, each a sixth of the history. At least two weeks of samples
     are needed. What is planned, such as new hosts, it cannot know.
@@ -94,7 +94,7 @@ def words(answer: Full) -> str:
     if answer.now >= answer.size:
         return grew + "full now"
     if answer.usual is None:
-        whole = "never full, if it goes on like that" if pace.usual <= 0 else "not full within ten years"
+        whole = "never full, if it grows like that" if pace.usual <= 0 else "not full within ten years"
         return grew + whole + (f"; {answer.earliest.date()} at the earliest" if answer.earliest else "")
     latest = f"{answer.latest.date()}" if answer.latest else "never" if pace.slow <= 0 else "more than ten years"
     earliest = answer.earliest.date() if answer.earliest else answer.usual.date()

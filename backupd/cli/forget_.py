@@ -5,10 +5,12 @@ from datetime import datetime
 import click
 
 from backupd.actions.forget import RemainingBackups, forget, goods_of, require_forgettable, take_back
-from backupd.cli.context import Opened, json_option, now_option
+from backupd.cli.context import now_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host
 from backupd.expire.look import policy_of
-from btrkeep.cli import echo_json
+from backupd.repo.context import PoolContext
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
 from btrkeep.units import counted, format_duration, format_time
 
 
@@ -20,7 +22,7 @@ from btrkeep.units import counted, format_duration, format_time
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool, now: datetime | None) -> int:
-    """Give up HOST, which is not backed up any more: all its backups expire, the last one too.
+    """Give up HOST, which is no longer backed up: all its backups expire, even the last one.
 
     The next `backupd expire` marks them, and deletes them when their grace is over. Until then `backupd forget HOST --undo` takes
     it back. A host that is configured and enabled is refused, and so is one of which a backup is held.
@@ -30,7 +32,7 @@ def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool,
     with locked_host(ctx, host, "forget", now) as (site, moment):
         require_forgettable(site.config, site.pool, host, moment)
         goods = goods_of(site.catalogue, host)
-    click.echo(f"{host} has {goods}", err=as_json)
+    prose(f"{host} has {goods}", err=as_json)
     confirmed("all of them expire", host, yes, as_json)
     with locked_host(ctx, host, "forget", now) as (site, moment):  # the question may have waited for long
         require_forgettable(site.config, site.pool, host, moment)
@@ -39,8 +41,8 @@ def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool,
     if as_json:
         _as_json(host, since, goods)
         return 0
-    click.echo(f"{host} is forgotten: `backupd expire` marks its backups and deletes them {format_duration(grace)} later")
-    click.echo(f"until then `backupd forget {host} --undo` takes it back")
+    prose(f"{host} is forgotten: `backupd expire` marks its backups and deletes them {format_duration(grace)} later")
+    prose(f"until then `backupd forget {host} --undo` takes it back")
     return 0
 
 
@@ -57,14 +59,14 @@ def _undo(ctx: click.Context, host: str, as_json: bool, now: datetime | None) ->
     if as_json:
         echo_json({"host": host, "forgotten": None, "backups": list(goods.names), "unexpired": back})
         return 0
-    click.echo(f"{host} is not forgotten any more; it has {goods}")
+    prose(f"{host} is no longer forgotten; it has {goods}")
     if back:
-        click.echo(f"{counted(len(back), 'backup')} that had expired {'has' if len(back) == 1 else 'have'} not any more")
-    click.echo(rules)
+        prose(f"{counted(len(back), 'backup')} that had expired {'is' if len(back) == 1 else 'are'} taken back")
+    prose(rules)
     return 0
 
 
-def _rules(site: Opened, host: str) -> str:
+def _rules(site: PoolContext, host: str) -> str:
     if policy_of(site.config, host).missing:
         return "no retention policy is configured for it, so all of them are kept"
     return f"`backupd retention explain {host}` shows which of them are kept"

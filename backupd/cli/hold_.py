@@ -6,9 +6,10 @@ from zoneinfo import ZoneInfo
 import click
 
 from backupd.actions.hold import hold, hold_fields
-from backupd.cli.context import json_option, now_option
+from backupd.cli.context import now_option
 from backupd.cli.names import DAY, complete_host_of_pool, complete_name, locked_host, moment_of, name_argument
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import UsageError
 from btrkeep.units import format_time
@@ -18,16 +19,16 @@ from btrkeep.units import format_time
 @click.argument("host", shell_complete=complete_host_of_pool)
 @name_argument(complete_name)
 @click.option(
-    "--until", type=DAY, metavar="DATE", help="Until then: 2027-01-01, which is midnight of the pool's zone, or a full time."
+    "--until", type=DAY, metavar="DATE", help="The end of the hold: 2027-01-01, midnight in the pool's zone, or a full time."
 )
-@click.option("--why", default="", metavar="TEXT", help="What it is kept for; shown wherever the backup is.")
+@click.option("--why", default="", metavar="TEXT", help="The reason; shown wherever the backup is.")
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str, name: str, until: date | None, why: str, as_json: bool, now: datetime | None) -> int:
     """Keep the backup NAME of HOST whatever the retention says, for ever or until DATE.
 
-    `latest` as NAME is the newest complete one. A hold that the backup has is replaced. One that has expired comes back.
+    `latest` as NAME is the newest complete one. An existing hold is replaced. An expired backup is taken back.
     `backupd release` ends the hold.
     """
     with locked_host(ctx, host, "hold", now) as (site, moment):
@@ -37,9 +38,9 @@ def command(ctx: click.Context, host: str, name: str, until: date | None, why: s
         held = {"host": host, "name": done.name, "state": done.state, "at": format_time(moment)}
         echo_json({**held, **(hold_fields(new) or {}), "unexpired": done.unexpired})
         return 0
-    click.echo(f"{host} {done.name} is held" + (f" until {format_time(new.until)}" if new.until else ""))
+    prose(f"{host} {done.name} is held" + (f" until {format_time(new.until)}" if new.until else ""))
     if done.unexpired:
-        click.echo("it had expired, and does not any more")
+        prose("it had expired, and is taken back")
     return 0
 
 

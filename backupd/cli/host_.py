@@ -6,13 +6,14 @@ from typing import Any
 import click
 
 from backupd.cli.check_ import show
-from backupd.cli.context import complete_host, json_option
+from backupd.cli.context import complete_host
 from backupd.cli.host_set import set_command
 from backupd.cli.questions import Talk
 from backupd.cli.reach import Reached, probe, reach
 from backupd.doctor.checks import check_all
 from backupd.hosts.files import Files, add_host, remove_host
-from btrkeep.cli import echo_json, table
+from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli.progress import prose
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit, OperatorError, UsageError
@@ -33,7 +34,7 @@ def keys_of(address: str | None, port: int | None, group: str | None, paths: tup
 
 @click.group("host", no_args_is_help=True)
 def command() -> None:
-    """Add hosts to the configuration, change them, take them out, show and try them.
+    """Add hosts to the configuration, change, remove, list and test them.
 
     Each host that is added has a file of its own, such as /etc/btrkeep/main.d/web1.toml. The configuration is checked as a whole
     before a file is replaced, and comments stay.
@@ -48,10 +49,8 @@ command.add_command(set_command)
 @click.option("--address", metavar="ADDRESS", help="How ssh reaches it, such as root@web1.example.org. Without it: this machine.")
 @click.option("--port", type=click.IntRange(1, 65535), help="The port of its ssh, when it is not 22.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="A source path; may be given several times.")
-@click.option("--group", metavar="GROUP", help="The group whose settings it takes.")
-@click.option(
-    "--accept-host-key", is_flag=True, help="Write the host's key down without asking. You have compared its fingerprint."
-)
+@click.option("--group", metavar="GROUP", help="The group whose settings it inherits.")
+@click.option("--accept-host-key", is_flag=True, help="Trust the host's key without asking. You have compared its fingerprint.")
 @json_option
 @click.pass_context
 def add_command(
@@ -64,10 +63,10 @@ def add_command(
     accept_host_key: bool,
     as_json: bool,
 ) -> int:
-    """Add the host NAME, and see whether it can be reached.
+    """Add the host NAME, and test whether it can be reached.
 
-    Shows the host's key before it is trusted, and the line that lets ours in. Exit status 1 when the host is added but not reached
-    yet.
+    Shows the host's key before it is trusted, and the line for the host that lets our key in. Exit status 1 when the host is added
+    but not reached yet.
     """
     talk, files = Talk.here(as_json), files_of(ctx)
     path = add_host(files, name, keys_of(address, port, group, paths))
@@ -105,19 +104,19 @@ def show_findings(talk: Talk, findings: tuple[Finding, ...]) -> None:
 @json_option
 @click.pass_context
 def remove_command(ctx: click.Context, name: str, as_json: bool) -> int:
-    """Take the host NAME out of the configuration. Its backups stay.
+    """Remove the host NAME from the configuration. Its backups stay.
 
-    They never expire then, as no policy is about a host that is not configured. `backupd forget NAME` gives up all of them.
+    They never expire then, since no policy applies to a host that is not configured. `backupd forget NAME` gives up all of them.
     """
     files = files_of(ctx)
     path = remove_host(files, name)
     if as_json:
         echo_json({"host": name, "file": str(path), "file_removed": not path.exists()})
         return Exit.OK
-    click.echo(
-        f"{name} is not backed up any more: its section is gone from {path}" + ("" if path.exists() else ", and so is the file")
+    prose(
+        f"{name} is no longer backed up: its section was removed from {path}" + ("" if path.exists() else ", and so was the file")
     )
-    click.echo(f"its backups stay, all of them; `backupd forget {name}` gives them up")
+    prose(f"its backups stay, all of them; `backupd forget {name}` gives them up")
     return Exit.OK
 
 
@@ -125,7 +124,7 @@ def remove_command(ctx: click.Context, name: str, as_json: bool) -> int:
 @json_option
 @click.pass_context
 def list_command(ctx: click.Context, as_json: bool) -> int:
-    """The hosts that are configured, and in which file."""
+    """List the configured hosts, and the file of each."""
     files = files_of(ctx)
     config = files.load()
     where = files.hosts()
@@ -135,7 +134,7 @@ def list_command(ctx: click.Context, as_json: bool) -> int:
     elif rows:
         click.echo(table([_as_row(row) for row in rows], ["HOST", "ADDRESS", "GROUP", "PATHS", "FILE"], spare=["GROUP"]))
     else:
-        click.echo(f"no host is configured in {files.main}; `backupd host add NAME` adds one")
+        prose(f"no host is configured in {files.main}; `backupd host add NAME` adds one")
     return Exit.OK
 
 
@@ -162,7 +161,7 @@ def _as_row(row: dict[str, Any]) -> list[str]:
 @json_option
 @click.pass_context
 def test_command(ctx: click.Context, name: str, as_json: bool) -> int:
-    """See whether the host NAME can be reached and its source paths listed, enabled or not. Changes nothing.
+    """Test whether the host NAME can be reached and its source paths be listed, enabled or not. Changes nothing.
 
     Exit status 1 when something is wrong.
     """

@@ -5,10 +5,11 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import complete_host, completing_config, json_option
+from backupd.cli.context import complete_host, completing_config
 from backupd.hosts.assigning import KEYS, assigned
 from backupd.hosts.files import Files, HostChange, set_host
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
 from btrkeep.config.problems import show
 from btrkeep.config.value_types import FLAG
 from btrkeep.errors import Exit
@@ -43,7 +44,7 @@ def _values(ctx: click.Context, name: str) -> list[str]:
     multiple=True,
     metavar="KEY",
     shell_complete=lambda _ctx, _param, incomplete: [key for key in KEYS if key.startswith(incomplete)],
-    help="Take the key away, so that what the group or the pool has counts; may be given several times.",
+    help="Remove the key, so that the value of the group or the pool applies; may be given several times.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would change in the file; change nothing.")
 @json_option
@@ -64,17 +65,17 @@ def set_command(ctx: click.Context, name: str, words: tuple[str, ...], unset: tu
         echo_json({"host": name, "file": str(done.path), "changes": changes, "written": bool(changes) and not dry_run})
         return Exit.OK
     if not done.keys:
-        click.echo(f"{name} has all of that already: {done.path} is left as it is")
+        prose(f"{name} has all of that already: {done.path} is left as it is", "  ")
     elif dry_run:
         click.echo(_difference(done), nl=False)
     else:
-        click.echo(f"{name} is changed: {done.path}")
+        prose(f"{name} is changed: {done.path}", "  ")
         for key, (before, after) in done.keys.items():
-            click.echo(f"  {key}: {_shown(before)} -> {_shown(after)}")
+            prose(f"  {key}: {_shown(before)} -> {_shown(after)}", "  ")
         if _WAY & done.keys.keys():
-            click.echo(f"next: `backupd host test {name}`")
+            prose(f"next: `backupd host test {name}`", "  ")
     for notice in done.notices:
-        click.echo(f"note: {notice}", err=True)
+        prose(f"note: {notice}", "  ", err=True)
     return Exit.OK
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from backupd.cli.context import json_option
 from backupd.cli.setup_pool import powerless_hint
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
 from btrkeep.config import example, is_example
 from btrkeep.errors import UsageError
 from btrkeep.pool.marker import create_pool
@@ -21,10 +21,10 @@ from btrkeep.pool.reserve import ensure_reserve
 @json_option
 @click.pass_context
 def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> None:
-    """Make a pool at PATH: a new subvolume of a mounted btrfs, or an empty folder on one.
+    """Create a pool at PATH: a new subvolume of a mounted btrfs, or an empty folder on one.
 
     Writes an example configuration too, unless there is one already: /etc/btrkeep/main.toml, or what --pool or --config name. An
-    example that nobody has changed gives way to one with this PATH. `backupd setup` does this and all that comes after it.
+    unchanged example is replaced by one with this PATH. `backupd setup` does this and all that comes after it.
     """
     chosen = ctx.find_root().obj
     config = Path(chosen["config"] or f"/etc/btrkeep/{chosen['pool']}.toml")
@@ -47,13 +47,13 @@ def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> No
             }
         )
         return
-    click.echo(f"{pool.path} is a pool now")
+    prose(f"{pool.path} is a pool now")
     if hint := powerless_hint(pool.path):
-        click.echo(hint)
-    click.echo(
-        f"{config} "
-        + ("is an example: add your hosts to it, then run `backupd check`" if written else "was there already and is left as it is")
-    )
+        prose(hint)
+    if written:
+        prose(f"{config} is an example: add your hosts to it, then run `backupd check`")
+    else:
+        prose(f"{config} was there already and is left as it is")
 
 
 def _write_example(config: Path, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the commands that look into backups share: the backup and the path that are meant, opened and completed.
+"""What the commands that read backups share: opening the backup, and completing its name and paths.
 
 They need the pool and nothing else: no catalogue, so a listing is there in the time that Python takes to start.
 """
@@ -69,7 +69,7 @@ def looked(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = Non
 
 @contextmanager
 def reading(where: str) -> Iterator[None]:
-    """What cannot be read within becomes an OperatorError. (A reader of our output that goes away is none of it.)"""
+    """Turns an OSError from within into an OperatorError, except for a closed output."""
     try:
         yield
     except BrokenPipeError:
@@ -80,7 +80,7 @@ def reading(where: str) -> Iterator[None]:
 
 
 class Ticker:
-    """One line on a terminal that says how far it is, five times a second at the most; nothing elsewhere."""
+    """Shows progress in one line of a terminal, at most five times a second; nothing elsewhere."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
@@ -135,7 +135,7 @@ def complete_path(ctx: click.Context, _param: click.Parameter, incomplete: str) 
 
 
 def _beginning(tree: Tree, path: bytes) -> list[str]:
-    """Paths that begin so. Those are left out that a shell would have to have quoted, or that would move the cursor."""
+    """Returns the paths with this prefix, without those that a shell would need quoted or that would move the cursor."""
     above, _, beginning = path.rpartition(b"/")
     names = [name for name in tree.names(above or b"/") if name.startswith(beginning)][:_MOST_COMPLETED]
     texts = [os.fsdecode(above + b"/" + name) for name in names]

@@ -9,15 +9,17 @@ from typing import Any
 import click
 
 from backupd.actions.hold import hold_fields, is_held
-from backupd.cli.context import Opened, json_option, now_option, opened
+from backupd.cli.context import now_option, opened
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.expire.look import asked_of, policy_of
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.catalogue_row import NO_NOTES
+from backupd.repo.context import PoolContext
 from backupd.repo.notes_json import Notes, hold_of, read_notes
 from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
-from btrkeep.cli import stream_json, table
+from btrkeep.cli import json_option, stream_json, table
+from btrkeep.cli.progress import prose
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import DeletionRequest
@@ -38,11 +40,11 @@ _HEADERS = ["HOST", "NAME", "STATE", "STARTED", "TOOK", "FILES", "SIZE", "NEW", 
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str | None, everything: bool, as_json: bool, now: datetime | None) -> int:
-    """The backups of HOST, or the newest of each host.
+    """List the backups of HOST, or the newest of each host.
 
     NAME is when the backup started, in UTC; it is also its folder: POOL/hosts/HOST/NAME/data. FILES counts regular files. NEW is
     what it added: the data that rsync wrote, without what became holes. (.working) is a backup that still runs or was interrupted;
-    the next run goes on with it. JSON has every backup.
+    the next run continues it. JSON has every backup.
 
     States: complete; suspect (lost or missed too much, see `backupd accept`); failed (a source path is missing or broken, the rest
     is there); partial and running; expired (the retention does not keep it; from the time shown on an expiry deletes it, see
@@ -57,25 +59,25 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
         every = host or everything
         now_latest = latest(site.clock.now())
         backups: Iterable[Backup] = site.catalogue.backups(host) if every else site.catalogue.newest_backups(now_latest)
-        later = _Later(site)
-        rows = [_row(backup, later) for backup in _as_they_are(site, backups)]
+        notes = _BackupNotes(site)
+        rows = [_row(backup, notes) for backup in _as_they_are(site, backups)]
     click.echo(table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"], spare=["STARTED"]) if rows else _NONE[site.lost])
     if rows and not every:
-        click.echo("Only the newest of each host: `backupd list HOST`, or --all, shows the others.")
+        prose("Only the newest of each host: `backupd list HOST`, or --all, shows the others.")
     return 0
 
 
-def _as_they_are(site: Opened, backups: Iterable[Backup]) -> Iterator[Backup]:
+def _as_they_are(site: PoolContext, backups: Iterable[Backup]) -> Iterator[Backup]:
     """What a killed run was at is partial, before the next one has put that right."""
     alive = {run.host for run in site.catalogue.unfinished_runs() if start_time(run.pid) == run.pid_started}
     for backup in backups:
         yield replace(backup, state=PARTIAL) if backup.state == RUNNING and backup.host not in alive else backup
 
 
-class _Later:
-    """What was said of backups after they were final. Few are held, so the notes are read of their hosts only."""
+class _BackupNotes:
+    """What notes.json says of backups that are final. Few have notes, so only their hosts' files are read."""
 
-    def __init__(self, site: Opened) -> None:
+    def __init__(self, site: PoolContext) -> None:
         self.config, self.now = site.config, site.clock.now()
         self._notes = cache(lambda host: _notes(site, host))
 
@@ -99,24 +101,24 @@ class _Later:
         """What somebody asked for who deleted it."""
         return asked_of(*self._of(backup))
 
-    def goes(self, backup: Backup) -> datetime | None:
+    def deletable(self, backup: Backup) -> datetime | None:
         """When an expired one may be deleted."""
         if (asked := self.asked(backup)) and asked.at_once:
             return backup.expired
         return backup.expired + timedelta(seconds=policy_of(self.config, backup.host).grace) if backup.expired else None
 
 
-def _notes(site: Opened, host: str) -> Notes:
+def _notes(site: PoolContext, host: str) -> Notes:
     try:
         return read_notes(site.pool.host(host))
     except UnreadableRecord:  # an expiry leaves the host out and says so; here it must not hide the list
         return NO_NOTES
 
 
-def _objects(site: Opened, backups: Iterable[Backup]) -> Iterator[dict[str, Any]]:
-    pool, later = str(site.pool.path), _Later(site)
+def _objects(site: PoolContext, backups: Iterable[Backup]) -> Iterator[dict[str, Any]]:
+    pool, notes = str(site.pool.path), _BackupNotes(site)
     for backup in backups:
-        goes = later.goes(backup)
+        deletable = notes.deletable(backup)
         yield {
             "host": backup.host,
             "name": backup.name,
@@ -130,12 +132,12 @@ def _objects(site: Opened, backups: Iterable[Backup]) -> Iterator[dict[str, Any]
             "new_bytes": backup.new_bytes,
             "warnings": list(backup.warnings),
             "error": error_words(backup.error, backup.cause),
-            "held": later.hold_fields(backup),
-            "expires": format_time(goes) if goes else None,
+            "held": notes.hold_fields(backup),
+            "expires": format_time(deletable) if deletable else None,
         }
 
 
-def _row(backup: Backup, later: _Later) -> tuple[str, ...]:
+def _row(backup: Backup, notes: _BackupNotes) -> tuple[str, ...]:
     return (
         printable(backup.host),
         backup.name or "(.working)",
@@ -145,19 +147,19 @@ def _row(backup: Backup, later: _Later) -> tuple[str, ...]:
         str(backup.files) if backup.files is not None else "-",
         format_size(backup.bytes),
         format_size(backup.new_bytes),
-        printable(_remark(backup, later)),
+        printable(_remark(backup, notes)),
     )
 
 
-def _remark(backup: Backup, later: _Later) -> str:
-    """When it goes or how it is held, what is odd with its stamp, then what was wrong with it."""
-    goes, warnings = later.goes(backup), backup.warnings
+def _remark(backup: Backup, notes: _BackupNotes) -> str:
+    """When it may be deleted or how it is held, what is odd about its time, then what was wrong with it."""
+    deletable, warnings = notes.deletable(backup), backup.warnings
     wrong = error_words(backup.error, backup.cause) or (f"{counted(len(warnings), 'warning')}: {warnings[0]}" if warnings else None)
-    ahead = "stamped in the future: a clock was wrong" if backup.started > latest(later.now) else None
+    ahead = "stamped in the future: a clock was wrong" if backup.started > latest(notes.now) else None
     found = [
-        goes_words(goes, later.now) if goes else None,
-        by_hand(later.asked(backup)),
-        later.hold_words(backup),
+        goes_words(deletable, notes.now) if deletable else None,
+        by_hand(notes.asked(backup)),
+        notes.hold_words(backup),
         ahead,
         wrong,
     ]

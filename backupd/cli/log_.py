@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import complete_host, json_option, now_option, opened, require_host
+from backupd.cli.context import complete_host, now_option, opened, require_host
 from backupd.expire.look import asked_of
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.notes_json import read_notes
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import KILLED, Run
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.rsync_meaning import exit_words
@@ -25,14 +25,14 @@ _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial"
 
 @click.command("log")
 @click.argument("host", required=False, shell_complete=complete_host)
-@click.option("-n", "limit", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="How many runs.")
+@click.option("-n", "limit", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="The number of runs.")
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str | None, limit: int, as_json: bool, now: datetime | None) -> int:
-    """Past runs, newest first, with rsync's exit status, what it means, and its last error lines.
+    """Show past runs, newest first, with rsync's exit status, its meaning, and its last error lines.
 
-    A run is one try to back up one host. Runs are remembered when their backups are long gone, and also when none came of them. One
+    A run is one attempt to back up one host. Runs are kept when their backups are long deleted, and also when they made none. One
     that was killed lasted at least as long as is shown. What somebody deleted by hand (`backupd delete`) is named, with the reason.
     """
     with opened(ctx, now) as site:

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import clock_for, json_option, load_config, now_option
+from backupd.cli.context import clock_for, load_config, now_option
 from backupd.health.status_report import look
 from btrkeep.catalogue import Catalogue
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.fs.output_file import whole_file
 from btrkeep.pool.marker import open_pool

@@ -5,21 +5,21 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, time
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
 
-from backupd.cli.context import Opened, opened
+from backupd.cli.context import no_host, opened
+from backupd.repo.context import PoolContext, writing
 from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import HOLD, read_notes
 from btrkeep.backup_states import EXPIRED
 from btrkeep.cli.parsed import Parsed
 from btrkeep.config import Config, load
-from btrkeep.errors import OperatorError, PoolUnusable, UsageError
+from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import WORKING, Pool, open_pool
 from btrkeep.units import format_time, parse_time
@@ -52,33 +52,21 @@ def moment_of(day: date, zone: ZoneInfo) -> datetime:
         raise UsageError(f"{day} is beyond what a calendar has", "name a day of these centuries") from None
 
 
-def require_host_or_folder(site: Opened, host: str) -> None:
+def require_host_or_folder(site: PoolContext, host: str) -> None:
     """Raises UsageError when the host is not configured, has no folder in the pool and is not in the catalogue."""
     known = {*site.config.hosts, *hosts_of(site.pool), *site.catalogue.hosts()}
     if host not in known:
-        near = get_close_matches(host, sorted(known), 1)
-        raise UsageError(f"there is no host {host}", f"did you mean {near[0]}?" if near else "`backupd status` lists them")
+        raise no_host(host, known)
 
 
 @contextmanager
-def locked_host(ctx: click.Context, host: str, what: str, now: datetime | None) -> Iterator[tuple[Opened, datetime]]:
+def locked_host(ctx: click.Context, host: str, what: str, now: datetime | None) -> Iterator[tuple[PoolContext, datetime]]:
     """The opened site and its time of now, whole seconds, with the host's lock. Raises OperatorError of every kind."""
     with opened(ctx, now, writes=True) as site:
         require_host_or_folder(site, host)
         moment = site.clock.now().replace(microsecond=0)
         with take_lock(site.pool.locks / f"host-{host}", f"backupd {what}", format_time(moment)), writing(site.pool):
             yield site, moment
-
-
-@contextmanager
-def writing(pool: Pool) -> Iterator[None]:
-    """What the kernel refuses within becomes PoolUnusable: the pool is full, or has become read-only."""
-    try:
-        yield
-    except OSError as error:
-        raise PoolUnusable(
-            f"{pool.path} cannot be written: {error}", "look at the pool's room and the kernel's messages (dmesg)"
-        ) from error
 
 
 def name_argument(complete: Completion) -> Callable[[_CommandT], _CommandT]:
@@ -115,7 +103,7 @@ complete_held, complete_expired = complete_noted(HOLD), complete_noted(EXPIRED)
 
 def complete_host_of_pool(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """The hosts that have a folder in the pool, configured or not, and begin with what was typed."""
-    found = _site(ctx)
+    found = _config_and_pool(ctx)
     return [host for host in hosts_of(found[1]) if host.startswith(incomplete)] if found else []
 
 
@@ -130,7 +118,7 @@ def confirmed(question: str, answer: str, yes: bool, as_json: bool) -> None:
 
 
 def _completed(ctx: click.Context, incomplete: str, names: Callable[[Pool, str], set[str]]) -> list[str]:
-    found, host = _site(ctx), ctx.params.get("host")
+    found, host = _config_and_pool(ctx), ctx.params.get("host")
     if not found or not host or "/" in host:
         return []
     try:
@@ -141,12 +129,12 @@ def _completed(ctx: click.Context, incomplete: str, names: Callable[[Pool, str],
 
 def completing(ctx: click.Context) -> Pool | None:
     """The pool, for a completion."""
-    found = _site(ctx)
+    found = _config_and_pool(ctx)
     return found[1] if found else None
 
 
-def _site(ctx: click.Context) -> tuple[Config, Pool] | None:
-    """None when there is no such configuration or pool: a completion says nothing then."""
+def _config_and_pool(ctx: click.Context) -> tuple[Config, Pool] | None:
+    """Returns None if there is no such configuration or pool: nothing is completed then."""
     words = ctx.find_root().params
     try:
         config = load(words["pool_name"], Path(words["config_file"]) if words["config_file"] else None)

@@ -9,10 +9,10 @@ import click
 
 from backupd.alarms.journal import read_failure, validate_unit
 from backupd.alarms.notifier import NotifyReport, alone, require_own_catalogue, tell_failure, tell_news, tell_test
-from backupd.cli.context import clock_for, json_option, load_config, now_option
+from backupd.cli.context import clock_for, load_config, now_option
 from backupd.health.look import look_at_pool
 from btrkeep.catalogue import Catalogue, StoredAlarm
-from btrkeep.cli import complain, echo_json
+from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config, page
 from btrkeep.errors import Exit, OperatorError, UsageError

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backupd.cli.context import json_option, load_config
+from backupd.cli.context import load_config
 from backupd.expire.cleaner import Rate, TimeLeft
 from backupd.expire.monitor import CleanerMonitor, CleanerReading, Dropping, require_btrfs
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import has_live_terminal
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import open_pool

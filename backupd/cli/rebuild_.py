@@ -5,14 +5,16 @@ from pathlib import Path
 
 import click
 
-from backupd.cli.context import clock_for, json_option, load_config, now_option, require_writable
+from backupd.cli.context import clock_for, load_config, now_option
 from backupd.health.doubts import see
+from backupd.repo.context import require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
 from backupd.repo.publish import tell_dashboard
 from backupd.repo.reconcile import all_rows, point_all, reconcile
 from btrkeep.catalogue import Catalogue, CatalogueDamaged
 from btrkeep.catalogue.history import COLUMNS
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
 from btrkeep.clock import Clock
 from btrkeep.errors import Exit
 from btrkeep.pool.locks import take_lock
@@ -25,7 +27,7 @@ from btrkeep.units import counted, format_time, printable
 @now_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
-    """Make the catalogue again from the pool's own records.
+    """Rebuild the catalogue from the pool's own records.
 
     No backup, acceptance or hold is lost with the catalogue. The history (runs, deletions, balances, scores, samples, alarms) comes
     back from the copy that the pool has of it, which is a day old at the most. A damaged catalogue is renamed when the new one is
@@ -67,14 +69,14 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
         )
     else:
         if aside:
-            click.echo(f"the old catalogue could not be used and is now {aside[0]}")
+            prose(f"the old catalogue could not be used and is now {aside[0]}")
         for line in trouble:
-            click.echo(f"left alone: {printable(line)}")
+            prose(f"left alone: {printable(line)}")
         for host in locked:
-            click.echo(f"{printable(host)} is being worked on: the next run or expiry brings its rows up to date")
+            prose(f"{printable(host)} is being worked on: the next run or expiry brings its rows up to date")
         if history:
-            click.echo(printable(str(history)))
-        click.echo(f"the catalogue has {counted(count, 'backup')} now")
+            prose(printable(str(history)))
+        prose(f"the catalogue has {counted(count, 'backup')} now")
     return Exit.ATTENTION if trouble or history.trouble else Exit.OK
 
 

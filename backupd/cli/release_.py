@@ -5,9 +5,10 @@ from datetime import datetime
 import click
 
 from backupd.actions.hold import hold_fields, release
-from backupd.cli.context import json_option, now_option
+from backupd.cli.context import now_option
 from backupd.cli.names import complete_held, complete_host_of_pool, locked_host, name_argument
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
 
 
 @click.command("release")
@@ -19,12 +20,12 @@ from btrkeep.cli import echo_json
 def command(ctx: click.Context, host: str, name: str, as_json: bool, now: datetime | None) -> int:
     """End the hold of the backup NAME of HOST.
 
-    The retention decides about it again from now on, like about all others. `latest` as NAME is the newest one that is held.
+    From now on the retention decides about it again, as about all others. `latest` as NAME is the newest one that is held.
     """
     with locked_host(ctx, host, "release", now) as (site, _):
         done = release(site.pool, site.catalogue, host, name, site.clock.now())
     if as_json:
         echo_json({"host": host, "name": done.name, "state": done.state, "released": hold_fields(done.hold)})
     else:
-        click.echo(f"{host} {done.name} is not held any more: the retention decides about it again")
+        prose(f"{host} {done.name} is no longer held: the retention decides about it again")
     return 0

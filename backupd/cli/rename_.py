@@ -6,9 +6,11 @@ from pathlib import Path
 import click
 
 from backupd.actions import rename as renaming
-from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
-from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder, writing
-from btrkeep.cli import echo_json
+from backupd.cli.context import complete_host, now_option, opened
+from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder
+from backupd.repo.context import PoolContext, writing
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
 from btrkeep.config.keys import HOST
 from btrkeep.config.problems import dotted
 from btrkeep.units import counted, format_time
@@ -27,11 +29,10 @@ def _complete_new(ctx: click.Context, param: click.Parameter, incomplete: str) -
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str, new: str, yes: bool, as_json: bool, now: datetime | None) -> int:
-    """Give the backups of HOST the name NEW; the next backup of NEW grows from them.
+    """Give the backups of HOST the name NEW; the next backup of NEW is based on them.
 
-    No byte is copied. The configuration is yours to change: the section [host.HOST] has to become [host.NEW], before or after, but
-    before the next run. Refused while runs without names, an expiry or a backup of HOST are at work. Given again after it was
-    killed, it does the rest.
+    Nothing is copied. Change the configuration yourself: the section [host.HOST] has to become [host.NEW] before the next run.
+    Refused while runs without names, an expiry or a backup of HOST are running. Given again after it was killed, it does the rest.
     """
     renaming.validate_names(host, new)
     with opened(ctx, now, writes=True) as site:
@@ -47,13 +48,13 @@ def command(ctx: click.Context, host: str, new: str, yes: bool, as_json: bool, n
     if as_json:
         echo_json({"host": new, "was": host, "backups": count, "todo": todo})
         return 0
-    click.echo(f"{counted(count, 'backup')} of {host} {'is' if count == 1 else 'are'} {new}'s now")
+    prose(f"{counted(count, 'backup')} of {host} {'is' if count == 1 else 'are'} {new}'s now")
     for line in todo:
-        click.echo(line)
+        prose(line)
     return 0
 
 
-def _todo(site: Opened, old: str, new: str) -> list[str]:
+def _todo(site: PoolContext, old: str, new: str) -> list[str]:
     """What is left to do in the configuration, in words."""
     hosts, file = site.config.hosts, site.config.file
     before, after = dotted(HOST, old), dotted(HOST, new)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from backupd.cli.context import clock_for, json_option, load_config, now_option
+from backupd.cli.context import clock_for, load_config, now_option
 from backupd.cli.inside import Looked, complete_path, complete_which, looked
 from backupd.cli.restore_view import Teller, say_backup, say_plan, say_result, say_stopped
 from backupd.files.archive import Archived
@@ -24,7 +24,7 @@ from backupd.files.to_host import HostRestore
 from backupd.files.to_tar import total, write_file, write_stream
 from backupd.files.words import shown
 from backupd.repo.read_lock import read
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import say
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import Exit, UsageError
@@ -38,15 +38,15 @@ _ON_HOST = "\0"  # no value of an option can be that
 @click.command("restore")
 @click.argument("host", metavar="HOST[@BACKUP]", shell_complete=complete_which)
 @click.argument("paths", nargs=-1, metavar="PATH...", shell_complete=complete_path)
-@click.option("--to", type=click.Path(), metavar="DIR", help="Into a folder of this machine.")
+@click.option("--to", type=click.Path(), metavar="DIR", help="To a folder of this machine.")
 @click.option(
     "--to-host",
     is_flag=False,
     flag_value=_ON_HOST,
     metavar="[USER@HOST:DIR]",
-    help="To the host itself, each path where it was; or into a folder of a machine that is named. The last option, or with =.",
+    help="To the host itself, each path where it was; or into a folder of the machine given. The last option, or with =.",
 )
-@click.option("--tar", type=click.Path(allow_dash=True), metavar="FILE|-", help="Into a tar file, or to standard output.")
+@click.option("--tar", type=click.Path(allow_dash=True), metavar="FILE|-", help="To a tar file, or to standard output.")
 @click.option(
     "--overwrite",
     type=click.Choice(OVERWRITE),
@@ -55,13 +55,13 @@ _ON_HOST = "\0"  # no value of an option can be that
 @click.option(
     "--privileged", is_flag=True, help="With --to: setuid and setgid bits and capabilities of files and device nodes too."
 )
-@click.option("--parents", is_flag=True, help="Keep whole paths: /etc/passwd becomes DIR/etc/passwd, not DIR/passwd.")
+@click.option("--parents", is_flag=True, help="Keep full paths: /etc/passwd becomes DIR/etc/passwd, not DIR/passwd.")
 @click.option(
     "--compare",
     type=click.Choice(("content", "metadata")),
     default="content",
     show_default=True,
-    help="What is compared afterwards: all, which reads every file that does not share its data once more, or all but contents.",
+    help="What is compared afterwards: contents too, which reads every file again that does not share its data, or metadata only.",
 )
 @click.option(
     "--port", type=click.IntRange(1, 65535), metavar="NUMBER", help="Where ssh of a machine named with --to-host listens."
@@ -74,8 +74,8 @@ _ON_HOST = "\0"  # no value of an option can be that
     hidden=True,
     help="For `backupd serve`: write nowhere else.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would happen; change nothing.")
-@click.option("--progress-lines", is_flag=True, help="Say how far it is every few seconds, on standard error, terminal or not.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen; change nothing.")
+@click.option("--progress-lines", is_flag=True, help="Print progress every few seconds to standard error, terminal or not.")
 @json_option
 @now_option
 @click.pass_context
@@ -110,7 +110,7 @@ def command(
     same size, time, owner, mode and attributes counts as the same; all reads it before it passes it over. Without all the
     comparison afterwards names it when its content is another one.
 
-    Stopped, the same command goes on with the rest. Exit status 1: something could not be restored or is not as in the backup.
+    Stopped, the same command continues with the rest. Exit status 1: something could not be restored or is not as in the backup.
     """
     name, which = parse_which(host)
     where = _one_of(to, to_host, tar)

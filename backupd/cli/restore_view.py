@@ -158,4 +158,4 @@ def progress_line(progress: RestoreProgress, now: float) -> str:
 
 def say_stopped() -> None:
     """What somebody should know who has stopped it."""
-    say("stopped: what is there is whole; the same command goes on with the rest", err=True)
+    say("stopped: what is there is whole; the same command continues with the rest", err=True)

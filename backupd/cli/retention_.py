@@ -10,11 +10,12 @@ from functools import cache
 
 import click
 
-from backupd.cli.context import TIME, Opened, complete_host, json_option, now_option, opened
+from backupd.cli.context import TIME, complete_host, now_option, opened
 from backupd.cli.names import require_host_or_folder
 from backupd.expire.look import look, look_again, policy_of
 from backupd.expire.words import expiry_words, left_out_words
-from btrkeep.cli import complain, stream_json, table
+from backupd.repo.context import PoolContext
+from btrkeep.cli import complain, json_option, stream_json, table
 from btrkeep.config import Retention
 from btrkeep.decisions.calendar_strip import strip
 from btrkeep.decisions.expiry_plan import HostBackups
@@ -42,7 +43,7 @@ _ON_PAPER = 80
 class _Asked:
     """What was asked: of which moment, and whether that is past; by which policy instead of today's ("" none); whether as JSON."""
 
-    site: Opened
+    site: PoolContext
     now: datetime
     past: bool
     policy: str
@@ -51,7 +52,7 @@ class _Asked:
 
 @click.group("retention", no_args_is_help=True)
 def command() -> None:
-    """What the retention keeps of each host, and why.
+    """Show what the retention keeps of each host, and why.
 
     The policy is configured in [retention], for the pool, for a group or for a host.
     """
@@ -59,15 +60,17 @@ def command() -> None:
 
 @command.command("explain")
 @click.argument("host", required=False, shell_complete=complete_host)
-@click.option("--at", type=TIME, metavar="TIME", help="As of another moment; the future has the backups that there are now.")
-@click.option("--policy", default="", metavar="RULES", help="What if: daily=7,weekly=4. Other keys of the policy stay as they are.")
+@click.option("--at", type=TIME, metavar="TIME", help="As of another time; a future one has the backups of now.")
+@click.option(
+    "--policy", default="", metavar="RULES", help="Try another policy: daily=7,weekly=4. Its other keys stay as they are."
+)
 @json_option
 @now_option
 @click.pass_context
 def explain_command(
     ctx: click.Context, host: str | None, at: datetime | None, policy: str, as_json: bool, now: datetime | None
 ) -> int:
-    """Why each backup of HOST is kept, or when it goes; without HOST, how many of each host.
+    """Show why each backup of HOST is kept, or when it is deleted; without HOST, how many of each host.
 
     A backup that expired already goes like one that would expire now: both are counted. Nothing is changed by this command, and
     `backupd expire` decides with the same rules.

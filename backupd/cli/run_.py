@@ -10,10 +10,11 @@ from datetime import datetime
 
 import click
 
-from backupd.cli.context import Opened, complete_host, json_option, now_option, opened
+from backupd.cli.context import complete_host, now_option, opened
 from backupd.cli.night_view import as_json_object, result_line
 from backupd.cli.sinks import night_sinks
 from backupd.health.doubts import see
+from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import find_base
 from backupd.repo.history_copy import bring_back, keep
 from backupd.repo.reconcile import reconcile
@@ -25,7 +26,7 @@ from backupd.run.night import NightRunner, PlannedHost, plan
 from backupd.run.night_report import Reporting
 from btrkeep.catalogue import CatalogueUnusable
 from btrkeep.causes import Cause, CauseCode
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, OperatorError, UsageError
@@ -42,14 +43,14 @@ _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
 
 @click.command("run")
 @click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host)
-@click.option("--all", "everything", is_flag=True, help="All enabled hosts, due or not, in their window or not.")
+@click.option("--all", "everything", is_flag=True, help="All enabled hosts, whether due or not, inside their window or not.")
 @click.option(
     "--catch-up", is_flag=True, help="Ignore the window for hosts whose newest complete backup is older than 1.5 times `every`."
 )
 @click.option(
-    "--wait", "waits", is_flag=True, help="Have hosts that are named wait while other runs have as many transfers as `concurrency`."
+    "--wait", "waits", is_flag=True, help="Let named hosts wait while other runs have as many transfers as `concurrency`."
 )
-@click.option("--dry-run", is_flag=True, help="Say what would run, and the exact rsync commands; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would run, and the exact rsync commands; change nothing.")
 @json_option
 @now_option
 @click.pass_context
@@ -66,15 +67,15 @@ def command(
     """Back up the hosts that are due, or those that are named.
 
     A host is due when no complete backup of it started since its current period began (`every`, one day unless configured
-    otherwise). Outside its window a due host waits. Hosts that are named run in any case, and beside whatever runs already; without
-    names, and with --wait, a host waits for a place among the `concurrency` transfers of the pool.
+    otherwise). Outside its window a due host waits. Named hosts run in any case, beside whatever runs already; without names, and
+    with --wait, a host waits for a place among the `concurrency` transfers of the pool.
 
-    Ctrl-C, SIGTERM and the end of the terminal stop it cleanly and keep what has arrived, so that the next run goes on with it; a
+    Ctrl-C, SIGTERM and the end of the terminal stop it cleanly and keep what has arrived, so that the next run continues it; a
     second one stops at once.
 
     Exit status 0: all complete, or nothing due; 1: some host is partial, failed or suspect, or the catalogue could not be written;
-    2: wrong usage or configuration; 3: another run holds the lock, or somebody works on each of the hosts; 4: the pool is unusable,
-    or has too little room; 130 and 143: stopped by Ctrl-C or SIGTERM.
+    2: wrong usage or configuration; 3: another run holds the lock, or each of the hosts is locked; 4: the pool is unusable, or
+    has too little space; 130 and 143: stopped by Ctrl-C or SIGTERM.
     """
     if hosts and everything:
         raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")
@@ -90,7 +91,7 @@ def command(
         return _run(site, planned, night=not hosts, waits=waits or not hosts, as_json=as_json)
 
 
-def _run(opened_site: Opened, planned: Callable[[], list[PlannedHost]], *, night: bool, waits: bool, as_json: bool) -> int:
+def _run(opened_site: PoolContext, planned: Callable[[], list[PlannedHost]], *, night: bool, waits: bool, as_json: bool) -> int:
     """`planned` is asked under the night's lock and after the catalogue was mended: what is due follows from the pool."""
     observer = night_sinks(as_json=as_json)
     with ExitStack() as held:
@@ -183,7 +184,7 @@ def _leave(night: NightRunner, number: int) -> None:
     os._exit(signal_status(number))
 
 
-def _say_plan(site: Opened, planned: Sequence[PlannedHost], as_json: bool) -> int:
+def _say_plan(site: PoolContext, planned: Sequence[PlannedHost], as_json: bool) -> int:
     """What would run, in order, and the rsync lines; nothing is changed."""
     entries = [(entry, _commands(site, entry) if entry.runs else []) for entry in planned]
     if as_json:
@@ -204,11 +205,11 @@ def _say_plan(site: Opened, planned: Sequence[PlannedHost], as_json: bool) -> in
         for words in commands:
             click.echo("    " + printable(paste_line(words)))
     running = sum(entry.runs for entry in planned)
-    click.echo(f"{running} of {len(planned)} hosts would run, {site.config.backup.concurrency} at a time")
+    prose(f"{running} of {len(planned)} hosts would run, {site.config.backup.concurrency} at a time")
     return Exit.OK
 
 
-def _commands(site: Opened, entry: PlannedHost) -> list[tuple[str, ...]]:
+def _commands(site: PoolContext, entry: PlannedHost) -> list[tuple[str, ...]]:
     host = entry.host
     based = find_base(site.pool, host.name, site.clock.now()) is not None
     data = str(site.pool.working(host.name) / "data")

@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import Opened, json_option, now_option, opened
+from backupd.cli.context import now_option, opened
+from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_dashboard
 from backupd.sampling import take
 from btrkeep.catalogue import CatalogueBusy, Sample
-from btrkeep.cli import complain, echo_json
+from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.decisions.trend import metadata_share
 from btrkeep.errors import Exit, OperatorError, PoolUnusable
 from btrkeep.pool.allocation import ERRORS
@@ -52,7 +53,7 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
     return Exit.OK
 
 
-def _keep(site: Opened, now: datetime, found: Any) -> Sample:
+def _keep(site: PoolContext, now: datetime, found: Any) -> Sample:
     sample = take.keep(site.catalogue, site.pool, now, found)
     try:
         take.thin(site.catalogue, site.pool.filesystem, now, site.config.pool.zone)

@@ -6,8 +6,9 @@ from typing import Any
 import click
 
 from backupd.actions.scrub import Scrubbed, ScrubState, scrub
-from backupd.cli.context import json_option, load_config, require_writable
-from btrkeep.cli import echo_json
+from backupd.cli.context import load_config
+from backupd.repo.context import require_writable
+from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import say
 from btrkeep.errors import Exit
 from btrkeep.pool.marker import open_pool
@@ -20,15 +21,15 @@ from btrkeep.units import format_duration, format_share, format_size, printable
 @json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> int:
-    """Read everything on the pool's filesystem, and put right what can be.
+    """Read everything on the pool's filesystem, and repair what can be repaired.
 
-    It is `btrfs scrub` on the pool's filesystem: every copy of data and metadata is read and held against its checksum. One that
-    was cancelled, or ended by a reboot, is taken up where it was. It may take days; backups go on meanwhile.
+    It is `btrfs scrub` on the pool's filesystem: every copy of data and metadata is read and compared with its checksum. One
+    that was cancelled, or ended by a reboot, is continued. It may take days; backups run meanwhile.
 
-    Ctrl-C and SIGTERM cancel it, and the next one goes on from there.
+    Ctrl-C and SIGTERM cancel it, and the next one continues from there.
 
-    Exit status 0: it came to its end and found no errors; 1: it found some, even if they were put right, or did not come to its
-    end; 3: a scrub is under way already.
+    Exit status 0: it finished and found no errors; 1: it found some, even if they were repaired, or did not finish; 3: a
+    scrub is already running.
     """
     pool = open_pool(load_config(ctx).pool.path)
     require_writable(pool)
@@ -67,7 +68,7 @@ def line(done: Scrubbed) -> str:
     """What came of it."""
     head = f"{done.outcome}{f' ({printable(done.why)})' if done.why else ''}"
     if done.signal and done.outcome == "stopped":
-        head += "; the next one goes on from here"
+        head += "; the next one continues from here"
     part = " in all" if done.resumed else ""
     return f"{head}: {format_size(done.scrubbed)} scrubbed{part}, {errors_in_words(done.errors)}, {format_duration(done.seconds)}"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import TIME, clock_for, load_config
-from backupd.serve.context import Ground
+from backupd.serve.context import ServiceContext
 from backupd.serve.listening import bound, handed_over
 from backupd.serve.peer import allowed_users
 from backupd.serve.server import Server
@@ -29,31 +29,35 @@ log = logging.getLogger("backupd.serve")
 
 @click.command("serve")
 @click.option(
-    "--socket", "path", type=click.Path(path_type=Path), metavar="PATH", help="Listen there, when systemd gives no socket."
+    "--socket", "path", type=click.Path(path_type=Path), metavar="PATH", help="Listen there, if systemd passes no socket."
 )
 @click.option(
-    "--allow", "allowed", multiple=True, metavar="USER", help="Who may ask, besides root and the user btrkeep; repeatable."
+    "--allow",
+    "allowed",
+    multiple=True,
+    metavar="USER",
+    help="Who may send requests, besides root and the user btrkeep; repeatable.",
 )
 @click.option(
     "--idle",
     type=click.FloatRange(min=1),
     metavar="SECONDS",
-    help="End when nothing was asked for so long; 60 with systemd's socket.",
+    help="Exit after so long without a request.  [with systemd's socket: 60]",
 )
 @click.option("--no-systemd", is_flag=True, help="Start runs and restores as processes, not as units of systemd.")
 @click.option(
     "--restore-to",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="The folder of this machine that restores may be asked for into; without it they go to hosts alone.",
+    help="Allow restores into this folder of this machine; without it they go to hosts only.",
 )
-@click.option("--restore-elsewhere", is_flag=True, help="Let restores go to other folders of their host, too.")
+@click.option("--restore-elsewhere", is_flag=True, help="Allow restores to other folders of their host, too.")
 @click.option(
     "--restore-below",
     multiple=True,
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Let files of this machine be put back where they were, below DIR; repeatable. Without it none are.",
+    help="Allow restores of this machine's files to where they were, below DIR; repeatable. Without it none are.",
 )
 @click.option("--now", type=TIME, metavar="TIME", help="Act as if it were TIME; only on a pool made with --rehearsal.")
 @click.pass_context
@@ -68,9 +72,9 @@ def command(
     restore_below: tuple[Path, ...],
     now: datetime | None,
 ) -> int:
-    """Do for the dashboard what takes root: list and stream files, hold, release, start runs and restores.
+    """Do the privileged work of the dashboard: list and stream files, hold, release, start runs and restores.
 
-    systemd starts it when somebody connects to btrkeep-serve@POOL.socket, and it ends when nothing was asked for a while. With
+    systemd starts it when somebody connects to btrkeep-serve@POOL.socket, and it exits after a while without requests. With
     --socket it listens by itself, until Ctrl-C. It answers root, the user btrkeep, and those that --allow names. `man
     backupd` says where the protocol is described.
     """
@@ -78,7 +82,7 @@ def command(
     file = Path(chosen["config"]).absolute() if chosen["config"] else None
     # Resolved once, here: from now on no symlink on the way there is followed.
     to, places = restore_to.resolve() if restore_to else None, tuple(folder.resolve() for folder in restore_below)
-    ground = Ground(chosen["pool"], file, Clock(now), not no_systemd, to, restore_elsewhere, places)
+    service = ServiceContext(chosen["pool"], file, Clock(now), not no_systemd, to, restore_elsewhere, places)
     log.setLevel(logging.INFO)
     os.chdir("/")  # a folder of the pool would keep it busy
     with ExitStack() as held:
@@ -93,13 +97,13 @@ def command(
             listening, remove = bound(path.absolute(), allowed)
             held.callback(remove)
         held.callback(listening.close)
-        server = Server(ground, listening, allowed_users(allowed), idle, longest)
+        server = Server(service, listening, allowed_users(allowed), idle, longest)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: server.stop())
-        threading.Thread(target=keep_starting, args=(ground,), daemon=True).start()
+        threading.Thread(target=keep_starting, args=(service,), daemon=True).start()
         gc.freeze()
         tell("READY=1")
-        log.info("serving %s", file or ground.pool_name)
+        log.info("serving %s", file or service.pool_name)
         log.info("ending: %s", server.run())
     return 0
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import json_option, opened
+from backupd.cli.context import opened
 from backupd.cli.host_ import files_of, keys_of, show_findings, try_host
 from backupd.cli.questions import Talk, asked, require_options, words
 from backupd.cli.reach import Reached, reach
@@ -13,7 +13,7 @@ from backupd.cli.setup_places import suggested_name
 from backupd.cli.setup_pool import PoolGiven, pool_is_set_up, set_up_pool
 from backupd.doctor.checks import check_all
 from backupd.hosts.files import Files, add_host
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.problems import InvalidValue, RefusedItems
 from btrkeep.config.sources import name_fault, parse_address, parse_sources
@@ -21,7 +21,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit, UsageError
 
-_REST = "run `backupd setup` again when that is mended: it goes on where it was"
+_REST = "run `backupd setup` again when that is fixed: it continues where it stopped"
 _PATHS = "absolute paths with blanks between them, such as /etc /srv/www"
 
 
@@ -38,19 +38,23 @@ class Given:
 
 @click.command("setup")
 @click.option(
-    "--pool-path", metavar="PATH", help="The pool: a folder on a mounted btrfs, made as a subvolume when it is not there."
+    "--pool-path", metavar="PATH", help="The pool: a folder on a mounted btrfs, created as a subvolume if it does not exist."
 )
-@click.option("--retention", metavar="RULES", help="How long backups are kept: daily=14,weekly=13,monthly=12. all: for ever.")
+@click.option(
+    "--retention", metavar="RULES", help="How long backups are kept: daily=14,weekly=13,monthly=12; all keeps them for ever."
+)
 @click.option("--zone", metavar="ZONE", help="The time zone of its days and nights, such as Europe/Berlin. [default: UTC]")
-@click.option("--window", metavar="WINDOW", help="When backups may run, such as 22:00-06:00. none: at any time, the default.")
+@click.option(
+    "--window",
+    metavar="WINDOW",
+    help="When backups may run, such as 22:00-06:00, or none, which means at any time.  [default: none]",
+)
 @click.option("--host", metavar="NAME", help="The first host's name.")
 @click.option("--address", metavar="ADDRESS", help="How ssh reaches it, such as root@web1.example.org.")
 @click.option("--this-machine", is_flag=True, help="The first host is this machine.")
 @click.option("--port", type=click.IntRange(1, 65535), help="The port of its ssh, when it is not 22.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="A source path of the host; may be given several times.")
-@click.option(
-    "--accept-host-key", is_flag=True, help="Write the host's key down without asking. You have compared its fingerprint."
-)
+@click.option("--accept-host-key", is_flag=True, help="Trust the host's key without asking. You have compared its fingerprint.")
 @click.option("--no-run", is_flag=True, help="Stop before the first backup. So does --json.")
 @json_option
 @click.pass_context

@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import Opened, complete_host, json_option, now_option, opened, require_host
+from backupd.cli.context import complete_host, now_option, opened, require_host
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.look import look_at_pool
+from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Progress
-from btrkeep.cli import echo_json, table
+from btrkeep.cli import echo_json, json_option, table
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
@@ -61,7 +62,7 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
     return 0
 
 
-def _statuses(site: Opened, host: str | None) -> list[HostStatus]:
+def _statuses(site: PoolContext, host: str | None) -> list[HostStatus]:
     moment, zone = site.clock.now(), site.config.pool.zone
     facts = site.catalogue.host_facts(latest(moment))
     hosts = [config for config in site.config.hosts.values() if host in (None, config.name)]

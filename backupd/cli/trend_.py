@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backupd.cli.context import json_option, now_option, opened
-from btrkeep.cli import echo_json
+from backupd.cli.context import now_option, opened
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
 from btrkeep.decisions.trend import Point, points, step_for
 from btrkeep.errors import Exit
 from btrkeep.units import format_time, printable
 
 if TYPE_CHECKING:
-    from backupd.cli.context import Opened
+    from backupd.repo.context import PoolContext
 
 png_option = click.option(
     "--png", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a picture instead of text."
@@ -21,16 +22,16 @@ png_option = click.option(
 
 
 @click.command("trend")
-@click.option("--days", type=click.IntRange(1, 36500), default=180, show_default=True, metavar="N", help="So far back.")
+@click.option("--days", type=click.IntRange(1, 36500), default=180, show_default=True, metavar="N", help="How many days back.")
 @png_option
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, days: int, png: Path | None, as_json: bool, now: datetime | None) -> int:
-    """Show how allocated and used went over the months.
+    """Show allocated and used space over the months.
 
-    What is allocated and not used is what balance can give back; where allocated reaches the size of the devices, nothing can be
-    allocated any more. Sizes are bytes of the devices: with raid1 or dup everything counts twice.
+    Balance can give back what is allocated and not used; where allocated reaches the size of the devices, nothing more can be
+    allocated. Sizes are bytes of the devices: with raid1 or dup everything counts twice.
     """
     with opened(ctx, now) as site:
         until = site.clock.now()
@@ -43,7 +44,7 @@ def command(ctx: click.Context, days: int, png: Path | None, as_json: bool, now:
     if as_json:
         echo_json({"since": format_time(until - timedelta(days=days)), "points": [_as_json(point) for point in found]})
     elif not found:
-        click.echo(_how_to_begin(days))
+        prose(_how_to_begin(days))
     elif not png:
         from backupd.cli.trend_view import lines
 
@@ -51,7 +52,7 @@ def command(ctx: click.Context, days: int, png: Path | None, as_json: bool, now:
     return Exit.OK if found or as_json or not png else Exit.ATTENTION
 
 
-def _points(site: "Opened", since: datetime, until: datetime, days: int) -> list[Point]:
+def _points(site: "PoolContext", since: datetime, until: datetime, days: int) -> list[Point]:
     samples = site.catalogue.samples(site.pool.filesystem, since, until + timedelta(seconds=1))
     return points(samples, since, step_for(timedelta(days=days)))
 

@@ -5,23 +5,22 @@ from datetime import datetime
 import click
 
 from backupd.actions.hold import hold_fields, unexpire
-from backupd.cli.context import json_option, now_option
+from backupd.cli.context import now_option
 from backupd.cli.names import complete_expired, complete_host_of_pool, locked_host, name_argument
-from btrkeep.cli import echo_json
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
 from btrkeep.units import format_time
 
 
 @click.command("unexpire")
 @click.argument("host", shell_complete=complete_host_of_pool)
 @name_argument(complete_expired)
-@click.option(
-    "--why", default="taken back with unexpire", metavar="TEXT", help="What it is kept for; shown wherever the backup is."
-)
+@click.option("--why", default="taken back with unexpire", metavar="TEXT", help="The reason; shown wherever the backup is.")
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, now: datetime | None) -> int:
-    """Take the expired backup NAME of HOST back, as long as its grace lasts.
+    """Take back the expired backup NAME of HOST during its grace.
 
     It is held for 30 days, so that there is time to look at it, or at the policy; `backupd hold` changes that, `backupd release`
     ends it. `latest` as NAME is the newest one that has expired.
@@ -33,5 +32,5 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, n
         echo_json({**taken, **(hold_fields(done.hold) or {})})
     else:
         assert done.hold.until is not None
-        click.echo(f"{host} {done.name} has not expired any more; it is held until {format_time(done.hold.until)}")
+        prose(f"{host} {done.name} is no longer expired; it is held until {format_time(done.hold.until)}")
     return 0

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import json_option, now_option, opened
+from backupd.cli.context import now_option, opened
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.usage.measure import by_extents, by_sampling, by_writing, listed
 from backupd.usage.model import METHODS, Amount, BackupUse, HostUse, MeasuredUsage, Use
-from btrkeep.cli import echo_json, table
+from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.parsed import Parsed
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_duration, printable
 

@@ -5,7 +5,7 @@ from datetime import datetime
 
 import click
 
-from backupd.cli.context import json_option, now_option
+from backupd.cli.context import now_option
 from backupd.cli.files_view import size_words
 from backupd.cli.inside import Ticker, complete_path, complete_which, looked, pool_of, reading
 from backupd.files.backup_selector import NEWEST, parse_which, restorable
@@ -15,7 +15,7 @@ from backupd.files.suggestions import missing, path_given
 from backupd.files.versions import versions
 from backupd.files.words import shown, time_words
 from backupd.repo.final_backups import LATEST
-from btrkeep.cli import echo_json, table
+from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool
@@ -27,12 +27,12 @@ _HEADERS = ["FIRST SEEN", "LAST SEEN", "BACKUPS", "SIZE", "MODIFIED", "REMARK"]
 @click.command("versions")
 @click.argument("host", shell_complete=complete_which)
 @click.argument("path", shell_complete=complete_path)
-@click.option("--content", is_flag=True, help="Tell versions apart by what is in them, not by size, time, mode and owner.")
+@click.option("--content", is_flag=True, help="Distinguish versions by content, not by size, time, mode and owner.")
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bool, now: datetime | None) -> int:
-    """Every version of the file or folder at PATH over all backups of HOST: in which backups it is, and when it was gone.
+    """List every version of the file or folder at PATH over all backups of HOST: in which backups it is, and where it is missing.
 
     A version is told from others by size, time of modification, mode, owner, ACL and attributes, as rsync does. When that is not
     known to be enough, BACKUPS has a ~; --content compares what is in them, and reads what it has to.
@@ -69,11 +69,11 @@ def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | 
 def _show(host: str, history: PathHistory) -> None:
     kind = history.versions[-1].entry.kind
     count, backups = counted(len(history.versions), "version"), counted(len(history.backups), "backup")
-    prose(f"{shown(history.path)} of {host}, {kind}: {count} in {backups}", "  ")
+    prose(f"{shown(history.path)} of {host}, {kind}: {count} in {backups}")
     rows = [(one.first, _row(one)) for one in history.versions] + [(gone.first, _gone_row(gone)) for gone in history.gone]
     click.echo(table([row for _, row in sorted(rows)], _HEADERS, right=["BACKUPS", "SIZE"]))
     for line in _notes(history):
-        click.echo(line)
+        prose(line)
 
 
 def _row(one: Version) -> tuple[str, ...]:

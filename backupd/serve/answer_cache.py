@@ -1,4 +1,4 @@
-"""Answers that took seconds, kept for the next who asks the same within a minute. Of each kind of work one goes on at a time."""
+"""Caches answers that took seconds for a minute. Of each kind of work one is computed at a time."""
 
 import threading
 import time
@@ -12,8 +12,8 @@ _MOST = 24
 _LOOK = 0.2
 
 
-class Memory:
-    """Shared by all threads. What is kept is never changed by anybody."""
+class AnswerCache:
+    """Shared by all threads. Nobody changes an answer that is kept."""
 
     def __init__(self, kept: float = KEPT) -> None:
         self._kept = kept
@@ -22,7 +22,7 @@ class Memory:
         self._answers: dict[Hashable, tuple[float, Any]] = {}
 
     def get(self, kind: str, key: Hashable, compute: Callable[[], Any], gone: Callable[[], bool], patience: float = 60) -> Any:
-        """What `compute` gave a moment ago, or gives now. Who comes meanwhile waits for it, `patience` seconds at the most.
+        """Returns the answer of `compute`, cached or new. Others wait for it meanwhile, `patience` seconds at the most.
 
         Raises RequestRefused, of kind busy, and what `compute` raises: a failure is not kept.
         """

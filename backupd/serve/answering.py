@@ -1,4 +1,4 @@
-"""One connection from its beginning to its end: who is it, what is asked, may it be, how did it go."""
+"""Answers one connection: who asks for what, whether it is allowed, and how it ended."""
 
 import logging
 import os
@@ -7,7 +7,7 @@ import time
 
 from backupd.serve.arguments import checked
 from backupd.serve.call import Call, ClientGone, Wire, in_words
-from backupd.serve.context import Ground
+from backupd.serve.context import ServiceContext
 from backupd.serve.peer import Peer, peer_of
 from backupd.serve.verbs import VERBS, Verb
 from btrkeep.errors import OperatorError
@@ -22,8 +22,8 @@ _JOURNAL = "its journal says more: journalctl -u 'btrkeep-serve@*'"
 _BROKEN = RequestRefused("something is wrong inside the service", _JOURNAL)
 
 
-def answer(ground: Ground, connection: socket.socket, allowed: frozenset[int]) -> None:
-    """Answers what is asked and closes the connection. A fault of ours is raised when the asker has been told that there is one."""
+def answer(service: ServiceContext, connection: socket.socket, allowed: frozenset[int]) -> None:
+    """Answers the request and closes the connection. A fault of ours is raised once the client has been told of it."""
     wire = Wire(connection)
     with connection:
         try:
@@ -36,7 +36,7 @@ def answer(ground: Ground, connection: socket.socket, allowed: frozenset[int]) -
                     )
                 )
                 return
-            _serve(ground, wire, peer)
+            _serve(service, wire, peer)
         except ClientGone:
             wire.answered, wire.streaming = True, False  # as far as it can be
         except OperatorError as error:  # of the request's form
@@ -54,11 +54,11 @@ def _last_words(wire: Wire, error: OperatorError) -> None:
         return
 
 
-def _serve(ground: Ground, wire: Wire, peer: Peer) -> None:
+def _serve(service: ServiceContext, wire: Wire, peer: Peer) -> None:
     request = wire.request()
     began, said = time.monotonic(), f"{in_words(request)} for {printable(request.who[:_LONGEST_WHO]) or '-'} (user {peer.uid})"
     try:
-        _do(ground, wire, peer, request)
+        _do(service, wire, peer, request)
     except ClientGone:
         log.info("%s: the asker left after %.1f s and %d bytes", said, time.monotonic() - began, wire.sent)
     except OperatorError as error:
@@ -72,13 +72,13 @@ def _serve(ground: Ground, wire: Wire, peer: Peer) -> None:
         log.log(level, "%s: %d bytes in %.2f s", said, wire.sent, time.monotonic() - began)
 
 
-def _do(ground: Ground, wire: Wire, peer: Peer, request: Request) -> None:
+def _do(service: ServiceContext, wire: Wire, peer: Peer, request: Request) -> None:
     verb = VERBS.get(request.verb)
     if not verb:
         raise RequestRefused(f"there is no verb {printable(request.verb[:40])}", f"there are: {', '.join(VERBS)}", "usage")
     if not request.who.strip() or len(request.who) > _LONGEST_WHO:
         raise RequestRefused(f"who must be a name, of {_LONGEST_WHO} characters at most", kind="usage")
-    call = Call(ground, wire, peer, printable(request.who), checked(request.arguments, verb.arguments))
+    call = Call(service, wire, peer, printable(request.who), checked(request.arguments, verb.arguments))
     with verb.place(call.who):
         _carry_out(verb, request.verb, call)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from backupd.serve.context import Ground
+from backupd.serve.context import ServiceContext
 from backupd.serve.peer import Peer
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import (
@@ -141,7 +141,7 @@ class Frames:
 class Call:
     """What a verb's function is given. `arguments` are checked, and all there."""
 
-    ground: Ground
+    service: ServiceContext
     wire: Wire
     peer: Peer
     who: str

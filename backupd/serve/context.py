@@ -1,4 +1,4 @@
-"""What all requests share: which pool it is and how it is opened. Nothing of it is held open between requests."""
+"""What all requests share: which pool is served and how it is opened. Nothing is kept open between requests."""
 
 import logging
 import threading
@@ -7,28 +7,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from backupd.repo.context import PoolContext, require_catalogue_of, require_writable
 from backupd.repo.publish import tell_dashboard
-from backupd.serve.answer_cache import Memory
+from backupd.serve.answer_cache import AnswerCache
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load
-from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, open_pool
-from btrkeep.pool.room import mount_options
 from btrkeep.units import printable
 
 log = logging.getLogger("backupd.serve")
 
 Signature = tuple[tuple[str, int, int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceContext:
-    """The configuration, the opened pool and the catalogue, for one request."""
-
-    config: Config
-    pool: Pool
-    catalogue: Catalogue
 
 
 @dataclass(slots=True)
@@ -41,7 +32,7 @@ class JobQueue:
 
 
 @dataclass(slots=True)
-class Ground:
+class ServiceContext:
     """How the pool is named on command lines: by `pool` or, where it is not None, by the file `config_file`."""
 
     pool_name: str
@@ -55,7 +46,7 @@ class Ground:
     """Whether a restore may go to another folder of its host than where the files were."""
     in_place: tuple[Path, ...] = ()
     """Folders of this machine below which its own files may be put back."""
-    memory: Memory = field(default_factory=Memory)
+    answers: AnswerCache = field(default_factory=AnswerCache)
     queue: JobQueue = field(default_factory=JobQueue)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _loaded: tuple[Signature, Config] | None = None
@@ -74,16 +65,15 @@ class Ground:
         return open_pool(self.config().pool.path)
 
     @contextmanager
-    def site(self, *, writes: bool = False) -> Iterator[ServiceContext]:
+    def opened(self, *, writes: bool = False) -> Iterator[PoolContext]:
         """All of it. Raises OperatorError of every kind; with `writes`, PoolUnusable when the pool is read-only."""
         config = self.config()
         pool = open_pool(config.pool.path)
-        if writes and "ro" in mount_options(pool.path):
-            raise PoolUnusable(f"{pool.path} is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
+        if writes:
+            require_writable(pool)
         with Catalogue.open(config.pool.state) as catalogue:
-            if catalogue.pool_id() not in (None, pool.id):
-                raise OperatorError(f"the catalogue in {config.pool.state} is of another pool", "run `backupd rebuild`")
-            yield ServiceContext(config, pool, catalogue)
+            require_catalogue_of(config, pool, catalogue.pool_id())
+            yield PoolContext(config, pool, catalogue, self.clock)
 
     def tell(self) -> None:
         """Writes down for the dashboard what it may know of a configuration that was read anew. Nobody waits for that."""
@@ -91,7 +81,7 @@ class Ground:
             untold, self._untold = self._untold, False
         if untold:
             try:
-                with self.site() as site:
+                with self.opened() as site:
                     tell_dashboard(site.config, site.pool, site.catalogue, self.clock)
             except OperatorError as error:  # who asks next hears of it
                 log.info("the configuration is not published: %s", printable(error.message))

@@ -1,4 +1,4 @@
-"""Carries out one request that the service left: starts the command that does it, and writes down what it says and how it ends."""
+"""Runs one job of the service: starts its command, and records its output and how it ends."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ _STARTED_BY_HAND = ("PYTHONPATH",)
 
 
 class Log:
-    """What a job says, in a file that stays short: of much, the end."""
+    """A job's output in a file of limited size: of long output, the end."""
 
     def __init__(self, path: Path, longest: int = LONGEST_LOG) -> None:
         self._path, self._longest = path, longest
@@ -36,7 +36,7 @@ class Log:
         self._file = os.fdopen(fd, "wb")
 
     def write(self, data: bytes) -> None:
-        """Adds to it."""
+        """Appends to the log."""
         self._file.write(data)
         self._file.flush()
         if self._file.tell() > self._longest:
@@ -46,7 +46,7 @@ class Log:
             self._file.write(kept[kept.find(b"\n") + 1 :])
 
     def close(self) -> None:
-        """Nothing more is said."""
+        """Closes the log."""
         self._file.close()
 
 
@@ -61,9 +61,9 @@ def carry_out(
     within: float | None = None,
     grace: float = 30.0,
 ) -> int:
-    """Runs the command to its end; gives its exit status. SIGTERM and SIGINT are passed on to it.
+    """Runs the command to its end and returns its exit status. SIGTERM and SIGINT are passed on to it.
 
-    `speaks_json`: what it prints on standard output is its result. All else is what it says. `within`: seconds after which it is
+    `speaks_json`: its standard output is its result; all else goes to the log. `within`: seconds after which it is
     ended, as by a stop; what is there still after `grace` seconds more is killed.
     """
     running = replace(job, state=RUNNING, started=format_time(clock.now()), pid=os.getpid(), pid_started=start_time(os.getpid()))
@@ -100,7 +100,7 @@ def carry_out(
 
 
 def _json(said: bytes | bytearray) -> Any:
-    """None when it said nothing that is JSON: it may have failed before."""
+    """Returns None if the output is no JSON: the command may have failed before."""
     try:
         return json.loads(said)
     except ValueError:
@@ -115,7 +115,7 @@ async def _run(
     within: float | None,
     grace: float,
 ) -> tuple[int, bool]:
-    """Its exit status, and whether its time was up."""
+    """Returns the exit status, and whether the time was up."""
     kept = {name: os.environ[name] for name in _STARTED_BY_HAND if name in os.environ}
     variables = environment({**kept, VARIABLE: str(errors)})
     group = Group.start(command, on_stdout=printed, on_stderr=said, keep_open=(errors,), env=variables)

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 
 from backupd.serve.answering import answer
-from backupd.serve.context import Ground
+from backupd.serve.context import ServiceContext
 from btrkeep.serving.protocol import RequestRefused, error_line
 
 log = logging.getLogger("backupd.serve")
@@ -25,9 +25,14 @@ class Server:
     """
 
     def __init__(
-        self, ground: Ground, listening: socket.socket, allowed: frozenset[int], idle: float | None, longest: float | None = None
+        self,
+        service: ServiceContext,
+        listening: socket.socket,
+        allowed: frozenset[int],
+        idle: float | None,
+        longest: float | None = None,
     ) -> None:
-        self._ground, self._listening, self._allowed = ground, listening, allowed
+        self._service, self._listening, self._allowed = service, listening, allowed
         self._idle, self._longest = idle, longest
         self._begun = time.monotonic()
         self._lock = threading.Lock()
@@ -52,7 +57,7 @@ class Server:
     def _done(self) -> str:
         now = time.monotonic()
         with self._lock:
-            if self._under_way or self._ground.queue.waits:
+            if self._under_way or self._service.queue.waits:
                 return ""
             if self._idle is not None and now - self._last >= self._idle:
                 return f"nothing was asked for {self._idle:.0f} s"
@@ -79,8 +84,8 @@ class Server:
 
     def _answer(self, connection: socket.socket) -> None:
         try:
-            answer(self._ground, connection, self._allowed)
-            self._ground.tell()
+            answer(self._service, connection, self._allowed)
+            self._service.tell()
         finally:
             with self._lock:
                 self._under_way -= 1

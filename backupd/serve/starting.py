@@ -1,6 +1,6 @@
-"""Long or networked work is not done in the service: it is started, as a unit, or without systemd as a process of its own.
+"""Starts long or networked work, which the service does not do itself, as a unit, or without systemd as a process of its own.
 
-Of backups as many at a time as transfers run, `concurrency`; the others wait as files, in the order of backupd.serve.turns.
+As many backups as `concurrency` allows are started; the others wait as files, in the order of backupd.serve.turns.
 docs/decisions/0022-runs-that-are-asked-for.rst says why.
 """
 
@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from backupd.serve.context import Ground
+from backupd.serve.context import ServiceContext
 from backupd.serve.jobs import FAILED, PREVIEW, RUN, JobStore, ServeJob, new_id
 from backupd.serve.requests import RUNTIME, ServeRequest, is_left, leave, withdraw
 from backupd.serve.turns import is_under_way, next_turns, require_turn
@@ -35,119 +35,121 @@ _LOOK = 0.5
 """Seconds between two looks whether a backup has ended, while others wait."""
 
 
-def folder_of_requests(ground: Ground) -> Path:
-    """Where requests are left."""
-    return RUNTIME / ground.pool_name if ground.systemd else ground.config().pool.state / "jobs" / "asked"
+def folder_of_requests(service: ServiceContext) -> Path:
+    """Returns the folder where requests are left."""
+    return RUNTIME / service.pool_name if service.systemd else service.config().pool.state / "jobs" / "asked"
 
 
 def unit_of(verb: str, pool: str, job_id: str) -> str:
-    """The unit that carries out a job: made of a word of ours, the pool's name and the job's, and of nothing that was asked."""
+    """Returns the name of the job's unit: a word of ours, the pool's name and the job's, and nothing of what was asked."""
     return f"btrkeep-{RUN if verb == RUN else 'restore'}@{pool}:{job_id}.service"
 
 
-def begin(ground: Ground, verb: str, host: str, who: str, arguments: Mapping[str, Any], folder: str | None = None) -> ServeJob:
+def begin(
+    service: ServiceContext, verb: str, host: str, who: str, arguments: Mapping[str, Any], folder: str | None = None
+) -> ServeJob:
     """Starts the work; a backup when its turn comes, which may be now. Raises LockHeld, which says who is at work on the host
     already, Refused for too many previews or waiting backups, OperatorError when it cannot be started.
     """
-    now = ground.clock.now()
+    now = service.clock.now()
     with _one_at_a_time:
-        pool = ground.pool()
-        jobs = JobStore(ground.config().pool.state)
+        pool = service.pool()
+        jobs = JobStore(service.config().pool.state)
         jobs.thin(now)
         _require_free(pool, jobs, verb, host, who, now)
         job_id = new_id(now)
-        unit = unit_of(verb, ground.pool_name, job_id) if ground.systemd else None
-        job = ServeJob(job_id, verb, host, who, format_time(now), dict(arguments), unit, since=_exactly(now))
+        unit = unit_of(verb, service.pool_name, job_id) if service.systemd else None
+        job = ServeJob(job_id, verb, host, who, format_time(now), dict(arguments), unit, since=_with_microseconds(now))
         jobs.put(job)
-        in_place = tuple(map(str, ground.in_place))
-        started = format_time(now) if ground.clock.start else None
-        asked = ServeRequest(job_id, verb, who, dict(arguments), folder, ground.elsewhere, in_place, started)
-        leave(folder_of_requests(ground), asked)
+        in_place = tuple(map(str, service.in_place))
+        started = format_time(now) if service.clock.start else None
+        request = ServeRequest(job_id, verb, who, dict(arguments), folder, service.elsewhere, in_place, started)
+        leave(folder_of_requests(service), request)
         try:
             if verb != RUN:
-                _call(ground, jobs, job)
-            elif error := _start_due(ground).get(job_id):
+                _start_process(service, jobs, job)
+            elif error := _start_due(service).get(job_id):
                 raise error
         except (OperatorError, OSError):
-            withdraw(folder_of_requests(ground), job_id)
+            withdraw(folder_of_requests(service), job_id)
             jobs.forget(job_id)
             raise
         return job
 
 
-def start_due(ground: Ground) -> None:
+def start_due(service: ServiceContext) -> None:
     """Starts the backups whose turn it is. Raises OperatorError when the pool's jobs cannot be looked at."""
     with _one_at_a_time:
-        _start_due(ground)
+        _start_due(service)
 
 
-def _start_due(ground: Ground) -> dict[str, OperatorError]:
-    """Gives those that could not be started, and why."""
-    now, jobs, requests = ground.clock.now(), JobStore(ground.config().pool.state), folder_of_requests(ground)
+def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
+    """Returns those that could not be started, and why."""
+    now, jobs, requests = service.clock.now(), JobStore(service.config().pool.state), folder_of_requests(service)
     known, failed = list(jobs.all(now)), dict[str, OperatorError]()
     for job in known:
         if job.over and job.called is None and job.started is None:
             withdraw(requests, job.id)  # it has waited for too long
-    for job in next_turns(known, ground.config().backup.concurrency):
+    for job in next_turns(known, service.config().backup.concurrency):
         try:
             if not is_left(requests, job.id):
                 raise RequestRefused("the machine was restarted before its turn came", "ask again", own=True)
-            _call(ground, jobs, job)
+            _start_process(service, jobs, job)
         except OperatorError as error:
             log.warning("%s: %s", job.id, printable(error.message))
             failed[job.id] = error
             jobs.put(replace(job, state=FAILED, error=error.message, own=isinstance(error, RequestRefused) and error.own))
             withdraw(requests, job.id)
     known = [job for job in jobs.all(now) if not job.over and job.verb == RUN]
-    ground.queue.before = tuple(job.id for job in known if is_under_way(job))
-    ground.queue.waits = any(job.waits for job in known)
-    ground.queue.changed.set()
+    service.queue.before = tuple(job.id for job in known if is_under_way(job))
+    service.queue.waits = any(job.waits for job in known)
+    service.queue.changed.set()
     return failed
 
 
-def _call(ground: Ground, jobs: JobStore, job: ServeJob) -> None:
-    """Starts its process. It is written down before: the process may be faster than we are. Raises OperatorError."""
-    jobs.put(replace(job, called=_exactly(ground.clock.now())))
+def _start_process(service: ServiceContext, jobs: JobStore, job: ServeJob) -> None:
+    """Starts the job's process, once that is recorded: the process may be faster than we are. Raises OperatorError."""
+    jobs.put(replace(job, called=_with_microseconds(service.clock.now())))
     if job.unit:
         run(start_command(job.unit))
     else:
-        start_detached((*ground.words(ours("backupd")), "asked", job.id))
+        start_detached((*service.words(ours("backupd")), "run-job", job.id))
 
 
-def _exactly(now: datetime) -> str:
+def _with_microseconds(now: datetime) -> str:
     return now.isoformat(timespec="microseconds")
 
 
-def keep_starting(ground: Ground) -> NoReturn:
-    """Has those that wait begin when their turn comes, also those that an earlier service left; a thread's work for good.
+def keep_starting(service: ServiceContext) -> NoReturn:
+    """Starts the backups that wait when their turn comes, also those that an earlier service left. A thread runs it for ever.
 
     Nothing is looked at while nothing waits. When it cannot be looked at (the pool is not mounted, say) the service may end, and
     whoever asks next has it looked at again.
     """
-    ground.queue.waits = True
+    service.queue.waits = True
     while True:
-        ground.queue.changed.clear()
+        service.queue.changed.clear()
         try:
-            if ground.queue.waits and _has_room(ground):
-                start_due(ground)
+            if service.queue.waits and _has_room(service):
+                start_due(service)
         except (OperatorError, OSError) as error:
             log.warning("backups that wait cannot begin: %s", printable(str(error)))
             with _one_at_a_time:
-                ground.queue.waits = ground.queue.changed.is_set()  # by a request meanwhile
-        if ground.queue.waits:
+                service.queue.waits = service.queue.changed.is_set()  # by a request meanwhile
+        if service.queue.waits:
             time.sleep(_LOOK)
         else:
-            ground.queue.changed.wait()
+            service.queue.changed.wait()
 
 
-def _has_room(ground: Ground) -> bool:
-    """Whether one has ended of those that were under way, or there was none."""
-    now, jobs, before = ground.clock.now(), JobStore(ground.config().pool.state), ground.queue.before
+def _has_room(service: ServiceContext) -> bool:
+    """Returns True if one of those under way has ended, or there was none."""
+    now, jobs, before = service.clock.now(), JobStore(service.config().pool.state), service.queue.before
     return not before or any(jobs.is_over(job_id, now) for job_id in before)
 
 
 def start_command(unit: str) -> tuple[str, ...]:
-    """Has systemd start the unit, and does not wait for it."""
+    """Returns the command that has systemd start the unit without waiting for it."""
     return ("systemctl", "start", "--no-block", "--no-ask-password", "--", unit)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from btrkeep.cli import json_option
 from btrkeep.cli.parsed import Parsed, Value
 from btrkeep.units import parse_duration, parse_share, parse_size, parse_time
 
@@ -77,7 +78,7 @@ _CHOOSING = (
     click.option(
         "--min-benefit", type=click.FloatRange(min=0), metavar="B", help="Only those that lose a score of B or more per GiB moved."
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs."),
+    json_option,
 )
 
 

@@ -8,7 +8,7 @@ import click
 
 from balancer.cli.which_pool import meant, mount_point, require_one_pool, which_pool
 from balancer.order import SORTS, ordered
-from btrkeep.cli import complain
+from btrkeep.cli import complain, json_option
 from btrkeep.cli.parsed import VADDR
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import format_time, printable
@@ -30,7 +30,7 @@ TOP = 20
 @click.option("--explain", "vaddr", type=VADDR, metavar="VADDR", help="All about the block group at this virtual address.")
 @click.option("--record", is_flag=True, help="Keep it in the catalogue of the pool on the filesystem, for `history`.")
 @which_pool
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@json_option
 @click.pass_context
 def command(
     ctx: click.Context,

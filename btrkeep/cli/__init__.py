@@ -13,11 +13,13 @@ import orjson
 
 from btrkeep.cli.progress import hang_up, prose
 from btrkeep.cli.tables import table
-from btrkeep.errors import Exit, OperatorError
+from btrkeep.errors import Exit, OperatorError, did_you_mean
 from btrkeep.process.error_report import report_error
 from btrkeep.units import printable, with_encoded
 
-__all__ = ["complain", "echo_json", "edge", "stream_json", "stream_object", "table"]
+__all__ = ["complain", "echo_json", "edge", "json_option", "stream_json", "stream_object", "table"]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 _PRINTING = {__file__, click.utils.__file__}
 _OBJECTS = 50_000  # new ones before they are searched for cycles; by 700, Python's own number, every command starts 0.05 s later
@@ -93,10 +95,7 @@ def _nearest_option(error: click.NoSuchOption, context: click.Context) -> str:
         if error.option_name in _options_of(above):
             return f"it goes before the command: {above.command_path} {error.option_name} {context.info_name}"
         above = above.parent
-    from difflib import get_close_matches
-
-    near = get_close_matches(error.option_name, _options_of(context), 1)
-    return f"did you mean {near[0]}?" if near else ""
+    return did_you_mean(error.option_name, _options_of(context))
 
 
 def _options_of(context: click.Context) -> list[str]:
@@ -107,9 +106,9 @@ def complain(error: OperatorError) -> None:
     """An error and its hint on standard error, in colour only on a terminal; and to the program of ours that started this one."""
     report_error(error)
     for line in error.message.splitlines():
-        prose(click.style("error: ", fg="red", bold=True) + printable(line), "  ", err=True, color=_colour())
+        prose(click.style("error: ", fg="red", bold=True) + printable(line), err=True, color=_colour())
     if error.hint:
-        prose(click.style("hint: ", fg="cyan") + printable(error.hint), "  ", err=True, color=_colour())
+        prose(click.style("hint: ", fg="cyan") + printable(error.hint), err=True, color=_colour())
 
 
 def echo_json(value: object) -> None:

@@ -1,4 +1,4 @@
-"""Saying how far long work is, to somebody who may go away in the middle of it: the window is closed, the pager ended.
+"""Prints progress and messages for a reader who may go away meanwhile: the window is closed, the pager ended.
 
 What is written then, or to a disk that is full, is lost, and the work goes on.
 """
@@ -20,12 +20,12 @@ _WORD = re.compile(r"\s*(?:`[^`]*`|\S)+")  # what stands in backquotes is to be 
 def say(text: str, *, err: bool = False) -> None:
     """A line for whoever reads it."""
     try:
-        prose(text, "  ", err=err)
+        prose(text, err=err)
     except OSError:
         hang_up(sys.stderr if err else sys.stdout)
 
 
-def prose(text: str, indent: str = "", *, err: bool = False, color: bool | None = None) -> None:
+def prose(text: str, indent: str = "  ", *, err: bool = False, color: bool | None = None) -> None:
     """Text, broken between words where a terminal would break it inside one; further lines begin with `indent`.
 
     A word that is longer than a line stays whole, to be copied, and so does a command in backquotes. What is no terminal gets one
@@ -50,7 +50,7 @@ def _broken(text: str, indent: str, room: int) -> Iterator[str]:
 
 
 def hang_up(stream: IO[str]) -> None:
-    """From now on what is written to it goes nowhere: not even what it still holds at the end makes an error."""
+    """Sends all further output to /dev/null: not even what is still buffered at the end raises an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

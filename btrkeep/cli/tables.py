@@ -17,9 +17,9 @@ _FEW = 2
 def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence[str] = (), spare: Sequence[str] = ()) -> str:
     """Aligned columns; those named in `right` to the right. Rows hold text that is already safe to show, styled or not.
 
-    A last column without a word in it is left out. On a terminal that is too narrow the columns named in `spare` go; then the last
-    one wraps, or stands in lines of its own below. Where even that is too wide the first one stands above the others, once for
-    all rows in a row that have the same.
+    A last column without a word in it is left out. On a terminal that is too narrow the columns named in `spare` are left out; then
+    the last one wraps, or stands in lines of its own below. Where even that is too wide the first one stands above the others,
+    once for consecutive rows that have the same, and at last each of the others in a line of its own, behind its header.
     """
     lines = [headers, *rows] if headers else rows
     kept = [number for number in range(len(lines[0])) if not _is_empty(number, rows)]
@@ -30,6 +30,8 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence
     to_the_right = {number for number in kept if headers and headers[number] in right}
     laid = _Laid(lines, bool(headers), widths, to_the_right)
     if terminal and len(kept) > _FEW and _total(widths, kept[:-1]) > terminal:
+        if headers and _total(widths, kept[1:-1]) > terminal - len(_GAP):
+            return "\n".join(_records(rows, headers, kept, terminal))
         return "\n".join(_grouped([line[kept[0]] for line in lines], laid.rows(kept[1:], max(terminal - len(_GAP), 1))))
     return "\n".join(laid.rows(kept, terminal))
 
@@ -66,6 +68,17 @@ def _grouped(names: Sequence[str], rows: Sequence[str]) -> Iterator[str]:
         yield textwrap.indent(row, _GAP)
 
 
+def _records(rows: Sequence[Sequence[str]], headers: Sequence[str], kept: Sequence[int], terminal: int) -> Iterator[str]:
+    """The first column of each row, and indented below it a line for each other one that is not empty, behind its header."""
+    first, *others = kept
+    column = max(_width(headers[number]) for number in others) + 2 * len(_GAP)
+    for row in rows:
+        yield row[first]
+        for number in others:
+            if row[number]:
+                yield _beside(_GAP + headers[number], row[number], column, max(terminal - column, 1))
+
+
 def _is_empty(number: int, rows: Sequence[Sequence[str]]) -> bool:
     """Whether it is the last column and nothing stands in it."""
     return bool(rows) and number == len(rows[0]) - 1 and not any(row[number] for row in rows)
@@ -89,13 +102,18 @@ def _line(line: Sequence[str], kept: Sequence[int], widths: Sequence[int], right
 
 
 def _beside(text: str, last: str, column: int, room: int) -> str:
-    pieces = textwrap.wrap(last, room) if _width(last) > room else [last]
+    pieces = _wrapped(last, room) if _width(last) > room else [last]
     first = text + " " * (column - _width(text)) + pieces[0]
     return "\n".join([first.rstrip(), *(" " * column + piece for piece in pieces[1:])])
 
 
 def _below(text: str, last: str, terminal: int) -> str:
-    return "\n".join([text, *textwrap.wrap(last, terminal, initial_indent=_INDENT, subsequent_indent=_INDENT)])
+    return "\n".join([text, *(_INDENT + piece for piece in _wrapped(last, max(terminal - len(_INDENT), 1)))])
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    """Lines of whole words: names and paths with hyphens stay whole where they fit."""
+    return textwrap.wrap(text, room, break_on_hyphens=False)
 
 
 def _padded(text: str, width: int, to_the_right: bool) -> str:

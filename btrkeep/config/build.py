@@ -1,6 +1,6 @@
 """From sections to a configuration: settings inherited, hosts checked against their groups and the pool."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +30,41 @@ from btrkeep.config.model import (
     HostConfig,
     NotifySettings,
     PoolSettings,
+    Retention,
     SshSettings,
     WebSettings,
 )
-from btrkeep.config.policies import Policies, say_who_keeps_everything
 from btrkeep.config.problems import InvalidValue, Problems, dotted, nearest, quoted, show
 from btrkeep.config.self_exclusion import SelfExclusion, left_out
 from btrkeep.errors import ConfigError
+from btrkeep.units import counted
 
 STATE = Path("/var/lib/btrkeep")
 """Below it each pool has its state folder, unless its configuration has another."""
 _INHERITED = {key.name for key in LEGAL[HOST].values() if key.inherited}
+_SOME = 3  # hosts that are named; the others are counted
 _NEEDS_ADDRESS = ("port", "rsync_path", "ssh_options")  # they say how a host is reached
+
+
+class Policies:
+    """Makes the retention of groups and hosts: each key as the closest section sets it.
+
+    Equal policies are one object: 3,000 hosts have a handful.
+    """
+
+    def __init__(self, everybody: Mapping[str, Any]) -> None:
+        self._everybody = everybody
+        self._made: dict[tuple[tuple[str, Any], ...], Retention] = {}
+
+    def of(self, *sections: Mapping[str, Any]) -> Retention:
+        """The policy for what is set in these sections, the widest first; none for all hosts."""
+        keys = dict(self._everybody)
+        for section in sections:
+            keys |= section.get(RETENTION, {})
+        key = tuple(keys.items())
+        if key not in self._made:
+            self._made[key] = Retention(**keys)
+        return self._made[key]
 
 
 def build(file: Path, name: str, sections: Sections, problems: Problems) -> Config:
@@ -50,7 +73,7 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> Conf
     kept = [SelfExclusion("the pool", pool.get("path")), SelfExclusion("the state folder", pool.get("state"))]
     policies = Policies(sections.single[RETENTION])
     hosts = dict(_hosts(sections, kept, policies, problems))
-    say_who_keeps_everything(file, hosts.values(), problems)
+    _say_who_keeps_everything(file, hosts.values(), problems)
     if problems.lines:
         raise ConfigError(problems.lines, f"{reference()} explains every key")
     backup = {key: value for key, value in sections.single[BACKUP].items() if key not in _INHERITED}
@@ -158,3 +181,18 @@ def _say_what_is_empty(name: str, file: Path, values: Mapping[str, Any], problem
             if pattern in values["exclude"]:
                 where = dotted(HOST, name, "paths")
                 problems.say(file, where, f"{quoted(path)} is fetched as an empty folder, {quoted(pattern)} excludes what is in it")
+
+
+def _say_who_keeps_everything(file: Path, hosts: Iterable[HostConfig], problems: Problems) -> None:
+    """One notice for all hosts that have no policy: a pool that nobody thought about is full one day."""
+    names = [host.name for host in hosts if host.retention.missing]
+    if names:
+        problems.say(file, "no retention", f"every backup is kept, of {_listed(names)}")
+
+
+def _listed(names: list[str]) -> str:
+    """ "a", "a and b", "a, b, c and 2,997 other hosts"."""
+    parts, others = names[:_SOME], len(names) - _SOME
+    if others > 0:
+        parts.append(counted(others, "other host"))
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backupd.hosts.edit import new_host, with_keys, without_host
-from tests.beds import backupd, work
+from tests.beds import TOP, backupd, work
+from tests.beds.cli import BACKUPD
 from tests.beds.nights import Nights
 from tests.beds.ssh import Sshd
+from tests.beds.terminal import at_a_terminal
 
 MAIN = """\
 # our pool
@@ -94,6 +96,17 @@ def test_what_would_be_wrong_is_refused_and_nothing_is_written(main: Path, words
     assert why in host(main, *words, status=2).stderr
     assert [path.name for path in main.parent.iterdir()] == ["main.toml"]
     assert main.read_text() == MAIN
+
+
+def test_on_a_narrow_terminal_no_word_of_the_list_is_broken(main: Path) -> None:
+    long = "a-rather-long-name-of-a-host-in-some-data-centre"
+    with main.open("a") as file:
+        file.write(f'[host.{long}]\naddress = "root@{long}"\npaths = ["/etc", "/srv/www/some-customer-of-ours"]\n')
+    line = [*BACKUPD, "--config", str(main), "host", "list"]
+    with at_a_terminal(line, {"PYTHONPATH": str(TOP)}, width=80) as shown:
+        assert shown.ends() == 0
+    assert max(map(len, shown.text.splitlines())) <= 80
+    assert {long, f"root@{long}", "/etc", "/srv/www/some-customer-of-ours", "main.toml"} <= set(shown.text.split())
 
 
 def test_a_mistake_elsewhere_stops_a_change_too(main: Path) -> None:

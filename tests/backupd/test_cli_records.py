@@ -106,7 +106,7 @@ def test_a_backup_is_named_to_accept_as_it_is_to_delete(shrunk: Nights) -> None:
 def test_latest_names_the_newest_suspect_one(shrunk: Nights) -> None:
     shrunk.run("web", status=1)
     newest = shrunk.names("web")[-1]
-    assert shrunk.backupd("accept", "web", "latest").stdout == f"web {newest} counts as complete now\n"
+    assert shrunk.backupd("accept", "web", "latest").stdout == f"web {newest} now counts as complete\n"
     assert [entry["state"] for entry in shrunk.listed("web")] == ["complete", "suspect", "complete"]
 
 

@@ -71,6 +71,28 @@ def test_no_terminal_is_too_narrow(terminal: pytest.MonkeyPatch) -> None:
         assert "database" in "\n".join(lines(terminal, columns))
 
 
+def test_where_several_columns_are_too_wide_each_row_has_a_line_for_each_of_them(terminal: pytest.MonkeyPatch) -> None:
+    address = "root@a-rather-long-name-of-a-host.in-a-data-centre.example.org"
+    rows = [("database", address, "/etc /srv /home/somebody/with/a-long-path", "main.toml"), ("web1", "(this machine)", "/etc", "")]
+    terminal.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((74, 24)))
+    assert table(rows, ["HOST", "ADDRESS", "PATHS", "FILE"]).splitlines() == [
+        "database",
+        f"  ADDRESS  {address}",
+        "  PATHS    /etc /srv /home/somebody/with/a-long-path",
+        "  FILE     main.toml",
+        "web1",
+        "  ADDRESS  (this machine)",
+        "  PATHS    /etc",
+    ]
+
+
+def test_no_word_that_fits_is_broken_at_a_hyphen(terminal: pytest.MonkeyPatch) -> None:
+    remark = "cannot enter /srv/some-customer-of-ours or the like"
+    for columns in (38, 40, 44):
+        terminal.setattr(shutil, "get_terminal_size", lambda *_, columns=columns, **__: os.terminal_size((columns, 24)))
+        assert set(remark.split()) <= set(table([("web1", "1h", remark)], ["HOST", "AGE", "REMARK"]).split())
+
+
 def test_an_empty_last_column_is_left_out() -> None:
     assert table([("a", "b", ""), ("c", "d", "")], ["X", "Y", "Z"]) == "X  Y\na  b\nc  d"
     assert table([("a", "", "x")], ["X", "Y", "Z"]) == "X  Y  Z\na     x"

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from backupd.serve.answer_cache import Memory
+from backupd.serve.answer_cache import AnswerCache
 from backupd.serve.commands import command_of, folder_of
 from backupd.serve.job_runner import Log, carry_out
 from backupd.serve.jobs import JobStore, ServeJob, is_id, job_object, new_id
@@ -390,10 +390,10 @@ def test_a_units_name_holds_nothing_that_was_asked() -> None:
 
 
 def test_what_was_worked_out_is_given_again_for_a_while() -> None:
-    memory, made = Memory(kept=0.3), count(1)
+    cache, made = AnswerCache(kept=0.3), count(1)
 
     def get(key: str) -> int:
-        return memory.get("doctor", key, lambda: next(made), lambda: False)
+        return cache.get("doctor", key, lambda: next(made), lambda: False)
 
     assert [get("a"), get("a"), get("b"), get("a")] == [1, 1, 2, 1]
     time.sleep(0.35)
@@ -401,7 +401,7 @@ def test_what_was_worked_out_is_given_again_for_a_while() -> None:
 
 
 def test_one_of_a_kind_goes_on_at_a_time_and_the_next_gets_its_answer() -> None:
-    memory, at_work, most = Memory(), [], []
+    cache, at_work, most = AnswerCache(), [], []
 
     def compute() -> str:
         at_work.append(1)
@@ -411,7 +411,7 @@ def test_one_of_a_kind_goes_on_at_a_time_and_the_next_gets_its_answer() -> None:
         return "found"
 
     got: list[str] = []
-    threads = [threading.Thread(target=lambda: got.append(memory.get("plan", 1, compute, lambda: False))) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: got.append(cache.get("plan", 1, compute, lambda: False))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -420,20 +420,20 @@ def test_one_of_a_kind_goes_on_at_a_time_and_the_next_gets_its_answer() -> None:
 
 
 def test_a_failure_is_not_kept_and_whoever_leaves_waits_no_longer() -> None:
-    memory = Memory()
+    cache = AnswerCache()
 
     def fail() -> None:
         raise RequestRefused("no")
 
     for _ in range(2):
         with pytest.raises(RequestRefused, match="no"):
-            memory.get("plan", 1, fail, lambda: False)
-    assert memory.get("plan", 1, lambda: 5, lambda: False) == 5
-    held = threading.Thread(target=lambda: memory.get("plan", 2, lambda: time.sleep(0.6), lambda: False))
+            cache.get("plan", 1, fail, lambda: False)
+    assert cache.get("plan", 1, lambda: 5, lambda: False) == 5
+    held = threading.Thread(target=lambda: cache.get("plan", 2, lambda: time.sleep(0.6), lambda: False))
     held.start()
     time.sleep(0.1)
     with pytest.raises(RequestRefused) as refused:
-        memory.get("plan", 3, lambda: 7, lambda: True)
+        cache.get("plan", 3, lambda: 7, lambda: True)
     assert refused.value.kind == "busy"
     held.join()
 

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from backupd.serve import answering, verbs
 from backupd.serve.answering import answer
 from backupd.serve.call import Call, ClientGone, Frames, Wire
-from backupd.serve.context import Ground
+from backupd.serve.context import ServiceContext
 from backupd.serve.verbs import VERBS, Verb
 from btrkeep.clock import Clock
 from btrkeep.serving.client import Absent, Agent
 from btrkeep.serving.protocol import FAILED, KINDS, LONGEST_REQUEST, RequestRefused, decoded, encoded, read_request
 
 ME = frozenset((os.getuid(),))
-GROUND = Ground("none", Path("/nowhere/none.toml"), Clock(), systemd=False)
+SERVICE = ServiceContext("none", Path("/nowhere/none.toml"), Clock(), systemd=False)
 FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -36,7 +36,7 @@ def said(data: bytes, allowed: frozenset[int] = ME, *, end: bool = True) -> byte
 
     def serve() -> None:
         try:
-            answer(GROUND, theirs, allowed)
+            answer(SERVICE, theirs, allowed)
         except BaseException as error:  # noqa: BLE001  it is raised below
             failures.append(error)
 
@@ -270,7 +270,7 @@ def test_a_fault_of_ours_is_told_without_its_traceback_and_raised(monkeypatch: p
     ours, theirs = socket.socketpair()
     ours.sendall(request("browse"))
     with pytest.raises(KeyError):
-        answer(GROUND, theirs, ME)
+        answer(SERVICE, theirs, ME)
     told = failure(ours.recv(10_000))
     ours.close()
     assert (told["kind"], "detail" in json.dumps(told)) == ("failed", False)

@@ -112,11 +112,11 @@ def test_of_many_that_are_asked_for_at_once_few_have_a_process_and_all_are_done(
         with pytest.raises(RequestRefused, match="waits for its turn to be backed up already, for alice") as refused:
             service.agent("bob").ask("run", host="a5")
         assert refused.value.kind == "locked"
-        assert gated.processes("asked") == gated.processes("run") == 2
+        assert gated.processes("run-job") == gated.processes("run") == 2
         assert [told(service)[host]["state"] for host in [*alices, *bobs]] == ["running"] * 2 + ["queued"] * 6
         gated.open()
         while not over(service):
-            most = max(most, gated.processes("asked"))
+            most = max(most, gated.processes("run-job"))
             time.sleep(0.02)
         assert {job["state"] for job in told(service).values()} == {"done"}
     assert gated.most == 2
@@ -132,13 +132,13 @@ def test_what_waits_outlives_the_service_and_the_next_one_stays_until_all_have_b
         for host in hosts:
             service.agent().ask("run", host=host)
         wait_for(lambda: len(gated.begun) == 2)
-    assert gated.processes("asked") == 2  # these go on
+    assert gated.processes("run-job") == 2  # these go on
     with serving(gated.nights.config, "--idle", "1") as service:
         with pytest.raises(subprocess.TimeoutExpired):
             service.process.wait(2)
         gated.open()
         assert service.process.wait(60) == 0  # nothing was asked of it
-    wait_for(lambda: not gated.processes("asked"))
+    wait_for(lambda: not gated.processes("run-job"))
     assert {host: len(gated.nights.names(host)) for host in hosts} == dict.fromkeys(hosts, 1)
     assert gated.most == 2
 

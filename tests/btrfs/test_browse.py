@@ -337,12 +337,22 @@ def test_a_folder_that_came_is_one_line_with_what_is_in_it(pool: Nights) -> None
         f"/ of web1: {names[1]} (complete) -> {names[3]} (complete)",
         "- /etc/ssh/  1 name in it, 100 B",
         "+ /srv/www/site/  30 names in it, 29.3 KiB",
-        "31 came (29.3 KiB), 2 went (100 B), 0 changed (0 B in them)",
+        "31 added (29.3 KiB), 2 removed (100 B), 0 changed (0 B in them)",
     ]
     assert pool.backupd("compare", "--all", "web1", "/srv", "2026-11-17", "2026-11-19").stdout.count("\n+ /srv/www/site/") == 31
     said = pool.backupd("compare", "web1", "/srv", "2026-11-18").stdout.splitlines()  # with the newest complete one
-    assert said[1:] == ["~ /srv/www/site/0.html  mode 0644 -> 0600", "0 came (0 B), 0 went (0 B), 1 changed (0 B in them)"]
+    assert said[1:] == ["~ /srv/www/site/0.html  mode 0644 -> 0600", "0 added (0 B), 0 removed (0 B), 1 changed (0 B in them)"]
     assert pool.backupd("compare", "web1", "/", "latest").stdout.splitlines()[1:] == ["no difference"]
+
+
+def test_on_a_narrow_terminal_no_word_of_a_comparison_is_broken(pool: Nights) -> None:
+    words = ("compare", "web1", "/", "2026-11-17", "2026-11-19")
+    line = [*BACKUPD, "--config", str(pool.config), *words]
+    with at_a_terminal(line, {"PYTHONPATH": str(TOP), "NO_COLOR": "1"}, width=40) as shown:
+        assert shown.ends() == 0
+    lines = shown.text.replace("\r", "\n").splitlines()
+    assert max(map(len, lines)) <= 40
+    assert set(pool.backupd(*words).stdout.split()) <= set(shown.text.split())
 
 
 def test_the_lines_of_a_text_that_differ(pool: Nights) -> None:

@@ -73,7 +73,7 @@ def test_a_deleted_backup_expires_with_its_reason_although_a_rule_keeps_it_and_g
     first, second, third, suspect = pool.names(host)
     said = pool.backupd("delete", f"{host}@{third}", f"{host}@{suspect}", "--reason", "private files", *at(now)).stdout
     assert f"{host} {third} has expired" in said
-    assert f"the next backup of {host} grows from {second}" in said
+    assert f"the next backup of {host} is based on {second}" in said
     assert pool.marked(host) == [third, suspect]
     assert (row(pool, host, third), row(pool, host, suspect)) == ("expired", "expired")
     assert latest(pool, host) == second

@@ -147,7 +147,7 @@ def test_holding_an_expired_backup_takes_the_mark_off_and_says_so(pool: Nights, 
     first, *_ = pool.names(host)
     mark(pool, host, first)
     said = pool.backupd("hold", host, first).stdout.splitlines()
-    assert said == [f"{host} {first} is held", "it had expired, and does not any more"]
+    assert said == [f"{host} {first} is held", "it had expired, and is taken back"]
     assert list(notes_of(pool, host)["backups"][first]) == ["hold"]
     assert row(pool, host, first) == ("complete", "", None)
 

@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 
 import click
 
-from btrkeep.cli import echo_json, table
+from btrkeep.cli import echo_json, json_option, table
 from btrkeep.errors import UsageError
 from btrkeep.units import format_time, printable
 from web.auth.model import Token, checked_name, parse_hosts
 from web.auth.sessions import TOKEN_PREFIX, digest
 from web.cli.own import opened
-from web.cli.user_ import hosts_option, hosts_words, json_option, role_option
+from web.cli.user_ import hosts_option, hosts_words, role_option
 
 
 @click.group

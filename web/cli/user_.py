@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import click
 
-from btrkeep.cli import echo_json, table
-from btrkeep.errors import UsageError
+from btrkeep.cli import echo_json, json_option, table
+from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.units import format_time, printable
 from web.access import ROLES
 from web.auth.model import User, checked_name, parse_hosts
@@ -17,7 +17,6 @@ from web.cli.own import opened
 _ROLES_HELP = "viewer: may look; operator: may start, hold and restore too; admin: may restore into other folders of hosts too."
 role_option = click.option("--role", type=click.Choice(ROLES), help=_ROLES_HELP)
 hosts_option = click.option("--hosts", metavar="PATTERNS", help="Only these hosts, such as 'web*,db1'; \"all\" lifts the limit.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
 @click.group
@@ -116,13 +115,8 @@ def _see(store: Store, name: str) -> User:
     """Raises UsageError when there is no such user."""
     if user := store.user(name):
         return user
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, [user.name for user in store.users()], 1)
-    raise UsageError(
-        f"there is no user {printable(name)}",
-        f"did you mean {printable(near[0])}?" if near else "`btrkeep-web user list` has all of them",
-    )
+    known = [user.name for user in store.users()]
+    raise UsageError(f"there is no user {printable(name)}", did_you_mean(name, known, "`btrkeep-web user list` has all of them"))
 
 
 def _password(name: str) -> str:

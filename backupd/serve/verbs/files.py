@@ -66,7 +66,7 @@ def reading() -> Iterator[None]:
 def opened(call: Call, *which: str) -> Iterator[list[tuple[Restorable, Tree]]]:
     """Backups of the call's host and their files. Raises RequestRefused."""
     with reading(), ExitStack() as stack:
-        pool = call.ground.pool()
+        pool = call.service.pool()
         found = [find(pool, call["host"], one) for one in which]
         yield [(one, stack.enter_context(Tree(one.path))) for one in found]
 
@@ -111,7 +111,7 @@ def versions(call: Call) -> dict[str, Any]:
     from backupd.files.versions import versions as history_of
 
     with reading():
-        every = sorted(restorable(call.ground.pool(), call["host"]), key=lambda one: one.name)
+        every = sorted(restorable(call.service.pool(), call["host"]), key=lambda one: one.name)
         wanted = [one for one in every if not call["since"] or one.name >= call["since"]]
         history = history_of(wanted, call["path"], call["content"], pulse=_Pulse(call))
     if not history.versions and not history.stopped and not call["since"]:

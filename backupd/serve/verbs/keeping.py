@@ -9,38 +9,35 @@ from backupd.actions.accept import accept as accept_it
 from backupd.actions.hold import Noted, hold_fields
 from backupd.actions.hold import hold as hold_it
 from backupd.actions.hold import release as release_it
+from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
 from backupd.serve.call import Call
-from backupd.serve.context import ServiceContext
 from btrkeep.backup_states import COMPLETE
 from btrkeep.decisions.retention import Hold
-from btrkeep.errors import PoolUnusable, UsageError
+from btrkeep.errors import UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import format_time
 
 
-def require_host(site: ServiceContext, host: str) -> None:
+def require_host(site: PoolContext, host: str) -> None:
     """Raises RequestRefused, of kind missing, when nobody knows the host."""
     if host not in site.config.hosts and host not in hosts_of(site.pool) and host not in site.catalogue.hosts():
         raise RequestRefused(f"there is no host {host}", "the list of hosts has them all", "missing", own=True)
 
 
 @contextmanager
-def _locked(call: Call, what: str) -> Iterator[tuple[ServiceContext, datetime]]:
+def _locked(call: Call, what: str) -> Iterator[tuple[PoolContext, datetime]]:
     """The site and the time of now, whole seconds, with the host's lock."""
-    now = call.ground.clock.now().replace(microsecond=0)
-    with call.ground.site(writes=True) as site:
+    now = call.service.clock.now().replace(microsecond=0)
+    with call.service.opened(writes=True) as site:
         require_host(site, call["host"])
         with take_lock(site.pool.locks / f"host-{call['host']}", f"{what} for {call.who}", format_time(now)):
             try:
-                yield site, now
+                with writing(site.pool):
+                    yield site, now
             except UsageError as error:  # of a name that no backup has
                 raise RequestRefused(error.message, error.hint, "missing", own=True) from None
-            except OSError as error:
-                raise PoolUnusable(
-                    f"{site.pool.path} cannot be written: {error}", "look at the pool's room and at dmesg"
-                ) from error
 
 
 def _why(call: Call) -> str:

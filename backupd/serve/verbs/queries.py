@@ -20,13 +20,13 @@ _ATTENTION = 1  # exit status of a doctor who found something
 
 def doctor(call: Call) -> Any:
     """As `backupd doctor --json`."""
-    words = (*call.ground.words(ours("backupd")), "doctor", "--json")
+    words = (*call.service.words(ours("backupd")), "doctor", "--json")
     return _kept(call, "doctor", (), words, _json)
 
 
 def plan(call: Call) -> Any:
     """As `btrfs-balancer plan --json`, by what is configured."""
-    words = (*ours("balancer"), "plan", "--json", *call.ground.chosen(), str(call.ground.config().pool.path))
+    words = (*ours("balancer"), "plan", "--json", *call.service.chosen(), str(call.service.config().pool.path))
     return _kept(call, "plan", (), words, _json)
 
 
@@ -35,7 +35,7 @@ def extents(call: Call) -> None:
     words = [*ours("heatmap"), "--quiet", "--blockgroup", str(call["vaddr"]), "--curve", call["curve"], "-o", "-"]
     if call["size"] is not None:
         words += ["--order", str(min(call["size"], 10)), "--size", str(call["size"])]
-    words.append(str(call.ground.pool().path))
+    words.append(str(call.service.pool().path))
     key = (call["vaddr"], call["curve"], call["size"])
     picture = _kept(call, "extents", key, words, lambda ended: ended.stdout)
     call.stream(f"{call['vaddr']}.png".encode(), "image/png", len(picture)).write(picture)
@@ -43,8 +43,8 @@ def extents(call: Call) -> None:
 
 def retention(call: Call) -> list[dict[str, Any]]:
     """As `backupd retention explain HOST --json`."""
-    host, now = call["host"], call.ground.clock.now()
-    with call.ground.site() as site:
+    host, now = call["host"], call.service.clock.now()
+    with call.service.opened() as site:
         require_host(site, host)
         rows = {row.name: row.state for row in site.catalogue.backups(host) if row.name}
         policy = policy_of(site.config, host)
@@ -57,9 +57,9 @@ def retention(call: Call) -> list[dict[str, Any]]:
 
 def hello(call: Call) -> dict[str, Any]:
     """Whether it is there, which pool it serves, and which restores it allows besides those to the own place."""
-    ground = call.ground
-    told = {"pool": ground.config().name, "id": ground.pool().id, "now": format_time(ground.clock.now())}
-    return {**told, "elsewhere": ground.elsewhere, "folder": ground.restore_to is not None}
+    service = call.service
+    told = {"pool": service.config().name, "id": service.pool().id, "now": format_time(service.clock.now())}
+    return {**told, "elsewhere": service.elsewhere, "folder": service.restore_to is not None}
 
 
 def _kept(call: Call, kind: str, key: tuple[Any, ...], words: Sequence[str], read: Callable[[ProgramEnd], Any]) -> Any:
@@ -71,7 +71,7 @@ def _kept(call: Call, kind: str, key: tuple[Any, ...], words: Sequence[str], rea
             raise _refused(kind, ended)
         return read(ended)
 
-    return call.ground.memory.get(kind, key, compute, call.gone)
+    return call.service.answers.get(kind, key, compute, call.gone)
 
 
 def _json(ended: ProgramEnd) -> Any:

@@ -24,11 +24,11 @@ _LOOK = 0.1
 def run(call: Call) -> dict[str, Any]:
     """Starts a backup of a host, due or not."""
     host = call["host"]
-    if host not in call.ground.config().hosts:
+    if host not in call.service.config().hosts:
         raise RequestRefused(f"{host} is not configured", "only configured hosts can be backed up", "missing", own=True)
-    if "ro" in mount_options(call.ground.pool().path):
+    if "ro" in mount_options(call.service.pool().path):
         raise PoolUnusable("the pool is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
-    job = begin(call.ground, "run", host, call.who, {"host": host})
+    job = begin(call.service, "run", host, call.who, {"host": host})
     return {"unit": job.unit, "job": job.id}
 
 
@@ -41,7 +41,7 @@ def restore(call: Call) -> dict[str, Any]:
 def preview(call: Call) -> Any:
     """What a restore would do, as `backupd restore --dry-run --json` says it. That may take the network, so it is a job as well."""
     started, jobs, end = _restore(call, PREVIEW), _jobs(call), time.monotonic() + _PATIENCE
-    while not (found := jobs.get(started.id, call.ground.clock.now())).over:
+    while not (found := jobs.get(started.id, call.service.clock.now())).over:
         if call.gone() or time.monotonic() > end:
             raise RequestRefused("it takes longer than a person waits", f"the job {started.id} goes on", "busy", own=True)
         time.sleep(_LOOK)
@@ -51,36 +51,36 @@ def preview(call: Call) -> Any:
 
 
 def _restore(call: Call, verb: str) -> ServeJob:
-    ground, host = call.ground, call["host"]
+    service, host = call.service, call["host"]
     with reading():
-        backup = find(ground.pool(), host, call["backup"]).name
-    folder = folder_of(ground.restore_to, host, backup)
-    allowed = Allowed(folder, ground.elsewhere, tuple(map(str, ground.in_place)))
-    wanted(call.arguments, ground.config(), allowed)  # refuses what is not allowed
+        backup = find(service.pool(), host, call["backup"]).name
+    folder = folder_of(service.restore_to, host, backup)
+    allowed = Allowed(folder, service.elsewhere, tuple(map(str, service.in_place)))
+    wanted(call.arguments, service.config(), allowed)  # refuses what is not allowed
     asked = {**call.arguments, "backup": backup, "paths": [os.fsdecode(path) for path in call["paths"]]}
-    return begin(ground, verb, host, call.who, asked, folder)
+    return begin(service, verb, host, call.who, asked, folder)
 
 
 def job(call: Call) -> dict[str, Any]:
     """How far a job is, and the last lines that it has said."""
     jobs = _jobs(call)
-    found = jobs.get(call["job"], call.ground.clock.now())
+    found = jobs.get(call["job"], call.service.clock.now())
     told = {**job_object(found), "lines": jobs.last_lines(found.id, call["lines"])}
     return {**told, "queue": _queue(call, jobs)} if found.waits else told
 
 
 def _queue(call: Call, jobs: JobStore) -> dict[str, int]:
     """What a backup waits for: how many places there are, how many of them are taken, and how many others wait."""
-    runs = [one for one in jobs.all(call.ground.clock.now()) if one.verb == RUN and not one.over]
+    runs = [one for one in jobs.all(call.service.clock.now()) if one.verb == RUN and not one.over]
     taken = sum(is_under_way(one) for one in runs)
-    return {"places": call.ground.config().backup.concurrency, "taken": taken, "waiting": max(0, len(runs) - taken - 1)}
+    return {"places": call.service.config().backup.concurrency, "taken": taken, "waiting": max(0, len(runs) - taken - 1)}
 
 
 def jobs(call: Call) -> list[dict[str, Any]]:
     """All jobs of the last 30 days, newest first, so many at the most."""
-    found = (one for one in _jobs(call).all(call.ground.clock.now()) if one.verb != PREVIEW)
+    found = (one for one in _jobs(call).all(call.service.clock.now()) if one.verb != PREVIEW)
     return [job_object(one) for one in islice(found, call["limit"])]
 
 
 def _jobs(call: Call) -> JobStore:
-    return JobStore(call.ground.config().pool.state)
+    return JobStore(call.service.config().pool.state)

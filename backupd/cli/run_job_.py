@@ -1,4 +1,4 @@
-"""`backupd asked`: carries out what somebody asked the root service for. Units call it; people call the commands themselves."""
+"""`backupd run-job`: runs a job of the root service. Units call it; people call the commands themselves."""
 
 import os
 import sys
@@ -18,13 +18,13 @@ from btrkeep.process.watched import ours
 from btrkeep.units import parse_time
 
 
-@click.command("asked")
+@click.command("run-job")
 @click.argument("name")
 @click.pass_context
 def command(ctx: click.Context, name: str) -> int:
-    """Carry out the request NAME that `backupd serve` left: POOL:JOB for units, JOB without systemd.
+    """Run the job NAME that `backupd serve` has written down: POOL:JOB for units, JOB without systemd.
 
-    The unit btrkeep-run@POOL:JOB.service calls it, and so does btrkeep-restore@. What it says goes to the job's log as well.
+    The units btrkeep-run@POOL:JOB.service and btrkeep-restore@POOL:JOB.service call it. Its output goes to the job's log as well.
     """
     pool, _, job_id = name.rpartition(":")
     chosen = ctx.find_root().obj
@@ -34,19 +34,19 @@ def command(ctx: click.Context, name: str) -> int:
         config = load_config(ctx)
         folder = config.pool.state / "jobs" / "asked"
         words = ("--config", str(Path(chosen["config"]).absolute())) if chosen["config"] else ("--pool", chosen["pool"])
-    asked = take(folder, job_id)
-    clock = Clock(parse_time(asked.now) if asked.now else None)
+    request = take(folder, job_id)
+    clock = Clock(parse_time(request.now) if request.now else None)
     jobs = JobStore(config.pool.state)
     job = jobs.get(job_id, clock.now())
     if job.over:
         raise UsageError(f"the job {job_id} is over", "ask again")
-    line = command_of(asked, config, (*ours("backupd"), *words))
-    within = PREVIEW_TAKES if asked.verb == PREVIEW else None
-    return carry_out(job, jobs, line, clock, _say, speaks_json=asked.verb != "run", within=within)
+    line = command_of(request, config, (*ours("backupd"), *words))
+    within = PREVIEW_TAKES if request.verb == PREVIEW else None
+    return carry_out(job, jobs, line, clock, _say, speaks_json=request.verb != "run", within=within)
 
 
 def _say(data: bytes) -> None:
-    """For the journal. That nobody listens ends nothing."""
+    """Writes to the journal. A closed output does not end the job."""
     try:
         os.write(sys.stdout.fileno(), data)
     except OSError:

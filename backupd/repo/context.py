@@ -1,0 +1,56 @@
+"""What a command or a request to the root service works with: the configuration, the pool, the catalogue and the clock, opened."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from btrkeep.clock import Clock
+from btrkeep.config import Config
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.room import mount_options
+
+if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
+    from btrkeep.catalogue import Catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class PoolContext:
+    """`trouble`: why the catalogue is one in memory, for this command alone. `lost`: it knows none of the pool's backups.
+
+    `clock_doubt`: why the clock is doubted, None if it is not.
+    """
+
+    config: Config
+    pool: Pool
+    catalogue: "Catalogue"
+    clock: Clock
+    trouble: OperatorError | None = None
+    lost: bool = False
+    clock_doubt: str | None = None
+
+
+def require_writable(pool: Pool) -> None:
+    """Raises PoolUnusable when the pool is mounted read-only, or has become so."""
+    if "ro" in mount_options(pool.path):
+        raise PoolUnusable(f"{pool.path} is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
+
+
+def require_catalogue_of(config: Config, pool: Pool, known: str | None) -> None:
+    """Raises OperatorError when `known`, the pool that the catalogue names, is another one; None is a new catalogue."""
+    if known not in (None, pool.id):
+        raise OperatorError(
+            f"the catalogue in {config.pool.state} is of another pool ({known})", "set another `state`, or run `backupd rebuild`"
+        )
+
+
+@contextmanager
+def writing(pool: Pool) -> Iterator[None]:
+    """Turns an OSError from within into PoolUnusable: the pool is full, or has become read-only."""
+    try:
+        yield
+    except OSError as error:
+        raise PoolUnusable(
+            f"{pool.path} cannot be written: {error}", "look at the pool's room and the kernel's messages (dmesg)"
+        ) from error
