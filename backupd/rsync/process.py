@@ -24,7 +24,7 @@ _ALIVE_BYTES = 1024  # less than this read since the last look is keep-alives
 _ALIVE_TICKS = 5
 
 RunCancellation = GroupCancellation[Cause]
-"""Of a host's run, with its reason in words: ends the transfer or hook that runs now, and lets no other begin."""
+"""Of a host's run, with its reason: ends the transfer or hook that runs now, and lets no other begin."""
 
 
 @dataclass(slots=True)
