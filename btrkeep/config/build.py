@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from btrkeep.config import model
 from btrkeep.config.documents import reference
 from btrkeep.config.keys import (
     BACKUP,
@@ -21,19 +22,6 @@ from btrkeep.config.keys import (
     default_zone,
 )
 from btrkeep.config.merge import Sections, TomlSection
-from btrkeep.config.model import (
-    BackupSettings,
-    BalanceSettings,
-    Config,
-    ExpirySettings,
-    GroupSettings,
-    HostConfig,
-    NotifySettings,
-    PoolSettings,
-    Retention,
-    SshSettings,
-    WebSettings,
-)
 from btrkeep.config.problems import InvalidValue, Problems, dotted, nearest, quoted, show
 from btrkeep.config.self_exclusion import SelfExclusion, left_out
 from btrkeep.errors import ConfigError
@@ -54,20 +42,20 @@ class Policies:
 
     def __init__(self, everybody: Mapping[str, Any]) -> None:
         self._everybody = everybody
-        self._made: dict[tuple[tuple[str, Any], ...], Retention] = {}
+        self._made: dict[tuple[tuple[str, Any], ...], model.Retention] = {}
 
-    def of(self, *sections: Mapping[str, Any]) -> Retention:
+    def of(self, *sections: Mapping[str, Any]) -> model.Retention:
         """The policy for what is set in these sections, the widest first; none for all hosts."""
         keys = dict(self._everybody)
         for section in sections:
             keys |= section.get(RETENTION, {})
         key = tuple(keys.items())
         if key not in self._made:
-            self._made[key] = Retention(**keys)
+            self._made[key] = model.Retention(**keys)
         return self._made[key]
 
 
-def build(file: Path, name: str, sections: Sections, problems: Problems) -> Config:
+def build(file: Path, name: str, sections: Sections, problems: Problems) -> model.Config:
     """The whole configuration. Raises ConfigError with every problem, those found before included."""
     pool = _pool(file, name, sections.single[POOL], problems)
     kept = [SelfExclusion("the pool", pool.get("path")), SelfExclusion("the state folder", pool.get("state"))]
@@ -77,17 +65,17 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> Conf
     if problems.lines:
         raise ConfigError(problems.lines, f"{reference()} explains every key")
     backup = {key: value for key, value in sections.single[BACKUP].items() if key not in _INHERITED}
-    return Config(
+    return model.Config(
         file=file,
         name=name,
-        pool=PoolSettings(**pool),
-        backup=BackupSettings(**backup),
-        ssh=SshSettings(**sections.single[SSH]),
+        pool=model.PoolSettings(**pool),
+        backup=model.BackupSettings(**backup),
+        ssh=model.SshSettings(**sections.single[SSH]),
         retention=policies.of(),
-        expiry=ExpirySettings(**sections.single[EXPIRY]),
-        balance=BalanceSettings(**sections.single[BALANCE]),
-        notify=NotifySettings(**sections.single[NOTIFY]),
-        web=WebSettings(**sections.single[WEB]),
+        expiry=model.ExpirySettings(**sections.single[EXPIRY]),
+        balance=model.BalanceSettings(**sections.single[BALANCE]),
+        notify=model.NotifySettings(**sections.single[NOTIFY]),
+        web=model.WebSettings(**sections.single[WEB]),
         groups={group: _group(group, table.values, policies) for group, table in sections.named[GROUP].items()},
         hosts=hosts,
         notices=tuple(problems.notices),
@@ -105,8 +93,8 @@ def _pool(file: Path, name: str, given: Mapping[str, Any], problems: Problems) -
     return values
 
 
-def _group(name: str, values: Mapping[str, Any], policies: Policies) -> GroupSettings:
-    return GroupSettings(name, values.get("concurrency"), values.get("bandwidth"), _shared(values), policies.of(values))
+def _group(name: str, values: Mapping[str, Any], policies: Policies) -> model.GroupSettings:
+    return model.GroupSettings(name, values.get("concurrency"), values.get("bandwidth"), _shared(values), policies.of(values))
 
 
 def _shared(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +119,7 @@ def _everybody(backup: Mapping[str, Any]) -> dict[str, Any]:
 
 def _hosts(
     sections: Sections, kept: list[SelfExclusion], policies: Policies, problems: Problems
-) -> Iterator[tuple[str, HostConfig]]:
+) -> Iterator[tuple[str, model.HostConfig]]:
     everybody = _everybody(sections.single[BACKUP])
     groups = sections.named[GROUP]
     shared = {name: inherit(everybody, _shared(table.values)) for name, table in groups.items()}
@@ -146,7 +134,7 @@ def _hosts(
             problems.add(table.file, dotted(HOST, name, "paths"), 'missing: the source paths, such as paths = ["/etc", "/srv"]')
         values["left_out"] = () if "address" in table.given else _this_machine(name, table, values, kept, problems)
         _say_what_is_empty(name, table.file, values, problems)
-        yield name, HostConfig(name, **values)
+        yield name, model.HostConfig(name, **values)
 
 
 def _paths_refused(table: TomlSection, groups: Mapping[str, TomlSection]) -> bool:
@@ -183,7 +171,7 @@ def _say_what_is_empty(name: str, file: Path, values: Mapping[str, Any], problem
                 problems.say(file, where, f"{quoted(path)} is fetched as an empty folder, {quoted(pattern)} excludes what is in it")
 
 
-def _say_who_keeps_everything(file: Path, hosts: Iterable[HostConfig], problems: Problems) -> None:
+def _say_who_keeps_everything(file: Path, hosts: Iterable[model.HostConfig], problems: Problems) -> None:
     """One notice for all hosts that have no policy: a pool that nobody thought about is full one day."""
     names = [host.name for host in hosts if host.retention.missing]
     if names:

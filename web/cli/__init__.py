@@ -14,10 +14,10 @@ from web.cli.chosen import GlobalOptions
 
 NAME = "btrkeep-web"
 COMMANDS = {
-    "serve": "answer browsers; what happens without a command",
-    "user": "who may log in, and what they may see",
-    "token": "what scripts show in the place of a login",
-    "completion": "make a shell complete commands and options",
+    "serve": "serve the dashboard; the default command",
+    "user": "manage users, their roles and the hosts that they see",
+    "token": "manage tokens for scripts",
+    "completion": "print the completion script of a shell",
 }
 
 PATH = click.Path(path_type=Path)
@@ -32,7 +32,7 @@ PATH = click.Path(path_type=Path)
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name=NAME)
-@click.option("--pool", default="main", show_default=True, metavar="NAME", help="The pool whose dashboard it is.")
+@click.option("--pool", default="main", show_default=True, metavar="NAME", help="The pool to show.")
 @click.option("--state", type=PATH, metavar="DIR", help="Where the pool's catalogue is.  [default: as `state` in [pool] says]")
 @click.option("--data", type=PATH, metavar="DIR", help="Where users and sessions are kept.  [default: /var/lib/btrkeep-web/NAME]")
 @click.option("--socket", type=PATH, metavar="FILE", help="Where `backupd serve` listens.  [default: /run/btrkeep/serve-NAME.sock]")
@@ -41,8 +41,8 @@ PATH = click.Path(path_type=Path)
 def group(ctx: click.Context, pool: str, state: Path | None, data: Path | None, socket: Path | None, listen: str | None) -> None:
     """The dashboard of a btrkeep pool.
 
-    It needs no root: it reads the catalogue, and asks `backupd serve` for the rest. To begin: `btrkeep-web user add NAME --role
-    operator`, then `systemctl enable --now btrkeep-web@main`, and a browser at http://127.0.0.1:8765.
+    It runs without root: it reads the catalogue, and sends requests to `backupd serve` for everything else. To begin:
+    `btrkeep-web user add NAME --role operator`, then `systemctl enable --now btrkeep-web@main`, and a browser at http://127.0.0.1:8765.
     """
     ctx.obj = GlobalOptions(pool, state, data, socket)
     if ctx.invoked_subcommand is None:

@@ -1,4 +1,4 @@
-"""btrkeep-web token: what scripts show in the place of a login."""
+"""btrkeep-web token: tokens for scripts, in place of a login."""
 
 import secrets
 from datetime import UTC, datetime
@@ -11,26 +11,24 @@ from btrkeep.units import format_time, printable
 from web.auth.model import Token, checked_name, parse_hosts
 from web.auth.sessions import TOKEN_PREFIX, digest
 from web.cli.own import opened
-from web.cli.user_ import hosts_option, hosts_words, role_option
+from web.cli.user_ import hosts_words, name_and_rights
 
 
 @click.group
 def command() -> None:
-    """What scripts show in the place of a login: `Authorization: Bearer TOKEN`, for /api and /metrics."""
+    """Manage tokens for scripts: `Authorization: Bearer TOKEN`, for /api and /metrics."""
 
 
 @command.command
-@click.argument("name")
-@role_option
-@hosts_option
+@name_and_rights
 @click.pass_context
 def add(ctx: click.Context, name: str, role: str | None, hosts: str | None) -> None:
-    """Make a token and print it, this once: only its digest is kept."""
+    """Create a token and print it. Only its digest is stored, so it cannot be shown again."""
     limits, word = parse_hosts(hosts), TOKEN_PREFIX + secrets.token_urlsafe(32)
     with opened(ctx) as store:
         token = Token(checked_name(name), role or "viewer", limits, datetime.now(UTC), None)
         if not store.add_token(token, digest(word)):
-            raise UsageError(f"there is a token {name} already", f"btrkeep-web token remove {name} comes before")
+            raise UsageError(f"there is a token {name} already", f"remove it first: btrkeep-web token remove {name}")
     click.echo(word)
 
 
@@ -38,7 +36,7 @@ def add(ctx: click.Context, name: str, role: str | None, hosts: str | None) -> N
 @click.argument("name")
 @click.pass_context
 def remove(ctx: click.Context, name: str) -> None:
-    """Let it open nothing any more."""
+    """Revoke a token."""
     with opened(ctx) as store:
         if not store.remove_token(name):
             raise UsageError(f"there is no token {name}", "`btrkeep-web token list` has all of them")
@@ -49,7 +47,7 @@ def remove(ctx: click.Context, name: str) -> None:
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """All tokens, by name, and when each was used last."""
+    """List all tokens by name, and when each was last used."""
     with opened(ctx) as store:
         tokens = store.tokens()
     if as_json:

@@ -1,7 +1,9 @@
 """btrkeep-web user: who may log in."""
 
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import click
 
@@ -14,27 +16,30 @@ from web.auth.passwords import hashed
 from web.auth.store import Store
 from web.cli.own import opened
 
-_ROLES_HELP = "viewer: may look; operator: may start, hold and restore too; admin: may restore into other folders of hosts too."
-role_option = click.option("--role", type=click.Choice(ROLES), help=_ROLES_HELP)
-hosts_option = click.option("--hosts", metavar="PATTERNS", help="Only these hosts, such as 'web*,db1'; \"all\" lifts the limit.")
+_ROLES_HELP = "viewer: read only; operator: also start, hold and restore; admin: also restore into other folders of hosts."
+T = TypeVar("T")
+
+
+def name_and_rights(command: Callable[..., T]) -> Callable[..., T]:
+    """The argument NAME, and the options --role and --hosts."""
+    hosts = click.option("--hosts", metavar="PATTERNS", help="Only these hosts, such as 'web*,db1'; \"all\" lifts the limit.")
+    return click.argument("name")(click.option("--role", type=click.Choice(ROLES), help=_ROLES_HELP)(hosts(command)))
 
 
 @click.group
 def command() -> None:
-    """Who may log in, and what they may see.
+    """Manage users: who may log in, and what they may see and do.
 
-    Passwords are asked for on a terminal, and otherwise read from standard input, one line. They are kept as argon2 hashes in the
-    dashboard's own database; run this as root or as the dashboard's user.
+    Passwords are prompted for on a terminal, and otherwise read from standard input, one line. They are stored as argon2 hashes in
+    the dashboard's own database; run this as root or as the dashboard's user.
     """
 
 
 @command.command
-@click.argument("name")
-@role_option
-@hosts_option
+@name_and_rights
 @click.pass_context
 def add(ctx: click.Context, name: str, role: str | None, hosts: str | None) -> None:
-    """Let somebody in: as a viewer of all hosts, unless said otherwise."""
+    """Add a user: a viewer of all hosts unless --role or --hosts is given."""
     limits = parse_hosts(hosts)
     with opened(ctx) as store:
         if store.user(checked_name(name)):
@@ -42,43 +47,41 @@ def add(ctx: click.Context, name: str, role: str | None, hosts: str | None) -> N
         now = datetime.now(UTC)
         if not store.add_user(User(name, role or "viewer", limits, hashed(_password(name)), now, now)):
             raise UsageError(f"there is a user {name} already")
-    click.echo(f"{name} may log in: {_told(role or 'viewer', limits)}", err=True)
+    click.echo(f"{name} may log in: {_rights_words(role or 'viewer', limits)}", err=True)
 
 
 @command.command
 @click.argument("name")
 @click.pass_context
 def passwd(ctx: click.Context, name: str) -> None:
-    """Give somebody another password. It logs him out everywhere, and forgets failed attempts."""
+    """Set a new password. Ends all of the user's sessions and clears failed login attempts."""
     with opened(ctx) as store:
-        _see(store, name)
+        _require_user(store, name)
         store.set_hash(name, hashed(_password(name)), datetime.now(UTC))
     click.echo(f"{name} has another password, and is logged out everywhere", err=True)
 
 
 @command.command
-@click.argument("name")
-@role_option
-@hosts_option
+@name_and_rights
 @click.pass_context
 def change(ctx: click.Context, name: str, role: str | None, hosts: str | None) -> None:
-    """Another role, or other hosts. It holds from the next click on."""
+    """Change a user's role or hosts, with effect from the next request."""
     if role is None and hosts is None:
-        raise UsageError("nothing to change", "--role or --hosts say what")
+        raise UsageError("nothing to change", "give --role or --hosts")
     with opened(ctx) as store:
-        before = _see(store, name)
+        before = _require_user(store, name)
         limits = before.hosts if hosts is None else parse_hosts(hosts)
         store.change_user(name, role or before.role, limits, datetime.now(UTC))
-    click.echo(f"{name}: {_told(role or before.role, limits)}", err=True)
+    click.echo(f"{name}: {_rights_words(role or before.role, limits)}", err=True)
 
 
 @command.command
 @click.argument("name")
 @click.pass_context
 def remove(ctx: click.Context, name: str) -> None:
-    """Let somebody in no more, and log him out everywhere."""
+    """Remove a user and end all sessions of theirs."""
     with opened(ctx) as store:
-        _see(store, name)
+        _require_user(store, name)
         store.remove_user(name)
     click.echo(f"{name} is removed", err=True)
 
@@ -87,7 +90,7 @@ def remove(ctx: click.Context, name: str) -> None:
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:
-    """All users."""
+    """List all users."""
     with opened(ctx) as store:
         users = store.users()
     if as_json:
@@ -111,7 +114,7 @@ def _object(user: User) -> dict[str, object]:
     }
 
 
-def _see(store: Store, name: str) -> User:
+def _require_user(store: Store, name: str) -> User:
     """Raises UsageError when there is no such user."""
     if user := store.user(name):
         return user
@@ -122,12 +125,12 @@ def _see(store: Store, name: str) -> User:
 def _password(name: str) -> str:
     """Never from the command line, which everybody on the machine can read."""
     if sys.stdin.isatty():
-        text: str = click.prompt(f"Password for {name}", hide_input=True, confirmation_prompt="The same again", err=True)
+        text: str = click.prompt(f"Password for {name}", hide_input=True, confirmation_prompt="Repeat the password", err=True)
         return text
     return sys.stdin.readline().rstrip("\n")
 
 
-def _told(role: str, hosts: tuple[str, ...] | None) -> str:
+def _rights_words(role: str, hosts: tuple[str, ...] | None) -> str:
     return f"{printable(role)}, {hosts_words(hosts, 'all hosts')}"
 
 
