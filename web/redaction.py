@@ -94,10 +94,15 @@ def host_alarm(alarm: StoredAlarm, host: str) -> str:
         return alarm.text
     found = source()
     facts = found.cached("facts", lambda: found.catalogue.host_facts(latest(found.now))).get(host)
+    place, cause = found.site.path, None
     if alarm.what == SUSPECT:
-        return f"{host}: the newest backup is suspect: {of_cause(facts.newest_cause if facts else None, host, found.site.path)}"
-    outcome = facts.last_run_outcome if facts else "failed"
-    return f"{host}: the backup is {outcome}: {of_cause(facts.last_run_cause if facts else None, host, found.site.path)}"
+        if facts and facts.newest_state == "suspect":  # else it is over, and told as such by the next look
+            cause = facts.newest_cause
+        return f"{host}: the newest backup is suspect: {of_cause(cause, host, place)}"
+    outcome = "failed"
+    if facts and facts.last_run_outcome in ("failed", "partial"):
+        outcome, cause = facts.last_run_outcome, facts.last_run_cause
+    return f"{host}: the backup is {outcome}: {of_cause(cause, host, place)}"
 
 
 def _is_of_limited() -> bool:

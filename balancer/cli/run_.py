@@ -21,8 +21,7 @@ from btrkeep.errors import Exit
     "--no-yield",
     "yields",
     is_flag=True,
-    flag_value=False,
-    default=True,
+    callback=lambda _context, _option, given: not given,
     help="Go on while backups or an expiry work on this filesystem.",
 )
 @click.option(

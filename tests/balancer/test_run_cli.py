@@ -19,6 +19,7 @@ from balancer.cli.options import moment, pressure, size_or_share
 from balancer.cli.pace import RunPace
 from balancer.cli.plan_view import cut_of, lines, sentence
 from balancer.cli.planning import settings_of
+from balancer.cli.run_ import command as run_command
 from balancer.cli.run_json import plan_as_json, report_as_json
 from balancer.cli.run_view import BalanceLines, report_lines, step_line, warnings_on_stderr
 from balancer.cli.running import exit_status
@@ -443,3 +444,11 @@ def test_the_page_names_every_ending_every_outcome_and_every_option_that_decides
     least = Least()
     whole = least.size / least.share / GIB
     assert f"{least.size // GIB} GiB by default, or {least.share:.0%} of a filesystem of less than {whole:.0f} GiB" in page
+
+
+def test_no_flag_is_false_when_given() -> None:
+    """click 8.3.0 takes such a flag_value for the default too: the run then never made way for backups, asked to or not."""
+    options = [one for one in run_command.params if isinstance(one, click.Option) and one.is_flag]
+    assert [one.name for one in options if one.flag_value is False] == []
+    for words, yields in (([], True), (["--no-yield"], False)):
+        assert run_command.make_context("run", words).params["yields"] is yields

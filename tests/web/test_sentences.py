@@ -105,6 +105,27 @@ def test_the_alarm_of_a_host_is_made_of_its_cause_and_silence_is_told() -> None:
             assert telling.host_alarm(silent, "lab") == silent.text
 
 
+@pytest.mark.parametrize(
+    ("what", "facts"),
+    [
+        ("failure", {"last_run_outcome": "complete"}),
+        ("failure", {"last_run_outcome": "skipped"}),
+        ("failure", {"last_run_outcome": "suspect", "last_run_cause": Cause(CauseCode.NO_FILE_LEFT, "/srv", {"before": 9})}),
+        ("suspect", {"newest_state": "complete"}),
+        ("suspect", {"newest_state": "failed", "newest_cause": Cause(CauseCode.STALLED, "/srv", {"seconds": 300.0})}),
+    ],
+)
+def test_an_alarm_that_has_outlived_its_reason_is_not_told_with_that_of_something_else(what: str, facts: dict[str, Any]) -> None:
+    alarm = StoredAlarm(what, "host lab", "words", 0, datetime(2026, 11, 20, 22, 0, tzinfo=UTC), 1, None, None, None)
+    others: dict[str, Any] = dict.fromkeys(field.name for field in fields(HostFacts)) | {"newest_warnings": ()}
+    of_hosts = {"lab": HostFacts(**{**others, **facts})}
+    source = SimpleNamespace(site=SimpleNamespace(path=Path("/pool")), cached=lambda _key, _compute: of_hosts)
+    with Flask(__name__).test_request_context():
+        g.viewer, g.source = Viewer("carol", "viewer", ("lab",)), source
+        said = {"failure": "the backup is failed", "suspect": "the newest backup is suspect"}[what]
+        assert telling.host_alarm(alarm, "lab") == f"lab: {said}: {WITHHELD}"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_host_may_say_any_name(name: str) -> None:
     assert of_host_itself(f"{name}: hello", "lab") == f"{name}: hello"
