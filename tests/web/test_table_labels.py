@@ -1,0 +1,14 @@
+"""On a telephone each cell has its column's name beside it: the same that the table's head says on a wide screen."""
+
+import re
+from pathlib import Path
+
+import web
+
+TEMPLATES = Path(web.__file__).parent / "templates"
+
+
+def test_the_jobs_table_has_the_same_words_on_a_telephone() -> None:
+    text = (TEMPLATES / "jobs/jobs.html").read_text()
+    head = re.findall(r'<th scope="col"[^>]*>([^<]+)</th>', text)
+    assert re.findall(r'data-label="([^"]+)"', text) == head[1:]
