@@ -19,6 +19,7 @@ from btrkeep.errors import OperatorError
 
 T = TypeVar("T")
 
+_PATIENCE = 30.0  # seconds for what another thread computes; then it is computed here: one that hangs must not hold all
 _TICK = 50_000_000  # ns; a second change within the same tick of the filesystem's clock leaves no trace in a file's times
 
 
@@ -118,7 +119,7 @@ class ResultCache:
             return self._fly(mine, key, generation, make)
         if known and self._stale_meanwhile:
             return known
-        flight.done.wait()
+        flight.done.wait(_PATIENCE)
         if flight.error:
             raise flight.error
         return flight.result or make()

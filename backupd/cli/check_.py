@@ -7,11 +7,11 @@ import click
 
 from backupd.cli.context import clock_for, load_config, now_option
 from backupd.doctor.checks import check_all, check_hosts
+from backupd.repo.context import open_configured
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit
-from btrkeep.pool.marker import open_pool
 
 _COLOURS = {"ok": "green", "unknown": "yellow", "note": "cyan", "warning": "yellow", "error": "red"}
 
@@ -28,7 +28,7 @@ def command(ctx: click.Context, connect: bool, as_json: bool, now: datetime | No
     """
     config = load_config(ctx)
     if now:
-        clock_for(open_pool(config.pool.path), now)
+        clock_for(open_configured(config), now)
     found = list(check_all(config))
     if connect:
         found += asyncio.run(check_hosts(config))

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backupd.repo.context import PoolContext, require_catalogue_of, require_writable
+from backupd.repo.context import PoolContext, open_configured, require_catalogue_of, require_writable
 from btrkeep.cli import complain
 from btrkeep.cli.parsed import Parsed
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
-from btrkeep.pool.marker import Pool, open_pool
+from btrkeep.pool.marker import Pool
 from btrkeep.units import parse_time
 
 if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
@@ -65,7 +65,7 @@ def opened(
     from btrkeep.catalogue import Catalogue
 
     config = load_config(ctx)
-    pool = open_pool(config.pool.path)
+    pool = open_configured(config)
     if writes:
         require_writable(pool)
     clock = clock_for(pool, now)

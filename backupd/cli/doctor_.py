@@ -16,11 +16,11 @@ from backupd.doctor.fix import findings_of, fix, refusal, rule_named
 from backupd.doctor.gather import gather
 from backupd.doctor.layers import stacks
 from backupd.doctor.rules import BY_NAME, RULES, examine
+from backupd.repo.context import open_configured
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.findings import Finding
 from btrkeep.errors import Exit, UsageError
-from btrkeep.pool.marker import open_pool
 from btrkeep.units import counted, printable
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
@@ -48,7 +48,7 @@ def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: boo
     if dry_run and not name:
         raise UsageError("--dry-run goes with --fix NAME", "without --fix nothing is changed anyway")
     config = load_config(ctx)
-    pool = open_pool(config.pool.path)
+    pool = open_configured(config)
     if now:
         clock_for(pool, now)
     look = partial(gather, config, pool, now or datetime.now(UTC))

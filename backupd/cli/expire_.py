@@ -15,7 +15,7 @@ from backupd.expire.report import Summary
 from backupd.expire.run import EVERYTHING, ExpiryRunner, Scope, make_rehearsal
 from backupd.expire.site import ExpiryContext
 from backupd.health.doubts import see
-from backupd.repo.context import require_writable
+from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import keep
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
@@ -23,7 +23,6 @@ from btrkeep.config import Config
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, LockHeld, UsageError
 from btrkeep.pool.locks import take_lock
-from btrkeep.pool.marker import open_pool
 from btrkeep.process.cancellation import signal_status
 from btrkeep.units import format_time, printable
 
@@ -151,7 +150,7 @@ def exit_status(summary: Summary) -> int:
 def _restore(ctx: click.Context) -> int:
     """Needs neither the catalogue nor a clock: it is for the moment after something has gone wrong."""
     config = load_config(ctx)
-    pool = open_pool(config.pool.path)
+    pool = open_configured(config)
     require_writable(pool)
     problems: list[str] = []
     try:

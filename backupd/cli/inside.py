@@ -19,10 +19,11 @@ from backupd.cli.context import clock_for, load_config
 from backupd.cli.names import completing, moment_of
 from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which
 from backupd.files.tree import Tree
+from backupd.repo.context import open_configured
 from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import hosts_of, names_of
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool.marker import WORKING, Pool, open_pool
+from btrkeep.pool.marker import WORKING, Pool
 
 _MOST_COMPLETED = 500
 
@@ -44,7 +45,7 @@ class Looked:
 def pool_of(ctx: click.Context, now: datetime | None = None) -> tuple[Pool, ZoneInfo]:
     """The pool that --pool or --config names, and its zone. Raises OperatorError of every kind."""
     config = load_config(ctx)
-    pool = open_pool(config.pool.path)
+    pool = open_configured(config)
     clock_for(pool, now)
     return pool, config.pool.zone
 

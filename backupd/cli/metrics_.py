@@ -8,11 +8,11 @@ import click
 
 from backupd.cli.context import clock_for, load_config, now_option
 from backupd.health.status_report import look
+from backupd.repo.context import open_configured
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json, json_option
 from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.fs.output_file import whole_file
-from btrkeep.pool.marker import open_pool
 
 
 @click.command("metrics")
@@ -29,7 +29,7 @@ def command(ctx: click.Context, textfile: str | None, as_json: bool, now: dateti
     its --collector.textfile.directory names.
     """
     config = load_config(ctx)
-    moment = clock_for(open_pool(config.pool.path), now).now() if now else datetime.now(UTC)
+    moment = clock_for(open_configured(config), now).now() if now else datetime.now(UTC)
     with Catalogue.open(config.pool.state) as catalogue:
         seen, alarms = look(config, catalogue, moment, live=False), catalogue.alarms()
         kept = from_text(catalogue.get_fact(FACT))

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from backupd.cli.context import no_host, opened
-from backupd.repo.context import PoolContext, writing
+from backupd.repo.context import PoolContext, open_configured, writing
 from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import HOLD, read_notes
@@ -21,7 +21,7 @@ from btrkeep.cli.parsed import Parsed
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
-from btrkeep.pool.marker import WORKING, Pool, open_pool
+from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.units import format_time, parse_time
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -138,6 +138,6 @@ def _config_and_pool(ctx: click.Context) -> tuple[Config, Pool] | None:
     words = ctx.find_root().params
     try:
         config = load(words["pool_name"], Path(words["config_file"]) if words["config_file"] else None)
-        return config, open_pool(config.pool.path)
+        return config, open_configured(config)
     except (OperatorError, OSError):
         return None

@@ -11,12 +11,12 @@ from backupd.alarms.journal import read_failure, validate_unit
 from backupd.alarms.notifier import NotifyReport, alone, require_own_catalogue, tell_failure, tell_news, tell_test
 from backupd.cli.context import clock_for, load_config, now_option
 from backupd.health.look import look_at_pool
+from backupd.repo.context import open_configured
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config, page
 from btrkeep.errors import Exit, OperatorError, UsageError
-from btrkeep.pool.marker import open_pool
 from btrkeep.process.service import is_service, tell
 from btrkeep.units import counted, format_time, printable
 
@@ -44,7 +44,7 @@ def command(
     if sum((unit is not None, digest, test)) > 1:
         raise UsageError("--failed, --digest and --test exclude each other", "`backupd notify --help` explains them")
     config = load_config(ctx)
-    moment = clock_for(open_pool(config.pool.path), now).now() if now else datetime.now(UTC)
+    moment = clock_for(open_configured(config), now).now() if now else datetime.now(UTC)
     failed = validate_unit(unit) if unit is not None else None
     if (test or digest) and not config.notify.urls and not dry_run:
         raise UsageError("[notify] has no urls", f"{page('monitoring')} shows some")

@@ -13,10 +13,10 @@ import click
 from backupd.cli.context import load_config
 from backupd.expire.cleaner import Rate, TimeLeft
 from backupd.expire.monitor import CleanerMonitor, CleanerReading, Dropping, require_btrfs
+from backupd.repo.context import open_configured
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import has_live_terminal
 from btrkeep.errors import Exit, UsageError
-from btrkeep.pool.marker import open_pool
 from btrkeep.pool.orphans import key_text
 from btrkeep.process.cancellation import exit_on_sigterm
 from btrkeep.units import counted, format_duration, format_share, format_time, printable
@@ -57,7 +57,7 @@ def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: boo
     """
     if math.isnan(interval):
         raise UsageError("--interval is no number", "write seconds, such as --interval 5")
-    path = open_pool(load_config(ctx).pool.path).path if mountpoint is None else require_btrfs(mountpoint)
+    path = open_configured(load_config(ctx)).path if mountpoint is None else require_btrfs(mountpoint)
     exit_on_sigterm()  # so that a terminal gets its cursor back
     shown = _shown(CleanerMonitor(path), interval)
     if once:

@@ -7,7 +7,7 @@ import click
 
 from backupd.cli.context import clock_for, load_config, now_option
 from backupd.health.doubts import see
-from backupd.repo.context import require_writable
+from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
 from backupd.repo.publish import tell_dashboard
 from backupd.repo.reconcile import all_rows, point_all, reconcile
@@ -18,8 +18,12 @@ from btrkeep.cli.progress import prose
 from btrkeep.clock import Clock
 from btrkeep.errors import Exit
 from btrkeep.pool.locks import take_lock
-from btrkeep.pool.marker import Pool, open_pool
+from btrkeep.pool.marker import Pool
 from btrkeep.units import counted, format_time, printable
+
+
+class _ForeignCatalogue(Exception):
+    """The catalogue is of another pool, whose backups may be on a disk that is not mounted now."""
 
 
 @click.command("rebuild")
@@ -30,11 +34,11 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
     """Rebuild the catalogue from the pool's own records.
 
     No backup, acceptance or hold is lost with the catalogue. The history (runs, deletions, balances, scores, samples, alarms) comes
-    back from the copy that the pool has of it, which is a day old at the most. A damaged catalogue is renamed when the new one is
-    complete.
+    back from the copy that the pool has of it, which is a day old at the most. A damaged catalogue, or one of another pool, is
+    renamed when the new one is complete.
     """
     config = load_config(ctx)
-    pool = open_pool(config.pool.path)
+    pool = open_configured(config)
     require_writable(pool)
     clock = clock_for(pool, now)
     since = format_time(clock.now())
@@ -44,9 +48,11 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
         try:
             with Catalogue.open(config.pool.state) as catalogue:
                 catalogue.require_integrity()
+                if catalogue.pool_id() not in (None, pool.id):
+                    raise _ForeignCatalogue
                 filled = _fill(pool, catalogue, clock, trouble)
                 tell_dashboard(config, pool, catalogue, clock)
-        except CatalogueDamaged:
+        except (CatalogueDamaged, _ForeignCatalogue):
             trouble.clear()
             with Catalogue.made_anew(config.pool.state) as (catalogue, aside):
                 filled = _fill(pool, catalogue, clock, trouble)

@@ -23,12 +23,12 @@ from backupd.files.suggestions import entry_at, path_given
 from backupd.files.to_host import HostRestore
 from backupd.files.to_tar import total, write_file, write_stream
 from backupd.files.words import shown
+from backupd.repo.context import open_configured
 from backupd.repo.read_lock import read
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import say
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import Exit, UsageError
-from btrkeep.pool.marker import open_pool
 from btrkeep.process.cancellation import Cancellation, signal_status
 from btrkeep.units import counted, format_size
 
@@ -131,7 +131,7 @@ def command(
         only_below=only_below,
     )
     config = load_config(ctx)
-    pool = open_pool(config.pool.path)
+    pool = open_configured(config)
     clock_for(pool, now)
     watch = _Watch(Teller(progress_lines))
     try:

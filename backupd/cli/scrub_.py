@@ -7,11 +7,10 @@ import click
 
 from backupd.actions.scrub import Scrubbed, ScrubState, scrub
 from backupd.cli.context import load_config
-from backupd.repo.context import require_writable
+from backupd.repo.context import open_configured, require_writable
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import say
 from btrkeep.errors import Exit
-from btrkeep.pool.marker import open_pool
 from btrkeep.process.cancellation import Cancellation, signal_status
 from btrkeep.process.service import Status
 from btrkeep.units import format_duration, format_share, format_size, printable
@@ -31,7 +30,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
     Exit status 0: it finished and found no errors; 1: it found some, even if they were repaired, or did not finish; 3: a
     scrub is already running.
     """
-    pool = open_pool(load_config(ctx).pool.path)
+    pool = open_configured(load_config(ctx))
     require_writable(pool)
     cancellation, status = Cancellation(), Status()
     cancellation.listen()

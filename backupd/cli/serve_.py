@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import TIME, clock_for, load_config
+from backupd.repo.context import open_configured
 from backupd.serve.context import ServiceContext
 from backupd.serve.listening import bound, handed_over
 from backupd.serve.peer import allowed_users
@@ -19,7 +20,6 @@ from backupd.serve.server import Server
 from backupd.serve.starting import keep_starting
 from btrkeep.clock import Clock
 from btrkeep.errors import UsageError
-from btrkeep.pool.marker import open_pool
 from btrkeep.process.service import tell
 
 _IDLE = 60.0
@@ -112,4 +112,4 @@ def _require_configured(ctx: click.Context, now: datetime | None) -> None:
     """Whoever starts it by hand hears at once what is wrong. When systemd does, those who ask are told: ending helps nobody."""
     config = load_config(ctx)
     if now:
-        clock_for(open_pool(config.pool.path), now)
+        clock_for(open_configured(config), now)

@@ -20,7 +20,8 @@ from backupd.doctor.rules.site import known_hosts, ssh_key
 from backupd.doctor.site import read_key_file
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.doubts import Doubts, see
-from backupd.health.look import look_at_pool, open_configured
+from backupd.health.look import look_at_pool
+from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_dashboard
 from backupd.rsync.command import probe_command
 from backupd.rsync.version import OLDEST, SAFE, rsync_version
@@ -33,7 +34,7 @@ from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_findings, judge
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.pool.marker import Pool, is_on, open_pool
+from btrkeep.pool.marker import Pool, is_on
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.units import counted, printable
@@ -55,7 +56,7 @@ def check_all(config: Config, host: HostConfig | None = None) -> Iterator[Findin
 def _tell(config: Config) -> None:
     """Publishes all hosts, whichever were checked. What prevents it is among the findings."""
     with suppress(OperatorError):
-        pool = open_pool(config.pool.path)  # first: where there is no pool, no catalogue is made
+        pool = open_configured(config)  # first: where there is no pool, no catalogue is made
         with Catalogue.open(config.pool.state) as catalogue:
             if catalogue.pool_id() in (None, pool.id):
                 tell_dashboard(config, pool, catalogue, Clock())
@@ -164,7 +165,7 @@ def _clock(_: Config) -> Iterator[Finding]:
 def _catalogue(config: Config) -> Iterator[Finding]:
     try:
         with Catalogue.open(config.pool.state) as catalogue:
-            pool = open_pool(config.pool.path)
+            pool = open_configured(config)
             known, pool_id = catalogue.pool_id(), pool.id
             is_ours = known in (None, pool_id)  # another one's is told nothing
             doubts = see(pool, catalogue, datetime.now(UTC)) if is_ours else Doubts(lost=False, clock=None)

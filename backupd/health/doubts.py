@@ -10,11 +10,12 @@ from pathlib import Path
 
 from backupd.expire.clocks import doubt
 from backupd.expire.words import expiry_words
-from backupd.repo.reconcile import all_rows
+from backupd.repo.listing import hosts_of, names_of
+from backupd.repo.reconcile import row_of
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.published import CLOCK, LOST
 from btrkeep.decisions import pool_health as judge
-from btrkeep.errors import OperatorError
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.marker import Pool
 
 
@@ -32,11 +33,20 @@ def is_lost(pool: Pool, catalogue: Catalogue) -> bool:
 
 
 def has_backups(pool: Pool) -> bool:
-    """Whether the pool has a backup that `backupd rebuild` would find: a folder with a backup's name may be somebody's own."""
+    """Whether the pool has a backup. A folder with such a name may be somebody's own; one that cannot be read counts as ours."""
     try:
-        return any(row.name for row in all_rows(pool, trouble=[]))
+        return any(_is_ours(pool, host, name) for host in hosts_of(pool) for name in names_of(pool, host))
     except FileNotFoundError:  # nothing was ever backed up
         return False
+
+
+def _is_ours(pool: Pool, host: str, name: str) -> bool:
+    try:
+        return row_of(pool, host, name) is not None
+    except (LockHeld, PoolUnusable):
+        raise
+    except (OperatorError, OSError):
+        return True
 
 
 def see(pool: Pool, catalogue: Catalogue, now: datetime) -> Doubts:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from backupd.health.doubts import has_backups, is_lost
+from backupd.repo.context import open_configured
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.config import Config
@@ -10,7 +11,7 @@ from btrkeep.decisions.pool_health import OfCatalogue, PoolFacts
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
 from btrkeep.pool.balance import missing_devices
-from btrkeep.pool.marker import Pool, PoolMissing, open_pool
+from btrkeep.pool.marker import Pool
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.room import read_room
 
@@ -34,22 +35,6 @@ def look_at_pool(config: Config, catalogue: Catalogue | None = None) -> PoolFact
         return PoolFacts(fault=error.message, hint=error.hint)
     except OSError as error:
         return PoolFacts(fault=f"{path}: {error.strerror}", hint="look at the kernel's messages (dmesg)")
-
-
-def open_configured(config: Config) -> Pool:
-    """The pool. Raises PoolUnusable; one that the catalogue in `state` is of is to be mounted, and not to be made anew."""
-    try:
-        return open_pool(config.pool.path)
-    except PoolMissing as error:
-        try:
-            with Catalogue.open_readonly(config.pool.state) as catalogue:
-                known = catalogue.pool_id()
-        except OperatorError:
-            known = None
-        if known is None:
-            raise
-        hint = f"mount the pool: the catalogue in {config.pool.state} is of one that was here"
-        raise PoolUnusable(error.message, hint) from None
 
 
 def _is_read_only(path: Path) -> bool | None:

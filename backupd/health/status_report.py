@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from backupd.health.look import look_at_pool
+from backupd.repo.context import open_configured
 from btrkeep.catalogue import (
     Balance,
     BalanceTotals,
@@ -27,7 +28,6 @@ from btrkeep.decisions.host_state import HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
-from btrkeep.pool.marker import open_pool
 from btrkeep.pool.model import Room
 from btrkeep.pool.orphans import count_orphans
 from btrkeep.process.proc import start_time
@@ -132,7 +132,7 @@ def _has_ended(job: Expiry | Balance) -> bool:
 
 def _with_pool(report: StatusReport, catalogue: Catalogue, *, live: bool) -> StatusReport:
     """With what only the pool, or only its UUID, can tell. Raises PoolUnusable, OSError."""
-    pool = open_pool(report.config.pool.path)
+    pool = open_configured(report.config)
     sample = None if live else catalogue.newest_sample(pool.filesystem)
     if sample and timedelta() <= report.now - sample.taken <= _FRESH:
         numbers = numbers_of_sample(sample)

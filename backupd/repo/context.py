@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from btrkeep.clock import Clock
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.pool.marker import Pool
+from btrkeep.pool.marker import Pool, PoolMissing, open_pool
 from btrkeep.pool.room import mount_options
 
 if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
@@ -29,6 +29,24 @@ class PoolContext:
     trouble: OperatorError | None = None
     lost: bool = False
     clock_doubt: str | None = None
+
+
+def open_configured(config: Config) -> Pool:
+    """The pool. Raises PoolUnusable; one that the catalogue in `state` is of is to be mounted, and not to be made anew."""
+    try:
+        return open_pool(config.pool.path)
+    except PoolMissing as error:
+        from btrkeep.catalogue import Catalogue
+
+        try:
+            with Catalogue.open_readonly(config.pool.state) as catalogue:
+                known = catalogue.pool_id()
+        except OperatorError:
+            known = None
+        if known is None:
+            raise
+        hint = f"mount the pool: the catalogue in {config.pool.state} is of one that was here"
+        raise PoolUnusable(error.message, hint) from None
 
 
 def require_writable(pool: Pool) -> None:

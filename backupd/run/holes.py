@@ -86,7 +86,10 @@ def _committed(subvolume: Path) -> Iterator[tuple[int, int]]:
     found = describe(subvolume)
     if found is None:
         raise OperatorError(f"{subvolume} is no subvolume")
-    commit(subvolume)
+    try:
+        commit(subvolume)
+    except OSError as error:  # not of looking: what was written may be lost
+        raise PoolUnusable(f"{subvolume}: {error.strerror}", "look at the kernel's messages (dmesg)") from error
     root = os.open(subvolume, FOLDER)
     try:
         yield root, found.created

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backupd.repo.context import PoolContext, require_catalogue_of, require_writable
+from backupd.repo.context import PoolContext, open_configured, require_catalogue_of, require_writable
 from backupd.repo.publish import tell_dashboard
 from backupd.serve.answer_cache import AnswerCache
 from btrkeep.catalogue import Catalogue
@@ -68,7 +68,7 @@ class ServiceContext:
     def opened(self, *, writes: bool = False) -> Iterator[PoolContext]:
         """All of it. Raises OperatorError of every kind; with `writes`, PoolUnusable when the pool is read-only."""
         config = self.config()
-        pool = open_pool(config.pool.path)
+        pool = open_configured(config)
         if writes:
             require_writable(pool)
         with Catalogue.open(config.pool.state) as catalogue:

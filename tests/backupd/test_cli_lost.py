@@ -252,6 +252,16 @@ def test_a_folder_with_a_backups_name_that_is_not_ours_is_no_lost_backup(nights:
     assert "lost" not in nights.backupd("check", check=False).stdout
 
 
+def test_backups_that_cannot_be_read_are_lost_all_the_same(nights: Nights) -> None:
+    """A newer version made them, or the disk gives errors: the pool is none that never had a backup."""
+    nights.host("web", nights.source)
+    for name in make_history(nights, "web", every(1, 2, datetime.now(UTC) - timedelta(days=1)), rebuild=False):
+        backup = nights.pool / "hosts" / "web" / name
+        work("btrfs", "property", "set", "-f", "-ts", backup, "ro", "false")
+        (backup / "backup.json").write_text("{")
+    assert nights.json("status")["lost"] is True
+
+
 def test_a_new_catalogue_knows_that_it_does_not_know_what_was_before(nights: Nights) -> None:
     nights.host("web", nights.source)
     make_history(nights, "web", every(1, 3, datetime.now(UTC) - timedelta(days=1)), rebuild=False)

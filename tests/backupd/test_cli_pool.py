@@ -81,6 +81,10 @@ def test_a_pool_that_the_catalogue_knows_is_to_be_mounted_and_not_made_anew(nigh
     assert "mount" in found["hint"]
     assert str(nights.state) in found["hint"]
     assert "init" not in found["hint"]
+    for words in (*READERS, "run", "expire", "rebuild", "doctor", "scrub"):
+        done = nights.backupd(*words.split(), check=False)
+        assert (done.returncode, "init" in done.stdout + done.stderr) == (4, False), words
+        assert str(nights.state) in " ".join((done.stdout + done.stderr).split()), words
     shutil.rmtree(nights.state)
     (found,) = [one for one in json.loads(nights.backupd("check", "--json", check=False).stdout) if one["subject"] == "pool"]
     assert f"backupd init {nights.pool}" in found["hint"]
@@ -181,8 +185,11 @@ def test_a_catalogue_of_another_pool_is_refused(nights: Nights) -> None:
     checked = nights.backupd("check", "--json", check=False)
     assert checked.returncode == 1
     assert any(finding["subject"] == "catalogue" and finding["level"] == "error" for finding in json.loads(checked.stdout))
-    nights.backupd("rebuild")
+    assert "aside-1" in nights.backupd("rebuild").stdout
     nights.backupd("status")
+    (aside,) = nights.state.glob("catalogue.sqlite.aside-1")  # its pool may be on a disk that is not mounted now
+    with closing(sqlite3.connect(aside)) as connection:
+        assert connection.execute("SELECT count(*) FROM about WHERE value = ?", (fields["id"],)).fetchone() == (1,)
 
 
 def as_nobody(*words: str | Path) -> "subprocess.CompletedProcess[str]":

@@ -96,7 +96,7 @@ def test_words_that_an_earlier_version_stored_are_shown_as_they_are_and_of_codes
 
 def test_a_backup_is_named_to_accept_as_it_is_to_delete(shrunk: Nights) -> None:
     _, second = shrunk.names("web")
-    assert shrunk.backupd("accept", f"web@{second}").stdout == f"web {second} counts as complete now\n"
+    assert shrunk.backupd("accept", f"web@{second}").stdout == f"web {second} now counts as complete\n"
     assert shrunk.backupd("hold", f"web@{second}").stdout == f"web {second} is held\n"
     assert shrunk.backupd("release", f"web@{second}", check=False).returncode == 0
     done = shrunk.backupd("accept", "web@", check=False)

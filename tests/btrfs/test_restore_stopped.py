@@ -82,7 +82,7 @@ def test_a_signal_ends_it_well(
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
     assert process.returncode == status
-    assert "the same command goes on" in said
+    assert "the same command continues" in said
     assert not list(out.rglob(".btrkeep-restore-*"))
 
 

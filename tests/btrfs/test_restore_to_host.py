@@ -190,7 +190,7 @@ def test_stopped_it_leaves_no_process_and_no_half_file_and_goes_on(
         _, said = process.communicate(timeout=30)
         if process.returncode:
             break
-    assert (process.returncode, "the same command goes on" in said) == (143, True)
+    assert (process.returncode, "the same command continues" in said) == (143, True)
     assert {path.stat().st_size for path in to.glob("srv/file*")} == {1_000_000}
     web1.backupd(*words)
     assert differences(manifest(srv), manifest(to / "srv")) == []

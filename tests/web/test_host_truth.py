@@ -151,7 +151,7 @@ def test_a_host_that_was_given_up_is_in_doubt_until_the_pool_is_asked(pool: Nigh
         assert not asked.in_doubt
         assert {(one.goes, one.why) for one in asked.backups} == {(datetime(2026, 11, 22, 11, tzinfo=UTC), "host forgotten")}
         page = client(pool.state).get("/hosts/gone").text
-        assert "the host was given up" in page
+        assert "the host was forgotten" in page
         assert "exact=1" in page
     finally:
         (pool.pool / "hosts" / "gone" / "notes.json").unlink()

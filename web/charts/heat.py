@@ -32,10 +32,16 @@ class Painter:
         self._states = ResultCache(most=_STATES, size=_bytes_of)
         self._pictures = ResultCache(most=_PICTURES, size=len)
         self._drawing = threading.Lock()
+        self._loading = threading.Lock()
 
     def state(self, one: Recorded) -> FilesystemState:
-        """The state itself."""
-        return self._states.get((one.name, one.stamp), lambda: load(self.shelf.folder / one.name))
+        """The state itself. One is loaded at a time: each takes as much memory as all that are kept."""
+
+        def alone() -> FilesystemState:
+            with self._loading:
+                return load(self.shelf.folder / one.name)
+
+        return self._states.get((one.name, one.stamp), alone)
 
     def png(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> bytes:
         """The picture. Raises OperatorError also where it cannot be coloured so: a state may have no scores."""
