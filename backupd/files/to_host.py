@@ -45,6 +45,8 @@ _MAY_SAY = 64 << 20
 _LINE = 100  # bytes that take as long to read as a line takes beside its bytes
 _FOR_EACH_NAME, _FOR_EACH_BYTE = 1024, 8  # an item, progress and a complaint; rsync may print four bytes for one of a name
 _RRSYNC_KNOWS_NOT = "invalid rsync-command syntax or options"
+_RRSYNC_IS_BUSY = "Another instance of rrsync is already accessing"
+_RRSYNC_PATIENCE, _RRSYNC_PAUSE = 10.0, 0.3  # seconds
 
 
 class _LimitExceeded(Exception):
@@ -187,23 +189,35 @@ class HostRestore:
         return (folder if name in (b".", b"") else folder + b"/" + name) or b"/"
 
     def _run(self, options: Sequence[str], take: Callable[[Item], None], *, above: bool = False) -> _Ended:
-        """One rsync to its end. It may have left names out: then its exit status is not 0. Raises OperatorError for all else."""
+        """One rsync to its end. It may have left names out: then its exit status is not 0. Raises OperatorError for all else.
+
+        rrsync lets one in at a time, and the one before may take a moment to end over there: for that it waits.
+        """
+        busy_until = time.monotonic() + _RRSYNC_PATIENCE
+        while True:
+            ended = self._run_once(options, take, above=above)
+            last = ended.messages.last
+            if self._exact and any(_RRSYNC_KNOWS_NOT in line for line in last):
+                self._exact = ()
+            elif any(_RRSYNC_IS_BUSY in line for line in last) and time.monotonic() < busy_until:
+                self._tell(self.progress)
+                time.sleep(_RRSYNC_PAUSE)
+            elif meaning(ended.exit_code).kind is ExitKind.FINISHED:
+                return ended
+            else:
+                raise self._failed(ended)
+
+    def _run_once(self, options: Sequence[str], take: Callable[[Item], None], *, above: bool) -> _Ended:
         become_reaper()  # an ssh that outlives its rsync would else be waited for until somebody else buries it
         # While a host reads a file for its checksum nothing moves, and nothing is to be seen of it here.
         watch = StallWatch(math.inf if set(CONTENT) <= set(options) else self._target.host.stall)
         names = self._allowed()
         try:
-            ended = asyncio.run(_run(self.command(*options, above=above), take, self._moved, watch, _Allowance(names)))
+            return asyncio.run(_run(self.command(*options, above=above), take, self._moved, watch, _Allowance(names)))
         except _LimitExceeded as beyond:
             raise OperatorError(f"{self._target}: {beyond}", beyond.hint) from beyond
         finally:
             names.close()
-        if self._exact and any(_RRSYNC_KNOWS_NOT in line for line in ended.messages.last):
-            self._exact = ()
-            return self._run(options, take, above=above)
-        if meaning(ended.exit_code).kind is ExitKind.FINISHED:
-            return ended
-        raise self._failed(ended)
 
     def _allowed(self) -> Generator[int]:
         """For each name that is restored, how many bytes may be printed because of it."""
@@ -228,6 +242,11 @@ class HostRestore:
                 f"{self._target}: the key may only read there (rrsync -ro), so nothing can be restored to it",
                 'for the time of the restore write "rrsync /" in place of "rrsync -ro /" in the host\'s authorized_keys; '
                 "or restore into a folder of the backup server: --to DIR",
+            )
+        if any(_RRSYNC_IS_BUSY in line for line in last):
+            return OperatorError(
+                f"{self._target}: another rsync is at work there with our key, and rrsync lets one in at a time",
+                'try again when it has ended; "rrsync -no-lock /" in the host\'s authorized_keys lets in several',
             )
         words = meaning(ended.exit_code, last).words
         line = next((line for line in last if not line.startswith("rsync error:") and line not in words), "")

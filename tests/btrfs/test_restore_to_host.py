@@ -1,11 +1,13 @@
 """What `backupd restore --to-host` gives back over ssh, with a real sshd and the machine's own rsync."""
 
+import fcntl
 import os
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -143,6 +145,21 @@ def test_a_key_that_may_only_read_is_told_with_what_to_do(web1: Nights, sshd: ss
     assert "hint: for the time of the restore" in said
     web1.settings("ssh", key=str(sshd.authorize('restrict,command="rrsync /"')))
     assert restore(web1, "web1", srv, "--to-host")["good"]
+    assert (srv / "file").exists()
+
+
+def test_it_waits_for_an_rrsync_that_is_about_to_end(web1: Nights, sshd: ssh.Sshd) -> None:
+    srv = web1.source / "srv"
+    write(srv / "file")
+    web1.settings("ssh", key=str(sshd.authorize('restrict,command="rrsync /"')))
+    web1.run("web1")
+    (srv / "file").unlink()
+    folder = os.open("/", os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)  # as rrsync does while it runs
+    release = threading.Timer(1.5, os.close, [folder])
+    release.start()
+    assert restore(web1, "web1", srv, "--to-host")["good"]
+    assert release.finished.is_set()
     assert (srv / "file").exists()
 
 
