@@ -86,10 +86,7 @@ def _committed(subvolume: Path) -> Iterator[tuple[int, int]]:
     found = describe(subvolume)
     if found is None:
         raise OperatorError(f"{subvolume} is no subvolume")
-    try:
-        commit(subvolume)
-    except OSError as error:  # not of looking: what was written may be lost
-        raise PoolUnusable(f"{subvolume}: {error.strerror}", "look at the kernel's messages (dmesg)") from error
+    commit(subvolume)
     root = os.open(subvolume, FOLDER)
     try:
         yield root, found.created

@@ -6,6 +6,7 @@ This module is their order, and what happens when one fails.
 """
 
 import asyncio
+import errno
 import logging
 import os
 import time
@@ -42,6 +43,7 @@ from btrkeep.units import format_time
 log = logging.getLogger(__name__)
 
 _LATE = Cause(CauseCode.DEADLINE)
+_POOL_ERRORS = {errno.EIO, errno.EUCLEAN, errno.EROFS, errno.ENOSPC}
 
 
 class HostRun:
@@ -184,7 +186,9 @@ class HostRun:
                 self.seconds["holes"] = round(time.monotonic() - begun, 3)
             if with_holes and (data := await asyncio.to_thread(data_written, prepared.path)) < literal:
                 record = replace(record, written=data)
-        except OSError as error:  # of looking only: what cannot be written is an OperatorError
+        except OSError as error:
+            if error.errno in _POOL_ERRORS:  # of the commit, or of reading the very subvolume
+                raise
             log.warning("%s: %s", prepared.path, error)
             warning = f"its holes could not be made or counted: {error.strerror or error}"
             record = replace(record, warnings=(*record.warnings, warning))

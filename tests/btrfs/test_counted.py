@@ -54,7 +54,7 @@ def test_a_backup_whose_holes_cannot_be_counted_is_complete_with_a_warning(
     nights.host("web1", nights.source)
 
     def refused(*_: object, **__: object) -> int:
-        raise OSError(errno.EIO, "Input/output error")
+        raise OSError(errno.EPERM, "Operation not permitted")
 
     for run in range(1, runs + 1):  # the first counts them, the second looks for them
         (nights.source / f"dense-{run}").write_bytes(os.urandom(2 * MIB))
@@ -65,8 +65,21 @@ def test_a_backup_whose_holes_cannot_be_counted_is_complete_with_a_warning(
     assert (done.outcome, done.error) == ("complete", None)
     (row,) = nights.listed("web1")[:1]
     assert row["state"] == nights.record("web1")["state"] == "complete"
-    assert row["warnings"] == nights.record("web1")["warnings"] == ["its holes could not be made or counted: Input/output error"]
+    assert row["warnings"] == nights.record("web1")["warnings"] == ["its holes could not be made or counted: Operation not permitted"]
     assert not nights.differences("web1", nights.source)
+
+
+def test_a_backup_whose_own_tree_cannot_be_read_is_not_complete(shared_btrfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nights = Nights(shared_btrfs)
+    nights.host("web1", nights.source)
+    (nights.source / "dense").write_bytes(os.urandom(2 * MIB))
+
+    def damaged(*_: object, **__: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("backupd.run.holes.written_bytes", damaged)
+    (done,) = nights.night("web1")
+    assert (done.outcome, nights.listed("web1")[0]["state"]) == ("failed", "partial")
 
 
 def test_what_is_due_is_now_and_what_is_past_is_since(shared_btrfs: Path) -> None:
