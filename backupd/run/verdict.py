@@ -12,7 +12,7 @@ from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.rsync.messages import Class, Messages
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.decisions.cause_words import cause_words
-from btrkeep.decisions.rsync_meaning import ExitKind, meaning
+from btrkeep.decisions.rsync_meaning import ExitKind, Meaning, meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def judge(
     `below` are the files of that backup which were not looked at because a folder above them could not be (see `enough_below`).
     """
     means = meaning(exit_code, messages.last)
-    found = _cause(path, exit_code, messages, numbers, base, limits, below)
+    found = _cause(path, means, exit_code, messages, numbers, base, limits, below)
     cause = replace(found, path=path) if found else None
     return PathResult(
         path=path,
@@ -87,6 +87,7 @@ _OUTCOMES = {
 
 def _cause(
     path: str,
+    means: Meaning,
     exit_code: int,
     messages: Messages,
     numbers: Mapping[str, int],
@@ -95,7 +96,6 @@ def _cause(
     below: int,
 ) -> Cause | None:
     """Why the path is not complete, the worst first."""
-    means = meaning(exit_code, messages.last)
     ended = {"exit_cause": means.cause.value, "exit_code": exit_code}
     if line := messages.first(Class.SERVER_FAULT):
         return Cause(CauseCode.SERVER_FAULT, facts={"line": line})

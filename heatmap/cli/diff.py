@@ -1,7 +1,7 @@
 """`btrfs-heatmap diff`: what filled, emptied, came, went and moved between two states of a filesystem."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -57,7 +57,7 @@ def command(
     one, two = _state(before), _state(after)
     found = difference(one, two)
     if output is not None:
-        _draw(one, two, output, legend, order, size, sort, curve)
+        _draw(one, two, output, legend, sort=sort, order=order, size=size, curve=curve)
     if as_json:
         echo_json(in_json(found))
     elif output != "-":
@@ -76,16 +76,7 @@ def _state(path: Path) -> "FilesystemState":
         return read_state(fd)
 
 
-def _draw(
-    before: "FilesystemState",
-    after: "FilesystemState",
-    output: str,
-    legend: bool,
-    order: int | None,
-    size: int | None,
-    sort: str,
-    curve: str,
-) -> None:
+def _draw(before: "FilesystemState", after: "FilesystemState", output: str, legend: bool, *, sort: str, **options: Any) -> None:
     from PIL import Image
 
     from heatmap.diff_picture import image_of, key, picture
@@ -94,7 +85,7 @@ def _draw(
 
     if Path(output).is_dir():
         raise OperatorError(f"{output} is a folder", "name a file in it")
-    rgb, grid = picture(before, after, sort=sort, order=order, size=size, curve=curve)
+    rgb, grid = picture(before, after, sort=sort, **options)
     image: Image.Image = image_of(rgb, grid)
     if legend:
         lines = [title(after), f"changes since {before.taken:%Y-%m-%dT%H:%M:%SZ}", how(grid, sort)]

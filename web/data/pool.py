@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
-from btrkeep.decisions.trend import metadata_share
+from btrkeep.decisions.trend import Point, metadata_share
 from web.data.same_names import of_row
 
 ERRORS = ("writing", "reading", "flushing", "corruption", "generation")
@@ -45,31 +45,14 @@ class DeviceRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolNow:
-    """Sizes are bytes of the devices: what is stored twice counts twice."""
+class PoolNow(Point):
+    """The newest sample, with its profiles and devices. Sizes are bytes of the devices: what is stored twice counts twice."""
 
-    taken: datetime
-    size: int
-    allocated: int
-    used: int
-    metadata_share: float
     spaces: tuple[SpaceRow, ...]
     devices: tuple[DeviceRow, ...]
-    orphans: int | None
-    score: float | None
     scored: datetime | None
     options: str
     activity: str
-
-    @property
-    def unallocated(self) -> int:
-        """What no chunk has."""
-        return max(self.size - self.allocated, 0)
-
-    @property
-    def unused(self) -> int:
-        """Allocated, not used: what balance gives back."""
-        return max(self.allocated - self.used, 0)
 
 
 def pool_now(catalogue: Catalogue, filesystem: str) -> PoolNow | None:
