@@ -65,6 +65,7 @@ setup(
     extras_require={
         "dev": [
             "aiosmtpd>=1.4.6",
+            "atheris>=3.0; platform_machine == 'x86_64' and python_version < '3.14'",
             "axe-playwright-python>=0.1.4",
             "hypothesis>=6.100",
             "imageio-ffmpeg>=0.5",

@@ -108,6 +108,8 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
     for name in notes.backups:  # whoever reads the notes may rely on their times
         notes.expired_at(name)
         notes.held_until(name)
+        if (mark := notes.note(name, EXPIRED)) and not mark.get("at"):
+            raise ValueError(f"the mark of {name} has no time")
     return notes
 
 

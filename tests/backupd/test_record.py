@@ -227,6 +227,7 @@ def test_notes_come_back_and_none_are_none(tmp_path: Path) -> None:
     "content",
     [
         b"", b"{", b"[]", b"null", b"\xff", b'{"format": 1}', b'{"format": 1, "backups": []}', b'{"backups": {}}',
+        b'{"format": 1, "backups": {"a": {"expired": {"why": "daily"}}}}',
         b'{"format": 1, "backups": {"a": 5}}', b'{"format": 2, "backups": {}}', b'{"format": "1", "backups": {}}',
     ],
 )  # fmt: skip

@@ -1,0 +1,105 @@
+"""Fuzzes what reads bytes that somebody else wrote: each target of `bench.fuzz_targets` in a process of its own, by atheris.
+
+    python -m bench.fuzz [--seconds N] [--only NAME ...] [--jobs N] [--keep DIR] [--json]
+
+Exit status 1 when an input was found that a target does not stand; it is kept below --keep, and named. `python -m
+bench.fuzz_targets NAME DIR FILE` runs one input again.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench.fuzz_targets import TARGETS
+from tests.beds import TOP
+
+_AT_ONCE = 50_000
+"""Inputs of one process: the tracing of NumPy's comparisons gives no memory back."""
+_DONE = re.compile(r"Done (\d+) runs")
+_RAISED = re.compile(r"=== Uncaught Python exception: ===\n(.*)")
+_COVERED = re.compile(r"cov: (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Fuzzed:
+    """What came of one target. `covered`: edges of our code, as libFuzzer counts them. `found`: the input that it fell on."""
+
+    name: str
+    inputs: int
+    seconds: float
+    covered: int
+    found: str = ""
+    error: str = ""
+
+
+def fuzz(name: str, seconds: float, keep: Path) -> Fuzzed:
+    """Fuzzes one target for so long, or until it falls. Inputs that reached something new lie in `keep`/NAME afterwards."""
+    corpus, crashes, scratch = keep / name, keep / "found", keep / f"{name}.scratch"
+    for folder in (corpus, crashes, scratch):
+        folder.mkdir(parents=True, exist_ok=True)
+    began, inputs, covered = time.monotonic(), 0, 0
+    while (left := seconds - (time.monotonic() - began)) > 1:
+        words = [sys.executable, "-m", "bench.fuzz_targets", name, str(corpus)]
+        words += [f"-max_total_time={int(left)}", f"-runs={_AT_ONCE}", f"-artifact_prefix={crashes}/{name}-", "-timeout=20"]
+        done = subprocess.run(
+            words,
+            cwd=TOP,
+            env={**os.environ, "TMPDIR": str(scratch)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        shutil.rmtree(scratch)
+        scratch.mkdir()
+        inputs += sum(map(int, _DONE.findall(done.stdout)))
+        covered = max([covered, *map(int, _COVERED.findall(done.stdout))])
+        if done.returncode:
+            found = re.search(r"Test unit written to (\S+)", done.stdout)
+            raised = _RAISED.search(done.stdout)
+            error = raised[1] if raised else done.stdout[-500:]
+            return Fuzzed(name, inputs, time.monotonic() - began, covered, found[1] if found else "", error)
+    return Fuzzed(name, inputs, time.monotonic() - began, covered)
+
+
+def main() -> int:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60, help="for each target (60); an hour is 3600")
+    parser.add_argument("--only", nargs="+", choices=sorted(TARGETS), default=sorted(TARGETS), metavar="NAME", help="these targets")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time (one for each processor)")
+    parser.add_argument("--keep", type=Path, help="a folder for what was reached and found, to go on from (default: thrown away)")
+    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+    parser.add_argument("--list", action="store_true", help="show the targets, and do nothing")
+    words = parser.parse_args()
+    if words.list:
+        for name, target in TARGETS.items():
+            print(f"{name:16} {target.about}")
+        return 0
+    keep = words.keep or Path(tempfile.mkdtemp(prefix="btrkeep-fuzz-"))
+    with ThreadPoolExecutor(words.jobs) as threads:
+        results = list(threads.map(lambda name: fuzz(name, words.seconds, keep.resolve()), words.only))
+    failed = [one for one in results if one.error]
+    if not words.keep and not failed:
+        shutil.rmtree(keep)
+    if words.json:
+        print(json.dumps({one.name: asdict(one) for one in results}, indent=1))
+    else:
+        for one in results:
+            print(f"{one.name:16} {one.inputs:>10} inputs in {one.seconds:6.0f} s, {one.covered:5} edges", end="")
+            print(f"  FELL: {one.error}\n{'':16} {one.found}" if one.error else "")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Bytes that somebody else wrote, by a fuzzer that follows the coverage: a few seconds for each target; bench.fuzz has the hour."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.fuzz_targets import TARGETS
+from tests.beds import TOP
+
+pytest.importorskip("atheris", reason="left out: the fuzzer (atheris has no wheel for this Python or processor)")
+
+
+def fuzz(*words: str, keep: Path, seconds: int) -> tuple[int, dict[str, dict]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.fuzz", "--json", "--jobs", "1", "--seconds", str(seconds), "--keep", str(keep), *words],
+        cwd=TOP, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_whatever_the_bytes_are_nothing_unforeseen_happens(name: str, tmp_path: Path) -> None:
+    status, told = fuzz("--only", name, keep=tmp_path, seconds=4)
+    assert status == 0, told
+    assert told[name]["inputs"] > 10
+    assert told[name]["covered"] > 20
+
+
+@pytest.mark.slow
+def test_what_a_target_does_not_stand_is_found_kept_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that falls at one version of the protocol."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import backupd.rsync.output as output\n"
+        "feed = output.Output.feed\n"
+        "def falling(self, data):\n"
+        "    feed(self, data)\n"
+        "    if self.protocol == 32:\n"
+        "        raise ZeroDivisionError('planted')\n"
+        "output.Output.feed = falling\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "rsync-output").mkdir()
+    (tmp_path / "rsync-output" / "near").write_bytes(b"(Client) Protocol versions: remote=31, negotiated=32\n")
+    status, told = fuzz("--only", "rsync-output", keep=tmp_path, seconds=20)
+    assert status == 1
+    assert "planted" in told["rsync-output"]["error"]
+    assert b"negotiated=32" in Path(told["rsync-output"]["found"]).read_bytes()
