@@ -397,6 +397,14 @@ def test_a_damaged_cause_costs_the_cause_alone(catalogue: Catalogue, sql: sqlite
     assert [(each.error, each.cause) for each in catalogue.runs()] == [("no route", None)]
 
 
+def test_of_two_that_began_at_once_the_one_that_is_not_finished_is_the_newest(catalogue: Catalogue) -> None:
+    """As two runs with the same --now make them."""
+    final = next(iter(make_catalogue.backups(1, 1)))
+    catalogue.replace_backups("p", [final, replace(WORKING, host=final.host, started=final.started)])
+    assert [one.name for one in catalogue.newest_backups(FAR)] == [None]
+    assert catalogue.host_facts(FAR)[final.host].newest_state == WORKING.state
+
+
 def test_what_is_stamped_in_the_future_is_no_newest_one_and_is_told_apart(catalogue: Catalogue) -> None:
     """One host has three good ones and two from a night with a wrong clock, one has such a one only."""
     ahead = [EVENING + timedelta(days=1500 + day) for day in range(2)]
