@@ -44,6 +44,19 @@ CREATE TABLE known (
 );
 CREATE TABLE secret (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
+_OWNER = "it belongs to the dashboard's user; see --data"
+_DAMAGED = ("is damaged", "restore it from a backup, or remove it and add the users again: btrkeep-web user add")
+_MEANINGS = {
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_READONLY: ("cannot be written", _OWNER),
+    sqlite3.SQLITE_CANTOPEN: ("cannot be opened", _OWNER),
+    sqlite3.SQLITE_PERM: ("cannot be opened", _OWNER),
+    sqlite3.SQLITE_FULL: ("cannot be written: the disk is full", "free some room there"),
+    sqlite3.SQLITE_IOERR: ("cannot be read or written", "look for disk errors (dmesg), and whether the disk is full"),
+    sqlite3.SQLITE_BUSY: ("was held by another program for too long", "see by which one: fuser -v on the file"),
+}
+"""What can be done, by primary result code (https://www.sqlite.org/rescode.html); any other is a bug."""
 
 
 class Store:
@@ -98,10 +111,14 @@ class Store:
     def _meaning(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.IntegrityError:
-            raise
         except sqlite3.DatabaseError as error:
-            raise OperatorError(f"{self.path} cannot be used: {error}", "it belongs to the dashboard's user; see --data") from error
+            code = getattr(error, "sqlite_errorcode", None)
+            if code is None and isinstance(error, sqlite3.OperationalError):  # Python's own: text that is no UTF-8
+                code = sqlite3.SQLITE_CORRUPT
+            if code is None or code & 0xFF not in _MEANINGS:
+                raise
+            message, hint = _MEANINGS[code & 0xFF]
+            raise OperatorError(f"{self.path} {message}", hint) from error
 
     # --- users
 
