@@ -120,6 +120,11 @@ class Store:
             message, hint = _MEANINGS[code & 0xFF]
             raise OperatorError(f"{self.path} {message}", hint) from error
 
+    def _change(self, statement: str, values: tuple[Any, ...]) -> int:
+        """Runs one statement in a transaction of its own; returns how many rows it has changed."""
+        with self.writing() as connection:
+            return connection.execute(statement, values).rowcount
+
     # --- users
 
     def user(self, name: str) -> User | None:
@@ -139,14 +144,12 @@ class Store:
     def add_user(self, user: User) -> bool:
         """Whether there was none of that name, and now there is."""
         values = (user.name, user.role, _hosts_text(user.hosts), user.hash, _number(user.created), _number(user.changed))
-        with self.writing() as connection:
-            return connection.execute("INSERT OR IGNORE INTO user VALUES (?, ?, ?, ?, ?, ?)", values).rowcount == 1
+        return self._change("INSERT OR IGNORE INTO user VALUES (?, ?, ?, ?, ?, ?)", values) == 1
 
     def change_user(self, name: str, role: str, hosts: tuple[str, ...] | None, now: datetime) -> bool:
         """Another role, other hosts; whether there is such a user."""
         values = (role, _hosts_text(hosts), _number(now), name)
-        with self.writing() as connection:
-            return connection.execute("UPDATE user SET role = ?, hosts = ?, changed = ? WHERE name = ?", values).rowcount == 1
+        return self._change("UPDATE user SET role = ?, hosts = ?, changed = ? WHERE name = ?", values) == 1
 
     def set_hash(self, name: str, text: str, now: datetime, *, log_out: bool = True) -> bool:
         """Another password: all of the user's sessions end, and what was counted against the name is forgotten."""
@@ -159,8 +162,7 @@ class Store:
 
     def remove_user(self, name: str) -> bool:
         """The user and all sessions; whether there was one."""
-        with self.writing() as connection:
-            return connection.execute("DELETE FROM user WHERE name = ?", (name,)).rowcount == 1
+        return self._change("DELETE FROM user WHERE name = ?", (name,)) == 1
 
     # --- sessions
 
@@ -197,31 +199,26 @@ class Store:
 
     def touch_session(self, key: bytes, now: datetime) -> None:
         """Its user did something just now."""
-        with self.writing() as connection:
-            connection.execute("UPDATE session SET seen = ? WHERE key = ?", (_number(now), key))
+        self._change("UPDATE session SET seen = ? WHERE key = ?", (_number(now), key))
 
     def drop_session(self, key: bytes) -> None:
         """This one ends."""
-        with self.writing() as connection:
-            connection.execute("DELETE FROM session WHERE key = ?", (key,))
+        self._change("DELETE FROM session WHERE key = ?", (key,))
 
     def drop_sessions(self, user: str, but: bytes = b"") -> None:
         """All of a user's end, but one."""
-        with self.writing() as connection:
-            connection.execute("DELETE FROM session WHERE user = ? AND key != ?", (user, but))
+        self._change("DELETE FROM session WHERE user = ? AND key != ?", (user, but))
 
     def drop_old_sessions(self, created: datetime, seen: datetime) -> None:
         """Those that began, or were last used, before these moments."""
-        with self.writing() as connection:
-            connection.execute("DELETE FROM session WHERE created < ? OR seen < ?", (_number(created), _number(seen)))
+        self._change("DELETE FROM session WHERE created < ? OR seen < ?", (_number(created), _number(seen)))
 
     # --- tokens
 
     def add_token(self, token: Token, key: bytes) -> bool:
         """Whether there was none of that name, and now there is."""
         values = (token.name, key, token.role, _hosts_text(token.hosts), _number(token.created))
-        with self.writing() as connection:
-            return connection.execute("INSERT OR IGNORE INTO token VALUES (?, ?, ?, ?, ?, NULL)", values).rowcount == 1
+        return self._change("INSERT OR IGNORE INTO token VALUES (?, ?, ?, ?, ?, NULL)", values) == 1
 
     def token(self, key: bytes) -> Token | None:
         """The token of that digest."""
@@ -237,13 +234,11 @@ class Store:
 
     def touch_token(self, name: str, now: datetime) -> None:
         """It was used just now."""
-        with self.writing() as connection:
-            connection.execute("UPDATE token SET used = ? WHERE name = ?", (_number(now), name))
+        self._change("UPDATE token SET used = ? WHERE name = ?", (_number(now), name))
 
     def remove_token(self, name: str) -> bool:
         """Whether there was one."""
-        with self.writing() as connection:
-            return connection.execute("DELETE FROM token WHERE name = ?", (name,)).rowcount == 1
+        return self._change("DELETE FROM token WHERE name = ?", (name,)) == 1
 
     # --- attempts to log in
 
