@@ -57,7 +57,8 @@ def needed_catalogue_of(path: Path, pool: str | None = None, config: Path | None
         raise UsageError(f"no pool of btrkeep can be seen on the filesystem of {path}", "run this as root")
     raise UsageError(
         f"no pool of btrkeep is on the filesystem of {path}, and its catalogue is where scores and balances are kept",
-        "make one with `backupd init`, or name the one that is meant: --pool NAME or --config FILE",
+        "mount it where its configuration says, if it is not mounted; else make one with `backupd init`, or name the one that is "
+        "meant: --pool NAME or --config FILE",
     )
 
 

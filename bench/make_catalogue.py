@@ -14,6 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from btrkeep.catalogue import Backup, Catalogue, Run
+from btrkeep.decisions.rsync_meaning import ExitCause
 from btrkeep.units import backup_name
 
 POOL_ID = "7d1f3c52-6a0e-4b8e-9a55-0c1d2e3f4a5b"
@@ -80,7 +81,7 @@ def run_of(backup: Backup) -> Run:
         backup=backup.name,
         attempts=1,
         exit_code=0 if backup.state == "complete" else 23,
-        meaning="success" if backup.state == "complete" else "partial transfer",
+        meaning=ExitCause.COMPLETE if backup.state == "complete" else ExitCause.NOT_TRANSFERRED,
         error=backup.error,
         last_lines=() if backup.state == "complete" else ("rsync error: some files/attrs were not transferred (code 23)",),
         literal_bytes=backup.new_bytes,

@@ -22,6 +22,7 @@ from btrkeep.config.model import Config, HostConfig, PoolSettings, Retention
 from btrkeep.config.published import publish
 from btrkeep.config.values import Window
 from btrkeep.decisions.findings import FACT, USED, WARNING, Finding, PoolVerdict, StoredVerdict, as_text
+from btrkeep.decisions.rsync_meaning import ExitCause
 
 GROUPS = ("web", "database", "mail", "shop", "lab")
 _FULL = "91.4% of the pool's 40.0 TiB are used, the limit is 90%: 3.4 TiB available"
@@ -206,7 +207,7 @@ def run(host: int, night: int, evening: datetime, ago: int, wish: Wishes) -> Run
         backup=None,
         attempts=3,
         exit_code=255,
-        meaning="the connection broke or was never there",
+        meaning=ExitCause.NOT_CONNECTED,
         error=f"the host cannot be reached: {said}",
         last_lines=(said, "rsync error: unexplained error (code 255) at io.c(232) [Receiver=3.4.3]"),
         literal_bytes=0,

@@ -132,6 +132,9 @@ class PressureProbe(IoPressure):
 
     def __init__(self) -> None:
         super().__init__()
+        self._require()
+
+    def _require(self) -> None:
         try:
             self.total()
         except (OSError, ValueError) as error:
@@ -141,7 +144,8 @@ class PressureProbe(IoPressure):
             ) from None
 
     def take(self) -> float | None:
-        """Returns the share since the last call, None if that was a moment ago."""
+        """Returns the share since the last call, None if that was a moment ago. Raises OperatorError if it is not told any more."""
+        self._require()
         found = self.share()
         if found is not None:
             self.restart()

@@ -28,8 +28,9 @@ _LINES = 5_000  # of each, for the time that a comparison may take
 class PathDifference:
     """One path that differs. `what`: added, removed, changed, or kind: it is something else now, a folder instead of a file.
 
-    `fields`, of a changed one: size, mtime, mode, owner, target, device, xattrs (ACLs are among them), content. The time of a
-    folder is not compared: it changes with every name in it.
+    `fields`, of a changed one: size, mtime, mode, owner, target, device, xattrs (ACLs are among them), content; mount, when
+    something is mounted on the folder in one of the backups, so that nothing below was compared. The time of a folder is not
+    compared: it changes with every name in it.
     """
 
     path: bytes
@@ -69,9 +70,12 @@ def compare(
         for old, new in _merged(*walks):
             if old and new:
                 progress(old.entry.path)
-                if old.entry.kind == new.entry.kind == "folder":
-                    is_mounted = not (before.owns(old.entry.device) and after.owns(new.entry.device))
-                    mounts |= {old.entry.path} if is_mounted else set()
+                are_ours = before.owns(old.entry.device) and after.owns(new.entry.device)
+                if old.entry.kind == new.entry.kind == "folder" and not are_ours:
+                    mounts.add(old.entry.path)
+                    fields = (*_fields(before, old, after, new, content, pulse), "mount")
+                    yield PathDifference(old.entry.path, CHANGED, old.entry, new.entry, fields)
+                    continue
             yield from _pair(before, old, after, new, content, pulse)
             pulse()
 

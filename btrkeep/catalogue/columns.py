@@ -99,6 +99,14 @@ def cause_in(cause: Cause) -> Json:
     return Json(json.dumps(cause.as_json(), separators=(",", ":")))
 
 
+def cause_out(raw: bytes | str) -> Cause | None:
+    """The cause of a column; None for one that is damaged or that only a newer version knows: the row has its words besides."""
+    try:
+        return cause_of(json.loads(raw))
+    except (ValueError, RecursionError):
+        return None
+
+
 def text_out(raw: bytes) -> str:
     """The text_factory of a connection."""
     return unescape(raw.decode())
@@ -114,7 +122,7 @@ OUT: Mapping[str, Callable[[bytes], Any]] = {
     "document": json.loads,
     "rows": _rows_out,
     "flag": lambda raw: raw != b"0",
-    "cause": lambda raw: cause_of(json.loads(raw)),
+    "cause": cause_out,
 }
 """How a value comes out of a column that a query names so, in brackets."""
 for _name, _conversion in OUT.items():

@@ -14,12 +14,13 @@ from types import UnionType
 from typing import Any, get_args, get_origin
 
 from btrkeep.catalogue import hosts, tables
+from btrkeep.catalogue.columns import cause_out
 from btrkeep.catalogue.columns import moment as moment_text
 from btrkeep.catalogue.model import EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES
 from btrkeep.catalogue.model_sample import SPANS
 from btrkeep.catalogue.sqlite import Session
-from btrkeep.causes import Cause, cause_of
+from btrkeep.causes import Cause
 from btrkeep.errors import OperatorError
 
 Row = Sequence[Any]
@@ -105,8 +106,8 @@ def _value(name: str, kind: Any, value: Any) -> Any:
     kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     if value is None and (type(None) in kinds or name in _MAY_BE_EMPTY):
         return None
-    if Cause in kinds:  # one that only a newer version knows is left out: the row has its words
-        return cause_of(json.loads(value))
+    if Cause in kinds:
+        return cause_out(value) if isinstance(value, str) else None
     found = _read(kinds[0], value)
     if found is None or found not in _KNOWN.get(name, (found,)) or not _IS_NAMED.get(name, _is_anything)(found):
         raise ValueError(f"{name} is nothing that it can be")

@@ -15,7 +15,7 @@ _HOSTS = f"SELECT name FROM host WHERE {_IS_MET} ORDER BY host.name"
 # One index seek for each host, then as many rows back as do not fit. What is stamped after :latest counts for nothing: a clock was
 # wrong.
 _ONE = "SELECT one.name FROM backup AS one WHERE one.host = host.name"
-_BACK = "ORDER BY one.started DESC, one.name DESC LIMIT 1"
+_BACK = "ORDER BY one.started DESC, one.name = '' DESC, one.name DESC LIMIT 1"  # of the same moment .working, which has no name
 NEWEST = f"{_ONE} AND one.started <= :latest {_BACK}"
 """The name of the newest backup of `host`'s row, in any state."""
 NEWEST_OF_ANY_STAMP = f"{_ONE} {_BACK}"

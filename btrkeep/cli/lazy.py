@@ -11,6 +11,15 @@ from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.units import printable
 
 
+def import_command(module: str) -> click.Command:
+    """Returns `command` of a module."""
+    gc.disable()  # what is imported stays: to look for garbage in it is a tenth of the time
+    command: click.Command = import_module(module).command
+    gc.freeze()
+    gc.enable()
+    return command
+
+
 class LazyGroup(click.Group):
     """`commands` says what each command does; the command NAME is `command` in the module PACKAGE.NAME_.
 
@@ -30,11 +39,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
         if name not in self._modules:
             return None
-        gc.disable()  # what is imported stays: to look for garbage in it is a tenth of the time
-        command: click.Command = import_module(f"{self._package}.{self._modules[name]}_").command
-        gc.freeze()
-        gc.enable()
-        return command
+        return import_command(f"{self._package}.{self._modules[name]}_")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -25,22 +25,26 @@ _FEW = 2  # so many months without a backup are told in words
 
 @dataclass(frozen=True, slots=True)
 class StripLetter:
-    """What a letter stands for. `colour` is one of xterm's 256, of middling brightness: it is read on white and on black."""
+    """What a letter stands for. `name` is that of the API and of style sheets.
+
+    `colour` is one of xterm's 256, of middling brightness: it is read on white and on black.
+    """
 
     letter: str
+    name: str
     colour: int
     words: str
 
 
 HELD, YEARLY, MONTHLY, WEEKLY, DAILY, KEPT, SUSPECT, GOES = KINDS = (  # of a day's backups the first of these is shown
-    StripLetter("H", 63, "held"),
-    StripLetter("Y", 166, "yearly"),
-    StripLetter("M", 133, "monthly"),
-    StripLetter("W", 31, "weekly"),
-    StripLetter("d", 28, "daily"),
-    StripLetter("k", 244, "kept for another reason"),
-    StripLetter("?", 166, "suspect or failed"),
-    StripLetter("x", 160, "goes"),
+    StripLetter("H", "held", 63, "held"),
+    StripLetter("Y", "yearly", 166, "yearly"),
+    StripLetter("M", "monthly", 133, "monthly"),
+    StripLetter("W", "weekly", 31, "weekly"),
+    StripLetter("d", "daily", 28, "daily"),
+    StripLetter("k", "kept", 244, "kept for another reason"),
+    StripLetter("?", "suspect", 166, "suspect or failed"),
+    StripLetter("x", "goes", 160, "to be deleted"),
 )
 _RULES: Mapping[str, StripLetter] = {
     RetentionCode.HELD: HELD,

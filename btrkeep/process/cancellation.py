@@ -42,14 +42,10 @@ class Cancellation:
     def __bool__(self) -> bool:
         return self._cancelled
 
-    def cancel(self) -> None:
-        """Asks whoever works to come to an end."""
-        self._cancelled = True
-
     def handle_signal(self, number: int, _frame: FrameType | None = None) -> None:
         """Cancels; a signal handler."""
         self.signal = self.signal or number
-        self.cancel()
+        self._cancelled = True
 
     def listen(self) -> None:
         """Has the ending signals cancel from now on. For the main thread."""

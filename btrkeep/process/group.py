@@ -238,7 +238,7 @@ class GroupCancellation(Cancellation, Generic[Reason]):
     def cancel_for(self, reason: Reason) -> None:
         """The group gets SIGTERM, keeps what it has, and is killed if that takes too long."""
         self.reason = self.reason or reason
-        self.cancel()
+        self._cancelled = True
         self._event.set()
         if self.group:
             self.group.signal(signal.SIGTERM)

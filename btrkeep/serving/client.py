@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,7 +31,7 @@ class Agent:
 
     def ask(self, verb: str, **arguments: Any) -> Any:
         """The answer, as JSON has it. Raises RequestRefused, Absent, and UsageError for too long a request."""
-        with _Line(self, asked(verb, self.who, arguments)) as line:
+        with closing(_Line(self, asked(verb, self.who, arguments))) as line:
             answer = line.answer()
         if isinstance(answer, Streamed):
             raise RequestRefused(f"{verb} is answered with a stream", "this is a fault of the program that asks")
@@ -134,12 +134,6 @@ class _Line:
     def close(self) -> None:
         """Ends the connection."""
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 _HINT = "does it run? systemctl status 'btrkeep-serve@*.socket'"

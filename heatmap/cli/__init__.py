@@ -7,12 +7,12 @@ like a command is reached as ./timelapse.
 import gc
 import os
 import sys
-from importlib import import_module
 
 import click
 from click.shell_completion import CompletionItem
 
 from btrkeep.cli import edge
+from btrkeep.cli.lazy import import_command
 from btrkeep.process.cancellation import exit_on_sigterm
 
 NAME = "btrfs-heatmap"
@@ -41,11 +41,7 @@ class _Heatmap(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
         if name != PICTURE and name not in COMMANDS:
             return None
-        gc.disable()  # what is imported stays: to look for garbage in it is a tenth of the time
-        command: click.Command = import_module(f"heatmap.cli.{name}").command
-        gc.freeze()
-        gc.enable()
-        return command
+        return import_command(f"heatmap.cli.{name}")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The first word: a command, or what a picture begins with. bash takes either names of folders or what is listed here."""

@@ -162,7 +162,7 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), None))),
     ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), 0o644, empty=True))),
     ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), 0o664))),
-    ("retention", "warning", site(unruled=("web1", "web2"))),
+    ("retention", "note", site(unruled=("web1", "web2"))),
     ("schedule", "warning", site(schedule=())),
     ("window", "warning", site(windows=2, unstarted=(("web1", "22:00-06:00 Asia/Tokyo"), ("web2", "22:00-06:00 Asia/Tokyo")))),
     ("clock", "note", machine(clock=False)),
@@ -248,6 +248,19 @@ def test_nothing_is_called_mended_that_cannot_be_looked_at_afterwards() -> None:
     (found,) = judge(fs(mount_options=frozenset({"rw", "relatime", "nosuid", "nodev"})))
     with pytest.raises(OperatorError, match="not looked at"):
         fix(replace(found, remedy=Remedy(steps=(FixCommand(("true",)),))), lambda: fs(mount_options=None))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"schedule": ()}, {"windows": 1, "unstarted": (("web1", "22:00-06:00 UTC"),)}], ids=["no timer", "no window"]
+)
+def test_a_timer_is_offered_only_for_a_configuration_that_units_read(changes: dict[str, Any]) -> None:
+    (known,) = judge(site(file=Path("/etc/btrkeep/main.toml"), **changes))
+    (elsewhere,) = judge(site(file=Path("/srv/my pool/main.toml"), **changes))
+    assert known.remedy is not None
+    assert elsewhere.remedy is not None
+    assert "systemctl" in str(known.remedy.lines)
+    assert "systemctl" not in str(elsewhere.remedy.lines)
+    assert "backupd --config '/srv/my pool/main.toml' run" in str(elsewhere.remedy.lines)
 
 
 def test_a_healthy_pool_gives_nothing_to_say() -> None:

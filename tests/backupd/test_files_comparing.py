@@ -250,6 +250,10 @@ def test_what_is_mounted_in_one_backup_is_compared_in_neither(sides: Sides) -> N
         (sides[0] / "mnt" / "other").write_text("of the mount")
         assert [name for name in words(sides) if name.startswith("/mnt/")] == []
         assert [name for name in words((sides[1], sides[0])) if name.startswith("/mnt/")] == []
+        for before, after in (sides, (sides[1], sides[0])):
+            with Tree(before.parent) as old, Tree(after.parent) as new:
+                (mounted,) = [one for one in compare(old, new, b"/") if one.path == b"/mnt"]
+                assert "mount" in mounted.fields, "nobody is told that what is below was not compared"
     finally:
         work("umount", sides[0] / "mnt")
 

@@ -63,8 +63,8 @@ def test_a_short_history_as_it_is_drawn() -> None:
         "         1   5    10   15   20   25   30",
         "2026-10                             M.?.  2 kept",
         "2026-11  xW................Hd             3 kept, 1 go",
-        "         H held  M monthly  W weekly  d daily  ? suspect or failed  x goes",
-        "         . none",
+        "         H held  M monthly  W weekly  d daily  ? suspect or failed",
+        "         x to be deleted  . none",
     ]
 
 

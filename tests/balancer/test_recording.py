@@ -195,7 +195,7 @@ def test_recording_where_there_is_no_catalogue_is_a_wrong_word_with_a_hint(night
     done = balancer("score", nights.source, "--record", check=False)  # this machine's configurations know nothing of a test's pool
     assert (done.returncode, done.stdout) == (2, "")
     assert "error: no pool of btrkeep is on the filesystem" in done.stderr
-    assert "hint: make one with `backupd init`" in done.stderr
+    assert "hint: mount it where its configuration says, if it is not mounted; else make one with `backupd init`" in done.stderr
     assert not nights.state.exists() or not rows(nights.state, "SELECT * FROM score")
     wrong = (
         ("--pool", "main"),

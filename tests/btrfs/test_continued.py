@@ -101,7 +101,7 @@ def test_one_that_was_killed_is_compared_also_when_the_next_run_is_stopped_befor
 ) -> None:
     killed_in_the_middle(pair, backupd_running)
     host, cancelled = load("main", pair.config).hosts["web"], Cancellation()
-    cancelled.cancel()
+    cancelled.handle_signal(signal.SIGTERM)
     with syncing(pair.pool) as disk, pytest.raises(StoppedEarly):
         recover_and_prepare(open_pool(pair.pool), host, datetime.now(UTC).replace(microsecond=0), disk, cancelled)
     pair.run("web")

@@ -386,6 +386,25 @@ def test_facts_of_hosts_agree_with_a_plain_walk_over_all_rows(catalogue: Catalog
     assert {each.ahead for each in facts.values()} == {None}
 
 
+@pytest.mark.parametrize("damaged", ['{"code": "dead', "\udcff", "[" * 100_000, "7"])
+def test_a_damaged_cause_costs_the_cause_alone(catalogue: Catalogue, sql: sqlite3.Connection, damaged: str) -> None:
+    catalogue.put_backup(replace(WORKING, error="stopped"))
+    catalogue.finish_run(begin(catalogue), finished=EVENING, outcome="failed", error="no route", cause=DEADLINE)
+    with sql:
+        sql.execute("UPDATE backup SET cause = CAST(? AS TEXT)", (damaged.encode("utf-8", "surrogateescape"),))
+        sql.execute("UPDATE run SET cause = CAST(? AS TEXT)", (damaged.encode("utf-8", "surrogateescape"),))
+    assert [(each.error, each.cause) for each in catalogue.backups()] == [("stopped", None)]
+    assert [(each.error, each.cause) for each in catalogue.runs()] == [("no route", None)]
+
+
+def test_of_two_that_began_at_once_the_one_that_is_not_finished_is_the_newest(catalogue: Catalogue) -> None:
+    """As two runs with the same --now make them."""
+    final = next(iter(make_catalogue.backups(1, 1)))
+    catalogue.replace_backups("p", [final, replace(WORKING, host=final.host, started=final.started)])
+    assert [one.name for one in catalogue.newest_backups(FAR)] == [None]
+    assert catalogue.host_facts(FAR)[final.host].newest_state == WORKING.state
+
+
 def test_what_is_stamped_in_the_future_is_no_newest_one_and_is_told_apart(catalogue: Catalogue) -> None:
     """One host has three good ones and two from a night with a wrong clock, one has such a one only."""
     ahead = [EVENING + timedelta(days=1500 + day) for day in range(2)]

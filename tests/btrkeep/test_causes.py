@@ -44,7 +44,7 @@ def test_what_this_version_does_not_know_is_told_by_the_words_beside_it(found: o
     assert error_words("the words beside it", cause_of(found)) == "the words beside it"
 
 
-def test_a_copy_of_the_history_keeps_causes_and_rows_whose_cause_only_a_newer_version_knows() -> None:
+def test_a_copy_of_the_history_keeps_causes_and_rows_whose_cause_cannot_be_read() -> None:
     columns = history.COLUMNS["run"]
     run = {
         "id": 1,
@@ -58,6 +58,9 @@ def test_a_copy_of_the_history_keeps_causes_and_rows_whose_cause_only_a_newer_ve
     for stored, cause in (
         ('{"code": "deadline", "path": "/srv"}', Cause(CauseCode.DEADLINE, "/srv")),
         ('{"code": "from-next-year"}', None),
+        ('{"code": "dead', None),
+        ("[" * 100_000, None),
+        (7, None),
         (None, None),
     ):
         row = [{**run, "cause": stored}.get(name) for name in columns]

@@ -120,6 +120,23 @@ def test_nothing_that_was_written_into_the_folder_of_users_moves_a_terminal(tmp_
         assert not any(line.startswith("root") for line in said.splitlines())
 
 
+def test_what_is_wrong_with_the_database_of_users_is_told_in_our_own_words(tmp_path: Path) -> None:
+    settings = made(tmp_path)
+    cli(settings, "user", "add", "joe", given=f"{PASSWORD}\n")
+    file = settings.data / "users.sqlite"
+    content = file.read_bytes()
+    for damaged in (b"no database at all, but long enough to be read as one" * 40, content[: len(content) // 2]):
+        file.write_bytes(damaged)
+        done = cli(settings, "user", "list", check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+        assert f"error: {file} is damaged\nhint: restore it from a backup" in done.stderr
+    file.write_bytes(content)
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("DROP TABLE user")
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):  # no fault of whoever runs it
+        Store(settings.data).users()
+
+
 def test_a_token_is_printed_once_and_only_its_digest_is_kept(tmp_path: Path) -> None:
     settings = made(tmp_path)
     word = cli(settings, "token", "add", "prometheus", "--hosts", "web*").stdout.strip()

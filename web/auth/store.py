@@ -44,6 +44,19 @@ CREATE TABLE known (
 );
 CREATE TABLE secret (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
+_OWNER = "it belongs to the dashboard's user; see --data"
+_DAMAGED = ("is damaged", "restore it from a backup, or remove it and add the users again: btrkeep-web user add")
+_MEANINGS = {
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_READONLY: ("cannot be written", _OWNER),
+    sqlite3.SQLITE_CANTOPEN: ("cannot be opened", _OWNER),
+    sqlite3.SQLITE_PERM: ("cannot be opened", _OWNER),
+    sqlite3.SQLITE_FULL: ("cannot be written: the disk is full", "free some room there"),
+    sqlite3.SQLITE_IOERR: ("cannot be read or written", "look for disk errors (dmesg), and whether the disk is full"),
+    sqlite3.SQLITE_BUSY: ("was held by another program for too long", "see by which one: fuser -v on the file"),
+}
+"""What can be done, by primary result code (https://www.sqlite.org/rescode.html); any other is a bug."""
 
 
 class Store:
@@ -98,10 +111,19 @@ class Store:
     def _meaning(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.IntegrityError:
-            raise
         except sqlite3.DatabaseError as error:
-            raise OperatorError(f"{self.path} cannot be used: {error}", "it belongs to the dashboard's user; see --data") from error
+            code = getattr(error, "sqlite_errorcode", None)
+            if code is None and isinstance(error, sqlite3.OperationalError):  # Python's own: text that is no UTF-8
+                code = sqlite3.SQLITE_CORRUPT
+            if code is None or code & 0xFF not in _MEANINGS:
+                raise
+            message, hint = _MEANINGS[code & 0xFF]
+            raise OperatorError(f"{self.path} {message}", hint) from error
+
+    def _change(self, statement: str, values: tuple[Any, ...]) -> int:
+        """Runs one statement in a transaction of its own; returns how many rows it has changed."""
+        with self.writing() as connection:
+            return connection.execute(statement, values).rowcount
 
     # --- users
 
@@ -122,14 +144,12 @@ class Store:
     def add_user(self, user: User) -> bool:
         """Whether there was none of that name, and now there is."""
         values = (user.name, user.role, _hosts_text(user.hosts), user.hash, _number(user.created), _number(user.changed))
-        with self.writing() as connection:
-            return connection.execute("INSERT OR IGNORE INTO user VALUES (?, ?, ?, ?, ?, ?)", values).rowcount == 1
+        return self._change("INSERT OR IGNORE INTO user VALUES (?, ?, ?, ?, ?, ?)", values) == 1
 
     def change_user(self, name: str, role: str, hosts: tuple[str, ...] | None, now: datetime) -> bool:
         """Another role, other hosts; whether there is such a user."""
         values = (role, _hosts_text(hosts), _number(now), name)
-        with self.writing() as connection:
-            return connection.execute("UPDATE user SET role = ?, hosts = ?, changed = ? WHERE name = ?", values).rowcount == 1
+        return self._change("UPDATE user SET role = ?, hosts = ?, changed = ? WHERE name = ?", values) == 1
 
     def set_hash(self, name: str, text: str, now: datetime, *, log_out: bool = True) -> bool:
         """Another password: all of the user's sessions end, and what was counted against the name is forgotten."""
@@ -142,8 +162,7 @@ class Store:
 
     def remove_user(self, name: str) -> bool:
         """The user and all sessions; whether there was one."""
-        with self.writing() as connection:
-            return connection.execute("DELETE FROM user WHERE name = ?", (name,)).rowcount == 1
+        return self._change("DELETE FROM user WHERE name = ?", (name,)) == 1
 
     # --- sessions
 
@@ -180,31 +199,26 @@ class Store:
 
     def touch_session(self, key: bytes, now: datetime) -> None:
         """Its user did something just now."""
-        with self.writing() as connection:
-            connection.execute("UPDATE session SET seen = ? WHERE key = ?", (_number(now), key))
+        self._change("UPDATE session SET seen = ? WHERE key = ?", (_number(now), key))
 
     def drop_session(self, key: bytes) -> None:
         """This one ends."""
-        with self.writing() as connection:
-            connection.execute("DELETE FROM session WHERE key = ?", (key,))
+        self._change("DELETE FROM session WHERE key = ?", (key,))
 
     def drop_sessions(self, user: str, but: bytes = b"") -> None:
         """All of a user's end, but one."""
-        with self.writing() as connection:
-            connection.execute("DELETE FROM session WHERE user = ? AND key != ?", (user, but))
+        self._change("DELETE FROM session WHERE user = ? AND key != ?", (user, but))
 
     def drop_old_sessions(self, created: datetime, seen: datetime) -> None:
         """Those that began, or were last used, before these moments."""
-        with self.writing() as connection:
-            connection.execute("DELETE FROM session WHERE created < ? OR seen < ?", (_number(created), _number(seen)))
+        self._change("DELETE FROM session WHERE created < ? OR seen < ?", (_number(created), _number(seen)))
 
     # --- tokens
 
     def add_token(self, token: Token, key: bytes) -> bool:
         """Whether there was none of that name, and now there is."""
         values = (token.name, key, token.role, _hosts_text(token.hosts), _number(token.created))
-        with self.writing() as connection:
-            return connection.execute("INSERT OR IGNORE INTO token VALUES (?, ?, ?, ?, ?, NULL)", values).rowcount == 1
+        return self._change("INSERT OR IGNORE INTO token VALUES (?, ?, ?, ?, ?, NULL)", values) == 1
 
     def token(self, key: bytes) -> Token | None:
         """The token of that digest."""
@@ -220,13 +234,11 @@ class Store:
 
     def touch_token(self, name: str, now: datetime) -> None:
         """It was used just now."""
-        with self.writing() as connection:
-            connection.execute("UPDATE token SET used = ? WHERE name = ?", (_number(now), name))
+        self._change("UPDATE token SET used = ? WHERE name = ?", (_number(now), name))
 
     def remove_token(self, name: str) -> bool:
         """Whether there was one."""
-        with self.writing() as connection:
-            return connection.execute("DELETE FROM token WHERE name = ?", (name,)).rowcount == 1
+        return self._change("DELETE FROM token WHERE name = ?", (name,)) == 1
 
     # --- attempts to log in
 

@@ -266,7 +266,7 @@ def backup_row(
         goes=decision.expires if decision else None,
         held=held,
         letter=kind.letter if kind else "",
-        kind=kind.words.split()[0] if kind else "",
+        kind=kind.name if kind else "",
         may_hold=stays and held is None,
         may_release=stays and hold is not None,
         may_accept=backup.state == "suspect",

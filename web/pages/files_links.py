@@ -87,7 +87,7 @@ def local_time(moment: datetime, zone: ZoneInfo) -> str:
     return f"{local:%Y-%m-%d %H:%M:%S}{f' {local:%Z}' if comes_twice(moment, zone) else ''}"
 
 
-_FIELDS = {"mtime": "time", "xattrs": "attributes"}
+_FIELDS = {"mtime": "time", "xattrs": "attributes", "mount": "a mount (not compared below)"}
 _WHATS = {"kind": "of another kind"}
 
 

@@ -3,6 +3,8 @@
 Every form carries everything, so nothing is kept between the steps and several restores may be prepared side by side.
 """
 
+from collections.abc import Callable
+
 from flask import Blueprint, abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
@@ -46,18 +48,14 @@ def choose(host: str) -> Page:
 @operator_only
 def preview(host: str) -> Page:
     """What would happen; the page that waits for it when that takes long."""
-    wish = _wish(see(host), paths_of_form())
-    if problem := _problem(wish.folder):
-        return _form(wish, problem), 400
-    try:
+
+    def previewed(wish: RestoreForm) -> Page:
         found = restore.preview(agent(), wish)
-    except Absent:
-        raise
-    except OperatorError as error:
-        return _form(wish, error.message, error.hint), 409
-    if isinstance(found, str):
-        return redirect(url_for("restore.look", host=host, job=found), 303)
-    return _shown(restore.PreviewState(wish, True, found=found))
+        if isinstance(found, str):
+            return redirect(url_for("restore.look", host=host, job=found), 303)
+        return _shown(restore.PreviewState(wish, True, found=found))
+
+    return _asked(host, previewed)
 
 
 @blueprint.get("/restore/<host>/preview/<job>")
@@ -76,16 +74,20 @@ def look(host: str, job: str) -> Page:
 @operator_only
 def start(host: str) -> Page:
     """Has it done, and leads to the job."""
-    wish = _wish(see(host), paths_of_form())
-    if problem := _problem(wish.folder):
-        return _form(wish, problem), 400
+    return _asked(host, lambda wish: redirect(url_for("jobs.job", job=restore.start(agent(), wish)), 303))
+
+
+def _asked(host: str, answer: Callable[[RestoreForm], Page]) -> Page:
+    """Answers the form that was sent; shows it again where it cannot be what is meant, or was refused."""
+    form = _wish(see(host), paths_of_form())
+    if problem := _problem(form.folder):
+        return _form(form, problem), 400
     try:
-        job = restore.start(agent(), wish)
+        return answer(form)
     except Absent:
         raise
     except OperatorError as error:
-        return _form(wish, error.message, error.hint), 409
-    return redirect(url_for("jobs.job", job=job), 303)
+        return _form(form, error.message, error.hint), 409
 
 
 def _wish(host: str, paths: list[bytes]) -> RestoreForm:

@@ -28,8 +28,13 @@ def safest(profiles: tuple[str, ...]) -> str:
     return min(profiles, key=lambda profile: _SAFEST.index(profile) if profile in _SAFEST else len(_SAFEST))
 
 
+def is_read_by_units(site: SiteFacts) -> bool:
+    """Whether the configuration is where systemd's units look for that of a pool of this name."""
+    return site.file == FOLDER / f"{site.name}.toml"
+
+
 def backupd(site: SiteFacts, words: str) -> str:
     """Our own command for this pool, which need not be `main`."""
-    if site.file == FOLDER / f"{site.name}.toml":
+    if is_read_by_units(site):
         return f"backupd {words}" if site.name == "main" else f"backupd --pool {shlex.quote(site.name)} {words}"
     return f"backupd --config {shlex.quote(str(Path(site.file).absolute()))} {words}"

@@ -4,9 +4,9 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from backupd.doctor.facts import DoctorFacts, KeyFile
+from backupd.doctor.facts import DoctorFacts, KeyFile, SiteFacts
 from backupd.doctor.finding import DoctorRule, diagnosis, unless
-from backupd.doctor.rules.commands import backupd
+from backupd.doctor.rules.commands import backupd, is_read_by_units
 from backupd.rsync.version import OLDEST, SAFE
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
@@ -104,7 +104,7 @@ def _retention(facts: DoctorFacts) -> Iterator[Finding]:
     some = ", ".join(unruled[:3]) + (" and others" if len(unruled) > 3 else "")
     yield diagnosis(
         "retention",
-        "warning",
+        "note",
         f"no retention is configured for {counted(len(unruled), 'host')}: {some}",
         "every backup of them is kept for ever, until the pool is full",
         "backups that no rule keeps expire. `backupd retention explain --policy` shows which, before it is configured",
@@ -122,8 +122,15 @@ def _schedule(facts: DoctorFacts) -> Iterator[Finding]:
         "nothing starts the backups by itself: no timer is enabled, and no line of cron runs backupd",
         "backups that somebody has to think of are not made",
         "none",
-        (f"systemctl enable --now btrkeep-backup@{site.name}.timer btrkeep-expire@{site.name}.timer",),
+        (f"systemctl enable --now btrkeep-backup@{site.name}.timer btrkeep-expire@{site.name}.timer",)
+        if is_read_by_units(site)
+        else (f"# in /etc/cron.d/btrkeep-{site.name}:", _cron(site, "run", 22), _cron(site, "expire", 7)),
     )
+
+
+def _cron(site: SiteFacts, words: str, hour: int) -> str:
+    """A line of cron, for a configuration that no unit reads; a percent sign would end its command."""
+    return f"#   0 {hour} * * * root {backupd(site, words)}".replace("%", "\\%")
 
 
 def _window(facts: DoctorFacts) -> Iterator[Finding]:
@@ -140,7 +147,9 @@ def _window(facts: DoctorFacts) -> Iterator[Finding]:
         "a run leaves out hosts whose window is closed, so these are never backed up by themselves. Timers are in the machine's "
         "time zone, windows in the pool's",
         "none",
-        (f"# systemctl edit btrkeep-backup@{site.name}.timer", "#   [Timer]", f"#   OnCalendar=*-*-* {start} {zone}"),
+        (f"# systemctl edit btrkeep-backup@{site.name}.timer", "#   [Timer]", f"#   OnCalendar=*-*-* {start} {zone}")
+        if is_read_by_units(site)
+        else (f"# in /etc/cron.d/btrkeep-{site.name}, at {start} {zone}:", _cron(site, "run", int(start[:2]))),
     )
 
 
@@ -200,7 +209,7 @@ RULES = (
          blind=lambda facts: _hidden(facts.site.key)),
     DoctorRule("known-hosts", ("error",), "known_hosts is missing or empty, or others can write to it", _known_hosts, fixable=True,
          blind=lambda facts: _hidden(facts.site.known_hosts)),
-    DoctorRule("retention", ("warning",), "hosts without any rule of retention", _retention),
+    DoctorRule("retention", ("note",), "hosts without any rule of retention", _retention),
     DoctorRule("schedule", ("warning",), "neither a timer nor cron starts the backups", _schedule),
     DoctorRule("window", ("warning",), "a window in which no timer starts backups", _window, blind=_BLIND_TO_STARTS),
     DoctorRule("clock", ("note", "warning"), "the clock is not synchronised, or cannot be right", _clock, blind=_BLIND_TO_CLOCK),
