@@ -94,6 +94,15 @@ def test_words_that_an_earlier_version_stored_are_shown_as_they_are_and_of_codes
             assert f"rsync 12: {shown}" in shrunk.backupd("log", "web").stdout
 
 
+def test_a_hook_that_fails_after_a_suspect_backup_is_told_beside_why_it_is_suspect(shrunk: Nights) -> None:
+    (shrunk.source / "file8").unlink()
+    shrunk.host("web", shrunk.source, after=["/bin/false"])
+    shrunk.run("web", status=1)
+    told = shrunk.json("log", "web")[0]["error"]
+    assert told.endswith("; after failed (exit status 1)")
+    assert f"{shrunk.source}: bytes went from " in told
+
+
 def test_a_backup_is_named_to_accept_as_it_is_to_delete(shrunk: Nights) -> None:
     _, second = shrunk.names("web")
     assert shrunk.backupd("accept", f"web@{second}").stdout == f"web {second} now counts as complete\n"

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from backupd.repo.backup_json import FORMAT, PathOutcome, PathResult, Record, UnreadableRecord, parse, read, write
 from backupd.repo.notes_json import Notes, effective_state, read_notes, write_notes
 from btrkeep.backup_states import COMPLETE, FAILED, FINAL, SUSPECT
+from btrkeep.causes import Cause, CauseCode
 from tests.beds import btrfs as beds
 from tests.beds import work
 
@@ -302,3 +303,10 @@ def test_of_deletions_by_hand_the_newest_500_of_a_host_are_remembered_and_of_oth
         notes = notes.gone(str(number), "2026-02-02T00:00:00Z")
     write_notes(tmp_path, notes)
     assert sorted(map(int, read_notes(tmp_path).deleted)) == list(range(1000, 1500))
+
+
+def test_the_cause_of_a_path_comes_back() -> None:
+    record = parse(FORMAT_1)
+    cause = Cause(CauseCode.NO_FILE_LEFT, "/srv", {"before": 9})
+    written = replace(record, paths=(replace(record.paths[0], cause=cause),))
+    assert parse(json.dumps(written.to_fields())).paths[0].cause == cause

@@ -34,6 +34,22 @@ def test_an_alarm_comes_back_as_it_went_in_and_is_replaced_by_its_key(tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("subject", "kind", "name", "host"),
+    [
+        ("host web1", "host", "web1", "web1"),
+        ("unit btrkeep-run@main.service", "unit", "btrkeep-run@main.service", None),
+        ("device 2", "device", "2", None),
+        ("missing device 2", "missing device", "2", None),
+        ("pool", "pool", "", None),
+    ],
+)
+def test_a_stored_subject_is_of_a_kind_and_only_one_kind_is_a_host(subject: str, kind: str, name: str, host: str | None) -> None:
+    alarm = replace(ALARM, subject=subject)
+    assert (alarm.about.kind, alarm.about.name, str(alarm.about)) == (kind, name, subject)
+    assert alarm.host == host
+
+
+@pytest.mark.parametrize(
     ("told", "cleared", "known"), [(None, None, False), (NOW, None, True), (NOW, NOW - timedelta(1), True), (NOW, NOW, False)]
 )
 def test_people_know_of_what_was_told_after_its_last_end(told: datetime | None, cleared: datetime | None, known: bool) -> None:

@@ -74,3 +74,16 @@ def test_every_cause_of_rsyncs_end_has_words_and_other_words_are_given_as_they_a
     assert exit_words("rsync-signalled", -9) == "rsync was ended by signal 9"
     assert exit_words("remote-signalled", 137) == "the remote command was ended by signal 9"
     assert exit_words("words of an earlier version", 12) == "words of an earlier version"
+
+
+@pytest.mark.parametrize("wrong", [True, 2.0, 10**400, float("nan"), "9", None])
+def test_a_count_is_a_whole_number_that_the_catalogue_can_hold(wrong: object) -> None:
+    facts = {"code": "fewer-files", "before": 9, "after": 1, "limit": 0.5}
+    assert cause_of(facts) is not None
+    assert cause_of({**facts, "after": wrong}) is None
+
+
+def test_what_lies_below_folders_that_were_not_read_makes_a_count_the_least_that_it_can_be() -> None:
+    facts = {"missed": 1, "below": 4, "files": 5, "limit": 0.1}
+    assert cause_words(Cause(CauseCode.UNREADABLE, facts=facts)).startswith("at least 5 of 9 files ")
+    assert cause_words(Cause(CauseCode.UNREADABLE, facts={**facts, "below": 0})).startswith("1 of 5 files ")

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Hashable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
 from tests.beds.template import with_catalogue
 from tests.web.made import EVENING, backup, client, run, write
+from web.pages.asked import Answers, ServiceAnswer
 from web.result_cache import ResultCache, catalogue_version
 from web.source import Caches
 
@@ -196,6 +198,21 @@ def test_an_answer_is_there_however_old_it_is_and_is_asked_for_anew_when_it_was_
     clock.now += 21
     assert answers.last("doctor") == 1
     assert answers.get("doctor", compute) == 2
+
+
+def test_an_answer_that_took_long_is_as_new_as_its_end(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def slow(verb: str) -> ServiceAnswer:
+        asked.append(verb)
+        clock.now += 25
+        return ServiceAnswer(datetime.now(UTC), None)
+
+    monkeypatch.setattr("web.pages.asked._answer", slow)
+    answers = Answers()
+    answers.ask("doctor")
+    answers.ask("doctor")
+    assert asked == ["doctor"], "the second found the answer of the first"
 
 
 def test_a_page_after_a_form_shows_what_was_written_meanwhile(tmp_path: Path) -> None:

@@ -80,6 +80,13 @@ def test_what_a_hook_or_this_machine_said_is_withheld_whatever_it_names(name: st
     assert told_to_limited(source, "anything", Cause(CauseCode.DEADLINE, "/srv")) == "/srv: the deadline has passed"
 
 
+def test_who_sees_all_hosts_is_told_every_word() -> None:
+    with Flask(__name__).test_request_context():
+        g.viewer = Viewer("alice", "admin")
+        assert telling.host_error("before: db1 is not frozen", None, "lab") == "before: db1 is not frozen"
+        assert telling.host_error("disk sdx", Cause(CauseCode.POOL, facts={"text": "sdx is full"}), "lab") == "sdx is full"
+
+
 def test_the_alarm_of_a_host_is_made_of_its_cause_and_silence_is_told() -> None:
     moment = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
     alarm = StoredAlarm(

@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flask import current_app
@@ -12,7 +12,7 @@ from btrkeep.serving.protocol import RequestRefused
 from web.result_cache import ResultCache
 from web.service_client import agent
 
-_FRESH = 20.0  # seconds
+_FRESH = timedelta(seconds=20)  # since it came: one that took longer is new all the same
 _NAME = "btrkeep-answers"
 _AT_ONCE = 3  # requests that wait, each of which keeps a thread
 
@@ -31,7 +31,7 @@ class Answers:
     """The last answer to each verb, for all requests."""
 
     def __init__(self) -> None:
-        self._results = ResultCache(longest=_FRESH)
+        self._results = ResultCache()
         self._places = threading.BoundedSemaphore(_AT_ONCE)
 
     def last(self, verb: str) -> ServiceAnswer | None:
@@ -47,7 +47,8 @@ class Answers:
             )
         try:
             last = self.last(verb)
-            self._results.get(verb, lambda: _answer(verb), renew=last is not None and bool(last.problem))
+            is_fresh = last is not None and not last.problem and datetime.now(UTC) - last.at <= _FRESH
+            self._results.get(verb, lambda: _answer(verb), renew=not is_fresh)
         finally:
             self._places.release()
 
