@@ -135,7 +135,7 @@ def _record() -> Callable[[bytes], object]:
             assert cause_words(record.cause)
         if record.state not in FINAL:
             return  # nobody asks for its row
-        row = backup_row(pool, replace(record, host="web1"), record.state)
+        row = backup_row(pool, replace(record, host="web1", name="2026-11-20T220003Z"), record.state)
         catalogue.put_backup(row)
         catalogue.drop_backup(row.host, row.name)
 
@@ -285,7 +285,7 @@ def _catalogue() -> Callable[[bytes], object]:
         new = file.with_suffix(".new")
         new.write_bytes(damaged)
         new.replace(file)
-        for page in ("/", "/hosts", "/pool", "/runs", "/alarms", "/api/v1/hosts"):
+        for page in ("/", "/hosts", "/pool", "/log", "/jobs", "/api/v1/hosts"):
             found = gate.get(page)
             said = found.status_code in (200, 404, 503) or "catalogue" in found.text
             assert said, (page, found.status_code, found.text)
