@@ -7,13 +7,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from backupd.actions.discard import Unfinished, all_unfinished, give_up, more_room, room_came_back
 from backupd.repo import backup_json as records
+from backupd.run.at_once import possible_at_once, running_threads
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext, RunningTransfer
 from backupd.run.host import HostRun
 from backupd.run.ledger import Ledger
@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 _PROGRESS_PAUSE = 2.0
 _ROOM_PAUSE = 1.0
+_TASKS = "raise it: TasksMax= of the unit, pids.max of the container, or ulimit -u"
 _TOO_MUCH = "leave some of it out (`exclude`), expire backups, or give the pool more room; a later run discards it for the others"
 
 
@@ -163,9 +164,10 @@ class NightRunner:
         self.site.observer(NightStarted(tuple(entry.host.name for entry in self.waiting)))
         if self.shut and not self.waiting:
             self.site.observer.notice(_outside(self.shut))
-        at_a_time = max(1, min(self.site.config.backup.concurrency, len(self.waiting)))
+        at_a_time = self._at_a_time()
         # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(at_a_time, "host"))
+        executor = running_threads(at_a_time)
+        asyncio.get_running_loop().set_default_executor(executor)
         scarcity = Scarcity(self.site.pool.path, self.site.config, self._transfers, self._stop_for_room)
         beside = [asyncio.create_task(self._tick()), asyncio.create_task(scarcity.run())]
         try:
@@ -174,7 +176,21 @@ class NightRunner:
             for task in beside:
                 task.cancel()
             self.site.observer(NightEnded(trouble=self._is_in_trouble() or bool(self.shut)))
+            executor.shutdown()  # the loop's own end would need one more thread
         return self.results
+
+    def _at_a_time(self) -> int:
+        """Raises OperatorError when there can be none at all."""
+        wanted = max(1, min(self.site.config.backup.concurrency, len(self.waiting)))
+        possible = possible_at_once(wanted)
+        if not possible:
+            raise OperatorError("no thread can be started: the limit of processes is reached", _TASKS)
+        if possible < wanted:
+            self.site.observer.notice(
+                f"{possible} of {wanted} hosts at a time: the limits of open files or processes allow no more (ulimit -n, -u; "
+                "LimitNOFILE= and TasksMax= of the unit)"
+            )
+        return possible
 
     def _is_in_trouble(self) -> bool:
         """Whether an error is told afterwards: of the pool, or of the catalogue."""
@@ -184,7 +200,7 @@ class NightRunner:
     async def _worker(self) -> None:
         while entry := await self._next():
             try:
-                await self._one(entry)
+                await self._guarded(entry)
             except NoRoom as error:
                 self._nothing_starts(error)
             except PoolUnusable as error:
@@ -250,10 +266,7 @@ class NightRunner:
                 )
             with HeldSlots(self.site.pool.locks, f"backup of {host.name}", format_time(run.started)) as places:
                 if await self._has_place(run, places) and await self._has_room(entry, run):
-                    result = await self._guarded(run)
-                    if not result.good:
-                        self._room_seen = 0.0  # it may be the pool that is full now
-                    self._tell(result)
+                    self._tell(await run.run())
         finally:
             if closing:
                 closing.cancel()
@@ -337,19 +350,22 @@ class NightRunner:
         self._room_seen = time.monotonic()
         return ""
 
-    async def _guarded(self, run: HostRun) -> HostResult:
+    async def _guarded(self, entry: PlannedHost) -> None:
         """A bug met by one host must not cost the others their night: it is logged with its traceback and counted as failed."""
+        name = entry.host.name
         try:
-            return await run.run()
+            await self._one(entry)
         except (PoolUnusable, asyncio.CancelledError):
             raise
         except OperatorError as error:  # such as a catalogue that cannot be written
-            return HostResult(run.host.name, "failed", error.message)
+            self._tell(HostResult(name, "failed", error.message))
         except Exception as error:
-            log.exception("internal error while %s was backed up", run.host.name)
-            return HostResult(run.host.name, "failed", f"internal error: {error!r}")
+            log.exception("internal error while %s was backed up", name)
+            self._tell(HostResult(name, "failed", f"internal error: {error!r}"))
 
     def _tell(self, result: HostResult) -> None:
+        if not result.good:
+            self._room_seen = 0.0  # it may be the pool that is full now
         self.results.append(result)
         self.site.observer(result)
 
