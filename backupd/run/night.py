@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from zoneinfo import ZoneInfo
 
 from backupd.actions.discard import Unfinished, all_unfinished, give_up, more_room, room_came_back
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 
 _PROGRESS_PAUSE = 2.0
 _ROOM_PAUSE = 1.0
+_LOOK = 0.5
+_LONGEST_WAIT = 3600.0  # well within a deadline of 6 h
 _TASKS = "raise it: TasksMax= of the unit, pids.max of the container, or ulimit -u"
 _TOO_MUCH = "leave some of it out (`exclude`), expire backups, or give the pool more room; a later run discards it for the others"
 
@@ -147,6 +150,7 @@ class NightRunner:
         self._room_seen = 0.0
         self._making_room = asyncio.Lock()
         self._last: set[str] = set()
+        self._beside: list[asyncio.Task[None]] = []  # workers with the places of hosts that wait for their next attempt
 
     def stop(self, reason: Cause) -> None:
         """Nothing new starts; what runs is stopped cleanly and keeps what it has."""
@@ -172,8 +176,10 @@ class NightRunner:
         beside = [asyncio.create_task(self._tick()), asyncio.create_task(scarcity.run())]
         try:
             await asyncio.gather(*(self._worker() for _ in range(at_a_time)))
+            while self._beside:
+                await self._beside.pop()
         finally:
-            for task in beside:
+            for task in (*beside, *self._beside):
                 task.cancel()
             self.site.observer(NightEnded(trouble=self._is_in_trouble() or bool(self.shut)))
             executor.shutdown()  # the loop's own end would need one more thread
@@ -197,8 +203,9 @@ class NightRunner:
         catalogue = self.site.catalogue
         return self.unusable is not None or (isinstance(catalogue, Ledger) and catalogue.trouble is not None)
 
-    async def _worker(self) -> None:
-        while entry := await self._next():
+    async def _worker(self, over: asyncio.Event | None = None) -> None:
+        """One host after the other, until none waits, or until it is over: who gave it its place wants that back."""
+        while not (over and over.is_set()) and (entry := await self._next(over)):
             try:
                 await self._guarded(entry)
             except NoRoom as error:
@@ -226,10 +233,10 @@ class NightRunner:
             run.stopped_for = records.ROOM
         run.stopper.cancel_for(_of_pool(why))
 
-    async def _next(self) -> PlannedHost | None:
-        """The first waiting host whose group has a place; waits for one while others run."""
+    async def _next(self, over: asyncio.Event | None = None) -> PlannedHost | None:
+        """The first waiting host whose group has a place; waits for one while others run, unless it is over."""
         async with self._changed:
-            while self.waiting and not self.reason:
+            while self.waiting and not self.reason and not (over and over.is_set()):
                 if entry := self._first_with_place():
                     self.waiting.remove(entry)
                     self.runs[entry.host.name] = HostRun(self.site, entry.host)
@@ -265,12 +272,31 @@ class NightRunner:
                     Cause(CauseCode.WINDOW_CLOSED, facts={"window": str(host.window)}),
                 )
             with HeldSlots(self.site.pool.locks, f"backup of {host.name}", format_time(run.started)) as places:
+                run.pause = partial(self._pause, run, places)
                 if await self._has_place(run, places) and await self._has_room(entry, run):
                     self._tell(await run.run())
         finally:
             if closing:
                 closing.cancel()
             del self.runs[host.name]
+
+    async def _pause(self, run: HostRun, places: HeldSlots, seconds: float, unreachable: bool) -> None:
+        """Between two attempts of a host others have its place. One that cannot be reached waits until all others have begun, or
+        for an hour.
+        """
+        if not self.waits:  # it may be one more than there are places for
+            await run.stopper.wait(seconds)
+            return
+        places.release()
+        over = asyncio.Event()
+        self._beside.append(asyncio.create_task(self._worker(over)))
+        await run.stopper.wait(seconds)
+        latest = time.monotonic() + _LONGEST_WAIT
+        while unreachable and self.waiting and not self.reason and not run.stopper.reason and time.monotonic() < latest:
+            await run.stopper.wait(_LOOK)
+        over.set()
+        if not run.stopper.reason:
+            await places.wait(slots_of(self.site.config, run.host), run.stopper, lambda: False, lambda _: None)
 
     async def _has_place(self, run: HostRun, places: HeldSlots) -> bool:
         """Whether the host may begin now. A run that waits does so; another has it begin although too many run, and says so."""
