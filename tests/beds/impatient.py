@@ -6,6 +6,7 @@ import backupd.cli
 import backupd.rsync.process
 import backupd.run.orphaned_receivers
 from btrkeep import answering
+from btrkeep.catalogue import sqlite
 from btrkeep.process import group, programs
 
 PATIENCE = 0.5
@@ -17,6 +18,7 @@ if __name__ == "__main__":
         (answering, "PATIENCE", PATIENCE),
         (group, "UNENDING", PATIENCE),
         (programs, "UNENDING", PATIENCE),
+        (sqlite, "BUSY_TIMEOUT", PATIENCE),
         (backupd.run.orphaned_receivers, "_LOOKS", 5),
     ):
         assert hasattr(module, name)

@@ -3,9 +3,12 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from btrkeep.process import programs
 from tests.beds.cli import TOP
 from tests.beds.hangfs import hanging
 from tests.beds.nights import Nights
-from tests.beds.watch import is_locked, processes, rows, wait_for
+from tests.beds.watch import disagreements, is_locked, processes, rows, wait_for
 
 IMPATIENT = TOP / "tests" / "beds" / "impatient.py"
 
@@ -172,6 +175,22 @@ def test_a_night_whose_catalogue_does_not_answer_backs_up_all_hosts(nights: Nigh
     nights.state.rmdir()  # the mount was over nothing
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert {row for (row,) in rows(nights, "select name from backup")} == set(nights.names("web"))
+
+
+def test_a_night_whose_catalogue_somebody_holds_all_the_time_backs_up_all_hosts(nights: Nights) -> None:
+    (nights.source / "file").write_text("it")
+    for host in ("a", "b", "c"):
+        nights.host(host, nights.source)
+    nights.run("a")
+    with closing(sqlite3.connect(nights.state / "catalogue.sqlite", isolation_level=None)) as holder:
+        holder.execute("begin immediate")
+        begun = time.monotonic()
+        status, stdout, stderr = impatient(nights, "run", "--all", "--json", seconds=20)
+        assert (status, {result["outcome"] for result in json.loads(stdout)}) == (1, {"complete"}), stderr
+        assert "was held by another program for too long" in stderr
+        assert time.monotonic() - begun < 12
+    assert nights.run("b")["b"]["outcome"] == "complete"
+    assert disagreements(nights) == []
 
 
 def test_check_tells_a_source_that_does_not_answer_from_one_that_is_not_there(nights: Nights) -> None:
