@@ -6,6 +6,7 @@ Reaching such a limit in the middle would fail hosts that only had to wait for t
 import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 FILES_FOR_A_HOST = 16
@@ -29,8 +30,9 @@ def _by_files(wanted: int) -> int:
     needed = opened + _FILES_BESIDE + wanted * FILES_FOR_A_HOST
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return wanted
-    limit = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    with suppress(OSError):  # a sandbox may forbid it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(hard, needed), hard))
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max(1, min(wanted, (limit - opened - _FILES_BESIDE) // FILES_FOR_A_HOST))
 
 
