@@ -24,7 +24,7 @@ from backupd.run.context import HostResult, NightEnded, RunContext, buckets_of
 from backupd.run.ledger import Ledger
 from backupd.run.night import NightRunner, PlannedHost, plan
 from backupd.run.night_report import Reporting
-from btrkeep.catalogue import CatalogueUnusable
+from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
@@ -112,7 +112,7 @@ def _run(opened_site: PoolContext, planned: Callable[[], list[PlannedHost]], *, 
                 observer.notice(f"{what}: {corrected}")
             if not opened_site.trouble and (history := bring_back(opened_site.pool, opened_site.catalogue)):
                 observer.notice(str(history))
-        except CatalogueUnusable as error:
+        except (CatalogueUnusable, CatalogueBusy) as error:
             ledger.note(error)
         for notice in opened_site.config.notices:
             observer.notice(notice)

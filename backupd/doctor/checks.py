@@ -25,6 +25,7 @@ from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_dashboard
 from backupd.rsync.command import probe_command
 from backupd.rsync.version import OLDEST, SAFE, rsync_version
+from btrkeep.answering import HINT, answers
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig, page
@@ -241,18 +242,12 @@ def files_with_secrets(main: Path) -> Iterator[Path]:
 def _sources(config: Config) -> Iterator[Finding]:
     for host in config.hosts.values():
         for path in host.paths if not host.address else ():
-            if not _is_folder(path):
+            if not answers(Path(path)):
+                yield Finding("source", "error", f"{printable(path)} does not answer", HINT, subject=host.name)
+            elif not Path(path).is_dir():
                 yield Finding(
                     "source", "error", f"{printable(path)} is no folder of this machine", "mend `paths`", subject=host.name
                 )
-
-
-def _is_folder(path: str) -> bool:
-    """Asks another program, which can be killed: a source may lie on a mount that does not answer."""
-    try:
-        return run(("test", "-d", path), timeout=_PROBE_SECONDS, check=False).returncode == 0
-    except ProgramFailed:
-        return False
 
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (

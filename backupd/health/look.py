@@ -4,6 +4,7 @@ from pathlib import Path
 
 from backupd.health.doubts import has_backups, is_lost
 from backupd.repo.context import open_configured
+from btrkeep.answering import answers
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.config import Config
@@ -52,6 +53,8 @@ def device_errors(found: Allocation) -> dict[int, dict[str, int]]:
 
 def read_catalogue(state: Path, pool: Pool) -> OfCatalogue:
     """Reads the catalogue in a folder. One that does not exist is lost if the pool has backups."""
+    if not answers(state / FILE):
+        return OfCatalogue(foreign=None)
     try:
         (state / FILE).stat()
         with Catalogue.open_readonly(state) as catalogue:

@@ -24,7 +24,7 @@ from backupd.run import work_subvolume as working
 from backupd.run.context import HostResult, RunContext, RunningTransfer
 from backupd.run.holes import WORTH_COUNTING, WORTH_DIGGING, data_written, punch_written
 from backupd.run.orphaned_receivers import take_host_lock
-from backupd.run.source_paths import HostTransfer
+from backupd.run.source_paths import HostTransfer, Pause
 from backupd.run.verdict import RunVerdict, decide
 from backupd.run.work_subvolume import Prepared
 from btrkeep import __version__
@@ -54,6 +54,7 @@ class HostRun:
         self.host = host
         self.stopper = RunCancellation()
         self.stopped_for: str | None = None  # what the record says of it (Record.stopped_for)
+        self.pause: Pause = lambda seconds, _: self.stopper.wait(seconds)
         self.closing = RunCancellation()  # of the hook `after`, which a first signal lets come to its end
         self.begin()
         self.seconds: dict[str, float] = {}
@@ -139,7 +140,7 @@ class HostRun:
 
     async def _written(self, lock: Lock, running: RunningTransfer, disk: Syncfs) -> HostResult:
         prepared, first = await self._prepare(running, disk)
-        transfer = self.transfer = HostTransfer(self.site, self.host, prepared, lock, self.stopper, running)
+        transfer = self.transfer = HostTransfer(self.site, self.host, prepared, lock, self.stopper, running, self.pause)
         try:
             await transfer.run()
             self.seconds |= transfer.seconds

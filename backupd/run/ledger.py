@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from btrkeep.catalogue import Backup, Catalogue, CatalogueUnusable, HostFacts, Progress
+from btrkeep.catalogue import Backup, Catalogue, CatalogueBusy, CatalogueUnusable, HostFacts, Progress
 from btrkeep.errors import OperatorError
 from btrkeep.process.proc import start_time
 
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 _MEMORY = Path("/dev/shm")  # noqa: S108  each makes a folder of its own there, for root alone
 _STAND_IN = "btrkeep-catalogue-"  # then the pid and start time of whoever has it, and what makes it unique
+_PATIENCE = 1.0  # seconds
 _NONE = 0  # the id of a run that is not in the catalogue
 
 
@@ -34,7 +35,7 @@ def catalogue_or_stand_in(state: Path, pool_id: str) -> Iterator[tuple[Catalogue
     _clear_dead(where)
     try:
         catalogue = Catalogue.open(state)
-    except CatalogueUnusable as error:
+    except (CatalogueUnusable, CatalogueBusy) as error:
         trouble: OperatorError | None = error
     else:
         with catalogue:
@@ -61,7 +62,7 @@ def _why_not(catalogue: Catalogue, pool_id: str) -> OperatorError | None:
     try:
         if catalogue.pool_id() in (None, pool_id):
             catalogue.set_pool_id(pool_id)
-    except CatalogueUnusable as error:
+    except (CatalogueUnusable, CatalogueBusy) as error:
         return error
     return None
 
@@ -82,6 +83,8 @@ class Ledger:
     def note(self, error: OperatorError) -> None:
         """The catalogue could not be written."""
         log.info("%s", error.message)
+        if isinstance(error, CatalogueBusy):  # whoever holds it may do so all night, and each write would wait anew
+            self._catalogue.wait_at_most(_PATIENCE)
         if self.trouble is None:
             self.trouble = error
             self._say(f"{error.message}; backups are made all the same, and the next run enters them ({error.hint})")

@@ -7,13 +7,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from zoneinfo import ZoneInfo
 
 from backupd.actions.discard import Unfinished, all_unfinished, give_up, more_room, room_came_back
 from backupd.repo import backup_json as records
+from backupd.run.at_once import possible_at_once, running_threads
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext, RunningTransfer
 from backupd.run.host import HostRun
 from backupd.run.ledger import Ledger
@@ -34,6 +35,9 @@ log = logging.getLogger(__name__)
 
 _PROGRESS_PAUSE = 2.0
 _ROOM_PAUSE = 1.0
+_LOOK = 0.5
+_LONGEST_WAIT = 3600.0  # well within a deadline of 6 h
+_TASKS = "raise it: TasksMax= of the unit, pids.max of the container, or ulimit -u"
 _TOO_MUCH = "leave some of it out (`exclude`), expire backups, or give the pool more room; a later run discards it for the others"
 
 
@@ -146,6 +150,7 @@ class NightRunner:
         self._room_seen = 0.0
         self._making_room = asyncio.Lock()
         self._last: set[str] = set()
+        self._beside: list[asyncio.Task[None]] = []  # workers with the places of hosts that wait for their next attempt
 
     def stop(self, reason: Cause) -> None:
         """Nothing new starts; what runs is stopped cleanly and keeps what it has."""
@@ -163,28 +168,46 @@ class NightRunner:
         self.site.observer(NightStarted(tuple(entry.host.name for entry in self.waiting)))
         if self.shut and not self.waiting:
             self.site.observer.notice(_outside(self.shut))
-        at_a_time = max(1, min(self.site.config.backup.concurrency, len(self.waiting)))
+        at_a_time = self._at_a_time()
         # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(at_a_time, "host"))
+        executor = running_threads(at_a_time)
+        asyncio.get_running_loop().set_default_executor(executor)
         scarcity = Scarcity(self.site.pool.path, self.site.config, self._transfers, self._stop_for_room)
         beside = [asyncio.create_task(self._tick()), asyncio.create_task(scarcity.run())]
         try:
             await asyncio.gather(*(self._worker() for _ in range(at_a_time)))
+            while self._beside:
+                await self._beside.pop()
         finally:
-            for task in beside:
+            for task in (*beside, *self._beside):
                 task.cancel()
             self.site.observer(NightEnded(trouble=self._is_in_trouble() or bool(self.shut)))
+            executor.shutdown()  # the loop's own end would need one more thread
         return self.results
+
+    def _at_a_time(self) -> int:
+        """Raises OperatorError when there can be none at all."""
+        wanted = max(1, min(self.site.config.backup.concurrency, len(self.waiting)))
+        possible = possible_at_once(wanted)
+        if not possible:
+            raise OperatorError("no thread can be started: the limit of processes is reached", _TASKS)
+        if possible < wanted:
+            self.site.observer.notice(
+                f"{possible} of {wanted} hosts at a time: the limits of open files or processes allow no more (ulimit -n, -u; "
+                "LimitNOFILE= and TasksMax= of the unit)"
+            )
+        return possible
 
     def _is_in_trouble(self) -> bool:
         """Whether an error is told afterwards: of the pool, or of the catalogue."""
         catalogue = self.site.catalogue
         return self.unusable is not None or (isinstance(catalogue, Ledger) and catalogue.trouble is not None)
 
-    async def _worker(self) -> None:
-        while entry := await self._next():
+    async def _worker(self, over: asyncio.Event | None = None) -> None:
+        """One host after the other, until none waits, or until it is over: who gave it its place wants that back."""
+        while not (over and over.is_set()) and (entry := await self._next(over)):
             try:
-                await self._one(entry)
+                await self._guarded(entry)
             except NoRoom as error:
                 self._nothing_starts(error)
             except PoolUnusable as error:
@@ -210,10 +233,10 @@ class NightRunner:
             run.stopped_for = records.ROOM
         run.stopper.cancel_for(_of_pool(why))
 
-    async def _next(self) -> PlannedHost | None:
-        """The first waiting host whose group has a place; waits for one while others run."""
+    async def _next(self, over: asyncio.Event | None = None) -> PlannedHost | None:
+        """The first waiting host whose group has a place; waits for one while others run, unless it is over."""
         async with self._changed:
-            while self.waiting and not self.reason:
+            while self.waiting and not self.reason and not (over and over.is_set()):
                 if entry := self._first_with_place():
                     self.waiting.remove(entry)
                     self.runs[entry.host.name] = HostRun(self.site, entry.host)
@@ -249,15 +272,31 @@ class NightRunner:
                     Cause(CauseCode.WINDOW_CLOSED, facts={"window": str(host.window)}),
                 )
             with HeldSlots(self.site.pool.locks, f"backup of {host.name}", format_time(run.started)) as places:
+                run.pause = partial(self._pause, run, places)
                 if await self._has_place(run, places) and await self._has_room(entry, run):
-                    result = await self._guarded(run)
-                    if not result.good:
-                        self._room_seen = 0.0  # it may be the pool that is full now
-                    self._tell(result)
+                    self._tell(await run.run())
         finally:
             if closing:
                 closing.cancel()
             del self.runs[host.name]
+
+    async def _pause(self, run: HostRun, places: HeldSlots, seconds: float, unreachable: bool) -> None:
+        """Between two attempts of a host others have its place. One that cannot be reached waits until all others have begun, or
+        for an hour.
+        """
+        if not self.waits:  # it may be one more than there are places for
+            await run.stopper.wait(seconds)
+            return
+        places.release()
+        over = asyncio.Event()
+        self._beside.append(asyncio.create_task(self._worker(over)))
+        await run.stopper.wait(seconds)
+        latest = time.monotonic() + _LONGEST_WAIT
+        while unreachable and self.waiting and not self.reason and not run.stopper.reason and time.monotonic() < latest:
+            await run.stopper.wait(_LOOK)
+        over.set()
+        if not run.stopper.reason:
+            await places.wait(slots_of(self.site.config, run.host), run.stopper, lambda: False, lambda _: None)
 
     async def _has_place(self, run: HostRun, places: HeldSlots) -> bool:
         """Whether the host may begin now. A run that waits does so; another has it begin although too many run, and says so."""
@@ -337,19 +376,22 @@ class NightRunner:
         self._room_seen = time.monotonic()
         return ""
 
-    async def _guarded(self, run: HostRun) -> HostResult:
+    async def _guarded(self, entry: PlannedHost) -> None:
         """A bug met by one host must not cost the others their night: it is logged with its traceback and counted as failed."""
+        name = entry.host.name
         try:
-            return await run.run()
+            await self._one(entry)
         except (PoolUnusable, asyncio.CancelledError):
             raise
         except OperatorError as error:  # such as a catalogue that cannot be written
-            return HostResult(run.host.name, "failed", error.message)
+            self._tell(HostResult(name, "failed", error.message))
         except Exception as error:
-            log.exception("internal error while %s was backed up", run.host.name)
-            return HostResult(run.host.name, "failed", f"internal error: {error!r}")
+            log.exception("internal error while %s was backed up", name)
+            self._tell(HostResult(name, "failed", f"internal error: {error!r}"))
 
     def _tell(self, result: HostResult) -> None:
+        if not result.good:
+            self._room_seen = 0.0  # it may be the pool that is full now
         self.results.append(result)
         self.site.observer(result)
 

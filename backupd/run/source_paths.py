@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -25,6 +25,8 @@ from btrkeep.pool.locks import Lock
 from btrkeep.pool.subvolume import commit, inodes_made
 from btrkeep.process.cancellation import Cancellation
 
+Pause = Callable[[float, bool], Awaitable[object]]
+"""Waits so many seconds before the next attempt, or until the run is stopped; True: the host could not even be reached."""
 _FLOWS = ("created", "deleted", "transferred", "transferred_bytes", "literal", "matched", "sent", "received")
 _LONGEST_PAUSE = 300.0
 MAY_SAY = 64 << 20
@@ -44,6 +46,7 @@ class HostTransfer:
         lock: Lock,
         stopper: RunCancellation,
         running: RunningTransfer,
+        pause: Pause,
     ) -> None:
         self.site = site
         self.host = host
@@ -51,6 +54,7 @@ class HostTransfer:
         self.lock = lock
         self.stopper = stopper
         self.running = running
+        self.pause = pause
         self.results: dict[str, PathResult] = {}
         self.seconds = {"rsync": 0.0}
         self.attempts = 0
@@ -70,7 +74,7 @@ class HostTransfer:
             pending = await self._attempt(pending)
             if not pending or attempt == self.host.attempts or not self._worth_another():
                 break
-            await self.stopper.wait(min(_LONGEST_PAUSE, self.site.retry_pause * 3 ** (attempt - 1)))
+            await self.pause(min(_LONGEST_PAUSE, self.site.retry_pause * 3 ** (attempt - 1)), self.unreachable)
         self.results = {path: self.results[path] for path in self.host.paths}
 
     async def _attempt(self, paths: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from btrkeep.catalogue.columns import moment as moment_text
 from btrkeep.catalogue.model import EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES
 from btrkeep.catalogue.model_sample import SPANS
-from btrkeep.catalogue.sqlite import Session
+from btrkeep.catalogue.sqlite import CatalogueContradicted, Session
 from btrkeep.causes import Cause
 from btrkeep.errors import OperatorError
 
@@ -181,7 +181,7 @@ def put_back(session: Session, found: Mapping[str, Sequence[dict[str, Any]]], is
             missing = [{**row, "id": first + place} for place, row in enumerate(missing)]
         try:
             session.run_many(kind.table.insert(), [kind.table.kept(row) for row in missing])
-        except sqlite3.IntegrityError as error:
+        except (sqlite3.IntegrityError, CatalogueContradicted) as error:
             raise OperatorError(f"rows of {kind.name} do not fit: {error}", "nothing was brought back") from error
     return counts
 

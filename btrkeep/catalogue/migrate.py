@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from btrkeep.answering import HINT, PATIENCE, answers
 from btrkeep.catalogue import tables
 from btrkeep.catalogue.sqlite import CatalogueUnusable, Session, meaning_of, no_room, opened
 from btrkeep.errors import OperatorError
@@ -34,6 +35,8 @@ def prepared(state: Path) -> Path:
     Raises OperatorError when the file is no catalogue, damaged, newer than this code, or cannot be written.
     """
     path = state / FILE
+    if not answers(path):
+        raise CatalogueUnusable(f"the catalogue {path} does not answer: nothing could be read within {PATIENCE:.0f} s", HINT)
     try:
         _make_file(path)
         _let_read(path)

@@ -42,6 +42,10 @@ class CatalogueDamaged(CatalogueUnusable):
     """Making it anew from the pool is what helps."""
 
 
+class CatalogueContradicted(CatalogueDamaged):
+    """A row that is there is not, or the other way round: what a flipped bit in an index does."""
+
+
 class CatalogueFull(CatalogueUnusable):
     """There is no room for it. What is there is not damaged by that."""
 
@@ -68,6 +72,7 @@ _BUSY: _Meaning = (
 _MEANINGS: Mapping[int, _Meaning] = {
     sqlite3.SQLITE_NOTADB: _DAMAGED,
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY: (CatalogueContradicted, "the catalogue {path} contradicts itself: {error}", _REBUILD),
     sqlite3.SQLITE_IOERR: _BROKEN,
     sqlite3.SQLITE_BUSY: _BUSY,
     sqlite3.SQLITE_LOCKED: _BUSY,
@@ -75,7 +80,7 @@ _MEANINGS: Mapping[int, _Meaning] = {
     sqlite3.SQLITE_READONLY: (CatalogueUnusable, "the catalogue {path} cannot be written", _READ_ONLY),
     sqlite3.SQLITE_CANTOPEN: (CatalogueUnusable, "the catalogue {path} cannot be opened", _READ_ONLY),
 }
-"""By primary result code: https://www.sqlite.org/rescode.html."""
+"""By primary result code, or a whole one where the others of its kind are faults of ours: https://www.sqlite.org/rescode.html."""
 _NEEDED = 64 << 10
 """Bytes: the index of a journal takes 32 KB at once, and when there is no room for it SQLite says "disk I/O error"."""
 
@@ -208,7 +213,7 @@ def meaning_of(error: sqlite3.Error, path: Path) -> OperatorError | None:
     code = getattr(error, "sqlite_errorcode", None)
     if code is None and isinstance(error, sqlite3.OperationalError):  # Python's own: text that is no UTF-8
         return _error(_DAMAGED, path, error)
-    meaning = _MEANINGS.get(code & 0xFF) if code is not None else None
+    meaning = (_MEANINGS.get(code) or _MEANINGS.get(code & 0xFF)) if code is not None else None
     return _error(meaning, path, error) if meaning else None
 
 

@@ -41,7 +41,7 @@ class LeftOut:
 def left_out(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> list[LeftOut]:
     """One piece for every source and folder that meet. Looks at the file system for symbolic links only."""
     unsure = _may_not_answer()
-    real = [(each.what, os.path.realpath(each.path)) for each in kept if each.path]
+    real = [(each.what, _real(str(each.path.absolute()), unsure)) for each in kept if each.path]
     found = []
     for source in sources:
         real_source = _real(source, unsure)

@@ -8,6 +8,7 @@ there is none, and the kernel is asked who holds the lock.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -16,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.errors import LockHeld, PoolUnusable
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.process.proc import GroupMember, flock_holders, has_locked, members, start_time
 
@@ -28,6 +29,7 @@ POOL_LOCKS = ("night", "expire", BALANCE_LOCK)
 """Those of the pool itself. Their files are made while there is room: without room for metadata no file can be made any more."""
 _LENGTH = 1024
 _UNKNOWN = "another process"
+_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of this process or the machine: they say nothing of the pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,10 @@ def held_by(path: Path) -> LockHeld:
 
 
 def take_lock(path: Path, what: str, since: str) -> Lock:
-    """Takes the lock at once, on a full pool too. Raises LockHeld, which names the holder, or PoolUnusable."""
+    """Takes the lock at once, on a full pool too.
+
+    Raises LockHeld, which names the holder, PoolUnusable, and OperatorError when this process may open no more files.
+    """
     with Checkpoint(f"{_kind(path)} lock taken"):
         return _taken(path, what, since)
 
@@ -176,5 +181,7 @@ def _taken(path: Path, what: str, since: str) -> Lock:
     return Lock(path, fd, holder)
 
 
-def _unusable(path: Path, error: OSError) -> PoolUnusable:
+def _unusable(path: Path, error: OSError) -> OperatorError:
+    if error.errno in _LIMITS:
+        return OperatorError(f"{path}: {error.strerror}", "this process, or the machine, has reached a limit (ulimit -a)")
     return PoolUnusable(f"{path} cannot be written: {error.strerror}", "look at the pool's room, its mount and the kernel's log")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import btrfs
 
+from btrkeep.answering import HINT, PATIENCE, answers
 from btrkeep.errors import PoolUnusable, UsageError
 from btrkeep.pool import subvolume
 from btrkeep.pool.atomic import write_atomically
@@ -93,8 +94,13 @@ def is_on(path: Path, filesystem: str) -> bool:
 
 
 def open_pool(path: Path) -> Pool:
-    """The pool at `path`. Raises PoolUnusable when it has no marker, or is on another filesystem than the marker names."""
+    """The pool at `path`. Raises PoolUnusable when it has no marker, or is on another filesystem than the marker names.
+
+    So it does, after some seconds, when nothing comes back from there: of a disk that is gone, for instance.
+    """
     marker = path / MARKER / "pool.json"
+    if not answers(marker):
+        raise PoolUnusable(f"{path} does not answer: {marker} could not be read within {PATIENCE:.0f} s", HINT)
     try:
         fields = json.loads(marker.read_text())
         newer = fields["format"] > FORMAT  # in which case the others may have other names

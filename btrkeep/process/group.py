@@ -5,6 +5,7 @@ rsync forks a receiver and starts ssh. A receiver that outlives its parent goes 
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -18,11 +19,12 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import GroupMember, members
-from btrkeep.process.programs import UNENDING, Finished, ProgramFailed, environment, paste_line
+from btrkeep.process.programs import UNENDING, Finished, ProgramFailed, environment, paste_line, wait_for_end
 
 log = logging.getLogger(__name__)
 
 _PIPE = 1 << 16
+_NO_PROCESS = "the limit of processes is reached (TasksMax= of the unit, ulimit -u)"
 _LOOK_AWAY = 0.02
 PATIENCE = 10.0
 """Seconds from SIGTERM to SIGKILL."""
@@ -98,13 +100,19 @@ class Group:
                 bufsize=0,
             )
         except OSError as error:
-            raise ProgramFailed(Finished(tuple(command), 127, "", f"{error.strerror}: {command[0]}")) from error
-        group = cls(process, tuple(command))
+            why = f"{error.strerror}: {_NO_PROCESS if error.errno == errno.EAGAIN else command[0]}"
+            raise ProgramFailed(Finished(tuple(command), 127, "", why)) from error
+        try:
+            group = cls(process, tuple(command))
+            group._watch_end()
+        except OSError as error:  # too many open files: nobody would know of the process any more
+            os.killpg(process.pid, signal.SIGKILL)
+            wait_for_end(process)
+            raise ProgramFailed(Finished(tuple(command), 126, "", f"{error.strerror}: {command[0]}")) from error
         assert process.stdout is not None
         assert process.stderr is not None
         group._watch(process.stdout.fileno(), on_stdout)
         group._watch(process.stderr.fileno(), on_stderr)
-        group._watch_end()
         return group
 
     def _watch(self, fd: int, callback: Callable[[bytes], None]) -> None:

@@ -1,6 +1,7 @@
 """How a program without root asks the root service: `Agent(socket, who).ask("browse", host="web1", ...)`."""
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ __all__ = ["Absent", "Agent", "Stream"]
 
 PATIENCE = 120.0
 _PIECE = 64 << 10
+_QUEUEING, _PAUSE = 5.0, 0.02  # seconds
 
 
 class Absent(OperatorError):
@@ -86,12 +88,24 @@ class _Line:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._socket.settimeout(agent.patience)
         try:
-            self._socket.connect(str(agent.socket))
+            self._connect()
             with suppress(BrokenPipeError, ConnectionResetError):  # it may have answered before it read: that is there to be read
                 self._socket.sendall(request)
         except OSError as error:
             self._socket.close()
             raise self._absent(error) from error
+
+    def _connect(self) -> None:
+        """A socket with a time limit does not wait by itself for a place in the queue of the service. Raises OSError."""
+        end = time.monotonic() + _QUEUEING
+        while True:
+            try:
+                return self._socket.connect(str(self._agent.socket))
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    self._socket.close()
+                    raise RequestRefused("too much is asked at once", "try again in a moment", "busy") from None
+                time.sleep(_PAUSE)
 
     def answer(self) -> Any:
         """The next line's meaning. Raises RequestRefused or Absent."""

@@ -402,3 +402,47 @@ def test_the_client_reads_a_refusal_that_came_before_its_request_was_read(tmp_pa
     with answering_with(tmp_path / "s", line, read=False) as agent, pytest.raises(RequestRefused) as refused:
         agent.ask("x", pad="y" * 60_000)
     assert refused.value.kind == "busy"
+
+
+@contextmanager
+def full_queue(path: Path) -> Iterator[tuple[socket.socket, list[socket.socket]]]:
+    """A socket that listens, whose queue has no place left, and who has them all."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(0)
+        waiting = list[socket.socket]()
+        try:
+            while True:
+                waiting.append(socket.socket(socket.AF_UNIX))
+                waiting[-1].setblocking(False)
+                waiting[-1].connect(str(path))
+        except BlockingIOError:
+            yield listening, waiting
+        finally:
+            for one in waiting:
+                one.close()
+
+
+def test_who_finds_the_services_queue_full_waits_for_a_place(tmp_path: Path) -> None:
+    with full_queue(tmp_path / "socket") as (listening, waiting):
+
+        def serve() -> None:
+            time.sleep(0.1)
+            for _ in waiting[:-1]:
+                listening.accept()[0].close()
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(encoded({"ok": True, "answer": "here"}))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert Agent(tmp_path / "socket", "me", 10).ask("jobs") == "here"
+        thread.join()
+
+
+def test_a_queue_that_stays_full_is_busy_and_not_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("btrkeep.serving.client._QUEUEING", 0.1)
+    with full_queue(tmp_path / "socket"), pytest.raises(RequestRefused) as caught:
+        Agent(tmp_path / "socket", "me", 10).ask("jobs")
+    assert caught.value.kind == "busy"

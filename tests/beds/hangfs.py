@@ -2,6 +2,7 @@
 
     python hangfs.py FOLDER         mounts it there and says "mounted"
     python hangfs.py FOLDER file    it has one file, and answers nothing any more once that is open
+    python hangfs.py FOLDER dead    it answers nothing at all, not even what is asked about the folder itself
 
 `hanging(folder)` does that around a test and frees whoever hangs at its end. The layouts are those of include/uapi/linux/fuse.h.
 """
@@ -27,10 +28,13 @@ def _attributes(node: int) -> bytes:
 
 
 @contextmanager
-def hanging(folder: Path, *, once_open: bool = False) -> Iterator[None]:
-    """Mounted at the folder, which is made, while this lasts. `once_open`: it has a file, and is dead when that is open."""
-    folder.mkdir()
-    words = [sys.executable, "-P", __file__, str(folder), *(["file"] if once_open else [])]
+def hanging(folder: Path, *, once_open: bool = False, dead: bool = False) -> Iterator[None]:
+    """Mounted at the folder, which is made, while this lasts. `once_open`: it has a file, and is dead when that is open.
+
+    `dead`: nothing is ever answered.
+    """
+    folder.mkdir(exist_ok=True)
+    words = [sys.executable, "-P", __file__, str(folder), *(["file"] if once_open else []), *(["dead"] if dead else [])]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout
         assert server.stdout.readline() == "mounted\n"
@@ -41,7 +45,7 @@ def hanging(folder: Path, *, once_open: bool = False) -> Iterator[None]:
             server.kill()  # nobody answers any more, so the kernel lets those go who wait
 
 
-def _serve(folder: str, *, once_open: bool) -> None:
+def _serve(folder: str, *, once_open: bool, dead: bool) -> None:
     channel = os.open("/dev/fuse", os.O_RDWR)
     libc = ctypes.CDLL(None, use_errno=True)
     options = f"fd={channel},rootmode=40000,user_id=0,group_id=0"
@@ -56,7 +60,7 @@ def _serve(folder: str, *, once_open: bool) -> None:
             opcode = _IN.unpack_from(request)[1]
             if alive and opcode not in (_INTERRUPT, *_FORGET):
                 _answer(channel, request, once_open=once_open)
-            alive = alive and opcode != _OPEN
+            alive = alive and not dead and opcode != _OPEN
         except OSError:  # aborted
             return
 
@@ -89,4 +93,4 @@ def _answer(channel: int, request: bytes, *, once_open: bool) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], once_open=sys.argv[2:] == ["file"])
+    _serve(sys.argv[1], once_open=sys.argv[2:] == ["file"], dead=sys.argv[2:] == ["dead"])

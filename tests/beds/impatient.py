@@ -1,18 +1,26 @@
-"""backupd with less patience: a process that cannot be ended is given up after one second, not after forty."""
+"""backupd with less patience: a process that cannot be ended is given up after one second, not after forty, and a file that does
+not answer after half a second, not after ten.
+"""
 
 import backupd.cli
 import backupd.rsync.process
 import backupd.run.orphaned_receivers
+from btrkeep import answering
+from btrkeep.catalogue import sqlite
 from btrkeep.process import group, programs
 
 PATIENCE = 0.5
 
 if __name__ == "__main__":
     for module, name, value in (
-        (backupd.rsync.process, "_PATIENCE", PATIENCE),
+        (backupd.rsync.process, "PATIENCE", PATIENCE),
+        (group, "PATIENCE", PATIENCE),
+        (answering, "PATIENCE", PATIENCE),
         (group, "UNENDING", PATIENCE),
         (programs, "UNENDING", PATIENCE),
+        (sqlite, "BUSY_TIMEOUT", PATIENCE),
         (backupd.run.orphaned_receivers, "_LOOKS", 5),
     ):
+        assert hasattr(module, name)
         setattr(module, name, value)
     backupd.cli.main()

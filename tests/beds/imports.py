@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 BOTTOM = (
+    "btrkeep.answering",
     "btrkeep.backup_states",
     "btrkeep.causes",
     "btrkeep.checkpoints",
@@ -71,7 +72,8 @@ class Reserved:
 RESERVED = (
     Reserved(("btrfs",), modules=("btrkeep.pool", "btrkeep.treescan")),
     # The throttle is a small program that rsync starts; it becomes the program that it stands before.
-    Reserved(STARTERS, modules=("btrkeep.process", "backupd.rsync.throttle")),
+    # Whether a disk answers has to be known before anything else is, by the pool and the catalogue too.
+    Reserved(STARTERS, modules=("btrkeep.process", "backupd.rsync.throttle", "btrkeep.answering")),
     Reserved(("sqlalchemy", "alembic"), modules=("btrkeep.catalogue.upgrade", "btrkeep.catalogue.migrations")),
     # Users and sessions are the dashboard's own; a table of hard links that is too large for memory lasts as long as one archive.
     Reserved(("sqlite3",), modules=("btrkeep.catalogue", "web.auth.store", "backupd.files.spool")),

@@ -129,7 +129,7 @@ class Nights:
             )
             facts = catalogue.host_facts(latest(site.clock.now()))
             planned = plan(config, facts, site.clock.now(), names=names, everything=not names)
-            return asyncio.run(NightRunner(site, planned).run())
+            return asyncio.run(NightRunner(site, planned, waits=not names).run())
 
     def _begin(self) -> None:
         """The first run would make the catalogue, which takes as long as all else that it does."""

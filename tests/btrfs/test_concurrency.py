@@ -108,6 +108,49 @@ def test_who_was_tried_longest_ago_comes_first_and_who_never_was_before_all(nigh
     assert begun(log)[1:] == ["c", "b", "a"]
 
 
+def refusing_ssh(nights: Nights, host: str) -> tuple[Path, Path]:
+    """Every transfer writes its host's name into the first file. That one host cannot be reached until the second is there."""
+    log, up, script = nights.top / "log", nights.top / "up", nights.top / "refusing-ssh"
+    lines = [
+        "#!/bin/bash",
+        'while getopts ":i:o:p:l:" option; do :; done',
+        f'echo "+${{!OPTIND}}" >> {log}',
+        f'if [[ "${{!OPTIND}}" == {host} && ! -e {up} ]]; then echo "ssh: connect to host: No route to host" >&2; exit 255; fi',
+        f'exec {shlex.quote(str(FAKESSH))} "$@"',
+    ]
+    script.write_text("\n".join(lines) + "\n")
+    script.chmod(0o755)
+    nights.settings("ssh", command=str(script))
+    return log, up
+
+
+def test_a_host_that_cannot_be_reached_holds_no_place_and_is_tried_again_when_all_others_had_their_turn(
+    nights: Nights, tree: Path
+) -> None:
+    nights.settings("backup", concurrency=1, attempts=3)
+    log, up = refusing_ssh(nights, "down")
+    for host in ("down", "a", "b"):
+        nights.host(host, tree)
+    nights.host("c", tree, after=["/usr/bin/touch", str(up)])
+    found = {result.host: result.outcome for result in nights.night()}
+    assert found == dict.fromkeys(("down", "a", "b", "c"), "complete")
+    assert begun(log)[0] == "down"
+    assert begun(log) == ["down", "a", "b", "c", "down"]
+    assert disagreements(nights) == []
+
+
+def test_during_the_pause_of_one_host_never_more_than_concurrency_transfer(nights: Nights, tree: Path) -> None:
+    nights.settings("backup", concurrency=2, attempts=2)
+    log = logging_ssh(nights, 0.15)
+    for number in range(4):
+        nights.host(f"broken{number}", tree, rsync_path="kill -9 $$;")
+        nights.host(f"good{number}", tree)
+    found = {result.host: result.outcome for result in nights.night()}
+    assert {host for host, outcome in found.items() if outcome == "complete"} == {f"good{n}" for n in range(4)}
+    assert most_at_once(log) == 2
+    assert sorted(begun(log)) == sorted([f"broken{n}" for n in range(4)] * 2 + [f"good{n}" for n in range(4)])
+
+
 def test_one_hosts_failure_stops_nobody_else(nights: Nights, tree: Path) -> None:
     nights.host("good1", tree)
     nights.host("missing", nights.source / "not-there")

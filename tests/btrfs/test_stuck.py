@@ -3,9 +3,12 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from btrkeep.process import programs
 from tests.beds.cli import TOP
 from tests.beds.hangfs import hanging
 from tests.beds.nights import Nights
-from tests.beds.watch import is_locked, processes, rows, wait_for
+from tests.beds.watch import disagreements, is_locked, processes, rows, wait_for
 
 IMPATIENT = TOP / "tests" / "beds" / "impatient.py"
 
@@ -149,3 +152,51 @@ def test_a_program_that_looks_at_such_a_mount_is_given_up_too(mount: Path, monke
     with pytest.raises(programs.ProgramFailed, match="no end after"):
         programs.run(("ls", str(mount)), timeout=0.5)
     assert stuck(mount)
+
+
+@pytest.mark.parametrize("words", [("status",), ("check",), ("notify", "--dry-run")])
+def test_a_pool_that_does_not_answer_is_said_and_waited_for_by_nobody(nights: Nights, words: tuple[str, ...]) -> None:
+    with hanging(nights.pool, dead=True):
+        status, stdout, stderr = impatient(nights, *words, seconds=10)
+        assert f"{nights.pool} does not answer" in stdout + stderr
+        assert status == (0 if words[0] == "notify" else 4)
+    wait_for(lambda: not processes("head", nights.pool))
+
+
+def test_a_night_whose_catalogue_does_not_answer_backs_up_all_hosts(nights: Nights) -> None:
+    nights.host("web", nights.source)
+    (nights.source / "file").write_text("it")
+    with hanging(nights.state, dead=True):
+        status, stdout, stderr = impatient(nights, "run", "--all", "--json", seconds=15)
+        assert (status, [result["outcome"] for result in json.loads(stdout)]) == (1, ["complete"])
+        assert f"{nights.state / 'catalogue.sqlite'} does not answer" in stderr
+        assert nights.differences("web", nights.source) == []
+        assert "does not answer" in impatient(nights, "status", seconds=10)[2]
+    nights.state.rmdir()  # the mount was over nothing
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert {row for (row,) in rows(nights, "select name from backup")} == set(nights.names("web"))
+
+
+def test_a_night_whose_catalogue_somebody_holds_all_the_time_backs_up_all_hosts(nights: Nights) -> None:
+    (nights.source / "file").write_text("it")
+    for host in ("a", "b", "c"):
+        nights.host(host, nights.source)
+    nights.run("a")
+    with closing(sqlite3.connect(nights.state / "catalogue.sqlite", isolation_level=None)) as holder:
+        holder.execute("begin immediate")
+        begun = time.monotonic()
+        status, stdout, stderr = impatient(nights, "run", "--all", "--json", seconds=20)
+        assert (status, {result["outcome"] for result in json.loads(stdout)}) == (1, {"complete"}), stderr
+        assert "was held by another program for too long" in stderr
+        assert time.monotonic() - begun < 12
+    assert nights.run("b")["b"]["outcome"] == "complete"
+    assert disagreements(nights) == []
+
+
+def test_check_tells_a_source_that_does_not_answer_from_one_that_is_not_there(nights: Nights) -> None:
+    mount, missing = nights.top / "hangs", nights.top / "missing"
+    nights.host("here", mount, missing, address=None)
+    with hanging(mount, dead=True):
+        found = {one["message"]: one["hint"] for one in json.loads(impatient(nights, "check", "--json", seconds=15)[1])}
+    assert "dmesg" in found[f"{mount} does not answer"]
+    assert f"{missing} is no folder of this machine" in found

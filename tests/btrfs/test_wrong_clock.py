@@ -90,3 +90,20 @@ def test_a_host_that_has_nothing_but_a_backup_from_the_future_is_restored_from_t
         work("btrfs", "subvolume", "delete", pool.backup("web1", name))
     assert ahead in pool.backupd("browse", "web1", "/", "--json").stdout
     assert subprocess.run(["test", "-e", pool.data("web1", pool.source, ahead) / "file"], check=False).returncode == 0
+
+
+def test_a_night_before_the_clock_was_set_copies_nothing_anew_and_ends_no_backup(pool: Expiries) -> None:
+    """A machine without a battery for its clock begins in 1970, and its network comes up later."""
+    good = pool.names("web1")[:3]
+    (result,) = pool.night("web1", now=datetime(1970, 1, 1, 0, 3, tzinfo=UTC))
+    assert result.outcome == "complete"
+    early = pool.names("web1")[0]
+    assert early.startswith("1970")
+    assert pool.record("web1", early)["base"] in pool.names("web1")[1:]
+    assert pool.record("web1", early)["paths"][0]["numbers"]["literal"] == 0
+    pool.run("web1")
+    newest = pool.names("web1")[4]
+    assert pool.record("web1", newest)["base"] == good[-1]
+    done = pool.backupd("expire", "--json", check=False)
+    assert (done.returncode, json.loads(done.stdout)["stop"]) == (0, None), done.stdout
+    assert set(good) <= set(pool.left("web1"))

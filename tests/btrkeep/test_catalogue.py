@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from bench import make_catalogue
 from btrkeep.catalogue import Backup, Catalogue, Progress, Run
 from btrkeep.catalogue.columns import escape, unescape
+from btrkeep.catalogue.sqlite import CatalogueDamaged
 from btrkeep.causes import Cause, CauseCode
 from tests.beds.template import with_catalogue
 
@@ -458,3 +459,14 @@ def test_a_number_that_sqlite_cannot_hold_is_kept_as_the_nearest_and_costs_no_ot
     assert sql.execute("SELECT files, new_bytes FROM backup ORDER BY new_bytes").fetchall() == [
         (nearest, each) for each in range(3)
     ]
+
+
+def test_a_catalogue_that_contradicts_itself_is_damaged_and_no_fault_of_the_program(tmp_path: Path) -> None:
+    """As a flipped bit in an index makes it: a host is known, and its row is not found."""
+    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+        catalogue.start_run("web1", EVENING, 1, "1", night=False)
+        with closing(sqlite3.connect(tmp_path / "catalogue.sqlite")) as other:
+            other.executescript("delete from run; delete from host;")
+        with pytest.raises(CatalogueDamaged, match="contradicts itself: FOREIGN KEY constraint failed") as caught:
+            catalogue.start_run("web1", EVENING, 1, "1", night=False)
+    assert "backupd rebuild" in caught.value.hint

@@ -23,6 +23,7 @@ from btrkeep.catalogue import (
     Catalogue,
     FreeSpaceScore,
 )
+from btrkeep.catalogue.sqlite import CatalogueDamaged
 from tests.beds import TOP
 from tests.beds.template import with_catalogue
 
@@ -171,7 +172,7 @@ def test_a_step_comes_with_its_sums_or_not_at_all(catalogue: Catalogue, sql: sql
     catalogue.add_step(step)
     wrong: list[tuple[BalanceStep, dict[str, Any], type[Exception]]] = [
         (step, {"moved": 1}, IntegrityError),
-        (replace(step, number=2, balance=number + 1), {"moved": 1}, IntegrityError),
+        (replace(step, number=2, balance=number + 1), {"moved": 1}, CatalogueDamaged),
         (replace(step, number=2, outcome="splendid"), {"moved": 1}, IntegrityError),
         (replace(step, number=2), {"colour": "red"}, TypeError),
         (replace(step, number=2), {"finished": EVENING, "outcome": "splendid"}, IntegrityError),

@@ -1,0 +1,209 @@
+"""Nights and commands without what a machine has enough of as a rule: open files, processes, a catalogue, disks that answer.
+
+    python -m bench.starved [--hosts 30] [--pages N] [--only NAME ...] [--json]
+
+Each trial says what came out, and what was wrong: a traceback, a host that is not complete afterwards, something left running, a
+command that takes longer than its bound. Exit status 1 when something was. The cgroups need root.
+"""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bench import common
+from btrkeep.errors import OperatorError
+from btrkeep.serving.client import Agent
+from btrkeep.serving.protocol import kind_of
+from tests.beds import TOP, btrfs, cgroups
+from tests.beds.hangfs import hanging
+from tests.beds.nights import Nights
+from tests.beds.watch import disagreements, transferring, writable_finals
+
+BOUND = 30.0
+"""Seconds in which a command has to answer when a disk does not: 10 for the look, and what a loaded machine takes to start it."""
+PAGE = 4096
+LOOKS = (("status",), ("list",), ("check",), ("doctor",), ("log",), ("metrics",), ("notify", "--dry-run"), ("host", "list"))
+
+
+class Trials:
+    """The trials, each a method that gives what was wrong; `told` is what came out."""
+
+    def __init__(self, nights: Nights, options: Namespace) -> None:
+        self.nights, self.options = nights, options
+        self.told: dict[str, object] = {}
+        tree = nights.source / "srv"
+        tree.mkdir()
+        for number in range(20):
+            (tree / f"file{number}").write_bytes(os.urandom(3000))
+        self.tree = tree
+        nights.settings("backup", concurrency=options.hosts)
+        for number in range(options.hosts):
+            nights.host(f"web{number:03}", tree)
+        nights.run()
+
+    def started(self, *words: str, before: Sequence[str] = ()) -> "subprocess.Popen[str]":
+        env = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"}
+        line = [*before, sys.executable, "-m", "backupd", "--config", str(self.nights.config), *words]
+        return subprocess.Popen(
+            line,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def night(self, name: str, *before: str) -> list[str]:
+        """A night behind these words, in which every host has to be complete."""
+        begun = time.monotonic()
+        process = self.started("run", "--all", "--json", before=before)
+        stdout, stderr = process.communicate(timeout=300)
+        found = Counter(result["outcome"] for result in json.loads(stdout or "[]"))
+        at_once = re.search(r"(\d+) of \d+ hosts at a time", stderr)
+        self.told[name] = {
+            **found,
+            "at a time": int(at_once[1]) if at_once else self.options.hosts,
+            "seconds": round(time.monotonic() - begun, 1),
+        }
+        wrong = [f"{name}: {found}"] if found["complete"] != self.options.hosts else []
+        wrong += [f"{name}: a traceback"] if "Traceback" in stderr else []
+        left = [*map(str, transferring(self.nights)), *writable_finals(self.nights), *disagreements(self.nights)]
+        return [*wrong, *(f"{name}: left: {one}" for one in left)]
+
+    def files(self) -> list[str]:
+        """Few open files."""
+        limits = (256, 128, 64, 32)
+        return [one for limit in limits for one in self.night(f"{limit} open files", "prlimit", f"--nofile={limit}")]
+
+    def processes(self) -> list[str]:
+        """Few processes."""
+        found = []
+        for limit in (100, 40, 20, 10, 6):
+            with cgroups.limited("pids", limit) as group:
+                found += self.night(f"{limit} processes", *cgroups.words_within(group))
+        return found
+
+    def silence(self) -> list[str]:
+        """A pool, a catalogue and a source that never answer, and every command that looks."""
+        found: list[str] = []
+        source = self.nights.top / "silent"
+        for name, place in (("pool", self.nights.pool), ("state", self.nights.state), ("source", source)):
+            if name == "source":
+                self.nights.host("silent", source, address=None)
+            slowest, running = 0.0, list[subprocess.Popen[str]]()
+            with hanging(place, dead=True):
+                for words in LOOKS:
+                    begun = time.monotonic()
+                    running.append(self.started(*words))
+                    try:
+                        if "Traceback" in running[-1].communicate(timeout=BOUND)[1]:
+                            found.append(f"{name} silent, {words[0]}: a traceback")
+                    except subprocess.TimeoutExpired:
+                        running[-1].kill()
+                        found.append(f"{name} silent, {words[0]}: no answer in {BOUND:.0f} s")
+                    slowest = max(slowest, time.monotonic() - begun)
+            for process in running:
+                process.wait()
+            self.told[f"{name} silent"] = {"commands": len(LOOKS), "seconds of the slowest": round(slowest, 1)}
+        del self.nights.tables["host"]["silent"]
+        self.nights.write()
+        return found
+
+    def catalogue(self) -> list[str]:
+        """Every page of the catalogue zero, with flipped bits, and noise; each with every command and a night of one host."""
+        good, noise, found, tried = self.nights.state / "catalogue.sqlite", random.Random(7), list[str](), 0
+        shutil.copytree(self.nights.state, self.nights.top / "intact")
+        data = good.read_bytes()
+        pages = range(len(data) // PAGE)[: self.options.pages]
+        for page in pages:
+            for how in (self._zero, self._flipped, self._noise):
+                shutil.rmtree(self.nights.state)
+                self.nights.state.mkdir()
+                good.write_bytes(how(data, page * PAGE, noise))
+                for words in (("status",), ("list", "--all"), ("log",), ("check",), ("run", "web000")):
+                    done, tried = self.nights.backupd(*words, check=False), tried + 1
+                    if "Traceback" in done.stderr or "internal error" in done.stdout or done.returncode not in range(5):
+                        found.append(f"page {page} {how.__name__[1:]}, {words[0]}: {done.stderr.strip().splitlines()[-1:]}")
+        if self.nights.backupd("rebuild", check=False).returncode:
+            found.append("rebuild failed afterwards")
+        self.told["catalogue"] = {"pages": len(pages), "commands": tried, "wrong": len(found)}
+        return found
+
+    @staticmethod
+    def _zero(data: bytes, at: int, _: random.Random) -> bytes:
+        return data[:at] + bytes(PAGE) + data[at + PAGE :]
+
+    @staticmethod
+    def _flipped(data: bytes, at: int, noise: random.Random) -> bytes:
+        found = bytearray(data)
+        for _ in range(20):
+            found[at + noise.randrange(PAGE)] ^= 1 << noise.randrange(8)
+        return bytes(found)
+
+    @staticmethod
+    def _noise(data: bytes, at: int, noise: random.Random) -> bytes:
+        return data[:at] + noise.randbytes(PAGE) + data[at + PAGE :]
+
+    def requests(self) -> list[str]:
+        """10,000 requests to the root service, a hundred at a time: each is answered, or refused as busy."""
+        place = self.nights.state.parent / "serve.sock"
+        service, answers = self.started("serve", "--socket", str(place)), Counter[str]()
+        agent = Agent(place, "bench", 30)
+
+        def ask() -> None:
+            for _ in range(100):
+                try:
+                    agent.ask("jobs")
+                    answers["answered"] += 1
+                except OperatorError as error:
+                    answers[kind_of(error)] += 1
+
+        try:
+            end = time.monotonic() + 20
+            while not place.exists() and time.monotonic() < end:
+                time.sleep(0.05)
+            drain = threading.Thread(target=service.communicate, daemon=True)
+            drain.start()
+            askers = [threading.Thread(target=ask) for _ in range(100)]
+            for asker in askers:
+                asker.start()
+            for asker in askers:
+                asker.join()
+            files = sum(1 for _ in Path(f"/proc/{service.pid}/fd").iterdir())
+        finally:
+            service.send_signal(signal.SIGTERM)
+            drain.join(20)
+        self.told["10,000 requests"] = {**answers, "files open afterwards": files}
+        return [f"requests: {answers}"] if set(answers) - {"answered", "busy"} or files > 30 else []
+
+
+def main() -> None:
+    """Runs the trials, prints and ends with what came out."""
+    trials = ("files", "processes", "silence", "catalogue", "requests")
+    made = common.plain_parser(__doc__.splitlines()[0])
+    made.add_argument("--hosts", type=int, default=30, help="hosts of a night, all at a time")
+    made.add_argument("--pages", type=int, help="so many pages of the catalogue, instead of all")
+    made.add_argument("--only", nargs="*", choices=trials, default=trials, help="these trials alone")
+    options = made.parse_args()
+    with common.own_folder(options):
+        bench = Trials(Nights(btrfs.make("2G", options="noatime")), options)
+        each: list[Callable[[], list[str]]] = [getattr(bench, name) for name in trials if name in options.only]
+        wrong = [one for trial in each for one in trial()]
+        print(json.dumps({**bench.told, "wrong": wrong}, indent=2))
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

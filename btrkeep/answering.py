@@ -1,0 +1,55 @@
+"""Whether a file can be asked about at all. Of a disk or a server that is gone nothing comes back: who asks waits in the kernel,
+where nothing ends it, and a thread that waits there keeps its process from ending. So another process asks first.
+"""
+
+import os
+import select
+import signal
+import threading
+import time
+from pathlib import Path
+
+PATIENCE = 10.0
+"""Seconds: a disk that has to spin up, or an array that moves on to another path, takes some."""
+_ENDING = 0.5
+_QUIET = tuple((os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2))
+_SILENT_FOR = 60.0
+_silent: dict[Path, float] = {}  # since when; a second look would leave one more process behind, and take as long
+HINT = "look for its disk, or the server behind it (dmesg): whatever asks for it now waits until that answers or is gone"
+
+
+def answers(path: Path) -> bool:
+    """Whether opening and reading the first byte of a file or folder comes to its end within PATIENCE, whatever is found.
+
+    A process that does not is left behind: nothing ends it. True as well when none can be started. What did not answer is not asked
+    again for a minute.
+    """
+    if time.monotonic() - _silent.get(path, -_SILENT_FOR) < _SILENT_FOR:
+        return False
+    answered = _asked(path)
+    if answered:
+        _silent.pop(path, None)
+    else:
+        _silent[path] = time.monotonic()
+    return answered
+
+
+def _asked(path: Path) -> bool:
+    try:
+        pid = os.posix_spawnp("head", ("head", "-c1", "--", path), os.environ, file_actions=_QUIET)
+    except OSError:
+        return True
+    process = os.pidfd_open(pid)
+    ended = select.poll()
+    ended.register(process, select.POLLIN)
+    try:
+        answered = bool(ended.poll(PATIENCE * 1000))
+        if not answered:
+            os.kill(pid, signal.SIGKILL)
+        if answered or ended.poll(_ENDING * 1000):
+            os.waitpid(pid, 0)
+        else:
+            threading.Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
+    finally:
+        os.close(process)
+    return answered

@@ -1,0 +1,43 @@
+"""A cgroup with one limit, for programs that are to run out of something. Version 1 or 2, whichever this machine has."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.beds import session
+
+_TOP = Path("/sys/fs/cgroup")
+_FILES = {"pids": "pids.max", "memory": "memory.limit_in_bytes"}
+_FILES_2 = {"pids": "pids.max", "memory": "memory.max"}
+
+
+def why_not(kind: str) -> str:
+    """Why no such group can be made here, or ""."""
+    if (_TOP / kind / "cgroup.procs").exists():
+        return ""
+    controllers = _TOP / "cgroup.subtree_control"
+    return "" if controllers.exists() and kind in controllers.read_text().split() else f"no {kind} cgroup can be made here"
+
+
+@contextmanager
+def limited(kind: str, limit: int | str) -> Iterator[Path]:
+    """A new group; a process is moved into it by its number in `cgroup.procs`. It goes when all of them have ended."""
+    first = (_TOP / kind).is_dir()
+    group = (_TOP / kind if first else _TOP) / f"{session.own_name()}-{time.monotonic_ns()}"
+    group.mkdir()
+    try:
+        (group / (_FILES if first else _FILES_2)[kind]).write_text(str(limit))
+        yield group
+    finally:
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.02)
+
+
+def words_within(group: Path, *words: str | Path) -> list[str]:
+    """The command line of a program that runs in the group from its beginning."""
+    return ["sh", "-c", 'echo $$ >"$0/cgroup.procs"; exec "$@"', str(group), *map(str, words)]

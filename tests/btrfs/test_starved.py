@@ -1,0 +1,112 @@
+"""A night without something that a machine has enough of as a rule: open files, processes, memory."""
+
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from backupd.run.at_once import possible_at_once
+from btrkeep.process.group import Group
+from btrkeep.process.programs import ProgramFailed
+from tests.beds import cgroups
+from tests.beds.nights import Nights
+from tests.beds.watch import ENVIRONMENT, disagreements, processes, transferring, writable_finals
+
+pytestmark = pytest.mark.slow
+
+HOSTS = 6
+
+
+def backed_up(nights: Nights, *before: str) -> tuple[dict[str, str], str]:
+    """A night of all hosts, `backupd` behind the words `before`: what became of each, and what was said besides."""
+    tree = nights.source / "srv"
+    tree.mkdir(exist_ok=True)
+    (tree / "file").write_bytes(os.urandom(3000))
+    nights.settings("backup", concurrency=HOSTS)
+    for number in range(HOSTS):
+        nights.host(f"web{number}", tree)
+    words = [*before, sys.executable, "-m", "backupd", "--config", str(nights.config), "run", "--all", "--json"]
+    nights._begin()
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, env={**os.environ, **ENVIRONMENT}, timeout=50, check=False
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert transferring(nights) == []
+    assert writable_finals(nights) == []
+    assert disagreements(nights) == []
+    return {result["host"]: result["outcome"] for result in json.loads(done.stdout)}, done.stderr
+
+
+def all_complete(nights: Nights, found: dict[str, str]) -> None:
+    assert found == {f"web{number}": "complete" for number in range(HOSTS)}
+    assert all(nights.differences(host, nights.source / "srv") == [] for host in found)
+
+
+def test_a_night_with_few_open_files_takes_fewer_hosts_at_a_time_and_completes_them_all(nights: Nights) -> None:
+    found, said = backed_up(nights, "prlimit", "--nofile=36")
+    all_complete(nights, found)
+    assert f"1 of {HOSTS} hosts at a time" in said
+
+
+def test_a_limit_of_open_files_that_may_be_raised_is_raised(nights: Nights) -> None:
+    found, said = backed_up(nights, "prlimit", "--nofile=36:4096")
+    all_complete(nights, found)
+    assert "at a time" not in said
+
+
+@pytest.mark.skipif(bool(cgroups.why_not("pids")), reason=f"left out: few processes ({cgroups.why_not('pids')})")
+def test_a_night_with_few_processes_takes_fewer_hosts_at_a_time_and_completes_them_all(nights: Nights) -> None:
+    with cgroups.limited("pids", 16) as group:
+        found, said = backed_up(nights, *cgroups.words_within(group))
+    all_complete(nights, found)
+    assert f"2 of {HOSTS} hosts at a time" in said
+
+
+@pytest.mark.skipif(bool(cgroups.why_not("memory")), reason=f"left out: little memory ({cgroups.why_not('memory')})")
+def test_an_rsync_that_the_kernel_ends_for_want_of_memory_leaves_its_host_unfinished_and_the_next_night_completes_it(
+    nights: Nights,
+) -> None:
+    nights.host("web", nights.source)
+    (nights.source / "large").write_bytes(os.urandom(40 << 20))
+    with cgroups.limited("memory", 4 << 20) as group:
+        env = nights.rsync(f'[[ " $* " == *" --server "* ]] || echo $$ >{group}/cgroup.procs; exec $REAL "$@"')
+        (result,) = nights.run("web", status=1, env=env).values()
+    assert result["outcome"] == "partial"
+    assert "signal 9" in result["error"], result["error"]
+    assert transferring(nights) == []
+    nights.run("web")
+    assert nights.differences("web", nights.source) == []
+
+
+@pytest.mark.parametrize(("soft", "wanted", "possible"), [(1024, 50, 50), (64, 50, 50)])
+def test_the_limit_is_raised_only_as_far_as_the_hosts_need(soft: int, wanted: int, possible: int) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+    try:
+        assert possible_at_once(wanted) == possible
+        assert soft <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= max(soft, 1024)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def _started(words: Sequence[str]) -> None:
+    Group.start(words, on_stdout=lambda _: None, on_stderr=lambda _: None)
+
+
+def test_a_program_that_cannot_be_watched_does_not_go_on_unwatched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def no_more(pid: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", no_more)
+    script = tmp_path / "goes-on"
+    script.write_text("#!/bin/sh\nsleep 60\n")
+    script.chmod(0o755)
+    with pytest.raises(ProgramFailed, match="Too many open files"):
+        asyncio.run(_started([str(script)]))
+    assert processes(script) == {}
