@@ -73,7 +73,7 @@ RESERVED = (
     # The throttle is a small program that rsync starts; it becomes the program that it stands before.
     Reserved(STARTERS, modules=("btrkeep.process", "backupd.rsync.throttle")),
     Reserved(("sqlalchemy", "alembic"), modules=("btrkeep.catalogue.upgrade", "btrkeep.catalogue.migrations")),
-    # Users and sessions are the dashboard's own; a table of hard links that is too large for memory lasts as long as one archive.
+    # Users and sessions are the login service's own; a table of hard links too large for memory lasts as long as one archive.
     Reserved(("sqlite3",), modules=("btrkeep.catalogue", "web.auth.store", "backupd.files.spool")),
     Reserved(("print",), parts=("cli", "__main__")),
     Reserved(("click", "rich"), parts=("cli", "display", "__main__")),
