@@ -1,4 +1,4 @@
-"""The root service asked with sessions and tokens, as by the dashboard: what each gives on a real pool, and what is switched off."""
+"""The root service asked with sessions and tokens: what each gives on a real pool, and what is switched off."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

@@ -14,6 +14,7 @@ rates = ["retention 30"]
 daily = 1
 min_keep = 1
 '
+chmod 600 /etc/btrkeep/main.toml # as backupd setup makes it
 backupd run here web1 >/dev/null
 systemctl start btrkeep-sample@main.service
 attempt btrkeep-heatmap@main.service
