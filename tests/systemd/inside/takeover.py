@@ -42,6 +42,8 @@ def words() -> dict[str, str]:
     Agent(LOGIN, "", session=word["logged out"]).ask("logout", address="")
     with closing(sqlite3.connect(USERS)) as store, store:
         store.execute("UPDATE session SET seen = seen - 50000 WHERE user = 'idle'")
+        guess = "INSERT INTO attempt (name, address, at) VALUES ('alice', ?, unixepoch())"
+        store.executemany(guess, [(f"203.0.113.{number}",) for number in range(45)])
     return word
 
 
@@ -112,8 +114,8 @@ def flood(session: str, others: str) -> None:
 
 
 def guesses() -> bool:
-    outcomes = [login("alice", f"a wrong guess {number}", f"198.51.100.{number}")["outcome"] for number in range(60)]
-    return outcomes.count("wrong") > 50
+    outcomes = [login("alice", f"a wrong guess {number}", f"198.51.100.{number}")["outcome"] for number in range(12)]
+    return outcomes.count("wrong") > 6
 
 
 def main() -> None:
