@@ -1,5 +1,6 @@
 """The root service asked with sessions and tokens: what each gives on a real pool, and what is switched off."""
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -116,7 +117,7 @@ def test_jobs_of_other_hosts_are_not_told_and_what_commands_print_is_for_who_see
     carol, viewer = (Agent(service.socket, "", 20, f"btrkeep_{name}") for name in ("carol", "viewer"))
     for job in jobs.values():
         while viewer.ask("job", job=job)["state"] not in ("done", "failed"):
-            pass
+            time.sleep(0.05)
     assert [job["host"] for job in carol.ask("jobs")] == ["web1"]
     assert {job["host"] for job in viewer.ask("jobs")} == {"web1", "db1"}
     assert carol.ask("job", job=jobs["web1"])["lines"] == []

@@ -8,7 +8,7 @@ docs/decisions/0032-who-is-logged-in.rst says why it is one.
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -89,7 +89,7 @@ class LoginService:
         return Viewer(user.name, role_of(user.role), user.hosts, _short(word))
 
     @contextmanager
-    def place(self) -> Any:
+    def place(self) -> Iterator[None]:
         """One of few: a password takes a tenth of a second and 64 MiB to look at. Raises RequestRefused, of kind busy."""
         if not self._passwords.acquire(blocking=False):
             raise RequestRefused("too many logins at the moment", "try again shortly", "busy", own=True)

@@ -159,7 +159,7 @@ def _past(listing: data.Listing) -> HistoryPage | None:
 def _text(listing: data.Listing) -> Beginning | None:
     """The beginning of a file that is a text; the page does without when it cannot be read."""
     entry = listing.entry
-    if entry.kind != "file" or not entry.size:
+    if entry.kind != "file" or not entry.size or source().site.no_downloads:
         return None
     try:
         asked: dict[str, Any] = {"host": listing.host, "backup": listing.backup.name, "path": entry.path, "as": "file"}
