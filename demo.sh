@@ -620,7 +620,7 @@ leave_pictures() {
 
 # --- the dashboard
 
-DASHBOARD='' DASHBOARD_PID='' PASSWORD='' NOBODY=nobody
+DASHBOARD='' DASHBOARD_PID='' PASSWORD='' NOBODY=nobody LOGINS=()
 
 # Who runs the dashboard: a user without rights, as btrkeep is on an installed server.
 AS_NOBODY=(setpriv --reuid "$NOBODY" --regid "$(id -g "$NOBODY")" --clear-groups --no-new-privs)
@@ -652,16 +652,21 @@ choose_web_user() {
 
 step_dashboard() {
     local socket=$DEMO/serve.sock
+    LOGINS=(--pool demo --users "$DEMO/users.d" --login "$DEMO/login.sock")
     tell "The dashboard. It runs as an unprivileged user and reads the catalogue; anything that needs root goes through a small" \
-        "privileged helper."
+        "privileged helper. Who may log in is known to a third process alone, which both of them ask."
     chmod 0711 . # that user passes through here
     mkdir -p -m 0700 web.d
     choose_web_user
-    typed "backupd --config demo.toml serve --socket serve.sock --allow $NOBODY --no-systemd &"
-    setsid backupd --config "$DEMO/demo.toml" serve --socket "$socket" --allow "$NOBODY" --no-systemd </dev/null >serve.log 2>&1 &
+    typed "btrkeep-web --pool demo --users users.d --login login.sock logins --allow $NOBODY &"
+    mkdir -p -m 0700 users.d
+    setsid btrkeep-web "${LOGINS[@]}" --state "$DEMO/state.d" logins --allow "$NOBODY" </dev/null >login.log 2>&1 &
+    typed "backupd --config demo.toml serve --socket serve.sock --login login.sock --allow $NOBODY --no-systemd &"
+    setsid backupd --config "$DEMO/demo.toml" serve --socket "$socket" --login "$DEMO/login.sock" --allow "$NOBODY" --no-systemd \
+        </dev/null >serve.log 2>&1 &
     PASSWORD=$(od -An -N 9 -tx1 /dev/urandom | tr -d ' \n')
     typed "btrkeep-web user add demo --role operator"
-    printf '%s\n%s\n' "$PASSWORD" "$PASSWORD" | "${WEB[@]}" --pool demo --data "$DEMO/web.d" user add demo --role operator
+    printf '%s\n%s\n' "$PASSWORD" "$PASSWORD" | btrkeep-web "${LOGINS[@]}" user add demo --role operator
     start_dashboard "$socket"
     look_at_pages
     note ""
@@ -685,7 +690,7 @@ start_dashboard() {
     for round in {1..5}; do # a port may be taken between the choice and the bind
         port=$([ "$round" -eq 1 ] && echo 8765 || echo $((20000 + RANDOM % 40000)))
         DASHBOARD=http://127.0.0.1:$port
-        setsid "${WEB[@]}" --pool demo --state "$DEMO/state.d" --data "$DEMO/web.d" --socket "$1" \
+        setsid "${WEB[@]}" --pool demo --state "$DEMO/state.d" --data "$DEMO/web.d" --socket "$1" --login "$DEMO/login.sock" \
             --listen "127.0.0.1:$port" \
             </dev/null >web.log 2>&1 &
         pid=$!

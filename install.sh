@@ -17,7 +17,7 @@ cd "$TOP"
 # shellcheck source=scripts/ground.sh
 . scripts/ground.sh
 
-STEPS=(packages version programs units manuals documents completion swap system catalogues daemons old configuration timers)
+STEPS=(packages version programs units manuals documents completion swap system catalogues users daemons old configuration timers)
 PROGRAMS=(backupd btrfs-balancer btrfs-heatmap btrkeep-web)
 SOURCES=(setup.py pyproject.toml btrkeep backupd heatmap balancer web docs)
 HOME_FOLDER=/opt/btrkeep
@@ -486,6 +486,7 @@ step_daemons() {
     local unit
     has_systemd || return 0
     act systemctl stop --quiet 'btrkeep-serve@*.service' || attention "the old btrkeep-serve@ did not stop"
+    act systemctl stop --quiet 'btrkeep-login@*.service' || attention "the old btrkeep-login@ did not stop"
     while read -r unit; do
         unit=${unit##*/}
         act systemctl try-restart "${unit/@./@*.}" || attention "$unit did not start again: systemctl status '${unit/@./@*.}'"
@@ -530,6 +531,23 @@ step_configuration() {
     note "$example is an example"
 }
 
+# Users of an earlier version, which the dashboard kept itself, go to the login service. It is done before a dashboard starts, and once:
+# what lies at the old place afterwards may be the work of whoever has taken over the dashboard.
+step_users() {
+    local pool
+    local -a running=()
+    [ -n "$DRY_RUN" ] || getent passwd btrkeep-login >/dev/null || return 0
+    for pool in $(pools); do
+        running=()
+        if [ -e "/var/lib/btrkeep-web/$pool/users.sqlite" ] && has_systemd && systemctl is-active --quiet "btrkeep-web@$pool.service"; then
+            running=("btrkeep-web@$pool.service")
+            act systemctl stop "${running[@]}"
+        fi
+        act "$CURRENT/bin/btrkeep-web" --pool "$pool" user move || attention "the users of $pool were not moved: btrkeep-web --pool $pool user move"
+        [ "${#running[@]}" -eq 0 ] || act systemctl start "${running[@]}" || attention "${running[0]} did not start again"
+    done
+}
+
 timers() { find systemd \( -name 'btrkeep-*@.timer' -o -name 'btrkeep-*@.socket' \) -printf '%f\n' | sort; }
 
 step_timers() {
@@ -543,6 +561,7 @@ step_timers() {
     done
     for pool in "${WEB[@]}"; do
         act systemctl enable --quiet "${now[@]}" "btrkeep-serve@$pool.socket" || attention "btrkeep-serve@$pool.socket could not be enabled"
+        act systemctl enable --quiet "${now[@]}" "btrkeep-login@$pool.socket" || attention "btrkeep-login@$pool.socket could not be enabled"
         act systemctl enable --quiet "${now[@]}" "btrkeep-web@$pool.service" || no_dashboard "$pool"
     done
 }
@@ -572,7 +591,7 @@ see_pools() {
 uninstall() {
     local path pids
     [ -e "$LISTED" ] || [ -d "$VERSIONS" ] || fail "btrkeep is not installed by install.sh: there is no $LISTED"
-    ! has_systemd || act systemctl stop 'btrkeep-web@*.service' 'btrkeep-serve@*.socket' 'btrkeep-serve@*.service' # they only answer
+    ! has_systemd || act systemctl stop 'btrkeep-web@*.service' btrkeep-{serve,login}@'*'.{socket,service} # they only answer
     mapfile -t pids < <(processes_from "$HOME_FOLDER")
     [ "${#pids[@]}" -eq 0 ] || [ -n "$DRY_RUN" ] || fail "btrkeep is at work (process ${pids[*]})" "let it end, or stop it with systemctl or kill; then run this again"
     disable_units
@@ -623,11 +642,12 @@ say_what_is_left() {
     else
         note "btrkeep is removed. Left as they are:"
     fi
-    for path in "$CONFIGURATIONS" /var/lib/btrkeep /var/lib/btrkeep-web; do
+    for path in "$CONFIGURATIONS" /var/lib/btrkeep /var/lib/btrkeep-web /var/lib/btrkeep-login; do
         [ ! -e "$path" ] || note "  $path"
     done
     note "  the pools with their backups, the Debian packages (${RUN_PACKAGES[*]})"
     [ -z "$(getent passwd btrkeep)" ] || note "  the user btrkeep"
+    [ -z "$(getent passwd btrkeep-login)" ] || note "  the user btrkeep-login"
 }
 
 # --- all of it ------------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ TITLES = {
     "balance": "Balance",
     "notify": "Notifications",
     "web": "The dashboard",
+    "serve": "The root service",
     "ssh": "Connection to the hosts",
     "group": "Hosts: for a group or one host",
     "host": "Hosts: for one host only",

@@ -4,53 +4,17 @@ Every view wants a login unless it is `@public`. A viewer may be limited to host
 others do not exist, in no count, list or answer.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Callable
 from functools import wraps
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from flask import abort, g
 
+from btrkeep.serving.viewer import Viewer
 from web.source import source
-
-Role = Literal["viewer", "operator", "admin"]
-ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
 
 View = TypeVar("View", bound=Callable[..., Any])
 _PUBLIC, _WHOLE = "btrkeep_public", "btrkeep_whole_pool"
-
-
-@dataclass(frozen=True, slots=True)
-class Viewer:
-    """Who is logged in, or whose token it is. `hosts` are patterns; None: all hosts."""
-
-    name: str
-    role: Role
-    hosts: tuple[str, ...] | None = None
-
-    @property
-    def operator(self) -> bool:
-        """Whether he may change anything."""
-        return self.role in ("operator", "admin")
-
-    @property
-    def admin(self) -> bool:
-        """Whether he may have files written to other places of a host than their own, which makes him root there."""
-        return self.role == "admin"
-
-    @property
-    def limited(self) -> bool:
-        """Whether there may be hosts that he does not see: then pages of the pool as a whole are not his either."""
-        return self.hosts is not None
-
-    def may_see(self, host: str) -> bool:
-        """Whether this host is among his."""
-        return self.hosts is None or any(fnmatchcase(host, pattern) for pattern in self.hosts)
-
-    def seen(self, hosts: Iterable[str]) -> list[str]:
-        """Those of the hosts that are his."""
-        return [host for host in hosts if self.may_see(host)]
 
 
 def viewer() -> Viewer:

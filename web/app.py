@@ -8,7 +8,7 @@ from flask_wtf.csrf import CSRFProtect
 from web import api, errors, filters, pages, proxies
 from web.access import is_public, somebody
 from web.auth import sessions
-from web.auth.store import Store
+from web.auth.cookie_key import cookie_key
 from web.headers import add_headers, names_of, require_known_host
 from web.settings import Settings
 from web.source import Caches, close_source
@@ -18,14 +18,13 @@ _STATIC = 3600  # seconds; the address of a file has its version in it
 
 
 def create_app(settings: Settings) -> Flask:
-    """The dashboard of one pool. Raises OperatorError when the database of users cannot be used."""
-    store = Store(settings.data)
+    """The dashboard of one pool. Raises OperatorError when its own folder cannot be used."""
     app = Flask("web")
     app.config.update(
         MAX_CONTENT_LENGTH=_LARGEST,
         MAX_FORM_MEMORY_SIZE=_LARGEST,
         MAX_FORM_PARTS=10_000,
-        SECRET_KEY=store.secret("cookies"),
+        SECRET_KEY=cookie_key(settings.data),
         SEND_FILE_MAX_AGE_DEFAULT=_STATIC,
         SESSION_COOKIE_HTTPONLY=True,
         SESSION_COOKIE_NAME="btrkeep",
@@ -36,7 +35,7 @@ def create_app(settings: Settings) -> Flask:
         WTF_CSRF_TIME_LIMIT=None,  # as long as the session
     )
     app.session_interface = sessions.Cookies()
-    app.extensions.update({"btrkeep": settings, "btrkeep-store": store, "btrkeep-caches": Caches()})
+    app.extensions.update({"btrkeep": settings, "btrkeep-caches": Caches()})
     app.wsgi_app = proxies.believing(app.wsgi_app, settings.proxies)  # type: ignore[method-assign, assignment]  # Flask's way
     _every_request(app, settings)
     filters.register(app)
@@ -52,8 +51,10 @@ def _every_request(app: Flask, settings: Settings) -> None:
     @app.before_request
     def authenticate() -> None:
         require_known_host(names)
-        sessions.load()
         view = app.view_functions.get(request.endpoint or "")
+        if view is app.view_functions["static"]:
+            return
+        sessions.load()
         if view and not _is_open(app, view) and somebody() is None:
             abort(401)
         if view and not g.by_token and request.method not in ("GET", "HEAD", "OPTIONS", "TRACE"):

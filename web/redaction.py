@@ -23,7 +23,8 @@ from btrkeep.decisions.due import latest
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.serving.client import Absent
 from btrkeep.serving.protocol import RequestRefused
-from web.access import Viewer, somebody
+from btrkeep.serving.viewer import Viewer
+from web.access import somebody
 from web.download import TooMany
 from web.sentences import of_cause, of_host_itself
 from web.source import source

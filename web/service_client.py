@@ -1,10 +1,10 @@
-"""What needs root: asked of `backupd serve`, in the name of who is logged in."""
+"""What needs root: asked of `backupd serve`, by the session or token of who is logged in."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from flask import current_app
+from flask import current_app, g
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Agent, Stream
@@ -58,4 +58,4 @@ def _place() -> Iterator[None]:
 
 def agent() -> Agent:
     """The root service, for this request. It connects when it is asked something, and raises Absent when nobody listens then."""
-    return Bounded(current_app.extensions["btrkeep"].socket, viewer().name)
+    return Bounded(current_app.extensions["btrkeep"].socket, viewer().name, session=g.word)

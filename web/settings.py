@@ -4,15 +4,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 DATA = Path("/var/lib/btrkeep-web")
+USERS = Path("/var/lib/btrkeep-login")
+LOGIN_USER = "btrkeep-login"
+"""Whose the folders in USERS are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """One dashboard, of one pool. Times are seconds.
 
-    `state` has the catalogue and the pictures and is only read; `data` has users and sessions and is the dashboard's own; `socket`
-    is where `backupd serve` listens. `hosts` are names in the Host header that are answered besides those of this machine,
-    `proxies` the addresses of reverse proxies whose X-Forwarded headers are believed. `idle` and `longest` end a session.
+    `state` has the catalogue and the pictures and is only read; `data` has the key of its cookies and is the dashboard's own;
+    `socket` is where `backupd serve` listens, `login` where the login service does. `hosts` are names in the Host header that are
+    answered besides those of this machine, `proxies` the addresses of reverse proxies whose X-Forwarded headers are believed.
     """
 
     pool: str
@@ -23,12 +26,21 @@ class Settings:
     port: int = 8765
     hosts: tuple[str, ...] = ()
     proxies: tuple[str, ...] = ()
-    idle: float = 12 * 3600.0
-    longest: float = 7 * 86400.0
     threads: int = 24
+    login: Path | None = field(default=None, kw_only=True)
     testing: bool = field(default=False, kw_only=True)
+
+    @property
+    def logins(self) -> Path:
+        """Where the login service listens: in `data`, unless it is said."""
+        return self.login or self.data / "login.sock"
 
 
 def data_of(pool: str) -> Path:
-    """Where the users and sessions of a pool's dashboard are."""
+    """Where a pool's dashboard keeps what is its own."""
     return DATA / pool
+
+
+def users_of(pool: str) -> Path:
+    """Where the users and sessions of a pool's dashboard are, which it cannot read itself."""
+    return USERS / pool

@@ -5,7 +5,7 @@ import logging
 from flask import Flask
 
 from btrkeep.errors import OperatorError
-from web.access import Viewer
+from btrkeep.serving.viewer import Viewer
 from web.data.overview import overview
 from web.pages.overview import space_chart
 from web.source import context_of

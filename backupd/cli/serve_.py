@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import threading
 from contextlib import ExitStack
 from datetime import datetime
@@ -13,14 +14,15 @@ import click
 
 from backupd.cli.context import TIME, clock_for, load_config
 from backupd.repo.context import open_configured
+from backupd.serve.answering import answer
 from backupd.serve.context import ServiceContext
-from backupd.serve.listening import bound, handed_over
-from backupd.serve.peer import allowed_users
-from backupd.serve.server import Server
 from backupd.serve.starting import keep_starting
 from btrkeep.clock import Clock
 from btrkeep.errors import UsageError
 from btrkeep.process.service import tell
+from btrkeep.serving.listening import bound, handed_over
+from btrkeep.serving.peer import allowed_users
+from btrkeep.serving.server import Server
 
 _IDLE = 60.0
 _LONGEST = 900.0  # seconds after which it ends although it is asked again and again: systemd starts another, of today's version
@@ -51,6 +53,12 @@ log = logging.getLogger("backupd.serve")
     metavar="DIR",
     help="Allow restores into this folder of this machine; without it they go to hosts only.",
 )
+@click.option(
+    "--login",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Where `btrkeep-web logins` listens.  [default: /run/btrkeep/login-NAME.sock]",
+)
 @click.option("--restore-elsewhere", is_flag=True, help="Allow restores to other folders of their host, too.")
 @click.option(
     "--restore-below",
@@ -67,6 +75,7 @@ def command(
     allowed: tuple[str, ...],
     idle: float | None,
     no_systemd: bool,
+    login: Path | None,
     restore_to: Path | None,
     restore_elsewhere: bool,
     restore_below: tuple[Path, ...],
@@ -75,14 +84,15 @@ def command(
     """Do the privileged work of the dashboard: list and stream files, hold, release, start runs and restores.
 
     systemd starts it when somebody connects to btrkeep-serve@POOL.socket, and it exits after a while without requests. With
-    --socket it listens by itself, until Ctrl-C. It answers root, the user btrkeep, and those that --allow names. `man
-    backupd` says where the protocol is described.
+    --socket it listens by itself, until Ctrl-C. It answers root, and users who are logged in at the dashboard, for whom the user
+    btrkeep asks, or those that --allow names. `man backupd` says where the protocol is described.
     """
     chosen = ctx.find_root().obj
     file = Path(chosen["config"]).absolute() if chosen["config"] else None
     # Resolved once, here: from now on no symlink on the way there is followed.
     to, places = restore_to.resolve() if restore_to else None, tuple(folder.resolve() for folder in restore_below)
-    service = ServiceContext(chosen["pool"], file, Clock(now), not no_systemd, to, restore_elsewhere, places)
+    login = login.absolute() if login else None
+    service = ServiceContext(chosen["pool"], file, Clock(now), not no_systemd, to, restore_elsewhere, places, login)
     log.setLevel(logging.INFO)
     os.chdir("/")  # a folder of the pool would keep it busy
     with ExitStack() as held:
@@ -97,7 +107,13 @@ def command(
             listening, remove = bound(path.absolute(), allowed)
             held.callback(remove)
         held.callback(listening.close)
-        server = Server(service, listening, allowed_users(allowed), idle, longest)
+        may_ask = allowed_users(allowed)
+
+        def answered(connection: socket.socket) -> None:
+            answer(service, connection, may_ask)
+            service.tell()
+
+        server = Server(answered, listening, idle, longest, lambda: service.queue.waits)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: server.stop())
         threading.Thread(target=keep_starting, args=(service,), daemon=True).start()

@@ -6,17 +6,20 @@ import socket
 import time
 
 from backupd.serve.arguments import checked
-from backupd.serve.call import Call, ClientGone, Wire, in_words
+from backupd.serve.call import Call, in_words
 from backupd.serve.context import ServiceContext
-from backupd.serve.peer import Peer, peer_of
+from backupd.serve.rights import ROOT, require, require_switched_on, viewer_of
 from backupd.serve.verbs import VERBS, Verb
 from btrkeep.errors import OperatorError
-from btrkeep.serving.protocol import Request, RequestRefused, answer_line
+from btrkeep.serving.peer import Peer, peer_of
+from btrkeep.serving.protocol import Request, RequestRefused, answer_line, login_socket_of
+from btrkeep.serving.viewer import Viewer
+from btrkeep.serving.wire import ClientGone, Wire
 from btrkeep.units import printable
 
 log = logging.getLogger("backupd.serve")
 
-_LONGEST_WHO = 100
+_LONGEST_NAME = 100
 _OFTEN = ("job", "jobs")  # a page that waits for a job asks every two seconds; that it went well is no news
 _JOURNAL = "its journal says more: journalctl -u 'btrkeep-serve@*'"
 _BROKEN = RequestRefused("something is wrong inside the service", _JOURNAL)
@@ -56,31 +59,48 @@ def _last_words(wire: Wire, error: OperatorError) -> None:
 
 def _serve(service: ServiceContext, wire: Wire, peer: Peer) -> None:
     request = wire.request()
-    began, said = time.monotonic(), f"{in_words(request)} for {printable(request.who[:_LONGEST_WHO]) or '-'} (user {peer.uid})"
+    began, said = time.monotonic(), f"{in_words(request)} for"
+    asker = f"{printable(request.who[:_LONGEST_NAME]) or 'nobody'} (user {peer.uid})"
     try:
-        _do(service, wire, peer, request)
+        verb, call = _call(service, wire, peer, request)
+        asker = _name(call.viewer, peer)
+        _do(verb, request.verb, call)
     except ClientGone:
-        log.info("%s: the asker left after %.1f s and %d bytes", said, time.monotonic() - began, wire.sent)
+        log.info("%s %s: the asker left after %.1f s and %d bytes", said, asker, time.monotonic() - began, wire.sent)
     except OperatorError as error:
-        log.warning("%s: %s", said, printable(error.message))
+        log.warning("%s %s: %s", said, asker, printable(error.message))
         _last_words(wire, error)
     except OSError as error:
-        log.warning("%s: %s", said, printable(str(error)))
+        log.warning("%s %s: %s", said, asker, printable(str(error)))
         _last_words(wire, RequestRefused(f"the machine says: {os.strerror(error.errno or 0)}", _JOURNAL))
     else:
         level = logging.DEBUG if request.verb in _OFTEN else logging.INFO
-        log.log(level, "%s: %d bytes in %.2f s", said, wire.sent, time.monotonic() - began)
+        log.log(level, "%s %s: %d bytes in %.2f s", said, asker, wire.sent, time.monotonic() - began)
 
 
-def _do(service: ServiceContext, wire: Wire, peer: Peer, request: Request) -> None:
+def _name(viewer: Viewer, peer: Peer) -> str:
+    session = f"session {viewer.session}, " if viewer.session else ""
+    return f"{printable(viewer.name)} ({session}user {peer.uid})"
+
+
+def _call(service: ServiceContext, wire: Wire, peer: Peer, request: Request) -> tuple[Verb, Call]:
+    """Who asks is looked up before anything that he says is looked at. Raises RequestRefused."""
+    viewer = viewer_of(request, peer, service.login or login_socket_of(service.pool_name))
     verb = VERBS.get(request.verb)
     if not verb:
         raise RequestRefused(f"there is no verb {printable(request.verb[:40])}", f"there are: {', '.join(VERBS)}", "usage")
-    if not request.who.strip() or len(request.who) > _LONGEST_WHO:
-        raise RequestRefused(f"who must be a name, of {_LONGEST_WHO} characters at most", kind="usage")
-    call = Call(service, wire, peer, printable(request.who), checked(request.arguments, verb.arguments))
-    with verb.place(call.who):
-        _carry_out(verb, request.verb, call)
+    return verb, Call(service, wire, peer, viewer, checked(request.arguments, verb.arguments))
+
+
+def _do(verb: Verb, name: str, call: Call) -> None:
+    """Raises RequestRefused for what the asker may not, or not so often."""
+    require(verb.right, call.viewer, call.arguments)
+    settings = call.service.config().serve
+    require_switched_on(name, no_downloads=settings.no_downloads, no_restores=settings.no_restores)
+    if call.peer.uid != ROOT or call.viewer.session:
+        call.service.rates.take(call.who, name, settings.rates.get(name, verb.per_minute))
+    with call.service.limits.of(name, settings.at_once.get(name)).taken(call.who), verb.place(call.who):
+        _carry_out(verb, name, call)
 
 
 def _carry_out(verb: Verb, name: str, call: Call) -> None:

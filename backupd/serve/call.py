@@ -2,94 +2,18 @@
 
 import json
 import os
-import select
-import socket
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from backupd.serve.context import ServiceContext
-from backupd.serve.peer import Peer
-from btrkeep.errors import OperatorError
-from btrkeep.serving.protocol import (
-    FAILED,
-    HEAD,
-    LONGEST_FRAME,
-    LONGEST_REQUEST,
-    Request,
-    RequestRefused,
-    Streamed,
-    error_line,
-    read_request,
-    stream_line,
-)
+from btrkeep.serving.peer import Peer
+from btrkeep.serving.protocol import HEAD, LONGEST_FRAME, Request, Streamed, stream_line
+from btrkeep.serving.viewer import Viewer
+from btrkeep.serving.wire import Wire
 from btrkeep.units import printable
 
-ASKING = 10.0
-"""Seconds in which the request must be there, however slowly it comes."""
-TAKING = 600.0
-"""Seconds in which a frame must be taken: a browser may be behind a slow line, or its person may have paused the download."""
 _PIECE = 256 << 10
-
-
-class ClientGone(Exception):
-    """Whoever asked is gone, or takes nothing: the work ends. No error of anybody's."""
-
-
-class Wire:
-    """The connection, its time limits and whether anything has been answered yet."""
-
-    def __init__(self, connection: socket.socket, asking: float = ASKING, taking: float = TAKING) -> None:
-        self._socket, self._asking, self._taking = connection, asking, taking
-        self.answered = self.streaming = False
-        self.sent = 0
-
-    def request(self) -> Request:
-        """Raises RequestRefused, of kind usage, and ClientGone."""
-        end, line = time.monotonic() + self._asking, bytearray()
-        while b"\n" not in line[-_PIECE:]:
-            if len(line) >= LONGEST_REQUEST:
-                raise RequestRefused(f"a request is a line of {LONGEST_REQUEST} bytes at most", kind="usage")
-            self._socket.settimeout(max(0.001, end - time.monotonic()))
-            try:
-                piece = self._socket.recv(LONGEST_REQUEST - len(line))
-            except TimeoutError:
-                raise RequestRefused(f"the request was not there in {self._asking:.0f} s", kind="usage") from None
-            except OSError as error:
-                raise ClientGone from error
-            if not piece:
-                raise ClientGone
-            line += piece
-        return read_request(bytes(line))
-
-    def send(self, data: bytes | bytearray | memoryview) -> None:
-        """Raises ClientGone."""
-        self._socket.settimeout(self._taking)
-        try:
-            self._socket.sendall(data)
-        except OSError as error:
-            raise ClientGone from error
-        self.sent += len(data)
-
-    def answer(self, line: bytes) -> None:
-        """The only line, or the one before the frames. Raises ClientGone."""
-        self.answered = True
-        self.send(line)
-
-    def fail(self, error: OperatorError) -> None:
-        """Says that it failed, midway if it must be. Raises ClientGone."""
-        if self.streaming:
-            self.streaming = False
-            self.send(HEAD.pack(FAILED) + error_line(error))
-        elif not self.answered:
-            self.answer(error_line(error))
-
-    def gone(self) -> bool:
-        """Whether whoever asked has closed the connection."""
-        look = select.poll()
-        look.register(self._socket, 0)
-        return any(event & (select.POLLHUP | select.POLLERR) for _, event in look.poll(0))
 
 
 class Frames:
@@ -144,9 +68,14 @@ class Call:
     service: ServiceContext
     wire: Wire
     peer: Peer
-    who: str
+    viewer: Viewer
     arguments: Mapping[str, Any]
     frames: Frames | None = None
+
+    @property
+    def who(self) -> str:
+        """The name of whoever asks."""
+        return self.viewer.name
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]

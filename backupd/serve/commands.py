@@ -17,7 +17,13 @@ from btrkeep.config import Config, other_pools
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
 
-_STATE = (Path("/var/lib/btrkeep"), Path("/var/lib/btrkeep-web"), Path("/etc/btrkeep"), Path("/run/btrkeep"))
+_STATE = (
+    Path("/var/lib/btrkeep"),
+    Path("/var/lib/btrkeep-web"),
+    Path("/var/lib/btrkeep-login"),
+    Path("/etc/btrkeep"),
+    Path("/run/btrkeep"),
+)
 _FOLDERS = (*_STATE, Path("/opt/btrkeep"), Path(sys.prefix))  # the last two are the program
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from backupd.repo.context import PoolContext, open_configured, require_catalogue_of, require_writable
 from backupd.repo.publish import tell_dashboard
 from backupd.serve.answer_cache import AnswerCache
+from backupd.serve.limits import RateLimit, VerbLimits
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load
@@ -46,6 +47,10 @@ class ServiceContext:
     """Whether a restore may go to another folder of its host than where the files were."""
     in_place: tuple[Path, ...] = ()
     """Folders of this machine below which its own files may be put back."""
+    login: Path | None = None
+    """Where the login service listens, if not where systemd has it do so."""
+    limits: VerbLimits = field(default_factory=VerbLimits)
+    rates: RateLimit = field(default_factory=RateLimit)
     answers: AnswerCache = field(default_factory=AnswerCache)
     queue: JobQueue = field(default_factory=JobQueue)
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -78,6 +78,11 @@ def new_id(now: datetime) -> str:
     return f"{format_time(now).replace('-', '').replace(':', '')}-{secrets.token_hex(4)}"
 
 
+def no_job(job_id: str) -> RequestRefused:
+    """Also what is said of one that is not the asker's to see."""
+    return RequestRefused(f"there is no job {job_id}", "jobs are forgotten after 30 days", "missing", own=True)
+
+
 class JobStore:
     """The jobs of a pool, in a folder of its state."""
 
@@ -93,7 +98,7 @@ class JobStore:
         """What is known of it now. Raises RequestRefused, of kind missing."""
         found = self._read(job_id) if is_id(job_id) else None
         if not found:
-            raise RequestRefused(f"there is no job {job_id}", "jobs are forgotten after 30 days", "missing", own=True)
+            raise no_job(job_id)
         return as_it_is(found, now)
 
     def is_over(self, job_id: str, now: datetime) -> bool:

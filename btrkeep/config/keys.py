@@ -12,9 +12,9 @@ from btrkeep.config import value_types as kinds
 from btrkeep.config.value_types import EVENT_WORDS, ValueKind
 
 POOL, BACKUP, RETENTION, EXPIRY, NOTIFY = "pool", "backup", "retention", "expiry", "notify"
-BALANCE, WEB = "balance", "web"
+BALANCE, WEB, SERVE = "balance", "web", "serve"
 SSH, GROUP, HOST = "ssh", "group", "host"
-SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, NOTIFY, WEB, SSH)  # sections of which there is one
+SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, NOTIFY, WEB, SERVE, SSH)  # sections of which there is one
 NAMED = (GROUP, HOST)  # sections of which each has a name: [host.web1]
 SECTIONS = SINGLE + NAMED
 WITHIN = {GROUP: (RETENTION,), HOST: (RETENTION,)}  # sections that may stand in a named one too: [host.web1.retention]
@@ -154,6 +154,17 @@ TABLE = (
         "How long a user may be inactive before they have to log in again."),
     ConfigKey("longest", (WEB,), kinds.DURATION, "7d", '"1d"',
         "After this time users have to log in again, even if they were active."),
+
+    ConfigKey("no_downloads", (SERVE,), kinds.FLAG, False, "true",
+        "Whether the root service gives out no content of files: no downloads, no previews of text, no differing lines. Names, "
+        "sizes and times are still shown."),
+    ConfigKey("no_restores", (SERVE,), kinds.FLAG, False, "true",
+        "Whether the root service restores nothing for users of the dashboard; ``backupd restore`` still does."),
+    ConfigKey("rates", (SERVE,), kinds.VERB_COUNTS, [], '["download 60"]',
+        "How many requests a minute each user may make of the root service, by verb: see :doc:`serve`, which has the defaults."),
+    ConfigKey("at_once", (SERVE,), kinds.VERB_COUNTS, [], '["download 4"]',
+        "How many requests of a verb are answered at the same time, of which one user has half, within the limits in "
+        ":doc:`serve`."),
 
     ConfigKey("key", (SSH,), kinds.SSH_FILE, "/etc/btrkeep/id_ed25519", '"/etc/btrkeep/id_ed25519"',
         "The private key for the connections to the hosts."),

@@ -105,6 +105,16 @@ class WebSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """The root service. `rates` are requests a minute of one user, `at_once` requests of all users, both by verb."""
+
+    no_downloads: bool = DEFAULTS["no_downloads"]
+    no_restores: bool = DEFAULTS["no_restores"]
+    rates: Mapping[str, int] = field(default_factory=dict)
+    at_once: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSettings:
     """A group's own caps, on top of the pool's, and in `shared` what it sets for its hosts, parsed, by key.
 
@@ -162,6 +172,7 @@ class Config:
     balance: BalanceSettings = field(default_factory=BalanceSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     web: WebSettings = field(default_factory=WebSettings)
+    serve: ServeSettings = field(default_factory=ServeSettings)
     groups: Mapping[str, GroupSettings] = field(default_factory=dict)
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
     notices: tuple[str, ...] = ()

@@ -64,9 +64,14 @@ class Published:
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
     since: Mapping[str, datetime] = field(default_factory=dict)
     web: WebSettings = field(default_factory=WebSettings)
+    no_downloads: bool = DEFAULTS["no_downloads"]
+    no_restores: bool = DEFAULTS["no_restores"]
 
 
-_PLAIN = ("min_free", "concurrency", "bandwidth", "silent", "used_limit", "ping_goal", "rehearsal", "filesystem")
+_PLAIN = (
+    "min_free", "concurrency", "bandwidth", "silent", "used_limit", "ping_goal", "rehearsal", "filesystem", "no_downloads",
+    "no_restores",
+)  # fmt: skip
 
 
 def publish(
@@ -115,6 +120,8 @@ def _pool(config: Config) -> dict[str, Any]:
         "silent": config.notify.silent,
         "used_limit": config.notify.used_limit,
         "ping_goal": config.notify.ping_goal,
+        "no_downloads": config.serve.no_downloads,
+        "no_restores": config.serve.no_restores,
         "expiry": {"max_orphans": config.expiry.max_orphans, "mount_option": config.expiry.mount_option},
         "hosts": {name: dict(_host(host)) for name, host in config.hosts.items()},
         "web": {one.name: _plain(getattr(config.web, one.name)) for one in fields(WebSettings)},

@@ -211,6 +211,34 @@ def _list_of(parse: Callable[[str], str], expected: str) -> Callable[[Any], tupl
     return parse_all
 
 
+VERBS = (
+    "browse", "versions", "compare", "download", "hold", "release", "accept", "run", "restore", "preview", "job", "jobs", "doctor",
+    "plan", "extents", "retention", "hello",
+)  # fmt: skip
+"""What can be asked of the root service; `backupd serve` has what each takes."""
+
+
+def _verb_counts(value: Any) -> dict[str, int]:
+    """ "download 60": a verb and a number above zero."""
+    if not isinstance(value, list):
+        raise InvalidValue
+    found, wrong = dict[str, int](), list[tuple[Any, str]]()
+    for item in value:
+        verb, _, number = _text(item).partition(" ")
+        if verb not in VERBS:
+            wrong.append((item, f"there is no verb {show(verb)}{nearest(verb, VERBS)}"))
+        elif not number.isascii() or not number.isdigit() or not 0 < int(number) <= _MOST_REQUESTS:
+            wrong.append((item, f"expected a number from 1 to {_MOST_REQUESTS} after {verb}"))
+        else:
+            found[verb] = int(number)
+    if wrong:
+        raise RefusedItems(wrong)
+    return found
+
+
+_MOST_REQUESTS = 1_000_000
+
+
 def _ip(text: str) -> str:
     return str(ip_address(text))
 
@@ -292,6 +320,7 @@ SSH_FILE = ValueKind("path", 'an absolute path such as "/etc/btrkeep/id_ed25519"
 SSH_OPTIONS = ValueKind("list of NAME=VALUE", f"a list of ssh's options such as [{_JUMP}]", _ssh_options)
 TIME_OF_DAY = ValueKind("time of the day", 'a time such as "08:00", or "none"', _time_of_day)
 URLS = ValueKind("list of URLs", f"a list of URLs such as [{_SERVICE}]", _urls)
+VERB_COUNTS = ValueKind("list of verbs and numbers", 'a list of verbs, each with a number, such as ["download 60"]', _verb_counts)
 WINDOW = ValueKind("window of the day", 'a window such as "22:00-06:00", or "none"', _window)
 WORDS = ValueKind("list of words", 'a list of words, none of them empty, such as ["/usr/local/bin/dump", "{address}"]', _words)
 ZONE = ValueKind("time zone", 'the name of a time zone such as "Europe/Berlin"', _zone)

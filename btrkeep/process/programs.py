@@ -46,14 +46,21 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **kept, "LC_ALL": "C", **(extra or {})}
 
 
-def run(command: Sequence[str], *, timeout: float | None = 60, check: bool = True) -> Finished:
-    """Runs a program to its end. Raises ProgramFailed when it is missing, takes too long or (with `check`) fails."""
+def run(command: Sequence[str], *, timeout: float | None = 60, check: bool = True, given: str = "") -> Finished:
+    """Runs a program to its end; `given` is its standard input.
+
+    Raises ProgramFailed when it is missing, takes too long or (with `check`) fails.
+    """
     log.debug("running %s", paste_line(command))
     try:
         process = subprocess.Popen(
-            command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command,
+            env=environment(),
+            stdin=subprocess.PIPE if given else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
-        finished = _to_its_end(process, tuple(command), timeout)
+        finished = _to_its_end(process, tuple(command), timeout, given)
     except FileNotFoundError:
         finished = Finished(tuple(command), 127, "", f"{command[0]} is not installed")
         check = True
@@ -68,10 +75,10 @@ def run(command: Sequence[str], *, timeout: float | None = 60, check: bool = Tru
     return finished
 
 
-def _to_its_end(process: subprocess.Popen[bytes], command: tuple[str, ...], timeout: float | None) -> Finished:
+def _to_its_end(process: subprocess.Popen[bytes], command: tuple[str, ...], timeout: float | None, given: str) -> Finished:
     """Raises TimeoutExpired. The program is ended then, and given up when it does not end: subprocess.run would wait for ever."""
     try:
-        stdout, stderr = process.communicate(timeout=timeout)
+        stdout, stderr = process.communicate(given.encode() if given else None, timeout)
     except BaseException:  # Ctrl-C too
         process.kill()
         wait_for_end(process)

@@ -25,15 +25,16 @@ class Absent(OperatorError):
 class Agent:
     """The service of one pool, for one person. `patience`: seconds without a byte from it, after which it counts as gone.
 
+    `session` is the person's login or token; without one only root is answered, in the name of `who`.
     It may be used by several threads: each request is a connection of its own.
     """
 
-    def __init__(self, socket: Path, who: str, patience: float = PATIENCE) -> None:
-        self.socket, self.who, self.patience = socket, who, patience
+    def __init__(self, socket: Path, who: str, patience: float = PATIENCE, session: str | None = None) -> None:
+        self.socket, self.who, self.patience, self.session = socket, who, patience, session
 
     def ask(self, verb: str, **arguments: Any) -> Any:
         """The answer, as JSON has it. Raises RequestRefused, Absent, and UsageError for too long a request."""
-        with closing(_Line(self, asked(verb, self.who, arguments))) as line:
+        with closing(_Line(self, asked(verb, self.who, arguments, self.session))) as line:
             answer = line.answer()
         if isinstance(answer, Streamed):
             raise RequestRefused(f"{verb} is answered with a stream", "this is a fault of the program that asks")
@@ -41,7 +42,7 @@ class Agent:
 
     def stream(self, verb: str, **arguments: Any) -> "Stream":
         """What the service streams; close it, best as a context. Raises RequestRefused, Absent, and UsageError."""
-        line = _Line(self, asked(verb, self.who, arguments))
+        line = _Line(self, asked(verb, self.who, arguments, self.session))
         try:
             answer = line.answer()
             if not isinstance(answer, Streamed):

@@ -1,6 +1,7 @@
 r"""What stands on the socket between the dashboard and the root service. docs/serve.rst is its description.
 
-One request on each connection: a line of JSON, {"verb", "who", "arguments"}. The answer is a line of JSON, {"ok": true, "answer"},
+One request on each connection: a line of JSON, {"verb", "session", "arguments"}, or "who" in the place of
+"session". The answer is a line of JSON, {"ok": true, "answer"},
 or {"ok": false, "error", "hint", "kind"}, or {"ok": true, "stream": {"name", "type", "length"}} with frames after it: four bytes of
 length, the greatest first, and so many bytes. A frame of length 0 is the end of something whole. FAILED in the place of a length,
 and an error's line after it, is the end of something that broke midway.
@@ -56,11 +57,14 @@ class RequestRefused(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What somebody asks. `who` is whom the asking program names; it is written down, and believed by nobody."""
+    """What somebody asks. `session` is the random word of a login or a token, which says who it is; without one root says
+    so itself, as `who`.
+    """
 
     verb: str
     who: str
     arguments: Mapping[str, Any]
+    session: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,11 @@ class Streamed:
 def socket_of(pool: str) -> Path:
     """Where the service of a pool listens."""
     return Path(f"/run/btrkeep/serve-{pool}.sock")
+
+
+def login_socket_of(pool: str) -> Path:
+    """Where the service listens that knows the users of a pool's dashboard."""
+    return Path(f"/run/btrkeep/login-{pool}.sock")
 
 
 def encoded(value: object) -> bytes:
@@ -107,9 +116,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def asked(verb: str, who: str, arguments: Mapping[str, Any]) -> bytes:
-    """The line of a request. Raises UsageError when it is too long."""
-    line = encoded({"verb": verb, "who": who, "arguments": dict(arguments)})
+def asked(verb: str, who: str, arguments: Mapping[str, Any], session: str | None = None) -> bytes:
+    """The line of a request, by a session or else in the name of `who`. Raises UsageError when it is too long."""
+    asker = {"who": who} if session is None else {"session": session}
+    line = encoded({"verb": verb, **asker, "arguments": dict(arguments)})
     if len(line) > LONGEST_REQUEST:
         raise UsageError(f"this is too much for one request ({len(line):,} bytes)", "ask for fewer paths at a time")
     return line
@@ -121,12 +131,14 @@ def read_request(line: bytes) -> Request:
         found = decoded(line)
     except ValueError:  # not its words: they would repeat what was sent
         raise RequestRefused("the request is no JSON", kind="usage") from None
-    if not isinstance(found, dict) or found.keys() != {"verb", "who", "arguments"}:
-        raise RequestRefused("a request has verb, who and arguments, and nothing else", kind="usage")
-    verb, who, arguments = found["verb"], found["who"], found["arguments"]
+    if not isinstance(found, dict) or found.keys() not in ({"verb", "who", "arguments"}, {"verb", "session", "arguments"}):
+        raise RequestRefused("a request has verb, who or session, and arguments, and nothing else", kind="usage")
+    verb, who, session, arguments = found["verb"], found.get("who", ""), found.get("session"), found["arguments"]
     if not isinstance(verb, str) or not isinstance(who, str) or not isinstance(arguments, dict):
         raise RequestRefused("verb and who are texts, arguments is an object", kind="usage")
-    return Request(verb, who, arguments)
+    if "session" in found and not isinstance(session, str):
+        raise RequestRefused("session is a text", kind="usage")
+    return Request(verb, who, arguments, session)
 
 
 def answer_line(answer: object) -> bytes:

@@ -22,7 +22,6 @@ from backupd.serve.answer_cache import AnswerCache
 from backupd.serve.commands import command_of, folder_of
 from backupd.serve.job_runner import Log, carry_out
 from backupd.serve.jobs import JobStore, ServeJob, is_id, job_object, new_id
-from backupd.serve.peer import allowed_users
 from backupd.serve.requests import ServeRequest, leave, take
 from backupd.serve.starting import start_command, unit_of
 from backupd.serve.turns import next_turns
@@ -30,6 +29,7 @@ from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.watched import Abandoned, run_watched
+from btrkeep.serving.peer import allowed_users
 from btrkeep.serving.protocol import RequestRefused
 from tests.beds import TOP
 
@@ -468,7 +468,7 @@ def test_a_socket_that_systemd_hands_over_is_listened_on_and_no_other(tmp_path: 
     script = """
 import os, sys
 os.environ["LISTEN_PID"] = str(os.getpid())
-from backupd.serve.listening import handed_over
+from btrkeep.serving.listening import handed_over
 from btrkeep.errors import OperatorError
 try:
     found = handed_over()

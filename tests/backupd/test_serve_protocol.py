@@ -17,12 +17,15 @@ from hypothesis import strategies as st
 
 from backupd.serve import answering, verbs
 from backupd.serve.answering import answer
-from backupd.serve.call import Call, ClientGone, Frames, Wire
+from backupd.serve.call import Call, Frames
 from backupd.serve.context import ServiceContext
+from backupd.serve.limits import ConcurrencyLimit
+from backupd.serve.rights import Right
 from backupd.serve.verbs import VERBS, Verb
 from btrkeep.clock import Clock
 from btrkeep.serving.client import Absent, Agent
 from btrkeep.serving.protocol import FAILED, KINDS, LONGEST_REQUEST, RequestRefused, decoded, encoded, read_request
+from btrkeep.serving.wire import ClientGone, Wire
 
 ME = frozenset((os.getuid(),))
 SERVICE = ServiceContext("none", Path("/nowhere/none.toml"), Clock(), systemd=False)
@@ -258,7 +261,7 @@ def test_each_request_is_logged_with_who_and_what_in_one_line(caplog: pytest.Log
     assert all(word in text for word in ("browse", "al\\nice", "web1", "/a\\nb", f"user {os.getuid()}"))
 
 
-def test_a_fault_of_ours_is_told_without_its_traceback_and_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_is_told_without_its_traceback_and_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def function(_: Call) -> None:
         raise KeyError("a detail that is nobody's business")
 
@@ -266,11 +269,13 @@ def test_a_fault_of_ours_is_told_without_its_traceback_and_raised(monkeypatch: p
         def function(self, name: str) -> verbs.Function:
             return function
 
-    monkeypatch.setattr(answering, "VERBS", {"browse": Broken("x", {})})
+    monkeypatch.setattr(answering, "VERBS", {"browse": Broken("x", {}, Right.HOST, 60, ConcurrencyLimit(1, 1))})
+    file = tmp_path / "main.toml"
+    file.write_text('[pool]\npath = "/srv/backup"\n')
     ours, theirs = socket.socketpair()
     ours.sendall(request("browse"))
     with pytest.raises(KeyError):
-        answer(SERVICE, theirs, ME)
+        answer(ServiceContext("main", file, Clock(), systemd=False), theirs, ME)
     told = failure(ours.recv(10_000))
     ours.close()
     assert (told["kind"], "detail" in json.dumps(told)) == ("failed", False)

@@ -24,18 +24,21 @@ from bench.make_site import Made
 from tests.beds import session
 from tests.beds.anyone import NOBODY
 from tests.beds.anyone import readable as readable_code
+from tests.beds.logins import logins_at
 from tests.beds.made_catalogue import made_catalogue
 from tests.beds.nights import Nights
 from tests.beds.serving import Service
 from tests.beds.serving import serving as root_service
 from web.auth.model import Token, User
 from web.auth.passwords import hashed
-from web.auth.sessions import digest
 from web.auth.store import Store
+from web.auth.words import digest
 
 PASSWORD = "correct horse battery"
 OPERATOR, VIEWER, CUSTOMER, ADMIN = "olga", "victor", "carol", "ada"
 """An operator, a viewer, a viewer who sees the hosts of some patterns alone, and an admin."""
+LOGIN = "login.sock"
+"""Where the login service listens, in the folder of a dashboard."""
 _CSRF = re.compile(r'name="csrf_token"[^>]*value="([^"]+)"')
 
 
@@ -47,6 +50,7 @@ class Dashboard:
     pid: int
     state: Path
     data: Path
+    users: Path
     log: Path
     cookie: str = ""
     tokens: dict[str, str] = field(default_factory=dict)
@@ -116,13 +120,14 @@ def serving(folder: Path, state: Path, service: Path | None = None, customer: tu
     """btrkeep-web for the catalogue in `state`, with its own files in `folder`; it must end well."""
     folder.chmod(0o755)
     uid, code = user_id(), readable_code()
-    data, log = folder / "data", folder / "web.log"
-    tokens = _people(data, customer)
-    for path in (data, *data.iterdir()):
-        os.chown(path, uid, uid)
+    data, log, users, login = folder / "data", folder / "web.log", folder / "users", folder / LOGIN
+    tokens = _people(users, customer)
+    data.mkdir(mode=0o700)
+    os.chown(data, uid, uid)
     readable(state, uid)
+    logins_at(login, users, uid)
     port = _free_port()
-    words = ["--state", state, "--data", data, "--listen", f"127.0.0.1:{port}"]
+    words = ["--state", state, "--data", data, "--login", login, "--listen", f"127.0.0.1:{port}"]
     words += ["--socket", service] if service else ["--socket", folder / "nobody.sock"]
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -137,7 +142,7 @@ def serving(folder: Path, state: Path, service: Path | None = None, customer: tu
             extra_groups=[] if os.geteuid() == 0 else None,
         )
     try:
-        web = Dashboard(port, process.pid, state, data, log, tokens=tokens)
+        web = Dashboard(port, process.pid, state, data, users, log, tokens=tokens)
         _wait(web, process)
         web.cookie = web.log_in()
         yield web
@@ -175,9 +180,9 @@ def readable(state: Path, uid: int) -> None:
         path.chmod(0o750 if path.is_dir() else 0o640)
 
 
-def _people(data: Path, customer: tuple[str, ...]) -> dict[str, str]:
+def _people(users: Path, customer: tuple[str, ...]) -> dict[str, str]:
     """Everybody has the same password, and a token with the same rights."""
-    store, now, password, tokens = Store(data), datetime.now(UTC), hashed(PASSWORD), {}
+    store, now, password, tokens = Store(users), datetime.now(UTC), hashed(PASSWORD), {}
     for name, role, hosts in (
         (OPERATOR, "operator", None),
         (VIEWER, "viewer", None),
@@ -256,7 +261,7 @@ def real_shop(top: Path) -> Iterator[Dashboard]:
         time.sleep(1.0 if night < 2 else 0)  # names of backups are whole seconds
     with (
         own_folder() as folder,
-        root_service(nights.config, "--allow", str(user_id()), "--restore-elsewhere") as service,
+        root_service(nights.config, "--allow", str(user_id()), "--restore-elsewhere", "--login", folder / LOGIN) as service,
         serving(folder, nights.state, service.socket, ("lab",)) as web,
     ):
         web.nights, web.service = nights, service

@@ -75,7 +75,7 @@ RESERVED = (
     # Whether a disk answers has to be known before anything else is, by the pool and the catalogue too.
     Reserved(STARTERS, modules=("btrkeep.process", "backupd.rsync.throttle", "btrkeep.answering")),
     Reserved(("sqlalchemy", "alembic"), modules=("btrkeep.catalogue.upgrade", "btrkeep.catalogue.migrations")),
-    # Users and sessions are the dashboard's own; a table of hard links that is too large for memory lasts as long as one archive.
+    # Users and sessions are the login service's own; a table of hard links too large for memory lasts as long as one archive.
     Reserved(("sqlite3",), modules=("btrkeep.catalogue", "web.auth.store", "backupd.files.spool")),
     Reserved(("print",), parts=("cli", "__main__")),
     Reserved(("click", "rich"), parts=("cli", "display", "__main__")),

@@ -33,7 +33,7 @@ class Service:
 
 
 @contextmanager
-def serving(config: Path, *words: str, socket: Path | None = None) -> Iterator[Service]:
+def serving(config: Path, *words: str | Path, socket: Path | None = None) -> Iterator[Service]:
     """`backupd serve --no-systemd` while the context lasts; it must end well then, unless it has ended before."""
     folder = Path(tempfile.mkdtemp(prefix="serve-", dir=session.folder()))
     folder.chmod(0o755)

@@ -353,12 +353,6 @@ def test_other_users_are_kept_out_by_the_kernel_and_by_the_service(service: Serv
         service.socket.chmod(0o660)
 
 
-def test_whom_the_administrator_allows_is_answered(pool: Nights) -> None:
-    with serving(pool.config, "--allow", "65534") as found:
-        assert asked_by("65534", found.socket).startswith("[")
-        assert asked_by("65533", found.socket) == "absent"
-
-
 def test_more_than_it_can_do_at_once_is_answered_busy_and_it_recovers(pool: Nights, service: Service) -> None:
     held = []
     for _ in range(16):

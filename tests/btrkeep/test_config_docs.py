@@ -22,7 +22,7 @@ HEADS = {
     "group": ["[group.NAME]"],
     "host": ["[host.NAME]"],
     "retention": ["[retention]", "[group.NAME.retention]", "[host.NAME.retention]"],
-    **{section: [f"[{section}]"] for section in ("pool", "backup", "expiry", "balance", "notify", "web", "ssh")},
+    **{section: [f"[{section}]"] for section in ("pool", "backup", "expiry", "balance", "notify", "web", "serve", "ssh")},
 }
 MANUAL = ROOT / "man" / "btrkeep.toml.5"
 DOCUMENT = (ROOT / "docs" / "configuration.rst").read_text(encoding="utf-8")

@@ -42,7 +42,7 @@ SET_UP = f"""
 cat >/python <<'END'
 {PYTHON}END
 chmod +x /python
-rm -rf /etc/btrkeep /opt/btrkeep /var/lib/btrkeep /var/lib/btrkeep-web
+rm -rf /etc/btrkeep /opt/btrkeep /var/lib/btrkeep /var/lib/btrkeep-web /var/lib/btrkeep-login
 """
 # Every file that an installation may touch, with its inode and times.
 LOOK = r"""mkdir -p /etc/systemd
@@ -193,7 +193,8 @@ def test_uninstalled_nothing_of_it_is_left_but_data_and_configuration() -> None:
     ours = {path for path in left if "timers.target.wants" not in path and path not in ("/etc/systemd", "/var/lib/systemd/timers")}
     assert ours == {
         "/etc/btrkeep", "/etc/btrkeep/main.toml", "/etc/btrkeep/id_ed25519",
-        "/var/lib/btrkeep", "/var/lib/btrkeep-web", "/var/lib/btrkeep/main", "/var/lib/btrkeep/main/catalogue.sqlite",
+        "/var/lib/btrkeep", "/var/lib/btrkeep-web", "/var/lib/btrkeep-login", "/var/lib/btrkeep/main",
+        "/var/lib/btrkeep/main/catalogue.sqlite",
     }  # fmt: skip
     assert not [path for path in left if "btrkeep-backup@main" in path]
     assert {"  /etc/btrkeep", "  /var/lib/btrkeep"} <= set(done["5"].out.splitlines())

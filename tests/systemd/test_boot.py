@@ -245,9 +245,46 @@ def test_what_hardened_jobs_write_can_be_read_by_the_dashboard_and_nothing_else_
     assert pictures == {("640", "btrkeep")}
 
 
-def test_users_and_sessions_are_the_dashboards_alone(web: Booted) -> None:
-    assert web.read("own").split() == ["700", "btrkeep", "700", "btrkeep", "600", "btrkeep"]
-    assert {line.split()[-1] for line in web.read("own-after").splitlines()} == {"btrkeep"}
+def test_users_and_sessions_are_the_login_services_alone(web: Booted) -> None:
+    assert web.read("own").split() == ["700", "btrkeep-login", "700", "btrkeep-login", "600", "btrkeep-login"]
+    assert {line.split()[-1] for line in web.read("own-after").splitlines()} == {"btrkeep", "btrkeep-login"}
+
+
+def test_users_of_an_earlier_version_are_moved_once_with_their_sessions_and_leave_no_hash_behind(web: Booted) -> None:
+    assert "1 user moved" in web.read("moved")
+    assert web.read("moved-from") == "k" * 32 + "cookie.key\n"
+    assert web.read("moved-sessions") == "alice|192.0.2.7\n"
+    assert web.read("moved-again").startswith("error: ")  # what the dashboard has put there since
+    assert "eve" not in web.read("users-after")
+
+
+COULD = {
+    "carol browses web1": "could",
+    "carol sees versions of web1": "could",
+    "carol is told jobs": "could",
+    "olga holds web1": "could",
+    "reads the catalogue": "could",
+    "somebody else is answered meanwhile": "could",
+}
+"""What the sessions of carol and olga give, and what the dashboard reads to show it."""
+
+
+def test_a_dashboard_that_was_taken_over_does_what_its_present_users_may_and_nothing_else(web: Booted) -> None:
+    assert web.read("taken-over-errors") == ""
+    outcomes = dict(json.loads(line) for line in web.read("taken-over").splitlines())
+    assert len(outcomes) > 45
+    assert {name: outcome for name, outcome in outcomes.items() if outcome == "could"} == COULD
+    refusals = {"missing", "refused", "usage", "busy", "permission denied", "operation not permitted", "could not"}
+    assert {name: outcome for name, outcome in outcomes.items() if outcome not in refusals | {"could"}} == {}
+    assert {outcome for name, outcome in outcomes.items() if name.startswith("a session")} == {"refused"}
+    assert {outcome for name, outcome in outcomes.items() if name.endswith("of here")} == {"missing"}
+    assert outcomes["a flood is cut"] == "busy"
+    assert web.read("users-after") == web.read("users-before")
+    assert "bob" in web.read("users-after")
+    assert web.read("holds").count('"why"') == 1  # olga's
+    said = web.read("journal-serve")
+    assert re.search(r'browse .*"here".* for carol \(session [0-9a-f]{8}, user \d+\): there is no such host', said)
+    assert "nobody is logged in" in said
 
 
 def test_the_dashboard_comes_back_after_a_kill_and_ends_at_once_when_it_is_stopped(web: Booted) -> None:

@@ -29,6 +29,7 @@ EXPOSURE = {
     "notify": 18,
     "serve": 14,
     "web": 11,
+    "login": 4,
     "run": 43,
     "restore": 33,
 }

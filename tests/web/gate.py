@@ -16,6 +16,7 @@ from werkzeug.test import TestResponse
 
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, HostConfig, PoolSettings, publish
+from tests.beds.logins import logins_at
 from tests.beds.template import with_catalogue
 from web.app import create_app
 from web.auth.model import User
@@ -55,6 +56,12 @@ def add_user(settings: Settings, name: str, role: str = "operator", hosts: tuple
     assert Store(settings.data).add_user(User(name, role, hosts, CHEAP.hash(PASSWORD), now, now))
 
 
+def dashboard(settings: Settings) -> Flask:
+    """The application, with its login service."""
+    logins_at(settings.logins, settings.data)
+    return create_app(settings)
+
+
 class Gate:
     """A browser before the dashboard: it keeps cookies, and takes the token of a form along."""
 
@@ -82,4 +89,4 @@ class Gate:
 
 
 def gate(settings: Settings, **environ: str) -> Gate:
-    return Gate(create_app(settings), **environ)
+    return Gate(dashboard(settings), **environ)

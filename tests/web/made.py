@@ -17,12 +17,12 @@ from btrkeep.catalogue import Backup, Catalogue, Run
 from btrkeep.config.model import Config, HostConfig, PoolSettings
 from btrkeep.config.published import publish
 from btrkeep.decisions.findings import FACT, PoolVerdict, StoredVerdict, as_text
+from btrkeep.serving.viewer import Role
 from btrkeep.units import backup_name
 from tests.beds import session
 from tests.beds.session import start_time
 from tests.beds.template import with_catalogue
-from web.access import Role
-from web.app import create_app
+from tests.web.gate import dashboard
 from web.auth.model import User
 from web.auth.passwords import hashed
 from web.auth.store import Store
@@ -108,7 +108,7 @@ def _somebody(role: Role, hosts: tuple[str, ...] | None) -> tuple[Path, str]:
     Store(data).add_user(User("somebody", role, hosts, hashed(PASSWORD), NOW, NOW))
     state = data / "state"
     write(state).close()
-    found = create_app(Settings("main", state, data, state / "nobody.sock", testing=True)).test_client()
+    found = dashboard(Settings("main", state, data, state / "nobody.sock", testing=True)).test_client()
     words = {"name": "somebody", "password": PASSWORD, "csrf_token": token(found.get("/login").text)}
     assert found.post("/login", data=words).status_code == 303
     found.get("/account")  # now there is a token against forgery in it
@@ -117,10 +117,15 @@ def _somebody(role: Role, hosts: tuple[str, ...] | None) -> tuple[Path, str]:
     return data, cookie.value
 
 
+def login_of(role: Role = "operator", hosts: tuple[str, ...] | None = None) -> Path:
+    """Where the login service listens that knows who `client` logs in, for a root service that is asked by it."""
+    return _somebody(role, hosts)[0] / "login.sock"
+
+
 def client(state: Path, role: Role = "operator", hosts: tuple[str, ...] | None = None, socket: Path | None = None) -> FlaskClient:
     """The dashboard of that catalogue, for somebody who is logged in."""
     data, cookie = _somebody(role, hosts)
-    found = create_app(Settings("main", state, data, socket or state / "nobody.sock", testing=True)).test_client()
+    found = dashboard(Settings("main", state, data, socket or state / "nobody.sock", testing=True)).test_client()
     found.set_cookie("btrkeep", cookie)
     return found
 

@@ -256,6 +256,32 @@ def test_who_may_not_restore_sees_no_way_to(shop: Dashboard, source: bytes) -> N
         assert "checkbox" not in page.text
 
 
+def test_what_is_switched_off_has_no_way_to_it(olga: Visitor, shop: Dashboard, source: bytes) -> None:
+    assert shop.nights
+    addresses = [
+        files("shop", source),
+        files("shop", source + b"/prices.txt"),
+        files("shop", source + b"/prices.txt", "/versions"),
+    ]
+    before = [olga.get(address).text for address in addresses]
+    assert all("download" in text and "estore" in text for text in before)
+    shop.nights.tables["serve"] = {"no_downloads": True, "no_restores": True}
+    try:
+        shop.nights.write()
+        olga.get(addresses[0])  # the root service reads the configuration anew, and tells it
+        for address in addresses:
+            page = olga.get(address)
+            assert page.status == 200
+            assert "download" not in page.text.lower()
+            assert "restore" not in page.text.lower()
+            assert "green tea" not in page.text
+    finally:
+        del shop.nights.tables["serve"]
+        shop.nights.write()
+        olga.get(addresses[0])
+        assert "download" in olga.get(addresses[0]).text
+
+
 def test_who_is_not_logged_in_is_asked_to_and_comes_back_to_the_very_bytes(shop: Dashboard, source: bytes) -> None:
     address = files("shop", source + b"/names/caf\xe9.txt")
     answer = shop.ask("GET", address)

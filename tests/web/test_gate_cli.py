@@ -262,6 +262,9 @@ class Server:
             self.port = free.getsockname()[1]
         words = ("--pool", "demo", "--state", settings.state, "--data", settings.data, "--socket", settings.socket)
         self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the server
+        self.logins = subprocess.Popen(
+            [*program, *map(str, words), "logins"], stderr=self.said, env={**os.environ, **readable().environment}, cwd="/"
+        )
         self.process = subprocess.Popen(
             [*program, *map(str, words), "--listen", f"127.0.0.1:{self.port}"],
             stderr=self.said,
@@ -269,6 +272,9 @@ class Server:
             cwd="/",
         )
         end = time.monotonic() + 60
+        while not settings.logins.exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
@@ -303,6 +309,8 @@ class Server:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
+        self.logins.terminate()
+        self.logins.wait(20)
         return self.process.wait(20)
 
 
@@ -326,8 +334,9 @@ def server() -> Iterator[Server]:
     try:
         yield one
     finally:
-        one.process.kill()
-        one.process.wait()
+        for process in (one.process, one.logins):
+            process.kill()
+            process.wait()
         shutil.rmtree(top)
 
 

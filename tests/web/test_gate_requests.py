@@ -13,7 +13,7 @@ from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnready, tables
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.serving.client import Absent
 from btrkeep.serving.protocol import RequestRefused
-from tests.web.gate import CHEAP, Gate, add_user, gate, made
+from tests.web.gate import CHEAP, Gate, add_user, dashboard, gate, made
 from web.access import operator_only, viewer, whole_pool
 from web.app import create_app
 from web.auth import passwords
@@ -43,7 +43,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def app(settings: Settings) -> Flask:
-    return create_app(settings)
+    return dashboard(settings)
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_a_host_that_one_may_not_see_is_answered_like_one_that_is_not_there(app:
 
 
 def logged_in(settings: Settings, address: str, view: Callable[[], str]) -> Gate:
-    app = create_app(settings)
+    app = dashboard(settings)
     app.add_url_rule(address, "x_view", view)
     one = Gate(app)
     one.log_in()

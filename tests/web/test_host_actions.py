@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from tests.beds.history import every, make_history, notes_of
 from tests.beds.nights import Nights
 from tests.beds.serving import Service, serving
-from tests.web.made import client, token
+from tests.web.made import client, login_of, token
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(120)]
 
@@ -22,7 +22,7 @@ def service(shared_btrfs: Path) -> Iterator[tuple[Nights, Service]]:
     nights = Nights(shared_btrfs)
     (nights.source / "file").write_text("text\n")
     nights.host("web1", nights.source)
-    with serving(nights.config) as found:
+    with serving(nights.config, "--login", login_of()) as found:
         yield nights, found
 
 

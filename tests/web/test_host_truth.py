@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_time
 from tests.beds import btrfs
 from tests.beds.history import every, make_histories, moment, write_down
 from tests.beds.nights import Nights
 from tests.web.made import client
-from web.access import Viewer
 from web.data.host import HostPage, host_page
 from web.data.hosts import Query, host_list
 from web.settings import Settings

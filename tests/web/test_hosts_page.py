@@ -13,8 +13,8 @@ from flask.testing import FlaskClient
 
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import HostConfig
+from btrkeep.serving.viewer import Viewer
 from tests.web.made import DAY, EVENING, NOW, backup, client, run, write
-from web.access import Viewer
 from web.data.hosts import Query, host_list
 from web.settings import Settings
 from web.source import Caches, RequestContext

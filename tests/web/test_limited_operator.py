@@ -12,8 +12,8 @@ import pytest
 from tests.beds.dashboard import OPERATOR, PASSWORD, Answer, Dashboard, csrf_of
 from web.auth.model import Token, User
 from web.auth.passwords import hashed
-from web.auth.sessions import digest
 from web.auth.store import Store
+from web.auth.words import digest
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
@@ -25,7 +25,7 @@ class Otto:
 
     def __init__(self, web: Dashboard) -> None:
         self.web, self.token = web, "btrkeep_otto" + "x" * 40
-        store, now = Store(web.data), datetime.now(UTC)
+        store, now = Store(web.users), datetime.now(UTC)
         store.add_user(User("otto", "operator", ("lab",), hashed(PASSWORD), now, now))
         store.add_token(Token("otto", "operator", ("lab",), now, None), digest(self.token))
         self.cookie = web.log_in("otto")
@@ -43,7 +43,7 @@ class Otto:
 @pytest.fixture(scope="module")
 def otto(shop: Dashboard) -> Iterator[Otto]:
     yield Otto(shop)
-    store = Store(shop.data)
+    store = Store(shop.users)
     store.remove_user("otto")
     store.remove_token("otto")
 

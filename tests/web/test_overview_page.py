@@ -15,8 +15,8 @@ from btrkeep.config.model import Config, PoolSettings
 from btrkeep.config.published import publish
 from btrkeep.config.values import parse_window
 from btrkeep.decisions.findings import FACT, Finding, PoolVerdict, StoredVerdict, as_text
+from btrkeep.serving.viewer import Viewer
 from tests.web.made import BERLIN, DAY, EVENING, FILESYSTEM, HOUR, ME, MY_START, NOW, backup, client, run, write
-from web.access import Viewer
 from web.data.hosts import Query, host_list
 from web.data.numbers import text
 from web.data.overview import overview

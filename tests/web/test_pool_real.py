@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Page
 from tests.beds import btrfs, dumped, session, work
 from tests.beds.browser import Noticed, visit
 from tests.beds.cli import TOP
-from tests.beds.dashboard import Answer, Dashboard, csrf_of, own_folder, serving, user_id
+from tests.beds.dashboard import LOGIN, Answer, Dashboard, csrf_of, own_folder, serving, user_id
 from tests.beds.nights import Nights
 from tests.beds.serving import serving as root_service
 from tests.heatmap.states import entries_at
@@ -72,7 +72,7 @@ def _served(point: Path) -> Iterator[Bed]:
     chunks = {vaddr: stripes for vaddr, _, _, stripes in dumped.chunks(point)}
     with (
         own_folder() as folder,
-        root_service(nights.config, "--allow", str(user_id())) as service,
+        root_service(nights.config, "--allow", str(user_id()), "--login", folder / LOGIN) as service,
         serving(folder, nights.state, service.socket, ("lab",)) as web,
     ):
         web.nights, web.service = nights, service

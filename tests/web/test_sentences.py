@@ -17,8 +17,8 @@ from btrkeep.catalogue.model_alarm import HOST, AlarmSubject
 from btrkeep.causes import FACTS, Cause, CauseCode
 from btrkeep.decisions import cause_words as words
 from btrkeep.decisions.cause_words import cause_words
+from btrkeep.serving.viewer import Viewer
 from web import redaction as telling
-from web.access import Viewer
 from web.sentences import WITHHELD, of_cause, of_host_itself
 
 NAMES = ("db1", "nothing-of-that-name")

@@ -14,8 +14,7 @@ import pytest
 from flask import Flask
 from waitress import wasyncore
 
-from tests.web.gate import Gate, add_user, made
-from web.app import create_app
+from tests.web.gate import Gate, add_user, dashboard, made
 from web.server import server_of
 from web.settings import Settings
 
@@ -73,7 +72,7 @@ def mute() -> Iterator[Mute]:
 @pytest.fixture
 def app(settings: Settings, mute: Mute) -> Flask:
     where = Path(mute._listening.getsockname())
-    return create_app(Settings(settings.pool, settings.state, settings.data, where))
+    return dashboard(Settings(settings.pool, settings.state, settings.data, where))
 
 
 @pytest.fixture

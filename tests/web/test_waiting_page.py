@@ -10,7 +10,7 @@ import pytest
 
 from tests.beds import btrfs, work
 from tests.beds.badssh import FAKESSH
-from tests.beds.dashboard import ADMIN, CUSTOMER, OPERATOR, Dashboard, own_folder, user_id
+from tests.beds.dashboard import ADMIN, CUSTOMER, LOGIN, OPERATOR, Dashboard, own_folder, user_id
 from tests.beds.dashboard import serving as dashboard
 from tests.beds.nights import Nights
 from tests.beds.serving import Service, serving
@@ -55,7 +55,7 @@ def site(_shared_mount: Path) -> Iterator[Site]:
     nights.settings("ssh", command=str(script))
     with (
         own_folder() as folder,
-        serving(nights.config, "--allow", str(user_id())) as service,
+        serving(nights.config, "--allow", str(user_id()), "--login", folder / LOGIN) as service,
         dashboard(folder, nights.state, service.socket, ("next",)) as web,
     ):
         try:

@@ -22,15 +22,15 @@ import pytest
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.pool.locks import take_lock
 from tests.beds import btrfs
-from tests.beds.dashboard import PASSWORD, Answer, Dashboard, csrf_of, own_folder, user_id
+from tests.beds.dashboard import LOGIN, PASSWORD, Answer, Dashboard, csrf_of, own_folder, user_id
 from tests.beds.dashboard import serving as dashboard
 from tests.beds.nights import Nights
 from tests.beds.serving import serving
 from tests.web.test_hostile import VALUES, filled, rules
 from web.auth.model import Token, User
 from web.auth.passwords import hashed
-from web.auth.sessions import digest
 from web.auth.store import Store
+from web.auth.words import digest
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
 
@@ -48,7 +48,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.token, now = "btrkeep_otto" + "x" * 40, datetime.now(UTC)
-        store = Store(self.web.data)
+        store = Store(self.web.users)
         store.add_user(User("otto", "operator", ("lab",), hashed(PASSWORD), now, now))
         store.add_token(Token("otto", "operator", ("lab",), now, None), digest(self.token))
         self.cookie = self.web.log_in("otto")
@@ -110,7 +110,7 @@ def site(_shared_mount: Path) -> Iterator[Site]:
     plant(nights)
     with (
         own_folder() as folder,
-        serving(nights.config, "--allow", str(user_id())) as service,
+        serving(nights.config, "--allow", str(user_id()), "--login", folder / LOGIN) as service,
         dashboard(folder, nights.state, service.socket, ("lab",)) as web,
     ):
         web.service = service

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from web.access import Viewer
+from btrkeep.serving.viewer import Viewer
 from web.source import RequestContext
 
 Path = Annotated[

@@ -1,12 +1,11 @@
-"""The dashboard's own database: users, sessions, tokens and failed logins. Never in the catalogue, which it may not write.
+"""The login service's own database: users, sessions, tokens and failed logins. Never in the catalogue, which it may not write.
 
-One file, 0600, in a folder that only the dashboard's user can enter. Each call opens it for itself and runs one transaction, so any
-thread and the command line may use it at the same time. Times are kept as seconds since 1970.
+One file, 0600, in a folder that only the login service's user can enter. Each call opens it for itself and runs one transaction, so
+any thread and the command line may use it at the same time. Times are kept as seconds since 1970.
 """
 
 import json
 import os
-import secrets
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -68,7 +67,7 @@ class Store:
             self._prepare()
         except OSError as error:
             raise OperatorError(
-                f"{self.path} cannot be used: {error.strerror}", "it belongs to the dashboard's user; see --data"
+                f"{self.path} cannot be used: {error.strerror}", "it belongs to the login service's user; see --users"
             ) from error
 
     def _prepare(self) -> None:
@@ -144,7 +143,9 @@ class Store:
     def add_user(self, user: User) -> bool:
         """Whether there was none of that name, and now there is."""
         values = (user.name, user.role, _hosts_text(user.hosts), user.hash, _number(user.created), _number(user.changed))
-        return self._change("INSERT OR IGNORE INTO user VALUES (?, ?, ?, ?, ?, ?)", values) == 1
+        with self.writing() as connection:
+            _begin(connection)
+            return connection.execute("INSERT OR IGNORE INTO user VALUES (?, ?, ?, ?, ?, ?)", values).rowcount == 1
 
     def change_user(self, name: str, role: str, hosts: tuple[str, ...] | None, now: datetime) -> bool:
         """Another role, other hosts; whether there is such a user."""
@@ -218,7 +219,9 @@ class Store:
     def add_token(self, token: Token, key: bytes) -> bool:
         """Whether there was none of that name, and now there is."""
         values = (token.name, key, token.role, _hosts_text(token.hosts), _number(token.created))
-        return self._change("INSERT OR IGNORE INTO token VALUES (?, ?, ?, ?, ?, NULL)", values) == 1
+        with self.writing() as connection:
+            _begin(connection)
+            return connection.execute("INSERT OR IGNORE INTO token VALUES (?, ?, ?, ?, ?, NULL)", values).rowcount == 1
 
     def token(self, key: bytes) -> Token | None:
         """The token of that digest."""
@@ -231,6 +234,12 @@ class Store:
         with self.reading() as connection:
             rows = connection.execute("SELECT name, role, hosts, created, used FROM token ORDER BY name").fetchall()
         return [_token(row) for row in rows]
+
+    def token_keys(self) -> list[tuple[Token, bytes]]:
+        """All of them, with their digests."""
+        with self.reading() as connection:
+            rows = connection.execute("SELECT name, role, hosts, created, used, key FROM token ORDER BY name").fetchall()
+        return [(_token(row[:5]), bytes(row[5])) for row in rows]
 
     def touch_token(self, name: str, now: datetime) -> None:
         """It was used just now."""
@@ -272,14 +281,22 @@ class Store:
             known = "INSERT OR REPLACE INTO known SELECT name, ?, ? FROM user WHERE name = ?"  # who may have been removed
             connection.execute(known, (address, _number(now), name))
 
-    # --- secrets
+    def old_cookie_key(self) -> bytes | None:
+        """What the dashboard signed its cookies with when it kept this database itself."""
+        with self.reading() as connection:
+            row = connection.execute("SELECT value FROM secret WHERE name = 'cookies' AND length(value) = 32").fetchone()
+        return bytes(row[0]) if row else None
 
-    def secret(self, name: str) -> bytes:
-        """32 random bytes, the same each time: what cookies are signed with."""
+    # --- whether there has been anybody
+
+    def begin(self) -> bool:
+        """Whether it has never had a user or a token, and counts as if it had from now on."""
         with self.writing() as connection:
-            connection.execute("INSERT OR IGNORE INTO secret VALUES (?, ?)", (name, secrets.token_bytes(32)))
-            [value] = connection.execute("SELECT value FROM secret WHERE name = ?", (name,)).fetchone()
-        return bytes(value)
+            return _begin(connection)
+
+
+def _begin(connection: sqlite3.Connection) -> bool:
+    return connection.execute("INSERT OR IGNORE INTO secret VALUES ('begun', x'01')").rowcount == 1
 
 
 def _wait(connection: sqlite3.Connection, limit: int, where: str, values: tuple[str, ...], at: float, window: float) -> float:

@@ -17,6 +17,7 @@ COMMANDS = {
     "serve": "serve the dashboard; the default command",
     "user": "manage users, their roles and the hosts that they see",
     "token": "manage tokens for scripts",
+    "logins": "answer who is logged in: the login service",
     "completion": "print the completion script of a shell",
 }
 
@@ -34,17 +35,35 @@ PATH = click.Path(path_type=Path)
 @click.version_option(__version__, prog_name=NAME)
 @click.option("--pool", default="main", show_default=True, metavar="NAME", help="The pool to show.")
 @click.option("--state", type=PATH, metavar="DIR", help="Where the pool's catalogue is.  [default: as `state` in [pool] says]")
-@click.option("--data", type=PATH, metavar="DIR", help="Where users and sessions are kept.  [default: /var/lib/btrkeep-web/NAME]")
+@click.option("--data", type=PATH, metavar="DIR", help="What is the dashboard's own.  [default: /var/lib/btrkeep-web/NAME]")
+@click.option(
+    "--users", type=PATH, metavar="DIR", help="Where users and sessions are.  [default: --data, else /var/lib/btrkeep-login/NAME]"
+)
 @click.option("--socket", type=PATH, metavar="FILE", help="Where `backupd serve` listens.  [default: /run/btrkeep/serve-NAME.sock]")
+@click.option(
+    "--login",
+    type=PATH,
+    metavar="FILE",
+    help="Where `btrkeep-web logins` listens.  [default: login.sock in --data, else /run/btrkeep/login-NAME.sock]",
+)
 @click.option("--listen", metavar="ADDRESS:PORT", help="Where to listen.  [default: `listen` in [web], 127.0.0.1:8765]")
 @click.pass_context
-def group(ctx: click.Context, pool: str, state: Path | None, data: Path | None, socket: Path | None, listen: str | None) -> None:
+def group(
+    ctx: click.Context,
+    pool: str,
+    state: Path | None,
+    data: Path | None,
+    users: Path | None,
+    socket: Path | None,
+    login: Path | None,
+    listen: str | None,
+) -> None:
     """The dashboard of a btrkeep pool.
 
     It runs without root: it reads the catalogue, and sends requests to `backupd serve` for everything else. To begin:
     `btrkeep-web user add NAME --role operator`, then `systemctl enable --now btrkeep-web@main`, and a browser at http://127.0.0.1:8765.
     """
-    ctx.obj = GlobalOptions(pool, state, data, socket)
+    ctx.obj = GlobalOptions(pool, state, data, socket, users, login)
     if ctx.invoked_subcommand is None:
         from web.cli.serve_ import serve
 

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from btrkeep.serving.protocol import login_socket_of
+from web.settings import data_of, users_of
+
 
 @dataclass(frozen=True, slots=True)
 class GlobalOptions:
@@ -12,3 +15,20 @@ class GlobalOptions:
     state: Path | None
     data: Path | None
     socket: Path | None
+    users: Path | None = None
+    login: Path | None = None
+
+    @property
+    def data_folder(self) -> Path:
+        """Where the dashboard keeps what is its own."""
+        return self.data or data_of(self.pool)
+
+    @property
+    def users_folder(self) -> Path:
+        """Where users and sessions are: in `data` when that was given, as somebody has it who runs all of it by hand."""
+        return self.users or self.data or users_of(self.pool)
+
+    @property
+    def login_socket(self) -> Path:
+        """Where the login service listens."""
+        return self.login or (self.data / "login.sock" if self.data else login_socket_of(self.pool))

@@ -1,6 +1,6 @@
-"""The database of users for a command: opened as the user whom it belongs to, whoever runs the command.
+"""A folder of the dashboard or of the login service: opened as the user whom it belongs to, whoever runs the command.
 
-Whoever has taken over the dashboard can make anything of what lies in its folder: links to root's files, pipes. So root looks at
+Whoever has taken over one of them can make anything of what lies in its folder: links to root's files, pipes. So root looks at
 nothing in there. It becomes that user at the first folder on the way that is not root's own.
 """
 
@@ -17,11 +17,11 @@ from btrkeep.catalogue.migrate import READERS
 from btrkeep.errors import OperatorError
 from web.auth.store import Store
 from web.cli.chosen import GlobalOptions
-from web.settings import DATA, data_of
+from web.settings import DATA, LOGIN_USER, USERS
 
 _MOST_LINKS = 40
 _OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_HINT = "give --data a folder in one that is root's alone, or the dashboard user's"
+_HINT = "give --data or --users a folder in one that is root's alone, or its own user's"
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def opened(ctx: click.Context) -> Iterator[Store]:
     """The database. As root it first becomes the folder's owner, so that no file of root's stands in the dashboard's way."""
     chosen = ctx.obj
     assert isinstance(chosen, GlobalOptions)
-    data = chosen.data or data_of(chosen.pool)
+    data = chosen.users_folder
     if os.geteuid() == 0:
         become_owner(data)
     elif not os.access(data if data.exists() else data.parent, os.W_OK | os.X_OK):
@@ -40,11 +40,12 @@ def opened(ctx: click.Context) -> Iterator[Store]:
 def become_owner(data: Path) -> None:
     """Root becomes the user whose folder it is, for good; of a folder that only root can change it stays root.
 
-    The usual place is made for the user `btrkeep` where it is missing. Raises OperatorError when somebody else could put another
+    The usual places are made for their users where they are missing. Raises OperatorError when somebody else could put another
     folder there meanwhile.
     """
-    if data.parent == DATA and not os.path.lexists(DATA):
-        _make_usual_place()
+    for usual, name in ((DATA, READERS), (USERS, LOGIN_USER)):
+        if data.parent == usual and not os.path.lexists(usual):
+            _make_usual_place(usual, name)
     uid, gid = _owner(data.absolute())
     if uid:
         os.setgroups([])
@@ -75,7 +76,7 @@ def _owner(path: Path) -> tuple[int, int]:
         if stat.S_ISLNK(entry.st_mode):
             links += 1
             if entry.st_uid or links > _MOST_LINKS:
-                raise OperatorError(f"{seen / name} is a link that is not root's", "give --data the folder itself")
+                raise OperatorError(f"{seen / name} is a link that is not root's", "give the folder itself")
             target = (seen / name).readlink()
             todo += reversed(target.parts[1:] if target.is_absolute() else target.parts)
             seen = Path("/") if target.is_absolute() else seen
@@ -96,11 +97,11 @@ def _group(entry: os.stat_result) -> int:
         return entry.st_gid or entry.st_uid
 
 
-def _make_usual_place() -> None:
+def _make_usual_place(place: Path, name: str) -> None:
     """As systemd-tmpfiles does. Its folder is root's, so nobody puts something else in its place."""
     try:
-        entry = pwd.getpwnam(READERS)
+        entry = pwd.getpwnam(name)
     except KeyError:
-        raise OperatorError(f"there is no user {READERS} on this machine", "install.sh makes it; or give --data") from None
-    DATA.mkdir(mode=0o700)
-    os.chown(DATA, entry.pw_uid, entry.pw_gid, follow_symlinks=False)
+        raise OperatorError(f"there is no user {name} on this machine", "install.sh makes it; or give --users") from None
+    place.mkdir(mode=0o700)
+    os.chown(place, entry.pw_uid, entry.pw_gid, follow_symlinks=False)

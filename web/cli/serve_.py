@@ -4,21 +4,21 @@ import errno
 import logging
 import os
 import threading
-from pathlib import Path
 
 import click
 
-from btrkeep.catalogue import Catalogue
-from btrkeep.config import Listen, Published, published, state_of
+from btrkeep.config import Listen, state_of
 from btrkeep.config.values import parse_listen
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.service import tell
 from btrkeep.serving.protocol import socket_of
 from web.app import create_app
+from web.auth.store import FILE
 from web.cli.chosen import GlobalOptions
 from web.cli.own import become_owner
+from web.cli.site import published_of
 from web.server import server_of
-from web.settings import Settings, data_of
+from web.settings import Settings
 from web.warm import warm
 
 log = logging.getLogger("btrkeep.web")
@@ -42,6 +42,10 @@ def serve(chosen: GlobalOptions, listen: str | None) -> None:
     if os.geteuid() == 0:
         become_owner(settings.data)
     app = create_app(settings)
+    if chosen.users_folder != settings.data and (settings.data / FILE).exists():
+        log.error(
+            "nobody can log in: users are still in %s; as root: btrkeep-web --pool %s user move", settings.data, settings.pool
+        )
     where = Listen(settings.host, settings.port)
     try:
         server = server_of(app, settings)
@@ -55,31 +59,19 @@ def serve(chosen: GlobalOptions, listen: str | None) -> None:
 
 
 def _settings(chosen: GlobalOptions, listen: str | None) -> Settings:
-    state = chosen.state or state_of(chosen.pool)
-    web = _published(state, chosen.pool).web
+    web = published_of(chosen).web
     where = _parsed(listen) if listen else web.listen
     return Settings(
         chosen.pool,
-        state,
-        chosen.data or data_of(chosen.pool),
+        chosen.state or state_of(chosen.pool),
+        chosen.data_folder,
         chosen.socket or socket_of(chosen.pool),
         host=where.host,
         port=where.port,
         hosts=web.names,
         proxies=web.behind_proxy,
-        idle=web.idle,
-        longest=web.longest,
+        login=chosen.login_socket,
     )
-
-
-def _published(state: Path, pool: str) -> Published:
-    """What the configuration says in [web]. The dashboard starts without it too, and says on each page what is missing."""
-    try:
-        with Catalogue.open_readonly(state) as catalogue:
-            return published(catalogue, pool)
-    except OperatorError as error:
-        log.warning("%s: what [web] says is not known, so it is as by default", error.message)
-        return Published(pool)
 
 
 def _parsed(text: str) -> Listen:

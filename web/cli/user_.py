@@ -1,5 +1,6 @@
 """btrkeep-web user: who may log in."""
 
+import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,12 +10,14 @@ import click
 
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.errors import UsageError, did_you_mean
-from btrkeep.units import format_time, printable
-from web.access import ROLES
+from btrkeep.serving.viewer import ROLES
+from btrkeep.units import counted, format_time, printable
 from web.auth.model import User, checked_name, parse_hosts
 from web.auth.passwords import hashed
 from web.auth.store import Store
-from web.cli.own import opened
+from web.cli.chosen import GlobalOptions
+from web.cli.moving import exported, imported, move_users, retired
+from web.cli.own import become_owner, opened
 
 _ROLES_HELP = "viewer: read only; operator: also start, hold and restore; admin: also restore into other folders of hosts."
 T = TypeVar("T")
@@ -31,7 +34,7 @@ def command() -> None:
     """Manage users: who may log in, and what they may see and do.
 
     Passwords are prompted for on a terminal, and otherwise read from standard input, one line. They are stored as argon2 hashes in
-    the dashboard's own database; run this as root or as the dashboard's user.
+    the login service's own database; run this as root or as that service's user.
     """
 
 
@@ -100,6 +103,43 @@ def list_(ctx: click.Context, as_json: bool) -> None:
         return None
     rows = [[printable(user.name), printable(user.role), hosts_words(user.hosts, "all")] for user in users]
     click.echo(table(rows, ["USER", "ROLE", "HOSTS"]))
+    return None
+
+
+@command.command
+@click.pass_context
+def export(ctx: click.Context) -> None:
+    """Print all users, sessions and tokens as JSON, with the hashes of passwords: keep it secret."""
+    with opened(ctx) as store:
+        echo_json(exported(store))
+
+
+@command.command("import")
+@click.pass_context
+def import_(ctx: click.Context) -> None:
+    """Read what `user export` printed, from standard input; only where there have never been users."""
+    with opened(ctx) as store:
+        imported(store, sys.stdin.read())
+
+
+@command.command
+@click.option("--retire", is_flag=True, help="Only remove the old database in --users, once its users are elsewhere.")
+@click.pass_context
+def move(ctx: click.Context, retire: bool) -> None:
+    """Move the users of an earlier version, which the dashboard kept itself, to the login service. install.sh does it."""
+    chosen = ctx.obj
+    assert isinstance(chosen, GlobalOptions)
+    if retire:
+        if os.geteuid() == 0:
+            become_owner(chosen.users_folder)
+        return retired(chosen.users_folder)
+    if os.geteuid() != 0:
+        raise UsageError("only root can move users from one user's folder to another's", "sudo btrkeep-web user move")
+    if chosen.users_folder == chosen.data_folder:
+        raise UsageError(f"{chosen.data_folder} is both", "say where to: --users DIR")
+    count = move_users(chosen.data_folder, chosen.users_folder)
+    if count is not None:
+        click.echo(f"{counted(count, 'user')} moved to {chosen.users_folder}; look at them: btrkeep-web user list", err=True)
     return None
 
 

@@ -23,7 +23,7 @@ from btrkeep.catalogue.model_alarm import (
     UNIT,
     USED,
 )
-from web.access import Viewer
+from btrkeep.serving.viewer import Viewer
 from web.data.same_names import of_row
 from web.redaction import host_alarm
 from web.source import RequestContext

@@ -19,8 +19,8 @@ from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import explain
 from btrkeep.decisions.retention import Candidate, Decision, Hold, RetentionCode
 from btrkeep.decisions.words import hold_words, policy_words, reason_words
+from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration, format_time, parse_time
-from web.access import Viewer
 from web.data import hosts
 from web.data.alarms import OpenAlarm, open_alarms
 from web.data.calendar import Calendar, Mark, calendar

@@ -15,7 +15,7 @@ from btrkeep.catalogue import BackupFate, Catalogue, HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status, status_error
-from web.access import Viewer
+from btrkeep.serving.viewer import Viewer
 from web.data import nights, running
 from web.data.nights import HostNight, Past
 from web.redaction import host_error, host_line

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from btrkeep.decisions.due import next_window
-from web.access import Viewer
+from btrkeep.serving.viewer import Viewer
 from web.data import hosts, night_sum
 from web.data.alarms import OpenAlarm, open_alarms
 from web.data.health import PoolHealth, pool_health

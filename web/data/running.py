@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from btrkeep.catalogue import Catalogue, Expiry, Progress, Run
-from web.access import Viewer
+from btrkeep.serving.viewer import Viewer
 from web.data.heartbeat import is_alive
 from web.data.same_names import of_row
 from web.source import RequestContext

@@ -58,7 +58,7 @@ def browse(host: str) -> str | Answer:
         "known": known,
         "zone": source().site.zone,
         "around": around(past, listing.backup.name) if past else Around(None, None),
-        "may_restore": viewer().operator,
+        "may_restore": _may_restore(),
         "history": past,
         "unsorted": sort.removeprefix("-") if sort != listing.sort else "",
     }
@@ -74,7 +74,7 @@ def versions(host: str) -> str:
     path, by_content = path_of_request(), request.args.get("content") == "1"
     past = history(agent(), host, path, by_content, which_of_request("since"))
     given = {"at": PageLinks(host, which_of_request("backup")), "history": past, "path": data.text_of(path)}
-    return render_template("files/versions.html", **given, may_restore=viewer().operator, zone=source().site.zone)
+    return render_template("files/versions.html", **given, may_restore=_may_restore(), zone=source().site.zone)
 
 
 @blueprint.get("/files/<host>/compare")
@@ -109,6 +109,10 @@ def download(host: str) -> Answer:
     with downloads.place(who) as places:
         stream = agent().stream("download", host=host, backup=which, path=data.text_of(path), **{"as": kind})
         return downloads.sent(stream, downloads.name_of(host, which, path, kind), who, places)
+
+
+def _may_restore() -> bool:
+    return viewer().operator and not source().site.no_restores
 
 
 def _sort(text: str) -> str:
@@ -155,7 +159,7 @@ def _past(listing: data.Listing) -> HistoryPage | None:
 def _text(listing: data.Listing) -> Beginning | None:
     """The beginning of a file that is a text; the page does without when it cannot be read."""
     entry = listing.entry
-    if entry.kind != "file" or not entry.size:
+    if entry.kind != "file" or not entry.size or source().site.no_downloads:
         return None
     try:
         asked: dict[str, Any] = {"host": listing.host, "backup": listing.backup.name, "path": entry.path, "as": "file"}

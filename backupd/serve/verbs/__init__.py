@@ -1,69 +1,55 @@
 """All that can be asked, and what each argument has to be. The function of that name in the module named does it."""
 
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
 from backupd.serve import arguments as given
 from backupd.serve.arguments import Argument
-from btrkeep.serving.protocol import RequestRefused
+from backupd.serve.limits import ConcurrencyLimit
+from backupd.serve.rights import Right
 
 Function = Callable[[Any], Any]
 """Of a call; gives what JSON can hold, or has made a stream."""
 
 
-class ConcurrencyLimit:
-    """How much of something may go on at once, and how much of that for one asker: one who asks much leaves places for others."""
-
-    def __init__(self, at_once: int, of_one: int) -> None:
-        self.at_once, self.of_one = at_once, of_one
-        self._taken: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def taken(self, who: str) -> Iterator[None]:
-        """A place. Raises RequestRefused, of kind busy."""
-        with self._lock:
-            if self._taken[who] >= self.of_one or self._taken.total() >= self.at_once:
-                of = "of that is under way for you" if self._taken[who] >= self.of_one else "of that is under way"
-                raise RequestRefused(f"too much {of}", "try again in a moment", "busy", own=True)
-            self._taken[who] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._taken[who] -= 1
-                self._taken += Counter()  # without those who have none
-
-
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """`module` is loaded when it is asked for the first time. `limit`: what of it may go on at once."""
+    """`module` is loaded when it is asked for the first time. `limit`: what of it may go on at once, together with other verbs;
+    `per_minute`: how often one asker may ask for it, unless the configuration says otherwise.
+    """
 
     module: str
     arguments: Mapping[str, Argument]
-    limit: ConcurrencyLimit | None = field(default=None, compare=False)
+    right: Right
+    per_minute: int
+    limit: ConcurrencyLimit = field(compare=False)
 
     def function(self, name: str) -> Function:
         """What does it."""
         found: Function = getattr(import_module(f"backupd.serve.verbs.{self.module}"), name)
         return found
 
-    def place(self, who: str) -> AbstractContextManager[None]:
-        """A place among those that are doing it. Raises RequestRefused, of kind busy."""
-        return self.limit.taken(who) if self.limit else nullcontext()
+    @contextmanager
+    def place(self, who: str) -> Iterator[None]:
+        """A place among those that are doing it, and among all. Raises RequestRefused, of kind busy."""
+        with _ALL.taken(who), self.limit.taken(who):
+            yield
 
 
+_ALL = ConcurrencyLimit(16, 10)
+"""All that the server answers at once; whoever asks for very much leaves places for others."""
 _STREAMS = ConcurrencyLimit(10, 5)
 """They last as long as the asker's line is slow, and must leave room for everybody else."""
 _HEAVY = ConcurrencyLimit(4, 2)
 """They read for as long as they may."""
 _LISTS = ConcurrencyLimit(8, 4)
 """A folder of a million names takes seconds to put in order."""
+_SCANS = ConcurrencyLimit(6, 3)
+"""They wait for one another, a minute at the most."""
+_SHORT = ConcurrencyLimit(12, 6)
 _HOST = {"host": Argument(given.host)}
 _BACKUP = {**_HOST, "backup": Argument(given.which)}
 _NAMED = {**_HOST, "backup": Argument(given.name)}
@@ -81,7 +67,10 @@ _RESTORE = {
 VERBS: Mapping[str, Verb] = {
     "browse": Verb(
         "files",
-        {
+        right=Right.HOST,
+        per_minute=600,
+        limit=_LISTS,
+        arguments={
             **_BACKUP,
             **_PATH,
             "offset": Argument(given.number(0, 10**9), 0),
@@ -89,22 +78,26 @@ VERBS: Mapping[str, Verb] = {
             "sort": Argument(given.choice("name", "kind", "size", "mode", "owner", "mtime"), "name"),
             "descending": Argument(given.flag, False),
         },
-        _LISTS,
     ),
     "versions": Verb(
         "files",
-        {
+        right=Right.HOST,
+        per_minute=120,
+        limit=_HEAVY,
+        arguments={
             **_HOST,
             **_PATH,
             "content": Argument(given.flag, False),
             "since": Argument(given.optional(given.whole_name), None),
             **_SECONDS,
         },
-        _HEAVY,
     ),
     "compare": Verb(
         "files",
-        {
+        right=Right.HOST,
+        per_minute=120,
+        limit=_HEAVY,
+        arguments={
             **_HOST,
             **_PATH,
             "before": Argument(given.which),
@@ -113,19 +106,20 @@ VERBS: Mapping[str, Verb] = {
             "limit": Argument(given.number(1, 5000), 1000),
             **_SECONDS,
         },
-        _HEAVY,
     ),
-    "download": Verb("files", {**_BACKUP, **_PATH, "as": Argument(given.choice("file", "tar", "zip"), "file")}, _STREAMS),
-    "hold": Verb("keeping", {**_NAMED, **_WHY, **_UNTIL}),
-    "release": Verb("keeping", _NAMED),
-    "accept": Verb("keeping", {**_NAMED, **_WHY}),
-    "run": Verb("tasks", _HOST),
-    "restore": Verb("tasks", _RESTORE),
-    "preview": Verb("tasks", _RESTORE, _HEAVY),
-    "job": Verb("tasks", {"job": Argument(given.job), "lines": Argument(given.number(0, 1000), 50)}),
-    "jobs": Verb("tasks", {"limit": Argument(given.number(1, 1000), 200)}),
-    "doctor": Verb("queries", {}),
-    "plan": Verb("queries", {}),
+    "download": Verb(
+        "files", {**_BACKUP, **_PATH, "as": Argument(given.choice("file", "tar", "zip"), "file")}, Right.HOST, 300, _STREAMS
+    ),
+    "hold": Verb("keeping", {**_NAMED, **_WHY, **_UNTIL}, Right.OPERATE, 300, _SHORT),
+    "release": Verb("keeping", _NAMED, Right.OPERATE, 300, _SHORT),
+    "accept": Verb("keeping", {**_NAMED, **_WHY}, Right.OPERATE, 300, _SHORT),
+    "run": Verb("tasks", _HOST, Right.OPERATE, 600, _SHORT),
+    "restore": Verb("tasks", _RESTORE, Right.OPERATE, 60, _SHORT),
+    "preview": Verb("tasks", _RESTORE, Right.OPERATE, 60, _HEAVY),
+    "job": Verb("tasks", {"job": Argument(given.job), "lines": Argument(given.number(0, 1000), 50)}, Right.LISTED, 1200, _SHORT),
+    "jobs": Verb("tasks", {"limit": Argument(given.number(1, 1000), 200)}, Right.LISTED, 600, _SHORT),
+    "doctor": Verb("queries", {}, Right.POOL, 60, _SCANS),
+    "plan": Verb("queries", {}, Right.POOL, 60, _SCANS),
     "extents": Verb(
         "queries",
         {
@@ -133,7 +127,10 @@ VERBS: Mapping[str, Verb] = {
             "curve": Argument(given.choice("hilbert", "linear", "snake"), "hilbert"),
             "size": Argument(given.number(4, 12), None),
         },
+        Right.POOL,
+        300,
+        _SCANS,
     ),
-    "retention": Verb("queries", _HOST),
-    "hello": Verb("queries", {}),
+    "retention": Verb("queries", _HOST, Right.HOST, 300, _SHORT),
+    "hello": Verb("queries", {}, Right.LISTED, 1200, _SHORT),
 }

@@ -11,9 +11,10 @@ from backupd.files.backup_selector import NEWEST, NoHost, Restorable, find, rest
 from backupd.files.sameness import Enough
 from backupd.files.suggestions import entry_at
 from backupd.files.tree import Entry, Tree
-from backupd.serve.call import Call, ClientGone
+from backupd.serve.call import Call
 from btrkeep.errors import UsageError
 from btrkeep.serving.protocol import RequestRefused
+from btrkeep.serving.wire import ClientGone
 from btrkeep.units import format_time
 
 if TYPE_CHECKING:
@@ -142,7 +143,8 @@ def compare(call: Call) -> dict[str, Any]:
 
     with opened(call, call["before"], call["after"]) as [(old, before), (new, after)]:
         shown, more, over = _some(call, differences_of(before, after, call["path"], call["content"], pulse=_Pulse(call)))
-        lines, note = _text(before, after, call["path"])
+        hidden = call.service.config().serve.no_downloads
+        lines, note = (None, "contents are not shown: downloads are switched off") if hidden else _text(before, after, call["path"])
     return {
         "before": backup_object(old),
         "after": backup_object(new),

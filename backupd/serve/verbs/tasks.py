@@ -8,7 +8,7 @@ from typing import Any
 from backupd.files.backup_selector import find
 from backupd.serve.call import Call
 from backupd.serve.commands import Allowed, folder_of, wanted
-from backupd.serve.jobs import PREVIEW, RUN, JobStore, ServeJob, job_object
+from backupd.serve.jobs import PREVIEW, RUN, JobStore, ServeJob, job_object, no_job
 from backupd.serve.starting import begin
 from backupd.serve.turns import is_under_way
 from backupd.serve.verbs.files import reading
@@ -65,8 +65,21 @@ def job(call: Call) -> dict[str, Any]:
     """How far a job is, and the last lines that it has said."""
     jobs = _jobs(call)
     found = jobs.get(call["job"], call.service.clock.now())
-    told = {**job_object(found), "lines": jobs.last_lines(found.id, call["lines"])}
+    if not call.viewer.may_see(found.host):
+        raise no_job(call["job"])
+    told = {**_told(call, found), "lines": list[str]()}
+    if call.viewer.limited:
+        return told
+    told["lines"] = jobs.last_lines(found.id, call["lines"])
     return {**told, "queue": _queue(call, jobs)} if found.waits else told
+
+
+def _told(call: Call, job: ServeJob) -> dict[str, Any]:
+    """A job as the asker may know it. What commands of root's say is about the whole machine, and not for who sees some hosts."""
+    told = job_object(job)
+    if call.viewer.limited and job.error is not None and not job.own:
+        told["error"] = "it failed"
+    return told
 
 
 def _queue(call: Call, jobs: JobStore) -> dict[str, int]:
@@ -78,8 +91,9 @@ def _queue(call: Call, jobs: JobStore) -> dict[str, int]:
 
 def jobs(call: Call) -> list[dict[str, Any]]:
     """All jobs of the last 30 days, newest first, so many at the most."""
-    found = (one for one in _jobs(call).all(call.service.clock.now()) if one.verb != PREVIEW)
-    return [job_object(one) for one in islice(found, call["limit"])]
+    every = (one for one in _jobs(call).all(call.service.clock.now()) if one.verb != PREVIEW)
+    found = (one for one in every if call.viewer.may_see(one.host))
+    return [_told(call, one) for one in islice(found, call["limit"])]
 
 
 def _jobs(call: Call) -> JobStore:

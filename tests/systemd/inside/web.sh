@@ -6,15 +6,30 @@ echo one >/srv/source/file
 configure '
 [host.here]
 paths = ["/srv/source"]
+[host.web1]
+paths = ["/srv/source"]
+[serve]
+rates = ["retention 30"]
 [retention]
 daily = 1
 min_keep = 1
 '
-backupd run here >/dev/null
+chmod 600 /etc/btrkeep/main.toml # as backupd setup makes it
+backupd run here web1 >/dev/null
 systemctl start btrkeep-sample@main.service
 attempt btrkeep-heatmap@main.service
-echo 'four words to remember' | btrkeep-web user add alice --role operator 2>user
-stat -c '%a %U' /var/lib/btrkeep-web /var/lib/btrkeep-web/main /var/lib/btrkeep-web/main/users.sqlite >own
+# users of an earlier version, which the dashboard kept itself; one is logged in
+python() { /opt/btrkeep/current/bin/python -I "$@"; }
+old=/var/lib/btrkeep-web/main
+rm -rf /var/lib/btrkeep-login/main
+install -d -m 700 -o btrkeep -g btrkeep "$old"
+python earlier.py "$old"
+chown btrkeep:btrkeep "$old"/*
+btrkeep-web user move 2>moved
+{ head -c 32 "$old/cookie.key" && ls -A "$old"; } >moved-from
+stat -c '%a %U' /var/lib/btrkeep-login /var/lib/btrkeep-login/main /var/lib/btrkeep-login/main/users.sqlite >own
+asked() { sqlite3 /var/lib/btrkeep-login/main/users.sqlite "$1"; }
+asked 'SELECT user, address FROM session' >moved-sessions
 find /var/lib/btrkeep \( -name 'catalogue.sqlite*' -o -path '*/pictures*' -o -type d \) -printf '%P %m %g\n' | sort >state
 
 # visit ADDRESS...: logs in as alice and looks at each; a line for each with its status and how much came
@@ -47,7 +62,31 @@ visit() { /opt/btrkeep/current/bin/python -I visit.py "$@"; }
 visit / /hosts /hosts/here /pool /jobs /log /doctor /account >visited
 systemctl start btrkeep-sample@main.service
 visit /hosts >visited-again
-find /var/lib/btrkeep-web -printf '%P %m %u\n' | sort >own-after
+find /var/lib/btrkeep-web /var/lib/btrkeep-login -printf '%P %m %u\n' | sort >own-after
+
+# --- the dashboard, taken over
+for user in carol:viewer:web1 olga:operator:web1 idle:operator:all bob:operator:all; do
+    IFS=: read -r name role hosts <<<"$user"
+    echo 'four words to remember' | btrkeep-web user add "$name" --role "$role" --hosts "$hosts" 2>/dev/null
+done
+python takeover.py words >words
+echo 'quite another password' | btrkeep-web user passwd bob 2>/dev/null
+job=$(python takeover.py run-as-root)
+who() { asked 'SELECT name, role, hosts FROM user ORDER BY name'; }
+who >users-before
+mkdir /run/taken
+cp takeover.py words /run/taken
+chown -R btrkeep /run/taken
+(
+    cd /run/taken
+    setpriv --reuid=btrkeep --regid=btrkeep --init-groups --no-new-privs --bounding-set=-all --inh-caps=-all \
+        /opt/btrkeep/current/bin/python -I takeover.py "$(systemctl show -P MainPID btrkeep-login@main.service)" "$job"
+) >taken-over 2>taken-over-errors
+btrkeep-web user move 2>moved-again || true
+who >users-after
+cat /srv/backup/hosts/*/notes.json >holds
+journalctl --no-pager -o cat -u btrkeep-serve@main.service >journal-serve
+btrkeep-web user passwd alice <<<'four words to remember' 2>/dev/null # which resets what was counted
 
 # --- a second pool, whose state folder is elsewhere: at first with the port of the first one
 printf '[pool]\npath = "/srv/other"\nstate = "/srv/state/other"\n[host.there]\npaths = ["/srv/source"]\n' >/etc/btrkeep/other.toml
@@ -71,4 +110,4 @@ before=$(date +%s%N)
 systemctl stop btrkeep-web@main.service
 echo $((($(date +%s%N) - before) / 1000000)) >stop-took
 show btrkeep-web@main.service Result ExecMainStatus >stopped
-journalctl --no-pager -o cat -u btrkeep-web@main.service >journal-web
+journalctl --no-pager -o cat -u btrkeep-web@main.service -u btrkeep-login@main.service >journal-web

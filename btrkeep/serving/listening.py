@@ -6,8 +6,8 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from backupd.serve.peer import WEB_USER, user_number
 from btrkeep.errors import OperatorError, UsageError
+from btrkeep.serving.peer import WEB_USER, user_number
 
 _FIRST = 3  # SD_LISTEN_FDS_START, see sd_listen_fds(3)
 _WAITING = 64

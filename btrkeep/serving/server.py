@@ -5,13 +5,12 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
-from backupd.serve.answering import answer
-from backupd.serve.context import ServiceContext
 from btrkeep.serving.protocol import RequestRefused, error_line
 
-log = logging.getLogger("backupd.serve")
+log = logging.getLogger("btrkeep.serving")
 
 AT_ONCE = 16
 """Connections; whoever comes beyond is told that it is busy."""
@@ -20,19 +19,20 @@ _BUSY = error_line(RequestRefused("too much is asked at once", "try again in a m
 
 
 class Server:
-    """`idle` is seconds without a connection after which it ends, `longest` seconds after which it ends in the first
-    moment without one; None: never. As long as a backup waits for its turn it ends neither way.
+    """`answer` has a thread for each connection, and closes it. `idle` is seconds without a connection after which the server ends,
+    `longest` seconds after which it ends in the first moment without one; None: never. While `busy` it ends neither way.
     """
 
     def __init__(
         self,
-        service: ServiceContext,
+        answer: Callable[[socket.socket], None],
         listening: socket.socket,
-        allowed: frozenset[int],
-        idle: float | None,
+        idle: float | None = None,
         longest: float | None = None,
+        busy: Callable[[], bool] = lambda: False,
+        at_once: int = AT_ONCE,
     ) -> None:
-        self._service, self._listening, self._allowed = service, listening, allowed
+        self._answer_it, self._listening, self._busy, self._at_once = answer, listening, busy, at_once
         self._idle, self._longest = idle, longest
         self._begun = time.monotonic()
         self._lock = threading.Lock()
@@ -57,7 +57,7 @@ class Server:
     def _done(self) -> str:
         now = time.monotonic()
         with self._lock:
-            if self._under_way or self._service.queue.waits:
+            if self._under_way or self._busy():
                 return ""
             if self._idle is not None and now - self._last >= self._idle:
                 return f"nothing was asked for {self._idle:.0f} s"
@@ -73,19 +73,18 @@ class Server:
             time.sleep(_LOOK)
             return
         with self._lock:
-            free = self._under_way < AT_ONCE
+            free = self._under_way < self._at_once
             self._under_way += free
         if free:
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
             return
-        log.warning("busy: %d connections are open", AT_ONCE)
+        log.warning("busy: %d connections are open", self._at_once)
         with connection, suppress(OSError):
             connection.send(_BUSY, socket.MSG_DONTWAIT)
 
     def _answer(self, connection: socket.socket) -> None:
         try:
-            answer(self._service, connection, self._allowed)
-            self._service.tell()
+            self._answer_it(connection)
         finally:
             with self._lock:
                 self._under_way -= 1

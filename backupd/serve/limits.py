@@ -1,0 +1,78 @@
+"""How much of something may go on at once, and how often one asker may ask for it."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from btrkeep.serving.protocol import RequestRefused
+
+_MINUTE = 60.0
+_NO_LIMIT = 1 << 20
+_MOST = 10_000
+"""Askers and verbs that are remembered; one that has asked for nothing for a minute is as one who never did."""
+
+
+class ConcurrencyLimit:
+    """How much of something may go on at once, and how much of that for one asker: one who asks much leaves places for others."""
+
+    def __init__(self, at_once: int, of_one: int) -> None:
+        self.at_once, self.of_one = at_once, of_one
+        self._taken: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def taken(self, who: str) -> Iterator[None]:
+        """A place. Raises RequestRefused, of kind busy."""
+        with self._lock:
+            if self._taken[who] >= self.of_one or self._taken.total() >= self.at_once:
+                of = "of that is under way for you" if self._taken[who] >= self.of_one else "of that is under way"
+                raise RequestRefused(f"too much {of}", "try again in a moment", "busy", own=True)
+            self._taken[who] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._taken[who] -= 1
+                self._taken += Counter()  # without those who have none
+
+
+class VerbLimits:
+    """What the configuration sets for single verbs, on top of the limits that they share."""
+
+    def __init__(self) -> None:
+        self._lock, self._limits = threading.Lock(), dict[str, ConcurrencyLimit]()
+
+    def of(self, verb: str, at_once: int | None) -> ConcurrencyLimit:
+        """The limit of the verb, of which one asker has half; None: there is none of its own."""
+        most = at_once or _NO_LIMIT
+        with self._lock:
+            limit = self._limits.setdefault(verb, ConcurrencyLimit(most, most))
+        limit.at_once, limit.of_one = most, (most + 1) // 2
+        return limit
+
+
+class RateLimit:
+    """Shared by all threads: a token bucket for each asker and verb, which holds what may be asked for in a minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._left: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def take(self, who: str, verb: str, per_minute: int) -> None:
+        """Counts a request. Raises RequestRefused, of kind busy, for one too many, which is not counted."""
+        with self._lock:
+            now = self._clock()
+            left, then = self._left.get((who, verb), (float(per_minute), now))
+            left = min(float(per_minute), left + (now - then) * per_minute / _MINUTE)
+            if left < 1:
+                raise RequestRefused(
+                    f"you have asked for {verb} too often: {per_minute} times a minute are allowed",
+                    f"try again in {max(1, round((1 - left) * _MINUTE / per_minute))} s",
+                    "busy",
+                    own=True,
+                )
+            self._left[who, verb] = left - 1, now
+            if len(self._left) > _MOST:
+                self._left = {key: value for key, value in self._left.items() if now - value[1] < _MINUTE}

@@ -1,0 +1,132 @@
+"""Who may ask for what, how often and how much at once: decided without a pool."""
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backupd.serve.limits import RateLimit, VerbLimits
+from backupd.serve.rights import Right, require, viewer_of
+from backupd.serve.verbs import VERBS
+from btrkeep.config import load
+from btrkeep.config.value_types import VERBS as CONFIGURED
+from btrkeep.errors import ConfigError
+from btrkeep.serving.peer import Peer
+from btrkeep.serving.protocol import Request, RequestRefused
+from btrkeep.serving.viewer import ROLES, Viewer, read_viewer, viewer_object
+
+TOP = Path(__file__).parents[2]
+CHANGES = {"hold", "release", "accept", "run", "restore", "preview"}
+
+
+def allowed(verb: str, viewer: Viewer, **arguments: str) -> bool:
+    try:
+        require(VERBS[verb].right, viewer, arguments)
+    except RequestRefused:
+        return False
+    return True
+
+
+def test_only_operators_change_anything_and_only_admins_choose_where_on_a_host() -> None:
+    hosted = {verb for verb, one in VERBS.items() if "host" in one.arguments}
+    for verb in hosted:
+        may = [allowed(verb, Viewer("v", role), host="web1") for role in ROLES]
+        assert may == ([False, True, True] if verb in CHANGES else [True, True, True]), verb
+    for verb in ("restore", "preview"):
+        assert [allowed(verb, Viewer("v", role), host="web1", to="host:/etc") for role in ROLES] == [False, False, True]
+        assert [allowed(verb, Viewer("v", role), host="web1", to="folder") for role in ROLES] == [False, True, True]
+
+
+@given(st.sampled_from(sorted(VERBS)), st.sampled_from(ROLES), st.sampled_from(["web1", "db1", "web", "WEB1", "web1.example"]))
+def test_no_verb_and_no_role_reaches_a_host_that_is_not_ones_own(verb: str, role: str, host: str) -> None:
+    viewer = read_viewer({"name": "v", "role": role, "hosts": ["web?"], "session": ""})
+    if "host" in VERBS[verb].arguments and host != "web1":
+        with pytest.raises(RequestRefused) as refused:
+            require(VERBS[verb].right, viewer, {"host": host})
+        assert (refused.value.kind, refused.value.message) == ("missing", "there is no such host")
+
+
+def test_what_names_all_hosts_is_for_who_sees_all() -> None:
+    whole = {verb for verb, one in VERBS.items() if one.right is Right.POOL}
+    assert whole == {"doctor", "plan", "extents"}
+    for verb in whole:
+        assert [allowed(verb, Viewer("v", "viewer", hosts)) for hosts in (None, ("*",))] == [True, False]
+    unhosted = {verb for verb, one in VERBS.items() if "host" not in one.arguments} - whole
+    assert unhosted == {"job", "jobs", "hello"} == {verb for verb, one in VERBS.items() if one.right is Right.LISTED}
+
+
+def test_a_role_that_is_none_gives_none() -> None:
+    assert read_viewer({"name": "v", "role": "root", "hosts": None, "session": ""}).role == "viewer"
+    viewer = Viewer("v", "operator", ("a", "b*"), "12345678")
+    assert read_viewer(viewer_object(viewer)) == viewer
+
+
+@pytest.mark.parametrize("uid", [1, 998, 65534])
+def test_nobody_but_root_says_himself_who_he_is(uid: int) -> None:
+    asked = Request("jobs", "root", {})
+    with pytest.raises(RequestRefused) as refused:
+        viewer_of(asked, Peer(1, uid), Path("/nowhere"))
+    assert refused.value.kind == "refused"
+    assert viewer_of(asked, Peer(1, 0), Path("/nowhere")).admin
+
+
+def test_so_many_a_minute_and_then_as_fast_as_they_come_back() -> None:
+    now = [0.0]
+    rates = RateLimit(lambda: now[0])
+
+    def taken(who: str = "carol") -> Iterator[bool]:
+        for _ in range(100):
+            try:
+                rates.take(who, "browse", 60)
+            except RequestRefused:
+                yield False
+            else:
+                yield True
+
+    assert sum(taken()) == 60
+    assert sum(taken("olga")) == 60
+    now[0] = 10.0
+    assert sum(taken()) == 10
+    now[0] = 1e6
+    assert sum(taken()) == 60  # nothing is saved up for longer than a minute
+
+
+def test_of_what_goes_on_at_once_one_has_half() -> None:
+    limits = VerbLimits()
+    with ExitStack() as held:
+        for _ in range(2):
+            held.enter_context(limits.of("download", 4).taken("carol"))
+        with pytest.raises(RequestRefused), limits.of("download", 4).taken("carol"):
+            pass
+        held.enter_context(limits.of("download", 4).taken("olga"))
+        held.enter_context(limits.of("download", 4).taken("olga"))
+        with pytest.raises(RequestRefused), limits.of("download", 4).taken("ada"):
+            pass
+        with limits.of("download", None).taken("ada"):
+            pass
+    with limits.of("download", 1).taken("carol"):
+        pass
+
+
+def test_the_configuration_names_the_verbs_that_there_are(tmp_path: Path) -> None:
+    assert set(CONFIGURED) == set(VERBS)
+    file = tmp_path / "main.toml"
+    begin = '[pool]\npath = "/srv/backup"\n[serve]\n'
+    file.write_text(begin + 'rates = ["download 60", "run 5"]\nat_once = ["download 4"]\nno_restores = true\n')
+    found = load("main", file).serve
+    assert (found.rates, found.at_once) == ({"download": 60, "run": 5}, {"download": 4})
+    assert (found.no_downloads, found.no_restores) == (False, True)
+    for wrong in ("rates = 7", 'rates = ["dowload 60"]', 'rates = ["download"]', 'rates = ["download 0"]', 'at_once = ["run -1"]'):
+        file.write_text(begin + wrong + "\n")
+        with pytest.raises(ConfigError):
+            load("main", file)
+
+
+def test_the_documentation_has_the_rate_of_each_verb() -> None:
+    text = (TOP / "docs" / "serve.rst").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^``(\w+)`` +(\d+) ", text, re.MULTILINE))
+    assert {verb: int(number) for verb, number in told.items()} == {verb: one.per_minute for verb, one in VERBS.items()}

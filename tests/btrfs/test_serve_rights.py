@@ -1,0 +1,156 @@
+"""The root service asked with sessions and tokens: what each gives on a real pool, and what is switched off."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from btrkeep.serving.client import Agent
+from btrkeep.serving.protocol import RequestRefused
+from tests.beds import work
+from tests.beds.anyone import readable
+from tests.beds.logins import logins_at
+from tests.beds.nights import Nights
+from tests.beds.serving import Service, serving
+from web.auth.model import Token
+from web.auth.words import digest
+
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+RIGHTS = {"viewer": ("viewer", None), "carol": ("viewer", ("web1",)), "olga": ("operator", ("web*",)), "ada": ("admin", None)}
+ASK = """
+import sys
+from pathlib import Path
+from btrkeep.errors import OperatorError
+from btrkeep.serving.client import Agent
+try:
+    print(Agent(Path(sys.argv[1]), "x", 10, *sys.argv[2:]).ask("jobs"))
+except OperatorError as error:
+    print(getattr(error, "kind", "absent"))
+"""
+
+
+@pytest.fixture(scope="module")
+def login(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the login service listens; everybody's word is btrkeep_ and the name."""
+    top = tmp_path_factory.mktemp("logins")
+    service = logins_at(top / "s", top / "users")
+    for name, (role, hosts) in RIGHTS.items():
+        service.store.add_token(Token(name, role, hosts, NOW, None), digest(f"btrkeep_{name}"))
+    return top / "s"
+
+
+@pytest.fixture
+def pool(shared_btrfs: Path) -> Nights:
+    nights = Nights(shared_btrfs)
+    nights.tables["serve"] = {}
+    (nights.source / "file").write_text("one line\n")
+    for host in ("web1", "web2", "db1"):
+        nights.host(host, nights.source)
+    nights.run()
+    return nights
+
+
+@pytest.fixture
+def service(pool: Nights, login: Path) -> Iterator[Service]:
+    with serving(pool.config, "--allow", "65534", "--login", login) as found:
+        yield found
+
+
+def kind(service: Service, name: str, verb: str, **arguments: object) -> str:
+    """How it is answered: "ok", or the kind of the refusal."""
+    try:
+        Agent(service.socket, "root", 20, f"btrkeep_{name}").ask(verb, **arguments)
+    except RequestRefused as refused:
+        return refused.kind
+    return "ok"
+
+
+def test_whom_the_administrator_allows_is_answered_by_a_session_alone(service: Service) -> None:
+    def asked_by(user: int, *session: str) -> str:
+        words = readable().run_as(user, "-c", ASK, service.socket, *session)
+        return work(*words, env=readable().environment, cwd=Path("/")).stdout.strip()
+
+    assert asked_by(65534) == "refused"
+    assert asked_by(65534, "btrkeep_nobody") == "refused"
+    assert asked_by(65534, "btrkeep_viewer") == "[]"
+    assert asked_by(65533, "btrkeep_viewer") == "absent"
+
+
+def test_each_does_what_his_role_and_hosts_give_and_the_pool_is_as_before_where_they_give_nothing(
+    service: Service, pool: Nights
+) -> None:
+    hold = {"backup": "latest", "why": "kept"}
+    notes = pool.pool / "hosts" / "web1" / "notes.json"
+    before = notes.read_bytes() if notes.exists() else b""
+    for name in ("viewer", "carol"):
+        assert kind(service, name, "hold", host="web1", **hold) == "refused"
+        assert kind(service, name, "run", host="web1") == "refused"
+    assert (notes.read_bytes() if notes.exists() else b"") == before
+    listing = {"backup": "latest", "path": "/"}
+    seen = {name: [kind(service, name, "browse", host=host, **listing) for host in ("web1", "web2", "db1")] for name in RIGHTS}
+    assert seen == {
+        "viewer": ["ok", "ok", "ok"],
+        "carol": ["ok", "missing", "missing"],
+        "olga": ["ok", "ok", "missing"],
+        "ada": ["ok", "ok", "ok"],
+    }
+    assert [kind(service, name, "plan") for name in ("carol", "olga")] == ["refused", "refused"]
+    assert kind(service, "olga", "hold", host="db1", **hold) == "missing"
+    assert kind(service, "olga", "hold", host="web1", **hold) == "ok"
+    assert b"kept (token:olga)" in notes.read_bytes()
+    assert "for token:olga (session " in service.said
+
+
+def test_what_is_not_his_looks_like_what_is_not_there(service: Service) -> None:
+    def said(host: str) -> tuple[str, str, str]:
+        with pytest.raises(RequestRefused) as refused:
+            Agent(service.socket, "", 20, "btrkeep_carol").ask("browse", host=host, backup="latest", path="/")
+        return refused.value.message, refused.value.hint, refused.value.kind
+
+    assert said("db1") == said("no-such-host")
+
+
+def test_jobs_of_other_hosts_are_not_told_and_what_commands_print_is_for_who_sees_all(service: Service, pool: Nights) -> None:
+    jobs = {host: service.agent("root").ask("run", host=host)["job"] for host in ("web1", "db1")}
+    carol, viewer = (Agent(service.socket, "", 20, f"btrkeep_{name}") for name in ("carol", "viewer"))
+    for job in jobs.values():
+        while viewer.ask("job", job=job)["state"] not in ("done", "failed"):
+            time.sleep(0.05)
+    assert [job["host"] for job in carol.ask("jobs")] == ["web1"]
+    assert {job["host"] for job in viewer.ask("jobs")} == {"web1", "db1"}
+    assert carol.ask("job", job=jobs["web1"])["lines"] == []
+    assert viewer.ask("job", job=jobs["web1"])["lines"] != []
+    with pytest.raises(RequestRefused, match="there is no job"):
+        carol.ask("job", job=jobs["db1"])
+
+
+def test_downloads_and_restores_can_be_switched_off_for_everybody_at_once(service: Service, pool: Nights) -> None:
+    file = {"host": "web1", "path": str(pool.source / "file")}
+    ada = Agent(service.socket, "", 20, "btrkeep_ada")
+    with ada.stream("download", backup="latest", **file) as stream:
+        assert b"".join(stream) == b"one line\n"
+    pool.settings("serve", no_downloads=True, no_restores=True)
+    for asks in (ada, service.agent("root")):
+        with pytest.raises(RequestRefused, match="downloads are switched off"):
+            asks.stream("download", backup="latest", **file)
+        for verb in ("restore", "preview"):
+            with pytest.raises(RequestRefused, match="restores are switched off"):
+                asks.ask(verb, host="web1", backup="latest", paths=[file["path"]])
+    assert ada.ask("browse", backup="latest", **file)["entry"]["size"] == 9
+    compared = ada.ask("compare", before="latest", **file)
+    assert (compared["text"], "switched off" in compared["note"]) == (None, True)
+
+
+def test_one_who_asks_too_often_waits_and_nobody_else_does(service: Service, pool: Nights) -> None:
+    pool.settings("serve", rates=["retention 5"])
+    assert [kind(service, "carol", "retention", host="web1") for _ in range(7)] == ["ok"] * 5 + ["busy"] * 2
+    assert kind(service, "carol", "browse", host="web1", backup="latest", path="/") == "ok"
+    assert kind(service, "olga", "retention", host="web1") == "ok"
+
+
+def test_without_a_login_service_nobody_is_believed(pool: Nights, tmp_path: Path) -> None:
+    with serving(pool.config, "--login", tmp_path / "nobody") as found:
+        assert kind(found, "ada", "jobs") == "unusable"
+        assert found.agent("root").ask("jobs") == []  # root says itself who it is

@@ -1,0 +1,232 @@
+"""The login service: a process of its own, with a user of its own, that alone reads and writes the database of users.
+
+The dashboard hands it names and passwords, and gets a session's random word; the root service asks it whose word it is. So whoever
+has taken over the dashboard reads no password's hash, makes neither user nor session, and raises no role.
+docs/decisions/0032-who-is-logged-in.rst says why it is one.
+"""
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.serving.peer import peer_of
+from btrkeep.serving.protocol import Request, RequestRefused, answer_line
+from btrkeep.serving.viewer import Viewer, role_of, viewer_object
+from btrkeep.serving.wire import ClientGone, Wire
+from btrkeep.units import format_time, printable
+from web.auth import attempts, passwords
+from web.auth.model import LoginSession, User
+from web.auth.store import Store
+from web.auth.words import TOKEN_PREFIX, digest, new_word
+
+audit = logging.getLogger("btrkeep.audit")
+_TOUCHED = timedelta(seconds=60)
+_TAKING = 10.0
+_LONGEST = 1024
+LOGINS_AT_ONCE = 6
+"""Passwords that wait or are looked at; all other questions have places beside them."""
+_BROKEN = RequestRefused("something is wrong inside the login service", "its journal says more: journalctl -u 'btrkeep-login@*'")
+
+
+@dataclass(slots=True)
+class LoginService:
+    """`idle` and `longest` are seconds after which a session ends: without a click, and in any case."""
+
+    store: Store
+    idle: float
+    longest: float
+    _passwords: threading.BoundedSemaphore
+
+    def __init__(self, store: Store, idle: float = 12 * 3600.0, longest: float = 7 * 86400.0) -> None:
+        self.store, self.idle, self.longest = store, idle, longest
+        self._passwords = threading.BoundedSemaphore(LOGINS_AT_ONCE)
+
+    def answer(self, connection: socket.socket, allowed: frozenset[int]) -> None:
+        """Answers the request and closes the connection. A fault of ours is raised once the client has been told of it."""
+        wire = Wire(connection, taking=_TAKING)
+        with connection, suppress(ClientGone):
+            try:
+                peer = peer_of(connection)
+                if peer.uid not in allowed:
+                    audit.warning("refused: process %d of user %d may not ask", peer.pid, peer.uid)
+                    raise RequestRefused(f"user {peer.uid} may not ask this service", "it is for the dashboard and root", "refused")
+                request = wire.request()
+                wire.answer(answer_line(_function(request)(self, request)))
+            except OperatorError as error:
+                wire.fail(error)
+            finally:
+                if not wire.answered:
+                    wire.fail(_BROKEN)
+
+    def viewer_of(self, word: str, *, touch: bool = False) -> Viewer | None:
+        """Whose session or token it is, None: of nobody, or it is over."""
+        return self._of_token(word, touch) if word.startswith(TOKEN_PREFIX) else self._of_session(word, touch)
+
+    def _of_token(self, word: str, touch: bool) -> Viewer | None:
+        token, now = self.store.token(digest(word)), datetime.now(UTC)
+        if not token:
+            return None
+        if touch and (token.used is None or now - token.used > _TOUCHED):
+            self.store.touch_token(token.name, now)
+        return Viewer(f"token:{token.name}", role_of(token.role), token.hosts, _short(word))
+
+    def _of_session(self, word: str, touch: bool) -> Viewer | None:
+        found, now = self.store.session(digest(word)), datetime.now(UTC)
+        if not found:
+            return None
+        one, user = found
+        if (now - one.seen).total_seconds() > self.idle or (now - one.created).total_seconds() > self.longest:
+            self.store.drop_session(one.key)
+            return None
+        if touch and now - one.seen > _TOUCHED:
+            self.store.touch_session(one.key, now)
+        return Viewer(user.name, role_of(user.role), user.hosts, _short(word))
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """One of few: a password takes a tenth of a second and 64 MiB to look at. Raises RequestRefused, of kind busy."""
+        if not self._passwords.acquire(blocking=False):
+            raise RequestRefused("too many logins at the moment", "try again shortly", "busy", own=True)
+        try:
+            yield
+        finally:
+            self._passwords.release()
+
+    def begun(self, user: User, address: str, browser: str) -> dict[str, Any] | None:
+        """A new session; None when the password has become another since it was looked at: then all of them have just ended."""
+        now, word = datetime.now(UTC), new_word()
+        self.store.drop_old_sessions(now - timedelta(seconds=self.longest), now - timedelta(seconds=self.idle))
+        if not self.store.add_session(LoginSession(digest(word), user.name, now, now, address, browser), user.hash):
+            return None
+        viewer = Viewer(user.name, role_of(user.role), user.hosts, _short(word))
+        return {"outcome": "in", "word": word, "viewer": viewer_object(viewer)}
+
+    def user_of(self, name: str, password: str, address: str) -> User | None:
+        """Who it is, None when it is nobody. Of a name that nobody has nothing is logged: people write their password there."""
+        user = self.store.user(name)
+        if passwords.is_right(user.hash if user else None, password) and user:
+            if passwords.is_outdated(user.hash):
+                user = replace(user, hash=passwords.hashed(password))
+                self.store.set_hash(user.name, user.hash, datetime.now(UTC), log_out=False)
+            return user
+        audit.warning("login failed: %s from %s", user.name if user else "a name that nobody has", address)
+        return None
+
+
+def _function(request: Request) -> Callable[[LoginService, Request], Any]:
+    try:
+        return _VERBS[request.verb]
+    except KeyError:
+        raise RequestRefused(f"there is no verb {printable(request.verb[:40])}", "", "usage") from None
+
+
+def _login(service: LoginService, request: Request) -> Any:
+    name, password, address, browser = _texts(request.arguments, "name", "password", "address", "browser")
+    with service.place():
+        now = datetime.now(UTC)
+        if wait := attempts.begin(service.store, name, address, now):
+            audit.warning("login refused: too many attempts from %s", address)
+            return {"outcome": "wait", "seconds": wait}
+        user = service.user_of(name, password, address)
+        if not user:
+            return {"outcome": "wrong"}
+        begun = service.begun(user, address, browser)
+        if begun:
+            attempts.succeeded(service.store, user.name, address, now)
+            audit.info("login: %s from %s (session %s)", user.name, address, begun["viewer"]["session"])
+        return begun or {"outcome": "changed"}
+
+
+def _viewer(service: LoginService, request: Request) -> Any:
+    found = service.viewer_of(request.session or "", touch=request.arguments.get("touch") is True)
+    return viewer_object(found) if found else None
+
+
+def _logout(service: LoginService, request: Request) -> None:
+    (address,) = _texts(request.arguments, "address")
+    if viewer := service.viewer_of(request.session or ""):
+        audit.info("logout: %s from %s", viewer.name, address)
+    service.store.drop_session(digest(request.session or ""))
+
+
+def _sessions(service: LoginService, request: Request) -> Any:
+    _, name = _own(service, request)
+    return [
+        {
+            "created": format_time(one.created),
+            "seen": format_time(one.seen),
+            "address": one.address,
+            "browser": one.browser,
+            "here": one.key == digest(request.session or ""),
+        }
+        for one in service.store.sessions(name)
+    ]
+
+
+def _elsewhere(service: LoginService, request: Request) -> None:
+    key, name = _own(service, request)
+    (address,) = _texts(request.arguments, "address")
+    service.store.drop_sessions(name, but=key)
+    audit.info("logout elsewhere: %s from %s", name, address)
+
+
+def _password(service: LoginService, request: Request) -> Any:
+    """Another password, for who knows the one so far. It ends all sessions and begins a new one."""
+    _, name = _own(service, request)
+    password, new, address, browser = _texts(request.arguments, "password", "new", "address", "browser")
+    with service.place():
+        now = datetime.now(UTC)
+        if wait := attempts.begin(service.store, name, address, now):
+            return {"outcome": "wait", "seconds": wait}
+        user = service.user_of(name, password, address)
+        if not user:
+            return {"outcome": "wrong"}
+        try:
+            text = passwords.hashed(new)
+        except UsageError as error:
+            return {"outcome": "unfit", "message": error.message, "hint": error.hint}
+        service.store.set_hash(name, text, now)
+        attempts.succeeded(service.store, name, address, now)
+        audit.info("password changed: %s from %s", name, address)
+        return service.begun(replace(user, hash=text), address, browser) or {"outcome": "changed"}
+
+
+def _own(service: LoginService, request: Request) -> tuple[bytes, str]:
+    """The key and the user of the session that asks; a token has no account. Raises RequestRefused."""
+    viewer = service.viewer_of(request.session or "")
+    if not viewer or (request.session or "").startswith(TOKEN_PREFIX):
+        raise RequestRefused("nobody is logged in by that session", "log in again", "refused", own=True)
+    return digest(request.session or ""), viewer.name
+
+
+def _texts(arguments: Mapping[str, Any], *names: str) -> list[str]:
+    """The values of the arguments, which must be these. Raises RequestRefused, of kind usage."""
+    if arguments.keys() != set(names) or not all(isinstance(value, str) for value in arguments.values()):
+        raise RequestRefused(f"the arguments are {', '.join(names)}, all texts", kind="usage")
+    found = [arguments[name] for name in names]
+    # A longer password is wrong, or unfit; that is said where passwords are looked at.
+    return [
+        value[: _LONGEST + 1] if name in ("password", "new") else printable(value[:300])
+        for name, value in zip(names, found, strict=True)
+    ]
+
+
+def _short(word: str) -> str:
+    """What the journals call a session: enough to tell sessions apart, nothing to find the word by."""
+    return digest(word).hex()[:8]
+
+
+_VERBS: Mapping[str, Callable[[LoginService, Request], Any]] = {
+    "login": _login,
+    "viewer": _viewer,
+    "logout": _logout,
+    "sessions": _sessions,
+    "elsewhere": _elsewhere,
+    "password": _password,
+}

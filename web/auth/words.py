@@ -1,0 +1,18 @@
+"""The random words of sessions and tokens, of which only digests are kept."""
+
+import hashlib
+import secrets
+
+TOKEN_PREFIX = "btrkeep_"  # noqa: S105  no secret
+
+
+def new_word() -> str:
+    """A session's. One that begins as tokens do would be looked for among them."""
+    while (word := secrets.token_urlsafe(32)).startswith(TOKEN_PREFIX):
+        pass
+    return word
+
+
+def digest(word: str) -> bytes:
+    """What is kept of a session's or token's random word. It is random enough to need nothing slow."""
+    return hashlib.sha256(word.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,65 @@
+"""btrkeep-web logins: the login service, which alone knows who may come in and who has."""
+
+import logging
+import os
+import signal
+from contextlib import ExitStack, suppress
+from functools import partial
+
+import click
+
+from btrkeep.errors import UsageError
+from btrkeep.process.service import tell
+from btrkeep.serving.listening import bound, handed_over
+from btrkeep.serving.peer import allowed_users
+from btrkeep.serving.server import Server
+from web.auth.service import LoginService
+from web.auth.store import Store
+from web.cli.chosen import GlobalOptions
+from web.cli.own import become_owner
+from web.cli.site import published_of
+
+log = logging.getLogger("btrkeep.web")
+
+
+@click.command
+@click.option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    metavar="USER",
+    help="Who may ask, besides root, the user btrkeep and whoever started it; repeatable.",
+)
+@click.pass_context
+def command(ctx: click.Context, allowed: tuple[str, ...]) -> None:
+    """Answer the dashboard and the root service who is logged in, until SIGTERM or Ctrl-C.
+
+    It alone reads and writes the users, as the user who owns their folder. systemd starts it when somebody connects to
+    btrkeep-login@POOL.socket; by hand it listens at --login.
+    """
+    chosen = ctx.obj
+    assert isinstance(chosen, GlobalOptions)
+    web = published_of(chosen).web
+    may_ask = allowed_users(allowed) | {os.geteuid()}
+    with ExitStack() as held:
+        listening = handed_over()
+        if not listening:
+            if not chosen.login_socket.parent.is_dir():
+                raise UsageError(f"{chosen.login_socket.parent} is no folder", "say where to listen: --login FILE")
+            listening, remove = bound(chosen.login_socket.absolute(), allowed or (str(os.geteuid()),) if os.geteuid() else allowed)
+            held.enter_context(suppress(PermissionError))  # it may be another user by then
+            held.callback(remove)
+        held.callback(listening.close)
+        if os.geteuid() == 0:
+            become_owner(chosen.users_folder)
+        service = LoginService(Store(chosen.users_folder), web.idle, web.longest)
+        server = Server(partial(service.answer, allowed=may_ask), listening, at_once=_AT_ONCE)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: server.stop())
+        tell("READY=1")
+        log.info("the login service of %s", chosen.pool)
+        server.run()
+
+
+_AT_ONCE = 40
+"""Connections: each of the dashboard's threads has one at the most, and so has each of the root service's."""

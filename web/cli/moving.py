@@ -1,0 +1,162 @@
+"""Users of an earlier version, which the dashboard itself kept, are moved to where it cannot reach them.
+
+Root starts a process for each half, which becomes the owner of its folder: whoever had taken over the dashboard may have made
+anything of the old file. It is done once: afterwards a file at the old place is ignored, or the dashboard could put one there.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from btrkeep.errors import UsageError
+from btrkeep.process.programs import run
+from btrkeep.process.watched import ours
+from btrkeep.serving.viewer import role_of
+from btrkeep.units import printable
+from web.auth.cookie_key import cookie_key
+from web.auth.model import LoginSession, Token, User, checked_name, parse_hosts
+from web.auth.store import FILE, Store
+
+_HASH = "$argon2id$"
+_KEY = 32
+
+
+def move_users(old: Path, users: Path) -> int | None:
+    """How many users were moved from the folder `old`; None: there was nothing to move. Raises OperatorError."""
+    if not os.path.lexists(old / FILE):
+        _command(users, "import", given=json.dumps(_NOTHING))
+        return None
+    exported = _command(old, "export")
+    _command(users, "import", given=exported)
+    _command(old, "move", "--retire")
+    return len(json.loads(exported)["users"])
+
+
+def _command(users: Path, *words: str, given: str = "") -> str:
+    return run((*ours("web"), "--users", str(users), "user", *words), given=given).stdout
+
+
+def exported(store: Store) -> dict[str, Any]:
+    """Everything but failed attempts and secrets, with the hashes of passwords."""
+    users = store.users()
+    return {
+        "format": 1,
+        "users": [
+            {"name": one.name, "role": one.role, "hosts": _hosts(one.hosts), "hash": one.hash, **_times(one, "created", "changed")}
+            for one in users
+        ],
+        "sessions": [
+            {
+                "key": one.key.hex(),
+                "user": one.user,
+                "address": one.address,
+                "browser": one.browser,
+                **_times(one, "created", "seen"),
+            }
+            for user in users
+            for one in store.sessions(user.name)
+        ],
+        "tokens": [
+            {"name": one.name, "role": one.role, "hosts": _hosts(one.hosts), "key": key.hex(), **_times(one, "created")}
+            for one, key in store.token_keys()
+        ],
+    }
+
+
+_NOTHING: Mapping[str, Any] = {"format": 1, "users": [], "sessions": [], "tokens": []}
+
+
+def imported(store: Store, text: str) -> None:
+    """Takes over what `exported` gave, into a database that has never had anybody. Raises UsageError for anything else."""
+    try:
+        found = json.loads(text)
+        if found["format"] != 1:
+            raise ValueError("another format")
+        users = [
+            User(
+                checked_name(one["name"]),
+                role_of(one["role"]),
+                _limits(one["hosts"]),
+                _hash(one["hash"]),
+                *_moments(one, "changed"),
+            )
+            for one in found["users"]
+        ]
+        hashes = {user.name: user.hash for user in users}
+        sessions = [
+            (LoginSession(_key(one["key"]), one["user"], *_moments(one, "seen"), _text(one["address"]), _text(one["browser"])), one)
+            for one in found["sessions"]
+        ]
+        tokens = [
+            (
+                Token(
+                    checked_name(one["name"]),
+                    role_of(one["role"]),
+                    _limits(one["hosts"]),
+                    datetime.fromisoformat(one["created"]),
+                    None,
+                ),
+                one,
+            )
+            for one in found["tokens"]
+        ]
+        if not store.begin():
+            if not users and not tokens:
+                return
+            raise UsageError(f"{store.path} has had users already", "import into a new one, or add users: btrkeep-web user add")
+        for user in users:
+            store.add_user(user)
+        for session, _ in sessions:
+            store.add_session(session, hashes[session.user])
+        for token, one in tokens:
+            store.add_token(token, _key(one["key"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"these are no users: {printable(str(error))}", "give what `btrkeep-web user export` printed") from None
+
+
+def retired(users: Path) -> None:
+    """The old database goes, once the key of the cookies is taken out of it: who is logged in stays so."""
+    cookie_key(users, Store(users).old_cookie_key())
+    for name in (FILE, f"{FILE}-journal"):
+        (users / name).unlink(missing_ok=True)
+
+
+def _times(one: Any, *names: str) -> dict[str, str]:
+    return {name: getattr(one, name).isoformat() for name in names}
+
+
+def _moments(one: Mapping[str, Any], second: str) -> tuple[datetime, datetime]:
+    return datetime.fromisoformat(one["created"]), datetime.fromisoformat(one[second])
+
+
+def _hosts(hosts: tuple[str, ...] | None) -> list[str] | None:
+    return None if hosts is None else list(hosts)
+
+
+def _limits(hosts: list[str] | None) -> tuple[str, ...] | None:
+    if hosts is None:
+        return None
+    limits = parse_hosts(",".join(hosts))
+    if limits is None:  # the word "all", which as a list of patterns names a host
+        raise ValueError("a pattern of hosts is none")
+    return limits
+
+
+def _hash(text: str) -> str:
+    if not text.startswith(_HASH) or not text.isascii():
+        raise ValueError("a password's hash is none")
+    return text
+
+
+def _key(text: str) -> bytes:
+    key = bytes.fromhex(text)
+    if len(key) != _KEY:
+        raise ValueError("a digest is none")
+    return key
+
+
+def _text(value: str) -> str:
+    return printable(value[:300])
