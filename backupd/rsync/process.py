@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from backupd.rsync.confined import Cell
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import Output
 from btrkeep.causes import Cause, CauseCode
@@ -45,10 +46,11 @@ async def transfer(
     stall: float,
     on_output: Callable[[Output], None] = lambda _: None,
     on_said: Callable[[bytes], bool] = lambda _: True,
+    cell: Cell | None = None,
 ) -> RsyncEnd:
     """Runs rsync under the host's lock, which its processes inherit. Raises ProgramFailed when it cannot be started.
 
-    `on_said` is given all that is printed, and says whether it shall be read.
+    `on_said` is given all that is printed, and says whether it shall be read. `cell` is the one that `command` is confined to.
 
     Raises OperatorError when one of its processes cannot be ended: that one has the lock from then on, and may still write.
     """
@@ -71,7 +73,10 @@ async def transfer(
 
     if cancellation:
         return RsyncEnd(20, output, messages, 0.0, cancellation.reason)
-    group = Group.start(command, on_stdout=take_output, on_stderr=take_messages, keep_open=[lock.fd])
+    keep_open = [lock.fd, *(cell.inherited if cell else ())]
+    group = Group.start(command, on_stdout=take_output, on_stderr=take_messages, keep_open=keep_open, wraps=cell is not None)
+    if cell:
+        cell.started(group)
     cancellation.group = group
     watching = asyncio.create_task(watch.run(group))
     try:
@@ -90,6 +95,8 @@ async def transfer(
         cancellation.group = None
         watching.cancel()
     messages.close(output.complaints)
+    if cell:
+        exit_code = cell.exit_code(exit_code, messages.last)
     return RsyncEnd(exit_code, output, messages, time.monotonic() - started, cancellation.reason or watch.verdict)
 
 

@@ -46,12 +46,20 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **kept, "LC_ALL": "C", **(extra or {})}
 
 
-def run(command: Sequence[str], *, timeout: float | None = 60, check: bool = True) -> Finished:
-    """Runs a program to its end. Raises ProgramFailed when it is missing, takes too long or (with `check`) fails."""
+def run(command: Sequence[str], *, timeout: float | None = 60, check: bool = True, keep_open: Sequence[int] = ()) -> Finished:
+    """Runs a program to its end. Raises ProgramFailed when it is missing, takes too long or (with `check`) fails.
+
+    `keep_open` are descriptors that it inherits.
+    """
     log.debug("running %s", paste_line(command))
     try:
         process = subprocess.Popen(
-            command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=tuple(keep_open),
         )
         finished = _to_its_end(process, tuple(command), timeout)
     except FileNotFoundError:
