@@ -4,7 +4,8 @@ rsync keeps CAP_SYS_ADMIN, which attributes security.* and trusted.* take: the l
 makes that harmless. Without: mount, ioctl, socket, bpf, ptrace, setns, io_uring, open_by_handle_at, flock (of the lock, which
 it inherits), setsid and setpgid (with which a process would leave the group that is signalled).
 
-What is not allowed fails with ENOSYS, as on an older kernel, so that the C library takes its older way.
+What is not allowed fails with ENOSYS, as on an older kernel, so that the C library takes its older way; ioctl with ENOTTY, as on
+what is no terminal.
 """
 
 import errno
@@ -42,12 +43,13 @@ _ONLY_X86 = {
     "futimesat": 261,
 }  # fmt: skip
 _CLONE = (56, 220)
+_IOCTL = (16, 29)
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWTIME of sched.h
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "riscv64": 0xC00000F3}  # AUDIT_ARCH_* of linux/audit.h
 
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06  # of linux/bpf_common.h
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # where struct seccomp_data has them; the first argument's lower half
-_ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.ENOSYS
+_ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000  # SECCOMP_RET_* of linux/seccomp.h; _REFUSE takes an errno
 _INSTRUCTION = struct.Struct("=HBBI")
 
 
@@ -57,12 +59,12 @@ def seccomp_filter(machine: str = platform.machine()) -> bytes | None:
     architecture = _ARCHITECTURES.get(machine)
     if architecture is None:
         return None
-    is_x86 = machine == "x86_64"
-    numbers = [numbers[0 if is_x86 else 1] for numbers in _BOTH.values()] + (list(_ONLY_X86.values()) if is_x86 else [])
-    return program(architecture, _CLONE[0 if is_x86 else 1], sorted(numbers))
+    table, more = (0, list(_ONLY_X86.values())) if machine == "x86_64" else (1, [])
+    allowed = sorted([numbers[table] for numbers in _BOTH.values()] + more)
+    return program(architecture, _CLONE[table], _IOCTL[table], allowed)
 
 
-def program(architecture: int, clone: int, allowed: Sequence[int]) -> bytes:
+def program(architecture: int, clone: int, ioctl: int, allowed: Sequence[int]) -> bytes:
     """The instructions: jumps are counted from the next one, and the last two refuse and allow."""
     count = len(allowed)
     code = [
@@ -70,11 +72,13 @@ def program(architecture: int, clone: int, allowed: Sequence[int]) -> bytes:
         (_EQUAL, 1, 0, architecture),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER),
+        (_EQUAL, 0, 1, ioctl),
+        (_RETURN, 0, 0, _REFUSE | errno.ENOTTY),
         (_EQUAL, 0, 2, clone),
         (_LOAD, 0, 0, _FIRST_ARGUMENT),
         (_ANY_BIT, count, count + 1, _NEW_NAMESPACES),
         *((_EQUAL, count - place, 0, number) for place, number in enumerate(allowed)),
-        (_RETURN, 0, 0, _REFUSE),
+        (_RETURN, 0, 0, _REFUSE | errno.ENOSYS),
         (_RETURN, 0, 0, _ALLOW),
     ]
     return b"".join(_INSTRUCTION.pack(*each) for each in code)

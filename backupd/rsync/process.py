@@ -19,10 +19,11 @@ from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import Lock
 from btrkeep.process.group import PATIENCE, Group, GroupCancellation, Unending
-from btrkeep.process.proc import members
+from btrkeep.process.proc import GroupMember, members
 
 _ALIVE_BYTES = 1024  # less than this read since the last look is keep-alives
 _ALIVE_TICKS = 5
+_MOST_PROCESSES = 32  # of a transfer; rsync needs two, and what confines it three more
 
 RunCancellation = GroupCancellation[Cause]
 """Of a host's run, with its reason: ends the transfer or hook that runs now, and lets no other begin."""
@@ -101,7 +102,7 @@ async def transfer(
 
 
 class StallWatch:
-    """Ends a group that has made no progress for `stall` seconds; `verdict` says so then."""
+    """Ends a group that has made no progress for `stall` seconds, or has more processes than rsync; `verdict` says so then."""
 
     def __init__(self, stall: float) -> None:
         self.stall = stall
@@ -118,7 +119,12 @@ class StallWatch:
         pause = min(10.0, self.stall / 4)
         while group.running:
             await asyncio.sleep(pause)
-            self._look(group)
+            found = members(group.pid)
+            self._look(found)
+            if len(found) > _MOST_PROCESSES:
+                self.verdict = Cause(CauseCode.TOO_MANY_PROCESSES, facts={"processes": len(found)})
+                group.signal(signal.SIGKILL)
+                return
             if time.monotonic() - self._since > self.stall:
                 self.verdict = Cause(CauseCode.STALLED, facts={"seconds": self.stall})
                 group.signal(signal.SIGTERM)
@@ -126,9 +132,9 @@ class StallWatch:
                 group.signal(signal.SIGKILL)
                 return
 
-    def _look(self, group: Group) -> None:
+    def _look(self, found: Sequence[GroupMember]) -> None:
         """Compares with what was seen when something last moved; rsync's processes only, since ssh reads keep-alives."""
-        now = {member.pid: (member.read_bytes, member.cpu_ticks) for member in members(group.pid) if member.name == "rsync"}
+        now = {member.pid: (member.read_bytes, member.cpu_ticks) for member in found if member.name == "rsync"}
         for pid, (read_bytes, ticks) in now.items():
             before = self._seen.get(pid, (0, 0))
             if read_bytes - before[0] > _ALIVE_BYTES or ticks - before[1] > _ALIVE_TICKS:

@@ -28,7 +28,19 @@ CACHE = Path(f"/var/tmp/btrkeep-tests-{__version__}")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "kmod", "ca-certificates", "python3", "python3-venv", "btrfs-progs", "rsync"),
-    *("openssh-client", "openssh-server", "util-linux", "mount", "procps", "acl", "attr", "libcap2-bin", "sqlite3", "git"),
+    *(
+        "bubblewrap",
+        "openssh-client",
+        "openssh-server",
+        "util-linux",
+        "mount",
+        "procps",
+        "acl",
+        "attr",
+        "libcap2-bin",
+        "sqlite3",
+        "git",
+    ),
 )
 _OPTIONS = (
     *("--quiet", "--variant=minbase", "--aptopt=APT::Install-Recommends false"),
