@@ -50,7 +50,8 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
 
 
 def _ms(done: Timed, options: argparse.Namespace) -> float:
-    return done.cpu / options.hosts * 1000
+    hosts: int = options.hosts
+    return done.cpu / hosts * 1000
 
 
 def main() -> None:

@@ -17,13 +17,14 @@ from backupd.rsync.remote_end import RemoteEnd
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError
 from btrkeep.process.group import Group
+from btrkeep.process.proc import why_no_descriptors
 from btrkeep.process.programs import Finished, ProgramFailed, environment, run
 
 PROGRAM = "bwrap"
 _CAPABILITIES = ("CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD", "SYS_ADMIN")
 _SHOWN = ("/usr/bin", "/usr/lib", "/usr/lib64", "/bin", "/lib", "/lib64")
 _ADDED = ("/usr/local/bin", "/usr/local/lib")  # when rsync itself is there
-HINT = 'apt install bubblewrap; or set confine = "never" in [backup], and hosts can do more to this server'
+HINT = "apt install bubblewrap; a container must allow namespaces and pidfd_getfd(2)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +34,14 @@ class Confinement:
     missing: str = ""
 
 
-class Cell:
+class ConfinedTransfer:
     """One confined rsync, from before it starts until it has ended."""
 
     def __init__(self, remote: RemoteEnd) -> None:
         self.remote = remote
         self._calls = filter_file()
 
-    def __enter__(self) -> "Cell":
+    def __enter__(self) -> "ConfinedTransfer":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,6 +85,8 @@ def why_not() -> str:
         return f"the system calls of {os.uname().machine} are not known"
     if not shutil.which(PROGRAM, path=environment()["PATH"]):
         return "bubblewrap is not installed"
+    if why := why_no_descriptors():
+        return why
     calls = filter_file()
     try:
         done = run(confined_command(("rsync", "--version"), None, calls), keep_open=(calls,), check=False)

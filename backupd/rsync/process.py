@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from backupd.rsync.confined import Cell
+from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import Output
 from btrkeep.causes import Cause, CauseCode
@@ -47,7 +47,7 @@ async def transfer(
     stall: float,
     on_output: Callable[[Output], None] = lambda _: None,
     on_said: Callable[[bytes], bool] = lambda _: True,
-    cell: Cell | None = None,
+    cell: ConfinedTransfer | None = None,
 ) -> RsyncEnd:
     """Runs rsync under the host's lock, which its processes inherit. Raises ProgramFailed when it cannot be started.
 

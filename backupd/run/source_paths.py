@@ -10,7 +10,7 @@ from typing import Any
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult
 from backupd.repo.hardlinks import split
 from backupd.rsync.command import Pass, passes, rsync_command, shell_command
-from backupd.rsync.confined import Cell
+from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.output import Output, bounded
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.rsync.remote_end import RemoteEnd, expected_words
@@ -123,12 +123,12 @@ class HostTransfer:
         self.seconds["rsync"] = round(self.seconds["rsync"] + ended.seconds, 3)
         return ended
 
-    def _command(self, path: str, data: str, one_pass: Pass, held: ExitStack) -> tuple[tuple[str, ...], Cell | None]:
+    def _command(self, path: str, data: str, one_pass: Pass, held: ExitStack) -> tuple[tuple[str, ...], ConfinedTransfer | None]:
         """The command, and the cell that it is confined to: when it talks to a host, and that works here."""
         host, ssh, buckets = self.host, self.site.config.ssh, self.site.buckets(self.host)
         if not self.confined:
             return rsync_command(host, ssh, path, data, one_pass, buckets), None
-        cell = held.enter_context(Cell(RemoteEnd(shell_command(host, ssh, buckets), expected_words(host))))
+        cell = held.enter_context(ConfinedTransfer(RemoteEnd(shell_command(host, ssh, buckets), expected_words(host))))
         return cell.command(rsync_command(host, ssh, path, data, one_pass, shell=cell.remote.words), data), cell
 
     def _heard(self, data: bytes) -> bool:

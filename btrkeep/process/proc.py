@@ -56,6 +56,18 @@ def descriptor_of(pidfd: int, number: int) -> int:
     return found
 
 
+def why_no_descriptors() -> str:
+    """Why this process may not take descriptors of others (a kernel before 5.6, a filter of system calls); "" when it may."""
+    process = os.pidfd_open(os.getpid())
+    try:
+        os.close(descriptor_of(process, process))
+    except OSError as error:
+        return f"pidfd_getfd: {error.strerror}"
+    finally:
+        os.close(process)
+    return ""
+
+
 def arguments_of(pid: int) -> tuple[str, ...]:
     """The words that a process was started with. Raises OSError."""
     return tuple(os.fsdecode(word) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1])
