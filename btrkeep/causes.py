@@ -31,6 +31,7 @@ class CauseCode(StrEnum):
     STALLED = "stalled"
     SIGNAL = "signal"
     ENDLESS_OUTPUT = "endless-output"
+    TOO_MANY_PROCESSES = "too-many-processes"
     KILLED = "killed"
     INTERNAL_ERROR = "internal-error"
 
@@ -54,6 +55,7 @@ FACTS: Mapping[CauseCode, Mapping[str, type]] = {
     CauseCode.STALLED: {"seconds": float},
     CauseCode.SIGNAL: {"name": str},
     CauseCode.ENDLESS_OUTPUT: {"bytes": int},
+    CauseCode.TOO_MANY_PROCESSES: {"processes": int},
 }
 """What belongs to a code, nothing where it is not here. Shares are fractions; `line` is one of rsync's, the words of a host."""
 

@@ -19,6 +19,7 @@ from backupd.repo.final_backups import find_base
 from backupd.repo.history_copy import bring_back, keep
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.command import passes, rsync_command
+from backupd.rsync.confined import confinement
 from backupd.rsync.version import rsync_version
 from backupd.run.context import HostResult, NightEnded, RunContext, buckets_of
 from backupd.run.ledger import Ledger
@@ -124,6 +125,7 @@ def _run(opened_site: PoolContext, planned: Callable[[], list[PlannedHost]], *, 
             rsync=rsync_version(),
             observer=observer,
             night=night,
+            confinement=confinement(opened_site.config),
         )
         night_run = NightRunner(site, planned(), waits=waits)
         report.begin(site)

@@ -24,6 +24,7 @@ from backupd.health.look import look_at_pool
 from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_dashboard
 from backupd.rsync.command import probe_command
+from backupd.rsync.confined import HINT, confinement
 from backupd.rsync.version import OLDEST, SAFE, rsync_version
 from btrkeep.answering import HINT, answers
 from btrkeep.catalogue import Catalogue
@@ -97,6 +98,21 @@ def _rsync(_: Config) -> Iterator[Finding]:
         yield Finding("rsync", "warning", f"{found.version} is older than 3.4.3", hint)
     else:
         yield Finding("rsync", "ok", found.version)
+
+
+def _confined(config: Config) -> Iterator[Finding]:
+    """Whether the rsync that talks to a host is confined, by a trial in this process."""
+    if not any(host.address for host in config.hosts.values()):
+        return
+    try:
+        missing = confinement(config).missing
+    except OperatorError as error:
+        yield Finding("confinement", "error", error.message, error.hint)
+        return
+    if missing:
+        yield Finding("confinement", "warning", f"rsync is not confined when it talks to a host: {missing}", HINT)
+    else:
+        yield Finding("confinement", "ok", "the rsync that talks to a host can write nothing but that host's new backup")
 
 
 def _other_programs(config: Config) -> Iterator[Finding]:
@@ -251,7 +267,7 @@ def _sources(config: Config) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
-    _configuration, _names, _rsync, _other_programs, _clock, _pool, _catalogue, _ssh_files, _hooks, _sources, _notify,
+    _configuration, _names, _rsync, _confined, _other_programs, _clock, _pool, _catalogue, _ssh_files, _hooks, _sources, _notify,
 )  # fmt: skip
 
 

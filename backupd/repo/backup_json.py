@@ -94,6 +94,8 @@ class Record:
 
     `cause`: what `error` says, as data; else None, and not in the file.
 
+    `confined`: rsync was, when it talked to the host (rsync/confined.py); None for what is on this machine, and not in the file.
+
     `written`: of what rsync wrote, bytes that are data on the disk, where others became holes; else None, and not in the file.
     """
 
@@ -120,6 +122,7 @@ class Record:
     stopped_for: str | None = None
     written: int | None = None
     cause: Cause | None = None
+    confined: bool | None = None
 
     def total(self, key: str) -> int | None:
         """The sum of one of rsync's numbers over all paths, bounded as they are; None when no path has it."""
@@ -147,7 +150,7 @@ class Record:
         fields: dict[str, Any] = {"format": FORMAT, **{name: getattr(self, name) for name in _FIELDS}}
         if not self.doubted:
             del fields["doubted"]
-        for name in ("stopped_for", "written", "cause"):
+        for name in ("stopped_for", "written", "cause", "confined"):
             if fields[name] is None:
                 del fields[name]
         fields["started"] = format_time(self.started)

@@ -98,8 +98,12 @@ def rsync_command(
     destination: str,
     one_pass: Pass,
     buckets: Sequence[Bucket] = (),
+    shell: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """The whole command that brings `path` of the host into the folder `destination` (which ends up holding its absolute name)."""
+    """The whole command that brings `path` of the host into the folder `destination` (which ends up holding its absolute name).
+
+    `shell` takes the place of the remote shell.
+    """
     return (
         "rsync",
         *_ALWAYS,
@@ -107,7 +111,7 @@ def rsync_command(
         *(("--one-file-system",) if host.one_file_system else ()),
         f"--timeout={max(60, round(host.stall))}",  # for the remote side: it ends when we are gone
         *filters(host, path),
-        *remote_shell(host, ssh, buckets),
+        *remote_shell(host, ssh, buckets, shell),
         source(host, path, through_shell=bool(host.address or buckets)),
         destination + "/",
     )
@@ -141,13 +145,17 @@ def as_pattern(name: str) -> str:
     return re.sub(r"([\\*?\[])", r"\\\1", name) if re.search(r"[*?\[]", name) else name
 
 
-def remote_shell(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket]) -> tuple[str, ...]:
-    """rsync's -e, and --rsync-path; nothing for a local source without a bandwidth budget."""
-    shell = ssh_command(host, ssh) if host.address else ()
-    if buckets:
-        shell = relay_command(buckets, shell)
+def remote_shell(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket], shell: Sequence[str] = ()) -> tuple[str, ...]:
+    """rsync's -e, and --rsync-path; nothing for a local source without a bandwidth budget. `shell` takes the place of ssh."""
+    shell = shell or shell_command(host, ssh, buckets)
     path = ("--rsync-path", host.rsync_path) if host.rsync_path else ()
     return (*path, "--rsh", shell_words(shell)) if shell else ()
+
+
+def shell_command(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket]) -> tuple[str, ...]:
+    """The remote shell within the buckets, before the words that rsync adds; () for a local source without a budget."""
+    shell = ssh_command(host, ssh) if host.address else ()
+    return relay_command(buckets, shell) if buckets else shell
 
 
 def ssh_command(host: HostConfig, ssh: SshSettings) -> tuple[str, ...]:

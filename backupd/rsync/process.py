@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import Output
 from btrkeep.causes import Cause, CauseCode
@@ -18,10 +19,11 @@ from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import Lock
 from btrkeep.process.group import PATIENCE, Group, GroupCancellation, Unending
-from btrkeep.process.proc import members
+from btrkeep.process.proc import GroupMember, members
 
 _ALIVE_BYTES = 1024  # less than this read since the last look is keep-alives
 _ALIVE_TICKS = 5
+_MOST_PROCESSES = 32  # of a transfer; rsync needs two, and what confines it three more
 
 RunCancellation = GroupCancellation[Cause]
 """Of a host's run, with its reason: ends the transfer or hook that runs now, and lets no other begin."""
@@ -45,10 +47,11 @@ async def transfer(
     stall: float,
     on_output: Callable[[Output], None] = lambda _: None,
     on_said: Callable[[bytes], bool] = lambda _: True,
+    cell: ConfinedTransfer | None = None,
 ) -> RsyncEnd:
     """Runs rsync under the host's lock, which its processes inherit. Raises ProgramFailed when it cannot be started.
 
-    `on_said` is given all that is printed, and says whether it shall be read.
+    `on_said` is given all that is printed, and says whether it shall be read. `cell` is the one that `command` is confined to.
 
     Raises OperatorError when one of its processes cannot be ended: that one has the lock from then on, and may still write.
     """
@@ -71,7 +74,10 @@ async def transfer(
 
     if cancellation:
         return RsyncEnd(20, output, messages, 0.0, cancellation.reason)
-    group = Group.start(command, on_stdout=take_output, on_stderr=take_messages, keep_open=[lock.fd])
+    keep_open = [lock.fd, *(cell.inherited if cell else ())]
+    group = Group.start(command, on_stdout=take_output, on_stderr=take_messages, keep_open=keep_open, wraps=cell is not None)
+    if cell:
+        cell.started(group)
     cancellation.group = group
     watching = asyncio.create_task(watch.run(group))
     try:
@@ -90,11 +96,13 @@ async def transfer(
         cancellation.group = None
         watching.cancel()
     messages.close(output.complaints)
+    if cell:
+        exit_code = cell.exit_code(exit_code, messages.last)
     return RsyncEnd(exit_code, output, messages, time.monotonic() - started, cancellation.reason or watch.verdict)
 
 
 class StallWatch:
-    """Ends a group that has made no progress for `stall` seconds; `verdict` says so then."""
+    """Ends a group that has made no progress for `stall` seconds, or has more processes than rsync; `verdict` says so then."""
 
     def __init__(self, stall: float) -> None:
         self.stall = stall
@@ -111,7 +119,12 @@ class StallWatch:
         pause = min(10.0, self.stall / 4)
         while group.running:
             await asyncio.sleep(pause)
-            self._look(group)
+            found = members(group.pid)
+            self._look(found)
+            if len(found) > _MOST_PROCESSES:
+                self.verdict = Cause(CauseCode.TOO_MANY_PROCESSES, facts={"processes": len(found)})
+                group.signal(signal.SIGKILL)
+                return
             if time.monotonic() - self._since > self.stall:
                 self.verdict = Cause(CauseCode.STALLED, facts={"seconds": self.stall})
                 group.signal(signal.SIGTERM)
@@ -119,9 +132,9 @@ class StallWatch:
                 group.signal(signal.SIGKILL)
                 return
 
-    def _look(self, group: Group) -> None:
+    def _look(self, found: Sequence[GroupMember]) -> None:
         """Compares with what was seen when something last moved; rsync's processes only, since ssh reads keep-alives."""
-        now = {member.pid: (member.read_bytes, member.cpu_ticks) for member in members(group.pid) if member.name == "rsync"}
+        now = {member.pid: (member.read_bytes, member.cpu_ticks) for member in found if member.name == "rsync"}
         for pid, (read_bytes, ticks) in now.items():
             before = self._seen.get(pid, (0, 0))
             if read_bytes - before[0] > _ALIVE_BYTES or ticks - before[1] > _ALIVE_TICKS:

@@ -5,6 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from backupd.rsync.bandwidth import Bucket, prepare
+from backupd.rsync.confined import Confinement
 from backupd.rsync.output import Output
 from backupd.rsync.version import Rsync
 from backupd.run.ledger import Ledger
@@ -127,6 +128,7 @@ class RunContext:
     rsync: Rsync
     observer: ProgressSinks[NightEvent]
     night: bool
+    confinement: Confinement
     retry_pause: float = 10.0
     running: dict[str, RunningTransfer] = field(default_factory=dict)
 

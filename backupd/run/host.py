@@ -220,6 +220,7 @@ class HostRun:
             cause=verdict.cause,
             rsync_version=self.site.rsync.version,
             protocol=transfer.protocol or self.site.rsync.protocol,
+            confined=transfer.confined if self.host.address else None,
             seconds=self.seconds,
             version=__version__,
             stopped_for=None if verdict.state else self.stopped_for,

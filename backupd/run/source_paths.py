@@ -3,15 +3,17 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult
 from backupd.repo.hardlinks import split
-from backupd.rsync.command import Pass, passes, rsync_command
+from backupd.rsync.command import Pass, passes, rsync_command, shell_command
+from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.output import Output, bounded
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
+from backupd.rsync.remote_end import RemoteEnd, expected_words
 from backupd.run.context import RunContext, RunningTransfer
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.unlisted import files_below
@@ -60,6 +62,7 @@ class HostTransfer:
         self.attempts = 0
         self.protocol: int | None = None
         self.sparse = prepared.base is None
+        self.confined = bool(host.address) and not site.confinement.missing
         self._last: RsyncEnd | None = None
         self._said_bytes = 0
         self._may_say = MAY_SAY
@@ -112,14 +115,25 @@ class HostTransfer:
         if self._last:
             await asyncio.to_thread(drop_other_paths, self.prepared.path / DATA, self.host.paths)
         data = str(self.prepared.path / DATA)
-        command = rsync_command(self.host, self.site.config.ssh, path, data, one_pass, self.site.buckets(self.host))
         self.running.path = path
-        self.writing = True
-        ended = self._last = await transfer(command, self.lock, self.stopper, self.host.stall, self.running.take, self._heard)
+        with ExitStack() as held:
+            command, cell = self._command(path, data, one_pass, held)
+            self.writing = True
+            ended = self._last = await transfer(
+                command, self.lock, self.stopper, self.host.stall, self.running.take, self._heard, cell
+            )
         self.writing = False
         self.protocol = ended.output.protocol or self.protocol
         self.seconds["rsync"] = round(self.seconds["rsync"] + ended.seconds, 3)
         return ended
+
+    def _command(self, path: str, data: str, one_pass: Pass, held: ExitStack) -> tuple[tuple[str, ...], ConfinedTransfer | None]:
+        """The command, and the cell that it is confined to: when it talks to a host, and that works here."""
+        host, ssh, buckets = self.host, self.site.config.ssh, self.site.buckets(self.host)
+        if not self.confined:
+            return rsync_command(host, ssh, path, data, one_pass, buckets), None
+        cell = held.enter_context(ConfinedTransfer(RemoteEnd(shell_command(host, ssh, buckets), expected_words(host))))
+        return cell.command(rsync_command(host, ssh, path, data, one_pass, shell=cell.remote.words), data), cell
 
     def _heard(self, data: bytes) -> bool:
         """Whether it shall be read. Stops a host that prints without end, as a sender can have anything printed.

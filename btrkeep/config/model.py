@@ -29,6 +29,7 @@ class BackupSettings:
 
     concurrency: int = DEFAULTS["concurrency"]
     bandwidth: int | None = DEFAULTS["bandwidth"]
+    confine: Literal["auto", "always", "never"] = DEFAULTS["confine"]
 
 
 @dataclass(frozen=True, slots=True)

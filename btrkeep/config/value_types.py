@@ -309,6 +309,7 @@ SIZE_LIMIT = ValueKind("size", 'a size above zero such as "20GiB", or "none"', _
 TIME_LIMIT = ValueKind("duration", 'a duration such as "2h", or "none"', _time_limit)
 PATH = ValueKind("path", 'an absolute path such as "/srv/backup"', parse_path)
 GROUP = ValueKind("name of a group", 'the name of a group, such as "debian"', _group)
+CONFINE = _one_of(("auto", "always", "never"))
 IN_PLACE = _one_of(("always", "large", "never"))
 PATTERNS = ValueKind("list of exclude patterns", 'a list of patterns such as ["/var/cache/*", "*.tmp"]', parse_patterns)
 PING = ValueKind("URL", 'a URL such as "https://hc-ping.com/UUID", http or https, without ? and #', _ping)

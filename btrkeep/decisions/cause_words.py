@@ -57,6 +57,7 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     CauseCode.DEADLINE: "the deadline has passed",
     CauseCode.WINDOW_CLOSED: "the window {window} has closed".format_map,
     CauseCode.STALLED: lambda facts: f"no progress for {format_duration(facts['seconds'])}",
+    CauseCode.TOO_MANY_PROCESSES: "its rsync started {processes} processes".format_map,
     CauseCode.SIGNAL: "stopped by {name}".format_map,
     CauseCode.ENDLESS_OUTPUT: lambda facts: (
         f"the host prints without end: more than {format_size(facts['bytes'])}, which is not read any further"

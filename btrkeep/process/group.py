@@ -57,11 +57,13 @@ class Group:
     """A program running in a session of its own, its output handed to two callbacks as it comes.
 
     Belongs to one asyncio loop. `keep_open` are descriptors that every member inherits (a lock, so that it is held as long as any
-    member lives).
+    member lives). `wraps`: the leader only watches over the program, and would end it without a word if SIGTERM ended the leader.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], command: tuple[str, ...]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], command: tuple[str, ...], *, wraps: bool = False) -> None:
         self.process = process
+        self._wraps = wraps
+        self._beside: list[_Beside] = []
         self.command = command
         self.pid = process.pid
         self._loop = asyncio.get_running_loop()
@@ -82,6 +84,7 @@ class Group:
         on_stderr: Callable[[bytes], None],
         keep_open: Sequence[int] = (),
         env: Mapping[str, str] | None = None,
+        wraps: bool = False,
     ) -> "Group":
         """Starts the program. Raises ProgramFailed when it cannot be started."""
         if log.isEnabledFor(logging.DEBUG):
@@ -103,7 +106,7 @@ class Group:
             why = f"{error.strerror}: {_NO_PROCESS if error.errno == errno.EAGAIN else command[0]}"
             raise ProgramFailed(Finished(tuple(command), 127, "", why)) from error
         try:
-            group = cls(process, tuple(command))
+            group = cls(process, tuple(command), wraps=wraps)
             group._watch_end()
         except OSError as error:  # too many open files: nobody would know of the process any more
             os.killpg(process.pid, signal.SIGKILL)
@@ -114,6 +117,28 @@ class Group:
         group._watch(process.stdout.fileno(), on_stdout)
         group._watch(process.stderr.fileno(), on_stderr)
         return group
+
+    def start_beside(self, command: Sequence[str], files: Sequence[int], on_end: Callable[[int], None]) -> None:
+        """Starts another program, which belongs to it from now on though its session is its own. `on_end` is given its exit status.
+
+        `files` become its input, output and errors. One that cannot be started has the shell's status, 126 or 127.
+        """
+        variables = environment()
+        try:
+            process = subprocess.Popen(
+                command,
+                executable=_found(command[0], variables["PATH"]),
+                stdin=files[0],
+                stdout=files[1],
+                stderr=files[2],
+                env=variables,
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.write(files[2], os.fsencode(f"{command[0]}: {error.strerror}\n"))
+            on_end(127 if isinstance(error, FileNotFoundError) else 126)
+            return
+        self._beside.append(_Beside(process, self._loop, on_end))
 
     def _watch(self, fd: int, callback: Callable[[bytes], None]) -> None:
         os.set_blocking(fd, False)
@@ -194,14 +219,11 @@ class Group:
         return True
 
     def _alive(self) -> bool:
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-self.pid, os.WNOHANG)[0]:
-                pass
-        try:
-            os.killpg(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
+        return sum(map(_is_alive, self._groups)) > 0  # each is asked, for so it is reaped
+
+    @property
+    def _groups(self) -> list[int]:
+        return [self.pid, *(each.process.pid for each in self._beside)]
 
     async def _drain(self) -> None:
         with contextlib.suppress(TimeoutError):
@@ -209,6 +231,8 @@ class Group:
         self._close()
 
     def _close(self) -> None:
+        for each in self._beside:
+            each.forget()
         for stream in (self.process.stdout, self.process.stderr):
             if stream is not None:
                 self._loop.remove_reader(stream.fileno())
@@ -216,10 +240,19 @@ class Group:
 
     def signal(self, number: int) -> None:
         """Sends a signal to every member; nothing happens when all are gone."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+        within = self._wrapped() if number != signal.SIGKILL else []
+        for pid in within:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        for group in self._groups[1:] if within else self._groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, number)
         if number == signal.SIGKILL:
             self._loop.call_later(UNENDING, self._check_end)
+
+    def _wrapped(self) -> list[int]:
+        """The members but for those that only watch over them, when there are such."""
+        return [member.pid for member in members(self.pid) if member.name != self.command[0]] if self._wraps else []
 
     def _check_end(self) -> None:
         if not self._unending.done():
@@ -229,6 +262,38 @@ class Group:
     def running(self) -> bool:
         """Whether the leader has not ended yet."""
         return not self._ended.done()
+
+
+def _is_alive(group: int) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class _Beside:
+    """A program beside a group, until it ends or nobody wants to know any more."""
+
+    def __init__(self, process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, on_end: Callable[[int], None]) -> None:
+        self.process = process
+        self._loop = loop
+        self._on_end = on_end
+        self._pidfd = os.pidfd_open(process.pid)
+        loop.add_reader(self._pidfd, self._ended)
+
+    def _ended(self) -> None:
+        self.forget()
+        self._on_end(self.process.wait())
+
+    def forget(self) -> None:
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
 
 
 class GroupCancellation(Cancellation, Generic[Reason]):

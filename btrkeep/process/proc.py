@@ -3,12 +3,14 @@
 import contextlib
 import ctypes
 import os
+import resource
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PIDFD_GETFD = 438  # the same on every architecture
 
 
 def start_time(pid: int) -> str | None:
@@ -43,6 +45,50 @@ def _pids() -> Iterator[int]:
 def become_reaper() -> None:
     """Lets orphans of our children become ours, so that a killed rsync's receiver can be waited for (prctl(2))."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descriptor_of(pidfd: int, number: int) -> int:
+    """A copy of a descriptor that another process has under that number (pidfd_getfd(2)). Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    found: int = libc.syscall(_PIDFD_GETFD, pidfd, number, 0)
+    if found < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return found
+
+
+def why_no_descriptors() -> str:
+    """Why this process may not take descriptors of others (a kernel before 5.6, a filter of system calls); "" when it may."""
+    process = os.pidfd_open(os.getpid())
+    try:
+        os.close(descriptor_of(process, process))
+    except OSError as error:
+        return f"pidfd_getfd: {error.strerror}"
+    finally:
+        os.close(process)
+    return ""
+
+
+def arguments_of(pid: int) -> tuple[str, ...]:
+    """The words that a process was started with. Raises OSError."""
+    return tuple(os.fsdecode(word) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1])
+
+
+def parent_of(pid: int) -> int:
+    """The process that started it. Raises OSError."""
+    return int(_stat(pid)[1][1])
+
+
+def physical_memory() -> int:
+    """The machine's memory in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def bound(pid: int, *, memory: int, badness: int) -> None:
+    """Limits what a process, and each that it starts from now on, may map (bytes), and says how soon the kernel shall end it when
+    memory ends (oom_score_adj, proc(5)). Raises OSError.
+    """
+    resource.prlimit(pid, resource.RLIMIT_AS, (memory, memory))
+    Path(f"/proc/{pid}/oom_score_adj").write_text(str(badness))
 
 
 @dataclass(frozen=True, slots=True)

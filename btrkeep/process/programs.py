@@ -46,8 +46,10 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **kept, "LC_ALL": "C", **(extra or {})}
 
 
-def run(command: Sequence[str], *, timeout: float | None = 60, check: bool = True, given: str = "") -> Finished:
-    """Runs a program to its end; `given` is its standard input.
+def run(
+    command: Sequence[str], *, timeout: float | None = 60, check: bool = True, given: str = "", keep_open: Sequence[int] = ()
+) -> Finished:
+    """Runs a program to its end; `given` is its standard input, `keep_open` are descriptors that it inherits.
 
     Raises ProgramFailed when it is missing, takes too long or (with `check`) fails.
     """
@@ -59,6 +61,7 @@ def run(command: Sequence[str], *, timeout: float | None = 60, check: bool = Tru
             stdin=subprocess.PIPE if given else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            pass_fds=tuple(keep_open),
         )
         finished = _to_its_end(process, tuple(command), timeout, given)
     except FileNotFoundError:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backupd.rsync.confined import Confinement
 from backupd.rsync.version import rsync_version
 from backupd.run import scarcity
 from backupd.run.context import RunContext
@@ -146,7 +147,8 @@ def test_only_what_was_stopped_for_want_of_room_is_noted_as_such(tmp_path: Path,
     (tmp_path / "main.toml").write_text(f'[pool]\npath = "{tmp_path}"\nstate = "{tmp_path}"\n')
     config, pool = load(file=tmp_path / "main.toml"), Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", False)
     with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
-        night = NightRunner(RunContext(config, pool, catalogue, Clock(None), rsync_version(), ProgressSinks(), night=False), [])
+        site = RunContext(config, pool, catalogue, Clock(None), rsync_version(), ProgressSinks(), False, Confinement())
+        night = NightRunner(site, [])
         night.runs["web"] = run = HostRun(night.site, HostConfig("web", paths=("/srv",)))
         if before:
             night.stop(before)

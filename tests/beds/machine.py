@@ -28,7 +28,19 @@ CACHE = Path(f"/var/tmp/btrkeep-tests-{__version__}")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "kmod", "ca-certificates", "python3", "python3-venv", "btrfs-progs", "rsync"),
-    *("openssh-client", "openssh-server", "util-linux", "mount", "procps", "acl", "attr", "libcap2-bin", "sqlite3", "git"),
+    *(
+        "bubblewrap",
+        "openssh-client",
+        "openssh-server",
+        "util-linux",
+        "mount",
+        "procps",
+        "acl",
+        "attr",
+        "libcap2-bin",
+        "sqlite3",
+        "git",
+    ),
 )
 _OPTIONS = (
     *("--quiet", "--variant=minbase", "--aptopt=APT::Install-Recommends false"),
@@ -198,6 +210,7 @@ def _enter(groups: Sequence[Path]) -> Iterator[str]:
 def _command(top: Path, payload: Path, binds: Sequence[tuple[Path, str]]) -> Iterator[str]:
     yield from ("timeout", "--foreground", "--kill-after=5", "90", "systemd-nspawn", "--quiet", "--register=no", "--keep-unit")
     yield from ("--volatile=overlay", f"--directory={top}", "--private-network", "--capability=all")
+    yield "--system-call-filter=pidfd_getfd"  # which systemd-nspawn refuses, and a machine of its own does not
     yield "--drop-capability=CAP_SYS_TIME"  # a container's clock is everybody's
     yield "--bind-ro=/sys/fs/btrfs"
     yield f"--bind={payload}:/payload"

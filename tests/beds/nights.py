@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from backupd.rsync.confined import confinement
 from backupd.rsync.version import rsync_version
 from backupd.run.context import HostResult, RunContext
 from backupd.run.night import NightRunner, plan
@@ -88,7 +89,11 @@ class Nights:
         self.ssh(shlex.join([sys.executable, str(MIDSSH), str(count), end, command, "--"]))
 
     def rsync(self, script: str) -> Mapping[str, str]:
-        """An rsync of our own in front of the real one, as lines for the shell; "$REAL" is the real one. The environment for it."""
+        """An rsync of our own in front of the real one, as lines for the shell; "$REAL" is the real one. The environment for it.
+
+        A confined one could not do what such lines do.
+        """
+        self.settings("backup", confine="never")
         folder = self.top / "bin"
         folder.mkdir(exist_ok=True)
         real = work("which", "rsync").stdout.strip()
@@ -125,6 +130,7 @@ class Nights:
                 rsync_version(),
                 ProgressSinks(notices_on_stderr),
                 night=False,
+                confinement=confinement(config),
                 retry_pause=0.01,
             )
             facts = catalogue.host_facts(latest(site.clock.now()))

@@ -114,7 +114,7 @@ def processes(*words: str | Path) -> dict[int, list[str]]:
 def receivers(nights: Nights) -> list[int]:
     """This side's rsync processes that work on the pool: generators and receivers."""
     found = processes("rsync", nights.pool)
-    return [pid for pid, words in found.items() if words[0] == "rsync" and "--server" not in words]
+    return [pid for pid, words in found.items() if Path(words[0]).name == "rsync" and "--server" not in words]
 
 
 def transferring(nights: Nights) -> list[int]:

@@ -27,6 +27,7 @@ def tree(nights: Nights) -> Path:
     (tree / "big").write_bytes(os.urandom(SIZE))
     (tree / "small").write_text("small")
     nights.host("web", tree)
+    nights.settings("backup", confine="never")  # a confined one ends with its run
     return tree
 
 
@@ -81,6 +82,17 @@ def test_kill_9_in_mid_transfer_and_started_again_at_once(nights: Nights, tree: 
     assert subvolumes(nights)[f"hosts/web/{name}"] == kept
     assert disagreements(nights) == []
     assert not is_locked(lock)
+
+
+def test_a_confined_receiver_does_not_outlive_its_run(nights: Nights, tree: Path, lock: Path, backupd_running: Start) -> None:
+    nights.settings("backup", confine="always")
+    first = in_the_middle_of_a_run(nights, backupd_running)
+    first.kill()
+    first.wait()
+    wait_for(lambda: not receivers(nights), 1)
+    wait_for(lambda: not is_locked(lock), 1)
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert nights.differences("web", tree) == []
 
 
 def test_an_orphan_that_does_not_listen_is_ended_all_the_same(nights: Nights, tree: Path, backupd_running: Start) -> None:

@@ -67,6 +67,7 @@ def test_a_backup_keeps_everything_through_the_hardened_unit(rights: Booted) -> 
 
 def test_a_host_is_reached_over_ssh(rights: Booted) -> None:
     assert rights.read("over-ssh") == "secret\n"
+    assert json.loads(rights.read("over-ssh-record"))["confined"] is True
 
 
 def test_a_hook_may_become_another_user_and_may_not_write_into_the_system(rights: Booted) -> None:

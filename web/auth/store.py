@@ -43,7 +43,7 @@ CREATE TABLE known (
 );
 CREATE TABLE secret (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
-_OWNER = "it belongs to the dashboard's user; see --data"
+_OWNER = "it belongs to the login service's user; see --users"
 _DAMAGED = ("is damaged", "restore it from a backup, or remove it and add the users again: btrkeep-web user add")
 _MEANINGS = {
     sqlite3.SQLITE_NOTADB: _DAMAGED,

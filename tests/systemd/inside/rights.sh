@@ -81,6 +81,7 @@ show btrkeep-backup@main.service StatusText Result >backup
 what / >source
 what /srv/backup/hosts/here/latest/data >backup-has
 cat /srv/backup/hosts/web1/latest/data/root/own/secret >over-ssh
+cat /srv/backup/hosts/web1/latest/backup.json >over-ssh-record
 getcap /srv/backup/hosts/here/latest/data/home/alice/capable >capabilities
 
 # --- the other jobs, each by its unit

@@ -1,0 +1,84 @@
+"""The system calls that a confined rsync may make, as a seccomp filter (classic BPF, seccomp(2)). Pure.
+
+rsync keeps CAP_SYS_ADMIN, which attributes security.* and trusted.* take: the labels of SELinux, what overlayfs notes. This list
+makes that harmless. Without: mount, ioctl, socket, bpf, ptrace, setns, io_uring, open_by_handle_at, flock (of the lock, which
+it inherits), setsid and setpgid (with which a process would leave the group that is signalled).
+
+What is not allowed fails with ENOSYS, as on an older kernel, so that the C library takes its older way; ioctl with ENOTTY, as on
+what is no terminal.
+"""
+
+import errno
+import platform
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+
+_BOTH = {  # name: (x86-64, the table that all newer architectures share)
+    "read": (0, 63), "write": (1, 64), "close": (3, 57), "fstat": (5, 80), "lseek": (8, 62), "mmap": (9, 222),
+    "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135),
+    "rt_sigreturn": (15, 139), "pread64": (17, 67), "pwrite64": (18, 68), "readv": (19, 65), "writev": (20, 66),
+    "sched_yield": (24, 124), "mremap": (25, 216), "madvise": (28, 233), "dup": (32, 23), "nanosleep": (35, 101),
+    "getpid": (39, 172), "socketpair": (53, 199), "execve": (59, 221), "exit": (60, 93), "wait4": (61, 260), "kill": (62, 129),
+    "uname": (63, 160), "fcntl": (72, 25), "fsync": (74, 82), "fdatasync": (75, 83), "truncate": (76, 45),
+    "ftruncate": (77, 46), "getcwd": (79, 17), "chdir": (80, 49), "fchdir": (81, 50), "fchmod": (91, 52), "fchown": (93, 55),
+    "umask": (95, 166), "gettimeofday": (96, 169), "getuid": (102, 174), "getgid": (104, 176), "geteuid": (107, 175),
+    "getegid": (108, 177), "getppid": (110, 173), "getpgid": (121, 155), "sigaltstack": (131, 132), "gettid": (186, 178),
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "getxattr": (191, 8), "lgetxattr": (192, 9),
+    "fgetxattr": (193, 10), "listxattr": (194, 11), "llistxattr": (195, 12), "flistxattr": (196, 13),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "futex": (202, 98),
+    "getdents64": (217, 61), "set_tid_address": (218, 96), "restart_syscall": (219, 128), "fadvise64": (221, 223),
+    "clock_gettime": (228, 113), "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "exit_group": (231, 94),
+    "tgkill": (234, 131), "openat": (257, 56), "mkdirat": (258, 34), "mknodat": (259, 33), "fchownat": (260, 54),
+    "newfstatat": (262, 79), "unlinkat": (263, 35), "renameat": (264, 38), "linkat": (265, 37), "symlinkat": (266, 36),
+    "readlinkat": (267, 78), "fchmodat": (268, 53), "faccessat": (269, 48), "pselect6": (270, 72), "ppoll": (271, 73),
+    "set_robust_list": (273, 99), "utimensat": (280, 88), "fallocate": (285, 47), "dup3": (292, 24), "pipe2": (293, 59),
+    "renameat2": (316, 276), "getrandom": (318, 278), "statx": (332, 291), "rseq": (334, 293), "close_range": (436, 436),
+    "openat2": (437, 437), "faccessat2": (439, 439), "fchmodat2": (452, 452),
+}  # fmt: skip
+_ONLY_X86 = {
+    "open": 2, "stat": 4, "lstat": 6, "poll": 7, "access": 21, "pipe": 22, "select": 23, "dup2": 33, "fork": 57, "vfork": 58,
+    "getdents": 78, "rename": 82, "mkdir": 83, "rmdir": 84, "link": 86, "unlink": 87, "symlink": 88, "readlink": 89, "chmod": 90,
+    "chown": 92, "lchown": 94, "getpgrp": 111, "utime": 132, "mknod": 133, "arch_prctl": 158, "time": 201, "utimes": 235,
+    "futimesat": 261,
+}  # fmt: skip
+_CLONE = (56, 220)
+_IOCTL = (16, 29)
+_NEW_NAMESPACES = 0x7E020080  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWTIME of sched.h
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "riscv64": 0xC00000F3}  # AUDIT_ARCH_* of linux/audit.h
+
+_LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06  # of linux/bpf_common.h
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # where struct seccomp_data has them; the first argument's lower half
+_ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000  # SECCOMP_RET_* of linux/seccomp.h; _REFUSE takes an errno
+_INSTRUCTION = struct.Struct("=HBBI")
+
+
+@lru_cache(1)
+def seccomp_filter(machine: str = platform.machine()) -> bytes | None:
+    """The filter, as `bwrap --seccomp` takes it; None on a machine (as uname(2) names it) whose calls are not known here."""
+    architecture = _ARCHITECTURES.get(machine)
+    if architecture is None:
+        return None
+    table, more = (0, list(_ONLY_X86.values())) if machine == "x86_64" else (1, [])
+    allowed = sorted([numbers[table] for numbers in _BOTH.values()] + more)
+    return program(architecture, _CLONE[table], _IOCTL[table], allowed)
+
+
+def program(architecture: int, clone: int, ioctl: int, allowed: Sequence[int]) -> bytes:
+    """The instructions: jumps are counted from the next one, and the last two refuse and allow."""
+    count = len(allowed)
+    code = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+        (_EQUAL, 0, 1, ioctl),
+        (_RETURN, 0, 0, _REFUSE | errno.ENOTTY),
+        (_EQUAL, 0, 2, clone),
+        (_LOAD, 0, 0, _FIRST_ARGUMENT),
+        (_ANY_BIT, count, count + 1, _NEW_NAMESPACES),
+        *((_EQUAL, count - place, 0, number) for place, number in enumerate(allowed)),
+        (_RETURN, 0, 0, _REFUSE | errno.ENOSYS),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+    return b"".join(_INSTRUCTION.pack(*each) for each in code)

@@ -1,0 +1,151 @@
+"""rsync in a cell of its own: what bubblewrap is told, and whether it works here. docs/decisions/0028-confined.rst says why.
+
+Nothing exists in there but programs and libraries, read-only, and the one folder `data` of the run, without its device nodes and
+setuid bits working. No /etc, /proc, /dev, /run, no other backup, no process but its own. It has the capabilities that files take
+and the system calls of allowed_calls.py. The remote shell runs outside: remote_end.py.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from backupd.rsync.allowed_calls import seccomp_filter
+from backupd.rsync.remote_end import RemoteEnd
+from btrkeep.config import Config
+from btrkeep.errors import OperatorError
+from btrkeep.process.group import Group
+from btrkeep.process.proc import why_no_descriptors
+from btrkeep.process.programs import Finished, ProgramFailed, environment, run
+
+PROGRAM = "bwrap"
+_CAPABILITIES = ("CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD", "SYS_ADMIN")
+_SHOWN = ("/usr/bin", "/usr/lib", "/usr/lib64", "/bin", "/lib", "/lib64")
+_ADDED = ("/usr/local/bin", "/usr/local/lib")  # when rsync itself is there
+HINT = "apt install bubblewrap; a container must allow namespaces and pidfd_getfd(2)"
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """Whether rsync is confined when it talks to a host: `missing` says why not, "" when it is."""
+
+    missing: str = ""
+
+
+class ConfinedTransfer:
+    """One confined rsync, from before it starts until it has ended."""
+
+    def __init__(self, remote: RemoteEnd) -> None:
+        self.remote = remote
+        self._calls = filter_file()
+
+    def __enter__(self) -> "ConfinedTransfer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._calls)
+        self.remote.close()
+
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """The descriptors that the confined command takes over."""
+        return (self._calls, self.remote.inherited)
+
+    def command(self, rsync: Sequence[str], data: str) -> tuple[str, ...]:
+        """That rsync command, confined to `data`."""
+        return confined_command(rsync, data, self._calls)
+
+    def started(self, group: Group) -> None:
+        """The confined command runs as this group."""
+        self.remote.wait_for(group)
+
+    def exit_code(self, code: int, said: Iterable[str]) -> int:
+        """rsync's exit status, negative for a signal, out of that of the cell. Raises OperatorError when there was no rsync."""
+        if self.remote.status is None and (why := [line for line in said if line.startswith(f"{PROGRAM}: ")]):
+            raise OperatorError(f"rsync could not be confined: {why[-1]}", HINT)
+        return 128 - code if 128 < code <= 192 and code != self.remote.status else code
+
+
+def confinement(config: Config) -> Confinement:
+    """What would hold for a transfer now, by a trial. Raises OperatorError when the configuration demands what does not work."""
+    if config.backup.confine == "never":
+        return Confinement("the configuration says never")
+    missing = why_not()
+    if missing and config.backup.confine == "always":
+        raise OperatorError(f'rsync cannot be confined: {missing}, and confine is "always"', HINT)
+    return Confinement(missing)
+
+
+def why_not() -> str:
+    """Why rsync cannot be confined on this machine, by this process; "" when it can."""
+    found = seccomp_filter()
+    if found is None:
+        return f"the system calls of {os.uname().machine} are not known"
+    if not shutil.which(PROGRAM, path=environment()["PATH"]):
+        return "bubblewrap is not installed"
+    if why := why_no_descriptors():
+        return why
+    calls = filter_file()
+    try:
+        done = run(confined_command(("rsync", "--version"), None, calls), keep_open=(calls,), check=False)
+    except ProgramFailed as error:
+        return error.message
+    finally:
+        os.close(calls)
+    return _last_line(done) if done.returncode else ""
+
+
+def _last_line(done: Finished) -> str:
+    return (done.stderr.strip().splitlines() or [f"{PROGRAM} ends with {done.returncode}"])[-1]
+
+
+def filter_file() -> int:
+    """A descriptor from which bubblewrap reads the filter. Raises OSError."""
+    found = seccomp_filter()
+    assert found is not None
+    file = os.memfd_create("seccomp")
+    os.write(file, found)
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+def confined_command(command: Sequence[str], data: str | None, calls: int) -> tuple[str, ...]:
+    """`command` in a cell in which `data` alone can be written; `calls` is the descriptor of filter_file().
+
+    The root of the cell is made read-only last: it lies in memory, which could be filled otherwise.
+    """
+    program = shutil.which(command[0], path=environment()["PATH"]) or command[0]
+    return (
+        PROGRAM,
+        "--unshare-pid",
+        "--die-with-parent",
+        *_shown(program),
+        *(("--bind", data, data) if data else ()),
+        "--remount-ro",
+        "/",
+        "--chdir",
+        "/",
+        "--cap-drop",
+        "ALL",
+        *(word for name in _CAPABILITIES for word in ("--cap-add", f"CAP_{name}")),
+        "--seccomp",
+        str(calls),
+        "--",
+        program,
+        *command[1:],
+    )
+
+
+@cache
+def _shown(program: str) -> tuple[str, ...]:
+    """The folders of programs and libraries, as they are on this machine; a program that is elsewhere is shown by itself."""
+    folders = [Path(name) for name in (*_SHOWN, *(_ADDED if program.startswith("/usr/local/") else ())) if os.path.lexists(name)]
+    words = [
+        ("--symlink", str(folder.readlink()), str(folder)) if folder.is_symlink() else ("--ro-bind", str(folder), str(folder))
+        for folder in folders
+    ]
+    if not any(Path(program).is_relative_to(folder) for folder in folders):
+        words.append(("--ro-bind", program, program))
+    return tuple(word for each in words for word in each)

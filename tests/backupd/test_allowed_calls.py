@@ -1,0 +1,45 @@
+"""The list of system calls that a confined rsync may make, against libseccomp, and the words that its remote shell is given."""
+
+import ctypes
+import ctypes.util
+
+import pytest
+
+from backupd.rsync.allowed_calls import _BOTH, _ONLY_X86, seccomp_filter
+from backupd.rsync.remote_end import expected_words
+from btrkeep.config import HostConfig
+
+X86_64, AARCH64 = 0xC000003E, 0xC00000B7
+
+
+def test_the_numbers_are_those_of_libseccomp() -> None:
+    found = ctypes.util.find_library("seccomp")
+    if not found:
+        pytest.skip("left out: numbers of system calls (libseccomp is not installed)")
+    number = ctypes.CDLL(found).seccomp_syscall_resolve_name_arch
+    number.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
+    theirs = {name: (number(X86_64, name.encode()), number(AARCH64, name.encode())) for name in _BOTH}
+    assert theirs == _BOTH
+    assert {name: number(X86_64, name.encode()) for name in _ONLY_X86} == _ONLY_X86
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64", "riscv64"])
+def test_every_jump_of_the_filter_lands_within_it(machine: str) -> None:
+    found = seccomp_filter(machine)
+    assert found is not None
+    for at in range(0, len(found), 8):
+        code, taken, not_taken = int.from_bytes(found[at : at + 2], "little"), found[at + 2], found[at + 3]
+        if code & 7 == 5:
+            assert at // 8 + 1 + max(taken, not_taken) < len(found) // 8
+
+
+def test_a_machine_whose_calls_are_not_known_has_no_filter() -> None:
+    assert seccomp_filter("m68k") is None
+
+
+@pytest.mark.parametrize(
+    ("address", "words"), [("web1", ("web1",)), ("root@web1", ("-l", "root", "web1")), ("a@[fe80::1]", ("-l", "a", "fe80::1"))]
+)
+def test_the_words_for_the_remote_shell_are_those_of_the_host(address: str, words: tuple[str, ...]) -> None:
+    assert expected_words(HostConfig("web1", address=address)) == (*words, "rsync", "--server", "--sender")
+    assert expected_words(HostConfig("web1", address=address, rsync_path="sudo rsync"))[-3] == "sudo rsync"

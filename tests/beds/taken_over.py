@@ -1,0 +1,159 @@
+#!/usr/bin/python3 -I
+"""Stands in rsync's place as if a host had taken it over: tries what it should not be able to do, and says what it could.
+
+    taken_over.py ... --rsh "bash -c 'echo >&N; ...' ..." SOURCE DATA/
+    taken_over.py --server ...                                   the host's side: says one byte and waits
+
+It asks for its remote shell first, as rsync does, and writes DATA/found: JSON of {what was tried: the error, "" for none}. What
+there is to look for, and which attempts are made, the test writes into TARGETS. Each system call is made with arguments that no
+kernel takes, so that nothing happens where they are not refused.
+"""
+
+import ctypes
+import errno
+import json
+import mmap
+import os
+import shlex
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TARGETS: dict[str, Any] = {}
+CALLS = {
+    "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "unshare": 272, "clone": 56, "clone3": 435, "setns": 308,
+    "fsopen": 430, "open_tree": 428, "move_mount": 429, "mount_setattr": 442, "open_by_handle_at": 304, "name_to_handle_at": 303,
+    "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "pidfd_open": 434, "pidfd_getfd": 438, "bpf": 321,
+    "perf_event_open": 298, "init_module": 175, "finit_module": 313, "kexec_load": 246, "io_uring_setup": 425, "userfaultfd": 323,
+    "keyctl": 250, "add_key": 248, "swapon": 167, "sethostname": 170, "settimeofday": 164, "clock_settime": 227, "reboot": 169,
+    "quotactl": 179, "prctl": 157, "seccomp": 317, "ioctl": 16, "shmget": 29, "msgget": 68, "setsid": 112, "setpgid": 109,
+    "personality": 135, "prlimit64": 302, "fanotify_init": 300, "flock": 73, "socket": 41, "connect": 42, "sendmsg": 46,
+    "memfd_create": 319, "syslog": 103, "iopl": 172, "setuid": 105, "setgroups": 116, "sched_setscheduler": 144, "mlockall": 151,
+}  # fmt: skip
+
+
+class Attempts:
+    """What was tried, and the error that it met."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.found: dict[str, str] = {}
+
+    def attempt(self, what: str, how: Callable[[], object]) -> None:
+        try:
+            how()
+        except (OSError, ValueError, MemoryError) as error:
+            self.found[what] = str(error) or type(error).__name__
+        else:
+            self.found[what] = ""
+
+    def files(self) -> None:
+        for path in TARGETS["secret"]:
+            self.attempt(f"read {path}", Path(path).read_bytes)
+        for path in TARGETS["folders"]:
+            self.attempt(f"write to {path}", Path(path, "evil").touch)
+        self.attempt("climb out", lambda: Path("/proc/1/root/etc/shadow").read_bytes())
+        self.attempt("rename data", lambda: self.data.rename(self.data.with_name("other")).rename(self.data))
+
+    def devices(self) -> None:
+        for what, kind, numbers in (("disk", stat.S_IFBLK, TARGETS["disk"]), ("memory", stat.S_IFCHR, (1, 1))):
+            node = self.data / f"node-{what}"
+            os.mknod(node, kind | 0o600, os.makedev(*numbers))  # which a backup of such a node needs
+            self.attempt(f"open the {what} by a node of its own", lambda node=node: os.close(os.open(node, os.O_RDONLY)))  # type: ignore[misc]
+            node.unlink()
+
+    def calls(self) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        for name, number in CALLS.items():
+            libc.syscall(number, *(ctypes.c_long(-1) for _ in range(6)))
+            refused = ctypes.get_errno() in (errno.ENOSYS, errno.ENOTTY)
+            self.found[f"call {name}"] = os.strerror(ctypes.get_errno()) if refused else ""
+
+    def processes(self) -> None:
+        self.attempt("signal a process outside", lambda: os.kill(TARGETS["pid"], 0))
+        self.attempt("map most of the memory", lambda: mmap.mmap(-1, TARGETS["memory"]).close())
+        self.attempt("open a socket", socket.socket)
+        program = self.data / "setuid"
+        program.write_bytes(Path("/usr/bin/id").read_bytes())
+        os.chown(program, 1, 1)
+        program.chmod(0o6755)
+        said = subprocess.run([program, "-u"], capture_output=True, text=True, check=False).stdout
+        self.found["a setuid file"] = "" if said.strip() == "1" else f"it is {said.strip()}"
+        program.unlink()
+
+    def second_connection(self, shell: list[str]) -> None:
+        """Each of them writes to the same socket that the first one did."""
+        second = subprocess.Popen([*shell, "evil"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=inherited())
+        try:
+            second.wait(0.3)
+            self.found["a second connection"] = "" if second.returncode == 0 else f"status {second.returncode}"
+        except subprocess.TimeoutExpired:
+            self.found["a second connection"] = "it waits for ever"
+        second.kill()
+
+
+def inherited() -> tuple[int, ...]:
+    """All descriptors but the first three, as rsync leaves them to what it starts."""
+    return tuple(number for number in range(3, 64) if _is_open(number))
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def fork_without_end() -> None:
+    for _ in range(500):  # without end enough
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        time.sleep(0.005)
+    time.sleep(60)
+
+
+def main() -> int:
+    words = sys.argv[1:]
+    if "--version" in words or "-VV" in words:
+        os.write(1, b"rsync  version 3.5.0  protocol version 32\n")
+        return 0
+    if "--server" in words:
+        os.write(1, b"!")
+        os.read(0, 1)
+        return 0
+    shell = shlex.split(next(words[at + 1] for at, word in enumerate(words) if word == "--rsh"))
+    (from_us, to_host), (from_host, to_us) = os.pipe(), os.pipe()
+    host = [*shell, *TARGETS["words"], "--server", "--sender", "-e.", ".", "/x"]
+    remote = subprocess.Popen(host, stdin=from_us, stdout=to_us, pass_fds=inherited())
+    os.close(from_us)
+    os.close(to_us)
+    os.write(1, b"(Client) Protocol versions: remote=32, negotiated=32\n")  # else `.working` goes, as nothing can have arrived
+    os.read(from_host, 1)  # the host says something: from now on this is the host's program
+    if TARGETS.get("forks"):
+        fork_without_end()
+    tried = Attempts(Path(words[-1].rstrip("/")))
+    for doing in (tried.files, tried.devices, tried.calls, tried.processes):
+        doing()
+    if TARGETS["cell"]:
+        tried.second_connection(shell)
+    (tried.data / "found").write_text(json.dumps(tried.found))
+    os.close(to_host)
+    remote.wait(5)
+    if os.fork() == 0:  # goes on after the run
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            time.sleep(0.02)
+            (tried.data / "alive").write_text(str(time.monotonic()))
+    return 23
+
+
+if __name__ == "__main__":
+    sys.exit(main())

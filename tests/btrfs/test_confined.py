@@ -1,0 +1,126 @@
+"""The rsync that talks to a host is confined to that host's own data/: what one can do that a host has taken over."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import work
+from tests.beds.nights import Nights
+from tests.beds.watch import wait_for
+
+TAKEN_OVER = Path(__file__).resolve().parents[1] / "beds" / "taken_over.py"
+
+pytestmark = [pytest.mark.root, pytest.mark.btrfs, pytest.mark.slow]
+
+
+def taken_over(nights: Nights, confine: str, **more: Any) -> dict[str, str]:
+    """Puts the program in rsync's place; the environment for a run with it."""
+    folder = nights.top / "taken"
+    folder.mkdir(exist_ok=True)
+    nights.settings("backup", confine=confine)
+    disk = Path(work("findmnt", "-n", "-o", "SOURCE", "--target", nights.pool).stdout.split("[")[0].strip())
+    number = disk.stat().st_rdev
+    outside = nights.top / "outside"
+    outside.mkdir(exist_ok=True)
+    other = nights.pool / "hosts" / "other"
+    cell = confine == "always"
+    own, administration = nights.working("web").parent, nights.pool / ".btrkeep"
+    real = ("/", "/etc/cron.d", "/usr/bin", "/usr/lib", "/opt", "/run", "/dev/shm", "/tmp", "/root") if cell else ()
+    secret = ["/etc/passwd", nights.config, nights.state / "catalogue.sqlite", other / "secret", own / "backup.json"]
+    targets = {
+        "words": ["web", "rsync"],
+        "cell": cell,
+        "secret": list(map(str, (*secret, *(path for path in administration.rglob("*") if path.is_file())))),
+        "folders": list(map(str, (outside, other, own, nights.pool, administration, *real))),
+        "disk": [os.major(number), os.minor(number)],
+        "pid": os.getpid(),
+        "memory": int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 0.6),
+        **more,
+    }
+    other.mkdir(exist_ok=True)
+    (other / "secret").write_text("secret")
+    text = TAKEN_OVER.read_text("utf-8").replace("TARGETS: dict[str, Any] = {}", f"TARGETS: dict[str, Any] = {targets!r}")
+    (folder / "rsync").write_text(text)
+    (folder / "rsync").chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def found(nights: Nights) -> dict[str, str]:
+    return dict(json.loads(Path(nights.working("web"), "found").read_text()))
+
+
+@pytest.fixture
+def web(nights: Nights) -> Nights:
+    nights.source.joinpath("file").write_text("of the host")
+    nights.host("web", nights.source)
+    return nights
+
+
+def test_an_rsync_that_a_host_has_taken_over_can_do_nothing(web: Nights) -> None:
+    env = taken_over(web, "always")
+    web.run("web", status=1, env=env)
+    tried = found(web)
+    assert len(tried) > 70
+    assert [what for what, why in tried.items() if not why] == []
+    alive = Path(web.working("web"), "alive")
+    there = alive.read_text() if alive.exists() else ""
+    time.sleep(0.2)
+    assert there == (alive.read_text() if alive.exists() else ""), "it goes on after the run"
+    assert not list(web.top.rglob("evil"))
+
+
+def test_the_same_program_can_do_nearly_all_of_it_without(web: Nights) -> None:
+    """So the test above can fail."""
+    env = taken_over(web, "never")
+    web.run("web", status=1, env=env)
+    refused = {what for what, why in found(web).items() if why}
+    assert len(refused) < 15, refused
+    assert not {f"write to {web.pool}", f"read {web.config}", "open the disk by a node of its own", "call mount"} & refused
+
+
+def test_one_that_starts_processes_without_end_is_ended(web: Nights) -> None:
+    web.host("web", web.source, stall="4s")
+    env = taken_over(web, "always", forks=True)
+    result = web.run("web", status=1, env=env)["web"]
+    assert re.search(r"its rsync started \d+ processes", result["error"])
+    wait_for(lambda: str(web.top / "taken") not in work("ps", "-eo", "args").stdout, 3)
+
+
+def test_attributes_that_take_all_rights_arrive(web: Nights) -> None:
+    """trusted.* as overlayfs notes what it covers, security.* as SELinux has it on every file, and a program's capabilities."""
+    file = web.source / "file"
+    for name, value in (("trusted.overlay.opaque", b"y"), ("security.selinux", b"system_u:object_r:etc_t:s0\0")):
+        os.setxattr(file, name, value)
+    os.mknod(web.source / "disk", 0o60600, os.makedev(7, 200))
+    web.settings("backup", confine="always")
+    assert web.run("web")["web"]["outcome"] == "complete"
+    arrived = web.data("web", file)
+    assert {name: os.getxattr(arrived, name) for name in os.listxattr(arrived)} == {
+        name: os.getxattr(file, name) for name in os.listxattr(file)
+    }
+    assert work("rsync", "-n", "-i", "-aHAXc", "--numeric-ids", f"{web.source}/", f"{web.data('web', web.source)}/").stdout == ""
+    assert web.record("web")["confined"] is True
+
+
+def test_always_runs_nothing_where_it_does_not_work(web: Nights) -> None:
+    """Without bubblewrap; and by default the run goes on and its record says so."""
+    folder = web.top / "bin"
+    folder.mkdir()
+    for name in ("rsync", "bash", "sh", "env", "python3", "btrfs", "dirname", "touch", "sleep"):
+        program = subprocess.run(["which", name], capture_output=True, text=True, check=False).stdout.strip()
+        if program:
+            (folder / name).symlink_to(program)
+    env = {"PATH": f"{folder}:{Path(sys.executable).parent}"}
+    web.settings("backup", confine="always")
+    done = web.backupd("run", "web", check=False, env=env)
+    assert (done.returncode, "bubblewrap is not installed" in done.stderr) == (1, True)
+    web.settings("backup", confine="auto")
+    assert web.run("web", env=env)["web"]["outcome"] == "complete"
+    assert web.record("web")["confined"] is False
