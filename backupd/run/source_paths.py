@@ -13,6 +13,7 @@ from backupd.rsync.command import Pass, passes, rsync_command
 from backupd.rsync.output import Output, bounded
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.run.context import RunContext, RunningTransfer
+from backupd.run.limits import LimitWatch
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.unlisted import files_below
 from backupd.run.verdict import SuspectLimits, enough_below, judge
@@ -51,6 +52,7 @@ class HostTransfer:
         self.lock = lock
         self.stopper = stopper
         self.running = running
+        self.limits = LimitWatch(host, prepared.path, stopper)
         self.results: dict[str, PathResult] = {}
         self.seconds = {"rsync": 0.0}
         self.attempts = 0
@@ -113,6 +115,8 @@ class HostTransfer:
         self.writing = True
         ended = self._last = await transfer(command, self.lock, self.stopper, self.host.stall, self.running.take, self._heard)
         self.writing = False
+        if (cause := await self.limits.at_end()) and not ended.stopped:
+            ended = self._last = replace(ended, stopped=cause)
         self.protocol = ended.output.protocol or self.protocol
         self.seconds["rsync"] = round(self.seconds["rsync"] + ended.seconds, 3)
         return ended

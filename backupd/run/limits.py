@@ -1,0 +1,130 @@
+"""What a host may bring in one backup: new files, new bytes, memory of this machine for its rsync. One that explodes is stopped.
+
+How much it brought is the kernel's word, never the host's. What rsync made the kernel write (/proc/PID/io) is known at any moment
+and is no less than what is new; a few bytes from the host can tell rsync to write a block of the last backup a thousand times. Only
+the subvolume's tree says how much is new, exactly, and reading it takes time. So it is read rarely, for the names; after a
+commit when the first number allows that `max_new_bytes` is exceeded; and when rsync has ended.
+
+The limits count for `.working` as a whole, however many runs it took. What was stopped by one is not continued while that is no
+larger, or it would never end: the run after it begins anew, and completes if the host is its old self.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from btrkeep.causes import Cause, CauseCode
+from btrkeep.config import HostConfig
+from btrkeep.pool.subvolume import commit, describe, opened
+from btrkeep.process.group import GroupCancellation
+from btrkeep.treescan import Growth, growth
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 1.0  # seconds from one reading of the tree to the next, at least
+_PART = 20  # of the time is spent reading it for the names
+_URGENT = 4  # the same while the host may have brought too many bytes
+
+
+def exceeded(host: HostConfig, found: Growth) -> Cause | None:
+    """Which limit of the host's does not allow what its `.working` has that is new."""
+    for code, number, limit in (
+        (CauseCode.MAX_FILES, found.names, host.max_files),
+        (CauseCode.MAX_NEW_BYTES, found.bytes, host.max_new_bytes),
+    ):
+        if limit is not None and number > limit:
+            return Cause(code, facts={"found": number, "limit": limit})
+    return None
+
+
+def exceeds_memory(host: HostConfig, taken: int, of_machine: int) -> Cause | None:
+    """Whether `taken` bytes are more than the host's rsync may have on a machine with so many."""
+    limit = host.max_memory.bytes_of(of_machine)
+    return Cause(CauseCode.MAX_MEMORY, facts={"found": taken, "limit": limit}) if taken > limit else None
+
+
+def still_exceeds(cause: Cause | None, host: HostConfig) -> bool:
+    """Whether what was stopped for that would be stopped again."""
+    if cause is None or cause.code not in (CauseCode.MAX_FILES, CauseCode.MAX_NEW_BYTES):
+        return False
+    limit = host.max_files if cause.code is CauseCode.MAX_FILES else host.max_new_bytes
+    return limit is not None and limit < cause.facts["found"]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The last reading of the tree: when it ended, how long it took, and what rsync had written by then."""
+
+    ended: float
+    seconds: float
+    written: int
+    found: Growth
+
+
+class LimitWatch:
+    """Watches what one run of a host brings, and stops it."""
+
+    def __init__(self, host: HostConfig, working: Path, stopper: GroupCancellation[Cause]) -> None:
+        self.host = host
+        self.working = working
+        self.stopper = stopper
+        self.counts = host.max_files is not None or host.max_new_bytes is not None
+        self.cause: Cause | None = None
+        self._written = 0
+        self._last: _Reading | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    def look(self, written: int, memory: int) -> None:
+        """Takes what the host's processes have written in this run and have in memory now, bytes; stops it if that is too much."""
+        self._written = written
+        if cause := exceeds_memory(self.host, memory, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
+            self.stopper.cancel_for(cause)
+        elif self.counts and not self._reading:
+            last, now = self._last, time.monotonic()
+            urgent = last is not None and _may_exceed(self.host, last, written)
+            if last is None or now - last.ended > max(_PATIENCE, (_URGENT if urgent else _PART) * last.seconds):
+                self._reading = asyncio.create_task(self._read_beside(urgent))
+
+    async def _read_beside(self, committed: bool) -> None:
+        try:
+            await self._read(committed)
+        except OSError as error:  # it is read again
+            log.warning("%s cannot be read: %s", self.working, error)
+        finally:
+            self._reading = None
+
+    async def at_end(self) -> Cause | None:
+        """An rsync has ended: which limit is exceeded. Nobody reads the tree any more afterwards. Raises OSError."""
+        if self._reading:
+            await self._reading
+        if self.counts and not self.stopper.reason:
+            await self._read(committed=True)
+        return self.cause
+
+    async def _read(self, committed: bool) -> None:
+        """Reads the tree, and stops the run if a limit is exceeded. What waits for a commit is not in it."""
+        begun, written = time.monotonic(), self._written
+        found = await asyncio.to_thread(_growth, self.working, committed)
+        ended = time.monotonic()
+        self._last = _Reading(ended, ended - begun, written, found)
+        if cause := exceeded(self.host, found):
+            self.cause = cause
+            self.stopper.cancel_for(cause)
+
+
+def _may_exceed(host: HostConfig, last: _Reading, written: int) -> bool:
+    """Whether what was written since may be too much together with what was found then."""
+    limit = host.max_new_bytes
+    return limit is not None and last.found.bytes + written - last.written > limit
+
+
+def _growth(working: Path, committed: bool) -> Growth:
+    if committed:
+        commit(working)
+    subvolume = describe(working)
+    assert subvolume is not None
+    with opened(working) as fd:
+        return growth(fd, subvolume.created - 1)
