@@ -102,7 +102,7 @@ def growth(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> Growth:
             elif kind == ctree.XATTR_ITEM_KEY:
                 transid, length, name = _DIR_ITEM.unpack_from(buffer, payload)
                 total += length + name if transid > since else 0
-            type_at = payload + size
+            type_at += size + HEADER.size
         search.resume_after(last - TYPE_AND_LEN_AT)
     return Growth(names, total)
 

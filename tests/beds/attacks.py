@@ -39,6 +39,13 @@ class Honest(Sender):
         yield Listed(self.below(b"folder/link"), S_IFLNK | 0o777, 4, b"file")
 
 
+@attack
+class Large(Honest):
+    """The same with a file of a megabyte."""
+
+    content = b"of the host " * 90_000
+
+
 # --- names
 
 
@@ -304,7 +311,10 @@ class EndlessList(Sender):
 # --- what is said
 
 
+@attack
 class Flood(Sender):
+    """Lines that rsync prints, NUMBER times a hundred."""
+
     kind = INFO
 
     def in_front(self) -> None:

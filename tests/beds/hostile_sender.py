@@ -328,7 +328,7 @@ class Sender:
         for piece in self.pieces(blocks):
             if isinstance(piece, int):
                 self.wire.write_int(-1 - piece)
-            else:
+            elif piece:
                 self.wire.write_int(len(piece))
                 self.wire.write(piece)
         self.wire.write_int(0)
