@@ -83,10 +83,14 @@ class LimitWatch:
         if cause := exceeds_memory(self.host, memory, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
             self.stopper.cancel_for(cause)
         elif self.counts and not self._reading:
-            last, now = self._last, time.monotonic()
-            urgent = last is not None and _may_exceed(self.host, last, written)
-            if last is None or now - last.ended > max(_PATIENCE, (_URGENT if urgent else _PART) * last.seconds):
-                self._reading = asyncio.create_task(self._read_beside(urgent))
+            urgent = self._last is not None and _may_exceed(self.host, self._last, written)
+            if self._last is None or self._is_due(self._last, urgent):
+                self._reading = asyncio.create_task(self._read_beside(committed=urgent))
+
+    def _is_due(self, last: _Reading, urgent: bool) -> bool:
+        if not urgent and self.host.max_files is None:
+            return False
+        return time.monotonic() - last.ended > max(_PATIENCE, (_URGENT if urgent else _PART) * last.seconds)
 
     async def _read_beside(self, committed: bool) -> None:
         try:

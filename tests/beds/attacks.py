@@ -1,4 +1,4 @@
-"""attacks.py ATTACK[=NUMBER[,NUMBER]] [--] rsync --server --sender ...: a host that means harm; it stands before rsync as `rsync_path`.
+"""attacks.py ATTACK[=NUMBER] rsync --server --sender ...: a host that means harm; it stands before rsync as `rsync_path`.
 
 `ATTACKS` has them by name. A number says how many or how large, 0 for ever.
 """
@@ -6,6 +6,7 @@
 import hashlib
 import itertools
 import os
+import random
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -293,7 +294,7 @@ class Attributes(Sender):
 
 @attack
 class ManyAttributes(Sender):
-    """More attributes for one file than rsync's own bound."""
+    """NUMBER attributes of one file."""
 
     def listed(self) -> Iterable[Listed]:
         yield Listed(self.below(b"file"), xattrs=tuple((b"user.%d" % number, b"x" * 32) for number in range(self.number)))
@@ -301,11 +302,11 @@ class ManyAttributes(Sender):
 
 @attack
 class EndlessList(Sender):
-    """Names of 200 bytes without end, so that nothing is made of them, and rsync keeps them all."""
+    """Names of 3,900 bytes without end: nothing is made of them before the list ends, and rsync keeps them all."""
 
     def listed(self) -> Iterable[Listed]:
         for number in itertools.count():
-            yield Listed(self.below(b"%0200d" % number))
+            yield Listed(self.below(b"%03900d" % number))
 
 
 # --- what is said
@@ -358,8 +359,9 @@ class Garbage(Sender):
     """Random bytes after the greeting."""
 
     def in_front(self) -> None:
+        noise = random.Random(1)
         for _ in many(self.number):
-            self.wire.raw(os.urandom(65_536))
+            self.wire.raw(noise.randbytes(65_536))
 
 
 @attack
@@ -368,8 +370,9 @@ class GarbageInList(Sender):
 
     def listed(self) -> Iterable[Listed]:
         yield Listed(self.below(b"file"))
+        noise = random.Random(1)
         for _ in many(self.number):
-            self.wire.write(os.urandom(65_536))
+            self.wire.write(noise.randbytes(65_536))
 
 
 @attack
