@@ -20,7 +20,7 @@ from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import HostConfig
 from btrkeep.pool.subvolume import commit, describe, opened
 from btrkeep.process.group import GroupCancellation
-from btrkeep.treescan import Growth, growth
+from btrkeep.treescan import SubvolumeGrowth, growth
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _PART = 20  # of the time is spent reading it for the names
 _URGENT = 4  # the same while the host may have brought too many bytes
 
 
-def exceeded(host: HostConfig, found: Growth) -> Cause | None:
+def exceeded(host: HostConfig, found: SubvolumeGrowth) -> Cause | None:
     """Which limit of the host's does not allow what its `.working` has that is new."""
     for code, number, limit in (
         (CauseCode.MAX_FILES, found.names, host.max_files),
@@ -61,7 +61,7 @@ class _Reading:
     ended: float
     seconds: float
     written: int
-    found: Growth
+    found: SubvolumeGrowth
 
 
 class LimitWatch:
@@ -125,7 +125,7 @@ def _may_exceed(host: HostConfig, last: _Reading, written: int) -> bool:
     return limit is not None and last.found.bytes + written - last.written > limit
 
 
-def _growth(working: Path, committed: bool) -> Growth:
+def _growth(working: Path, committed: bool) -> SubvolumeGrowth:
     if committed:
         commit(working)
     subvolume = describe(working)

@@ -72,14 +72,14 @@ def written_bytes(fd: int, since: int, *, inline: bool = False, buffer_size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class SubvolumeGrowth:
     """What a subvolume got since a generation: `names` in its folders, and `bytes` of data and of extended attributes."""
 
     names: int
     bytes: int
 
 
-def growth(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> Growth:
+def growth(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> SubvolumeGrowth:
     """What was written after generation `since` into the subvolume that `fd` is in, before compression.
 
     A name that was replaced or linked anew is new; so are data that were written once more. Holes are not counted, data that lie
@@ -104,7 +104,7 @@ def growth(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> Growth:
                 total += length + name if transid > since else 0
             type_at += size + HEADER.size
         search.resume_after(last - TYPE_AND_LEN_AT)
-    return Growth(names, total)
+    return SubvolumeGrowth(names, total)
 
 
 def _on_disk(buffer: bytearray, payload: int) -> int:

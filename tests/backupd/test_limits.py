@@ -13,7 +13,7 @@ from btrkeep.causes import Cause, CauseCode, cause_of
 from btrkeep.config import HostConfig, load
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.process.group import GroupCancellation
-from btrkeep.treescan import Growth
+from btrkeep.treescan import SubvolumeGrowth
 
 GIB = 1 << 30
 HOST = HostConfig("web", paths=("/srv",), max_files=1000, max_new_bytes=10 * GIB)
@@ -23,24 +23,24 @@ numbers = st.integers(0, 1 << 62)
 @pytest.mark.parametrize(
     ("found", "code"),
     [
-        (Growth(1000, 10 * GIB), None),  # what is exactly at the limit is allowed
-        (Growth(1001, 0), CauseCode.MAX_FILES),
-        (Growth(0, 10 * GIB + 1), CauseCode.MAX_NEW_BYTES),
+        (SubvolumeGrowth(1000, 10 * GIB), None),  # what is exactly at the limit is allowed
+        (SubvolumeGrowth(1001, 0), CauseCode.MAX_FILES),
+        (SubvolumeGrowth(0, 10 * GIB + 1), CauseCode.MAX_NEW_BYTES),
     ],
 )
-def test_more_than_a_limit_is_too_much(found: Growth, code: CauseCode | None) -> None:
+def test_more_than_a_limit_is_too_much(found: SubvolumeGrowth, code: CauseCode | None) -> None:
     cause = exceeded(HOST, found)
     assert (cause and cause.code) == code
 
 
 @given(names=numbers, size=numbers)
 def test_without_limits_a_host_may_bring_what_it_has(names: int, size: int) -> None:
-    assert exceeded(HostConfig("web"), Growth(names, size)) is None
+    assert exceeded(HostConfig("web"), SubvolumeGrowth(names, size)) is None
 
 
 @given(names=numbers, size=numbers, raised=st.none() | numbers)
 def test_what_was_stopped_is_continued_only_when_it_would_not_be_stopped_again(names: int, size: int, raised: int | None) -> None:
-    cause = exceeded(HOST, Growth(names, size))
+    cause = exceeded(HOST, SubvolumeGrowth(names, size))
     assert still_exceeds(cause, HOST) == (cause is not None)
     if cause:
         read = cause_of(cause.as_json())
@@ -62,7 +62,7 @@ def test_memory_is_a_share_of_the_machine_or_a_size(tmp_path: Path, limit: str, 
 
 
 def test_the_words_name_the_number_the_limit_and_what_to_do() -> None:
-    cause = exceeded(HOST, Growth(1_234_567, 0))
+    cause = exceeded(HOST, SubvolumeGrowth(1_234_567, 0))
     assert cause
     assert cause_words(cause) == (
         "1,234,567 files and folders are new, more than `max_files` allows (1,000): raise that, or `exclude` some of it; "
@@ -74,10 +74,10 @@ def test_a_tree_is_read_again_early_only_when_what_was_written_may_be_too_much(m
     """What was written bounds what is new from above, so below the limit there is nothing to look for."""
     readings: list[bool] = []
 
-    def read(working: Path, committed: bool) -> Growth:
+    def read(working: Path, committed: bool) -> SubvolumeGrowth:
         del working
         readings.append(committed)
-        return Growth(0, 4 * GIB)
+        return SubvolumeGrowth(0, 4 * GIB)
 
     monkeypatch.setattr("backupd.run.limits._growth", read)
     monkeypatch.setattr("backupd.run.limits._PATIENCE", 0.0)

@@ -301,7 +301,7 @@ class Sender:
                 length = (length & 0x7F) << 8 | size[1]
             echo += size + wire.read(length)
         wanted = list(iter(wire.read_varint, 0)) if flags & XATTR else []
-        sums = (0, 0, 0, 0)
+        sums: tuple[int, ...] = (0, 0, 0, 0)
         if flags & TRANSFER:
             sums = tuple(wire.read_int() for _ in range(4))  # blocks, their length, that of a checksum, the last one's length
             wire.read(sums[0] * (4 + sums[2]))

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from btrkeep.pool.subvolume import describe, opened
-from btrkeep.treescan import Growth, growth
+from btrkeep.treescan import SubvolumeGrowth, growth
 from tests.beds import work
 
 
-def grown(subvolume: Path, buffer_size: int = 1 << 16) -> Growth:
+def grown(subvolume: Path, buffer_size: int = 1 << 16) -> SubvolumeGrowth:
     """What is new in it since it was made."""
     work("btrfs", "filesystem", "sync", subvolume)
     found = describe(subvolume)
@@ -43,17 +43,17 @@ def test_of_a_snapshot_only_what_was_written_since_is_new(base: Path) -> None:
     work("btrfs", "filesystem", "sync", base)
     snapshot = base.parent / "snapshot"
     work("btrfs", "-q", "subvolume", "snapshot", base, snapshot)
-    assert grown(snapshot) == Growth(0, 0)
+    assert grown(snapshot) == SubvolumeGrowth(0, 0)
     os.utime(snapshot / "large")
     work("cp", "--reflink=always", snapshot / "large", snapshot / "clone")  # a name, and no data
-    assert grown(snapshot) == Growth(1, 0)
+    assert grown(snapshot) == SubvolumeGrowth(1, 0)
     with (snapshot / "large").open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(8192))
     os.link(snapshot / "large", snapshot / "other")
     (snapshot / "1").unlink()
-    assert grown(snapshot) == Growth(2, 8192)
+    assert grown(snapshot) == SubvolumeGrowth(2, 8192)
     with (snapshot / "hole").open("wb") as file:
         file.truncate(1 << 62)
     os.setxattr(snapshot / "hole", "user.large", b"x" * 10_000)
-    assert grown(snapshot) == Growth(3, 8192 + 10_000 + len("user.large"))
+    assert grown(snapshot) == SubvolumeGrowth(3, 8192 + 10_000 + len("user.large"))

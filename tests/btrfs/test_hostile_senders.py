@@ -20,7 +20,7 @@ FEW = {"max_files": 500}
 LITTLE = {"max_new_bytes": "10MB"}
 
 # what it does, its limits, what becomes of the run, and words of its error
-WHAT_BECOMES = (
+WHAT_BECOMES: tuple[tuple[str, dict[str, Any], str, str], ...] = (
     ("dot-dot", {}, "failed", "the other side cannot do what was asked"),
     ("dot-dot-first", {}, "failed", "the other side cannot do what was asked"),
     ("absolute", {}, "failed", "the other side cannot do what was asked"),
