@@ -421,12 +421,23 @@ class WrongChecksum(Honest):
 
 
 @attack
-class Replay(Honest):
-    """Sends the answers of an earlier night, whatever is asked for: NUMBER bytes of a recorded conversation, from $REPLAYED."""
+class Recorded(Large):
+    """No attack: what is sent is kept in the file $RECORDED, for `replay`."""
 
     def run(self) -> None:
-        self.wire.raw(Path(os.environ["REPLAYED"]).read_bytes())
-        time.sleep(0.2)
+        with Path(os.environ["RECORDED"]).open("wb") as file:
+            self.wire.copied_to = file
+            super().run()
+
+
+@attack
+class Replay(Sender):
+    """Sends once more what an earlier night was sent ($RECORDED), whatever is asked for."""
+
+    def run(self) -> None:
+        self.wire.raw(Path(os.environ["RECORDED"]).read_bytes())
+        while self.wire.read(1):
+            pass
 
 
 def main(words: list[str]) -> None:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from stat import S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
+from typing import IO
 
 DATA, INFO, ERROR, NOOP = 0, 2, 1, 42  # kinds of frames
 SAFE_LIST, NO_XATTR_SAVING, SEED_ORDER, NEGOTIATE = 1 << 3, 1 << 4, 1 << 5, 1 << 7  # flags of the greeting
@@ -44,6 +45,7 @@ class Wire:
         os.set_blocking(0, True)
         os.set_blocking(1, True)
         self.framed = False
+        self.copied_to: IO[bytes] | None = None
         self._in = self._out = b""
         self._before = {"in": [-1, 1], "out": [-1, 1]}  # the last numbers of files: positive and negative ones
 
@@ -85,6 +87,8 @@ class Wire:
         self.raw((7 + kind << 24 | len(data)).to_bytes(4, "little") + data)
 
     def raw(self, data: bytes) -> None:
+        if self.copied_to:
+            self.copied_to.write(data)
         while data:
             data = data[os.write(1, data) :]
 

@@ -57,13 +57,14 @@ WHAT_BECOMES: tuple[tuple[str, dict[str, Any], str, str], ...] = (
     ("not-asked", {}, "failed", "does not speak rsync"),
     ("wrong-number", {}, "failed", "does not speak rsync"),
     ("wrong-checksum", {}, "suspect", "nothing could be read"),
+    ("replay", {"stall": "1s"}, "partial", "no progress"),
 )
-GROWS = "endless-blocks"  # it has to have been honest before
+BEFORE = {"neighbour": "honest", "endless-blocks": "large", "replay": "recorded"}  # those that have been honest before
 
 
 def answers(nights: Nights, attack: str, host: str = "", **keys: Any) -> None:
     """Configures a host that does this."""
-    words = shlex.join([sys.executable, "-P", str(ATTACKS), attack])
+    words = shlex.join(["env", f"RECORDED={nights.top / 'recorded'}", sys.executable, "-P", str(ATTACKS), attack])
     nights.host(host or attack.partition("=")[0], SOURCE, rsync_path=words, **keys)
 
 
@@ -82,9 +83,9 @@ def written_elsewhere(nights: Nights, since: Path) -> list[str]:
 
 def test_every_attack_harms_its_own_host_alone_and_the_next_night_is_well(nights: Nights) -> None:
     nights.settings("backup", concurrency=3)
-    answers(nights, "honest", "neighbour")
-    answers(nights, "large", GROWS)
-    for result in nights.run("neighbour", GROWS).values():
+    for host, attack in BEFORE.items():
+        answers(nights, attack, host)
+    for result in nights.run(*BEFORE).values():
         assert result["outcome"] == "complete", result
     before = contents(nights.backup("neighbour"))
     for attack, keys, _, _ in WHAT_BECOMES:
