@@ -21,7 +21,7 @@ from typing import Any
 from bench import common
 from bench.common import own_folder
 from btrkeep.units import format_size
-from tests.beds import btrfs, work
+from tests.beds import btrfs, session, work
 from tests.beds.attacks import Honest
 from tests.beds.nights import Nights
 
@@ -117,7 +117,7 @@ def attacked(size: str, attack: str, limits: dict[str, Any]) -> HostileNight:
     wrong += [f"{result.host}, the night after: {result.error}" for result in nights.night() if result.outcome != "complete"]
     if not wrong and (nights.data("web", SOURCE) / "file").read_bytes() != Honest.content:
         wrong.append("the content of the night after")
-    btrfs.unmount(point)
+    session.remove(point.parent)
     web, said = found["web"], ", ".join(f"{key} = {value}" for key, value in limits.items())
     return HostileNight(attack, said, web.outcome, web.error or "", round(seconds, 1), memory.most, room, tuple(wrong))
 
