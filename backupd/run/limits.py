@@ -25,8 +25,8 @@ from btrkeep.treescan import SubvolumeGrowth, growth
 log = logging.getLogger(__name__)
 
 _PATIENCE = 1.0  # seconds from one reading of the tree to the next, at least
-_PART = 20  # of the time is spent reading it for the names
-_URGENT = 4  # the same while the host may have brought too many bytes
+_PART = 20  # so many times what a reading takes passes before the next one
+_URGENT = 2  # the same while the host may have brought too many bytes
 
 
 def exceeded(host: HostConfig, found: SubvolumeGrowth) -> Cause | None:
@@ -54,14 +54,12 @@ def still_exceeds(cause: Cause | None, host: HostConfig) -> bool:
     return limit is not None and limit < cause.facts["found"]
 
 
-@dataclass(slots=True)
-class _Reading:
-    """The last reading of the tree: when it ended, how long it took, and what rsync had written by then."""
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was new by a reading after a commit, and what rsync had written when that began: bytes."""
 
-    ended: float
-    seconds: float
+    new: int
     written: int
-    found: SubvolumeGrowth
 
 
 class LimitWatch:
@@ -74,7 +72,8 @@ class LimitWatch:
         self.counts = host.max_files is not None or host.max_new_bytes is not None
         self.cause: Cause | None = None
         self._written = 0
-        self._last: _Reading | None = None
+        self._known: _Known | None = None
+        self._ended = self._took = 0.0  # the last reading of the tree
         self._reading: asyncio.Task[None] | None = None
 
     def look(self, written: int, memory: int) -> None:
@@ -83,14 +82,11 @@ class LimitWatch:
         if cause := exceeds_memory(self.host, memory, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
             self.stopper.cancel_for(cause)
         elif self.counts and not self._reading:
-            urgent = self._last is not None and _may_exceed(self.host, self._last, written)
-            if self._last is None or self._is_due(self._last, urgent):
-                self._reading = asyncio.create_task(self._read_beside(committed=urgent))
-
-    def _is_due(self, last: _Reading, urgent: bool) -> bool:
-        if not urgent and self.host.max_files is None:
-            return False
-        return time.monotonic() - last.ended > max(_PATIENCE, (_URGENT if urgent else _PART) * last.seconds)
+            urgent = self.host.max_new_bytes is not None and _may_exceed(self.host.max_new_bytes, self._known, written)
+            if urgent or self.host.max_files is not None:
+                pause = max(_PATIENCE, (_URGENT if urgent else _PART) * self._took)
+                if time.monotonic() - self._ended > pause:
+                    self._reading = asyncio.create_task(self._read_beside(committed=urgent))
 
     async def _read_beside(self, committed: bool) -> None:
         try:
@@ -112,17 +108,18 @@ class LimitWatch:
         """Reads the tree, and stops the run if a limit is exceeded. What waits for a commit is not in it."""
         begun, written = time.monotonic(), self._written
         found = await asyncio.to_thread(_growth, self.working, committed)
-        ended = time.monotonic()
-        self._last = _Reading(ended, ended - begun, written, found)
+        self._ended = time.monotonic()
+        self._took = self._ended - begun
+        if committed:
+            self._known = _Known(found.bytes, written)
         if cause := exceeded(self.host, found):
             self.cause = cause
             self.stopper.cancel_for(cause)
 
 
-def _may_exceed(host: HostConfig, last: _Reading, written: int) -> bool:
-    """Whether what was written since may be too much together with what was found then."""
-    limit = host.max_new_bytes
-    return limit is not None and last.found.bytes + written - last.written > limit
+def _may_exceed(limit: int, known: _Known | None, written: int) -> bool:
+    """Whether what was written since may be too much with what was new then. A commit costs all, so not for less than 1%."""
+    return known is None or written - known.written > max(limit - known.new, limit // 100)
 
 
 def _growth(working: Path, committed: bool) -> SubvolumeGrowth:
