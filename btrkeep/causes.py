@@ -32,11 +32,15 @@ class CauseCode(StrEnum):
     SIGNAL = "signal"
     ENDLESS_OUTPUT = "endless-output"
     TOO_MANY_PROCESSES = "too-many-processes"
+    MAX_FILES = "max-files"
+    MAX_NEW_BYTES = "max-new-bytes"
+    MAX_MEMORY = "max-memory"
     KILLED = "killed"
     INTERNAL_ERROR = "internal-error"
 
 
 _RSYNC: Mapping[str, type] = {"exit_cause": str, "exit_code": int}
+_EXCEEDED: Mapping[str, type] = {"found": int, "limit": int}
 _SHRUNK: Mapping[str, type] = {"before": int, "after": int, "limit": float}
 FACTS: Mapping[CauseCode, Mapping[str, type]] = {
     CauseCode.POOL: {"text": str},
@@ -56,6 +60,9 @@ FACTS: Mapping[CauseCode, Mapping[str, type]] = {
     CauseCode.SIGNAL: {"name": str},
     CauseCode.ENDLESS_OUTPUT: {"bytes": int},
     CauseCode.TOO_MANY_PROCESSES: {"processes": int},
+    CauseCode.MAX_FILES: _EXCEEDED,
+    CauseCode.MAX_NEW_BYTES: _EXCEEDED,
+    CauseCode.MAX_MEMORY: _EXCEEDED,
 }
 """What belongs to a code, nothing where it is not here. Shares are fractions; `line` is one of rsync's, the words of a host."""
 

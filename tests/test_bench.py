@@ -161,3 +161,14 @@ def test_ratios_are_of_pairs_and_not_of_the_best_with_the_worst() -> None:
     assert told["ratio"]["pairs"] == [1.0, 2.0, 3.0]
     assert (told["ratio"]["median"], told["ratio"]["min"], told["ratio"]["max"]) == (2.0, 1.0, 3.0)
     assert told["ratio"]["of_medians"] == 2.0
+
+
+@pytest.mark.slow
+@needs_btrfs
+def test_a_night_with_a_hostile_host_is_told_and_leaves_nothing(place: Path) -> None:
+    options = ("--size", "1G", "--image-dir", str(place), "--json", "--only", "huge-sizes")
+    told = json.loads(work(sys.executable, "-m", "bench.hostile_sender", *options, cwd=TOP, timeout=110).stdout)
+    assert [(night["attack"], night["outcome"], night["wrong"]) for night in told] == [("huge-sizes", "complete", [])]
+    assert 1_000_000 < told[0]["memory"] < 200_000_000
+    assert told[0]["room"] < 4_000_000  # whatever the sizes that it claimed
+    assert left(place) == []

@@ -172,7 +172,7 @@ class NightRunner:
         # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
         executor = running_threads(at_a_time)
         asyncio.get_running_loop().set_default_executor(executor)
-        scarcity = Scarcity(self.site.pool.path, self.site.config, self._transfers, self._stop_for_room)
+        scarcity = Scarcity(self.site.pool.path, self.site.config, self._transfers, self._stop_for_room, self._seen)
         beside = [asyncio.create_task(self._tick()), asyncio.create_task(scarcity.run())]
         try:
             await asyncio.gather(*(self._worker() for _ in range(at_a_time)))
@@ -224,6 +224,10 @@ class NightRunner:
         """The hosts that are being transferred, by the process group of that."""
         runs = {host: run.stopper.group for host, run in self.runs.items() if run.transfer}
         return {group.pid: host for host, group in runs.items() if group}
+
+    def _seen(self, host: str, written: int, memory: int) -> None:
+        if (run := self.runs.get(host)) and run.transfer:
+            run.transfer.limits.look(written, memory)
 
     def _stop_for_room(self, host: str, why: str) -> None:
         """The host's transfer keeps what it has, and nothing new starts."""

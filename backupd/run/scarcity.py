@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _PART = 4  # of min_free, and of the room for metadata below which nothing starts
 _SHORTEST, _LONGEST = 0.1, 5.0  # seconds between two looks
+_WHILE_TRANSFERS_RUN = 1.0  # at most: what they bring is looked at too (limits.py)
 _FASTEST = 128 << 20  # bytes per second, at least, that a pool is thought to be filled with
 _REACTION = 0.5  # seconds in which a transfer goes on, from a look to its end
 _OVER = 3.0  # seconds over which growth is measured
@@ -82,18 +83,21 @@ def fastest(grown: Mapping[str, int]) -> str:
 
 
 class TransferGrowth:
-    """What the transfers of each host have written, in bytes: in all, and lately."""
+    """What the transfers of each host have written, in all and lately, and have in memory now: bytes."""
 
     def __init__(self) -> None:
         self.total: dict[str, int] = {}
+        self.memory: dict[str, int] = {}
         self._of_process: dict[int, int] = {}
         self._before: deque[tuple[float, dict[str, int]]] = deque()
 
     def look(self, groups: Mapping[int, str], now: float) -> dict[str, int]:
         """What each host wrote lately; `groups`: the hosts by the process groups of their transfers."""
         found = members(*groups)
+        self.memory = dict.fromkeys(groups.values(), 0)
         for one in found:
             host = groups[one.group]
+            self.memory[host] += one.memory
             more = max(0, one.written - self._of_process.get(one.pid, 0))
             self.total[host] = self.total.get(host, 0) + more
         self._of_process = {one.pid: one.written for one in found}
@@ -108,16 +112,22 @@ class Scarcity:
     """Looks at the room of a pool as long as transfers run.
 
     `groups` gives the hosts by the process groups of their transfers. `stop` is told a host and why it has to be stopped, with what
-    it wrote.
+    it wrote; `seen` at every look what each host has written in all, and has in memory.
     """
 
     def __init__(
-        self, pool: Path, config: Config, groups: Callable[[], Mapping[int, str]], stop: Callable[[str, str], None]
+        self,
+        pool: Path,
+        config: Config,
+        groups: Callable[[], Mapping[int, str]],
+        stop: Callable[[str, str], None],
+        seen: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.pool = pool
         self.config = config
         self.groups = groups
         self.stop = stop
+        self.seen = seen
         self.level: Level | None = None
         self.growth = TransferGrowth()
         self._seen: tuple[float, int] | None = None
@@ -139,13 +149,16 @@ class Scarcity:
         level = self.level = self.level or first_level(room, self.config)
         groups = self.groups()
         grown, rate = self.growth.look(groups, now), self._rate(room, now)
+        if self.seen:
+            for host in grown:
+                self.seen(host, self.growth.total.get(host, 0), self.growth.memory[host])
         if grown and (why := running_out(room, level, rate)):
             host = fastest(grown)
             self.stop(host, f"{why}; it wrote {format_size(self.growth.total.get(host, 0))}, and grew fastest")
             await self._ended(next(group for group, name in groups.items() if name == host))
             self.level = next_level(read_room(self.pool), level)
             return _SHORTEST
-        return next_look(room, level, rate)
+        return min(next_look(room, level, rate), _WHILE_TRANSFERS_RUN if groups else _LONGEST)
 
     async def _ended(self, group: int) -> None:
         end = time.monotonic() + _GOING

@@ -15,6 +15,7 @@ from backupd.rsync.output import Output, bounded
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.rsync.remote_end import RemoteEnd, expected_words
 from backupd.run.context import RunContext, RunningTransfer
+from backupd.run.limits import LimitWatch
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.unlisted import files_below
 from backupd.run.verdict import SuspectLimits, enough_below, judge
@@ -57,6 +58,7 @@ class HostTransfer:
         self.stopper = stopper
         self.running = running
         self.pause = pause
+        self.limits = LimitWatch(host, prepared.path, stopper)
         self.results: dict[str, PathResult] = {}
         self.seconds = {"rsync": 0.0}
         self.attempts = 0
@@ -123,6 +125,8 @@ class HostTransfer:
                 command, self.lock, self.stopper, self.host.stall, self.running.take, self._heard, cell
             )
         self.writing = False
+        if (cause := await self.limits.at_end()) and not ended.stopped:
+            ended = self._last = replace(ended, stopped=cause)
         self.protocol = ended.output.protocol or self.protocol
         self.seconds["rsync"] = round(self.seconds["rsync"] + ended.seconds, 3)
         return ended

@@ -19,6 +19,7 @@ from backupd.repo.final_backups import FinalBackup, NotOurs, discard, is_named, 
 from backupd.repo.hardlinks import split
 from backupd.repo.notes_json import read_notes
 from backupd.run.doubt import doubt, drop_doubted
+from backupd.run.limits import still_exceeds
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.synced import is_synced, mark_synced, take_mark
 from btrkeep.backup_states import FAILED, PARTIAL, RUNNING
@@ -226,6 +227,7 @@ def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBack
         and (record.uuid, record.base_uuid) == (subvolume.uuid, base_uuid)
         and is_named(record.host, host.name, path.parent)
         and record.settings == settings_of(host)
+        and not still_exceeds(record.cause, host)
     )
     return record if fits else None
 

@@ -65,6 +65,14 @@ TABLE = (
         "A transfer without progress for this long is ended."),
     ConfigKey("deadline", _ALL, kinds.DURATION, "6h", '"12h"',
         "A host that takes longer than this in one run is ended and continued in the next."),
+    ConfigKey("max_files", _ALL, kinds.COUNT_LIMIT, None, "1000000",
+        "How many files, folders and links may be new in a backup; hard links, and what is replaced, count each time. A host that "
+        'brings more is stopped. Without it, or with ``"none"``: no limit.'),
+    ConfigKey("max_new_bytes", _ALL, kinds.SIZE_LIMIT, None, '"200GiB"',
+        "How much new data a backup may have, in its files and their attributes. A host that brings more is stopped. Without it, "
+        'or with ``"none"``: no limit.'),
+    ConfigKey("max_memory", _ALL, kinds.FLOOR, "50%", '"4GiB"',
+        "How much memory a host's rsync may take here: a share of this machine's or a size. If it takes more, it is stopped."),
     ConfigKey("inplace", _ALL, kinds.IN_PLACE, "always", '"large"',
         "Which changed files are written in place, so that unchanged blocks stay shared with earlier backups: "
         "all, large ones or none."),

@@ -154,6 +154,10 @@ def _size_limit(value: Any) -> int | None:
     return size
 
 
+def _count_limit(value: Any) -> int | None:
+    return None if value == "none" else _count(value)
+
+
 def _time_limit(value: Any) -> float | None:
     return None if _text(value).strip() == "none" else _duration(value)
 
@@ -292,6 +296,7 @@ ADDRESSES = ValueKind("list of addresses", 'a list of IP addresses such as ["127
 ADDRESS = ValueKind("address", 'an address such as "root@web1.example.org"', parse_address)
 COMMAND = ValueKind("command line", 'a command on one line, such as "sudo rsync"', _command)
 COUNT = ValueKind("whole number", "a whole number from 1, such as 4, without quotes", _count)
+COUNT_LIMIT = ValueKind("whole number", 'a whole number from 1, such as 1000000, without quotes, or "none"', _count_limit)
 DURATION = ValueKind("duration", 'a duration such as "30m", "6h", "1d" or "2w"', _duration)
 EVENTS = ValueKind("list of events", 'a list of events such as ["failure", "suspect"]', _events)
 FLAG = ValueKind("true or false", "true or false, without quotes", _flag)

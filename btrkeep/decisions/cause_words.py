@@ -36,6 +36,8 @@ def _shrunk(what: str, show: Callable[[int], str]) -> Callable[[Mapping[str, Any
     return words
 
 
+_A_LIMIT = "raise that, or `exclude` some of it; the next run begins anew while it does not allow more"
+
 _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     CauseCode.POOL: "{text}".format_map,
     CauseCode.SERVER_FAULT: "this server could not write: {line}".format_map,
@@ -61,6 +63,15 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     CauseCode.SIGNAL: "stopped by {name}".format_map,
     CauseCode.ENDLESS_OUTPUT: lambda facts: (
         f"the host prints without end: more than {format_size(facts['bytes'])}, which is not read any further"
+    ),
+    CauseCode.MAX_FILES: lambda facts: (
+        f"{facts['found']:,} files and folders are new, more than `max_files` allows ({facts['limit']:,}): {_A_LIMIT}"
+    ),
+    CauseCode.MAX_NEW_BYTES: lambda facts: (
+        f"{format_size(facts['found'])} are new, more than `max_new_bytes` allows ({format_size(facts['limit'])}): {_A_LIMIT}"
+    ),
+    CauseCode.MAX_MEMORY: lambda facts: (
+        f"its rsync took {format_size(facts['found'])} of memory, more than `max_memory` allows ({format_size(facts['limit'])})"
     ),
     CauseCode.KILLED: "the run was killed before it came to its end",
     CauseCode.INTERNAL_ERROR: "internal error",

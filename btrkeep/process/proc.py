@@ -11,6 +11,7 @@ from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PIDFD_GETFD = 438  # the same on every architecture
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def start_time(pid: int) -> str | None:
@@ -96,7 +97,7 @@ class GroupMember:
     """A process of a group: what it has read in all (bytes, pipes and sockets included) and its CPU time in ticks.
 
     `written`: bytes that it made the kernel write to disks, also those that wait in memory. `stuck`: it waits in the kernel where
-    no signal reaches it (state D), at this moment.
+    no signal reaches it (state D), at this moment. `memory`: bytes that it has in memory, also those that it shares.
     """
 
     pid: int
@@ -107,6 +108,7 @@ class GroupMember:
     group: int = 0
     written: int = 0
     stuck: bool = False
+    memory: int = 0
 
 
 def members(*groups: int) -> list[GroupMember]:
@@ -127,6 +129,7 @@ def members(*groups: int) -> list[GroupMember]:
                         group=int(fields[2]),
                         written=counters["write_bytes"],
                         stuck=fields[0] == b"D",
+                        memory=int(fields[21]) * _PAGE,
                     )
                 )
     return found

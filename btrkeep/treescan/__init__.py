@@ -9,6 +9,15 @@ SYNC ioctl (`btrfs filesystem sync`).
 
 from btrkeep.treescan.links import FolderPaths, LinkedInode, linked_inodes
 from btrkeep.treescan.search import BUFFER_SIZE
-from btrkeep.treescan.written import written_bytes, written_files
+from btrkeep.treescan.written import SubvolumeGrowth, growth, written_bytes, written_files
 
-__all__ = ["BUFFER_SIZE", "FolderPaths", "LinkedInode", "linked_inodes", "written_bytes", "written_files"]
+__all__ = [
+    "BUFFER_SIZE",
+    "FolderPaths",
+    "LinkedInode",
+    "SubvolumeGrowth",
+    "growth",
+    "linked_inodes",
+    "written_bytes",
+    "written_files",
+]

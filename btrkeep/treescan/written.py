@@ -6,6 +6,7 @@ commit first.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from struct import Struct
 
 from btrfs import ctree
@@ -16,6 +17,7 @@ _TYPE_AND_LEN = Struct("=LL")
 _EXTENT = Struct("=Q8xB3xBQ16xQ")  # generation, compression, type, disk_bytenr, num_bytes
 _INLINE_EXTENT = Struct("=QQ4xB")  # generation, ram_bytes, type; the data follow
 _INLINE, _REGULAR = 0, 1
+_DIR_ITEM = Struct("=17xQHH")  # transid, data_len, name_len: of a name in a folder, and of an extended attribute
 
 
 def written_files(fd: int, since: int, at_least: int, *, buffer_size: int = BUFFER_SIZE) -> Iterator[int]:
@@ -67,3 +69,44 @@ def written_bytes(fd: int, since: int, *, inline: bool = False, buffer_size: int
                 search.resume_after(type_at - TYPE_AND_LEN_AT)
             type_at += size + HEADER.size
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class SubvolumeGrowth:
+    """What a subvolume got since a generation: `names` in its folders, and `bytes` of data and of extended attributes."""
+
+    names: int
+    bytes: int
+
+
+def growth(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> SubvolumeGrowth:
+    """What was written after generation `since` into the subvolume that `fd` is in, before compression.
+
+    A name that was replaced or linked anew is new; so are data that were written once more. Holes are not counted, data that lie
+    inline among the metadata are. Raises OSError (EPERM without CAP_SYS_ADMIN).
+    """
+    search = TreeSearch(fd, since=since, buffer_size=buffer_size)
+    buffer, names, total = search.buffer, 0, 0
+    while count := search.fill():
+        type_at = last = search.first_header + TYPE_AND_LEN_AT
+        for _ in range(count):
+            last = type_at
+            kind, size = _TYPE_AND_LEN.unpack_from(buffer, type_at)
+            payload = type_at + _TYPE_AND_LEN.size
+            if kind == ctree.DIR_INDEX_KEY:
+                names += _DIR_ITEM.unpack_from(buffer, payload)[0] > since
+            elif kind == ctree.EXTENT_DATA_KEY:
+                generation, inline, extent = _INLINE_EXTENT.unpack_from(buffer, payload)
+                if generation > since:
+                    total += inline if extent == _INLINE else _on_disk(buffer, payload)
+            elif kind == ctree.XATTR_ITEM_KEY:
+                transid, length, name = _DIR_ITEM.unpack_from(buffer, payload)
+                total += length + name if transid > since else 0
+            type_at += size + HEADER.size
+        search.resume_after(last - TYPE_AND_LEN_AT)
+    return SubvolumeGrowth(names, total)
+
+
+def _on_disk(buffer: bytearray, payload: int) -> int:
+    _, _, extent, vaddr, length = _EXTENT.unpack_from(buffer, payload)
+    return int(length) if extent == _REGULAR and vaddr else 0

@@ -65,6 +65,8 @@ def of_host(folder: Path, line: str) -> list[str]:
         ('window = "24:00-06:00"', 'window = "24:00-06:00": expected a window such as "22:00-06:00", or "none"'),
         ("window = 22:00:00", 'window = 22:00:00: expected a window such as "22:00-06:00", or "none"'),
         ('shrink_limit = "101%"', 'shrink_limit = "101%": expected a percentage from "0%" to "100%", such as "50%"'),
+        ("max_files = 0", 'max_files = 0: expected a whole number from 1, such as 1000000, without quotes, or "none"'),
+        ('max_files = "many"', 'max_files = "many": expected a whole number from 1, such as 1000000, without quotes, or "none"'),
         ("unreadable_limit = 0.01", 'unreadable_limit = 0.01: expected a percentage from "0%" to "100%", such as "50%"'),
         ('inplace = "larg"', 'inplace = "larg": expected one of "always", "large", "never"; did you mean "large"?'),
         ("inplace = true", 'inplace = true: expected one of "always", "large", "never"'),

@@ -103,7 +103,14 @@ def test_the_defaults_that_are_told_are_the_codes(page: Read) -> None:
     text = " ".join("".join(page("states-and-exit-codes").root.itertext()).split())
     shares = [format_share(DEFAULTS[key]) for key in ("shrink_limit", "unreadable_limit")]
     hours, minutes = int(DEFAULTS["deadline"] / 3600), int(DEFAULTS["stall"] / 60)
-    wanted = [*shares, DEFAULTS["attempts"], f"{minutes} minutes", f"{hours} hours", f'"{DEFAULTS["min_free"]}"']
+    wanted = [
+        *shares,
+        DEFAULTS["max_memory"],
+        DEFAULTS["attempts"],
+        f"{minutes} minutes",
+        f"{hours} hours",
+        f'"{DEFAULTS["min_free"]}"',
+    ]
     assert [words for words in wanted if f"({words} unless set)" not in text] == []
     assert text.count(" unless set)") == len(wanted)
 

@@ -1,0 +1,131 @@
+"""What a host may bring in one backup: new files, new bytes, memory of this machine for its rsync. One that explodes is stopped.
+
+How much it brought is the kernel's word, never the host's. What rsync made the kernel write (/proc/PID/io) is known at any moment
+and is no less than what is new; a few bytes from the host can tell rsync to write a block of the last backup a thousand times. Only
+the subvolume's tree says how much is new, exactly, and reading it takes time. So it is read rarely, for the names; after a
+commit when the first number allows that `max_new_bytes` is exceeded; and when rsync has ended.
+
+The limits count for `.working` as a whole, however many runs it took. What was stopped by one is not continued while that is no
+larger, or it would never end: the run after it begins anew, and completes if the host is its old self.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from btrkeep.causes import Cause, CauseCode
+from btrkeep.config import HostConfig
+from btrkeep.pool.subvolume import commit, describe, opened
+from btrkeep.process.group import GroupCancellation
+from btrkeep.treescan import SubvolumeGrowth, growth
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 1.0  # seconds from one reading of the tree to the next, at least
+_PART = 20  # so many times what a reading takes passes before the next one
+_URGENT = 2  # the same while the host may have brought too many bytes
+
+
+def exceeded(host: HostConfig, found: SubvolumeGrowth) -> Cause | None:
+    """Which limit of the host's does not allow what its `.working` has that is new."""
+    for code, number, limit in (
+        (CauseCode.MAX_FILES, found.names, host.max_files),
+        (CauseCode.MAX_NEW_BYTES, found.bytes, host.max_new_bytes),
+    ):
+        if limit is not None and number > limit:
+            return Cause(code, facts={"found": number, "limit": limit})
+    return None
+
+
+def exceeds_memory(host: HostConfig, taken: int, of_machine: int) -> Cause | None:
+    """Whether `taken` bytes are more than the host's rsync may have on a machine with so many."""
+    limit = host.max_memory.bytes_of(of_machine)
+    return Cause(CauseCode.MAX_MEMORY, facts={"found": taken, "limit": limit}) if taken > limit else None
+
+
+def still_exceeds(cause: Cause | None, host: HostConfig) -> bool:
+    """Whether what was stopped for that would be stopped again."""
+    if cause is None or cause.code not in (CauseCode.MAX_FILES, CauseCode.MAX_NEW_BYTES):
+        return False
+    limit = host.max_files if cause.code is CauseCode.MAX_FILES else host.max_new_bytes
+    return limit is not None and limit < cause.facts["found"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was new by a reading after a commit, and what rsync had written when that began: bytes."""
+
+    new: int
+    written: int
+
+
+class LimitWatch:
+    """Watches what one run of a host brings, and stops it."""
+
+    def __init__(self, host: HostConfig, working: Path, stopper: GroupCancellation[Cause]) -> None:
+        self.host = host
+        self.working = working
+        self.stopper = stopper
+        self.counts = host.max_files is not None or host.max_new_bytes is not None
+        self.cause: Cause | None = None
+        self._written = 0
+        self._known: _Known | None = None
+        self._ended = self._took = 0.0  # the last reading of the tree
+        self._reading: asyncio.Task[None] | None = None
+
+    def look(self, written: int, memory: int) -> None:
+        """Takes what the host's processes have written in this run and have in memory now, bytes; stops it if that is too much."""
+        self._written = written
+        if cause := exceeds_memory(self.host, memory, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
+            self.stopper.cancel_for(cause)
+        elif self.counts and not self._reading:
+            urgent = self.host.max_new_bytes is not None and _may_exceed(self.host.max_new_bytes, self._known, written)
+            if urgent or self.host.max_files is not None:
+                pause = max(_PATIENCE, (_URGENT if urgent else _PART) * self._took)
+                if time.monotonic() - self._ended > pause:
+                    self._reading = asyncio.create_task(self._read_beside(committed=urgent))
+
+    async def _read_beside(self, committed: bool) -> None:
+        try:
+            await self._read(committed)
+        except OSError as error:  # it is read again
+            log.warning("%s cannot be read: %s", self.working, error)
+        finally:
+            self._reading = None
+
+    async def at_end(self) -> Cause | None:
+        """An rsync has ended: which limit is exceeded. Nobody reads the tree any more afterwards. Raises OSError."""
+        if self._reading:
+            await self._reading
+        if self.counts and not self.stopper.reason:
+            await self._read(committed=True)
+        return self.cause
+
+    async def _read(self, committed: bool) -> None:
+        """Reads the tree, and stops the run if a limit is exceeded. What waits for a commit is not in it."""
+        begun, written = time.monotonic(), self._written
+        found = await asyncio.to_thread(_growth, self.working, committed)
+        self._ended = time.monotonic()
+        self._took = self._ended - begun
+        if committed:
+            self._known = _Known(found.bytes, written)
+        if cause := exceeded(self.host, found):
+            self.cause = cause
+            self.stopper.cancel_for(cause)
+
+
+def _may_exceed(limit: int, known: _Known | None, written: int) -> bool:
+    """Whether what was written since may be too much with what was new then. A commit costs all, so not for less than 1%."""
+    return known is None or written - known.written > max(limit - known.new, limit // 100)
+
+
+def _growth(working: Path, committed: bool) -> SubvolumeGrowth:
+    if committed:
+        commit(working)
+    subvolume = describe(working)
+    assert subvolume is not None
+    with opened(working) as fd:
+        return growth(fd, subvolume.created - 1)

@@ -1,0 +1,151 @@
+"""Hosts that mean harm, in sizes and without ends that no test has time for (tests/beds/attacks.py).
+
+    python -m bench.hostile_sender [--only ATTACK ...] [--json]      # a quarter of an hour
+
+For each attack: a night in which the host does that and another one is honest, then one in which both are. Told are how long the
+attack went on, what became of it, how much memory rsync took at the most on this side, how much room the pool lost, and whether
+something is wrong: the honest host's backup, what lies elsewhere in its folder, the night after.
+"""
+
+import json
+import os
+import shlex
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import common
+from bench.common import own_folder
+from btrkeep.units import format_size
+from tests.beds import btrfs, session, work
+from tests.beds.attacks import Honest
+from tests.beds.nights import Nights
+
+ATTACKS = Path(__file__).resolve().parents[1] / "tests" / "beds" / "attacks.py"
+SOURCE = "/srv/www"
+TRIED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("empty-files=200000", {"max_files": 50_000}),
+    ("hard-links=60000", {}),
+    ("hard-links=100000", {"max_files": 20_000}),
+    ("endless-list", {"max_memory": "1GiB"}),
+    ("endless-delta", {"max_new_bytes": "1GiB"}),
+    ("endless-delta", {}),  # the room of the pool is its end
+    ("endless-blocks", {"max_new_bytes": "1GiB"}),
+    ("attributes=20000", {"max_new_bytes": "100MiB"}),
+    ("huge-sizes", {}),
+    ("flood", {"deadline": "5m"}),
+    ("flood-of-errors", {"deadline": "5m"}),
+    ("flood-of-nothing", {"deadline": "1m"}),
+    ("garbage-in-list", {}),
+    ("drip", {"deadline": "1m"}),
+    ("hangs-at-end", {"stall": "20s"}),
+    ("empty-files=1000000", {}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostileNight:
+    """What came of one attack; `memory` and `room` are bytes, `wrong` what should not be."""
+
+    attack: str
+    limits: str
+    outcome: str
+    error: str
+    seconds: float
+    memory: int
+    room: int
+    wrong: tuple[str, ...]
+
+
+class MemoryOfReceivers(threading.Thread):
+    """The most that the rsyncs which write into a pool have had in memory together."""
+
+    def __init__(self, pool: Path) -> None:
+        super().__init__(daemon=True)
+        self.pool = os.fsencode(pool)
+        self.most = 0
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        while not self.ended.wait(0.2):
+            self.most = max(self.most, sum(self._each()))
+
+    def _each(self) -> list[int]:
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError, ValueError):
+                line = (entry / "cmdline").read_bytes()
+                if line.startswith(b"rsync\0") and self.pool in line:
+                    found.append(int((entry / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+        return found
+
+
+def answers(nights: Nights, host: str, attack: str, **keys: Any) -> None:
+    words = shlex.join([sys.executable, "-P", str(ATTACKS), attack])
+    nights.host(host, SOURCE, rsync_path=words, shrink_limit="100%", **keys)
+
+
+def used(point: Path) -> int:
+    work("btrfs", "filesystem", "sync", point)
+    found = os.statvfs(point)
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+def attacked(size: str, attack: str, limits: dict[str, Any]) -> HostileNight:
+    """Both nights, on a filesystem of their own."""
+    point = btrfs.make(size)
+    nights = Nights(point)
+    nights.settings("pool", min_free="10%")
+    answers(nights, "neighbour", "honest")
+    answers(nights, "web", "large")
+    nights.run("neighbour", "web")
+    before, beside = used(point), work("find", nights.pool / "hosts" / "neighbour", "-mindepth", "2").stdout
+    answers(nights, "web", attack, **limits)
+    memory, begun = MemoryOfReceivers(nights.pool), time.monotonic()
+    memory.start()
+    found = {result.host: result for result in nights.night()}
+    seconds = time.monotonic() - begun
+    memory.ended.set()
+    room = used(point) - before
+    wrong = [] if found["neighbour"].outcome == "complete" else [f"neighbour: {found['neighbour'].error}"]
+    wrong += [line for line in beside.splitlines() if not os.path.lexists(line)]
+    answers(nights, "web", "honest")
+    wrong += [f"{result.host}, the night after: {result.error}" for result in nights.night() if result.outcome != "complete"]
+    if not wrong and (nights.data("web", SOURCE) / "file").read_bytes() != Honest.content:
+        wrong.append("the content of the night after")
+    session.remove(point.parent)
+    web, said = found["web"], ", ".join(f"{key} = {value}" for key, value in limits.items())
+    return HostileNight(attack, said, web.outcome, web.error or "", round(seconds, 1), memory.most, room, tuple(wrong))
+
+
+def main() -> int:
+    """Exit status 1 when something is wrong."""
+    options = common.plain_parser(__doc__ or "")
+    options.add_argument("--size", default="8G", help="of the pool, which each attack has anew")
+    options.add_argument("--only", nargs="*", default=(), metavar="ATTACK", help="only those, such as endless-list")
+    given = options.parse_args()
+    found = []
+    with own_folder(given):
+        for attack, limits in TRIED:
+            if given.only and attack.partition("=")[0] not in given.only:
+                continue
+            found.append(one := attacked(given.size, attack, limits))
+            if not given.json:
+                print(
+                    f"{one.attack} ({one.limits or 'no limit'}): {one.outcome} after {one.seconds} s, rsync had "
+                    f"{format_size(one.memory)}, the pool lost {format_size(one.room)}; {one.error or 'no error'}",
+                    *(f"  WRONG: {line}" for line in one.wrong),
+                    sep="\n",
+                    flush=True,
+                )
+    if given.json:
+        print(json.dumps([asdict(one) for one in found]))
+    return 1 if any(one.wrong for one in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

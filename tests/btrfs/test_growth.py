@@ -1,0 +1,59 @@
+"""What a subvolume got since a generation, compared with find and stat."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from btrkeep.pool.subvolume import describe, opened
+from btrkeep.treescan import SubvolumeGrowth, growth
+from tests.beds import work
+
+
+def grown(subvolume: Path, buffer_size: int = 1 << 16) -> SubvolumeGrowth:
+    """What is new in it since it was made."""
+    work("btrfs", "filesystem", "sync", subvolume)
+    found = describe(subvolume)
+    assert found
+    with opened(subvolume) as fd:
+        return growth(fd, found.created - 1, buffer_size=buffer_size)
+
+
+@pytest.fixture
+def base(shared_btrfs: Path) -> Path:
+    base = shared_btrfs / "base"
+    work("btrfs", "-q", "subvolume", "create", base)
+    for number in range(1000):
+        (base / f"{number}").write_bytes(b"x" * number)  # most of them lie inline among the metadata
+    (base / "large").write_bytes(os.urandom(1 << 20))
+    os.link(base / "large", base / "link")
+    (base / "folder").mkdir()
+    return base
+
+
+def test_all_names_and_all_data_of_a_new_subvolume_are_new(base: Path) -> None:
+    found = grown(base)
+    assert found == grown(base, 1 << 20)
+    assert found.names == len(work("find", base, "-mindepth", "1").stdout.splitlines()) == 1003
+    inline = [number for number in range(1000) if number <= 2048]
+    assert sum(inline) + (1 << 20) <= found.bytes < sum(inline) + (1 << 20) + 1000 * 4096
+
+
+def test_of_a_snapshot_only_what_was_written_since_is_new(base: Path) -> None:
+    work("btrfs", "filesystem", "sync", base)
+    snapshot = base.parent / "snapshot"
+    work("btrfs", "-q", "subvolume", "snapshot", base, snapshot)
+    assert grown(snapshot) == SubvolumeGrowth(0, 0)
+    os.utime(snapshot / "large")
+    work("cp", "--reflink=always", snapshot / "large", snapshot / "clone")  # a name, and no data
+    assert grown(snapshot) == SubvolumeGrowth(1, 0)
+    with (snapshot / "large").open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(8192))
+    os.link(snapshot / "large", snapshot / "other")
+    (snapshot / "1").unlink()
+    assert grown(snapshot) == SubvolumeGrowth(2, 8192)
+    with (snapshot / "hole").open("wb") as file:
+        file.truncate(1 << 62)
+    os.setxattr(snapshot / "hole", "user.large", b"x" * 10_000)
+    assert grown(snapshot) == SubvolumeGrowth(3, 8192 + 10_000 + len("user.large"))
