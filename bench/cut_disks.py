@@ -1,8 +1,8 @@
 """Two disks whose power can be cut at any moment: a btrfs for the pool, and an ext4 for the state folder.
 
 Both images lie on a btrfs of their own, so a cut is two FICLONEs: each copies a whole image at one moment, in milliseconds, and
-takes no room but for what is written later. What the filesystems in the images have not written yet is lost in the copies, as it is when
-the power goes; nothing is reordered, so this is a disk that keeps the order of its writes.
+takes no room but for what is written later. What the filesystems in the images have not written yet is lost in the copies, as it
+is when the power goes; nothing is reordered, so this is a disk that keeps the order of its writes.
 """
 
 import fcntl

@@ -31,9 +31,10 @@ _DONE = {"complete", "suspect"}
 
 @dataclass(slots=True)
 class Before:
-    """What was there when a step began, and the sources and the configuration that it had."""
+    """What was there when a step began and when it ended, and the sources and the configuration that it had."""
 
     facts: set[str]
+    after: set[str]
     source: Path
     config: str
 
@@ -83,22 +84,26 @@ class Round:
             self.steps.append(step)
             with self._asked() as path, self._at_random():
                 self._carry_out(step, path)
+            self._remember(by_run=step.words[0] == "run" and step.program == "backupd")
+            self.before[-1].after = self._facts()
             step = next(steps, None)
         self._note()
         self._cut("after all of it")
 
     def _note(self) -> None:
-        """Remembers what is there between two steps; a run's backups have to be like their source already."""
+        """Remembers what is there before a step, and after the last one."""
         site, number = self.site, len(self.steps)
         source = site.top / f"version-{number}"
         work("cp", "-a", site.source, source)
-        self._remember(by_run=bool(self.steps) and self.steps[-1].words[0] == "run" and self.steps[-1].program == "backupd")
-        self.before.append(Before(self._facts(), source, site.config.read_text().replace("bandwidth", "#bandwidth")))
+        self._remember(by_run=False)
+        facts = self._facts()
+        self.before.append(Before(facts, facts, source, site.config.read_text().replace("bandwidth", "#bandwidth")))
 
     def _facts(self) -> set[str]:
         return cut_truth.facts(self.site.pool) | self.site.extra()
 
     def _remember(self, by_run: bool) -> None:
+        """Remembers backups by their checksums. What a run has made has to be like its source already."""
         for host, name, record in cut_truth.backups(self.site.pool):
             data = self.site.pool / "hosts" / host / name / "data"
             key = f"{host}/{name}"
@@ -192,7 +197,7 @@ class Round:
         cut.state.unlink()
 
     def _defects(self, cut: Cut) -> Iterator[str]:
-        here, after = self.before[cut.ended], self.before[min(cut.ended + 1, len(self.before) - 1)]
+        here = self.before[cut.ended]
         self._put_back(here)
         checked = work("btrfs", "check", "--readonly", cut.pool, check=False)
         if checked.returncode:
@@ -200,12 +205,12 @@ class Round:
         with ExitStack() as stack:
             self.disks.mount(stack, cut.pool, cut.state)
             option = cut_truth.allocator(self.disks.pool)
-            must, may = here.facts & after.facts, here.facts | after.facts
+            must, may = here.facts & here.after, here.facts | here.after
             yield from self._contents(may)
             yield from (f"writable: {path}" for path in cut_truth.writable(self.site.pool))
             if cut.ended < len(self.steps) and (step := self.steps[cut.ended]).again:
                 yield from self._done(*step.words, status=(0, *step.status))
-                must = may = after.facts
+                must = may = here.after
             outcomes = yield from self._run_all()
             seen = self._facts()
             new = {fact for fact in seen - may if _is_new_backup(fact, outcomes)}
@@ -240,6 +245,10 @@ class Round:
         if done.returncode not in status or "Traceback" in done.stderr:
             yield f"{' '.join(words)} ended with {done.returncode}: {done.stderr[-1500:]}"
 
+    def _list(self) -> list[dict[str, Any]]:
+        """Without the duration: a row counts what came after its file was written."""
+        return [{key: value for key, value in one.items() if key != "duration"} for one in self._backupd("list")]
+
     def _backupd(self, *words: str) -> Any:
         done = command("backupd", "--config", self.site.config, *words, "--json")
         return json.loads(done.stdout)
@@ -263,9 +272,9 @@ class Round:
         yield from (f"left: {path}" for path in site.pool.glob("hosts/*/.working"))
         yield from (f"left: {path}" for path in site.pool.glob(".btrkeep/new/*/.working"))
         yield from (f"locked: {path.name}" for path in (site.pool / ".btrkeep" / "locks").iterdir() if _is_locked(path))
-        listed = self._backupd("list")
+        listed = self._list()
         self._backupd("rebuild")
-        again = self._backupd("list")
+        again = self._list()
         if len(listed) != len(again):
             yield f"{len(listed)} backups are listed, and {len(again)} after rebuild"
         for one, other in zip(listed, again, strict=False):

@@ -247,6 +247,7 @@ def restore(site: Site) -> Iterator[Step]:
     site.fill()
     site.hosts("web")
     site.run()
+    site.out.mkdir()
     for number in range(2):
         words = ("restore", "web", str(site.source), "--to", str(site.out / str(number)), "--overwrite", "all")
         yield Step(words)

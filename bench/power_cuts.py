@@ -1,9 +1,9 @@
 """Cuts the power in every change of state, and looks at what is left: no complete backup is wrong, lost or invented.
 
 A round makes a pool, carries out the commands of one scenario and copies both disks, the pool's and the state folder's, at
-checkpoints and at random moments, with delayed writes held back (commit=300). Each copy is then checked (btrfs check), mounted, compared by
-SHA-256 with what the sources were, given the command again and a run, and compared once more; `list` has to be the same before and
-after `rebuild`. A defect is one line, with the words that repeat its round: the same sources and the same commands, at moments that
+checkpoints and at random moments, with delayed writes held back (commit=300). Each copy is then checked (btrfs check), mounted,
+compared by SHA-256 with what the sources were, given the command again and a run, and compared once more; `list` has to be the
+same before and after `rebuild`. A defect is one line, with the words that repeat its round: the same sources and the same commands, at moments that
 are as near as the machine allows.
 
 Rounds follow one another, the scenarios in turn, until there were as many cuts as were asked for.
@@ -11,6 +11,7 @@ Rounds follow one another, the scenarios in turn, until there were as many cuts 
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -27,7 +28,8 @@ from bench.cut_scenarios import SCENARIOS
 from tests.beds import TOP
 from tests.beds.cli import close
 
-_IN_A_ROUND = 40
+_IN_A_ROUND = 60
+_BYTECODE = "PYTHONPYCACHEPREFIX"
 
 
 def main() -> None:
@@ -37,7 +39,8 @@ def main() -> None:
         print(json.dumps(_one_round(options)))
         return
     begun = time.monotonic()
-    found = _all_rounds(options)
+    with own_folder(options):
+        found = _all_rounds(options)
     found["seconds"] = round(time.monotonic() - begun)
     if options.json:
         print(json.dumps(found, indent=2))
@@ -59,7 +62,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _one_round(options: argparse.Namespace) -> dict[str, Any]:
+    bytecode = os.environ.get(_BYTECODE)
     with own_folder(options):
+        if bytecode:  # that of all rounds together
+            os.environ[_BYTECODE] = bytecode
         try:
             return asdict(Round(CutDisks(), options.only[0], options.seed, options.in_a_round).run())
         finally:
