@@ -3,8 +3,8 @@
 A round makes a pool, carries out the commands of one scenario and copies both disks, the pool's and the state folder's, at
 checkpoints and at random moments, with delayed writes held back (commit=300). Each copy is then checked (btrfs check), mounted,
 compared by SHA-256 with what the sources were, given the command again and a run, and compared once more; `list` has to be the
-same before and after `rebuild`. A defect is one line, with the words that repeat its round: the same sources and the same commands, at moments that
-are as near as the machine allows.
+same before and after `rebuild`. A defect is one line, with the words that repeat its round: the same sources and the same
+commands, at moments that are as near as the machine allows.
 
 Rounds follow one another, the scenarios in turn, until there were as many cuts as were asked for.
 """
