@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from tests.beds import work
 from tests.beds.cli import command
 from tests.beds.watch import ENVIRONMENT, KILL_AT, disagreements
 
+AT_RANDOM = ("another's commit", "any moment")
 _DONE = {"complete", "suspect"}
 
 
@@ -68,10 +70,23 @@ class Round:
             self.disks.mount(stack)
             self.site = Site(self.disks, self.seed)
             self._cut_all()
-        self.cuts = sorted(self.random.sample(self.cuts, min(self.wanted, len(self.cuts))), key=lambda cut: cut.number)
-        for cut in self.cuts:
+        for cut in self._chosen():
             self._look_at(cut)
         return self.found
+
+    def _chosen(self) -> list[Cut]:
+        """Half of them at random moments; the others at checkpoints, each kind of these once before any comes again."""
+        self.random.shuffle(self.cuts)
+        seen: Counter[tuple[int, str]] = Counter()
+        ranked: list[tuple[int, Cut]] = []
+        for cut in self.cuts:
+            ranked.append((seen[cut.ended, cut.moment], cut))
+            seen[cut.ended, cut.moment] += 1
+        at_random = [cut for cut in self.cuts if cut.moment in AT_RANDOM]
+        named = [cut for _, cut in sorted(ranked, key=lambda one: one[0]) if cut.moment not in AT_RANDOM]
+        half = max(self.wanted // 2, self.wanted - len(at_random))
+        some = named[:half]
+        return sorted([*some, *at_random[: self.wanted - len(some)]], key=lambda cut: cut.number)
 
     # --- cutting
 
@@ -162,7 +177,7 @@ class Round:
                 if commit:
                     with self._lock:
                         self.disks.commit()
-                self._cut("another's commit" if commit else "any moment")
+                self._cut(AT_RANDOM[0] if commit else AT_RANDOM[1])
 
         thread = threading.Thread(target=go_on)
         thread.start()
@@ -186,7 +201,7 @@ class Round:
 
     def _look_at(self, cut: Cut) -> None:
         self.found.cuts += 1
-        kind = cut.moment if cut.moment in ("another's commit", "any moment") else "a checkpoint"
+        kind = cut.moment if cut.moment in AT_RANDOM else "a checkpoint"
         self.found.moments[kind] = self.found.moments.get(kind, 0) + 1
         try:
             for line in self._defects(cut):

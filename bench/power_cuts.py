@@ -10,6 +10,7 @@ Rounds follow one another, the scenarios in turn, until there were as many cuts 
 """
 
 import argparse
+import ctypes
 import json
 import os
 import subprocess
@@ -25,10 +26,11 @@ from bench.common import own_folder, plain_parser, say
 from bench.cut_disks import CutDisks
 from bench.cut_round import Round
 from bench.cut_scenarios import SCENARIOS
-from tests.beds import TOP
+from tests.beds import TOP, work
 from tests.beds.cli import close
 
 _IN_A_ROUND = 60
+_CLONE_NEWNS = 0x20000
 _BYTECODE = "PYTHONPYCACHEPREFIX"
 
 
@@ -62,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _one_round(options: argparse.Namespace) -> dict[str, Any]:
+    _unshare_mounts()
     bytecode = os.environ.get(_BYTECODE)
     with own_folder(options):
         if bytecode:  # that of all rounds together
@@ -70,6 +73,13 @@ def _one_round(options: argparse.Namespace) -> dict[str, Any]:
             return asdict(Round(CutDisks(), options.only[0], options.seed, options.in_a_round).run())
         finally:
             close()
+
+
+def _unshare_mounts() -> None:
+    """From now on nobody who makes a mount namespace of his own takes a copy of ours with it, which would keep it mounted."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS):
+        raise OSError(ctypes.get_errno(), "unshare")
+    work("mount", "--make-rprivate", "/")
 
 
 def _all_rounds(options: argparse.Namespace) -> dict[str, Any]:
