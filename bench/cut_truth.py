@@ -60,11 +60,19 @@ def notes(pool: Path, host: str) -> dict[str, Any]:
 
 
 def facts(pool: Path) -> set[str]:
-    """What is true of the pool, a line each: which backups there are, in which state, and what is noted of them."""
+    """What is true of the pool, a line each: which backups there are, in which state, and what is noted of them.
+
+    A note of a backup that is gone says nothing: a deletion that was cut left it, and the next expiry takes it away.
+    """
     found = {f"{host}/{name} is there, {record['state']}" for host, name, record in backups(pool)}
     for host in sorted(path.name for path in (pool / "hosts").iterdir()):
         said = notes(pool, host)
-        found |= {f"{host}/{name}: {key}" for name, keys in said["backups"].items() for key in keys}
+        found |= {
+            f"{host}/{name}: {key}"
+            for name, keys in said["backups"].items()
+            if (pool / "hosts" / host / name).exists()
+            for key in keys
+        }
         found |= {f"{host} was {name}" for name in said.get("was", ())}
         found |= {f"{host} is forgotten"} if said.get("forgotten") else set()
     return found
