@@ -24,7 +24,8 @@ from backupd.health.look import look_at_pool
 from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_dashboard
 from backupd.rsync.command import probe_command
-from backupd.rsync.confined import HINT, confinement
+from backupd.rsync.confined import HINT as CONFINEMENT_HINT
+from backupd.rsync.confined import confinement
 from backupd.rsync.version import OLDEST, SAFE, rsync_version
 from btrkeep.answering import HINT, answers
 from btrkeep.catalogue import Catalogue
@@ -110,7 +111,7 @@ def _confined(config: Config) -> Iterator[Finding]:
         yield Finding("confinement", "error", error.message, error.hint)
         return
     if missing:
-        yield Finding("confinement", "warning", f"rsync is not confined when it talks to a host: {missing}", HINT)
+        yield Finding("confinement", "warning", f"rsync is not confined when it talks to a host: {missing}", CONFINEMENT_HINT)
     else:
         yield Finding("confinement", "ok", "the rsync that talks to a host can write nothing but that host's new backup")
 

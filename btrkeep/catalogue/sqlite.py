@@ -57,7 +57,7 @@ _DAMAGED: _Meaning = (CatalogueDamaged, "the catalogue {path} is damaged: {error
 _FULL: _Meaning = (
     CatalogueFull,
     "there is no room for the catalogue {path}",
-    "make room on the filesystem of {path}; nothing is lost",
+    "make room on the filesystem of {path} (df -h, df -i); nothing is lost",
 )
 _BROKEN: _Meaning = (
     CatalogueDamaged,
@@ -81,8 +81,12 @@ _MEANINGS: Mapping[int, _Meaning] = {
     sqlite3.SQLITE_CANTOPEN: (CatalogueUnusable, "the catalogue {path} cannot be opened", _READ_ONLY),
 }
 """By primary result code, or a whole one where the others of its kind are faults of ours: https://www.sqlite.org/rescode.html."""
+_FOR_LACK_OF_ROOM = (_BROKEN, _MEANINGS[sqlite3.SQLITE_CANTOPEN])
+"""What SQLite says when there is no room for the index of a journal, and when there is no inode for one."""
 _NEEDED = 64 << 10
 """Bytes: the index of a journal takes 32 KB at once, and when there is no room for it SQLite says "disk I/O error"."""
+_FILES_NEEDED = 2
+"""Inodes: the journal and its index."""
 
 
 class QueryResult(Protocol):
@@ -224,7 +228,7 @@ def busy(path: Path) -> CatalogueBusy:
 
 
 def _error(meaning: _Meaning, path: Path, error: Exception) -> OperatorError:
-    kind, message, hint = _FULL if meaning is _BROKEN and _is_full(path.parent) else meaning
+    kind, message, hint = _FULL if meaning in _FOR_LACK_OF_ROOM and _is_full(path.parent) else meaning
     facts = {"path": path, "error": error}
     return kind(message.format(**facts), hint.format(**facts))
 
@@ -240,7 +244,7 @@ def _is_full(folder: Path) -> bool:
         room = os.statvfs(folder)
     except OSError:
         return False
-    return room.f_bavail * room.f_frsize < _NEEDED
+    return room.f_bavail * room.f_frsize < _NEEDED or (room.f_files > 0 and room.f_favail < _FILES_NEEDED)
 
 
 def require_integrity(session: Session) -> None:

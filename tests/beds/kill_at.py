@@ -5,11 +5,13 @@ or `after` it, and COUNT says which time. With `any any`, COUNT counts them all,
 does nothing, which the exit status shows.
 
 ACTION is `die` (SIGKILL), `slow:SECONDS:FILE` (makes FILE and takes so much longer), `does:COMMAND` (runs that line of the shell to
-its end), or `list:FILE`: writes each checkpoint that the run passes into FILE, a line each, whatever the other words are.
+its end), `list:FILE`: writes each checkpoint that the run passes into FILE, a line each, whatever the other words are; or
+`asks:SOCKET`: says each of them to a Unix socket, and goes on when that is closed.
 """
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -33,6 +35,14 @@ def do(action: str) -> None:
         subprocess.run(rest, shell=True, check=True)
 
 
+def ask(path: str, line: str) -> None:
+    """Says a line to a Unix socket, and waits until the other side closes it."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        connection.sendall(line.encode() + b"\n")
+        connection.recv(1)
+
+
 def listener(action: str, when: str, name: str, count: int) -> Callable[[str, tuple[Any, ...]], None]:
     """What sys.addaudithook takes. Checkpoints come from several threads."""
     lock, reached = Lock(), 0
@@ -49,6 +59,8 @@ def listener(action: str, when: str, name: str, count: int) -> Callable[[str, tu
         if action.startswith("list:"):
             with Path(action.removeprefix("list:")).open("a") as file:
                 file.write(" ".join(arguments) + "\n")
+        elif action.startswith("asks:"):
+            ask(action.removeprefix("asks:"), " ".join(arguments))
         elif is_it(arguments):
             do(action)
 

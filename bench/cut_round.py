@@ -1,0 +1,311 @@
+"""One round: a scenario once, its power cut at many moments, and each of the cuts looked at.
+
+The copies are taken while the commands go on, at checkpoints that they announce (btrkeep/checkpoints.py) and at random moments;
+half of these come right after a commit of somebody else's. Then the disks are replaced by one copy after the other.
+"""
+
+import fcntl
+import json
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import cut_truth
+from bench.cut_disks import Cut, CutDisks
+from bench.cut_scenarios import SCENARIOS, Site, Step
+from tests.beds import work
+from tests.beds.cli import command
+from tests.beds.watch import ENVIRONMENT, KILL_AT, disagreements
+
+AT_RANDOM = ("another's commit", "any moment")
+_DONE = {"complete", "suspect"}
+
+
+@dataclass(slots=True)
+class Before:
+    """What was there when a step began and when it ended, and the sources and the configuration that it had."""
+
+    facts: set[str]
+    after: set[str]
+    source: Path
+    config: str
+
+
+@dataclass(slots=True)
+class Found:
+    """What came out: `cuts` that were looked at, and a line for each defect."""
+
+    cuts: int = 0
+    moments: dict[str, int] = field(default_factory=dict)
+    defects: list[str] = field(default_factory=list)
+
+
+class Round:
+    """`wanted` cuts of one scenario, at random moments of that seed."""
+
+    def __init__(self, disks: CutDisks, name: str, seed: int, wanted: int) -> None:
+        self.disks, self.name, self.seed, self.wanted = disks, name, seed, wanted
+        self.random = random.Random(seed)
+        self.cuts: list[Cut] = []
+        self.steps: list[Step] = []
+        self.before: list[Before] = []
+        self.trees: dict[str, cut_truth.Tree] = {}  # of every complete backup, by host/name
+        self.found = Found()
+        self._lock = threading.Lock()
+        self._passed = 0
+
+    def run(self) -> Found:
+        """All of it. The disks are mounted and unmounted here."""
+        with ExitStack() as stack:
+            self.disks.mount(stack)
+            self.site = Site(self.disks, self.seed)
+            self._cut_all()
+        for cut in self._chosen():
+            self._look_at(cut)
+        return self.found
+
+    def _chosen(self) -> list[Cut]:
+        """Half of them at random moments; the others at checkpoints, each kind of these once before any comes again."""
+        self.random.shuffle(self.cuts)
+        seen: Counter[tuple[int, str]] = Counter()
+        ranked: list[tuple[int, Cut]] = []
+        for cut in self.cuts:
+            ranked.append((seen[cut.ended, cut.moment], cut))
+            seen[cut.ended, cut.moment] += 1
+        at_random = [cut for cut in self.cuts if cut.moment in AT_RANDOM]
+        named = [cut for _, cut in sorted(ranked, key=lambda one: one[0]) if cut.moment not in AT_RANDOM]
+        half = max(self.wanted // 2, self.wanted - len(at_random))
+        some = named[:half]
+        return sorted([*some, *at_random[: self.wanted - len(some)]], key=lambda cut: cut.number)
+
+    # --- cutting
+
+    def _cut_all(self) -> None:
+        steps = SCENARIOS[self.name](self.site)
+        step = next(steps, None)
+        self.disks.prepare_commits()
+        while step:
+            self._note()
+            self.steps.append(step)
+            with self._asked() as path, self._at_random():
+                self._carry_out(step, path)
+            self._remember(by_run=step.words[0] == "run" and step.program == "backupd")
+            self.before[-1].after = self._facts()
+            step = next(steps, None)
+        self._note()
+        self._cut("after all of it")
+
+    def _note(self) -> None:
+        """Remembers what is there before a step, and after the last one."""
+        site, number = self.site, len(self.steps)
+        source = site.top / f"version-{number}"
+        work("cp", "-a", site.source, source)
+        self._remember(by_run=False)
+        facts = self._facts()
+        self.before.append(Before(facts, facts, source, site.config.read_text().replace("bandwidth", "#bandwidth")))
+
+    def _facts(self) -> set[str]:
+        return cut_truth.facts(self.site.pool) | self.site.extra()
+
+    def _remember(self, by_run: bool) -> None:
+        """Remembers backups by their checksums. What a run has made has to be like its source already."""
+        for host, name, record in cut_truth.backups(self.site.pool):
+            data = self.site.pool / "hosts" / host / name / "data"
+            key = f"{host}/{name}"
+            if key not in self.trees and record["state"] in _DONE:
+                self.trees[key] = cut_truth.tree(data)
+                if by_run and (wrong := self._unlike_source(data)):
+                    self.found.defects.append(f"{self._where()}: {key} differs from its source without any cut: {wrong[:3]}")
+
+    def _unlike_source(self, data: Path) -> list[str]:
+        return cut_truth.unlike(cut_truth.tree(self.site.source), cut_truth.tree(data / str(self.site.source).strip("/")))
+
+    def _carry_out(self, step: Step, asked: Path) -> None:
+        if step.program == "backupd":
+            argv = [sys.executable, "-P", str(KILL_AT), f"asks:{asked}", "any", "any", "0"]
+            argv += ["--config", str(self.site.config), *step.words]
+        else:
+            argv = [sys.executable, "-m", step.program, *step.words]
+        done = subprocess.run(
+            argv, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, **ENVIRONMENT}
+        )
+        assert done.returncode in step.status, f"{argv}\n{done.returncode}\n{done.stdout}\n{done.stderr}"
+
+    @contextmanager
+    def _asked(self) -> Iterator[Path]:
+        """A socket at which the command says what it is about to do, and waits while the power is cut."""
+        path = self.site.top / "asked"
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+            server.listen(16)
+            thread = threading.Thread(target=self._answer, args=(server,))
+            thread.start()
+            try:
+                yield path
+            finally:
+                server.shutdown(socket.SHUT_RDWR)
+                thread.join()
+
+    def _answer(self, server: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                if said := connection.makefile().readline().strip():
+                    self._cut(said)
+
+    @contextmanager
+    def _at_random(self) -> Iterator[None]:
+        ended = threading.Event()
+
+        def go_on() -> None:
+            while not ended.wait(self.random.uniform(0.01, 0.08)):
+                commit = self.random.random() < 0.5
+                if commit:
+                    with self._lock:
+                        self.disks.commit()
+                self._cut(AT_RANDOM[0] if commit else AT_RANDOM[1])
+
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _cut(self, moment: str) -> None:
+        with self._lock:
+            self._passed += 1
+            ended = len(self.before) - 1
+            self.cuts.append(self.disks.cut(self._passed, ended, moment))
+
+    # --- looking
+
+    def _where(self, cut: Cut | None = None) -> str:
+        at = f" cut {cut.number} in step {cut.ended} ({cut.moment})" if cut else ""
+        return f"--only {self.name} --seed {self.seed}{at}"
+
+    def _look_at(self, cut: Cut) -> None:
+        self.found.cuts += 1
+        kind = cut.moment if cut.moment in AT_RANDOM else "a checkpoint"
+        self.found.moments[kind] = self.found.moments.get(kind, 0) + 1
+        try:
+            for line in self._defects(cut):
+                self.found.defects.append(f"{self._where(cut)}: {line}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding, and the others are looked at all the same
+            self.found.defects.append(f"{self._where(cut)}: {type(error).__name__}: {str(error)[-3000:]}")
+        cut.pool.unlink()
+        cut.state.unlink()
+
+    def _defects(self, cut: Cut) -> Iterator[str]:
+        here = self.before[cut.ended]
+        self._put_back(here)
+        checked = work("btrfs", "check", "--readonly", cut.pool, check=False)
+        if checked.returncode:
+            yield f"btrfs check: {checked.stderr[-500:]}"
+        with ExitStack() as stack:
+            self.disks.mount(stack, cut.pool, cut.state)
+            option = cut_truth.allocator(self.disks.pool)
+            must, may = here.facts & here.after, here.facts | here.after
+            yield from self._contents(may)
+            yield from (f"writable: {path}" for path in cut_truth.writable(self.site.pool))
+            if cut.ended < len(self.steps) and (step := self.steps[cut.ended]).again:
+                yield from self._done(*step.words, status=(0, *step.status))
+                must = may = here.after
+            outcomes = yield from self._run_all()
+            seen = self._facts()
+            new = {fact for fact in seen - may if _is_new_backup(fact, outcomes)}
+            yield from (f"lost: {fact}" for fact in sorted(must - seen))
+            yield from (f"invented: {fact}" for fact in sorted(seen - may - new))
+            yield from self._contents(may, outcomes)
+            yield from self._tidy()
+            if cut_truth.allocator(self.disks.pool) != option:
+                yield f"mounted with {option} and left with {cut_truth.allocator(self.disks.pool)}"
+
+    def _put_back(self, here: Before) -> None:
+        shutil.rmtree(self.site.source)
+        work("cp", "-a", here.source, self.site.source)
+        self.site.config.write_text(here.config)
+
+    def _contents(self, may: set[str], outcomes: dict[str, str] | None = None) -> Iterator[str]:
+        """Backups that are called complete, and differ from what they were made of."""
+        for host, name, record in cut_truth.backups(self.site.pool):
+            key, data = f"{host}/{name}", self.site.pool / "hosts" / host / name / "data"
+            if record["state"] not in _DONE:
+                continue
+            if key in self.trees:
+                if wrong := cut_truth.unlike(self.trees[key], cut_truth.tree(data)):
+                    yield f"{key} is not what it was: {wrong[:3]}"
+            elif outcomes is None and f"{key} is there, {record['state']}" not in may:
+                yield f"{key} is called {record['state']} before it was finished"
+            elif wrong := self._unlike_source(data):
+                yield f"{key} differs from its source: {wrong[:3]}"
+
+    def _done(self, *words: str, status: tuple[int, ...]) -> Iterator[str]:
+        done = command("backupd", "--config", self.site.config, *words, check=False)
+        if done.returncode not in status or "Traceback" in done.stderr:
+            yield f"{' '.join(words)} ended with {done.returncode}: {done.stderr[-1500:]}"
+
+    def _list(self) -> list[dict[str, Any]]:
+        """Without the duration: a row counts what came after its file was written."""
+        return [{key: value for key, value in one.items() if key != "duration"} for one in self._backupd("list")]
+
+    def _backupd(self, *words: str) -> Any:
+        done = command("backupd", "--config", self.site.config, *words, "--json")
+        return json.loads(done.stdout)
+
+    def _run_all(self) -> Generator[str, None, dict[str, str]]:
+        """Runs once more: by host what came out."""
+        done = command("backupd", "--config", self.site.config, "run", "--all", "--json", check=False)
+        if "Traceback" in done.stderr or not done.stdout:
+            yield f"the next run ended with {done.returncode}: {done.stderr[-1500:]}"
+            return {}
+        results = {one["host"]: one for one in json.loads(done.stdout)}
+        for host, one in results.items():
+            if one["outcome"] not in _DONE or (one["outcome"] == "suspect" and self.name != "suspect"):
+                yield f"the next run of {host} was {one['outcome']}: {one.get('error')} {one.get('warnings')}"
+        return {host: one["outcome"] for host, one in results.items()}
+
+    def _tidy(self) -> Iterator[str]:
+        """Nothing is left of what was interrupted, and the catalogue says what the pool says."""
+        site = self.site
+        yield from disagreements(site)
+        yield from (f"left: {path}" for path in site.pool.glob("hosts/*/.working"))
+        yield from (f"left: {path}" for path in site.pool.glob(".btrkeep/new/*/.working"))
+        yield from (f"locked: {path.name}" for path in (site.pool / ".btrkeep" / "locks").iterdir() if _is_locked(path))
+        listed = self._list()
+        self._backupd("rebuild")
+        again = self._list()
+        if len(listed) != len(again):
+            yield f"{len(listed)} backups are listed, and {len(again)} after rebuild"
+        for one, other in zip(listed, again, strict=False):
+            if changed := {key: (value, other.get(key)) for key, value in one.items() if other.get(key) != value}:
+                yield f"list before and after rebuild differ: {one['host']}/{one['name']} {changed}"
+
+
+def _is_new_backup(fact: str, outcomes: dict[str, str]) -> bool:
+    host, _, rest = fact.partition("/")
+    return host in outcomes and rest.endswith(f"is there, {outcomes[host]}")
+
+
+def _is_locked(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

@@ -1,0 +1,91 @@
+"""What a pool holds, seen without any code of ours: trees by their checksums, backups by records and subvolumes' flags."""
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.beds import work
+
+Tree = dict[str, tuple[Any, ...]]
+_NAME = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z")
+
+
+def tree(top: Path) -> Tree:
+    """Every name below `top` with what it is: kind, mode, owner, mtime, size, SHA-256 or target, and its inode's other names."""
+    found: dict[str, tuple[os.stat_result, str]] = {}
+    names: dict[int, list[str]] = {}
+    for folder, folders, files in os.walk(top):
+        for name in (*folders, *files):
+            path = Path(folder, name)
+            seen, at = path.lstat(), str(path.relative_to(top))
+            found[at] = seen, _content(path, seen)
+            names.setdefault(seen.st_ino, []).append(at)
+    return {at: (*_facts(seen), content, tuple(sorted(names[seen.st_ino]))) for at, (seen, content) in found.items()}
+
+
+def _content(path: Path, seen: os.stat_result) -> str:
+    if stat.S_ISREG(seen.st_mode):
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    return str(path.readlink()) if stat.S_ISLNK(seen.st_mode) else ""
+
+
+def _facts(seen: os.stat_result) -> tuple[int, ...]:
+    size = seen.st_size if stat.S_ISREG(seen.st_mode) else 0
+    return seen.st_mode, seen.st_uid, seen.st_gid, seen.st_mtime_ns, size
+
+
+def unlike(one: Tree, other: Tree) -> list[str]:
+    """The names that differ."""
+    return [name for name in sorted(one.keys() | other.keys()) if one.get(name) != other.get(name)]
+
+
+def backups(pool: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Host, name and record of every subvolume with a final name that is read-only."""
+    for host in sorted((pool / "hosts").iterdir()):
+        for path in sorted(host.iterdir()):
+            if _NAME.fullmatch(path.name):
+                yield host.name, path.name, json.loads((path / "backup.json").read_text())
+
+
+def notes(pool: Path, host: str) -> dict[str, Any]:
+    """A host's notes.json."""
+    path = pool / "hosts" / host / "notes.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {"backups": {}}
+
+
+def facts(pool: Path) -> set[str]:
+    """What is true of the pool, a line each: which backups there are, in which state, and what is noted of them.
+
+    A note of a backup that is gone says nothing: a deletion that was cut left it, and the next expiry takes it away.
+    """
+    found = {f"{host}/{name} is there, {record['state']}" for host, name, record in backups(pool)}
+    for host in sorted(path.name for path in (pool / "hosts").iterdir()):
+        said = notes(pool, host)
+        found |= {
+            f"{host}/{name}: {key}"
+            for name, keys in said["backups"].items()
+            if (pool / "hosts" / host / name).exists()
+            for key in keys
+        }
+        found |= {f"{host} was {name}" for name in said.get("was", ())}
+        found |= {f"{host} is forgotten"} if said.get("forgotten") else set()
+    return found
+
+
+def writable(pool: Path) -> list[str]:
+    """Backups with a final name that can be written: there must never be one."""
+    paths = [pool / "hosts" / host / name for host, name, _ in backups(pool)]
+    return [str(path) for path in paths if "ro=false" in work("btrfs", "property", "get", "-ts", path, "ro").stdout]
+
+
+def allocator(point: Path) -> str:
+    """`ssd` or `nossd`, as /proc/self/mounts has it."""
+    lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    options = next(words[3].split(",") for words in lines if words[1] == str(point))
+    return next((word for word in options if "ssd" in word), "")

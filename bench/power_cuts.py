@@ -1,0 +1,138 @@
+"""Cuts the power in every change of state, and looks at what is left: no complete backup is wrong, lost or invented.
+
+A round makes a pool, carries out the commands of one scenario and copies both disks, the pool's and the state folder's, at
+checkpoints and at random moments, with delayed writes held back (commit=300). Each copy is then checked (btrfs check), mounted,
+compared by SHA-256 with what the sources were, given the command again and a run, and compared once more; `list` has to be the
+same before and after `rebuild`. A defect is one line, with the words that repeat its round: the same sources and the same
+commands, at moments that are as near as the machine allows.
+
+Rounds follow one another, the scenarios in turn, until there were as many cuts as were asked for.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
+from typing import Any
+
+from bench.common import own_folder, plain_parser, say
+from bench.cut_disks import CutDisks
+from bench.cut_round import Round
+from bench.cut_scenarios import SCENARIOS
+from tests.beds import TOP, work
+from tests.beds.cli import close
+
+_IN_A_ROUND = 60
+_CLONE_NEWNS = 0x20000
+_BYTECODE = "PYTHONPYCACHEPREFIX"
+
+
+def main() -> None:
+    """All rounds, or with --round one of them."""
+    options = _parser().parse_args()
+    if options.round:
+        print(json.dumps(_one_round(options)))
+        return
+    begun = time.monotonic()
+    with own_folder(options):
+        found = _all_rounds(options)
+    found["seconds"] = round(time.monotonic() - begun)
+    if options.json:
+        print(json.dumps(found, indent=2))
+    else:
+        _tell(found)
+    sys.exit(1 if found["defects"] else 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = plain_parser(__doc__)
+    parser.add_argument("--cuts", type=int, default=2000, help="how many to look at")
+    parser.add_argument("--in-a-round", type=int, default=_IN_A_ROUND, help="at most so many of one round")
+    parser.add_argument("--jobs", type=int, default=2, help="rounds at once")
+    parser.add_argument("--seed", type=int, default=1, help="of the first round; each takes the next one")
+    parser.add_argument("--only", action="append", choices=sorted(SCENARIOS), help="this scenario; can be repeated")
+    parser.add_argument("--until", type=float, metavar="SECONDS", help="begin no round later than that")
+    parser.add_argument("--round", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _one_round(options: argparse.Namespace) -> dict[str, Any]:
+    _unshare_mounts()
+    bytecode = os.environ.get(_BYTECODE)
+    with own_folder(options):
+        if bytecode:  # that of all rounds together
+            os.environ[_BYTECODE] = bytecode
+        try:
+            return asdict(Round(CutDisks(), options.only[0], options.seed, options.in_a_round).run())
+        finally:
+            close()
+
+
+def _unshare_mounts() -> None:
+    """From now on nobody who makes a mount namespace of his own takes a copy of ours with it, which would keep it mounted."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS):
+        raise OSError(ctypes.get_errno(), "unshare")
+    work("mount", "--make-rprivate", "/")
+
+
+def _all_rounds(options: argparse.Namespace) -> dict[str, Any]:
+    by_scenario: Counter[str] = Counter()
+    moments: Counter[str] = Counter()
+    defects: list[str] = []
+    begun, planned = time.monotonic(), _rounds(options)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        running = {pool.submit(_start, options, *one): one for _, one in zip(range(options.jobs), planned, strict=False)}
+        while running:
+            done = next(as_completed(running))
+            name, seed, _ = running.pop(done)
+            told = done.result()
+            by_scenario[name] += told["cuts"]
+            moments.update(told["moments"])
+            defects += told["defects"]
+            for line in told["defects"]:
+                say(f"DEFECT {line}")
+            say(f"{sum(by_scenario.values())} cuts, {len(defects)} defects, {time.monotonic() - begun:.0f} s: {name}, seed {seed}")
+            is_late = options.until and time.monotonic() - begun > options.until
+            left = options.cuts - sum(by_scenario.values()) - sum(wanted for _, _, wanted in running.values())
+            if left > 0 and not is_late:
+                name, seed, wanted = next(planned)
+                one = name, seed, min(wanted, left)
+                running[pool.submit(_start, options, *one)] = one
+    return {"cuts": sum(by_scenario.values()), "scenarios": dict(by_scenario), "moments": dict(moments), "defects": defects}
+
+
+def _rounds(options: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
+    names: Sequence[str] = options.only or list(SCENARIOS)
+    number = 0
+    while True:
+        yield names[number % len(names)], options.seed + number, min(options.in_a_round, options.cuts)
+        number += 1
+
+
+def _start(options: argparse.Namespace, name: str, seed: int, wanted: int) -> dict[str, Any]:
+    """A round as a process of its own; one that breaks is a defect."""
+    words = ("--round", "--only", name, "--seed", str(seed), "--in-a-round", str(wanted), "--image-dir", str(options.image_dir))
+    done = subprocess.run([sys.executable, "-m", "bench.power_cuts", *words], check=False, capture_output=True, text=True, cwd=TOP)
+    if done.returncode:
+        broken = f"--only {name} --seed {seed}: the round broke: {done.stderr[-3000:]}"
+        return {"cuts": 0, "moments": {}, "defects": [broken]}
+    return dict(json.loads(done.stdout))
+
+
+def _tell(found: dict[str, Any]) -> None:
+    print(f"{found['cuts']} power cuts in {found['seconds']} s, {len(found['defects'])} defects")
+    for kind in ("scenarios", "moments"):
+        print("  " + ", ".join(f"{name} {count}" for name, count in found[kind].items()))
+    for line in found["defects"]:
+        print(f"  {line}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Disks that fail in part: what is needed goes on, what cannot be is said in a line, and afterwards all is well by itself."""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.beds import btrfs, work
+from tests.beds.btrfs import MIB
+from tests.beds.nights import Nights
+from tests.beds.watch import disagreements, rows
+
+pytestmark = pytest.mark.btrfs
+COMMANDS = (("status",), ("list",), ("check",), ("expire",), ("doctor",), ("metrics",), ("log",))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Sources that lie on another filesystem than the pool."""
+    tree = tmp_path / "srv"
+    tree.mkdir()
+    (tree / "file").write_bytes(os.urandom(MIB))
+    return tree
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk in memory with room for 64 inodes and 4 MiB."""
+    disk = tmp_path / "small"
+    disk.mkdir()
+    work("mount", "-t", "tmpfs", "-o", "size=4M,nr_inodes=64,mode=1777", "none", disk)
+    yield disk
+    work("umount", disk)
+
+
+def said(nights: Nights, *words: str, env: dict[str, str] | None = None) -> str:
+    """What a command says, whatever its status is: no traceback."""
+    done = nights.backupd(*words, check=False, env=env)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout + done.stderr
+
+
+def take_inodes(disk: Path) -> None:
+    (disk / "many").mkdir()
+    with contextlib.suppress(OSError):
+        for number in range(100):
+            (disk / "many" / f"{number}").touch()
+    assert os.statvfs(disk).f_favail == 0
+
+
+def test_a_pool_with_a_missing_device_is_backed_up_to_and_expired_and_everybody_is_told(
+    make_btrfs: Callable[..., Path], tree: Path
+) -> None:
+    point = make_btrfs(size="300M", devices=2, mkfs=("-m", "raid1", "-d", "raid1"))
+    nights = Nights(point)
+    nights.tables["retention"] = {"daily": 1}
+    nights.host("web", tree)
+    nights.run("web")
+    first, second = btrfs.devices_of(point)
+    btrfs.unmount(point)
+    work("btrfs", "device", "scan", "--forget", first, second)
+    work("losetup", "--detach", second)
+    work("mount", "-t", "btrfs", "-o", "degraded", first, point)
+    (tree / "file").write_bytes(os.urandom(MIB))
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert nights.differences("web", tree) == []
+    for words in COMMANDS:
+        assert said(nights, *words)
+    assert "missing" in said(nights, "status")
+    assert "missing" in said(nights, "check")
+    assert disagreements(nights) == []
+
+
+def test_a_full_folder_for_temporary_files_costs_nothing(nights: Nights, tree: Path, small: Path, tmp_path: Path) -> None:
+    nights.host("web", tree)
+    take_inodes(small)
+    work("sh", "-c", f"cat /dev/zero >{small}/many/1", check=False)
+    full = {"TMPDIR": str(small)}
+    assert nights.run("web", env=full)["web"]["outcome"] == "complete"
+    assert nights.differences("web", tree) == []
+    for words in (*COMMANDS, ("rebuild",), ("restore", "web", str(tree), "--to", str(tmp_path))):
+        assert said(nights, *words, env=full) != ""
+    assert (tmp_path / "srv" / "file").read_bytes() == (tree / "file").read_bytes()
+    assert json.loads(nights.backupd("list", "--json", env=full).stdout)[0]["state"] == "complete"
+
+
+def test_a_state_folder_without_inodes_costs_no_backup(nights: Nights, tree: Path, small: Path) -> None:
+    """SQLite makes two files beside the catalogue; without a room for them nothing can be written to it."""
+    nights.state = small / "state"
+    nights.settings("pool", state=str(nights.state))
+    nights.tables["retention"] = {"daily": 1}
+    nights.host("web", tree)
+    nights.run("web")
+    take_inodes(small)
+    done = nights.backupd("run", "web", "--json", check=False)
+    assert json.loads(done.stdout)[0]["outcome"] == "complete", done.stderr
+    assert done.returncode == 1
+    assert nights.differences("web", tree) == []
+    for words in COMMANDS:
+        assert said(nights, *words)
+    assert "no room" in said(nights, "status")
+    work("rm", "-r", small / "many")
+    nights.run("web")
+    assert rows(nights, "select state, count(*) from backup group by state") == [("complete", 3)]
+    assert disagreements(nights) == []
