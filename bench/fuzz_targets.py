@@ -246,8 +246,8 @@ def _request() -> Callable[[bytes], object]:
 
 def _gate(made: Callable[[Path], object]) -> tuple["Gate", Path]:
     """A dashboard whose operator is logged in, and its catalogue."""
-    from tests.web.gate import CHEAP, Gate, add_user
-    from web.app import create_app
+    from tests.web.gate import CHEAP, add_user, dashboard
+    from tests.web.gate import Gate as Browser
     from web.auth import passwords
     from web.settings import Settings
 
@@ -256,7 +256,7 @@ def _gate(made: Callable[[Path], object]) -> tuple["Gate", Path]:
     settings = Settings("demo", folder / "state", folder / "data", folder / "no.sock", hosts=("backup.example.org",))
     passwords._HASHER = CHEAP
     add_user(settings, "alice")
-    gate = Gate(create_app(settings))
+    gate = Browser(dashboard(settings))
     assert gate.log_in().status_code == 303
     return gate, folder / "state" / "catalogue.sqlite"
 

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlencode
 
+from backupd.serve.verbs import VERBS
 from bench.make_site import Made
 from tests.beds import session
 from tests.beds.anyone import NOBODY
@@ -113,6 +114,10 @@ def csrf_of(page: str) -> str:
     found = _CSRF.search(page)
     assert found, page
     return found[1]
+
+
+QUICK = {"rates": [f"{verb} 100000" for verb in VERBS]}
+"""[serve] of a dashboard whose visitors never rest."""
 
 
 @contextmanager
@@ -254,6 +259,7 @@ def real_shop(top: Path) -> Iterator[Dashboard]:
     fill(nights.source)
     nights.host("shop", nights.source)
     nights.host("lab", nights.source / "folder")
+    nights.tables["serve"] = QUICK
     for night in range(3):
         (nights.source / "prices.txt").write_text(f"black tea {2 + night}.80\ngreen tea 3.20\n")
         nights.run()

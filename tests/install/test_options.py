@@ -223,9 +223,9 @@ def test_packages_are_asked_of_apt_and_other_distributions_get_a_clear_line() ->
         "./install.sh --no-packages",
     )
     assert outcomes(done) == [0, 1, 0, 0, 1, 0], all_of(done)
-    assert "these packages could not be installed: rsync btrfs-progs openssh-client python3-venv" in done["2"].err
+    assert "these packages could not be installed: rsync bubblewrap btrfs-progs openssh-client python3-venv" in done["2"].err
     assert "is there a network" in done["2"].err
-    assert "install -y --no-install-recommends rsync btrfs-progs openssh-client python3-venv" in done["3"].out
+    assert "install -y --no-install-recommends rsync bubblewrap btrfs-progs openssh-client python3-venv" in done["3"].out
     assert "bin" not in done["3"].out.splitlines()
     assert "this is Fedora Linux 41, which has no apt-get; install.sh knows Debian 12 and 13" in done["5"].err
     assert "tested on Debian 12 and 13 only" in done["6"].err
@@ -364,7 +364,7 @@ def test_on_a_bare_machine_a_dry_run_says_all_without_a_complaint_about_what_wou
     assert outcomes(done) == [0, 0, 0, 1, 0], all_of(done)
     assert done["3"].err == ""
     first, build, *others = done["3"].out.splitlines()
-    assert first.startswith("would install: rsync btrfs-progs openssh-client python3-venv")
+    assert first.startswith("would install: rsync bubblewrap btrfs-progs openssh-client python3-venv")
     assert build.startswith("would build: /opt/btrkeep/versions/")
     assert others[-1] == "would write: /etc/btrkeep/main.toml, an example"
     assert "there is no Python 3.11 or later to build with" in done["4"].err

@@ -60,7 +60,7 @@ def test_in_a_clean_tree_it_installs_runs_and_goes_again(suite: str, offline: bo
     told = dict(zip(steps, run_in(suite, list(steps.values())), strict=True))
     expected = EXPECTED | {"tampered": int(offline)}
     assert {name: one.status for name, one in told.items()} == {name: expected.get(name, 0) for name in steps}, everything(told)
-    assert "missing, Debian packages: rsync btrfs-progs" in told["bare"].err
+    assert "missing, Debian packages: rsync bubblewrap btrfs-progs" in told["bare"].err
     assert told["nothing yet"].out == told["nothing"].out
     assert ("waitress" in told["tampered"].err) == offline
     assert (told["dry"].err, told["still untouched"].out) == ("", told["untouched"].out)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds.dashboard import CUSTOMER, MARKUP, NAMES, OPERATOR, VIEWER, Dashboard
+from tests.beds.dashboard import CUSTOMER, MARKUP, NAMES, OPERATOR, QUICK, VIEWER, Dashboard
 from tests.beds.manifest import differences, manifest
 from tests.beds.work import work
 from tests.web.files_visit import Page, Visitor, files, path_in, source_of, visitor
@@ -265,7 +265,7 @@ def test_what_is_switched_off_has_no_way_to_it(olga: Visitor, shop: Dashboard, s
     ]
     before = [olga.get(address).text for address in addresses]
     assert all("download" in text and "estore" in text for text in before)
-    shop.nights.tables["serve"] = {"no_downloads": True, "no_restores": True}
+    shop.nights.tables["serve"] = {**QUICK, "no_downloads": True, "no_restores": True}
     try:
         shop.nights.write()
         olga.get(addresses[0])  # the root service reads the configuration anew, and tells it
@@ -276,7 +276,7 @@ def test_what_is_switched_off_has_no_way_to_it(olga: Visitor, shop: Dashboard, s
             assert "restore" not in page.text.lower()
             assert "green tea" not in page.text
     finally:
-        del shop.nights.tables["serve"]
+        shop.nights.tables["serve"] = QUICK
         shop.nights.write()
         olga.get(addresses[0])
         assert "download" in olga.get(addresses[0]).text

@@ -11,6 +11,7 @@ from btrkeep.units import format_size
 from web.charts.svg import Sheet
 
 _RIGHT, _TOP = 10, 14
+_WIDER = 1.15  # the letters of another machine may be wider than ours
 _BETWEEN = 10
 _STEPS_OF_TIME = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 Words = Callable[[float], str]
@@ -118,7 +119,7 @@ def _labels(sheet: Sheet, inside: Frame, named: Sequence[tuple[datetime, str]]) 
     """Those that have room, each with its mark."""
     taken = -math.inf
     for moment, words in named:
-        x, half = inside.x(moment), sheet.look.width_of(words) / 2
+        x, half = inside.x(moment), sheet.look.width_of(words) / 2 * _WIDER
         if not inside.start <= moment <= inside.end or x - half < max(taken, 0) or x + half > sheet.look.width:
             continue
         sheet.line(x, inside.bottom, x, inside.bottom + 4, "faint")
