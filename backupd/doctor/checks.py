@@ -101,6 +101,9 @@ def _rsync(_: Config) -> Iterator[Finding]:
         yield Finding("rsync", "ok", found.version)
 
 
+_CONFINE = 'confine = "auto" in [backup] lets a host that takes it over write nothing but its own new backup'
+
+
 def _confined(config: Config) -> Iterator[Finding]:
     """Whether the rsync that talks to a host is confined, by a trial in this process."""
     if not any(host.address for host in config.hosts.values()):
@@ -110,7 +113,9 @@ def _confined(config: Config) -> Iterator[Finding]:
     except OperatorError as error:
         yield Finding("confinement", "error", error.message, error.hint)
         return
-    if missing:
+    if config.backup.confine == "never":
+        yield Finding("confinement", "note", "rsync is not confined when it talks to a host", _CONFINE)
+    elif missing:
         yield Finding("confinement", "warning", f"rsync is not confined when it talks to a host: {missing}", CONFINEMENT_HINT)
     else:
         yield Finding("confinement", "ok", "the rsync that talks to a host can write nothing but that host's new backup")

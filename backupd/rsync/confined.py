@@ -1,8 +1,9 @@
 """rsync in a cell of its own: what bubblewrap is told, and whether it works here. docs/decisions/0028-confined.rst says why.
 
 Nothing exists in there but programs and libraries, read-only, and the one folder `data` of the run, without its device nodes and
-setuid bits working. No /etc, /proc, /dev, /run, no other backup, no process but its own. It has the capabilities that files take
-and the system calls of allowed_calls.py. The remote shell runs outside: remote_end.py.
+setuid bits working. No /etc, /dev, /run, no other backup, no process but its own: its /proc shows those, and is there because
+rsync 3.5 changes the modes of sockets and device nodes through /proc/self/fd, and says nothing when it cannot. It has the
+capabilities that files take and the system calls of allowed_calls.py. The remote shell runs outside: remote_end.py.
 """
 
 import os
@@ -123,6 +124,10 @@ def confined_command(command: Sequence[str], data: str | None, calls: int) -> tu
         "--die-with-parent",
         *_shown(program),
         *(("--bind", data, data) if data else ()),
+        "--proc",
+        "/proc",
+        "--remount-ro",
+        "/proc",
         "--remount-ro",
         "/",
         "--chdir",

@@ -59,6 +59,8 @@ class Attempts:
         for path in TARGETS["folders"]:
             self.attempt(f"write to {path}", Path(path, "evil").touch)
         self.attempt("climb out", lambda: Path("/proc/1/root/etc/shadow").read_bytes())
+        for name in ("sys/kernel/core_pattern", "sys/kernel/modprobe", "sysrq-trigger", "1/oom_score_adj", "self/uid_map"):
+            self.attempt(f"open /proc/{name} for writing", lambda name=name: os.close(os.open(f"/proc/{name}", os.O_WRONLY)))  # type: ignore[misc]
         self.attempt("rename data", lambda: self.data.rename(self.data.with_name("other")).rename(self.data))
 
     def devices(self) -> None:

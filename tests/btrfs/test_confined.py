@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -99,6 +100,12 @@ def test_attributes_that_take_all_rights_arrive(web: Nights) -> None:
     for name, value in (("trusted.overlay.opaque", b"y"), ("security.selinux", b"system_u:object_r:etc_t:s0\0")):
         os.setxattr(file, name, value)
     os.mknod(web.source / "disk", 0o60600, os.makedev(7, 200))
+    (web.source / "disk").chmod(0o666)  # what no umask leaves
+    os.mkfifo(web.source / "pipe")
+    (web.source / "pipe").chmod(0o622)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(web.source / "socket"))
+    (web.source / "socket").chmod(0o777)
     web.settings("backup", confine="always")
     assert web.run("web")["web"]["outcome"] == "complete"
     arrived = web.data("web", file)
