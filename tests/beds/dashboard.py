@@ -257,9 +257,9 @@ def real_shop(top: Path) -> Iterator[Dashboard]:
     nights = Nights(top)
     nights.state.parent.chmod(0o755)
     fill(nights.source)
+    nights.tables["serve"] = QUICK
     nights.host("shop", nights.source)
     nights.host("lab", nights.source / "folder")
-    nights.tables["serve"] = QUICK
     for night in range(3):
         (nights.source / "prices.txt").write_text(f"black tea {2 + night}.80\ngreen tea 3.20\n")
         nights.run()

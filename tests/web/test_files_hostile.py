@@ -53,7 +53,7 @@ def test_no_other_parameter_leads_out_or_breaks(olga: Visitor, shop: Dashboard, 
         PAGES, ("..", "../lab", ".working", "%00", "%ff", "%0d%0aX-Evil:%201", "-1", "9" * 30, "1e9", "<b>")
     ):
         answer = olga.get(f"{files('shop', source, page)}&{name}={value}")
-        assert answer.status < 500, (page, value, answer.text)
+        assert answer.status < 500, (page, value, re.findall(r"<p.*", answer.text))
         assert "X-Evil" not in answer.headers
         assert "<b>" not in answer.text
 
