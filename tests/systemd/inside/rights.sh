@@ -39,6 +39,8 @@ cp /etc/btrkeep/id_ed25519.pub /root/.ssh/authorized_keys
 sed 's/^/127.0.0.1 /' /etc/ssh/ssh_host_*_key.pub >/etc/btrkeep/known_hosts
 
 configure '
+[backup]
+confine = "always"
 [host.web1]
 address = "root@127.0.0.1"
 paths = ["/root/own"]
