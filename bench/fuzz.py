@@ -43,25 +43,24 @@ class Fuzzed:
 
 def fuzz(name: str, seconds: float, keep: Path) -> Fuzzed:
     """Fuzzes one target for so long, or until it falls. Inputs that reached something new lie in `keep`/NAME afterwards."""
-    corpus, crashes, scratch = keep / name, keep / "found", keep / f"{name}.scratch"
-    for folder in (corpus, crashes, scratch):
+    corpus, crashes = keep / name, keep / "found"
+    for folder in (corpus, crashes):
         folder.mkdir(parents=True, exist_ok=True)
     began, inputs, covered = time.monotonic(), 0, 0
     while (left := seconds - (time.monotonic() - began)) > 1:
         words = [sys.executable, "-m", "bench.fuzz_targets", name, str(corpus)]
         words += [f"-max_total_time={int(left)}", f"-runs={_AT_ONCE}", f"-artifact_prefix={crashes}/{name}-", "-timeout=20"]
-        done = subprocess.run(
-            words,
-            cwd=TOP,
-            env={**os.environ, "TMPDIR": str(scratch)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-        shutil.rmtree(scratch)
-        scratch.mkdir()
+        with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:  # short: sockets lie in it
+            done = subprocess.run(
+                words,
+                cwd=TOP,
+                env={**os.environ, "TMPDIR": scratch},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                check=False,
+            )
         inputs += sum(map(int, _DONE.findall(done.stdout)))
         covered = max([covered, *map(int, _COVERED.findall(done.stdout))])
         if done.returncode:
