@@ -261,6 +261,7 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         words = ("--pool", "demo", "--state", settings.state, "--data", settings.data, "--socket", settings.socket)
+        words += ("--login", settings.logins)
         self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the server
         self.logins = subprocess.Popen(
             [*program, *map(str, words), "logins"], stderr=self.said, env={**os.environ, **readable().environment}, cwd="/"
@@ -319,11 +320,12 @@ def server() -> Iterator[Server]:
     """As a user without rights where there is root to become it: the catalogue is read as it is read by the dashboard."""
     top = Path(tempfile.mkdtemp(prefix="web-", dir=session.folder()))
     top.chmod(0o755)
-    settings = made(top)
+    place = Path(tempfile.mkdtemp(prefix="login-", dir="/tmp"))  # a socket's path has at most 107 bytes
+    settings = replace(made(top), login=place / "sock")
     cli(settings, "user", "add", "alice", "--role", "operator", given=f"{PASSWORD}\n")
     words: tuple[str | Path, ...] = WEB
     if os.geteuid() == 0:
-        for path in (settings.data, *settings.data.iterdir()):
+        for path in (place, settings.data, *settings.data.iterdir()):
             os.chown(path, STRANGER, STRANGER)
         settings.state.chmod(0o750)
         for path in (settings.state, *settings.state.glob("catalogue.sqlite*")):
@@ -338,6 +340,7 @@ def server() -> Iterator[Server]:
             process.kill()
             process.wait()
         shutil.rmtree(top)
+        shutil.rmtree(place)
 
 
 def log_in(server: Server, password: str = PASSWORD, **headers: str) -> tuple[int, dict[str, str]]:
