@@ -260,8 +260,8 @@ class Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        words = ("--pool", "demo", "--state", settings.state, "--data", settings.data, "--socket", settings.socket)
-        words += ("--login", settings.logins)
+        places = {"--state": settings.state, "--data": settings.data, "--socket": settings.socket, "--login": settings.logins}
+        words = ("--pool", "demo", *(word for pair in places.items() for word in pair))
         self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the server
         self.logins = subprocess.Popen(
             [*program, *map(str, words), "logins"], stderr=self.said, env={**os.environ, **readable().environment}, cwd="/"
