@@ -221,6 +221,7 @@ class Round:
             self.disks.mount(stack, cut.pool, cut.state)
             option = cut_truth.allocator(self.disks.pool)
             must, may = here.facts & here.after, here.facts | here.after
+            there = {f"{host}/{name}" for host, name, _ in cut_truth.backups(self.site.pool)}
             yield from self._contents(may)
             yield from (f"writable: {path}" for path in cut_truth.writable(self.site.pool))
             if cut.ended < len(self.steps) and (step := self.steps[cut.ended]).again:
@@ -231,7 +232,7 @@ class Round:
             new = {fact for fact in seen - may if _is_new_backup(fact, outcomes)}
             yield from (f"lost: {fact}" for fact in sorted(must - seen))
             yield from (f"invented: {fact}" for fact in sorted(seen - may - new))
-            yield from self._contents(may, outcomes)
+            yield from self._contents(may, there)
             yield from self._tidy()
             if cut_truth.allocator(self.disks.pool) != option:
                 yield f"mounted with {option} and left with {cut_truth.allocator(self.disks.pool)}"
@@ -241,16 +242,20 @@ class Round:
         work("cp", "-a", here.source, self.site.source)
         self.site.config.write_text(here.config)
 
-    def _contents(self, may: set[str], outcomes: dict[str, str] | None = None) -> Iterator[str]:
-        """Backups that are called complete, and differ from what they were made of."""
+    def _contents(self, may: set[str], there: set[str] | None = None) -> Iterator[str]:
+        """Backups that are called complete, and differ from what they were made of.
+
+        `there`: which the cut had left, once commands have made others. A name is a second of the clock, so a new one may have a
+        name that the round gave after the cut.
+        """
         for host, name, record in cut_truth.backups(self.site.pool):
             key, data = f"{host}/{name}", self.site.pool / "hosts" / host / name / "data"
             if record["state"] not in _DONE:
                 continue
-            if key in self.trees:
+            if key in self.trees and (there is None or key in there):
                 if wrong := cut_truth.unlike(self.trees[key], cut_truth.tree(data)):
                     yield f"{key} is not what it was: {wrong[:3]}"
-            elif outcomes is None and f"{key} is there, {record['state']}" not in may:
+            elif there is None and f"{key} is there, {record['state']}" not in may:
                 yield f"{key} is called {record['state']} before it was finished"
             elif wrong := self._unlike_source(data):
                 yield f"{key} differs from its source: {wrong[:3]}"

@@ -1,6 +1,6 @@
 """Fuzzes what reads bytes that somebody else wrote: each target of `bench.fuzz_targets` in a process of its own, by atheris.
 
-    python -m bench.fuzz [--seconds N] [--only NAME ...] [--jobs N] [--keep DIR] [--json]
+    python -m bench.fuzz [--seconds N] [--inputs N] [--only NAME ...] [--jobs N] [--keep DIR] [--json]
 
 Exit status 1 when an input was found that a target does not stand; it is kept below --keep, and named. `python -m
 bench.fuzz_targets NAME DIR FILE` runs one input again.
@@ -41,15 +41,19 @@ class Fuzzed:
     error: str = ""
 
 
-def fuzz(name: str, seconds: float, keep: Path) -> Fuzzed:
-    """Fuzzes one target for so long, or until it falls. Inputs that reached something new lie in `keep`/NAME afterwards."""
+def fuzz(name: str, seconds: float, least: int, keep: Path) -> Fuzzed:
+    """Fuzzes one target for so long and with at least so many inputs, or until it falls.
+
+    Inputs that reached something new lie in `keep`/NAME afterwards.
+    """
     corpus, crashes = keep / name, keep / "found"
     for folder in (corpus, crashes):
         folder.mkdir(parents=True, exist_ok=True)
     began, inputs, covered = time.monotonic(), 0, 0
-    while (left := seconds - (time.monotonic() - began)) > 1:
+    while (left := seconds - (time.monotonic() - began)) > 1 or inputs < least:
         words = [sys.executable, "-m", "bench.fuzz_targets", name, str(corpus)]
-        words += [f"-max_total_time={int(left)}", f"-runs={_AT_ONCE}", f"-artifact_prefix={crashes}/{name}-", "-timeout=20"]
+        words += [f"-artifact_prefix={crashes}/{name}-", "-timeout=20"]
+        words += [f"-max_total_time={int(left)}", f"-runs={_AT_ONCE}"] if left > 1 else [f"-runs={least - inputs}"]
         with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:  # short: sockets lie in it
             done = subprocess.run(
                 words,
@@ -61,9 +65,10 @@ def fuzz(name: str, seconds: float, keep: Path) -> Fuzzed:
                 errors="replace",
                 check=False,
             )
-        inputs += sum(map(int, _DONE.findall(done.stdout)))
+        tried = sum(map(int, _DONE.findall(done.stdout)))
+        inputs += tried
         covered = max([covered, *map(int, _COVERED.findall(done.stdout))])
-        if done.returncode:
+        if done.returncode or not tried:
             found = re.search(r"Test unit written to (\S+)", done.stdout)
             raised = _RAISED.search(done.stdout)
             error = raised[1] if raised else done.stdout[-500:]
@@ -75,6 +80,7 @@ def main() -> int:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60, help="for each target (60); an hour is 3600")
+    parser.add_argument("--inputs", type=int, default=0, metavar="N", help="at least so many for each, however long it takes (0)")
     parser.add_argument("--only", nargs="+", choices=sorted(TARGETS), default=sorted(TARGETS), metavar="NAME", help="these targets")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time (one for each processor)")
     parser.add_argument("--keep", type=Path, help="a folder for what was reached and found, to go on from (default: thrown away)")
@@ -87,7 +93,7 @@ def main() -> int:
         return 0
     keep = words.keep or Path(tempfile.mkdtemp(prefix="btrkeep-fuzz-"))
     with ThreadPoolExecutor(words.jobs) as threads:
-        results = list(threads.map(lambda name: fuzz(name, words.seconds, keep.resolve()), words.only))
+        results = list(threads.map(lambda name: fuzz(name, words.seconds, words.inputs, keep.resolve()), words.only))
     failed = [one for one in results if one.error]
     if not words.keep and not failed:
         shutil.rmtree(keep)
