@@ -2,17 +2,21 @@
 
 Both images lie on a btrfs of their own, so a cut is two FICLONEs: each copies a whole image at one moment, in milliseconds, and
 takes no room but for what is written later. What the filesystems in the images have not written yet is lost in the copies, as it
-is when the power goes; nothing is reordered, so this is a disk that keeps the order of its writes.
+is when the power goes; nothing is reordered, so this is a disk that keeps the order of its writes. Disks with a cache
+(cut_cache.py) lose any part of what was written since the last flush besides.
 """
 
 import fcntl
+import socket
+import subprocess
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from btrkeep.pool.subvolume import create, snapshot
-from tests.beds import btrfs, work
+from tests.beds import TOP, btrfs, nbd, work
 
 OPTIONS = "commit=300,noatime,nossd"  # as in fstab: delayed writes are held back, and expire has an option to put back
 _POOL, _STATE, _ALL = 512 << 20, 48 << 20, "3G"
@@ -31,9 +35,13 @@ class Cut:
 
 
 class CutDisks:
-    """The pool is at `pool`, the state folder at `state`, until the stack of `mount` ends; then a copy can be there."""
+    """The pool is at `pool`, the state folder at `state`, until the stack of `mount` ends; then a copy can be there.
 
-    def __init__(self) -> None:
+    `cached`: what is cut has a write cache, by the dice of `seed`; the copies have none.
+    """
+
+    def __init__(self, cached: bool = False, seed: int = 0) -> None:
+        self.cached, self._seed = cached, seed
         self.images = btrfs.make(size=_ALL)
         self.bed = self.images.parent
         self.pool, self.state = self.bed / "pool", self.bed / "state"
@@ -48,8 +56,23 @@ class CutDisks:
 
     def mount(self, stack: ExitStack, pool: Path | None = None, state: Path | None = None) -> None:
         """Mounts both, or those copies of them, until the stack ends."""
-        _attach(stack, state or self.images / "state.img", self.state, "-t", "ext4", "-o", "noatime")
-        _attach(stack, pool or self.images / "pool.img", self.pool, "-t", "btrfs", "-o", OPTIONS)
+        if not (pool and state):
+            pool, state = self.images / "pool.img", self.images / "state.img"
+            if self.cached:
+                pool, state = self._behind_a_cache(stack, pool, state)
+        _attach(stack, state, self.state, "-t", "ext4", "-o", "noatime")
+        _attach(stack, pool, self.pool, "-t", "btrfs", "-o", OPTIONS)
+
+    def _behind_a_cache(self, stack: ExitStack, *images: Path) -> list[Path]:
+        """The images as files that write into a cache of a process of its own, until the stack ends."""
+        control = self.images / "control"
+        process = subprocess.Popen([sys.executable, "-m", "bench.cut_cache", control, *images], stdin=subprocess.DEVNULL, cwd=TOP)
+        stack.callback(process.wait)
+        stack.callback(process.terminate)
+        nbd.wait_for(control.exists)
+        self._control = stack.enter_context(socket.socket(socket.AF_UNIX))
+        self._control.connect(str(control))
+        return [nbd.shown(stack, image) for image in images]
 
     def prepare_commits(self) -> None:
         """Makes the subvolume for them, and brings all to the disks."""
@@ -65,12 +88,18 @@ class CutDisks:
     def cut(self, number: int, ended: int, moment: str) -> Cut:
         """Copies both disks as they are now."""
         pool, state = (self.images / f"{kind}-{number}" for kind in ("pool", "state"))
-        _clone(self.images / "pool.img", pool)
-        _clone(self.images / "state.img", state)
+        if self.cached:
+            self._control.sendall(f"{self._seed + number} {number}\n".encode())
+            assert self._control.recv(1), "the disks' cache is gone"
+            pool, state = (self.images / f"{kind}.img-{number}" for kind in ("pool", "state"))
+        else:
+            clone(self.images / "pool.img", pool)
+            clone(self.images / "state.img", state)
         return Cut(number, ended, moment, pool, state)
 
 
-def _clone(source: Path, copy: Path) -> None:
+def clone(source: Path, copy: Path) -> None:
+    """A copy on the same btrfs that shares what the source has now."""
     with source.open("rb") as read, copy.open("wb") as written:
         fcntl.ioctl(written, _FICLONE, read.fileno())
 

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,10 @@ class Found:
 
 
 class Round:
-    """`wanted` cuts of one scenario, at random moments of that seed."""
+    """`wanted` cuts of one scenario, at random moments of that seed. `program`: stands for backupd where the power is cut."""
 
-    def __init__(self, disks: CutDisks, name: str, seed: int, wanted: int) -> None:
-        self.disks, self.name, self.seed, self.wanted = disks, name, seed, wanted
+    def __init__(self, disks: CutDisks, name: str, seed: int, wanted: int, program: Path = KILL_AT) -> None:
+        self.disks, self.name, self.seed, self.wanted, self.program = disks, name, seed, wanted, program
         self.random = random.Random(seed)
         self.cuts: list[Cut] = []
         self.steps: list[Step] = []
@@ -132,7 +132,7 @@ class Round:
 
     def _carry_out(self, step: Step, asked: Path) -> None:
         if step.program == "backupd":
-            argv = [sys.executable, "-P", str(KILL_AT), f"asks:{asked}", "any", "any", "0"]
+            argv = [sys.executable, "-P", str(self.program), f"asks:{asked}", "any", "any", "0"]
             argv += ["--config", str(self.site.config), *step.words]
         else:
             argv = [sys.executable, "-m", step.program, *step.words]
@@ -154,7 +154,8 @@ class Round:
             try:
                 yield path
             finally:
-                server.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):
+                    server.shutdown(socket.SHUT_RDWR)
                 thread.join()
 
     def _answer(self, server: socket.socket) -> None:
@@ -163,9 +164,11 @@ class Round:
                 connection, _ = server.accept()
             except OSError:
                 return
-            with connection:
+            with ExitStack() as stack, connection:
+                stack.callback(server.close)  # if a cut fails: then the command does, which waits for ever otherwise
                 if said := connection.makefile().readline().strip():
                     self._cut(said)
+                stack.pop_all()
 
     @contextmanager
     def _at_random(self) -> Iterator[None]:
@@ -197,7 +200,8 @@ class Round:
 
     def _where(self, cut: Cut | None = None) -> str:
         at = f" cut {cut.number} in step {cut.ended} ({cut.moment})" if cut else ""
-        return f"--only {self.name} --seed {self.seed}{at}"
+        disks = "cached" if self.disks.cached else "plain"
+        return f"--only {self.name} --seed {self.seed} --disks {disks}{at}"
 
     def _look_at(self, cut: Cut) -> None:
         self.found.cuts += 1

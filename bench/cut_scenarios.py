@@ -22,6 +22,7 @@ from tests.beds.history import every, make_histories
 from tests.beds.nights import Nights
 
 MIB = 1 << 20
+MANY = 20_000  # small files; bench.power_cuts has an option
 _OLD_CATALOGUE = """
 from alembic import command
 from alembic.config import Config
@@ -116,6 +117,15 @@ class Site(Nights):
                 path.write_bytes(self.noise(5000))
         (self.source / f"new{self.random.random()}").write_bytes(self.noise(MIB))
 
+    def touch_up(self) -> None:
+        """So little that only the last sync brings it to the disk: nobody looks for holes in less than 64 KiB, which syncs too."""
+        with (self.source / "database").open("r+b") as file:
+            for _ in range(3):
+                file.seek(self.random.randrange(2 * MIB - 4000))
+                file.write(self.noise(4000))
+        for name in ("note", "small/1", f"new{self.random.random()}"):
+            (self.source / name).write_bytes(self.noise(7000))
+
     def hosts(self, *names: str) -> None:
         """Hosts that all have the same source."""
         for name in names:
@@ -153,6 +163,30 @@ def changed(site: Site) -> Iterator[Step]:
     yield run()
     site.hosts("new")
     site.change()
+    yield run()
+
+
+def few(site: Site) -> Iterator[Step]:
+    """Two nights in which little has changed."""
+    site.fill()
+    site.hosts("web", "db")
+    site.run()
+    for _ in range(2):
+        site.touch_up()
+        yield run()
+
+
+def many(site: Site) -> Iterator[Step]:
+    """A first copy of many small files, and a night in which some of them have changed."""
+    for number in range(MANY):
+        folder = site.source / f"{number // 1000}"
+        if not number % 1000:
+            folder.mkdir()
+        (folder / f"{number}").write_bytes(site.noise(number % 300))
+    site.hosts("web")
+    yield run()
+    for number in range(0, MANY, 97):
+        (site.source / f"{number // 1000}" / f"{number}").write_bytes(site.noise(number % 500))
     yield run()
 
 
@@ -297,6 +331,8 @@ SCENARIOS: Mapping[str, Scenario] = {
     for one in (
         first,
         changed,
+        few,
+        many,
         continued,
         suspect,
         expire,

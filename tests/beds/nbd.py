@@ -25,13 +25,19 @@ def why_not() -> str:
 
 def filtered(stack: ExitStack, image: Path, name: str, *settings: str) -> Path:
     """A file beside `image` that shows it through nbdkit's filter `name` with those settings, until `stack` ends."""
+    socket = image.with_name(f"{image.name}-socket")
+    _start(stack, "nbdkit", "--exit-with-parent", "--foreground", "--unix", socket, f"--filter={name}", "file", image, *settings)
+    return shown(stack, image)
+
+
+def shown(stack: ExitStack, image: Path) -> Path:
+    """A file beside `image` that shows what is served at IMAGE-socket, or will be within a moment, until `stack` ends."""
     socket, disk = image.with_name(f"{image.name}-socket"), image.with_name(f"{image.name}-disk")
     disk.touch()
-    _start(stack, "nbdkit", "--exit-with-parent", "--foreground", "--unix", socket, f"--filter={name}", "file", image, *settings)
-    _wait_for(socket.exists)
+    wait_for(socket.exists)
     _start(stack, "nbdfuse", disk, "--unix", socket)
     stack.callback(work, "fusermount3", "-u", disk)
-    _wait_for(lambda: disk.stat().st_size > 0)
+    wait_for(lambda: disk.stat().st_size > 0)
     return disk
 
 
@@ -41,7 +47,8 @@ def _start(stack: ExitStack, *words: str | Path) -> None:
     stack.callback(process.terminate)
 
 
-def _wait_for(what: Callable[[], bool]) -> None:
+def wait_for(what: Callable[[], bool]) -> None:
+    """Waits until it is true: until a socket is there, say."""
     deadline = time.monotonic() + _PATIENCE
     while not what():
         assert time.monotonic() < deadline, "nbdkit or nbdfuse did not come up"

@@ -1,0 +1,141 @@
+"""Disks with a write cache that they lose: of what was written since the last flush, any part may be there after a power cut.
+
+    python -m bench.cut_cache CONTROL IMAGE...
+
+Serves each image at the Unix socket IMAGE-socket, as a network block device (NBD, fixed newstyle) for nbdfuse. Beside it lies what
+is safe: IMAGE-safe, to which a flush brings what came before. Each line `SEED NUMBER` at the socket CONTROL is a power cut of all
+of them at one moment: IMAGE-NUMBER is a copy of IMAGE-safe with some of the later writes, sector by sector, and the answer is a
+line. A process of its own: the one that mounts the disks waits for them in calls that hold Python's lock.
+"""
+
+import random
+import socket
+import struct
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.cut_disks import clone
+
+_SECTOR = 4096
+_READ, _WRITE, _DISCONNECT, _FLUSH = range(4)
+_GO, _ACKNOWLEDGED, _INFO, _UNSUPPORTED = 7, 1, 3, (1 << 31) + 1
+_FIXED_NEWSTYLE, _HAS_FLAGS, _CAN_FLUSH = 1, 1, 4
+_OPTION_MAGIC, _OPTION_REPLY, _REQUEST, _REPLY = b"IHAVEOPT", 0x3E889045565A9, 0x25609513, 0x67446698
+_INVALID = 22
+_MOST = 8 << 20  # bytes that wait; more and the oldest are safe, as on a disk
+_ODDS = (0.0, 0.5, 0.9, 1.0)  # how much of a cache comes through
+
+
+class Disk:
+    """An image with its cache. `lock` is that of all disks whose power is cut together."""
+
+    def __init__(self, image: Path, lock: threading.Lock) -> None:
+        self.image, self._lock = image, lock
+        self.safe = image.with_name(f"{image.name}-safe")
+        clone(image, self.safe)
+        self._live, self._safe = image.open("r+b", buffering=0), self.safe.open("r+b", buffering=0)
+        self._cache: deque[tuple[int, bytes]] = deque()
+        self._waiting = 0
+
+    def cut(self, number: str, dice: random.Random) -> None:
+        """Makes IMAGE-`number`. The lock is held."""
+        copy, odds = self.image.with_name(f"{self.image.name}-{number}"), dice.choice(_ODDS)
+        clone(self.safe, copy)
+        with copy.open("r+b", buffering=0) as file:
+            for offset, data in self._cache:
+                for start in range(0, len(data), _SECTOR):
+                    if dice.random() < odds:
+                        file.seek(offset + start)
+                        file.write(data[start : start + _SECTOR])
+
+    def serve(self, client: socket.socket) -> None:
+        """Answers one client until it goes."""
+        with client, client.makefile("rb") as asked:
+            self._greet(client, asked.read)
+            while len(head := asked.read(28)) == 28:
+                magic, _, kind, handle, offset, length = struct.unpack(">IHHQQI", head)
+                assert magic == _REQUEST
+                if kind == _DISCONNECT:
+                    return
+                data = asked.read(length) if kind == _WRITE else b""
+                with self._lock:
+                    error, answer = self._carry_out(kind, offset, length, data)
+                client.sendall(struct.pack(">IIQ", _REPLY, error, handle) + answer)
+
+    def _greet(self, client: socket.socket, read: Callable[[int], bytes]) -> None:
+        client.sendall(b"NBDMAGIC" + _OPTION_MAGIC + struct.pack(">H", _FIXED_NEWSTYLE))
+        read(4)
+        while head := read(16):
+            _, option, length = struct.unpack(">8sII", head)
+            read(length)
+            if option == _GO:
+                flags = _HAS_FLAGS | _CAN_FLUSH
+                info = struct.pack(">HQH", 0, self.image.stat().st_size, flags)
+                client.sendall(struct.pack(">QIII", _OPTION_REPLY, option, _INFO, len(info)) + info)
+                client.sendall(struct.pack(">QIII", _OPTION_REPLY, option, _ACKNOWLEDGED, 0))
+                return
+            client.sendall(struct.pack(">QIII", _OPTION_REPLY, option, _UNSUPPORTED, 0))
+
+    def _carry_out(self, kind: int, offset: int, length: int, data: bytes) -> tuple[int, bytes]:
+        """An errno, and what was read."""
+        if kind == _READ:
+            self._live.seek(offset)
+            return 0, self._live.read(length).ljust(length, b"\0")
+        if kind == _WRITE:
+            self._live.seek(offset)
+            self._live.write(data)
+            self._cache.append((offset, data))
+            self._waiting += length
+            self._save(_MOST)
+        elif kind == _FLUSH:
+            self._save(0)
+        else:
+            return _INVALID, b""
+        return 0, b""
+
+    def _save(self, left: int) -> None:
+        """Makes the oldest writes safe until no more than so many bytes wait."""
+        while self._waiting > left:
+            offset, data = self._cache.popleft()
+            self._safe.seek(offset)
+            self._safe.write(data)
+            self._waiting -= len(data)
+
+
+def _listen(path: Path) -> socket.socket:
+    """A socket that is there only when it can be connected to."""
+    server, early = socket.socket(socket.AF_UNIX), path.with_name(f"{path.name}-early")
+    server.bind(str(early))
+    server.listen()
+    early.rename(path)
+    return server
+
+
+def _serve(disk: Disk, server: socket.socket) -> None:
+    while True:
+        threading.Thread(target=disk.serve, args=(server.accept()[0],), daemon=True).start()
+
+
+def main() -> None:
+    """Serves until CONTROL's first client goes."""
+    control, *images = map(Path, sys.argv[1:])
+    lock = threading.Lock()
+    disks = [Disk(image, lock) for image in images]
+    for disk in disks:
+        server = _listen(disk.image.with_name(f"{disk.image.name}-socket"))
+        threading.Thread(target=_serve, args=(disk, server), daemon=True).start()
+    client, _ = _listen(control).accept()
+    for line in client.makefile():
+        seed, number = line.split()
+        dice = random.Random(int(seed))
+        with lock:
+            for disk in disks:
+                disk.cut(number, dice)
+        client.sendall(b"\n")
+
+
+if __name__ == "__main__":
+    main()
