@@ -304,6 +304,9 @@ class Round:
         for one, other in zip(listed, again, strict=False):
             if changed := {key: (value, other.get(key)) for key, value in one.items() if other.get(key) != value}:
                 yield f"list before and after rebuild differ: {one['host']}/{one['name']} {changed}"
+        if cut_truth.stale_notes(site.pool):
+            yield from self._done("expire", "--force", "hosts", "--force", "pool", status=(0,))
+        yield from (f"noted of a backup that is gone, after an expiry too: {name}" for name in cut_truth.stale_notes(site.pool))
 
 
 def _is_new_backup(fact: str, outcomes: dict[str, str]) -> bool:

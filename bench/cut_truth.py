@@ -62,7 +62,7 @@ def notes(pool: Path, host: str) -> dict[str, Any]:
 def facts(pool: Path) -> set[str]:
     """What is true of the pool, a line each: which backups there are, in which state, and what is noted of them.
 
-    A note of a backup that is gone says nothing: a deletion that was cut left it, and the next expiry takes it away.
+    A note of a backup that is gone says nothing: a deletion that was cut left it (see stale_notes).
     """
     found = {f"{host}/{name} is there, {record['state']}" for host, name, record in backups(pool)}
     for host in sorted(path.name for path in (pool / "hosts").iterdir()):
@@ -76,6 +76,14 @@ def facts(pool: Path) -> set[str]:
         found |= {f"{host} was {name}" for name in said.get("was", ())}
         found |= {f"{host} is forgotten"} if said.get("forgotten") else set()
     return found
+
+
+def stale_notes(pool: Path) -> list[str]:
+    """What is noted of backups that are gone."""
+    hosts = sorted(path.name for path in (pool / "hosts").iterdir())
+    return [
+        f"{host}/{name}" for host in hosts for name in notes(pool, host)["backups"] if not (pool / "hosts" / host / name).exists()
+    ]
 
 
 def writable(pool: Path) -> list[str]:
