@@ -150,6 +150,7 @@ class NightRunner:
         self._room_seen = 0.0
         self._making_room = asyncio.Lock()
         self._last: set[str] = set()
+        self._pausing: set[str] = set()  # hosts that have given their places to others, in their group too
         self._beside: list[asyncio.Task[None]] = []  # workers with the places of hosts that wait for their next attempt
 
     def stop(self, reason: Cause) -> None:
@@ -257,7 +258,8 @@ class NightRunner:
         group = self.site.config.groups.get(host.group or "")
         if group is None or group.concurrency is None:
             return True
-        return sum(run.host.group == host.group for run in self.runs.values()) < group.concurrency
+        under_way = (run.host for name, run in self.runs.items() if name not in self._pausing)
+        return sum(other.group == host.group for other in under_way) < group.concurrency
 
     async def _one(self, entry: PlannedHost) -> None:
         host = entry.host
@@ -292,6 +294,7 @@ class NightRunner:
             await run.stopper.wait(seconds)
             return
         places.release()
+        self._pausing.add(run.host.name)
         over = asyncio.Event()
         self._beside.append(asyncio.create_task(self._worker(over)))
         await run.stopper.wait(seconds)
@@ -299,6 +302,7 @@ class NightRunner:
         while unreachable and self.waiting and not self.reason and not run.stopper.reason and time.monotonic() < latest:
             await run.stopper.wait(_LOOK)
         over.set()
+        self._pausing.discard(run.host.name)
         if not run.stopper.reason:
             await places.wait(slots_of(self.site.config, run.host), run.stopper, lambda: False, lambda _: None)
 

@@ -139,6 +139,19 @@ def test_a_host_that_cannot_be_reached_holds_no_place_and_is_tried_again_when_al
     assert disagreements(nights) == []
 
 
+@pytest.mark.timeout(120)  # an hour, where it holds one
+def test_a_host_that_cannot_be_reached_holds_no_place_of_its_group(nights: Nights, tree: Path) -> None:
+    nights.settings("backup", concurrency=2, attempts=2)
+    log, up = refusing_ssh(nights, "down")
+    nights.tables["group.slow"] = {"concurrency": 1}
+    nights.host("down", tree, group="slow")
+    nights.host("a", tree, group="slow")
+    nights.host("b", tree, group="slow", after=["/usr/bin/touch", str(up)])
+    found = {result.host: result.outcome for result in nights.night()}
+    assert found == dict.fromkeys(("down", "a", "b"), "complete")
+    assert begun(log) == ["down", "a", "b", "down"]
+
+
 def test_during_the_pause_of_one_host_never_more_than_concurrency_transfer(nights: Nights, tree: Path) -> None:
     nights.settings("backup", concurrency=2, attempts=2)
     log = logging_ssh(nights, 0.15)
