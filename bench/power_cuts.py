@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from bench import cut_scenarios
@@ -29,7 +30,7 @@ from bench.common import own_folder, plain_parser, say
 from bench.cut_disks import CutDisks
 from bench.cut_round import Round
 from bench.cut_scenarios import SCENARIOS
-from tests.beds import TOP, work
+from tests.beds import TOP, session, work
 from tests.beds.cli import close
 from tests.beds.watch import KILL_AT
 
@@ -88,10 +89,15 @@ def _one_round(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _unshare_mounts() -> None:
-    """From now on nobody who makes a mount namespace of his own takes a copy of ours with it, which would keep it mounted."""
+    """From now on nobody who makes a mount namespace of his own takes a copy of ours with it, which would keep it mounted; and we
+    keep none of other sessions.
+    """
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS):
         raise OSError(ctypes.get_errno(), "unshare")
     work("mount", "--make-rprivate", "/")
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for point in reversed([point for point in points if session.PREFIX in point]):
+        work("umount", "--lazy", point, check=False)
 
 
 def _all_rounds(options: argparse.Namespace) -> dict[str, Any]:
