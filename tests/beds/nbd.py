@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.beds.work import work
 
 _PROGRAMS = {"nbdkit": "nbdkit", "nbdfuse": "libnbd-bin", "fusermount3": "fuse3"}
-_PATIENCE = 10.0
+_PATIENCE = 60.0
 
 
 def why_not() -> str:
