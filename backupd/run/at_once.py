@@ -24,6 +24,11 @@ def possible_at_once(wanted: int) -> int:
     return min(_by_files(wanted), _by_tasks(wanted))
 
 
+def has_files_for(hosts: int) -> bool:
+    """Whether so many hosts, two at least, can be under way besides what is open now. The limit is raised for them if it may be."""
+    return _by_files(hosts) >= hosts
+
+
 def _by_files(wanted: int) -> int:
     opened = sum(1 for _ in Path("/proc/self/fd").iterdir())
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from backupd.actions.discard import Unfinished, all_unfinished, give_up, more_room, room_came_back
 from backupd.repo import backup_json as records
-from backupd.run.at_once import possible_at_once, running_threads
+from backupd.run.at_once import has_files_for, possible_at_once, running_threads
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext, RunningTransfer
 from backupd.run.host import HostRun
 from backupd.run.ledger import Ledger
@@ -149,6 +149,7 @@ class NightRunner:
         self._changed = asyncio.Condition()
         self._room_seen = 0.0
         self._making_room = asyncio.Lock()
+        self._most = 1  # hosts that are under way, but for those that pause
         self._last: set[str] = set()
         self._pausing: set[str] = set()  # hosts that have given their places to others, in their group too
         self._beside: list[asyncio.Task[None]] = []  # workers with the places of hosts that wait for their next attempt
@@ -169,7 +170,7 @@ class NightRunner:
         self.site.observer(NightStarted(tuple(entry.host.name for entry in self.waiting)))
         if self.shut and not self.waiting:
             self.site.observer.notice(_outside(self.shut))
-        at_a_time = self._at_a_time()
+        at_a_time = self._most = self._at_a_time()
         # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
         executor = running_threads(at_a_time)
         asyncio.get_running_loop().set_default_executor(executor)
@@ -288,9 +289,9 @@ class NightRunner:
 
     async def _pause(self, run: HostRun, places: HeldSlots, seconds: float, unreachable: bool) -> None:
         """Between two attempts of a host others have its place. One that cannot be reached waits until all others have begun, or
-        for an hour.
+        for an hour. Each has some open files meanwhile, so it keeps its place where hundreds would take those of the others.
         """
-        if not self.waits:  # it may be one more than there are places for
+        if not self.waits or not has_files_for(self._most + 1):  # without: it may be one more than there are places for
             await run.stopper.wait(seconds)
             return
         places.release()

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import multiprocessing
 import os
 import resource
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ from backupd.run.at_once import possible_at_once
 from btrkeep.process.group import Group
 from btrkeep.process.programs import ProgramFailed
 from tests.beds import cgroups
+from tests.beds.badssh import FAKESSH
 from tests.beds.nights import Nights
 from tests.beds.watch import ENVIRONMENT, disagreements, processes, transferring, writable_finals
 
@@ -58,6 +61,35 @@ def test_a_limit_of_open_files_that_may_be_raised_is_raised(nights: Nights) -> N
     found, said = backed_up(nights, "prlimit", "--nofile=36:4096")
     all_complete(nights, found)
     assert "at a time" not in said
+
+
+def test_hosts_that_cannot_be_reached_leave_open_files_to_the_others(nights: Nights) -> None:
+    """A whole network is down, and one host that comes last is not."""
+    (nights.source / "file").write_bytes(os.urandom(3000))
+    script, result = nights.top / "refusing-ssh", nights.top / "result"
+    script.write_text(
+        '#!/bin/bash\n[[ " $* " != *" down"* ]] || { echo "ssh: connect to host: No route to host" >&2; exit 255; }\n'
+        f'exec {shlex.quote(str(FAKESSH))} "$@"\n'
+    )
+    script.chmod(0o755)
+    nights.settings("ssh", command=str(script))
+    nights.settings("backup", concurrency=1, attempts=2)
+    for number in range(26):
+        nights.host(f"down{number}", nights.source)
+    nights.host("last", nights.source)
+
+    def night() -> None:
+        most = len(list(Path("/proc/self/fd").iterdir())) + 60  # it cannot be raised again, so this is a process of its own
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        result.write_text(json.dumps({one.host: one.error or one.outcome for one in nights.night()}))
+
+    child = multiprocessing.get_context("fork").Process(target=night)
+    child.start()
+    child.join(100)
+    found = json.loads(result.read_text())
+    assert found.pop("last") == "complete"
+    assert len(found) == 26
+    assert {error.partition(": ")[2] for error in found.values()} == {"there is no way to the host"}
 
 
 @pytest.mark.skipif(bool(cgroups.why_not("pids")), reason=f"left out: few processes ({cgroups.why_not('pids')})")
