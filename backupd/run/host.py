@@ -10,7 +10,8 @@ import errno
 import logging
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -62,11 +63,26 @@ class HostRun:
         self.transfer: HostTransfer | None = None
         self.row: Backup | None = None  # what the catalogue says of `.working` while this run works on it
         self.ended = False
+        self._deadline: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
         """Has it begin now: it may have waited since it was made."""
         self.started = self.site.clock.now().replace(microsecond=0)  # what names and backup.json can hold
         self.begun = time.monotonic()
+
+    def _ends_within(self, seconds: float) -> None:
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self.stopper.cancel_for, _LATE)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Its deadline comes no nearer meanwhile: others have its place."""
+        assert self._deadline is not None
+        left = self._deadline.when() - asyncio.get_running_loop().time()
+        self._deadline.cancel()
+        try:
+            yield
+        finally:
+            self._ends_within(left)
 
     def kill(self) -> None:
         """Stops at once what runs for this host now."""
@@ -87,7 +103,7 @@ class HostRun:
         self.run_id = self.site.catalogue.start_run(self.host.name, self.started, pid, start_time(pid), self.site.night)
         running = self.site.running[self.host.name] = RunningTransfer(self.host.name, self.run_id, pid=pid)
         self.site.observer(running)
-        deadline = asyncio.get_running_loop().call_later(self.host.deadline, self.stopper.cancel_for, _LATE)
+        self._ends_within(self.host.deadline)
         try:
             return await self._with_hooks(lock, running)
         except PoolUnusable as error:
@@ -100,7 +116,8 @@ class HostRun:
             self._require_working_pool()
             return result
         finally:
-            deadline.cancel()
+            if self._deadline:
+                self._deadline.cancel()
             self.site.running.pop(self.host.name, None)
             if not self.ended:  # a bug, which whoever runs many hosts writes to the log
                 self._failed(Cause(CauseCode.INTERNAL_ERROR))

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _PROGRESS_PAUSE = 2.0
 _ROOM_PAUSE = 1.0
 _LOOK = 0.5
-_LONGEST_WAIT = 3600.0  # well within a deadline of 6 h
+_LONGEST_WAIT = 3600.0
 _TASKS = "raise it: TasksMax= of the unit, pids.max of the container, or ulimit -u"
 _TOO_MUCH = "leave some of it out (`exclude`), expire backups, or give the pool more room; a later run discards it for the others"
 
@@ -295,17 +295,18 @@ class NightRunner:
             await run.stopper.wait(seconds)
             return
         places.release()
-        self._pausing.add(run.host.name)
         over = asyncio.Event()
-        self._beside.append(asyncio.create_task(self._worker(over)))
-        await run.stopper.wait(seconds)
-        latest = time.monotonic() + _LONGEST_WAIT
-        while unreachable and self.waiting and not self.reason and not run.stopper.reason and time.monotonic() < latest:
-            await run.stopper.wait(_LOOK)
-        over.set()
-        self._pausing.discard(run.host.name)
-        if not run.stopper.reason:
-            await places.wait(slots_of(self.site.config, run.host), run.stopper, lambda: False, lambda _: None)
+        with run.waiting():
+            self._pausing.add(run.host.name)
+            self._beside.append(asyncio.create_task(self._worker(over)))
+            await run.stopper.wait(seconds)
+            latest = time.monotonic() + _LONGEST_WAIT
+            while unreachable and self.waiting and not self.reason and not run.stopper.reason and time.monotonic() < latest:
+                await run.stopper.wait(_LOOK)
+            over.set()
+            self._pausing.discard(run.host.name)
+            if not run.stopper.reason:
+                await places.wait(slots_of(self.site.config, run.host), run.stopper, lambda: False, lambda _: None)
 
     async def _has_place(self, run: HostRun, places: HeldSlots) -> bool:
         """Whether the host may begin now. A run that waits does so; another has it begin although too many run, and says so."""

@@ -152,6 +152,22 @@ def test_a_host_that_cannot_be_reached_holds_no_place_of_its_group(nights: Night
     assert begun(log) == ["down", "a", "b", "down"]
 
 
+@pytest.mark.slow
+def test_while_a_host_waits_for_its_place_after_a_pause_its_deadline_comes_no_nearer(nights: Nights, tree: Path) -> None:
+    script, broken = nights.top / "slow-ssh", nights.top / "broken"
+    script.write_text(
+        f'#!/bin/bash\nif [[ " $* " == *" first "* && ! -e {broken} ]]; then touch {broken}; kill -9 $$; fi\n'
+        f'[[ " $* " != *" second "* ]] || sleep 6\nexec {shlex.quote(str(FAKESSH))} "$@"\n'
+    )
+    script.chmod(0o755)
+    nights.settings("ssh", command=str(script))
+    nights.settings("backup", concurrency=1, attempts=2)
+    nights.host("first", tree, deadline="5s")
+    nights.host("second", tree)
+    found = [(result.host, result.outcome, result.error) for result in nights.night()]
+    assert found == [("second", "complete", None), ("first", "complete", None)]
+
+
 def test_during_the_pause_of_one_host_never_more_than_concurrency_transfer(nights: Nights, tree: Path) -> None:
     nights.settings("backup", concurrency=2, attempts=2)
     log = logging_ssh(nights, 0.15)

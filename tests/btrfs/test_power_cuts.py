@@ -14,11 +14,11 @@ cached = pytest.mark.skipif(bool(nbd.why_not()), reason=f"left out: a disk with 
 
 def cut(scenario: str, *words: str) -> dict[str, Any]:
     given = ("--round", "--only", scenario, "--in-a-round", str(CUTS), "--image-dir", str(session.folder(1 << 30)))
-    return dict(json.loads(work(sys.executable, "-m", "bench.power_cuts", *given, *words, cwd=TOP, timeout=170).stdout))
+    return dict(json.loads(work(sys.executable, "-m", "bench.power_cuts", *given, *words, cwd=TOP, timeout=290).stdout))
 
 
 @pytest.mark.btrfs
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("scenario", "disks"),
     [
@@ -36,7 +36,7 @@ def test_no_complete_backup_is_wrong_lost_or_invented_after_a_power_cut(scenario
 
 
 @pytest.mark.btrfs
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_program_without_its_last_sync_is_found_out() -> None:
     found = cut("few", "--disks", "plain", "--unsynced", "--in-a-round", "6")
     assert any("differs from its source" in line for line in found["defects"]), found
