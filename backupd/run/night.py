@@ -20,6 +20,7 @@ from backupd.run.host import HostRun
 from backupd.run.ledger import Ledger
 from backupd.run.scarcity import Scarcity, too_little_room
 from backupd.run.slots import HeldSlots, slots_of
+from backupd.run.verdict import waited_in_vain
 from btrkeep.catalogue import HostFacts, Progress
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import Config, HostConfig
@@ -66,12 +67,13 @@ def plan(
 ) -> list[PlannedHost]:
     """What a run would do, in the order it would do it. Raises UsageError for a name that is not configured.
 
-    Whoever was tried longest ago comes first, so that a host which fails or takes long cannot starve the others.
+    Whoever was tried longest ago comes first, so that a host which fails or takes long cannot starve the others. One that was
+    silent until a time limit would take the place of others again, for as long: it goes behind them, in one night and no more.
     """
     if names:
         return [_named(config, name) for name in dict.fromkeys(names)]
     hosts = [host for host in config.hosts.values() if host.enabled]
-    hosts.sort(key=lambda host: _last_try(facts.get(host.name)))
+    hosts = sorted(hosts, key=lambda host: _turn(facts.get(host.name), len(hosts)))
     if everything:
         return [PlannedHost(host, True, "asked for with --all") for host in hosts]
     return [_of_the_night(host, facts.get(host.name), config.pool.zone, now, catch_up) for host in hosts]
@@ -91,8 +93,13 @@ def _named(config: Config, name: str) -> PlannedHost:
     return PlannedHost(config.hosts[name], True, "asked for by name")
 
 
-def _last_try(facts: HostFacts | None) -> int:
-    return facts.last_run or 0 if facts else 0
+def _turn(facts: HostFacts | None, hosts: int) -> int:
+    """The number of its last run. Of a silent host as if it had been tried after all others: when a night does not come to it, the
+    runs of that night have numbers beyond it.
+    """
+    if not facts or facts.last_run is None:
+        return 0
+    return facts.last_run + (hosts if waited_in_vain(facts.last_run_cause) else 0)
 
 
 def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime, catch_up: bool) -> PlannedHost:
@@ -284,9 +291,9 @@ class NightRunner:
                 closing.cancel()
             del self.runs[host.name]
 
-    async def _pause(self, run: HostRun, places: HeldSlots, seconds: float, unreachable: bool) -> None:
-        """Between two attempts of a host others have its place. One that cannot be reached waits until all others have begun, or
-        for an hour.
+    async def _pause(self, run: HostRun, places: HeldSlots, seconds: float, silent: bool) -> None:
+        """Between two attempts of a host others have its place. One that was silent or cannot be reached waits until all others
+        have begun, or for an hour.
         """
         if not self.waits:  # it may be one more than there are places for
             await run.stopper.wait(seconds)
@@ -296,7 +303,7 @@ class NightRunner:
         self._beside.append(asyncio.create_task(self._worker(over)))
         await run.stopper.wait(seconds)
         latest = time.monotonic() + _LONGEST_WAIT
-        while unreachable and self.waiting and not self.reason and not run.stopper.reason and time.monotonic() < latest:
+        while silent and self.waiting and not self.reason and not run.stopper.reason and time.monotonic() < latest:
             await run.stopper.wait(_LOOK)
         over.set()
         if not run.stopper.reason:
