@@ -23,7 +23,8 @@ from backupd.run.slots import HeldSlots, slots_of
 from backupd.run.verdict import waited_in_vain
 from btrkeep.catalogue import HostFacts, Progress
 from btrkeep.causes import Cause, CauseCode
-from btrkeep.config import Config, HostConfig
+from btrkeep.clock import elapsed
+from btrkeep.config import Config, HostConfig, Window
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.due import is_due, is_late, next_window, window_end
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 _PROGRESS_PAUSE = 2.0
 _ROOM_PAUSE = 1.0
 _LOOK = 0.5
+_AWAKE = 5.0  # seconds after which a sleep of the machine is seen
 _LONGEST_WAIT = 3600.0  # well within a deadline of 6 h
 _TASKS = "raise it: TasksMax= of the unit, pids.max of the container, or ulimit -u"
 _TOO_MUCH = "leave some of it out (`exclude`), expire backups, or give the pool more room; a later run discards it for the others"
@@ -120,6 +122,14 @@ def _outside(opens: Sequence[datetime]) -> str:
     if len(opens) == 1:
         return f"1 host is due, but outside its window, which opens {format_time(opens[0])}"
     return f"{len(opens)} hosts are due, but outside their windows; the first one opens {format_time(min(opens))}"
+
+
+async def _close(run: HostRun, window: Window, seconds: float) -> None:
+    """Stops it when its window closes, also one that the machine was asleep at: the loop's own clock stands still meanwhile."""
+    end = elapsed() + seconds
+    while (left := end - elapsed()) > 0:
+        await asyncio.sleep(min(left, _AWAKE))
+    run.stopper.cancel_for(Cause(CauseCode.WINDOW_CLOSED, facts={"window": str(window)}))
 
 
 def _of_pool(text: str) -> Cause:
@@ -277,11 +287,7 @@ class NightRunner:
                 if end is None:
                     self._tell(HostResult(host.name, "skipped", f"its window {host.window} closed before its turn came"))
                     return
-                closing = asyncio.get_running_loop().call_later(
-                    (end - now).total_seconds(),
-                    run.stopper.cancel_for,
-                    Cause(CauseCode.WINDOW_CLOSED, facts={"window": str(host.window)}),
-                )
+                closing = asyncio.create_task(_close(run, host.window, (end - now).total_seconds()))
             with HeldSlots(self.site.pool.locks, f"backup of {host.name}", format_time(run.started)) as places:
                 run.pause = partial(self._pause, run, places)
                 if await self._has_place(run, places) and await self._has_room(entry, run):
