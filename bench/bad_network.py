@@ -144,7 +144,7 @@ def _end_stopped() -> None:
 
 
 def measured(options: Namespace) -> dict[str, Any]:
-    """Three nights: one that makes the first copies, the good hosts alone, and all of them."""
+    """Four nights: one that makes the first copies, the good hosts alone, and all of them, twice: then it is known who is bad."""
     kinds = [kind for kind in KINDS if not options.only or kind in options.only]
     with site(options) as place:
         good = [f"good{number:02}" for number in range(options.good)]
@@ -156,14 +156,24 @@ def measured(options: Namespace) -> dict[str, Any]:
         place.night(good)
         alone = place.night(good)
         mixed = place.night(sorted([*good, *bad]))
+        again = place.night(sorted([*good, *bad]))
         faults = [*filter(None, (wrong(kind, mixed.results[name]) for name, kind in bad.items()))]
-        faults += [f"{name}: {mixed.results[name]}" for name in good if mixed.results[name]["outcome"] != "complete"]
+        for night in (mixed, again):
+            faults += [f"{name}: {night.results[name]}" for name in good if night.results[name]["outcome"] != "complete"]
         faults += [f"left: {one}" for one in place.left()]
         outcomes = Counter(f"{kind}: {mixed.results[name]['outcome']}: {_short(mixed.results[name])}" for name, kind in bad.items())
         return {
             "hosts": {"good": len(good), "bad": len(bad), "at a time": options.concurrency},
-            "seconds until all good ones were complete": {"alone": round(alone.good_after, 1), "mixed": round(mixed.good_after, 1)},
-            "seconds in all": {"alone": round(alone.seconds, 1), "mixed": round(mixed.seconds, 1)},
+            "seconds until all good ones were complete": {
+                "alone": round(alone.good_after, 1),
+                "mixed": round(mixed.good_after, 1),
+                "again": round(again.good_after, 1),
+            },
+            "seconds in all": {
+                "alone": round(alone.seconds, 1),
+                "mixed": round(mixed.seconds, 1),
+                "again": round(again.seconds, 1),
+            },
             "bad ones": dict(sorted(outcomes.items())),
             "wrong": faults,
         }

@@ -5,12 +5,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 
+def elapsed() -> float:
+    """Seconds on a clock that nobody sets, and that goes on while the machine is asleep: for how long ago something was.
+
+    How long somebody has worked, or may, is measured by time.monotonic(), which stands still meanwhile.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 @dataclass(frozen=True, slots=True)
 class Clock:
     """`start` None is the real time."""
 
     start: datetime | None = None
-    _begun: float = field(default_factory=time.monotonic)
+    _begun: float = field(default_factory=elapsed)
 
     def tells_nights(self, *, rehearsal: bool) -> bool:
         """Whether it is the clock by which nights are: the real time says nothing of those of a rehearsal."""
@@ -20,4 +28,4 @@ class Clock:
         """Aware UTC."""
         if self.start is None:
             return datetime.now(UTC)
-        return self.start + timedelta(seconds=time.monotonic() - self._begun)
+        return self.start + timedelta(seconds=elapsed() - self._begun)

@@ -1,9 +1,9 @@
 """The events of an expiry: how far it is, and its result."""
 
-import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from btrkeep.clock import elapsed
 from btrkeep.decisions.expiry_plan import Plan, UnreadableHost
 from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, Share
 from btrkeep.process.progress import Notice
@@ -64,7 +64,7 @@ class Summary:
     still_waiting: int | None = None
     written_bytes: int | None = None
     ended_by: int = 0
-    begun: float = field(default_factory=time.monotonic)
+    begun: float = field(default_factory=elapsed)
     seconds: float = 0.0
 
     @property

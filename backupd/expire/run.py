@@ -27,6 +27,7 @@ from backupd.expire.words import PAUSES, expiry_words, held_words, stuck_words
 from backupd.repo.reconcile import reconcile
 from btrkeep.backup_states import DELETING
 from btrkeep.catalogue import Catalogue
+from btrkeep.clock import elapsed
 from btrkeep.decisions.expiry_plan import Plan, make_plan, only
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import LockHeld, OperatorError
@@ -313,7 +314,7 @@ class ExpiryRunner:
     def _end_row(self, error: str | None) -> None:
         """`error`: what ended it early, None if nothing did."""
         summary = self.site.summary
-        summary.seconds, summary.ended_by = time.monotonic() - summary.begun, self.site.cancellation.signal
+        summary.seconds, summary.ended_by = elapsed() - summary.begun, self.site.cancellation.signal
         summary.error = None if summary.stop else error
         fields = self._fields()
         summary.written_bytes = fields["written_bytes"]
@@ -323,7 +324,7 @@ class ExpiryRunner:
 
     def _moment(self) -> datetime:
         """Returns now, on the clock that this began with."""
-        return self.site.now + timedelta(seconds=time.monotonic() - self.site.summary.begun)
+        return self.site.now + timedelta(seconds=elapsed() - self.site.summary.begun)
 
 
 def backups_run(catalogue: Catalogue) -> bool:

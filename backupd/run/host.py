@@ -32,6 +32,7 @@ from btrkeep import __version__
 from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
 from btrkeep.causes import Cause, CauseCode
+from btrkeep.clock import elapsed
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
@@ -68,7 +69,7 @@ class HostRun:
     def begin(self) -> None:
         """Has it begin now: it may have waited since it was made."""
         self.started = self.site.clock.now().replace(microsecond=0)  # what names and backup.json can hold
-        self.begun = time.monotonic()
+        self.begun = elapsed()
 
     def _ends_within(self, seconds: float) -> None:
         self._deadline = asyncio.get_running_loop().call_later(seconds, self.stopper.cancel_for, _LATE)
@@ -211,7 +212,7 @@ class HostRun:
             warning = f"its holes could not be made or counted: {error.strerror or error}"
             record = replace(record, warnings=(*record.warnings, warning))
         _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk)
-        final = replace(final, duration=round(time.monotonic() - self.begun, 3))  # the row knows what the file could not yet
+        final = replace(final, duration=round(elapsed() - self.begun, 3))  # the row knows what the file could not yet
         row = backup_row(site.pool, final, final.state, prepared.id)
         fields = {
             **self._run_fields(verdict.error, verdict.cause),
@@ -224,7 +225,7 @@ class HostRun:
 
     def _record(self, first: Record, transfer: HostTransfer, verdict: RunVerdict) -> Record:
         results = tuple(transfer.results.values())
-        spent = time.monotonic() - self.begun
+        spent = elapsed() - self.begun
         return replace(
             first,
             state=verdict.state or PARTIAL,
@@ -293,7 +294,7 @@ class HostRun:
             self.site.catalogue.put_backup(replace(self.row, state=PARTIAL))
         elif self.row:
             self.site.catalogue.drop_backup(self.host.name, None)
-        return HostResult(self.host.name, "failed", error, seconds=time.monotonic() - self.begun)
+        return HostResult(self.host.name, "failed", error, seconds=elapsed() - self.begun)
 
     def _finish_run(self, outcome: str, error: str | None, cause: Cause | None = None) -> None:
         fields = {**self._run_fields(error, cause), "finished": self._moment(), "outcome": outcome}
@@ -302,7 +303,7 @@ class HostRun:
 
     def _moment(self) -> datetime:
         """Now, on the clock that this run began with."""
-        return self.started + timedelta(seconds=time.monotonic() - self.begun)
+        return self.started + timedelta(seconds=elapsed() - self.begun)
 
     def _run_fields(self, error: str | None, cause: Cause | None) -> dict[str, Any]:
         """What the run's row says; rsync's part of it once there was an rsync."""
@@ -318,7 +319,7 @@ class HostRun:
             record.files,
             record.total("bytes"),
             record.new_bytes,
-            time.monotonic() - self.begun,
+            elapsed() - self.begun,
             record.attempts,
             record.warnings,
         )

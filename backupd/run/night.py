@@ -20,9 +20,11 @@ from backupd.run.host import HostRun
 from backupd.run.ledger import Ledger
 from backupd.run.scarcity import Scarcity, too_little_room
 from backupd.run.slots import HeldSlots, slots_of
+from backupd.run.verdict import waited_in_vain
 from btrkeep.catalogue import HostFacts, Progress
 from btrkeep.causes import Cause, CauseCode
-from btrkeep.config import Config, HostConfig
+from btrkeep.clock import elapsed
+from btrkeep.config import Config, HostConfig, Window
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.due import is_due, is_late, next_window, window_end
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
@@ -36,6 +38,7 @@ log = logging.getLogger(__name__)
 _PROGRESS_PAUSE = 2.0
 _ROOM_PAUSE = 1.0
 _LOOK = 0.5
+_AWAKE = 5.0  # seconds after which a sleep of the machine is seen
 _LONGEST_WAIT = 3600.0
 _TASKS = "raise it: TasksMax= of the unit, pids.max of the container, or ulimit -u"
 _TOO_MUCH = "leave some of it out (`exclude`), expire backups, or give the pool more room; a later run discards it for the others"
@@ -66,12 +69,13 @@ def plan(
 ) -> list[PlannedHost]:
     """What a run would do, in the order it would do it. Raises UsageError for a name that is not configured.
 
-    Whoever was tried longest ago comes first, so that a host which fails or takes long cannot starve the others.
+    Whoever was tried longest ago comes first, so that a host which fails or takes long cannot starve the others. One that was
+    silent until a time limit would take the place of others again, for as long: it goes behind them, in one night and no more.
     """
     if names:
         return [_named(config, name) for name in dict.fromkeys(names)]
     hosts = [host for host in config.hosts.values() if host.enabled]
-    hosts.sort(key=lambda host: _last_try(facts.get(host.name)))
+    hosts = sorted(hosts, key=lambda host: _turn(facts.get(host.name), len(hosts)))
     if everything:
         return [PlannedHost(host, True, "asked for with --all") for host in hosts]
     return [_of_the_night(host, facts.get(host.name), config.pool.zone, now, catch_up) for host in hosts]
@@ -91,8 +95,13 @@ def _named(config: Config, name: str) -> PlannedHost:
     return PlannedHost(config.hosts[name], True, "asked for by name")
 
 
-def _last_try(facts: HostFacts | None) -> int:
-    return facts.last_run or 0 if facts else 0
+def _turn(facts: HostFacts | None, hosts: int) -> int:
+    """The number of its last run. Of a silent host as if it had been tried after all others: when a night does not come to it, the
+    runs of that night have numbers beyond it.
+    """
+    if not facts or facts.last_run is None:
+        return 0
+    return facts.last_run + (hosts if waited_in_vain(facts.last_run_cause) else 0)
 
 
 def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime, catch_up: bool) -> PlannedHost:
@@ -113,6 +122,14 @@ def _outside(opens: Sequence[datetime]) -> str:
     if len(opens) == 1:
         return f"1 host is due, but outside its window, which opens {format_time(opens[0])}"
     return f"{len(opens)} hosts are due, but outside their windows; the first one opens {format_time(min(opens))}"
+
+
+async def _close(run: HostRun, window: Window, seconds: float) -> None:
+    """Stops it when its window closes, also one that the machine was asleep at: the loop's own clock stands still meanwhile."""
+    end = elapsed() + seconds
+    while (left := end - elapsed()) > 0:
+        await asyncio.sleep(min(left, _AWAKE))
+    run.stopper.cancel_for(Cause(CauseCode.WINDOW_CLOSED, facts={"window": str(window)}))
 
 
 def _of_pool(text: str) -> Cause:
@@ -273,11 +290,7 @@ class NightRunner:
                 if end is None:
                     self._tell(HostResult(host.name, "skipped", f"its window {host.window} closed before its turn came"))
                     return
-                closing = asyncio.get_running_loop().call_later(
-                    (end - now).total_seconds(),
-                    run.stopper.cancel_for,
-                    Cause(CauseCode.WINDOW_CLOSED, facts={"window": str(host.window)}),
-                )
+                closing = asyncio.create_task(_close(run, host.window, (end - now).total_seconds()))
             with HeldSlots(self.site.pool.locks, f"backup of {host.name}", format_time(run.started)) as places:
                 run.pause = partial(self._pause, run, places)
                 if await self._has_place(run, places) and await self._has_room(entry, run):
@@ -287,9 +300,10 @@ class NightRunner:
                 closing.cancel()
             del self.runs[host.name]
 
-    async def _pause(self, run: HostRun, places: HeldSlots, seconds: float, unreachable: bool) -> None:
-        """Between two attempts of a host others have its place. One that cannot be reached waits until all others have begun, or
-        for an hour. Each has some open files meanwhile, so it keeps its place where hundreds would take those of the others.
+    async def _pause(self, run: HostRun, places: HeldSlots, seconds: float, silent: bool) -> None:
+        """Between two attempts of a host others have its place. One that was silent or cannot be reached waits until all others
+        have begun, or for an hour. Each has some open files meanwhile, so it keeps its place where hundreds would take those of the
+        others.
         """
         if not self.waits or not has_files_for(self._most + 1):  # without: it may be one more than there are places for
             await run.stopper.wait(seconds)
@@ -301,7 +315,7 @@ class NightRunner:
             self._beside.append(asyncio.create_task(self._worker(over)))
             await run.stopper.wait(seconds)
             latest = time.monotonic() + _LONGEST_WAIT
-            while unreachable and self.waiting and not self.reason and not run.stopper.reason and time.monotonic() < latest:
+            while silent and self.waiting and not self.reason and not run.stopper.reason and time.monotonic() < latest:
                 await run.stopper.wait(_LOOK)
             over.set()
             self._pausing.discard(run.host.name)

@@ -18,7 +18,7 @@ from backupd.run.context import RunContext, RunningTransfer
 from backupd.run.limits import LimitWatch
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.unlisted import files_below
-from backupd.run.verdict import SuspectLimits, enough_below, judge
+from backupd.run.verdict import SuspectLimits, enough_below, judge, waited_in_vain
 from backupd.run.work_subvolume import Prepared
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import HostConfig
@@ -29,7 +29,7 @@ from btrkeep.pool.subvolume import commit, inodes_made
 from btrkeep.process.cancellation import Cancellation
 
 Pause = Callable[[float, bool], Awaitable[object]]
-"""Waits so many seconds before the next attempt, or until the run is stopped; True: the host could not even be reached."""
+"""Waits so many seconds before the next attempt, or until the run is stopped; True: it was silent, or not reached."""
 _FLOWS = ("created", "deleted", "transferred", "transferred_bytes", "literal", "matched", "sent", "received")
 _LONGEST_PAUSE = 300.0
 MAY_SAY = 64 << 20
@@ -79,7 +79,8 @@ class HostTransfer:
             pending = await self._attempt(pending)
             if not pending or attempt == self.host.attempts or not self._worth_another():
                 break
-            await self.pause(min(_LONGEST_PAUSE, self.site.retry_pause * 3 ** (attempt - 1)), self.unreachable)
+            silent = self.unreachable or any(waited_in_vain(self.results[path].cause) for path in pending)
+            await self.pause(min(_LONGEST_PAUSE, self.site.retry_pause * 3 ** (attempt - 1)), silent)
         self.results = {path: self.results[path] for path in self.host.paths}
 
     async def _attempt(self, paths: Sequence[str]) -> list[str]:

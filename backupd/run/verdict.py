@@ -12,7 +12,7 @@ from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.rsync.messages import Class, Messages
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.decisions.cause_words import cause_words
-from btrkeep.decisions.rsync_meaning import ExitKind, Meaning, meaning
+from btrkeep.decisions.rsync_meaning import ExitCause, ExitKind, Meaning, meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,16 @@ _OUTCOMES = {
     CauseCode.SOURCE_MISSING: PathOutcome.BROKEN,
 }
 """What a cause makes of its path; any other makes it suspect."""
+
+
+_SILENT = (ExitCause.SILENT, ExitCause.NO_ANSWER, ExitCause.NO_ANSWER_CONNECTING)
+
+
+def waited_in_vain(cause: Cause | None) -> bool:
+    """Whether a host had a place until a time limit and did nothing there, as it may the next time."""
+    if cause is None:
+        return False
+    return cause.code is CauseCode.STALLED or cause.facts.get("exit_cause") in _SILENT
 
 
 def _cause(

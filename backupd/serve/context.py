@@ -56,6 +56,7 @@ class ServiceContext:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _loaded: tuple[Signature, Config] | None = None
     _untold: bool = False
+    _pool: Pool | None = None
 
     def config(self) -> Config:
         """As its files are now; read again when one of them has changed. Raises ConfigError."""
@@ -67,13 +68,14 @@ class ServiceContext:
 
     def pool(self) -> Pool:
         """The pool, looked at again: it may have been unmounted. Raises PoolUnusable and ConfigError."""
-        return open_pool(self.config().pool.path)
+        self._pool = open_pool(self.config().pool.path)
+        return self._pool
 
     @contextmanager
     def opened(self, *, writes: bool = False) -> Iterator[PoolContext]:
         """All of it. Raises OperatorError of every kind; with `writes`, PoolUnusable when the pool is read-only."""
         config = self.config()
-        pool = open_configured(config)
+        pool = self._pool = open_configured(config)
         if writes:
             require_writable(pool)
         with Catalogue.open(config.pool.state) as catalogue:
@@ -81,15 +83,20 @@ class ServiceContext:
             yield PoolContext(config, pool, catalogue, self.clock)
 
     def tell(self) -> None:
-        """Writes down for the dashboard what it may know of a configuration that was read anew. Nobody waits for that."""
+        """Writes down for the dashboard what it may know of a configuration that was read anew. Nobody waits for that, so it must
+        not keep the pool busy: it knows the pool from the last request that opened it, and without one waits for the next.
+        """
         with self._lock:
-            untold, self._untold = self._untold, False
-        if untold:
-            try:
-                with self.opened() as site:
-                    tell_dashboard(site.config, site.pool, site.catalogue, self.clock)
-            except OperatorError as error:  # who asks next hears of it
-                log.info("the configuration is not published: %s", printable(error.message))
+            pool, config = self._pool, self._loaded[1] if self._loaded else None
+            if not self._untold or not config or not pool or pool.path != config.pool.path:
+                return
+            self._untold = False
+        try:
+            with Catalogue.open(config.pool.state) as catalogue:
+                require_catalogue_of(config, pool, catalogue.pool_id())
+                tell_dashboard(config, pool, catalogue, self.clock)
+        except OperatorError as error:  # who asks next hears of it
+            log.info("the configuration is not published: %s", printable(error.message))
 
     def chosen(self) -> tuple[str, ...]:
         """The options of our commands that say which pool it is."""

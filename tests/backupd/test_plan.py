@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from backupd.run.night import PlannedHost, plan
 from backupd.run.scarcity import too_little_room
+from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import Config, HostConfig, Window
 from btrkeep.config.model import PoolSettings
 from btrkeep.config.values import parse_min_free, parse_window
@@ -90,6 +91,26 @@ def test_the_order_is_that_of_the_last_tries(tries: dict[str, float | None]) -> 
     assert len(planned) == len(tries)
     seconds = [float("inf") if each is None else -round(ago(each).timestamp()) for each in hours]
     assert seconds == sorted(seconds, reverse=True)
+
+
+def test_who_was_silent_until_a_time_limit_goes_last_and_has_its_turn_when_a_night_did_not_come_to_it() -> None:
+    names = ("silent", "stalled", "refused", "good", "late")
+    causes = {
+        "silent": Cause(CauseCode.RSYNC_UNFINISHED, facts={"exit_cause": "silent", "exit_code": 255}),
+        "stalled": Cause(CauseCode.STALLED, facts={"seconds": 600.0}),
+        "refused": Cause(CauseCode.RSYNC_UNFINISHED, facts={"exit_cause": "refused", "exit_code": 255}),
+        "late": Cause(CauseCode.DEADLINE),
+    }
+    ran = dict(zip(names, range(11, 16), strict=True))  # the numbers of the runs of a first night, in which they were in this order
+
+    def order() -> list[str]:
+        known = {name: replace(facts(), last_run=number, last_run_cause=causes.get(name)) for name, number in ran.items()}
+        return taken(plan(config(*map(HostConfig, names)), known, NOW, everything=True))
+
+    assert order() == ["refused", "good", "late", "silent", "stalled"]
+    for night in (20, 30):  # these end before the silent ones had their turn
+        ran |= {name: night + number for number, name in enumerate(("refused", "good", "late"))}
+    assert order()[:2] == ["silent", "stalled"]
 
 
 # Windows

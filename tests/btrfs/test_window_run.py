@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import work
+from tests.beds import TOP, work
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, ended, hold, results, transferring, wait_for
 
@@ -84,6 +84,33 @@ def test_what_runs_when_the_window_closes_is_stopped_kept_and_ended_the_night_af
     assert at(nights, "2026-11-21T22:00:00Z") == {"web": "complete", "waits": "complete"}
     assert nights.differences("web", tree) == []
     assert disagreements(nights) == []
+
+
+# The kernel's clocks when the machine has been asleep: CLOCK_BOOTTIME has gone on, CLOCK_MONOTONIC has not.
+_ASLEEP = """
+import os, time
+real = time.clock_gettime
+def slept(clock):
+    return real(clock) + (9 * 3600 if clock == time.CLOCK_BOOTTIME and os.path.exists({flag!r}) else 0)
+time.clock_gettime = slept
+"""
+
+
+def test_a_window_that_closed_while_the_machine_was_asleep_stops_what_runs(
+    nights: Nights, tree: Path, backupd_running: Start, tmp_path: Path
+) -> None:
+    flag, asleep = hold(nights, 500_000), tmp_path / "asleep"
+    (tmp_path / "sitecustomize.py").write_text(_ASLEEP.format(flag=str(asleep)))
+    env = {"PYTHONPATH": f"{tmp_path}:{TOP}"}
+    process = backupd_running("--config", nights.config, "run", "--json", "--now", "2026-11-20T22:00:00Z", env=env)
+    wait_for(flag.exists)
+    asleep.touch()
+    woken = time.monotonic()
+    status, stdout, _ = ended(process)
+    assert (status, time.monotonic() - woken < 10) == (1, True)
+    assert (results(stdout)["web"]["outcome"], "window" in results(stdout)["web"]["error"]) == ("partial", True)
+    finished = work("sqlite3", nights.state / "catalogue.sqlite", "SELECT finished FROM run").stdout
+    assert finished > "2026-11-21 07:00", "the machine slept for nine hours"
 
 
 def test_a_named_run_goes_on_when_the_window_closes(nights: Nights, tree: Path, backupd_running: Start) -> None:
