@@ -152,14 +152,19 @@ class Store:
         values = (role, _hosts_text(hosts), _number(now), name)
         return self._change("UPDATE user SET role = ?, hosts = ?, changed = ? WHERE name = ?", values) == 1
 
-    def set_hash(self, name: str, text: str, now: datetime, *, log_out: bool = True) -> bool:
-        """Another password: all of the user's sessions end, and what was counted against the name is forgotten."""
+    def set_hash(self, name: str, text: str, now: datetime, *, before: str | None = None, log_out: bool = True) -> bool:
+        """Another password: all of the user's sessions end, and what was counted against the name is forgotten.
+
+        False, and nothing changes, when there is no such user, or the hash is another one than `before` by now.
+        """
         with self.writing() as connection:
-            found = connection.execute("UPDATE user SET hash = ?, changed = ? WHERE name = ?", (text, _number(now), name)).rowcount
-            if log_out:
+            values = (text, _number(now), name, before, before)
+            change = "UPDATE user SET hash = ?, changed = ? WHERE name = ? AND (? IS NULL OR hash = ?)"
+            found = connection.execute(change, values).rowcount == 1
+            if found and log_out:
                 connection.execute("DELETE FROM session WHERE user = ?", (name,))
                 connection.execute("DELETE FROM attempt WHERE name = ?", (name,))
-            return found == 1
+            return found
 
     def remove_user(self, name: str) -> bool:
         """The user and all sessions; whether there was one."""
