@@ -4,6 +4,8 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from backupd.serve.arguments import checked
 from backupd.serve.call import Call, in_words
@@ -85,18 +87,33 @@ def _name(viewer: Viewer, peer: Peer) -> str:
 
 def _call(service: ServiceContext, wire: Wire, peer: Peer, request: Request) -> tuple[Verb, Call]:
     """Who asks is looked up before anything that he says is looked at. Raises RequestRefused."""
-    viewer = viewer_of(request, peer, service.login or login_socket_of(service.pool_name))
+    viewer = _viewer_of(service, request, peer)
     verb = VERBS.get(request.verb)
     if not verb:
         raise RequestRefused(f"there is no verb {printable(request.verb[:40])}", f"there are: {', '.join(VERBS)}", "usage")
-    return verb, Call(service, wire, peer, viewer, checked(request.arguments, verb.arguments))
+    arguments = checked(request.arguments, verb.arguments)
+
+    def require_still() -> None:
+        _require(service, verb, request.verb, _viewer_of(service, request, peer), arguments)
+
+    return verb, Call(service, wire, peer, viewer, arguments, require_still)
+
+
+def _viewer_of(service: ServiceContext, request: Request, peer: Peer) -> Viewer:
+    return viewer_of(request, peer, service.login or login_socket_of(service.pool_name))
+
+
+def _require(service: ServiceContext, verb: Verb, name: str, viewer: Viewer, arguments: Mapping[str, Any]) -> None:
+    """Raises RequestRefused for what the viewer may not, and ConfigError."""
+    require(verb.right, viewer, arguments)
+    settings = service.config().serve
+    require_switched_on(name, no_downloads=settings.no_downloads, no_restores=settings.no_restores)
 
 
 def _do(verb: Verb, name: str, call: Call) -> None:
     """Raises RequestRefused for what the asker may not, or not so often."""
-    require(verb.right, call.viewer, call.arguments)
+    _require(call.service, verb, name, call.viewer, call.arguments)
     settings = call.service.config().serve
-    require_switched_on(name, no_downloads=settings.no_downloads, no_restores=settings.no_restores)
     if call.peer.uid != ROOT or call.viewer.session:
         call.service.rates.take(call.who, name, settings.rates.get(name, verb.per_minute))
     with call.service.limits.of(name, settings.at_once.get(name)).taken(call.who), verb.place(call.who):

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +15,19 @@ from btrkeep.serving.wire import Wire
 from btrkeep.units import printable
 
 _PIECE = 256 << 10
+_LOOK = 1.0
+"""Seconds after which it is looked up again whether the asker may have more: a slow line keeps a stream for days."""
 
 
 class Frames:
-    """Something to write into, as into a file: what is written leaves as frames. One piece of it is all that lies in memory."""
+    """Something to write into, as into a file: what is written leaves as frames. One piece of it is all that lies in memory.
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    `require` raises RequestRefused when the asker may not have any more.
+    """
+
+    def __init__(self, wire: Wire, require: Callable[[], None] = lambda: None) -> None:
+        self._wire, self._require = wire, require
+        self._looked = time.monotonic()
         self._held = bytearray()
         self._written = 0
 
@@ -57,19 +64,25 @@ class Frames:
         self._wire.send(HEAD.pack(0))
 
     def _send(self, piece: bytes | bytearray | memoryview) -> None:
+        if time.monotonic() - self._looked > _LOOK:
+            self._require()
+            self._looked = time.monotonic()
         self._wire.send(HEAD.pack(len(piece)))
         self._wire.send(piece)
 
 
 @dataclass(slots=True)
 class Call:
-    """What a verb's function is given. `arguments` are checked, and all there."""
+    """What a verb's function is given. `arguments` are checked, and all there. `require` looks up again whether the asker may ask
+    for that, and raises OperatorError.
+    """
 
     service: ServiceContext
     wire: Wire
     peer: Peer
     viewer: Viewer
     arguments: Mapping[str, Any]
+    require: Callable[[], None]
     frames: Frames | None = None
 
     @property
@@ -84,7 +97,7 @@ class Call:
         """Answers with a stream, which the function writes into; its return is the end. Raises ClientGone."""
         self.wire.answer(stream_line(Streamed(os.fsdecode(name), kind, length)))
         self.wire.streaming = True
-        self.frames = Frames(self.wire)
+        self.frames = Frames(self.wire, self.require)
         return self.frames
 
     def gone(self) -> bool:

@@ -1,7 +1,7 @@
 """The root service asked with sessions and tokens: what each gives on a real pool, and what is switched off."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from tests.beds.logins import logins_at
 from tests.beds.nights import Nights
 from tests.beds.serving import Service, serving
 from web.auth.model import Token
+from web.auth.store import Store
 from web.auth.words import digest
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -141,6 +142,41 @@ def test_downloads_and_restores_can_be_switched_off_for_everybody_at_once(servic
     assert ada.ask("browse", backup="latest", **file)["entry"]["size"] == 9
     compared = ada.ask("compare", before="latest", **file)
     assert (compared["text"], "switched off" in compared["note"]) == (None, True)
+
+
+def _logged_out(pool: Nights, store: Store) -> None:
+    store.remove_token("leaver")
+
+
+def _limited(pool: Nights, store: Store) -> None:
+    store.remove_token("leaver")
+    store.add_token(Token("leaver", "viewer", ("db1",), NOW, None), digest("btrkeep_leaver"))
+
+
+def _switched_off(pool: Nights, store: Store) -> None:
+    pool.settings("serve", no_downloads=True)
+
+
+@pytest.mark.parametrize(("change", "form"), [(_logged_out, "file"), (_limited, "tar"), (_switched_off, "file")])
+def test_a_download_ends_with_the_right_to_it(
+    service: Service, pool: Nights, login: Path, form: str, change: Callable[[Nights, Store], None]
+) -> None:
+    """A slow line keeps it for days: who is dismissed today would else have all of it tomorrow."""
+    large = pool.source / "large"
+    large.write_bytes(b"1" * (16 << 20))  # more than the sockets and one piece hold
+    pool.run("web1")
+    store = logins_at(login, login.parent / "users").store
+    store.remove_token("leaver")
+    store.add_token(Token("leaver", "viewer", ("web*",), NOW, None), digest("btrkeep_leaver"))
+    leaver = Agent(service.socket, "", 20, "btrkeep_leaver")
+    with leaver.stream("download", host="web1", backup="latest", path=str(large), **{"as": form}) as stream:
+        got = [next(pieces := iter(stream))]
+        change(pool, store)
+        time.sleep(1.1)
+        with pytest.raises(RequestRefused) as refused:
+            got.extend(pieces)
+    assert refused.value.kind in ("refused", "missing")
+    assert sum(map(len, got)) < 4 << 20
 
 
 def test_one_who_asks_too_often_waits_and_nobody_else_does(service: Service, pool: Nights) -> None:

@@ -104,6 +104,35 @@ def test_what_is_wrong_is_said_in_a_line_and_with_a_hint(tmp_path: Path) -> None
     assert len(Store(settings.data).users()) == 1
 
 
+def test_users_are_imported_whole_or_not_at_all(tmp_path: Path) -> None:
+    """An attempt that failed midway would leave some of them, and no second one would be taken."""
+    first = made(tmp_path)
+    second = replace(first, data=tmp_path / "second")
+    cli(first, "user", "add", "alice", "--hosts", "web*,db1", given=PASSWORD)
+    cli(first, "token", "add", "script")
+    whole = json.loads(cli(first, "user", "export").stdout)
+    [alice], [script] = whole["users"], whole["tokens"]
+    times = {"created": alice["created"], "seen": alice["created"]}
+    one = {"key": "00" * 32, "user": "alice", "address": "192.0.2.1", "browser": "", **times}
+    wrong = (
+        {"sessions": [one, {**one, "key": "11" * 32, "user": "bob"}]},
+        {"sessions": [one, one]},
+        {"sessions": [{**one, "user": []}]},
+        {"users": [alice, {**alice, "role": "admin"}]},
+        {"users": [{**alice, "created": "0001-01-01T00:00:00"}]},
+        {"users": [{**alice, "hosts": "web*"}]},  # as a list of letters that would be all hosts
+        {"users": [{**alice, "hosts": ["web1,*"]}]},
+        {"tokens": [script, {**script, "name": "other", "key": "zz"}]},
+        {"tokens": [script, script]},
+    )
+    for change in wrong:
+        done = cli(second, "user", "import", given=json.dumps({**whole, **change}), check=False)
+        assert (done.returncode, "these are no users" in done.stderr) == (2, True), change
+        assert Store(second.data).users() == Store(second.data).tokens() == []
+    cli(second, "user", "import", given=json.dumps({**whole, "sessions": [one]}))
+    assert json.loads(cli(second, "user", "export").stdout) == {**whole, "sessions": [one]}
+
+
 def test_nothing_that_was_written_into_the_folder_of_users_moves_a_terminal(tmp_path: Path) -> None:
     """Whoever took over the dashboard can write there what he likes; root lists it."""
     settings, evil = made(tmp_path), "joe\x1b]0;owned\x07\x1b[2J\nroot\u202e"

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from argon2 import extract_parameters
+from argon2 import PasswordHasher, extract_parameters
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -363,6 +363,36 @@ def test_a_login_during_a_change_of_the_password_does_not_outlive_it(
 
     monkeypatch.setattr(passwords, "is_right", looked)
     assert here.log_in().location == "/login"
+    assert store.sessions("alice") == []
+    assert here.get("/account").status_code == 303
+
+
+@pytest.mark.parametrize("asked", ["another password", "a login that makes an old hash anew"])
+@pytest.mark.parametrize("how", ["changed", "removed"])
+def test_a_password_that_the_administrator_sets_meanwhile_stays(
+    here: Gate, settings: Settings, monkeypatch: pytest.MonkeyPatch, how: str, asked: str
+) -> None:
+    """Who has taken over an account, and changes its password over and over, would else have the last word."""
+    store, right, reset = Store(settings.data), passwords.is_right, CHEAP.hash("the administrator's")
+    here.log_in()
+
+    def looked(text: str | None, password: str) -> bool:
+        found = right(text, password)
+        if how == "changed":
+            store.set_hash("alice", reset, datetime.now(UTC))
+        else:
+            store.remove_user("alice")
+        return found
+
+    monkeypatch.setattr(passwords, "is_right", looked)
+    if asked == "another password":
+        new = "the thief's own, and long"
+        here.post("/account/password", {"password": PASSWORD, "new": new, "again": new})
+    else:
+        monkeypatch.setattr(passwords, "_HASHER", PasswordHasher(time_cost=2, memory_cost=8, parallelism=1))
+        gate(settings).log_in()
+    alice = store.user("alice")
+    assert (alice and alice.hash) == (reset if how == "changed" else None)
     assert store.sessions("alice") == []
     assert here.get("/account").status_code == 303
 

@@ -112,8 +112,9 @@ class LoginService:
         user = self.store.user(name)
         if passwords.is_right(user.hash if user else None, password) and user:
             if passwords.is_outdated(user.hash):
-                user = replace(user, hash=passwords.hashed(password))
-                self.store.set_hash(user.name, user.hash, datetime.now(UTC), log_out=False)
+                text = passwords.hashed(password)
+                self.store.set_hash(user.name, text, datetime.now(UTC), before=user.hash, log_out=False)
+                user = replace(user, hash=text)
             return user
         audit.warning("login failed: %s from %s", user.name if user else "a name that nobody has", address)
         return None
@@ -191,7 +192,8 @@ def _password(service: LoginService, request: Request) -> Any:
             text = passwords.hashed(new)
         except UsageError as error:
             return {"outcome": "unfit", "message": error.message, "hint": error.hint}
-        service.store.set_hash(name, text, now)
+        if not service.store.set_hash(name, text, now, before=user.hash):
+            return {"outcome": "changed"}
         attempts.succeeded(service.store, name, address, now)
         audit.info("password changed: %s from %s", name, address)
         return service.begun(replace(user, hash=text), address, browser) or {"outcome": "changed"}

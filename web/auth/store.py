@@ -8,7 +8,7 @@ import json
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -142,24 +142,40 @@ class Store:
 
     def add_user(self, user: User) -> bool:
         """Whether there was none of that name, and now there is."""
-        values = (user.name, user.role, _hosts_text(user.hosts), user.hash, _number(user.created), _number(user.changed))
         with self.writing() as connection:
             _begin(connection)
-            return connection.execute("INSERT OR IGNORE INTO user VALUES (?, ?, ?, ?, ?, ?)", values).rowcount == 1
+            return connection.execute("INSERT OR IGNORE INTO user VALUES (?, ?, ?, ?, ?, ?)", _user_row(user)).rowcount == 1
+
+    def fill(self, users: Iterable[User], sessions: Iterable[LoginSession], tokens: Iterable[tuple[Token, bytes]]) -> bool:
+        """Takes all of them, tokens with their digests, or nothing: False when there has been anybody, sqlite3.IntegrityError when
+        something is there twice or a session is of nobody.
+        """
+        with self.writing() as connection:
+            if not _begin(connection):
+                return False
+            connection.executemany("INSERT INTO user VALUES (?, ?, ?, ?, ?, ?)", map(_user_row, users))
+            connection.executemany("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?)", map(_session_row, sessions))
+            connection.executemany("INSERT INTO token VALUES (?, ?, ?, ?, ?, NULL)", (_token_row(*one) for one in tokens))
+        return True
 
     def change_user(self, name: str, role: str, hosts: tuple[str, ...] | None, now: datetime) -> bool:
         """Another role, other hosts; whether there is such a user."""
         values = (role, _hosts_text(hosts), _number(now), name)
         return self._change("UPDATE user SET role = ?, hosts = ?, changed = ? WHERE name = ?", values) == 1
 
-    def set_hash(self, name: str, text: str, now: datetime, *, log_out: bool = True) -> bool:
-        """Another password: all of the user's sessions end, and what was counted against the name is forgotten."""
+    def set_hash(self, name: str, text: str, now: datetime, *, before: str | None = None, log_out: bool = True) -> bool:
+        """Another password: all of the user's sessions end, and what was counted against the name is forgotten.
+
+        False, and nothing changes, when there is no such user, or the hash is another one than `before` by now.
+        """
         with self.writing() as connection:
-            found = connection.execute("UPDATE user SET hash = ?, changed = ? WHERE name = ?", (text, _number(now), name)).rowcount
-            if log_out:
+            values = (text, _number(now), name, before, before)
+            change = "UPDATE user SET hash = ?, changed = ? WHERE name = ? AND (? IS NULL OR hash = ?)"
+            found = connection.execute(change, values).rowcount == 1
+            if found and log_out:
                 connection.execute("DELETE FROM session WHERE user = ?", (name,))
                 connection.execute("DELETE FROM attempt WHERE name = ?", (name,))
-            return found == 1
+            return found
 
     def remove_user(self, name: str) -> bool:
         """The user and all sessions; whether there was one."""
@@ -172,10 +188,9 @@ class Store:
 
         Of many sessions of his those that were not used for longest end.
         """
-        values = (one.key, _number(one.created), _number(one.seen), one.address, one.browser, one.user, text)
         with self.writing() as connection:
-            still = "SELECT ?, name, ?, ?, ?, ? FROM user WHERE name = ? AND hash = ?"
-            added = connection.execute(f"INSERT INTO session {still}", values).rowcount == 1
+            still = "SELECT ?, ?, ?, ?, ?, ? FROM user WHERE name = ? AND hash = ?"
+            added = connection.execute(f"INSERT INTO session {still}", (*_session_row(one), one.user, text)).rowcount == 1
             kept = "SELECT key FROM session WHERE user = ? ORDER BY seen DESC, created DESC LIMIT ?"
             words = (one.user, one.user, _SESSIONS)
             connection.execute(f"DELETE FROM session WHERE user = ? AND key NOT IN ({kept})", words)
@@ -218,10 +233,10 @@ class Store:
 
     def add_token(self, token: Token, key: bytes) -> bool:
         """Whether there was none of that name, and now there is."""
-        values = (token.name, key, token.role, _hosts_text(token.hosts), _number(token.created))
         with self.writing() as connection:
             _begin(connection)
-            return connection.execute("INSERT OR IGNORE INTO token VALUES (?, ?, ?, ?, ?, NULL)", values).rowcount == 1
+            row = _token_row(token, key)
+            return connection.execute("INSERT OR IGNORE INTO token VALUES (?, ?, ?, ?, ?, NULL)", row).rowcount == 1
 
     def token(self, key: bytes) -> Token | None:
         """The token of that digest."""
@@ -319,6 +334,18 @@ def _session(row: tuple[Any, ...]) -> LoginSession:
 def _token(row: tuple[Any, ...]) -> Token:
     name, role, hosts, created, used = row
     return Token(name, role, _hosts(hosts), _moment(created), None if used is None else _moment(used))
+
+
+def _user_row(user: User) -> tuple[Any, ...]:
+    return user.name, user.role, _hosts_text(user.hosts), user.hash, _number(user.created), _number(user.changed)
+
+
+def _session_row(one: LoginSession) -> tuple[Any, ...]:
+    return one.key, one.user, _number(one.created), _number(one.seen), one.address, one.browser
+
+
+def _token_row(token: Token, key: bytes) -> tuple[Any, ...]:
+    return token.name, key, token.role, _hosts_text(token.hosts), _number(token.created)
 
 
 def _hosts(text: str | None) -> tuple[str, ...] | None:

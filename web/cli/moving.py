@@ -6,6 +6,7 @@ anything of the old file. It is done once: afterwards a file at the old place is
 
 import json
 import os
+import sqlite3
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -85,9 +86,8 @@ def imported(store: Store, text: str) -> None:
             )
             for one in found["users"]
         ]
-        hashes = {user.name: user.hash for user in users}
         sessions = [
-            (LoginSession(_key(one["key"]), one["user"], *_moments(one, "seen"), _text(one["address"]), _text(one["browser"])), one)
+            LoginSession(_key(one["key"]), one["user"], *_moments(one, "seen"), _text(one["address"]), _text(one["browser"]))
             for one in found["sessions"]
         ]
         tokens = [
@@ -99,21 +99,13 @@ def imported(store: Store, text: str) -> None:
                     datetime.fromisoformat(one["created"]),
                     None,
                 ),
-                one,
+                _key(one["key"]),
             )
             for one in found["tokens"]
         ]
-        if not store.begin():
-            if not users and not tokens:
-                return
+        if not store.fill(users, sessions, tokens) and (users or tokens):
             raise UsageError(f"{store.path} has had users already", "import into a new one, or add users: btrkeep-web user add")
-        for user in users:
-            store.add_user(user)
-        for session, _ in sessions:
-            store.add_session(session, hashes[session.user])
-        for token, one in tokens:
-            store.add_token(token, _key(one["key"]))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, sqlite3.Error) as error:
         raise UsageError(f"these are no users: {printable(str(error))}", "give what `btrkeep-web user export` printed") from None
 
 
@@ -139,10 +131,11 @@ def _hosts(hosts: tuple[str, ...] | None) -> list[str] | None:
 def _limits(hosts: list[str] | None) -> tuple[str, ...] | None:
     if hosts is None:
         return None
-    limits = parse_hosts(",".join(hosts))
-    if limits is None:  # the word "all", which as a list of patterns names a host
+    limits = [parse_hosts(one) for one in hosts] if isinstance(hosts, list) else []
+    # None is the word "all", which as a list of patterns names a host; one pattern with a comma would be two.
+    if not limits or any(limit is None or len(limit) != 1 for limit in limits):
         raise ValueError("a pattern of hosts is none")
-    return limits
+    return tuple(hosts)
 
 
 def _hash(text: str) -> str:
