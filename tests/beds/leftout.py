@@ -29,7 +29,7 @@ NEEDS = (
 )
 
 # What is no part of the loop of a minute: by marker, by fixture (a dashboard, a browser), and by folder.
-_LONGER = frozenset({*(need.marker for need in NEEDS), "slow", "minutes", "alone"})
+_LONGER = frozenset({*(need.marker for need in NEEDS), "slow", "takes", "long", "alone"})
 _SERVED = frozenset({"site", "shop", "browser"})
 _ELSEWHERE = frozenset({"btrfs", "docs", "install", "systemd"})
 

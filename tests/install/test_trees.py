@@ -8,7 +8,7 @@ from tests.install.trees import Done, run_in, why_not
 pytestmark = [
     pytest.mark.root,
     pytest.mark.slow,
-    pytest.mark.minutes,
+    pytest.mark.takes(150),
     pytest.mark.timeout(600),
     pytest.mark.skipif(bool(why_not()), reason=reason("in clean trees", why_not())),
 ]
