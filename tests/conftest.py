@@ -71,8 +71,12 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """None: others decide."""
-    return True if config.getoption("--unit") and collection_path.is_dir() and not leftout.has_unit(collection_path) else None
+    """None: others decide. Each worker would import all modules only to leave their tests out."""
+    if config.getoption("--unit") and collection_path.is_dir():
+        return None if leftout.has_unit(collection_path) else True
+    if config.getoption("--long") and collection_path.match("test_*.py"):
+        return None if leftout.has_long(collection_path) else True
+    return None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

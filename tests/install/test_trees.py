@@ -1,4 +1,8 @@
-"""install.sh in a clean Debian 12 and a clean Debian 13: nothing there but what every Debian has, real packages, real pip."""
+"""install.sh in a clean Debian 12 and a clean Debian 13: nothing there but what every Debian has, real packages, real pip.
+
+The ordinary tests install in Debian 12, from a folder of packages. Only the long form sees what is otherwise in Debian 13 (its
+Python, its packages), and an installation from the network where our Debian packages are missing too.
+"""
 
 import pytest
 
@@ -8,7 +12,6 @@ from tests.install.trees import Done, run_in, why_not
 pytestmark = [
     pytest.mark.root,
     pytest.mark.slow,
-    pytest.mark.takes(150),
     pytest.mark.timeout(600),
     pytest.mark.skipif(bool(why_not()), reason=reason("in clean trees", why_not())),
 ]
@@ -54,7 +57,13 @@ OFFLINE = {
 EXPECTED = {"no network": 1, "nothing": 2, "bare": 1, "nothing yet": 2, "check": 4, "setup": 2, "leftovers": 2}
 
 
-@pytest.mark.parametrize(("suite", "offline"), [("bookworm", True), ("trixie", False)])
+@pytest.mark.parametrize(
+    ("suite", "offline"),
+    [
+        pytest.param("bookworm", True, marks=pytest.mark.takes(100)),
+        pytest.param("trixie", False, marks=[pytest.mark.takes(100), pytest.mark.long]),
+    ],
+)
 def test_in_a_clean_tree_it_installs_runs_and_goes_again(suite: str, offline: bool) -> None:
     steps = STEPS | OFFLINE if offline else STEPS
     told = dict(zip(steps, run_in(suite, list(steps.values())), strict=True))
