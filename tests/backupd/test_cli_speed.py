@@ -17,7 +17,7 @@ from bench.catalogue_commands import COMMANDS, MEMORY
 from tests.beds import TOP, btrfs, session, work
 from tests.beds.made_catalogue import many_backups
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.btrfs, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.takes(60), pytest.mark.btrfs, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
 """install.sh in a clean Debian 12 and a clean Debian 13: nothing there but what every Debian has, real packages, real pip.
 
-The ordinary tests install in Debian 12, from a folder of packages. Only the long form sees what is otherwise in Debian 13 (its
-Python, its packages), and an installation from the network where our Debian packages are missing too.
+The long form of test_options.py, which runs the installer on this machine, and of tests/beds/machine.py, which installs in a Debian
+that has our Debian packages. Only here is seen which of them install.sh does not ask for, what is otherwise in another release (its
+Python, its packages), and that wheels which were fetched are all that an installation without a network needs.
 """
 
 import pytest
@@ -10,6 +11,7 @@ from tests.beds.leftout import reason
 from tests.install.trees import Done, run_in, why_not
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.root,
     pytest.mark.slow,
     pytest.mark.timeout(600),
@@ -57,13 +59,7 @@ OFFLINE = {
 EXPECTED = {"no network": 1, "nothing": 2, "bare": 1, "nothing yet": 2, "check": 4, "setup": 2, "leftovers": 2}
 
 
-@pytest.mark.parametrize(
-    ("suite", "offline"),
-    [
-        pytest.param("bookworm", True, marks=pytest.mark.takes(100)),
-        pytest.param("trixie", False, marks=[pytest.mark.takes(100), pytest.mark.long]),
-    ],
-)
+@pytest.mark.parametrize(("suite", "offline"), [("bookworm", True), ("trixie", False)])
 def test_in_a_clean_tree_it_installs_runs_and_goes_again(suite: str, offline: bool) -> None:
     steps = STEPS | OFFLINE if offline else STEPS
     told = dict(zip(steps, run_in(suite, list(steps.values())), strict=True))
