@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import hypothesis
 import pytest
 
-from tests.beds import anyone, backupd_start, btrfs, cli, leftout, session, ssh
+from tests.beds import anyone, backupd_start, btrfs, cli, dealing, leftout, session, ssh
 from tests.beds.badssh import FAKESSH
 
 HERE = Path(__file__).resolve().parent
@@ -31,6 +31,7 @@ hypothesis.settings.load_profile("busy")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out the tests marked slow")
+    parser.addoption("--long", action="store_true", help="only the long forms: a whole year, each Debian")
     parser.addoption("--unit", action="store_true", help="only what is quick, without root, btrfs, servers, browsers")
 
 
@@ -70,8 +71,12 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """None: others decide."""
-    return True if config.getoption("--unit") and collection_path.is_dir() and not leftout.has_unit(collection_path) else None
+    """None: others decide. Each worker would import all modules only to leave their tests out."""
+    if config.getoption("--unit") and collection_path.is_dir():
+        return None if leftout.has_unit(collection_path) else True
+    if config.getoption("--long") and collection_path.match("test_*.py"):
+        return None if leftout.has_long(collection_path) else True
+    return None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -83,13 +88,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=leftout.reason(need.words, why)))
         if config.getoption("--fast") and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.skip(reason=leftout.reason("slow", "--fast")))
+        if item.get_closest_marker("long") and not config.getoption("--long"):
+            item.add_marker(pytest.mark.skip(reason=leftout.reason("long", "--long")))
     if config.getoption("--unit"):
-        others = [item for item in items if not leftout.is_unit(item)]
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if leftout.is_unit(item)]
-    # Those that run alone come first, so that none of them, and everybody with it, has to wait for what takes minutes. That comes
-    # next: at the end the other workers would wait for it.
-    items.sort(key=lambda item: (not item.get_closest_marker("alone"), not item.get_closest_marker("minutes")))
+        _only(leftout.is_unit, config, items)
+    if config.getoption("--long"):
+        _only(lambda item: item.get_closest_marker("long") is not None, config, items)
+    items[:] = dealing.dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def _only(is_wanted: Callable[[pytest.Item], bool], config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if not is_wanted(item)])
+    items[:] = filter(is_wanted, items)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -103,7 +113,7 @@ _ROOM = pytest.StashKey[BinaryIO]()
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Tests share the machine, those marked `alone` have it for themselves, also against workers and sessions beside this one."""
+    """Tests share the machine; one that has to be alone has it for itself, also against workers and sessions beside this one."""
     if session.PLACE in os.environ:  # a session within a test: that test has passed the door already
         return (yield)
     with (HERE / "__init__.py").open("rb") as room:
@@ -114,16 +124,34 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """The others wait for the test itself, and not for its fixtures, which may take much longer."""
-    if _ROOM not in item.stash or not item.get_closest_marker("alone"):
+    """Tries a test that measures beside the others, which costs nobody anything; only what fails twice is tried once more alone.
+
+    Between two tries each of its fixtures that can do so begins anew.
+    """
+    if not item.get_closest_marker("alone"):
         return (yield)
+    try:
+        return (yield)
+    except AssertionError:
+        pass
+    with contextlib.suppress(AssertionError):
+        return _again(item)
+    if _ROOM not in item.stash:
+        return _again(item)
     left, _ = signal.setitimer(signal.ITIMER_REAL, 0)  # its time limit does not run while it waits for the others
     _enter(item.stash[_ROOM], fcntl.LOCK_EX)
     signal.setitimer(signal.ITIMER_REAL, left)
     try:
-        return (yield)
+        return _again(item)
     finally:
         _enter(item.stash[_ROOM], fcntl.LOCK_SH)
+
+
+def _again(item: pytest.Item) -> None:
+    for fixture in getattr(item, "funcargs", {}).values():
+        if hasattr(fixture, "begin_anew"):
+            fixture.begin_anew()
+    item.runtest()
 
 
 def _enter(room: BinaryIO, how: int) -> None:

@@ -12,7 +12,7 @@ from tests.beds import TOP, session, work
 from tests.beds.anyone import without_rights
 from tests.test_structure import tracked_files
 
-pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.btrfs]
+pytestmark = [pytest.mark.slow, pytest.mark.takes(40), pytest.mark.root, pytest.mark.btrfs]
 
 # A server and a command of ours without rights, a stand-in for ssh, and a signal that nohup has ignored.
 CHOSEN = (

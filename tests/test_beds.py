@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.beds import TOP, differences, exclusive_bytes, leftout, manifest, session, shares, work
+from tests.beds import TOP, dealing, differences, exclusive_bytes, leftout, manifest, session, shares, work
 from tests.beds import btrfs as beds
 from tests.beds.anyone import NOBODY, readable
 from tests.beds.ssh import Sshd
@@ -236,13 +236,73 @@ def test_what_was_left_out_is_counted_by_reason_in_one_line() -> None:
         ("backupd", ("tmp_path",), "timeout", True),
         ("btrfs", (), "parametrize", False),
         ("web", ("shop",), "parametrize", False),
-        *(("backupd", (), mark, False) for mark in ("btrfs", "ssh", "root", "slow", "minutes", "alone")),
+        *(("backupd", (), mark, False) for mark in ("btrfs", "ssh", "root", "slow", "takes", "long", "alone")),
     ],
 )
 def test_the_loop_of_a_minute_is_what_runs_anywhere(folder: str, fixtures: tuple[str, ...], mark: str, unit: bool) -> None:
     marks = [SimpleNamespace(name=mark)]
     item: Any = SimpleNamespace(path=Path("tests", folder, "test_it.py"), fixturenames=fixtures, iter_markers=lambda: marks)
     assert leftout.is_unit(item) is unit
+
+
+def item_of(module: str, name: str, *marks: pytest.Mark) -> Any:
+    found = {mark.name: mark for mark in marks}
+    return SimpleNamespace(path=Path(module), name=name, get_closest_marker=found.get)
+
+
+def test_each_worker_begins_with_its_share_of_what_takes_long_and_modules_stay_together() -> None:
+    year, trees, speed = (pytest.mark.takes(seconds).mark for seconds in (100, 90, 60))
+    alone = pytest.mark.alone.mark
+    plain = [item_of("plain.py", f"plain{number}") for number in range(9)]
+    items = [
+        item_of("speed.py", "first", alone, speed),
+        *plain,
+        item_of("year.py", "year", year),
+        item_of("trees.py", "bookworm", trees),
+        item_of("hosts.py", "many", alone),
+        item_of("trees.py", "trixie", trees),
+    ]
+    names = [item.name for item in dealing.dealt(items, 4)]
+    # As pytest-xdist cuts them: 14 into 3, 3, 4 and 4.
+    assert [names[:3], names[3:6], names[6:10], names[10:]] == [
+        ["year", "plain0", "plain1"],
+        ["bookworm", "trixie", "plain2"],
+        ["first", "many", "plain3", "plain4"],
+        ["plain5", "plain6", "plain7", "plain8"],
+    ]
+    assert [item.name for item in dealing.dealt(plain, 1)] == [item.name for item in plain]
+
+
+MEASURED = """import os, pytest
+from pathlib import Path
+
+class Fixture:
+    tries = 0
+    def begin_anew(self):
+        self.tries = 0
+
+@pytest.fixture
+def anew():
+    return Fixture()
+
+@pytest.mark.alone
+@pytest.mark.parametrize("needed", [1, 2, 3, 4])
+def test_it(needed, anew):
+    anew.tries += 1
+    with Path("tries").open("a") as file:
+        file.write(str(needed))
+    assert anew.tries == 1
+    assert Path("tries").read_text().count(str(needed)) >= needed
+"""
+
+
+def test_what_measures_is_tried_again_at_last_alone_and_then_fails(tmp_path: Path, place: Path) -> None:
+    (tmp_path / "test_it.py").write_text(MEASURED)
+    words = ("-p", "tests.conftest", "-p", "no:cacheprovider", "-c", TOP / "pyproject.toml", "--rootdir", tmp_path)
+    env = {"PYTHONPATH": str(TOP), session.PLACE: str(place)}
+    done = work(sys.executable, "-m", "pytest", "-q", *words, tmp_path / "test_it.py", cwd=tmp_path, env=env, check=False)
+    assert "1 failed, 3 passed" in done.stdout, done.stdout
+    assert sorted((tmp_path / "tries").read_text()) == sorted("1" + "22" + "333" + "444")
 
 
 @pytest.mark.root

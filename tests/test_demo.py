@@ -1,4 +1,7 @@
-"""demo.sh as somebody meets it: it ends well, it can be interrupted anywhere, and nothing of it stays."""
+"""demo.sh as somebody meets it: it ends well, it can be interrupted anywhere, and nothing of it stays.
+
+What it says and shows, that it goes on after a kill, and an end while a deleted backup is being read is seen in the long form only.
+"""
 
 import os
 import re
@@ -85,6 +88,8 @@ def processes_in(place: Path) -> list[str]:
     return found
 
 
+@pytest.mark.takes(60)
+@pytest.mark.long
 def test_after_a_kill_in_the_middle_it_runs_again_and_what_is_kept_can_be_used_and_cleaned_away(place: Path) -> None:
     """Its plain end takes away what Ctrl-C does, and is what .ci/run looks at."""
     with demo_at("$ backupd --config demo.toml run", "--no-serve", "--in", place) as process:
@@ -169,6 +174,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_one_at_the_same_time_i
     assert left_in(place) == []
 
 
+@pytest.mark.long
 def test_ctrl_c_while_somebody_reads_in_a_deleted_backup_leaves_nothing(place: Path) -> None:
     with demo_at("$ backupd --config weeks.toml expire --now 2026-11-05", "--no-serve", "--in", place) as process:
         assert len([line for line in left_in(place) if " btrfs " in line]) == 2

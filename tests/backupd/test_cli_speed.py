@@ -17,7 +17,7 @@ from bench.catalogue_commands import COMMANDS, MEMORY
 from tests.beds import TOP, btrfs, session, work
 from tests.beds.made_catalogue import many_backups
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.btrfs, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.takes(60), pytest.mark.btrfs, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +32,13 @@ def large(no_leftovers: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_is_quick_and_small_with_a_large_catalogue(large: Path, name: str) -> None:
     words, limit = COMMANDS[name]
-    taken = []
-    for _ in range(3):
+    taken: list[float] = []
+    while not taken or min(taken) >= 2 * limit:
+        assert len(taken) < 3, taken
         found = catalogue_commands.measure(large, words)
         assert found.memory < MEMORY
         assert found.printed > 1000
         taken.append(found.seconds)
-        if min(taken) < 2 * limit:
-            return
-    pytest.fail(f"it took {taken} s, not {2 * limit}")
 
 
 def test_the_list_of_all_is_whole_and_streamed(large: Path) -> None:

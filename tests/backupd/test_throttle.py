@@ -340,12 +340,12 @@ def test_a_bucket_that_can_no_longer_be_written_leaves_each_relay_at_the_rate(be
 @pytest.mark.alone
 def test_the_relay_is_small_and_starts_at_once(bed: Bed) -> None:
     command = relay_command([bed.bucket(HUGE)], ["true"])
-    took = []
-    for _ in range(7):
+    took: list[float] = []
+    while not took or min(took) >= 0.05:  # 15 ms on a quiet machine
+        assert len(took) < 30, took
         start = time.monotonic()
         subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
         took.append(time.monotonic() - start)
-    assert min(took) < 0.05  # 15 ms on a quiet machine
     with relay([bed.bucket(HUGE)], "cat") as peer:
         peer.child()
         [peak] = [line for line in Path(f"/proc/{peer.process.pid}/status").read_text().splitlines() if line.startswith("VmHWM")]

@@ -1,6 +1,7 @@
 """Transfers through the relay for test_throttle.py, and what can be seen of them from outside: in /proc and on the clock."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -112,6 +113,13 @@ class Bed:
             process.wait(10)
             if process.stderr:
                 process.stderr.close()
+        self.running.clear()
+
+    def begin_anew(self) -> None:
+        """For the next try of a measurement."""
+        self.end()
+        shutil.rmtree(self.folder)
+        self.folder.mkdir()
 
 
 def seconds_to_end(processes: Sequence[subprocess.Popen[bytes]]) -> list[float]:

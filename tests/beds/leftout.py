@@ -29,14 +29,19 @@ NEEDS = (
 )
 
 # What is no part of the loop of a minute: by marker, by fixture (a dashboard, a browser), and by folder.
-_LONGER = frozenset({*(need.marker for need in NEEDS), "slow", "minutes", "alone"})
+_LONGER = frozenset({*(need.marker for need in NEEDS), "slow", "takes", "long", "alone"})
 _SERVED = frozenset({"site", "shop", "browser"})
 _ELSEWHERE = frozenset({"btrfs", "docs", "install", "systemd"})
 
 
 def has_unit(path: Path) -> bool:
-    """Whether `--unit` looks for tests there: each worker would import a folder of modules only to leave their tests out."""
+    """Whether `--unit` looks for tests in that folder."""
     return path.name not in _ELSEWHERE
+
+
+def has_long(module: Path) -> bool:
+    """Whether `--long` looks for tests in that module."""
+    return "pytest.mark.long" in module.read_text(encoding="utf-8")
 
 
 def is_unit(item: pytest.Item) -> bool:

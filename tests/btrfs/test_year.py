@@ -1,14 +1,15 @@
 """A year of nights on a rehearsal pool, with twenty hosts to whom things happen: what is left is what the golden list names.
 
 The year is in tests/beds/year.py; golden/year.py reckons naively what must be left, golden/year.txt has it. Here it is lived
-through: real btrfs, real rsync, our commands as processes of their own.
+through: real btrfs, real rsync, our commands as processes of their own. The ordinary tests live through some of the nights. Only
+the long form meets a season without a gap, in which each daily backup expires on a day of its own.
 """
 
 import json
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
@@ -39,6 +40,7 @@ from tests.beds.year import (
     at,
     every_night,
     label,
+    some_nights,
 )
 from tests.btrfs.golden import year as reference
 
@@ -149,10 +151,10 @@ def _what(backup: Path) -> str:
 # --- the golden list
 
 
-def sections() -> dict[str, list[str]]:
-    """The golden list's lines under each of its headings."""
+def sections(nights: Sequence[date]) -> dict[str, list[str]]:
+    """The lines of the golden list, of that of these nights, under each of its headings."""
     found: dict[str, list[str]] = {}
-    for line in reference.GOLDEN.read_text("utf-8").splitlines():
+    for line in reference.text(reference.live(nights)).splitlines():
         if line.startswith("== "):
             lines = found[re.sub(r": \d+ backups$", "", line.removeprefix("== "))] = []
         elif line and not line.startswith("#"):
@@ -175,7 +177,22 @@ def days_in(lines: list[str]) -> set[date]:
 
 
 def test_the_golden_list_is_what_the_naive_reference_reckons() -> None:
-    assert reference.text(reference.live()) == reference.GOLDEN.read_text("utf-8")
+    assert reference.text(reference.live(every_night())) == reference.GOLDEN.read_text("utf-8")
+
+
+def test_some_nights_have_every_rule_state_and_refusal_of_the_whole_year() -> None:
+    def kinds(nights: Sequence[date]) -> set[str]:
+        told = sections(nights)
+        rules = {
+            re.sub(r"\d[\d:TZ-]*( of \d+)?$", "", why)
+            for name in told
+            for reasons in reasons_in(told[name]).values()
+            for why in reasons.split(", ")
+        }
+        return rules | {what for name in told for what in backups_in(told[name]).values()} | {name for name in told if told[name]}
+
+    assert kinds(some_nights()) == kinds(every_night())
+    assert 3 * len(some_nights()) < len(every_night())
 
 
 # --- the year
@@ -225,11 +242,10 @@ def do(pool: Pool, deed: Deed, noon: datetime) -> None:
             pool.write()
 
 
-def live(pool: Pool) -> Iterator[tuple[str, datetime]]:
+def live(pool: Pool, nights: Sequence[date], golden: Mapping[str, list[str]]) -> Iterator[tuple[str, datetime]]:
     """Lives through the year; yields after the morning of each checkpoint, with its time."""
-    golden = sections()
     bad_runs, bad_expiries = (days_in(lines) for title, lines in golden.items() if "ends with 1" in title)
-    for night in every_night():
+    for night in nights:
         for host in HOSTS:
             if host.joins == str(night):
                 pool.join(host)
@@ -273,13 +289,19 @@ def compare(found: Mapping[str, str], wanted: Mapping[str, str], when: str) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.minutes
 @pytest.mark.timeout(1500)
-def test_a_year_of_nights_leaves_exactly_what_the_golden_list_names(make_btrfs: Callable[..., Path]) -> None:
-    golden = sections()
+@pytest.mark.parametrize(
+    "nights",
+    [
+        pytest.param(some_nights(), id="some", marks=pytest.mark.takes(110)),
+        pytest.param(every_night(), id="every one", marks=[pytest.mark.takes(350), pytest.mark.long]),
+    ],
+)
+def test_a_year_of_nights_leaves_exactly_what_the_golden_list_names(make_btrfs: Callable[..., Path], nights: list[date]) -> None:
+    golden = sections(nights)
     with preloaded() as forked:
         pool = Pool(make_btrfs(size="6G"), forked)
-        for when, morning in live(pool):
+        for when, morning in live(pool, nights, golden):
             compare(pool.there(), backups_in(golden[when]), when)
             compare(explained(pool, morning), reasons_in(golden[when]), f"reasons, {when}")
         pool.at(AFTERWARDS, "expire")

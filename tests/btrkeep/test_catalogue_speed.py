@@ -14,7 +14,7 @@ import pytest
 from tests.beds import TOP
 from tests.beds.made_catalogue import many_backups
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.takes(30), pytest.mark.timeout(300)]
 
 START = """
 import json, sys

@@ -14,6 +14,7 @@ from tests.docs.apart import run_apart, why_not
 from tests.docs.pages import Page
 
 pytestmark = [
+    pytest.mark.takes(20),
     pytest.mark.btrfs,
     pytest.mark.ssh,
     pytest.mark.root,

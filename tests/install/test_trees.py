@@ -1,4 +1,9 @@
-"""install.sh in a clean Debian 12 and a clean Debian 13: nothing there but what every Debian has, real packages, real pip."""
+"""install.sh in a clean Debian 12 and a clean Debian 13: nothing there but what every Debian has, real packages, real pip.
+
+The long form of test_options.py, which runs the installer on this machine, and of tests/beds/machine.py, which installs in a Debian
+that has our Debian packages. Only here is seen which of them install.sh does not ask for, what is otherwise in another release (its
+Python, its packages), and that wheels which were fetched are all that an installation without a network needs.
+"""
 
 import pytest
 
@@ -6,9 +11,9 @@ from tests.beds.leftout import reason
 from tests.install.trees import Done, run_in, why_not
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.root,
     pytest.mark.slow,
-    pytest.mark.minutes,
     pytest.mark.timeout(600),
     pytest.mark.skipif(bool(why_not()), reason=reason("in clean trees", why_not())),
 ]

@@ -21,6 +21,7 @@ NIGHT = ("backup", "expire", "balance", "heatmap")
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.takes(100),
     pytest.mark.btrfs,
     pytest.mark.root,
     pytest.mark.skipif(bool(why_not()), reason=f"left out: under real systemd ({why_not()})"),

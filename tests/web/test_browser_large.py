@@ -12,7 +12,7 @@ from tests.beds.dashboard import Dashboard, made_site
 
 HOSTS, BACKUPS = 3000, 34
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]  # it is made in a quarter of a minute
+pytestmark = [pytest.mark.slow, pytest.mark.takes(30), pytest.mark.timeout(240)]  # it is made in a quarter of a minute
 
 
 @pytest.fixture(scope="module")
