@@ -75,9 +75,9 @@ class HostRun:
 
     async def run(self) -> HostResult:
         """The whole of it. Raises PoolUnusable when no other host can be helped either; everything else becomes a result."""
-        path = self.site.pool.locks / f"host-{self.host.name}"
+        path, what = self.site.pool.locks / f"host-{self.host.name}", f"backup of {self.host.name}"
         try:
-            with await take_host_lock(path, f"backup of {self.host.name}", format_time(self.started)) as lock:
+            with await take_host_lock(path, what, format_time(self.started), sealed=self.site.confines(self.host)) as lock:
                 return await self._locked(lock)
         except LockHeld as error:
             return HostResult(self.host.name, "locked", error.message)

@@ -64,7 +64,7 @@ class HostTransfer:
         self.attempts = 0
         self.protocol: int | None = None
         self.sparse = prepared.base is None
-        self.confined = bool(host.address) and not site.confinement.missing
+        self.confined = site.confines(host)
         self._last: RsyncEnd | None = None
         self._said_bytes = 0
         self._may_say = MAY_SAY

@@ -11,6 +11,7 @@ kernel takes, so that nothing happens where they are not refused.
 
 import ctypes
 import errno
+import fcntl
 import json
 import mmap
 import os
@@ -35,6 +36,7 @@ CALLS = {
     "quotactl": 179, "prctl": 157, "seccomp": 317, "ioctl": 16, "shmget": 29, "msgget": 68, "setsid": 112, "setpgid": 109,
     "personality": 135, "prlimit64": 302, "fanotify_init": 300, "flock": 73, "socket": 41, "connect": 42, "sendmsg": 46,
     "memfd_create": 319, "syslog": 103, "iopl": 172, "setuid": 105, "setgroups": 116, "sched_setscheduler": 144, "mlockall": 151,
+    "fallocate": 285, "recvmsg": 47, "bind": 49, "listen": 50, "execveat": 322, "setrlimit": 160, "setpriority": 141,
 }  # fmt: skip
 
 
@@ -77,6 +79,37 @@ class Attempts:
             refused = ctypes.get_errno() in (errno.ENOSYS, errno.ENOTTY)
             self.found[f"call {name}"] = os.strerror(ctypes.get_errno()) if refused else ""
 
+    def descriptors(self) -> None:
+        """All that it was given, and that the first process of the cell has, but pipes and sockets: nothing is changed by success."""
+        for number in (0, *inherited()):
+            found = os.fstat(number)
+            if stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode):
+                continue
+            what = f"descriptor {number} ({os.readlink(f'/proc/self/fd/{number}')})"
+            self.attempt(f"open {what} for writing", lambda number=number: os.close(os.open(f"/proc/self/fd/{number}", os.O_RDWR)))  # type: ignore[misc]
+            self.attempt(f"change the mode of {what}", lambda number=number, mode=found.st_mode: os.fchmod(number, mode & 0o7777))  # type: ignore[misc]
+            self.attempt(f"change the owner of {what}", lambda number=number, own=found.st_uid: os.fchown(number, own, -1))  # type: ignore[misc]
+            self.attempt(f"give {what} an attribute", lambda number=number: _mark(number))  # type: ignore[misc]
+            self.attempt(f"change the times of {what}", lambda number=number, at=found: os.utime(number, ns=(at.st_atime_ns, at.st_mtime_ns)))  # type: ignore[misc]
+            self.attempt(f"write to {what}", lambda number=number: os.write(number, b""))  # type: ignore[misc]
+            self.attempt(f"go on from {what}", lambda number=number: os.stat(".", dir_fd=number))  # type: ignore[misc]
+        if TARGETS["cell"]:
+            for name in os.listdir("/proc/1/fd"):
+                kind = os.stat(f"/proc/1/fd/{name}").st_mode
+                if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
+                    self.attempt(f"open {name} of process 1 for writing", lambda name=name: os.close(os.open(f"/proc/1/fd/{name}", os.O_RDWR)))  # type: ignore[misc]
+        for name, command in (("a lease", fcntl.F_SETLEASE), ("an owner for signals", fcntl.F_SETOWN), ("larger pipes", 1031)):
+            self.attempt(f"fcntl: {name}", lambda command=command: self._fcntl(command))  # type: ignore[misc]
+
+    @staticmethod
+    def _fcntl(command: int) -> None:
+        """Refused by the list of calls, or by what the kernel says of such a descriptor."""
+        try:
+            fcntl.fcntl(1, command, 0)
+        except OSError as error:
+            if error.errno == errno.ENOSYS:
+                raise
+
     def processes(self) -> None:
         self.attempt("signal a process outside", lambda: os.kill(TARGETS["pid"], 0))
         self.attempt("map most of the memory", lambda: mmap.mmap(-1, TARGETS["memory"]).close())
@@ -103,6 +136,11 @@ class Attempts:
 def inherited() -> tuple[int, ...]:
     """All descriptors but the first three, as rsync leaves them to what it starts."""
     return tuple(number for number in range(3, 64) if _is_open(number))
+
+
+def _mark(number: int) -> None:
+    os.setxattr(number, "trusted.evil", b"")
+    os.removexattr(number, "trusted.evil")
 
 
 def _is_open(number: int) -> bool:
@@ -142,7 +180,7 @@ def main() -> int:
     if TARGETS.get("forks"):
         fork_without_end()
     tried = Attempts(Path(words[-1].rstrip("/")))
-    for doing in (tried.files, tried.devices, tried.calls, tried.processes):
+    for doing in (tried.files, tried.devices, tried.descriptors, tried.calls, tried.processes):
         doing()
     if TARGETS["cell"]:
         tried.second_connection(shell)
