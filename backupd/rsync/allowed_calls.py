@@ -2,8 +2,9 @@
 
 rsync keeps CAP_SYS_ADMIN, which attributes security.* and trusted.* take: the labels of SELinux, what overlayfs notes. This list
 makes that harmless. Without: mount, ioctl, socket, bpf, ptrace, setns, io_uring, open_by_handle_at, flock (of the lock, which
-it inherits), fallocate (room that no counter of written bytes shows), setsid and setpgid (with which a process would leave the group
-that is signalled). fcntl can duplicate descriptors and change their flags; leases, owners of signals and sizes of pipes it cannot.
+it inherits), fallocate (room that no counter of written bytes shows), setsid and setpgid (with which a process would leave the
+group that is signalled). fcntl can duplicate descriptors and change their flags, but neither leases, owners of signals nor the size
+of pipes.
 
 What is not allowed fails with ENOSYS, as on an older kernel, so that the C library takes its older way; ioctl with ENOTTY, as on
 what is no terminal.

@@ -32,7 +32,7 @@ _CAPABILITIES = ("CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD"
 _SHOWN = ("/usr/bin", "/usr/lib", "/usr/lib64", "/bin", "/lib", "/lib64")
 _ADDED = ("/usr/local/bin", "/usr/local/lib")  # when rsync itself is there
 HINT = "apt install bubblewrap; a container must allow namespaces and pidfd_getfd(2)"
-_TRIALS, _PAUSE = 3, 2.0  # seconds from one to the next
+_TRIALS = 3
 _TIMED_OUT, _KILLED = 124, 137
 _FOR_NOW = tuple(map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)))
 
@@ -82,21 +82,24 @@ class ConfinedTransfer:
         return 128 - code if 128 < code <= 192 and code != self.remote.status else code
 
 
-def confinement(config: Config) -> Confinement:
-    """What would hold for a transfer now, by a trial. Raises OperatorError when the configuration demands what does not work."""
+def confinement(config: Config, *, pause: float = 2.0) -> Confinement:
+    """What would hold for a transfer now, by a trial; see why_not() for `pause`.
+
+    Raises OperatorError when the configuration demands what does not work.
+    """
     if config.backup.confine == "never":
         return Confinement("the configuration says never")
-    missing = why_not()
+    missing = why_not(pause)
     if missing and config.backup.confine == "always":
         raise OperatorError(f'rsync cannot be confined: {missing}, and confine is "always"', HINT)
     return Confinement(missing)
 
 
-def why_not() -> str:
-    """Why rsync cannot be confined on this machine, by this process; "" when it can.
+def why_not(pause: float) -> str:
+    """Why rsync cannot be confined on this machine, by this process; "" when it can. Up to three trials, `pause` seconds apart.
 
-    A limit that is reached for a moment, by a host that another run talks to perhaps, is no reason to go on without: then it counts as
-    possible, and a transfer for which it is not fails.
+    A limit that is reached for a moment, by a host that another run talks to perhaps, is no reason to go on without: then it counts
+    as possible, and a transfer for which it is not fails.
     """
     if seccomp_filter() is None:
         return f"the system calls of {os.uname().machine} are not known"
@@ -108,7 +111,7 @@ def why_not() -> str:
             return _tried()
         except _NotNow as error:
             log.warning("whether rsync can be confined cannot be tried now: %s", error)
-            time.sleep(_PAUSE * (number < _TRIALS - 1))
+            time.sleep(pause * (number < _TRIALS - 1))
     return ""
 
 

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from backupd.actions.discard import Unfinished, all_unfinished, give_up, more_room, room_came_back
 from backupd.repo import backup_json as records
-from backupd.run.at_once import possible_at_once, running_threads
+from backupd.run.at_once import CONFINED, OPEN, possible_at_once, running_threads
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext, RunningTransfer
 from backupd.run.host import HostRun
 from backupd.run.ledger import Ledger
@@ -188,7 +188,8 @@ class NightRunner:
     def _at_a_time(self) -> int:
         """Raises OperatorError when there can be none at all."""
         wanted = max(1, min(self.site.config.backup.concurrency, len(self.waiting)))
-        possible = possible_at_once(wanted)
+        confined = any(self.site.confines(entry.host) for entry in self.waiting)
+        possible = possible_at_once(wanted, CONFINED if confined else OPEN)
         if not possible:
             raise OperatorError("no thread can be started: the limit of processes is reached", _TASKS)
         if possible < wanted:

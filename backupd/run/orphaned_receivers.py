@@ -25,7 +25,10 @@ _PATIENCE = 600  # looks at a living holder whose work is short: expiry locks so
 
 
 async def take_host_lock(path: Path, what: str, since: str, *, sealed: bool = False) -> Lock:
-    """The host's lock, after ending what a killed run left; `sealed` as take_lock has it. Raises LockHeld when a living run holds it."""
+    """The host's lock, after ending what a killed run left; `sealed` as take_lock has it.
+
+    Raises LockHeld when a living run holds it.
+    """
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
         try:
             return take_lock(path, what, since, sealed=sealed)

@@ -145,8 +145,8 @@ def reconfigure(fd: int, words: tuple[str, ...], *, read_only: bool) -> None:
 def read_only_view(fd: int) -> int:
     """The open file once more, by a mount of its own that is read-only. Raises OSError (ENOSYS before Linux 5.12).
 
-    Whoever has only that descriptor can change neither content nor owner, mode and attributes of the file, not even as root by opening
-    /proc/self/fd/N for writing, which a plain read-only descriptor does not prevent.
+    Whoever has only that descriptor can change neither content nor owner, mode and attributes of the file, not even as root by
+    opening /proc/self/fd/N for writing, which a plain read-only descriptor does not prevent.
     """
     tree = _call("open_tree", _OPEN_TREE, fd, b"", _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH)
     try:

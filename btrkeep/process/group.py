@@ -59,8 +59,8 @@ class Group:
     """A program running in a session of its own, its output handed to two callbacks as it comes.
 
     Belongs to one asyncio loop. `keep_open` are descriptors that every member inherits (a lock, so that it is held as long as any
-    member lives). `wraps`: the leader only confines the program and watches over it, and would end it without a word if SIGTERM ended
-    the leader; its input is an empty pipe, for who has /dev/null open as root can change the mode of everybody's.
+    member lives). `wraps`: the leader only confines the program and watches over it, and would end it without a word if SIGTERM
+    ended the leader; its input is an empty pipe, for who has /dev/null open as root can change the mode of everybody's.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], command: tuple[str, ...], *, wraps: bool = False) -> None:
@@ -126,8 +126,8 @@ class Group:
     def start_beside(self, command: Sequence[str], files: Sequence[int], on_end: Callable[[int], None]) -> None:
         """Starts another program, which belongs to it from now on though its session is its own. `on_end` is given its exit status.
 
-        `files` become its input, output and errors. One that cannot be started has the shell's status, 126 or 127. It has no lock, and
-        the other side decides when it ends: so the kernel kills it when we end, however that is.
+        `files` become its input, output and errors. One that cannot be started has the shell's status, 126 or 127. It has no lock,
+        and the other side decides when it ends: so the kernel kills it when we end, however that is.
         """
         variables = environment()
         try:

@@ -23,10 +23,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 TARGETS: dict[str, Any] = {}
+F_SETPIPE_SZ = 1031
 CALLS = {
     "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "unshare": 272, "clone": 56, "clone3": 435, "setns": 308,
     "fsopen": 430, "open_tree": 428, "move_mount": 429, "mount_setattr": 442, "open_by_handle_at": 304, "name_to_handle_at": 303,
@@ -62,14 +64,14 @@ class Attempts:
             self.attempt(f"write to {path}", Path(path, "evil").touch)
         self.attempt("climb out", lambda: Path("/proc/1/root/etc/shadow").read_bytes())
         for name in ("sys/kernel/core_pattern", "sys/kernel/modprobe", "sysrq-trigger", "1/oom_score_adj", "self/uid_map"):
-            self.attempt(f"open /proc/{name} for writing", lambda name=name: os.close(os.open(f"/proc/{name}", os.O_WRONLY)))  # type: ignore[misc]
+            self.attempt(f"open /proc/{name} for writing", partial(opened, Path("/proc", name), os.O_WRONLY))
         self.attempt("rename data", lambda: self.data.rename(self.data.with_name("other")).rename(self.data))
 
     def devices(self) -> None:
         for what, kind, numbers in (("disk", stat.S_IFBLK, TARGETS["disk"]), ("memory", stat.S_IFCHR, (1, 1))):
             node = self.data / f"node-{what}"
             os.mknod(node, kind | 0o600, os.makedev(*numbers))  # which a backup of such a node needs
-            self.attempt(f"open the {what} by a node of its own", lambda node=node: os.close(os.open(node, os.O_RDONLY)))  # type: ignore[misc]
+            self.attempt(f"open the {what} by a node of its own", partial(opened, node, os.O_RDONLY))
             node.unlink()
 
     def calls(self) -> None:
@@ -80,35 +82,31 @@ class Attempts:
             self.found[f"call {name}"] = os.strerror(ctypes.get_errno()) if refused else ""
 
     def descriptors(self) -> None:
-        """All that it was given, and that the first process of the cell has, but pipes and sockets: nothing is changed by success."""
+        """All that it was given, and that the first process of the cell has, but pipes and sockets: success changes nothing."""
         for number in (0, *inherited()):
             found = os.fstat(number)
-            if stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode):
-                continue
-            what = f"descriptor {number} ({os.readlink(f'/proc/self/fd/{number}')})"
-            self.attempt(f"open {what} for writing", lambda number=number: os.close(os.open(f"/proc/self/fd/{number}", os.O_RDWR)))  # type: ignore[misc]
-            self.attempt(f"change the mode of {what}", lambda number=number, mode=found.st_mode: os.fchmod(number, mode & 0o7777))  # type: ignore[misc]
-            self.attempt(f"change the owner of {what}", lambda number=number, own=found.st_uid: os.fchown(number, own, -1))  # type: ignore[misc]
-            self.attempt(f"give {what} an attribute", lambda number=number: _mark(number))  # type: ignore[misc]
-            self.attempt(f"change the times of {what}", lambda number=number, at=found: os.utime(number, ns=(at.st_atime_ns, at.st_mtime_ns)))  # type: ignore[misc]
-            self.attempt(f"write to {what}", lambda number=number: os.write(number, b""))  # type: ignore[misc]
-            self.attempt(f"go on from {what}", lambda number=number: os.stat(".", dir_fd=number))  # type: ignore[misc]
-        if TARGETS["cell"]:
-            for name in os.listdir("/proc/1/fd"):
-                kind = os.stat(f"/proc/1/fd/{name}").st_mode
-                if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
-                    self.attempt(f"open {name} of process 1 for writing", lambda name=name: os.close(os.open(f"/proc/1/fd/{name}", os.O_RDWR)))  # type: ignore[misc]
-        for name, command in (("a lease", fcntl.F_SETLEASE), ("an owner for signals", fcntl.F_SETOWN), ("larger pipes", 1031)):
-            self.attempt(f"fcntl: {name}", lambda command=command: self._fcntl(command))  # type: ignore[misc]
+            if not stat.S_ISFIFO(found.st_mode) and not stat.S_ISSOCK(found.st_mode):
+                self._descriptor(number, found)
+        for entry in Path("/proc/1/fd").iterdir() if TARGETS["cell"] else ():
+            if not entry.is_fifo() and not entry.is_socket():
+                self.attempt(f"open {entry}", partial(opened, entry, os.O_RDWR))
+        for name, command in (
+            ("a lease", fcntl.F_SETLEASE),
+            ("an owner for signals", fcntl.F_SETOWN),
+            ("larger pipes", F_SETPIPE_SZ),
+        ):
+            self.attempt(f"fcntl: {name}", partial(not_known, fcntl.fcntl, 1, command, 0))
 
-    @staticmethod
-    def _fcntl(command: int) -> None:
-        """Refused by the list of calls, or by what the kernel says of such a descriptor."""
-        try:
-            fcntl.fcntl(1, command, 0)
-        except OSError as error:
-            if error.errno == errno.ENOSYS:
-                raise
+    def _descriptor(self, number: int, found: os.stat_result) -> None:
+        path = Path(f"/proc/self/fd/{number}")
+        what = f"descriptor {number} ({path.readlink()})"
+        self.attempt(f"open {what} for writing", partial(opened, path, os.O_RDWR))
+        self.attempt(f"change the mode of {what}", partial(os.fchmod, number, stat.S_IMODE(found.st_mode)))
+        self.attempt(f"change the owner of {what}", partial(os.fchown, number, found.st_uid, -1))
+        self.attempt(f"give {what} an attribute", partial(marked, number))
+        self.attempt(f"change the times of {what}", partial(os.utime, number, ns=(found.st_atime_ns, found.st_mtime_ns)))
+        self.attempt(f"write to {what}", partial(os.write, number, b""))
+        self.attempt(f"go on from {what}", partial(os.stat, ".", dir_fd=number))
 
     def processes(self) -> None:
         self.attempt("signal a process outside", lambda: os.kill(TARGETS["pid"], 0))
@@ -138,9 +136,24 @@ def inherited() -> tuple[int, ...]:
     return tuple(number for number in range(3, 64) if _is_open(number))
 
 
-def _mark(number: int) -> None:
+def marked(number: int) -> None:
+    """Writes an attribute, and takes it away again."""
     os.setxattr(number, "trusted.evil", b"")
     os.removexattr(number, "trusted.evil")
+
+
+def opened(path: Path, how: int) -> None:
+    """Opens a file as rsync may, and closes it."""
+    os.close(os.open(path, how))
+
+
+def not_known(call: Callable[..., object], *words: object) -> None:
+    """Fails only where the call itself is refused; whatever else the kernel says of its arguments is no refusal."""
+    try:
+        call(*words)
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            raise
 
 
 def _is_open(number: int) -> bool:
