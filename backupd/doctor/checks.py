@@ -25,7 +25,7 @@ from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_dashboard
 from backupd.rsync.command import probe_command
 from backupd.rsync.confined import HINT as CONFINEMENT_HINT
-from backupd.rsync.confined import confinement
+from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.version import OLDEST, SAFE, rsync_version
 from btrkeep.answering import HINT, answers
 from btrkeep.catalogue import Catalogue
@@ -109,7 +109,11 @@ def _confined(config: Config) -> Iterator[Finding]:
     if not any(host.address for host in config.hosts.values()):
         return
     try:
-        missing = confinement(config).missing
+        found = confinement(config)
+        missing = found.missing
+        require_harmless(rsync_version(), found, config)
+    except ProgramFailed:  # of rsync, which has a finding of its own
+        return
     except OperatorError as error:
         yield Finding("confinement", "error", error.message, error.hint)
         return

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from backupd.rsync.allowed_calls import seccomp_filter
 from backupd.rsync.remote_end import RemoteEnd
+from backupd.rsync.version import SAFE, Rsync
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError
 from btrkeep.pool.mounts import read_only_view
@@ -42,6 +43,20 @@ class Confinement:
     """Whether rsync is confined when it talks to a host: `missing` says why not, "" when it is."""
 
     missing: str = ""
+
+
+def require_harmless(rsync: Rsync, found: Confinement, config: Config) -> None:
+    """Raises OperatorError when a host could use known holes of this rsync against this server.
+
+    It could not if that rsync is confined; ``confine = "never"`` says that the administrator takes that on himself.
+    """
+    if found.missing and config.backup.confine == "auto" and rsync.numbers < SAFE:
+        raise OperatorError(
+            f"rsync {rsync.version} may talk to no host: it has holes that a hostile one can use against this server, and cannot "
+            f"be confined here ({found.missing}); `backupd check` says what to do",
+            f"{HINT}. Or update rsync to {'.'.join(map(str, SAFE))}. "
+            'With confine = "never" in [backup] it may: such as where the distribution has mended the holes in an older one',
+        )
 
 
 class _NotNow(Exception):

@@ -18,6 +18,7 @@ from typing import Any
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import discard
+from backupd.rsync.confined import require_harmless
 from backupd.rsync.process import RunCancellation
 from backupd.run import hooks
 from backupd.run import work_subvolume as working
@@ -89,6 +90,8 @@ class HostRun:
         self.site.observer(running)
         deadline = asyncio.get_running_loop().call_later(self.host.deadline, self.stopper.cancel_for, _LATE)
         try:
+            if self.host.address:
+                require_harmless(self.site.rsync, self.site.confinement, self.site.config)
             return await self._with_hooks(lock, running)
         except PoolUnusable as error:
             self._failed(error.message)

@@ -131,3 +131,32 @@ def test_always_runs_nothing_where_it_does_not_work(web: Nights) -> None:
     web.settings("backup", confine="auto")
     assert web.run("web", env=env)["web"]["outcome"] == "complete"
     assert web.record("web")["confined"] is False
+    said = json.loads(web.backupd("doctor", "--json", check=False, env=env).stdout)
+    assert any(one["name"] == "confinement" and web.names("web")[-1] in str(one) for one in said["findings"]), said
+
+
+def test_an_rsync_with_known_holes_talks_to_hosts_in_its_cell_or_not_at_all(web: Nights) -> None:
+    """Unless the configuration says so: this machine's own files it may read in any case."""
+    folder = web.top / "old"
+    folder.mkdir()
+    (folder / "rsync").write_text(
+        '#!/bin/bash\n[[ $1 == -VV ]] && { echo \'{"version": "3.2.7", "protocol": "32"}\'; exit; }\n'
+        f'exec {work("which", "rsync").stdout.strip()} "$@"\n'
+    )
+    (folder / "rsync").chmod(0o755)
+    (folder / "bwrap").write_text("#!/bin/sh\necho bwrap: not here >&2; exit 1\n")
+    (folder / "bwrap").chmod(0o755)
+    env = {"PATH": f"{folder}:{os.environ['PATH']}"}
+    web.host("own", web.source, address=None)
+    web.settings("backup", confine="auto")
+    found = web.run(status=1, env=env)
+    assert (found["own"]["outcome"], found["web"]["outcome"]) == ("complete", "failed")
+    assert "rsync 3.2.7 may talk to no host" in found["web"]["error"]
+    (folder / "bwrap").unlink()
+    assert web.run("web", env=env)["web"]["outcome"] == "complete"
+    assert web.record("web")["confined"] is True
+    (folder / "bwrap").write_text("#!/bin/sh\nexit 1\n")
+    (folder / "bwrap").chmod(0o755)
+    web.settings("backup", confine="never")
+    assert web.run("web", env=env)["web"]["outcome"] == "complete"
+    assert web.record("web")["confined"] is False
