@@ -54,7 +54,8 @@ TABLE = (
         "All of these limits apply. Without it: no limit.", False),
     ConfigKey("confine", (BACKUP,), kinds.CONFINE, "auto", '"always"',
         "Whether the rsync that talks to a host is confined, so that it can write nothing but that host's new backup: where this "
-        "machine can do it, always (otherwise nothing runs), or never.", False),
+        "machine can do it, always (otherwise nothing runs), or never. An rsync with known holes that cannot be confined runs only "
+        "with never.", False),
     ConfigKey("window", _ALL, kinds.WINDOW, None, '"22:00-06:00"',
         'When transfers run, in the pool\'s zone; it may span midnight. ``"none"`` lifts an inherited one.'),
     ConfigKey("every", _ALL, kinds.DURATION, "1d", '"12h"',
