@@ -82,8 +82,8 @@ class ConfinedTransfer:
         """The descriptors that the confined command takes over."""
         return (self._calls, self.remote.inherited)
 
-    def command(self, rsync: Sequence[str], data: str) -> tuple[str, ...]:
-        """That rsync command, confined to `data`."""
+    def command(self, rsync: Sequence[str], data: str | None) -> tuple[str, ...]:
+        """That rsync command, confined to `data`; None: it can write nowhere."""
         return confined_command(rsync, data, self._calls)
 
     def started(self, group: Group) -> None:
