@@ -23,9 +23,9 @@ from backupd.health.doubts import Doubts, see
 from backupd.health.look import look_at_pool
 from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_dashboard
-from backupd.rsync.command import probe_command
 from backupd.rsync.confined import HINT as CONFINEMENT_HINT
-from backupd.rsync.confined import confinement
+from backupd.rsync.confined import confinement, require_harmless
+from backupd.rsync.probe import probe
 from backupd.rsync.version import OLDEST, SAFE, rsync_version
 from btrkeep.answering import HINT, answers
 from btrkeep.catalogue import Catalogue
@@ -43,7 +43,6 @@ from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.units import counted, printable
 
 OUR_NAMES = ("backupd", "balancer", "heatmap", "web")
-_PROBE_SECONDS = 90.0
 
 
 def check_all(config: Config, host: HostConfig | None = None) -> Iterator[Finding]:
@@ -109,7 +108,11 @@ def _confined(config: Config) -> Iterator[Finding]:
     if not any(host.address for host in config.hosts.values()):
         return
     try:
-        missing = confinement(config).missing
+        found = confinement(config)
+        missing = found.missing
+        require_harmless(rsync_version(), found, config)
+    except ProgramFailed:  # of rsync, which has a finding of its own
+        return
     except OperatorError as error:
         yield Finding("confinement", "error", error.message, error.hint)
         return
@@ -278,22 +281,31 @@ _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
 
 
 async def check_hosts(config: Config) -> list[Finding]:
-    """Every enabled host's paths by `rsync --list-only`, a few at a time."""
+    """Every enabled host's paths by `rsync --list-only`, a few at a time, confined as a transfer would be."""
+    try:
+        found = await asyncio.to_thread(confinement, config)
+        require_harmless(rsync_version(), found, config)
+    except OperatorError as error:
+        return [Finding("confinement", "error", error.message, error.hint)]
     gate = asyncio.Semaphore(max(4, config.backup.concurrency))
     hosts = [host for host in config.hosts.values() if host.enabled and host.address]
-    return [finding for found in await asyncio.gather(*(_probe(gate, config, host) for host in hosts)) for finding in found]
+    return [
+        finding
+        for each in await asyncio.gather(*(_probe(gate, config, host, not found.missing) for host in hosts))
+        for finding in each
+    ]
 
 
-async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig) -> list[Finding]:
+async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig, confined: bool) -> list[Finding]:
     async with gate:
-        found = [finding for path in host.paths if (finding := await asyncio.to_thread(_probe_path, config, host, path))]
+        found = [finding for path in host.paths if (finding := await _probe_path(config, host, path, confined))]
     return found or [Finding("host", "ok", f"reached, {counted(len(host.paths), 'path')} can be listed", subject=host.name)]
 
 
-def _probe_path(config: Config, host: HostConfig, path: str) -> Finding | None:
+async def _probe_path(config: Config, host: HostConfig, path: str, confined: bool) -> Finding | None:
     try:
-        done = run(probe_command(host, config.ssh, path), timeout=_PROBE_SECONDS, check=False)
-    except ProgramFailed as error:
+        done = await probe(config, host, path, confined=confined)
+    except OperatorError as error:
         return Finding("host", "error", f"{printable(path)}: {error.message}", "is the host up?", subject=host.name)
     if done.returncode == 0:
         return None

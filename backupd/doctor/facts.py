@@ -139,7 +139,8 @@ class SiteFacts:
     window in words; None when it is not known when they start.
     `mount_option` is that of [expiry], `expiring`: one runs now. `most_backups`: the host that has the most, and how many.
     `unfinished`: on a pool with little room, the host whose unfinished backup takes the most of it. `catalogue`: what is to be said
-    of it. `clock_doubt`: why the clock cannot be right, as the next expiry will find.
+    of it. `clock_doubt`: why the clock cannot be right, as the next expiry will find. `confine` is that of [backup], and
+    `unconfined` the newest backup that came from a host, when its rsync was not confined: "" when it was, or there is none.
     """
 
     limits: HealthLimits
@@ -160,6 +161,8 @@ class SiteFacts:
     unfinished: str = ""
     catalogue: OfCatalogue = NOTHING_WRONG
     clock_doubt: str | None = None
+    confine: str = "auto"
+    unconfined: str = ""
 
     @property
     def pool(self) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import stat
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from backupd.doctor.schedule import never_started, next_starts, what_starts
 from backupd.expire.clocks import doubt
 from backupd.expire.words import expiry_words
 from backupd.health.look import read_catalogue
+from backupd.repo.backup_json import read
 from backupd.repo.listing import hosts_of, names_of
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
@@ -25,7 +27,7 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
     """Reads the facts about this pool. Raises OSError."""
     enabled = [host for host in config.hosts.values() if host.enabled]
     by_ssh = any(host.address for host in enabled)
-    counts = {host: len(names_of(pool, host)) for host in hosts_of(pool)}
+    names = {host: names_of(pool, host) for host in hosts_of(pool)}
     expiring = read_holder(pool.locks / "expire")
     starters, windows = tuple(what_starts("backupd", "run")), [host for host in enabled if host.window]
     starts = next_starts(starters) if windows else ()
@@ -49,10 +51,24 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
         own_balance=any(True for _ in what_starts("btrfs-balancer", "run")),
         mount_option=config.expiry.mount_option,
         expiring=expiring is not None and expiring.alive,
-        most_backups=max(counts.items(), key=lambda item: item[1], default=None),
+        most_backups=max(((host, len(found)) for host, found in names.items()), key=lambda item: item[1], default=None),
         catalogue=catalogue,
         clock_doubt=_clock_doubt(config.pool.state, pool, now) if catalogue.foreign == "" else None,
+        confine=config.backup.confine,
+        unconfined=_unconfined(pool, {host.name: max(names.get(host.name, ()), default="") for host in enabled if host.address}),
     )
+
+
+def _unconfined(pool: Pool, newest: Mapping[str, str]) -> str:
+    """The trial that decides is made once for all hosts of a run, so one of the last run tells of all."""
+    host = max(newest, key=newest.__getitem__, default="")
+    if not host or not newest[host]:
+        return ""
+    try:
+        found = read(pool.hosts / host / newest[host])
+    except OSError:
+        return ""
+    return f"{host}/{newest[host]}" if found and found.confined is False else ""
 
 
 def _clock_doubt(state: Path, pool: Pool, now: datetime) -> str | None:

@@ -2,7 +2,9 @@
 
 rsync keeps CAP_SYS_ADMIN, which attributes security.* and trusted.* take: the labels of SELinux, what overlayfs notes. This list
 makes that harmless. Without: mount, ioctl, socket, bpf, ptrace, setns, io_uring, open_by_handle_at, flock (of the lock, which
-it inherits), setsid and setpgid (with which a process would leave the group that is signalled).
+it inherits), fallocate (room that no counter of written bytes shows), setsid and setpgid (with which a process would leave the
+group that is signalled). fcntl can duplicate descriptors and change their flags, but neither leases, owners of signals nor the size
+of pipes.
 
 What is not allowed fails with ENOSYS, as on an older kernel, so that the C library takes its older way; ioctl with ENOTTY, as on
 what is no terminal.
@@ -20,7 +22,7 @@ _BOTH = {  # name: (x86-64, the table that all newer architectures share)
     "rt_sigreturn": (15, 139), "pread64": (17, 67), "pwrite64": (18, 68), "readv": (19, 65), "writev": (20, 66),
     "sched_yield": (24, 124), "mremap": (25, 216), "madvise": (28, 233), "dup": (32, 23), "nanosleep": (35, 101),
     "getpid": (39, 172), "socketpair": (53, 199), "execve": (59, 221), "exit": (60, 93), "wait4": (61, 260), "kill": (62, 129),
-    "uname": (63, 160), "fcntl": (72, 25), "fsync": (74, 82), "fdatasync": (75, 83), "truncate": (76, 45),
+    "uname": (63, 160), "fsync": (74, 82), "fdatasync": (75, 83), "truncate": (76, 45),
     "ftruncate": (77, 46), "getcwd": (79, 17), "chdir": (80, 49), "fchdir": (81, 50), "fchmod": (91, 52), "fchown": (93, 55),
     "umask": (95, 166), "gettimeofday": (96, 169), "getuid": (102, 174), "getgid": (104, 176), "geteuid": (107, 175),
     "getegid": (108, 177), "getppid": (110, 173), "getpgid": (121, 155), "sigaltstack": (131, 132), "gettid": (186, 178),
@@ -32,7 +34,7 @@ _BOTH = {  # name: (x86-64, the table that all newer architectures share)
     "tgkill": (234, 131), "openat": (257, 56), "mkdirat": (258, 34), "mknodat": (259, 33), "fchownat": (260, 54),
     "newfstatat": (262, 79), "unlinkat": (263, 35), "renameat": (264, 38), "linkat": (265, 37), "symlinkat": (266, 36),
     "readlinkat": (267, 78), "fchmodat": (268, 53), "faccessat": (269, 48), "pselect6": (270, 72), "ppoll": (271, 73),
-    "set_robust_list": (273, 99), "utimensat": (280, 88), "fallocate": (285, 47), "dup3": (292, 24), "pipe2": (293, 59),
+    "set_robust_list": (273, 99), "utimensat": (280, 88), "dup3": (292, 24), "pipe2": (293, 59),
     "renameat2": (316, 276), "getrandom": (318, 278), "statx": (332, 291), "rseq": (334, 293), "close_range": (436, 436),
     "openat2": (437, 437), "faccessat2": (439, 439), "fchmodat2": (452, 452),
 }  # fmt: skip
@@ -44,11 +46,13 @@ _ONLY_X86 = {
 }  # fmt: skip
 _CLONE = (56, 220)
 _IOCTL = (16, 29)
+_FCNTL = (72, 25)
+_F_SETFL, _F_DUPFD_CLOEXEC = 4, 1030  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL and F_SETFL are 0 to 4
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWTIME of sched.h
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "riscv64": 0xC00000F3}  # AUDIT_ARCH_* of linux/audit.h
 
-_LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06  # of linux/bpf_common.h
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # where struct seccomp_data has them; the first argument's lower half
+_LOAD, _EQUAL, _GREATER, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06  # of linux/bpf_common.h
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # where struct seccomp_data has them; lower halves
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000  # SECCOMP_RET_* of linux/seccomp.h; _REFUSE takes an errno
 _INSTRUCTION = struct.Struct("=HBBI")
 
@@ -61,10 +65,10 @@ def seccomp_filter(machine: str = platform.machine()) -> bytes | None:
         return None
     table, more = (0, list(_ONLY_X86.values())) if machine == "x86_64" else (1, [])
     allowed = sorted([numbers[table] for numbers in _BOTH.values()] + more)
-    return program(architecture, _CLONE[table], _IOCTL[table], allowed)
+    return program(architecture, _CLONE[table], _IOCTL[table], _FCNTL[table], allowed)
 
 
-def program(architecture: int, clone: int, ioctl: int, allowed: Sequence[int]) -> bytes:
+def program(architecture: int, clone: int, ioctl: int, fcntl: int, allowed: Sequence[int]) -> bytes:
     """The instructions: jumps are counted from the next one, and the last two refuse and allow."""
     count = len(allowed)
     code = [
@@ -74,6 +78,10 @@ def program(architecture: int, clone: int, ioctl: int, allowed: Sequence[int]) -
         (_LOAD, 0, 0, _NUMBER),
         (_EQUAL, 0, 1, ioctl),
         (_RETURN, 0, 0, _REFUSE | errno.ENOTTY),
+        (_EQUAL, 0, 3, fcntl),
+        (_LOAD, 0, 0, _SECOND_ARGUMENT),
+        (_EQUAL, count + 5, 0, _F_DUPFD_CLOEXEC),
+        (_GREATER, count + 3, count + 4, _F_SETFL),
         (_EQUAL, 0, 2, clone),
         (_LOAD, 0, 0, _FIRST_ARGUMENT),
         (_ANY_BIT, count, count + 1, _NEW_NAMESPACES),

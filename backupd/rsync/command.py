@@ -117,14 +117,14 @@ def rsync_command(
     )
 
 
-def probe_command(host: HostConfig, ssh: SshSettings, path: str) -> tuple[str, ...]:
-    """A harmless look at a source path: what `check --connect` runs, with a restricted key too."""
+def probe_command(host: HostConfig, ssh: SshSettings, path: str, shell: Sequence[str] = ()) -> tuple[str, ...]:
+    """A harmless look at a source path: what `check --connect` runs, with a restricted key too. `shell`: as in rsync_command."""
     return (
         "rsync",
         "--list-only",
         "--dirs",
         "--timeout=60",
-        *remote_shell(host, ssh, ()),
+        *remote_shell(host, ssh, (), shell),
         source(host, path, through_shell=bool(host.address)).replace("/./", "/", 1),
     )
 

@@ -6,8 +6,11 @@ rsync 3.5 changes the modes of sockets and device nodes through /proc/self/fd, a
 capabilities that files take and the system calls of allowed_calls.py. The remote shell runs outside: remote_end.py.
 """
 
+import errno
+import logging
 import os
 import shutil
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,17 +18,24 @@ from pathlib import Path
 
 from backupd.rsync.allowed_calls import seccomp_filter
 from backupd.rsync.remote_end import RemoteEnd
+from backupd.rsync.version import SAFE, Rsync
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError
-from btrkeep.process.group import Group
+from btrkeep.pool.mounts import read_only_view
+from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.process.proc import why_no_descriptors
-from btrkeep.process.programs import Finished, ProgramFailed, environment, run
+from btrkeep.process.programs import ProgramFailed, environment, run
+
+log = logging.getLogger(__name__)
 
 PROGRAM = "bwrap"
 _CAPABILITIES = ("CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD", "SYS_ADMIN")
 _SHOWN = ("/usr/bin", "/usr/lib", "/usr/lib64", "/bin", "/lib", "/lib64")
 _ADDED = ("/usr/local/bin", "/usr/local/lib")  # when rsync itself is there
 HINT = "apt install bubblewrap; a container must allow namespaces and pidfd_getfd(2)"
+_TRIALS = 3
+_TIMED_OUT, _KILLED = 124, 137
+_FOR_NOW = tuple(map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,24 @@ class Confinement:
     """Whether rsync is confined when it talks to a host: `missing` says why not, "" when it is."""
 
     missing: str = ""
+
+
+def require_harmless(rsync: Rsync, found: Confinement, config: Config) -> None:
+    """Raises OperatorError when a host could use known holes of this rsync against this server.
+
+    It could not if that rsync is confined; ``confine = "never"`` says that the administrator takes that on himself.
+    """
+    if found.missing and config.backup.confine == "auto" and rsync.numbers < SAFE:
+        raise OperatorError(
+            f"rsync {rsync.version} may talk to no host: it has holes that a hostile one can use against this server, and cannot "
+            f"be confined here ({found.missing}); `backupd check` says what to do",
+            f"{HINT}. Or update rsync to {'.'.join(map(str, SAFE))}. "
+            'With confine = "never" in [backup] it may: such as where the distribution has mended the holes in an older one',
+        )
+
+
+class _NotNow(Exception):
+    """A trial that met a limit of the machine, or was killed: that says nothing of whether it works here."""
 
 
 class ConfinedTransfer:
@@ -54,8 +82,8 @@ class ConfinedTransfer:
         """The descriptors that the confined command takes over."""
         return (self._calls, self.remote.inherited)
 
-    def command(self, rsync: Sequence[str], data: str) -> tuple[str, ...]:
-        """That rsync command, confined to `data`."""
+    def command(self, rsync: Sequence[str], data: str | None) -> tuple[str, ...]:
+        """That rsync command, confined to `data`; None: it can write nowhere."""
         return confined_command(rsync, data, self._calls)
 
     def started(self, group: Group) -> None:
@@ -69,37 +97,77 @@ class ConfinedTransfer:
         return 128 - code if 128 < code <= 192 and code != self.remote.status else code
 
 
-def confinement(config: Config) -> Confinement:
-    """What would hold for a transfer now, by a trial. Raises OperatorError when the configuration demands what does not work."""
+def confinement(config: Config, *, pause: float = 2.0) -> Confinement:
+    """What would hold for a transfer now, by a trial; see why_not() for `pause`.
+
+    Raises OperatorError when the configuration demands what does not work.
+    """
     if config.backup.confine == "never":
         return Confinement("the configuration says never")
-    missing = why_not()
+    missing = why_not(pause)
     if missing and config.backup.confine == "always":
         raise OperatorError(f'rsync cannot be confined: {missing}, and confine is "always"', HINT)
     return Confinement(missing)
 
 
-def why_not() -> str:
-    """Why rsync cannot be confined on this machine, by this process; "" when it can."""
-    found = seccomp_filter()
-    if found is None:
+def why_not(pause: float) -> str:
+    """Why rsync cannot be confined on this machine, by this process; "" when it can. Up to three trials, `pause` seconds apart.
+
+    A limit that is reached for a moment, by a host that another run talks to perhaps, is no reason to go on without: then it counts
+    as possible, and a transfer for which it is not fails.
+    """
+    if seccomp_filter() is None:
         return f"the system calls of {os.uname().machine} are not known"
-    if not shutil.which(PROGRAM, path=environment()["PATH"]):
-        return "bubblewrap is not installed"
-    if why := why_no_descriptors():
-        return why
-    calls = filter_file()
+    for program, package in ((PROGRAM, "bubblewrap"), (ENDS_WITH_US[0], "util-linux")):
+        if not shutil.which(program, path=environment()["PATH"]):
+            return f"{package} is not installed"
+    for number in range(_TRIALS):
+        try:
+            return _tried()
+        except _NotNow as error:
+            log.warning("whether rsync can be confined cannot be tried now: %s", error)
+            time.sleep(pause * (number < _TRIALS - 1))
+    return ""
+
+
+def _tried() -> str:
+    """Raises _NotNow."""
     try:
-        done = run(confined_command(("rsync", "--version"), None, calls), keep_open=(calls,), check=False)
+        if why := why_no_descriptors() or _why_not_sealed():
+            return _lasting(why)
+        calls = filter_file()
+    except OSError as error:
+        raise _NotNow(error.strerror) from error
+    try:
+        done = run((*ENDS_WITH_US, *confined_command(("rsync", "--version"), None, calls)), keep_open=(calls,), check=False)
     except ProgramFailed as error:
-        return error.message
+        done = error.finished
     finally:
         os.close(calls)
-    return _last_line(done) if done.returncode else ""
+    if not done.returncode:
+        return ""
+    said = (done.stderr.strip().splitlines() or [f"{PROGRAM} ends with {done.returncode}"])[-1]
+    if done.returncode < 0 or done.returncode in (_TIMED_OUT, _KILLED):
+        raise _NotNow(said)
+    return _lasting(said)
 
 
-def _last_line(done: Finished) -> str:
-    return (done.stderr.strip().splitlines() or [f"{PROGRAM} ends with {done.returncode}"])[-1]
+def _lasting(why: str) -> str:
+    if why.endswith(_FOR_NOW):
+        raise _NotNow(why)
+    return why
+
+
+def _why_not_sealed() -> str:
+    """Why a lock cannot be handed over so that it can only be read; "" when it can. Raises OSError."""
+    folder = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    try:
+        os.close(read_only_view(folder))
+    except OSError as error:
+        return str(error.strerror)
+    finally:
+        os.close(folder)
+    return ""
 
 
 def filter_file() -> int:

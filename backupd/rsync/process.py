@@ -72,6 +72,8 @@ async def transfer(
         watch.moved()
         return on_said(data)
 
+    if cell and not lock.sealed:
+        raise OperatorError("rsync could not be confined: it would inherit a lock that it can write to", "run the host again")
     if cancellation:
         return RsyncEnd(20, output, messages, 0.0, cancellation.reason)
     keep_open = [lock.fd, *(cell.inherited if cell else ())]

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 
 from btrkeep.config import HostConfig
 from btrkeep.process.group import Group
-from btrkeep.process.proc import arguments_of, bound, descriptor_of, parent_of, physical_memory
+from btrkeep.process.proc import arguments_of, bound, descriptor_of, parent_of
 
 log = logging.getLogger(__name__)
 
 _SCRIPT = "exec {{i}}<&0 {{o}}>&1; echo $i $o >&{0}; read -ru{0} status; exit $status"  # while it says echo, 1 is another
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _REFUSED = 126
-_LEAST_MEMORY = 1 << 30
+_ADDRESS_SPACE = 1 << 30  # beyond what it may have in memory: that is counted for all of its processes, with its own words
 _FIRST_TO_GO = 800  # when memory ends, the kernel ends a receiver before whatever else runs here
 
 
@@ -31,10 +31,12 @@ class RemoteEnd:
     """The remote shell of one rsync. `status` is what it ended with as a shell says it (a signal N is 128+N), None before.
 
     `command` is the remote shell and its options, `expected` are the first words that rsync shall add: the host, what runs there.
+    `memory`: bytes that rsync may have.
     """
 
-    def __init__(self, command: Sequence[str], expected: tuple[str, ...]) -> None:
+    def __init__(self, command: Sequence[str], expected: tuple[str, ...], memory: int) -> None:
         self.status: int | None = None
+        self._memory = memory
         self._command = tuple(command)
         self._expected = expected
         self._ours, self._theirs = socket.socketpair()
@@ -71,7 +73,7 @@ class RemoteEnd:
             self._waiting = os.pidfd_open(pid)
             files += [descriptor_of(self._waiting, number) for number in (*map(int, said.split()), 2)]
             words = arguments_of(pid)[len(self.words) :]
-            bound(parent_of(pid), memory=max(_LEAST_MEMORY, physical_memory() // 2), badness=_FIRST_TO_GO)
+            bound(parent_of(pid), memory=self._memory + _ADDRESS_SPACE, badness=_FIRST_TO_GO)
             if words[: len(self._expected)] != self._expected:
                 self._end(_REFUSED)
             else:

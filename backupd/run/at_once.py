@@ -7,45 +7,59 @@ import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-FILES_FOR_A_HOST = 16
-"""Locks, pipes, the descriptor to sync by, and what a thread has open that walks through a tree: some 7 to 12."""
-TASKS_FOR_A_HOST = 6
-"""A thread; rsync's generator and receiver, the relay, the remote shell, and a program that somebody starts for a moment."""
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """How many open files and processes or threads a host takes while it is under way."""
+
+    files: int
+    tasks: int
+
+
+OPEN = Needs(files=16, tasks=6)
+"""Locks, pipes, the descriptor to sync by, and what a thread has open that walks through a tree: some 7 to 12. A thread; rsync's
+generator and receiver, the relay, the remote shell, and a program that somebody starts for a moment.
+"""
+CONFINED = Needs(files=24, tasks=9)
+"""Besides: a second one of the lock, the cell's filter and socket, what watches its remote shell and passes its output on. The two
+processes of the cell itself, and what rsync has in place of its remote shell.
+"""
 _FILES_BESIDE = 24  # the catalogue's, and what is open for a moment
 
 
-def possible_at_once(wanted: int) -> int:
+def possible_at_once(wanted: int, each: Needs) -> int:
     """How many hosts may be under way, `wanted` at the most; 0 when not one thread can be started.
 
     The limit of open files is raised as far as they need and it may be; with too low a limit it is one host and not none.
     """
-    return min(_by_files(wanted), _by_tasks(wanted))
+    return min(_by_files(wanted, each.files), _by_tasks(wanted, each.tasks))
 
 
-def has_files_for(hosts: int) -> bool:
+def has_files_for(hosts: int, each: Needs) -> bool:
     """Whether so many hosts, two at least, can be under way besides what is open now. The limit is raised for them if it may be."""
-    return _by_files(hosts) >= hosts
+    return _by_files(hosts, each.files) >= hosts
 
 
-def _by_files(wanted: int) -> int:
+def _by_files(wanted: int, each: int) -> int:
     opened = sum(1 for _ in Path("/proc/self/fd").iterdir())
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = opened + _FILES_BESIDE + wanted * FILES_FOR_A_HOST
+    needed = opened + _FILES_BESIDE + wanted * each
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return wanted
     with suppress(OSError):  # a sandbox may forbid it
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(hard, needed), hard))
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return max(1, min(wanted, (limit - opened - _FILES_BESIDE) // FILES_FOR_A_HOST))
+    return max(1, min(wanted, (limit - opened - _FILES_BESIDE) // each))
 
 
-def _by_tasks(wanted: int) -> int:
+def _by_tasks(wanted: int, each: int) -> int:
     """Threads count as processes do, wherever the limit is set: so many are started for a moment (300 in 10 ms)."""
     gate, started = threading.Event(), list[threading.Thread]()
     try:
-        for _ in range(wanted * TASKS_FOR_A_HOST):
+        for _ in range(wanted * each):
             thread = threading.Thread(target=gate.wait)
             thread.start()
             started.append(thread)
@@ -55,7 +69,7 @@ def _by_tasks(wanted: int) -> int:
         gate.set()
         for thread in started:
             thread.join()
-    return max(1, len(started) // TASKS_FOR_A_HOST) if started else 0
+    return max(1, len(started) // each) if started else 0
 
 
 def running_threads(count: int) -> ThreadPoolExecutor:

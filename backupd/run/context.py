@@ -132,6 +132,10 @@ class RunContext:
     retry_pause: float = 10.0
     running: dict[str, RunningTransfer] = field(default_factory=dict)
 
+    def confines(self, host: HostConfig) -> bool:
+        """Whether the rsync that talks to that host is confined: a source on this machine is no host."""
+        return bool(host.address) and not self.confinement.missing
+
     def buckets(self, host: HostConfig) -> list[Bucket]:
         """The bandwidth budgets that a host's transfer draws on: the pool's, its group's, its own. Made when missing."""
         return [prepare(self.pool.bandwidth, bucket.path.name, bucket.rate) for bucket in buckets_of(self.config, self.pool, host)]

@@ -19,6 +19,7 @@ from typing import Any
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import discard
+from backupd.rsync.confined import require_harmless
 from backupd.rsync.process import RunCancellation
 from backupd.run import hooks
 from backupd.run import work_subvolume as working
@@ -92,9 +93,9 @@ class HostRun:
 
     async def run(self) -> HostResult:
         """The whole of it. Raises PoolUnusable when no other host can be helped either; everything else becomes a result."""
-        path = self.site.pool.locks / f"host-{self.host.name}"
+        path, what = self.site.pool.locks / f"host-{self.host.name}", f"backup of {self.host.name}"
         try:
-            with await take_host_lock(path, f"backup of {self.host.name}", format_time(self.started)) as lock:
+            with await take_host_lock(path, what, format_time(self.started), sealed=self.site.confines(self.host)) as lock:
                 return await self._locked(lock)
         except LockHeld as error:
             return HostResult(self.host.name, "locked", error.message)
@@ -106,6 +107,8 @@ class HostRun:
         self.site.observer(running)
         self._ends_within(self.host.deadline)
         try:
+            if self.host.address:
+                require_harmless(self.site.rsync, self.site.confinement, self.site.config)
             return await self._with_hooks(lock, running)
         except PoolUnusable as error:
             self._failed(error.message)

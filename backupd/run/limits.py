@@ -11,7 +11,6 @@ larger, or it would never end: the run after it begins anew, and completes if th
 
 import asyncio
 import logging
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +19,14 @@ from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import HostConfig
 from btrkeep.pool.subvolume import commit, describe, opened
 from btrkeep.process.group import GroupCancellation
+from btrkeep.process.proc import physical_memory
 from btrkeep.treescan import SubvolumeGrowth, growth
 
 log = logging.getLogger(__name__)
 
 _PATIENCE = 1.0  # seconds from one reading of the tree to the next, at least
 _PART = 20  # so many times what a reading takes passes before the next one
+_READINGS = 5  # that fail one after the other are enough
 _URGENT = 2  # the same while the host may have brought too many bytes
 
 
@@ -75,11 +76,12 @@ class LimitWatch:
         self._known: _Known | None = None
         self._ended = self._took = 0.0  # the last reading of the tree
         self._reading: asyncio.Task[None] | None = None
+        self._failed = 0  # readings, one after the other
 
     def look(self, written: int, memory: int) -> None:
         """Takes what the host's processes have written in this run and have in memory now, bytes; stops it if that is too much."""
         self._written = written
-        if cause := exceeds_memory(self.host, memory, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
+        if cause := exceeds_memory(self.host, memory, physical_memory()):
             self.stopper.cancel_for(cause)
         elif self.counts and not self._reading:
             urgent = self.host.max_new_bytes is not None and _may_exceed(self.host.max_new_bytes, self._known, written)
@@ -89,10 +91,16 @@ class LimitWatch:
                     self._reading = asyncio.create_task(self._read_beside(committed=urgent))
 
     async def _read_beside(self, committed: bool) -> None:
+        """A host whose limits cannot be looked at is stopped too."""
         try:
             await self._read(committed)
+            self._failed = 0
         except OSError as error:  # it is read again
             log.warning("%s cannot be read: %s", self.working, error)
+            self._ended, self._failed = time.monotonic(), self._failed + 1
+            if self._failed == _READINGS:
+                self.cause = Cause(CauseCode.POOL, facts={"text": f"what is new of it cannot be counted: {error.strerror}"})
+                self.stopper.cancel_for(self.cause)
         finally:
             self._reading = None
 

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from backupd.actions.discard import Unfinished, all_unfinished, give_up, more_room, room_came_back
 from backupd.repo import backup_json as records
-from backupd.run.at_once import has_files_for, possible_at_once, running_threads
+from backupd.run.at_once import CONFINED, OPEN, has_files_for, possible_at_once, running_threads
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext, RunningTransfer
 from backupd.run.host import HostRun
 from backupd.run.ledger import Ledger
@@ -167,6 +167,7 @@ class NightRunner:
         self._room_seen = 0.0
         self._making_room = asyncio.Lock()
         self._most = 1  # hosts that are under way, but for those that pause
+        self._each = CONFINED if any(site.confines(entry.host) for entry in self.waiting) else OPEN
         self._last: set[str] = set()
         self._pausing: set[str] = set()  # hosts that have given their places to others, in their group too
         self._beside: list[asyncio.Task[None]] = []  # workers with the places of hosts that wait for their next attempt
@@ -207,7 +208,7 @@ class NightRunner:
     def _at_a_time(self) -> int:
         """Raises OperatorError when there can be none at all."""
         wanted = max(1, min(self.site.config.backup.concurrency, len(self.waiting)))
-        possible = possible_at_once(wanted)
+        possible = possible_at_once(wanted, self._each)
         if not possible:
             raise OperatorError("no thread can be started: the limit of processes is reached", _TASKS)
         if possible < wanted:
@@ -305,7 +306,7 @@ class NightRunner:
         have begun, or for an hour. Each has some open files meanwhile, so it keeps its place where hundreds would take those of the
         others.
         """
-        if not self.waits or not has_files_for(self._most + 1):  # without: it may be one more than there are places for
+        if not self.waits or not has_files_for(self._most + 1, self._each):  # without: it may be one more than there are places for
             await run.stopper.wait(seconds)
             return
         places.release()

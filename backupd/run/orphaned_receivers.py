@@ -24,11 +24,14 @@ _NAMELESS = 10  # looks at a holder that no text names: a text comes in a moment
 _PATIENCE = 600  # looks at a living holder whose work is short: expiry locks some hosts for as long as two commits take
 
 
-async def take_host_lock(path: Path, what: str, since: str) -> Lock:
-    """The host's lock, after ending what a killed run left. Raises LockHeld when a living run holds it."""
+async def take_host_lock(path: Path, what: str, since: str, *, sealed: bool = False) -> Lock:
+    """The host's lock, after ending what a killed run left; `sealed` as take_lock has it.
+
+    Raises LockHeld when a living run holds it.
+    """
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
         try:
-            return take_lock(path, what, since)
+            return take_lock(path, what, since, sealed=sealed)
         except LockHeld:
             if not await _soon_free(path) and not _end_orphans(path, signal_number):
                 raise
@@ -37,7 +40,7 @@ async def take_host_lock(path: Path, what: str, since: str) -> Lock:
             await asyncio.sleep(_PAUSE)  # after the last of them too: the kernel frees the lock a moment after the process
             if not left:
                 break
-    return take_lock(path, what, since)
+    return take_lock(path, what, since, sealed=sealed)
 
 
 async def _soon_free(path: Path) -> bool:

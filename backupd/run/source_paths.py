@@ -27,6 +27,7 @@ from btrkeep.decisions.rsync_meaning import ExitKind, Meaning, meaning
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.subvolume import commit, inodes_made
 from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.proc import physical_memory
 
 Pause = Callable[[float, bool], Awaitable[object]]
 """Waits so many seconds before the next attempt, or until the run is stopped; True: it was silent, or not reached."""
@@ -64,7 +65,7 @@ class HostTransfer:
         self.attempts = 0
         self.protocol: int | None = None
         self.sparse = prepared.base is None
-        self.confined = bool(host.address) and not site.confinement.missing
+        self.confined = site.confines(host)
         self._last: RsyncEnd | None = None
         self._said_bytes = 0
         self._may_say = MAY_SAY
@@ -137,7 +138,9 @@ class HostTransfer:
         host, ssh, buckets = self.host, self.site.config.ssh, self.site.buckets(self.host)
         if not self.confined:
             return rsync_command(host, ssh, path, data, one_pass, buckets), None
-        cell = held.enter_context(ConfinedTransfer(RemoteEnd(shell_command(host, ssh, buckets), expected_words(host))))
+        memory = host.max_memory.bytes_of(physical_memory())
+        remote = RemoteEnd(shell_command(host, ssh, buckets), expected_words(host), memory)
+        cell = held.enter_context(ConfinedTransfer(remote))
         return cell.command(rsync_command(host, ssh, path, data, one_pass, shell=cell.remote.words), data), cell
 
     def _heard(self, data: bytes) -> bool:

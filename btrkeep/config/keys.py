@@ -52,9 +52,10 @@ TABLE = (
     ConfigKey("bandwidth", _ALL, kinds.RATE, None, '"16MB"',
         "Bytes per second for all transfers together; in a group for the group's hosts together, in a host for that host. "
         "All of these limits apply. Without it: no limit.", False),
-    ConfigKey("confine", (BACKUP,), kinds.CONFINE, "never", '"always"',
+    ConfigKey("confine", (BACKUP,), kinds.CONFINE, "auto", '"always"',
         "Whether the rsync that talks to a host is confined, so that it can write nothing but that host's new backup: where this "
-        "machine can do it, always (otherwise nothing runs), or never. It is new, and was tried with rsync 3.5.0 alone.", False),
+        "machine can do it, always (otherwise nothing runs), or never. An rsync with known holes that cannot be confined runs only "
+        "with never.", False),
     ConfigKey("window", _ALL, kinds.WINDOW, None, '"22:00-06:00"',
         'When transfers run, in the pool\'s zone; it may span midnight. ``"none"`` lifts an inherited one.'),
     ConfigKey("every", _ALL, kinds.DURATION, "1d", '"12h"',

@@ -4,7 +4,8 @@ The kernel frees a flock when the last process that has the file open is gone. A
 a host stays locked as long as any receiver lives, whatever became of the one that started it.
 
 The flock is the lock. The text is for people and for finding what a killed run left, so on a full pool, where it cannot be written,
-there is none, and the kernel is asked who holds the lock.
+there is none, and the kernel is asked who holds the lock. Whoever inherits a lock that is not sealed can write another text, so no
+reader relies on it for more than what it looks at again.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from pathlib import Path
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.atomic import NO_ROOM
+from btrkeep.pool.mounts import read_only_view
 from btrkeep.process.proc import GroupMember, flock_holders, has_locked, members, start_time
 
 log = logging.getLogger(__name__)
@@ -54,31 +56,39 @@ class Holder:
 
 
 class Lock:
-    """A held lock. Its descriptor is inheritable by whom it is handed to, and closed for everybody else."""
+    """A held lock. Its descriptor is inheritable by whom it is handed to, and closed for everybody else.
 
-    def __init__(self, path: Path, fd: int, holder: Holder) -> None:
+    `sealed`: that descriptor can only be read, also as root, and the text is written through another one that nobody inherits.
+    """
+
+    def __init__(self, path: Path, fd: int, text: int, holder: Holder) -> None:
         self.path = path
         self.fd = fd
+        self._text = text
         self.holder = holder
+
+    @property
+    def sealed(self) -> bool:
+        return self.fd != self._text
 
     @Checkpoint("process group noted")
     def note_group(self, group: int) -> None:
         """Writes down which process group works under this lock, for whoever finds us dead."""
         self.holder = Holder(self.holder.pid, self.holder.started, self.holder.since, self.holder.what, group)
-        _write(self.fd, self.holder)
+        _write(self._text, self.holder)
 
     def leave(self) -> None:
         """Lets go of it without giving it back: it stays with the processes that inherited it, and the text says so."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        for file in {self.fd, self._text} - {-1}:
+            os.close(file)
+        self.fd = self._text = -1
 
     def release(self) -> None:
         """Gives the lock back."""
         with Checkpoint(f"{_kind(self.path)} lock released"):
             if self.fd >= 0:
                 with contextlib.suppress(OSError):  # a pool that broke: the text is for people, the flock goes with the descriptor
-                    os.ftruncate(self.fd, 0)
+                    os.ftruncate(self._text, 0)
             self.leave()
 
     def __enter__(self) -> "Lock":
@@ -105,11 +115,22 @@ def _write(fd: int, holder: Holder) -> None:
 def read_holder(path: Path) -> Holder | None:
     """Reads who holds a lock from its file; asks the kernel where that has nothing that can be read. None when nobody does."""
     try:
-        return Holder(**json.loads(path.read_bytes()))
+        with path.open("rb") as file:
+            return _parsed(file.read(_LENGTH))
     except OSError:
         return None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return _known_to_the_kernel(path)
+
+
+def _parsed(text: bytes) -> Holder:
+    """Raises ValueError, TypeError, RecursionError."""
+    found = Holder(**json.loads(text))
+    if not all(type(each) is int and each >= 0 for each in (found.pid, found.group)):
+        raise ValueError("a process is a number")
+    if not all(type(each) is str and each.isprintable() for each in (found.started, found.since, found.what)):
+        raise ValueError("no words")
+    return found
 
 
 def _known_to_the_kernel(path: Path) -> Holder | None:
@@ -147,13 +168,14 @@ def held_by(path: Path) -> LockHeld:
     return LockHeld(f"{path.name}: the lock is held by {who}", hint)
 
 
-def take_lock(path: Path, what: str, since: str) -> Lock:
-    """Takes the lock at once, on a full pool too.
+def take_lock(path: Path, what: str, since: str, *, sealed: bool = False) -> Lock:
+    """Takes the lock at once, on a full pool too; `sealed` (which takes CAP_SYS_ADMIN) when somebody shall inherit it who is not
+    trusted.
 
     Raises LockHeld, which names the holder, PoolUnusable, and OperatorError when this process may open no more files.
     """
     with Checkpoint(f"{_kind(path)} lock taken"):
-        return _taken(path, what, since)
+        return _taken(path, what, since, sealed)
 
 
 def _kind(path: Path) -> str:
@@ -161,24 +183,24 @@ def _kind(path: Path) -> str:
     return path.name.partition("-")[0]
 
 
-def _taken(path: Path, what: str, since: str) -> Lock:
-    try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)  # without its parents: where they are missing there is no pool any more
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise _unusable(path, error) from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise held_by(path) from None
+def _taken(path: Path, what: str, since: str, sealed: bool) -> Lock:
     holder = Holder(os.getpid(), start_time(os.getpid()) or "", since, what)
-    try:
-        _write(fd, holder)
-    except OSError as error:
-        os.close(fd)
-        raise _unusable(path, error) from error
-    return Lock(path, fd, holder)
+    with contextlib.ExitStack() as opened:
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)  # without its parents: where they are missing there is no pool any more
+            text = fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            opened.callback(os.close, text)
+            if sealed:
+                fd = read_only_view(text)
+                opened.callback(os.close, fd)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _write(text, holder)
+        except BlockingIOError:
+            raise held_by(path) from None
+        except OSError as error:
+            raise _unusable(path, error) from error
+        opened.pop_all()
+    return Lock(path, fd, text, holder)
 
 
 def _unusable(path: Path, error: OSError) -> OperatorError:

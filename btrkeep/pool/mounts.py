@@ -13,6 +13,7 @@ SB_RDONLY for the wish to be writable: a filesystem that is read-only is told "r
 import errno
 import os
 import re
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,10 +29,12 @@ ALLOCATORS: dict[str, tuple[str, ...]] = {
 }
 
 # Numbers of include/uapi/asm-generic/unistd.h; x86 has the same ones from 424 on (arch/x86/entry/syscalls/syscall_64.tbl).
-_FSCONFIG, _FSPICK = 431, 433
+_OPEN_TREE, _FSCONFIG, _FSPICK, _MOUNT_SETATTR = 428, 431, 433, 442
 # include/uapi/linux/mount.h
 _FSPICK_CLOEXEC, _FSPICK_EMPTY_PATH = 0x1, 0x8
 _FSCONFIG_SET_FLAG, _FSCONFIG_CMD_RECONFIGURE = 0, 7
+_OPEN_TREE_CLONE, _MOUNT_ATTR_RDONLY = 0x1, 0x1
+_AT_EMPTY_PATH = 0x1000  # include/uapi/linux/fcntl.h
 _MS_REMOUNT, _MS_RELATIME, _MS_STRICTATIME = 0x20, 0x200000, 0x1000000
 _MOUNT_FLAGS = {
     "nosuid": 0x2,
@@ -137,6 +140,21 @@ def reconfigure(fd: int, words: tuple[str, ...], *, read_only: bool) -> None:
         _call("fsconfig", _FSCONFIG, context, _FSCONFIG_CMD_RECONFIGURE, None, None, 0)
     finally:
         os.close(context)
+
+
+def read_only_view(fd: int) -> int:
+    """The open file once more, by a mount of its own that is read-only. Raises OSError (ENOSYS before Linux 5.12).
+
+    Whoever has only that descriptor can change neither content nor owner, mode and attributes of the file, not even as root by
+    opening /proc/self/fd/N for writing, which a plain read-only descriptor does not prevent.
+    """
+    tree = _call("open_tree", _OPEN_TREE, fd, b"", _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH)
+    try:
+        attributes = struct.pack("4Q", _MOUNT_ATTR_RDONLY, 0, 0, 0)  # struct mount_attr: set, clear, propagation, user namespace
+        _call("mount_setattr", _MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, attributes, len(attributes))
+        return os.open(f"/proc/self/fd/{tree}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(tree)
 
 
 def _call(name: str, number: int, *arguments: int | bytes | None) -> int:

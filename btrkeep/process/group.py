@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 _PIPE = 1 << 16
 _NO_PROCESS = "the limit of processes is reached (TasksMax= of the unit, ulimit -u)"
 _LOOK_AWAY = 0.02
+ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+"""How a command line begins whose program the kernel kills when the thread that started it ends (prctl(2))."""
 PATIENCE = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 
@@ -57,7 +59,8 @@ class Group:
     """A program running in a session of its own, its output handed to two callbacks as it comes.
 
     Belongs to one asyncio loop. `keep_open` are descriptors that every member inherits (a lock, so that it is held as long as any
-    member lives). `wraps`: the leader only watches over the program, and would end it without a word if SIGTERM ended the leader.
+    member lives). `wraps`: the leader only confines the program and watches over it, and would end it without a word if SIGTERM
+    ended the leader; its input is an empty pipe, for who has /dev/null open as root can change the mode of everybody's.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], command: tuple[str, ...], *, wraps: bool = False) -> None:
@@ -94,7 +97,7 @@ class Group:
             process = subprocess.Popen(
                 command,
                 executable=_found(command[0], variables.get("PATH")),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if wraps else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=variables,
@@ -112,6 +115,8 @@ class Group:
             os.killpg(process.pid, signal.SIGKILL)
             wait_for_end(process)
             raise ProgramFailed(Finished(tuple(command), 126, "", f"{error.strerror}: {command[0]}")) from error
+        if process.stdin is not None:
+            process.stdin.close()
         assert process.stdout is not None
         assert process.stderr is not None
         group._watch(process.stdout.fileno(), on_stdout)
@@ -121,24 +126,29 @@ class Group:
     def start_beside(self, command: Sequence[str], files: Sequence[int], on_end: Callable[[int], None]) -> None:
         """Starts another program, which belongs to it from now on though its session is its own. `on_end` is given its exit status.
 
-        `files` become its input, output and errors. One that cannot be started has the shell's status, 126 or 127.
+        `files` become its input, output and errors. One that cannot be started has the shell's status, 126 or 127. It has no lock,
+        and the other side decides when it ends: so the kernel kills it when we end, however that is.
         """
         variables = environment()
         try:
             process = subprocess.Popen(
-                command,
-                executable=_found(command[0], variables["PATH"]),
+                (*ENDS_WITH_US, *command),
+                executable=_found(ENDS_WITH_US[0], variables["PATH"]),
                 stdin=files[0],
                 stdout=files[1],
                 stderr=files[2],
                 env=variables,
                 start_new_session=True,
             )
+            try:
+                self._beside.append(_Beside(process, self._loop, on_end))
+            except OSError:  # too many open files: nobody would know of the process any more
+                os.killpg(process.pid, signal.SIGKILL)
+                wait_for_end(process)
+                raise
         except OSError as error:
             os.write(files[2], os.fsencode(f"{command[0]}: {error.strerror}\n"))
             on_end(127 if isinstance(error, FileNotFoundError) else 126)
-            return
-        self._beside.append(_Beside(process, self._loop, on_end))
 
     def _watch(self, fd: int, callback: Callable[[bytes], None]) -> None:
         os.set_blocking(fd, False)
@@ -219,7 +229,8 @@ class Group:
         return True
 
     def _alive(self) -> bool:
-        return sum(map(_is_alive, self._groups)) > 0  # each is asked, for so it is reaped
+        leaders = (self.process, *(each.process for each in self._beside))
+        return sum(map(_is_alive, leaders)) > 0  # each is asked, for so it is reaped
 
     @property
     def _groups(self) -> list[int]:
@@ -264,12 +275,16 @@ class Group:
         return not self._ended.done()
 
 
-def _is_alive(group: int) -> bool:
+def _is_alive(leader: subprocess.Popen[bytes]) -> bool:
+    """Reaps those of its group that have ended; the leader's status is left to who asks for it."""
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-group, os.WNOHANG)[0]:
-            pass
+        while ended := os.waitid(os.P_PGID, leader.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid != leader.pid:
+                os.waitpid(ended.si_pid, os.WNOHANG)
+            elif leader.poll() is None:
+                break
     try:
-        os.killpg(group, 0)
+        os.killpg(leader.pid, 0)
     except ProcessLookupError:
         return False
     return True

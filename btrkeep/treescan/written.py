@@ -17,7 +17,7 @@ _TYPE_AND_LEN = Struct("=LL")
 _EXTENT = Struct("=Q8xB3xBQ16xQ")  # generation, compression, type, disk_bytenr, num_bytes
 _INLINE_EXTENT = Struct("=QQ4xB")  # generation, ram_bytes, type; the data follow
 _INLINE, _REGULAR = 0, 1
-_DIR_ITEM = Struct("=17xQHH")  # transid, data_len, name_len: of a name in a folder, and of an extended attribute
+_DIR_ITEM = Struct("=17xQHHx")  # transid, data_len, name_len: of a name in a folder, and of an extended attribute
 
 
 def written_files(fd: int, since: int, at_least: int, *, buffer_size: int = BUFFER_SIZE) -> Iterator[int]:
@@ -83,7 +83,7 @@ def growth(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> SubvolumeG
     """What was written after generation `since` into the subvolume that `fd` is in, before compression.
 
     A name that was replaced or linked anew is new; so are data that were written once more. Holes are not counted, data that lie
-    inline among the metadata are. Raises OSError (EPERM without CAP_SYS_ADMIN).
+    inline among the metadata, and room that is reserved, are. Raises OSError (EPERM without CAP_SYS_ADMIN).
     """
     search = TreeSearch(fd, since=since, buffer_size=buffer_size)
     buffer, names, total = search.buffer, 0, 0
@@ -100,13 +100,23 @@ def growth(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> SubvolumeG
                 if generation > since:
                     total += inline if extent == _INLINE else _on_disk(buffer, payload)
             elif kind == ctree.XATTR_ITEM_KEY:
-                transid, length, name = _DIR_ITEM.unpack_from(buffer, payload)
-                total += length + name if transid > since else 0
+                total += _attributes(buffer, payload, payload + size, since)
             type_at += size + HEADER.size
         search.resume_after(last - TYPE_AND_LEN_AT)
     return SubvolumeGrowth(names, total)
 
 
 def _on_disk(buffer: bytearray, payload: int) -> int:
-    _, _, extent, vaddr, length = _EXTENT.unpack_from(buffer, payload)
-    return int(length) if extent == _REGULAR and vaddr else 0
+    """With what is only reserved (fallocate(2)): it takes the same room."""
+    _, _, _, vaddr, length = _EXTENT.unpack_from(buffer, payload)
+    return int(length) if vaddr else 0
+
+
+def _attributes(buffer: bytearray, at: int, end: int, since: int) -> int:
+    """Of one item: attributes whose names have the same checksum share it, and who sends a file chooses the names."""
+    total = 0
+    while at + _DIR_ITEM.size <= end:
+        transid, length, name = _DIR_ITEM.unpack_from(buffer, at)
+        total += length + name if transid > since else 0
+        at += _DIR_ITEM.size + length + name
+    return total

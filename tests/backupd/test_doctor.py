@@ -157,6 +157,8 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("rsync", "warning", machine(rsync=(3, 4, 2))),
     ("rsync", "error", machine(rsync=(3, 1, 2))),
     ("rsync", "error", machine(rsync=())),
+    ("confinement", "warning", site(unconfined="web1/2026-11-20T220003Z")),
+    ("confinement", "note", site(unconfined="web1/2026-11-20T220003Z", confine="never")),
     ("ssh-key", "error", site(key=KeyFile(Path("/k"), None))),
     ("ssh-key", "error", site(key=KeyFile(Path("/k"), 0o640))),
     ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), None))),

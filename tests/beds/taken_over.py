@@ -11,6 +11,7 @@ kernel takes, so that nothing happens where they are not refused.
 
 import ctypes
 import errno
+import fcntl
 import json
 import mmap
 import os
@@ -22,10 +23,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 TARGETS: dict[str, Any] = {}
+F_SETPIPE_SZ = 1031
 CALLS = {
     "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "unshare": 272, "clone": 56, "clone3": 435, "setns": 308,
     "fsopen": 430, "open_tree": 428, "move_mount": 429, "mount_setattr": 442, "open_by_handle_at": 304, "name_to_handle_at": 303,
@@ -35,6 +38,7 @@ CALLS = {
     "quotactl": 179, "prctl": 157, "seccomp": 317, "ioctl": 16, "shmget": 29, "msgget": 68, "setsid": 112, "setpgid": 109,
     "personality": 135, "prlimit64": 302, "fanotify_init": 300, "flock": 73, "socket": 41, "connect": 42, "sendmsg": 46,
     "memfd_create": 319, "syslog": 103, "iopl": 172, "setuid": 105, "setgroups": 116, "sched_setscheduler": 144, "mlockall": 151,
+    "fallocate": 285, "recvmsg": 47, "bind": 49, "listen": 50, "execveat": 322, "setrlimit": 160, "setpriority": 141,
 }  # fmt: skip
 
 
@@ -60,14 +64,14 @@ class Attempts:
             self.attempt(f"write to {path}", Path(path, "evil").touch)
         self.attempt("climb out", lambda: Path("/proc/1/root/etc/shadow").read_bytes())
         for name in ("sys/kernel/core_pattern", "sys/kernel/modprobe", "sysrq-trigger", "1/oom_score_adj", "self/uid_map"):
-            self.attempt(f"open /proc/{name} for writing", lambda name=name: os.close(os.open(f"/proc/{name}", os.O_WRONLY)))  # type: ignore[misc]
+            self.attempt(f"open /proc/{name} for writing", partial(opened, Path("/proc", name), os.O_WRONLY))
         self.attempt("rename data", lambda: self.data.rename(self.data.with_name("other")).rename(self.data))
 
     def devices(self) -> None:
         for what, kind, numbers in (("disk", stat.S_IFBLK, TARGETS["disk"]), ("memory", stat.S_IFCHR, (1, 1))):
             node = self.data / f"node-{what}"
             os.mknod(node, kind | 0o600, os.makedev(*numbers))  # which a backup of such a node needs
-            self.attempt(f"open the {what} by a node of its own", lambda node=node: os.close(os.open(node, os.O_RDONLY)))  # type: ignore[misc]
+            self.attempt(f"open the {what} by a node of its own", partial(opened, node, os.O_RDONLY))
             node.unlink()
 
     def calls(self) -> None:
@@ -76,6 +80,33 @@ class Attempts:
             libc.syscall(number, *(ctypes.c_long(-1) for _ in range(6)))
             refused = ctypes.get_errno() in (errno.ENOSYS, errno.ENOTTY)
             self.found[f"call {name}"] = os.strerror(ctypes.get_errno()) if refused else ""
+
+    def descriptors(self) -> None:
+        """All that it was given, and that the first process of the cell has, but pipes and sockets: success changes nothing."""
+        for number in (0, *inherited()):
+            found = os.fstat(number)
+            if not stat.S_ISFIFO(found.st_mode) and not stat.S_ISSOCK(found.st_mode):
+                self._descriptor(number, found)
+        for entry in Path("/proc/1/fd").iterdir() if TARGETS["cell"] else ():
+            if not entry.is_fifo() and not entry.is_socket():
+                self.attempt(f"open {entry}", partial(opened, entry, os.O_RDWR))
+        for name, command in (
+            ("a lease", fcntl.F_SETLEASE),
+            ("an owner for signals", fcntl.F_SETOWN),
+            ("larger pipes", F_SETPIPE_SZ),
+        ):
+            self.attempt(f"fcntl: {name}", partial(not_known, fcntl.fcntl, 1, command, 0))
+
+    def _descriptor(self, number: int, found: os.stat_result) -> None:
+        path = Path(f"/proc/self/fd/{number}")
+        what = f"descriptor {number} ({path.readlink()})"
+        self.attempt(f"open {what} for writing", partial(opened, path, os.O_RDWR))
+        self.attempt(f"change the mode of {what}", partial(os.fchmod, number, stat.S_IMODE(found.st_mode)))
+        self.attempt(f"change the owner of {what}", partial(os.fchown, number, found.st_uid, -1))
+        self.attempt(f"give {what} an attribute", partial(marked, number))
+        self.attempt(f"change the times of {what}", partial(os.utime, number, ns=(found.st_atime_ns, found.st_mtime_ns)))
+        self.attempt(f"write to {what}", partial(os.write, number, b""))
+        self.attempt(f"go on from {what}", partial(os.stat, ".", dir_fd=number))
 
     def processes(self) -> None:
         self.attempt("signal a process outside", lambda: os.kill(TARGETS["pid"], 0))
@@ -103,6 +134,26 @@ class Attempts:
 def inherited() -> tuple[int, ...]:
     """All descriptors but the first three, as rsync leaves them to what it starts."""
     return tuple(number for number in range(3, 64) if _is_open(number))
+
+
+def marked(number: int) -> None:
+    """Writes an attribute, and takes it away again."""
+    os.setxattr(number, "trusted.evil", b"")
+    os.removexattr(number, "trusted.evil")
+
+
+def opened(path: Path, how: int) -> None:
+    """Opens a file as rsync may, and closes it."""
+    os.close(os.open(path, how))
+
+
+def not_known(call: Callable[..., object], *words: object) -> None:
+    """Fails only where the call itself is refused; whatever else the kernel says of its arguments is no refusal."""
+    try:
+        call(*words)
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            raise
 
 
 def _is_open(number: int) -> bool:
@@ -142,7 +193,7 @@ def main() -> int:
     if TARGETS.get("forks"):
         fork_without_end()
     tried = Attempts(Path(words[-1].rstrip("/")))
-    for doing in (tried.files, tried.devices, tried.calls, tried.processes):
+    for doing in (tried.files, tried.devices, tried.descriptors, tried.calls, tried.processes):
         doing()
     if TARGETS["cell"]:
         tried.second_connection(shell)

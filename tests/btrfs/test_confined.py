@@ -131,3 +131,56 @@ def test_always_runs_nothing_where_it_does_not_work(web: Nights) -> None:
     web.settings("backup", confine="auto")
     assert web.run("web", env=env)["web"]["outcome"] == "complete"
     assert web.record("web")["confined"] is False
+    said = json.loads(web.backupd("doctor", "--json", check=False, env=env).stdout)
+    assert any(one["name"] == "confinement" and web.names("web")[-1] in str(one) for one in said["findings"]), said
+
+
+def test_an_rsync_with_known_holes_talks_to_hosts_in_its_cell_or_not_at_all(web: Nights) -> None:
+    """Unless the configuration says so: this machine's own files it may read in any case."""
+    folder = web.top / "old"
+    folder.mkdir()
+    (folder / "rsync").write_text(
+        '#!/bin/bash\n[[ $1 == -VV ]] && { echo \'{"version": "3.2.7", "protocol": "32"}\'; exit; }\n'
+        f'exec {work("which", "rsync").stdout.strip()} "$@"\n'
+    )
+    (folder / "rsync").chmod(0o755)
+    (folder / "bwrap").write_text("#!/bin/sh\necho bwrap: not here >&2; exit 1\n")
+    (folder / "bwrap").chmod(0o755)
+    env = {"PATH": f"{folder}:{os.environ['PATH']}"}
+    web.host("own", web.source, address=None)
+    web.settings("backup", confine="auto")
+    found = web.run(status=1, env=env)
+    assert (found["own"]["outcome"], found["web"]["outcome"]) == ("complete", "failed")
+    assert "rsync 3.2.7 may talk to no host" in found["web"]["error"]
+    (folder / "bwrap").unlink()
+    assert web.run("web", env=env)["web"]["outcome"] == "complete"
+    assert web.record("web")["confined"] is True
+    (folder / "bwrap").write_text("#!/bin/sh\nexit 1\n")
+    (folder / "bwrap").chmod(0o755)
+    web.settings("backup", confine="never")
+    assert web.run("web", env=env)["web"]["outcome"] == "complete"
+    assert web.record("web")["confined"] is False
+
+
+def test_a_look_at_a_host_is_confined_too(web: Nights) -> None:
+    """The program in rsync's place leaves a file, where it can, or shows the configuration."""
+    folder = web.top / "taken"
+    folder.mkdir()
+    trace = web.top / "trace"
+    (folder / "rsync").write_text(
+        f"#!/bin/bash\n[[ $1 == -VV || $1 == --version ]] && exec {work('which', 'rsync').stdout.strip()} $1\n"
+        f"echo >{trace} && exit 0\ncat {web.config} >&2\nexit 13\n"
+    )
+    (folder / "rsync").chmod(0o755)
+    env = {"PATH": f"{folder}:{os.environ['PATH']}"}
+    for confine, open_to_it in (("always", False), ("never", True)):
+        web.settings("backup", confine=confine)
+        said = web.backupd("check", "--connect", check=False, env=env).stdout
+        assert ("can be listed" in said, trace.exists()) == (open_to_it, open_to_it), said
+        assert "[pool]" not in said
+
+
+def test_a_host_that_is_there_is_reached_from_the_cell(web: Nights) -> None:
+    web.settings("backup", confine="always")
+    said = web.backupd("check", "--connect", check=False).stdout
+    assert "reached, 1 path can be listed" in said

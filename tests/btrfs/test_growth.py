@@ -57,3 +57,59 @@ def test_of_a_snapshot_only_what_was_written_since_is_new(base: Path) -> None:
         file.truncate(1 << 62)
     os.setxattr(snapshot / "hole", "user.large", b"x" * 10_000)
     assert grown(snapshot) == SubvolumeGrowth(3, 8192 + 10_000 + len("user.large"))
+
+
+def crc32c_table() -> list[int]:
+    table = []
+    for number in range(256):
+        for _ in range(8):
+            number = number >> 1 ^ (0x82F63B78 if number & 1 else 0)
+        table.append(number)
+    return table
+
+
+def one_checksum(number: int) -> tuple[bytes, bytes]:
+    """Two names of attributes that btrfs keeps in one item: their crc32c, as it begins to count, is the same."""
+    table, first = crc32c_table(), b"user.a%d" % number
+    back = {entry >> 24: at for at, entry in enumerate(table)}
+
+    def checksum(name: bytes) -> int:
+        found = 0xFFFFFFFE
+        for byte in name:
+            found = table[(found ^ byte) & 255] ^ found >> 8
+        return found
+
+    target = checksum(first)
+    for attempt in range(1000):
+        name, wanted, steps = b"user.b%d_%d" % (number, attempt), target, []
+        for _ in range(4):
+            steps.append(back[wanted >> 24])
+            wanted = (wanted ^ table[steps[-1]]) << 8 & 0xFFFFFFFF
+        end, state = b"", checksum(name)
+        for step in reversed(steps):
+            end += bytes([(step ^ state) & 255])
+            state = table[(state ^ end[-1]) & 255] ^ state >> 8
+        if state == target and not {0, 10} & set(end):
+            return first, name + end
+    raise AssertionError("no such names")
+
+
+def test_attributes_that_share_an_item_all_count(base: Path, tmp_path: Path) -> None:
+    """Names of one checksum, which any host can choose; rsync brings them."""
+    before, size = grown(base).bytes, 0
+    source = tmp_path / "many"
+    source.touch()
+    for number in range(5):
+        for name, value in zip(one_checksum(number), (b"", b"x" * 200), strict=True):
+            os.setxattr(source, name, value)
+            size += len(name) + len(value)
+    work("rsync", "-aX", source, f"{base}/")
+    assert len(os.listxattr(base / "many")) == 10
+    assert grown(base).bytes - before == size
+
+
+def test_room_that_is_only_reserved_counts(base: Path) -> None:
+    before = grown(base).bytes
+    with (base / "reserved").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 32 << 20)
+    assert grown(base).bytes - before == 32 << 20

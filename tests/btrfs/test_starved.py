@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.at_once import possible_at_once
+from backupd.run.at_once import OPEN, possible_at_once
 from btrkeep.process.group import Group
 from btrkeep.process.programs import ProgramFailed
 from tests.beds import cgroups
@@ -121,7 +121,7 @@ def test_the_limit_is_raised_only_as_far_as_the_hosts_need(soft: int, wanted: in
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
     try:
-        assert possible_at_once(wanted) == possible
+        assert possible_at_once(wanted, OPEN) == possible
         assert soft <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= max(soft, 1024)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -145,6 +145,66 @@ def test_a_lock_whose_text_cannot_be_read_is_still_held_or_free_as_the_kernel_sa
     attempt(lock.path).release()
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 200_000,
+        b'{"pid": "../../tmp", "started": "", "since": "now", "what": "backup", "group": 1}',
+        b'{"pid": -1, "started": "1", "since": "now", "what": "backup"}',
+        b'{"pid": true, "started": "1", "since": "now", "what": "backup"}',
+        b'{"pid": 1, "started": "1", "since": "now", "what": "\\u001b[2Jbackup"}',
+        b'{"pid": 1, "started": "1", "since": "now", "what": "backup", "group": [1]}',
+        b'{"pid": 1' + b"0" * 5000 + b', "started": "1", "since": "now", "what": "backup"}',
+    ],
+    ids=["nested", "a path", "negative", "a truth", "escapes", "a list", "digits"],
+)
+@pytest.mark.parametrize("size", [None, 1 << 43])
+def test_a_text_that_somebody_made_up_is_none(tmp_path: Path, content: bytes, size: int | None) -> None:
+    """Who inherited a lock could write to it: an earlier version handed it to a receiver that a host can take over."""
+    with attempt(tmp_path / "lock") as lock:
+        lock.path.write_bytes(content)
+        if size:
+            os.truncate(lock.path, size)
+        with pytest.raises(LockHeld, match=rf"held by another process \({os.getpid()}\)"):
+            attempt(lock.path)
+
+
+@pytest.mark.root
+def test_who_inherits_a_sealed_lock_cannot_change_it_as_root(tmp_path: Path) -> None:
+    code = """if True:
+        import os, sys
+        fd, done = int(sys.argv[1]), []
+        again = f"/proc/self/fd/{fd}"
+        for what in (
+            lambda: os.write(fd, b"x"), lambda: os.open(again, os.O_RDWR), lambda: os.truncate(again, 0), lambda: os.fchmod(fd, 0),
+            lambda: os.fchown(fd, 1, 1), lambda: os.setxattr(fd, "trusted.x", b""), lambda: os.utime(fd), lambda: os.utime(again),
+            lambda: os.chmod(again, 0), lambda: os.link(again, sys.argv[2], follow_symlinks=True),
+        ):
+            try:
+                what()
+                done.append("done")
+            except OSError:
+                done.append("")
+        print(done, os.fstat(fd).st_ino)
+    """
+    with take_lock(tmp_path / "lock", "backup of web", "now", sealed=True) as lock:
+        words = [sys.executable, "-c", code, str(lock.fd), str(tmp_path / "other")]
+        done = subprocess.run(words, pass_fds=[lock.fd], capture_output=True, text=True, check=True)
+        assert done.stdout == f"{[''] * 10} {lock.path.stat().st_ino}\n"
+        lock.note_group(4711)
+        assert json.loads(lock.path.read_text())["group"] == 4711
+        assert f":{lock.path.stat().st_ino} " in Path("/proc/locks").read_text()
+        with pytest.raises(LockHeld, match="backup of web"):
+            attempt(lock.path)
+        child = subprocess.Popen(["sleep", "60"], pass_fds=[lock.fd])
+    with pytest.raises(LockHeld, match="another process"):
+        attempt(lock.path)
+    child.kill()
+    child.wait()
+    attempt(lock.path).release()
+    assert work("find", "/proc/self/fd", "-lname", f"{lock.path}*").stdout == ""
+
+
 def test_a_symlink_in_a_locks_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("untouched", encoding="utf-8")
     (tmp_path / "lock").symlink_to("victim")

@@ -414,3 +414,78 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 def test_a_pasted_line_gives_the_shell_the_very_words(words: list[str]) -> None:
     said = subprocess.run(["sh", "-c", paste_line(["printf", r"%s\0", *words])], capture_output=True, check=True).stdout
     assert said == b"".join(word.encode() + b"\0" for word in words or [""])
+
+
+class Beside:
+    """A program beside a group, and the exit statuses that were told of it."""
+
+    def __init__(self, group: Group, *command: str) -> None:
+        self.told: list[int] = []
+        with Path(os.devnull).open("r+b") as null:
+            group.start_beside(command, [null.fileno()] * 3, self.told.append)
+
+
+def test_the_status_of_a_program_beside_is_its_own_however_late_it_is_asked_for() -> None:
+    """The loop is busy whenever something ends, so that all have ended before anybody looks."""
+
+    async def busy() -> list[int]:
+        loop = asyncio.get_running_loop()
+
+        def block() -> None:
+            time.sleep(0.3)
+            loop.call_soon(block)
+
+        group, _ = start("true")
+        beside = Beside(group, "sh", "-c", "sleep 0.7; exit 7")
+        block()
+        await group.wait()
+        await asyncio.sleep(0)
+        return beside.told
+
+    assert asyncio.run(busy()) == [7]
+
+
+def test_a_program_beside_that_cannot_be_watched_does_not_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "goes-on"
+    script.write_text("#!/bin/sh\nsleep 60\n")
+    script.chmod(0o755)
+
+    def no_more(pid: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    async def one() -> list[int]:
+        group, _ = start("sleep", "0.2")
+        monkeypatch.setattr(os, "pidfd_open", no_more)
+        beside = Beside(group, str(script))
+        await group.wait()
+        return beside.told
+
+    assert asyncio.run(one()) == [126]
+    assert str(script) not in work("ps", "-eo", "args").stdout
+
+
+def test_a_program_beside_ends_with_us_however_that_is() -> None:
+    code = """
+        import asyncio, os, sys, time
+        from btrkeep.process.group import Group
+        async def main():
+            group = Group.start(["sleep", "60"], on_stdout=print, on_stderr=print)
+            group.start_beside(["sh", "-c", "echo $$; trap '' TERM HUP PIPE; while :; do sleep 60; done"], [0, 1, 2], print)
+            await asyncio.sleep(60)
+        asyncio.run(main())
+    """
+    words = [sys.executable, "-c", textwrap.dedent(code)]
+    with subprocess.Popen(words, cwd=TOP, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        beside = int(process.stdout.readline())
+        (group,) = (pid for pid in map(int, work("pgrep", "-P", str(process.pid)).stdout.split()) if pid != beside)
+        process.kill()
+        process.wait()
+        end = time.monotonic() + 2
+        while start_time(beside) and time.monotonic() < end:
+            time.sleep(0.01)
+        left = start_time(beside)
+        os.killpg(group, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(beside, signal.SIGKILL)
+    assert left is None

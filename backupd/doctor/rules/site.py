@@ -33,6 +33,23 @@ def _rsync(facts: DoctorFacts) -> Iterator[Finding]:
     )
 
 
+def _confinement(facts: DoctorFacts) -> Iterator[Finding]:
+    site = facts.site
+    if not site.unconfined:
+        return
+    yield diagnosis(
+        "confinement",
+        "note" if site.confine == "never" else "warning",
+        f"rsync was not confined when it fetched {site.unconfined}",
+        "a host that takes it over is root on this server, and can reach all other backups",
+        "none. A container must allow namespaces and pidfd_getfd(2)",
+        (
+            *((f'# in {site.file}, [backup]: confine = "auto"',) if site.confine == "never" else ("apt install bubblewrap",)),
+            f"{backupd(site, 'check')}   # says whether it can be, and why not",
+        ),
+    )
+
+
 def _key(facts: DoctorFacts) -> Iterator[Finding]:
     yield from ssh_key(facts.site.key) if facts.site.key else ()
 
@@ -205,6 +222,7 @@ def _hidden(file: KeyFile | None) -> str:
 RULES = (
     DoctorRule("catalogue", ("error",), "the catalogue is another pool's, or was lost", _catalogue, blind=_BLIND_TO_CATALOGUE),
     DoctorRule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync, blind=_BLIND_TO_RSYNC),
+    DoctorRule("confinement", ("note", "warning"), "the rsync that talks to hosts is not confined", _confinement),
     DoctorRule("ssh-key", ("error",), "the private key is missing, or others can read it", _key, fixable=True,
          blind=lambda facts: _hidden(facts.site.key)),
     DoctorRule("known-hosts", ("error",), "known_hosts is missing or empty, or others can write to it", _known_hosts, fixable=True,
