@@ -139,7 +139,8 @@ class SiteFacts:
     window in words; None when it is not known when they start.
     `mount_option` is that of [expiry], `expiring`: one runs now. `most_backups`: the host that has the most, and how many.
     `unfinished`: on a pool with little room, the host whose unfinished backup takes the most of it. `catalogue`: what is to be said
-    of it. `clock_doubt`: why the clock cannot be right, as the next expiry will find.
+    of it. `clock_doubt`: why the clock cannot be right, as the next expiry will find. `quotas`: how many hosts have a quota.
+    `quota_since`: `backupd quota` has switched simple quotas on. `programs`: see backupd.actions.quota; read where that matters.
     """
 
     limits: HealthLimits
@@ -160,6 +161,9 @@ class SiteFacts:
     unfinished: str = ""
     catalogue: OfCatalogue = NOTHING_WRONG
     clock_doubt: str | None = None
+    quotas: int = 0
+    quota_since: datetime | None = None
+    programs: tuple[str, bool] = ("", True)
 
     @property
     def pool(self) -> Path:

@@ -30,6 +30,7 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.expiry_plan import Plan, make_plan, only
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.pool import quota
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import BALANCE_LOCK, take_lock
@@ -166,6 +167,7 @@ class ExpiryRunner:
             self._as_room_allows(lambda: mark(site, plan.hosts), lambda: drop_stale_notes(site, stale))
             summary.waiting_for_grace += summary.marked - without_grace
             remove_hosts(site, self.queue, [host.host for host in plan.hosts if host.forgotten])
+            quota.remove_unused(site.pool)
         summary.still_waiting = self.queue.look()
         summary.most_waiting = self.queue.most_waiting
 
