@@ -124,7 +124,7 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("qgroups", "warning", fs(quota="qgroup")),
     ("qgroups", "note", fs(quota="squota")),
     ("quotas", "warning", site(quotas=1)),
-    ("quotas", "warning", replace(fs(features=frozenset({"simple_quota"})), site=replace(SITE, programs=("6.2", False)))),
+    ("quotas", "warning", replace(fs(features=FILESYSTEM.features | {"simple_quota"}), site=replace(SITE, programs=("6.2", False)))),
     ("reclaim", "warning", fs(reclaim={KNOB: "1"})),
     ("reclaim", "note", replace(fs(reclaim={KNOB: "1"}), site=replace(SITE, own_balance=False))),
     ("balance", "warning", fs(exclusive_operation="balance paused")),

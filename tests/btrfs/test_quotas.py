@@ -60,7 +60,16 @@ def dropped(nights: Nights) -> None:
 def test_what_a_host_wrote_counts_while_any_backup_holds_it(nights: Nights) -> None:
     noise(nights.source / "web" / "old", 3)
     nights.run()
+    nights.host("db", nights.source / "db", max_files=1)
+    noise(nights.source / "db" / "unfinished", 1)
+    (nights.source / "db" / "more").mkdir()
+    nights.run("db", status=1)
     nights.backupd("quota", "enable", "--yes")
+    working = work("btrfs", "inspect-internal", "rootid", nights.backup("db", ".working")).stdout.strip()
+    shown = work("btrfs", "qgroup", "show", "-p", nights.top).stdout
+    assert re.search(rf"^0/{working} .* 1/\d+ ", shown, re.MULTILINE), "what a run under way writes counts at once"
+    nights.host("db", nights.source / "db")
+    (nights.source / "db" / "unfinished").unlink()
     (nights.source / "web" / "old").unlink()
     noise(nights.source / "web" / "new", 8)
     noise(nights.source / "db" / "new", 2)
@@ -81,6 +90,8 @@ def test_what_a_host_wrote_counts_while_any_backup_holds_it(nights: Nights) -> N
     nights.backupd("delete", f"web@{second}", "--now-without-grace")
     dropped(nights)
     assert about(of_hosts(nights)[1], 12), "the third backup has all that the second one wrote"
+    work("btrfs", "balance", "start", "--full-balance", nights.top)
+    assert about(of_hosts(nights)[1], 12), "a balance makes nobody else's what it moves"
     nights.backupd("rename", "web", "www", "--yes")
     assert {one["host"] for one in nights.json("quota", "show")["hosts"]} == {"www", "db"}
 
