@@ -16,7 +16,8 @@ from btrkeep.errors import Exit
 from btrkeep.pool import quota
 from btrkeep.units import format_share, format_size, format_time, printable
 
-_STATES = {quota.SIMPLE: "on", quota.FULL: "qgroups", quota.OFF: "off"}
+STATES = {quota.SIMPLE: "on", quota.FULL: "qgroups", quota.OFF: "off"}
+"""What JSON calls a mode."""
 
 
 @click.group("quota", no_args_is_help=True)
@@ -128,7 +129,7 @@ def _state_words(found: QuotaState) -> str:
 def _as_json(found: QuotaState) -> dict[str, Any]:
     hosts = sorted({*found.alive, *found.limits})
     return {
-        "state": _STATES[found.mode],
+        "state": STATES[found.mode],
         "since": format_time(found.since) if found.since else None,
         "ever_on": found.ever_on,
         "hosts": [{"host": host, "bytes": found.alive.get(host), "quota": found.limits.get(host)} for host in hosts],

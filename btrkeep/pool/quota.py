@@ -106,7 +106,7 @@ def strangers(pool: Pool) -> list[str]:
         names = [entry.name.split("_") for entry in os.scandir(SYSFS / pool.filesystem / "qgroups")]
     except FileNotFoundError:
         return []
-    ours = _group(_subvolume_of(pool), 0) >> _INODE_BITS
+    ours = group_number(_subvolume_of(pool), 0) >> _INODE_BITS
     numbers = [int(words[0]) << _LEVEL_SHIFT | int(words[1]) for words in names if len(words) == 2 and words[0].isdecimal()]
     return [group_name(number) for number in sorted(numbers) if number >> _LEVEL_SHIFT and number >> _INODE_BITS != ours]
 
@@ -130,12 +130,12 @@ def _control(pool: Pool, command: int) -> None:
 
 def group_of(pool: Pool, host: str) -> int:
     """The number of the host's group, whose folder there is. Raises OSError; OperatorError where it does not fit into one."""
-    return _group(_subvolume_of(pool), pool.host(host).stat(follow_symlinks=False).st_ino)
+    return group_number(_subvolume_of(pool), pool.host(host).stat(follow_symlinks=False).st_ino)
 
 
 def require_numbers(pool: Pool) -> None:
     """Raises OperatorError where hosts of this pool could have no group."""
-    _group(_subvolume_of(pool), pool.hosts.stat().st_ino)
+    group_number(_subvolume_of(pool), pool.hosts.stat().st_ino)
 
 
 def _subvolume_of(pool: Pool) -> int:
@@ -144,7 +144,8 @@ def _subvolume_of(pool: Pool) -> int:
         return int(btrfs.ioctl.ino_lookup(fd).treeid)
 
 
-def _group(subvolume: int, inode: int) -> int:
+def group_number(subvolume: int, inode: int) -> int:
+    """That of the folder which has this inode in this subvolume. Raises OperatorError."""
     if subvolume >> _SUBVOLUME_BITS or inode >> _INODE_BITS:
         raise OperatorError(
             f"a group of simple quotas has no room for subvolume {subvolume} and inode {inode}",
@@ -167,7 +168,7 @@ def alive(pool: Pool) -> dict[str, int]:
         return {}
     subvolume, found = _subvolume_of(pool), {}
     for entry in os.scandir(pool.hosts):
-        number = _text(_folder(pool, _group(subvolume, entry.inode())) / "referenced")
+        number = _text(_folder(pool, group_number(subvolume, entry.inode())) / "referenced")
         if number.isdecimal():
             found[entry.name] = int(number)
     return found
