@@ -168,26 +168,38 @@ def alive(pool: Pool) -> dict[str, int]:
         return {}
     subvolume, found = _subvolume_of(pool), {}
     for entry in os.scandir(pool.hosts):
-        number = _text(_folder(pool, group_number(subvolume, entry.inode())) / "referenced")
-        if number.isdecimal():
-            found[entry.name] = int(number)
+        with suppress(OperatorError):  # a host that can have no group; its run says so
+            number = referenced(pool, group_number(subvolume, entry.inode()))
+            if number is not None:
+                found[entry.name] = number
     return found
 
 
+@Checkpoint("subvolume counted for its host")
 def join(pool: Pool, host: str, subvolume_id: int) -> None:
     """Makes the subvolume a member of the host's group, with all that it has. Raises OSError, OperatorError."""
     group = group_of(pool, host)
     with opened(pool.hosts) as fd:
         with suppress(FileExistsError):
-            ioctl(fd, _QGROUP_CREATE, bytearray(_CREATE.pack(1, group)))
+            _change(fd, _QGROUP_CREATE, _CREATE.pack(1, group))
         with suppress(FileExistsError):
-            ioctl(fd, _QGROUP_ASSIGN, bytearray(_ASSIGN.pack(1, subvolume_id, group)))
+            _change(fd, _QGROUP_ASSIGN, _ASSIGN.pack(1, subvolume_id, group))
 
 
+def _change(fd: int, request: int, arguments: bytes) -> None:
+    """Nothing where quotas were switched off meanwhile: nobody counts then, and no limit holds."""
+    try:
+        ioctl(fd, request, bytearray(arguments))
+    except OSError as error:
+        if error.errno != errno.ENOTCONN:
+            raise
+
+
+@Checkpoint("limit of the host's group set")
 def limit(pool: Pool, group: int, most: int | None) -> None:
     """The group may have so many bytes alive, None: any number. What is beyond it ends with EDQUOT. Raises OSError."""
     with opened(pool.hosts) as fd:
-        ioctl(fd, _QGROUP_LIMIT, bytearray(_LIMIT.pack(group, _MAX_REFERENCED, _NO_LIMIT if most is None else most)))
+        _change(fd, _QGROUP_LIMIT, _LIMIT.pack(group, _MAX_REFERENCED, _NO_LIMIT if most is None else most))
 
 
 def referenced(pool: Pool, group: int) -> int | None:
@@ -214,7 +226,6 @@ def _text(file: Path) -> str:
         return ""
 
 
-@Checkpoint("groups of nobody removed")
 def remove_unused(pool: Pool) -> int:
     """Removes this pool's groups of which nothing is left; how many. Raises OSError.
 
@@ -235,7 +246,8 @@ def remove_unused(pool: Pool) -> int:
             if not is_of_subvolume and (group not in ours or group in folders):
                 continue
             try:
-                ioctl(fd, _QGROUP_CREATE, bytearray(_CREATE.pack(0, group)))
+                with Checkpoint("empty group removed"):
+                    ioctl(fd, _QGROUP_CREATE, bytearray(_CREATE.pack(0, group)))
                 removed += 1
             except OSError as error:
                 if error.errno not in (errno.EBUSY, errno.ENOENT):  # in use after all, or gone meanwhile

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from btrkeep.pool import quota
+from btrkeep.pool.marker import open_pool
 from tests.beds import work
 from tests.beds.nights import Nights
 
@@ -173,17 +175,23 @@ def test_what_nobody_owns_any_more_leaves_no_group_behind(nights: Nights) -> Non
     assert work("btrfs", "qgroup", "show", nights.top, check=False).returncode != 0
 
 
-def test_a_run_that_is_killed_over_its_quota_can_still_be_continued(nights: Nights) -> None:
-    """The limit that the kernel holds then is the killed run's."""
-    nights.host("web", nights.source / "web", quota="20MiB")
+def test_a_limit_that_a_killed_run_left_stops_nobody(nights: Nights) -> None:
+    def leave_limit() -> None:
+        (group,) = (name for name in groups(nights) if not name.startswith("0/"))
+        work("btrfs", "qgroup", "limit", "1M", group, nights.top)
+
+    nights.host("web", nights.source / "web", quota="4MiB")
     nights.backupd("quota", "enable", "--yes")
-    noise(nights.source / "web" / "first", 1)
-    nights.run("web")
-    (group,) = (name for name in groups(nights) if not name.startswith("0/"))
-    work("btrfs", "qgroup", "limit", "1M", group, nights.top)
-    noise(nights.source / "web" / "second", 8)
-    assert nights.run("web")["web"]["outcome"] == "complete"
-    assert "none" in next(line for line in work("btrfs", "qgroup", "show", "-r", nights.top).stdout.splitlines() if group in line)
+    noise(nights.source / "web" / "first", 8)
+    assert nights.run("web", status=1)["web"]["outcome"] == "partial"
+    leave_limit()
+    nights.host("web", nights.source / "web", quota="20MiB")
+    assert nights.run("web")["web"]["outcome"] == "complete", "what is there is continued, and its record written"
+    leave_limit()
+    nights.host("web", nights.source / "web")
+    noise(nights.source / "web" / "second", 4)
+    assert nights.run("web")["web"]["outcome"] == "complete", "its quota was taken away"
+    assert nights.differences("web", nights.source / "web") == []
 
 
 def test_nothing_is_switched_on_before_its_costs_are_said(nights: Nights) -> None:
@@ -195,6 +203,8 @@ def test_nothing_is_switched_on_before_its_costs_are_said(nights: Nights) -> Non
         assert "btrfstune --remove-simple-quota" in said.stdout
         assert said.returncode == (0 if words else 2)
         assert work("btrfs", "qgroup", "show", nights.top, check=False).returncode != 0
+    pool = open_pool(nights.pool)
+    quota.limit(pool, quota.group_number(5, 256), 1)  # as when simple quotas are switched off while a host's run has just begun
     noise(nights.source / "web" / "much", 30)
     assert nights.run("web")["web"]["outcome"] == "complete", "a quota that cannot hold stops nobody"
     work("btrfs", "quota", "enable", nights.top)
