@@ -3,6 +3,7 @@
 What is right is known by what the sources hold, and asked of `btrfs qgroup show`.
 """
 
+import json
 import random
 import re
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from btrkeep.catalogue import Catalogue
 from btrkeep.pool import quota
 from btrkeep.pool.marker import open_pool
 from tests.beds import work
@@ -87,6 +89,10 @@ def test_what_a_host_wrote_counts_while_any_backup_holds_it(nights: Nights) -> N
     assert {one["host"]: one["alive_bytes"] for one in nights.json("status")["hosts"]} == {"web": web, "db": db}
     told = re.findall(r'^btrkeep_host_alive_bytes\{host="(\w+)",.*\} (.*)$', nights.backupd("metrics").stdout, re.MULTILINE)
     assert {host: float(number) for host, number in told} == {"web": web, "db": db}
+
+    nights.backupd("sample")
+    with Catalogue.open_readonly(nights.state) as catalogue:
+        assert json.loads(catalogue.get_fact("alive") or "") == {"web": web, "db": db}, "for the dashboard"
 
     second = nights.names("web")[1]
     nights.backupd("delete", f"web@{second}", "--now-without-grace")
