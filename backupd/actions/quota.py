@@ -6,6 +6,7 @@ Nothing switches them on by itself: kernels before 6.7 do not mount the filesyst
 import os
 import platform
 import re
+import shlex
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -81,7 +82,7 @@ def require_enableable(pool: Pool) -> None:
     if quota.mode(pool.filesystem) == quota.FULL:
         raise OperatorError(
             "qgroups are switched on, which simple quotas would replace",
-            f"if nobody needs them: btrfs quota disable {pool.path}",
+            f"if nobody needs them: btrfs quota disable {shlex.quote(str(pool.path))}",
         )
     quota.require_numbers(pool)
 
@@ -99,9 +100,11 @@ def enable(pool: Pool, now: datetime) -> None:
 def require_disableable(pool: Pool) -> None:
     """Raises OperatorError when somebody else has groups on the filesystem, which would be lost too."""
     if quota.mode(pool.filesystem) == quota.FULL:
-        raise OperatorError("these are qgroups, not simple quotas", f"if nobody needs them: btrfs quota disable {pool.path}")
+        raise OperatorError(
+            "these are qgroups, not simple quotas", f"if nobody needs them: btrfs quota disable {shlex.quote(str(pool.path))}"
+        )
     if others := quota.strangers(pool):
         raise OperatorError(
             f"the filesystem has groups that are not of this pool: {', '.join(others[:3])}",
-            f"if nobody needs them: btrfs quota disable {pool.path}",
+            f"if nobody needs them: btrfs quota disable {shlex.quote(str(pool.path))}",
         )

@@ -1,5 +1,6 @@
 """Rules about quotas of hosts, and about what counts for them: simple quotas, and the qgroups that they are not."""
 
+import shlex
 from collections.abc import Iterator
 from platform import release
 
@@ -48,7 +49,11 @@ def _quotas(facts: DoctorFacts) -> Iterator[Finding]:
     version, repairs = site.programs
     known = _FEATURE in fs.kernel_features
     if idle := idle_quotas(site.quotas, fs.quota, known):
-        first = (f"btrfs quota disable {site.pool}   # numbers and limits of qgroups are gone",) if fs.quota == _FULL else ()
+        first = (
+            (f"btrfs quota disable {shlex.quote(str(site.pool))}   # numbers and limits of qgroups are gone",)
+            if fs.quota == _FULL
+            else ()
+        )
         enable = (*first, f"{backupd(site, 'quota enable')}   # first with --dry-run")
         yield diagnosis(
             "quotas",
