@@ -8,6 +8,7 @@ memory what the kernel's slabs of sysfs and of such sizes grew by meanwhile.
 """
 
 import argparse
+import os
 import time
 from pathlib import Path
 
@@ -54,13 +55,38 @@ def enabling(disk: Path, count: int) -> dict[str, float]:
     return {f"switched on for {count} subvolumes, seconds": round(seconds, 3), "kernel memory for each, KiB": round(grown, 2)}
 
 
+def balance(disk: Path) -> str:
+    """What a balance makes of the numbers of two subvolumes that were written in turn, with gaps between them."""
+    parts = {"first": 3 << 20, "gap": 1 << 20, "second": 1 << 20}
+    ids = {}
+    for name in parts:
+        work("btrfs", "subvolume", "create", disk / name)
+        ids[name] = f"0/{work('btrfs', 'inspect-internal', 'rootid', disk / name).stdout.strip()}"
+    for turn in range(20):
+        for place, name in enumerate((*parts, "gap")):
+            (disk / name / f"{turn}-{place}").write_bytes(os.urandom(parts[name]))
+            work("btrfs", "filesystem", "sync", disk)
+    for path in (disk / "gap").iterdir():
+        path.unlink()
+    before = _numbers(disk)
+    work("btrfs", "balance", "start", "-d", disk)
+    after = _numbers(disk)
+    return ", ".join(f"{name}: {before[ids[name]] >> 20} MiB, afterwards {after[ids[name]] >> 20}" for name in ("first", "second"))
+
+
+def _numbers(disk: Path) -> dict[str, int]:
+    work("btrfs", "filesystem", "sync", disk)
+    lines = work("btrfs", "qgroup", "show", "--raw", disk).stdout.splitlines()[2:]
+    return {line.split()[0]: int(line.split()[1]) for line in lines}
+
+
 def _slabs() -> int:
     """Bytes that the kernel has in objects of sysfs and of those sizes that a group is made of."""
     rows = (line.split() for line in Path("/proc/slabinfo").read_text().splitlines()[2:])
     return sum(int(row[1]) * int(row[3]) for row in rows if row[0].startswith(("kernfs", "kmalloc")))
 
 
-def measure(options: argparse.Namespace, counted: Bed, plain: Bed, trees: dict[str, Tree]) -> dict[str, object]:
+def measure(options: argparse.Namespace, counted: Bed, plain: Bed, third: Path, trees: dict[str, Tree]) -> dict[str, object]:
     """All nights; the first one is not counted."""
     for place in (counted, plain):
         place.configure({host: tree.top for host, tree in trees.items()})
@@ -84,6 +110,7 @@ def measure(options: argparse.Namespace, counted: Bed, plain: Bed, trees: dict[s
         "a night, CPU seconds": cpu.summary(None),
         "deletion, seconds with and without": [round(one, 2) for one in deleted],
         **enabling(plain.disk, options.subvolumes),
+        "a balance with gaps between two subvolumes' extents": balance(third),
     }
 
 
@@ -97,11 +124,13 @@ def main() -> None:
     options = words.parse_args()
     with common.own_folder(options) as folder:
         hosts, disks = btrfs.make("5G"), [btrfs.make("10G", options="noatime") for _ in range(2)]
+        third = btrfs.make("1G")
+        btrfs.simple_quotas(third)
         counted, plain = (Bed(disk, hosts, folder / str(number), "fakessh", None) for number, disk in enumerate(disks))
         for place in (counted, plain):
             place.folder.mkdir()
         trees = dict(forest(hosts, options.hosts, options.files, options.mean, per_folder=50))
-        common.report(options, f"{options.hosts} hosts, 2 % changed", measure(options, counted, plain, trees))
+        common.report(options, f"{options.hosts} hosts, 2 % changed", measure(options, counted, plain, third, trees))
 
 
 if __name__ == "__main__":

@@ -58,9 +58,13 @@ def costs(kernel: str, version: str) -> tuple[str, ...]:
         "`backupd quota disable` ends the counting, not that: only `btrfstune --remove-simple-quota` of a recent btrfs-progs does, "
         "on the unmounted filesystem"
     )
+    moved = (
+        "a balance, by btrfs-balancer or by the kernel's own reclaim, has what it moves counted for other hosts (Linux 6.18): "
+        "the numbers are a hint at the most then, and a quota may stop a host for what another one wrote"
+    )
     later = "only what is written from then on is counted: a host's number is too small until its backups of before are deleted"
     slower = "nights and deletions may take a few percent longer, and the kernel keeps about 2 KiB in memory for each subvolume"
-    return older, stays, later, slower
+    return older, stays, moved, later, slower
 
 
 def programs() -> tuple[str, bool]:

@@ -25,7 +25,8 @@ def command() -> None:
     """Show what each host wrote and is still alive, and switch the simple quotas on or off that count it.
 
     With simple quotas (Linux 6.7) btrfs counts each extent for the subvolume that it was written for, as long as any backup holds
-    it. So it is known exactly what a host takes, and `quota` in the configuration can limit it. Nothing switches them on by itself.
+    it. So it is known what a host takes, and `quota` in the configuration can limit it. A balance makes the numbers wrong. Nothing
+    switches them on by itself.
     """
 
 

@@ -125,6 +125,7 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("qgroups", "warning", fs(quota="qgroup")),
     ("qgroups", "note", fs(quota="squota")),
     ("quotas", "warning", site(quotas=1)),
+    ("quotas", "warning", replace(fs(quota="squota"), site=replace(SITE, quota_since=NOW))),
     ("quotas", "warning", replace(fs(features=WITH_SIMPLE_QUOTA), site=replace(SITE, programs=("6.2", False)))),
     ("reclaim", "warning", fs(reclaim={KNOB: "1"})),
     ("reclaim", "note", replace(fs(reclaim={KNOB: "1"}), site=replace(SITE, own_balance=False))),

@@ -63,6 +63,17 @@ def _quotas(facts: DoctorFacts) -> Iterator[Finding]:
             "; ".join(costs(release(), version)),
             enable if known else ("# take `quota` out of the configuration, or use a newer kernel",),
         )
+    if fs.quota == _SIMPLE and (site.quotas or site.quota_since) and (site.own_balance or fs.reclaim):
+        who, timer = "btrfs-balancer" if site.own_balance else "the kernel", f"btrkeep-balance@{site.name}.timer"
+        yield diagnosis(
+            "quotas",
+            "warning",
+            f"{who} balances, and what that moves is counted for other hosts",
+            "where a balance finds free space between two extents, the first is counted for the owner of the second (Linux 6.18): "
+            "the numbers of hosts become wrong, and a quota may stop a host for what another one wrote",
+            "without balancing free space fragments; without simple quotas no quota holds",
+            (f"{backupd(site, 'quota disable')}   # or: systemctl disable --now {timer}",),
+        )
     if _FEATURE in fs.features and not repairs:
         yield diagnosis(
             "quotas",
@@ -76,5 +87,7 @@ def _quotas(facts: DoctorFacts) -> Iterator[Finding]:
 
 QUOTA_RULES = (
     DoctorRule("qgroups", ("note", "warning"), "qgroups, or simple quotas that nobody asked for here", _qgroups, fixable=True),
-    DoctorRule("quotas", ("warning",), "quotas of hosts that do not hold, or btrfs-progs too old for simple quotas", _quotas),
+    DoctorRule(
+        "quotas", ("warning",), "quotas that do not hold or are counted wrong; btrfs-progs too old for simple quotas", _quotas
+    ),
 )
