@@ -6,6 +6,7 @@ What is right is known by what the sources hold, and asked of `btrfs qgroup show
 import json
 import random
 import re
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -128,6 +129,21 @@ def test_a_host_that_uses_its_quota_up_is_stopped_alone_and_completes_when_it_fi
     nights.host("web", nights.source / "web", quota="40MiB")
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert nights.differences("web", nights.source / "web") == []
+
+
+def test_a_run_that_begins_anew_has_the_room_of_what_the_last_one_left(nights: Nights) -> None:
+    """Which counts until the kernel has dropped it; here that waits for a file that somebody has open."""
+    nights.host("web", nights.source / "web", quota="20MiB")
+    nights.backupd("quota", "enable", "--yes")
+    noise(nights.source / "web" / "a", 6)
+    noise(nights.source / "web" / "b", 30)
+    assert nights.run("web", status=1)["web"]["outcome"] == "partial"
+    noise(nights.source / "web" / "b", 12)
+    held = (nights.working("web", nights.source / "web") / "a").open("rb")
+    closing = threading.Timer(3, held.close)
+    closing.start()
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    closing.join()
 
 
 def test_what_nobody_owns_any_more_leaves_no_group_behind(nights: Nights) -> None:
